@@ -1,0 +1,1 @@
+"""Checkpoint + items -> records -> numbers: the evaluator of compressed language models."""

@@ -1,0 +1,59 @@
+"""What an evaluation is told: frozen, checked when it is made, unknown keys are errors."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from evaluator.records import Format, Probe
+
+DType = Literal["auto", "float32", "bfloat16"]
+EngineKind = Literal["vllm", "torch"]
+
+
+class Frozen(BaseModel):
+    """Base of every configuration: immutable, and a key that it does not know is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class EvalConfig(Frozen):
+    """Which items are asked, how they are posed, and how their answers are looked for (protocol.md's defaults)."""
+
+    task: str  # TASK[:PATH]
+    languages: tuple[str, ...] | None = None  # None: every language of the task
+    items: int = Field(default=200, ge=0)  # per language; 0 = all
+    formats: tuple[Format, ...] = ("open",)
+    probes: tuple[Probe, ...] = ("greedy", "beam", "sample", "choice", "rank")
+    seed: int = Field(default=0, ge=0)
+    chat: bool = False  # prompt through the tokenizer's chat template
+    prompt_tokens: int = Field(default=512, ge=32)  # cap of a prompt; the context is cut to fit
+    one_shot_prompt_tokens: int = Field(default=1024, ge=32)
+    max_new_tokens: int = Field(default=32, ge=1)
+    beam_width: int = Field(default=5, ge=1, le=10)
+    samples: int = Field(default=10, ge=1)
+    top_p: float = Field(default=0.9, gt=0, le=1)
+    temperature: float = Field(default=1.0, gt=0)
+
+    @field_validator("formats", "probes")
+    @classmethod
+    def _no_repeats(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if not value or len(set(value)) != len(value):
+            raise ValueError(f"must name each one once, and at least one: {', '.join(value) or '(empty)'}")
+        return value
+
+
+class EngineConfig(Frozen):
+    """How an engine is built. `auto` computes in float32 on a CPU and in the checkpoint's own dtype on a GPU."""
+
+    kind: EngineKind = "vllm"
+    dtype: DType = "auto"
+    max_model_len: int = Field(default=1088, ge=64)  # longest prompt + generated tokens
+    block_size: int | None = None  # None: 32 on a CPU, vLLM's default on a GPU
+    max_num_seqs: int = Field(default=128, ge=1)
+    kv_cache_gib: int = Field(default=1, ge=1)  # CPU only
+    gpu_memory_utilization: float = Field(default=0.9, gt=0, le=1)
+    tensor_parallel: int = Field(default=1, ge=1)
+    compile: bool = False  # vLLM's torch.compile: slower to start, faster for large models
+    trust_remote_code: bool = False

@@ -1,0 +1,125 @@
+"""The engine seam: requests go in, responses come out in any order, and nothing else is known of what serves them.
+
+The driver owns a `RequestSource`; the engine pulls from it whenever it has room, so that requests which follow from
+responses (the next step of a beam search) join the running batch without a barrier::
+
+    for response in engine.run(source):      # the engine pauses while the driver handles the response
+        source.handle(response)              # may make new requests available to the engine's next `take`
+
+`run` returns when the source has nothing to give and nothing is in flight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generate:
+    """Generate up to `max_tokens` tokens; only EOS stops earlier, and is then the last id of the response."""
+
+    request_id: str
+    prompt_ids: tuple[int, ...]
+    max_tokens: int
+    temperature: float = 0.0  # 0: greedy
+    top_p: float = 1.0
+    seed: int | None = None
+    top_logprobs: int = 0  # how many of the most likely tokens to report at every step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """The log-likelihood and vocabulary rank of each token of `continuation_ids` (at least one) after `prompt_ids`."""
+
+    request_id: str
+    prompt_ids: tuple[int, ...]
+    continuation_ids: tuple[int, ...]
+
+
+Request = Generate | Score
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Response:
+    """What came back for one request. Log-probabilities are the raw model's (temperature 1, no nucleus), in nats."""
+
+    request_id: str
+    status: Literal["ok", "engine_error"] = "ok"
+    error: str | None = None
+    token_ids: tuple[int, ...] = ()  # generated ids, or the continuation of a Score
+    logprobs: tuple[float, ...] = ()  # one per token id; left empty by a sampled Generate that asks for no top_logprobs
+    ranks: tuple[int, ...] = ()  # one per token id of a Score: 1 + number of vocabulary tokens that are more likely
+    # [step][k], most likely first, ties to the lower id. A Generate: k = its top_logprobs. A Score: k = 1, so that the
+    # margin logprobs[0] - top_logprobs[0][0] is at hand.
+    top_ids: tuple[tuple[int, ...], ...] = ()
+    top_logprobs: tuple[tuple[float, ...], ...] = ()
+    cached_tokens: int | None = None  # prompt tokens that the prefix cache answered
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadReport:
+    """How a checkpoint got into the engine."""
+
+    checkpoint: Path
+    swapped: bool  # True: into the running engine, in place; False: a fresh engine was built
+    parameters: int  # tensors that the checkpoint brought and the engine loaded
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineStats:
+    """Counters of one engine since its last load."""
+
+    requests: int = 0
+    steps: int = 0
+    prompt_tokens: int = 0  # prompt tokens computed, the cached ones not counted
+    generated_tokens: int = 0
+    cached_tokens: int = 0
+
+
+class RequestSource(Protocol):
+    """Where an engine takes its work from."""
+
+    def take(self, limit: int) -> Sequence[Request]:
+        """At most `limit` requests that are ready now; empty while none is, even if responses may bring more."""
+        ...
+
+
+class Engine(Protocol):
+    """One model server, holding one checkpoint at a time."""
+
+    name: str
+    version: str
+    dtype: str  # what it computes in: "float32", "bfloat16", ...
+
+    def load(self, checkpoint: Path) -> LoadReport:
+        """Serve `checkpoint` from now on.
+
+        Raises InputError for a checkpoint whose shapes or architecture are not those of the engine's first one,
+        and EngineError if the weights that arrived are not those of the files.
+        """
+        ...
+
+    def run(self, source: RequestSource) -> Iterator[Response]:
+        """Answer everything that the source gives, in any order, until it gives nothing and nothing is in flight."""
+        ...
+
+    def stats(self) -> EngineStats: ...
+
+    def close(self) -> None: ...
+
+
+class FixedSource:
+    """A source of requests that are all known beforehand."""
+
+    def __init__(self, requests: Sequence[Request]) -> None:
+        self._requests = requests
+        self._next = 0
+
+    def take(self, limit: int) -> Sequence[Request]:
+        taken = self._requests[self._next : self._next + limit]
+        self._next += len(taken)
+        return taken

@@ -1,0 +1,1 @@
+"""Dense checkpoint -> sparse checkpoint, in PyTorch, one decoder layer at a time."""
