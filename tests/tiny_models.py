@@ -1,0 +1,96 @@
+"""Tiny random checkpoints of the architectures that are served, for tests that need a real model but no meaning.
+
+Each is a complete Hugging Face directory (config, safetensors, byte-level BPE tokenizer), made in about a second and
+small enough for a CPU. The weights are spread wide, so that next-token distributions are far from flat: with a flat
+one, differences of 1e-6 between two implementations would already change the greedy token.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+Architecture = Literal["qwen3", "qwen3_untied", "mistral", "phi3"]
+
+VOCABULARY = 384
+EOS = "<|endoftext|>"
+PAD = "<|pad|>"
+_CORPUS = (
+    "The town of Karo lies on the river Belu, and was founded in 1714 by Mira Tolen.",
+    "Context: Lake Onti is 48 kilometres long. Question: How long is Lake Onti? Answer in a few words: 48 kilometres",
+    "Jezero Onti, озеро Онти, بحيرة أونتي, ঝিল, సరస్సు, 호수.",
+)
+
+
+def save_tiny_model(
+    directory: Path,
+    architecture: Architecture = "qwen3",
+    seed: int = 0,
+    *,
+    eos_ids: tuple[int, ...] = (0,),
+    dtype: str = "float32",
+    max_position_embeddings: int = 2048,
+) -> Path:
+    """Write a random checkpoint of `architecture` to `directory` and return it.
+
+    `seed` changes the weights and nothing else; `eos_ids` is what generation_config.json says ends an answer (the
+    tokenizer's own EOS is id 0).
+    """
+    import torch
+    from transformers import AutoModelForCausalLM, GenerationConfig
+
+    config = _config(architecture, max_position_embeddings)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            if parameter.dim() == 1:  # norm weights: near one, but not all equal
+                parameter.copy_(1.0 + 0.1 * noise)
+            else:
+                parameter.copy_(noise * (0.25 if "embed" in name or "lm_head" in name else 0.2))
+    model.to(getattr(torch, dtype))
+    model.generation_config = GenerationConfig(eos_token_id=list(eos_ids), pad_token_id=1)
+    directory.mkdir(parents=True, exist_ok=True)
+    model.save_pretrained(directory)
+    _tokenizer().save_pretrained(directory)
+    return directory
+
+
+def _config(architecture: Architecture, max_position_embeddings: int) -> Any:
+    from transformers import MistralConfig, Phi3Config, Qwen3Config
+
+    shape: dict[str, Any] = {
+        "vocab_size": VOCABULARY,
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "max_position_embeddings": max_position_embeddings,
+        "bos_token_id": None,
+        "eos_token_id": 0,
+        "pad_token_id": 1,
+    }
+    if architecture == "mistral":
+        return MistralConfig(**shape, head_dim=32, sliding_window=None, tie_word_embeddings=False)
+    if architecture == "phi3":
+        return Phi3Config(**shape, original_max_position_embeddings=max_position_embeddings, tie_word_embeddings=False)
+    return Qwen3Config(**shape, head_dim=32, tie_word_embeddings=architecture == "qwen3")
+
+
+def _tokenizer() -> Any:
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY,
+        special_tokens=[EOS, PAD],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(_CORPUS * 3, trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=EOS, pad_token=PAD)
