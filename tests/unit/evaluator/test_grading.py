@@ -1,0 +1,117 @@
+"""Grades worked out by hand, and the laws that every grade obeys."""
+
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evaluator.grading import Grade, grade, normalise, split_tokens, strip_thinking, token_f1, without_spaces
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("The  Nile.\n", "the nile"),
+        ("  tabs\tand\u00a0no-break  ", "tabs and nobreak"),
+        ("U.S.A.", "usa"),
+        ("¿Qué? «Sí»", "qué sí"),
+        ("ÄÖÜ ß STRASSE", "äöü ß strasse"),  # lower-case, not case folding: ß stays
+        ("Mu\u0308nchen", "m\u00fcnchen"),  # NFC composes the umlaut
+        ("ΟΔΟΣ", "οδος"),  # final sigma by context
+        ("النيل، مصر؟", "النيل مصر"),  # Arabic comma and question mark
+        ("أ", "\u0623"),
+        ("\u0627\u0654", "\u0623"),  # alef + hamza above composes to one letter
+        ("東京。「都」", "東京都"),
+        ("हाँ।", "हाँ"),  # the danda is punctuation
+        ("$5 + 3 = 8%", "$5 + 3 = 8"),  # symbols (S) stay, the per cent sign is category Po
+        ("snake_case", "snakecase"),
+        ("...", ""),
+        ("", ""),
+        ("\u2014 \u2013", ""),
+    ],
+)
+def test_normalise(text, expected):
+    assert normalise(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("<think>a\nb</think>Nile", "Nile"),
+        ("x<think>a</think>y<think>b</think>z", "xyz"),
+        ("Nile <think>and then", "Nile "),
+        ("<think>", ""),
+        ("<think></think>\n\nNile", "\n\nNile"),
+        ("no span </think>", "no span </think>"),
+        ("plain", "plain"),
+    ],
+)
+def test_strip_thinking(text, expected):
+    assert strip_thinking(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "answers", "language", "expected"),
+    [
+        ("The Nile.", ["nile"], "english", Grade(contains=True, exact_match=False, token_f1=2 / 3)),
+        ("NILE!", ["the Nile", "Nile"], "english", Grade(contains=True, exact_match=True, token_f1=1.0)),
+        ("Amazon", ["Nile"], "english", Grade(contains=False, exact_match=False, token_f1=0.0)),
+        ("", ["Nile"], "english", Grade(contains=False, exact_match=False, token_f1=0.0)),
+        # 4 produced tokens, 3 wanted, shared as multisets: a, a -> 2; F1 = 4 / 7
+        ("a a a b", ["a a c"], "finnish", Grade(contains=False, exact_match=False, token_f1=4 / 7)),
+        # containment is of characters, not of words
+        ("1945", ["194"], "english", Grade(contains=True, exact_match=False, token_f1=0.0)),
+        # decomposed output, composed reference
+        ("Mu\u0308nchen ist es", ["M\u00fcnchen"], "de", Grade(contains=True, exact_match=False, token_f1=0.5)),
+        # composed and decomposed hamza are the same answer
+        ("\u0627\u0654حمد", ["\u0623حمد"], "arabic", Grade(contains=True, exact_match=True, token_f1=1.0)),
+        # diacritics are not punctuation: they still tell words apart
+        ("مُحَمَّد", ["محمد"], "ar", Grade(contains=False, exact_match=False, token_f1=0.0)),
+        # 5 characters produced, 3 wanted, all 3 shared: F1 = 6 / 8
+        ("กรุงเ", ["รุง"], "th", Grade(contains=True, exact_match=False, token_f1=0.75)),
+        # 東 京 都 against 京 都 市: 2 shared of 3 and 3
+        ("東京都", ["京都市"], "japanese", Grade(contains=False, exact_match=False, token_f1=2 / 3)),
+        ("東 京", ["東京"], "zh-CN", Grade(contains=False, exact_match=False, token_f1=1.0)),
+        ("東 京", ["東京"], "korean", Grade(contains=False, exact_match=False, token_f1=0.0)),
+        ("<think>Nile</think>Amazon", ["Nile"], "english", Grade(contains=False, exact_match=False, token_f1=0.0)),
+        ("<think>Nile", ["Nile"], "english", Grade(contains=False, exact_match=False, token_f1=0.0)),
+        # a reference of punctuation alone would be contained in everything
+        ("Amazon", ["...", "Nile"], "english", Grade(contains=False, exact_match=False, token_f1=0.0)),
+        ("", ["..."], "english", Grade(contains=False, exact_match=False, token_f1=0.0)),
+        ("Amazon", [], "english", Grade(contains=False, exact_match=False, token_f1=0.0)),
+    ],
+)
+def test_grades_worked_out_by_hand(text, answers, language, expected):
+    result = grade(text, answers, language)
+    assert (result.contains, result.exact_match) == (expected.contains, expected.exact_match)
+    assert result.token_f1 == pytest.approx(expected.token_f1, abs=1e-12)
+
+
+@pytest.mark.parametrize("language", ["th", "Thai", "tha_Thai", "zh", "zh_TW", "chinese", "ja", "khmer", "lo", "my"])
+def test_scripts_without_spaces(language):
+    assert without_spaces(language)
+    assert split_tokens("ab c", language) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("language", ["english", "en", "korean", "ko", "telugu", "thuringian", ""])
+def test_scripts_with_spaces(language):
+    assert not without_spaces(language)
+    assert split_tokens("ab c", language) == ["ab", "c"]
+
+
+@given(st.text(), st.lists(st.text(), max_size=3), st.sampled_from(["english", "th"]))
+def test_laws(text, answers, language):
+    result = grade(text, answers, language)
+    assert 0.0 <= result.token_f1 <= 1.0
+    if result.exact_match:
+        assert result.contains
+        assert result.token_f1 == 1.0
+    # canonically equivalent output gets the same grade
+    assert grade(unicodedata.normalize("NFD", text), answers, language) == result
+
+
+@given(st.text(), st.text())
+def test_f1_is_symmetric(one, other):
+    one, other = normalise(one), normalise(other)
+    assert token_f1(one, other, "english") == pytest.approx(token_f1(other, one, "english"))
