@@ -1,0 +1,162 @@
+"""Engines without a model, for tests and for measuring the driver alone.
+
+`FakeEngine` answers each request with what a script says, in a scripted order, and can be told to die. `FakeLM` is a
+script with the behaviour of a language model: next-token distributions that are a fixed pseudo-random function of the
+prefix, so that beams, samples and scores can be checked end to end without weights::
+
+    lm = FakeLM(vocabulary=16, eos_ids=frozenset({0}))
+    engine = FakeEngine(lm.answer, reorder_seed=3)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from evaluator.engine.base import EngineStats, Generate, LoadReport, Request, RequestSource, Response, Score
+from evaluator.errors import EngineError
+
+
+class FakeEngine:
+    """An engine whose answers are scripted.
+
+    `reorder_seed` answers the requests in flight in a seeded random order instead of first in, first out;
+    `fail_after` raises EngineError instead of giving one more response than that, as a dying engine would;
+    `room` is how many requests it keeps in flight.
+    """
+
+    name = "fake"
+    version = "1"
+    dtype = "float32"
+
+    def __init__(
+        self,
+        script: Callable[[Request], Response],
+        *,
+        reorder_seed: int | None = None,
+        fail_after: int | None = None,
+        room: int = 64,
+    ) -> None:
+        self._script = script
+        self._order = None if reorder_seed is None else random.Random(reorder_seed)
+        self._fail_after = fail_after
+        self._room = room
+        self._answered = 0
+        self._generated = 0
+        self._prompt_tokens = 0
+        self.loaded: list[Path] = []
+
+    def load(self, checkpoint: Path) -> LoadReport:
+        """Remember `checkpoint`; the script knows nothing of it."""
+        self.loaded.append(checkpoint)
+        self._answered = self._generated = self._prompt_tokens = 0
+        return LoadReport(checkpoint=checkpoint, swapped=len(self.loaded) > 1, parameters=0, seconds=0.0)
+
+    def run(self, source: RequestSource) -> Iterator[Response]:
+        """Answer everything that the source gives. Raises EngineError when told to."""
+        waiting: list[Request] = []
+        while True:
+            waiting.extend(source.take(self._room - len(waiting)))
+            if not waiting:
+                return
+            if self._fail_after is not None and self._answered >= self._fail_after:
+                raise EngineError(f"the fake engine died after {self._answered} responses, as it was told to")
+            request = waiting.pop(0 if self._order is None else self._order.randrange(len(waiting)))
+            response = self._script(request)
+            self._answered += 1
+            self._generated += len(response.token_ids)
+            self._prompt_tokens += len(request.prompt_ids)
+            yield response
+
+    def stats(self) -> EngineStats:
+        return EngineStats(
+            requests=self._answered,
+            steps=self._answered,
+            prompt_tokens=self._prompt_tokens,
+            generated_tokens=self._generated,
+        )
+
+    def close(self) -> None:
+        """Nothing to free."""
+
+
+class FakeLM:
+    """A language model that is a pure function of (seed, prefix): logits are normal with deviation `sharpness`."""
+
+    def __init__(
+        self, *, vocabulary: int = 16, eos_ids: frozenset[int] = frozenset({0}), seed: int = 0, sharpness: float = 2.0
+    ) -> None:
+        self.vocabulary = vocabulary
+        self.eos_ids = eos_ids
+        self._seed = seed
+        self._sharpness = sharpness
+
+    def logprobs(self, prefix: tuple[int, ...]) -> npt.NDArray[np.float64]:
+        """Next-token log-probabilities after `prefix`, shape [vocabulary], nats."""
+        digest = hashlib.blake2b(repr((self._seed, prefix)).encode(), digest_size=8).digest()
+        logits = np.random.default_rng(int.from_bytes(digest, "little")).normal(size=self.vocabulary) * self._sharpness
+        normalised: npt.NDArray[np.float64] = logits - np.logaddexp.reduce(logits)
+        return normalised
+
+    def answer(self, request: Request) -> Response:
+        """The response that an engine serving this model gives."""
+        return self._score(request) if isinstance(request, Score) else self._generate(request)
+
+    def _score(self, request: Score) -> Response:
+        prefix = request.prompt_ids
+        logprobs: list[float] = []
+        ranks: list[int] = []
+        top: list[tuple[tuple[int, ...], tuple[float, ...]]] = []
+        for token in request.continuation_ids:
+            row = self.logprobs(prefix)
+            logprobs.append(float(row[token]))
+            ranks.append(1 + int((row > row[token]).sum()))
+            top.append(_top(row, 1))
+            prefix = (*prefix, token)
+        return Response(
+            request_id=request.request_id,
+            token_ids=request.continuation_ids,
+            logprobs=tuple(logprobs),
+            ranks=tuple(ranks),
+            top_ids=tuple(ids for ids, _ in top),
+            top_logprobs=tuple(values for _, values in top),
+        )
+
+    def _generate(self, request: Generate) -> Response:
+        draw = np.random.default_rng(request.seed)
+        tokens: list[int] = []
+        logprobs: list[float] = []
+        top: list[tuple[tuple[int, ...], tuple[float, ...]]] = []
+        while len(tokens) < request.max_tokens and not (tokens and tokens[-1] in self.eos_ids):
+            row = self.logprobs(request.prompt_ids + tuple(tokens))
+            token = int(row.argmax()) if request.temperature == 0 else _nucleus(row, request, draw)
+            tokens.append(token)
+            logprobs.append(float(row[token]))
+            if request.top_logprobs:
+                top.append(_top(row, request.top_logprobs))
+        return Response(
+            request_id=request.request_id,
+            token_ids=tuple(tokens),
+            logprobs=tuple(logprobs) if request.temperature == 0 or request.top_logprobs else (),
+            top_ids=tuple(ids for ids, _ in top),
+            top_logprobs=tuple(values for _, values in top),
+        )
+
+
+def _top(row: npt.NDArray[np.float64], count: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    best = np.argsort(-row, kind="stable")[:count]
+    return tuple(best.tolist()), tuple(row[best].tolist())
+
+
+def _nucleus(row: npt.NDArray[np.float64], request: Generate, draw: np.random.Generator) -> int:
+    order = np.argsort(-row, kind="stable")
+    scaled = row[order] / request.temperature
+    probabilities = np.exp(scaled - np.logaddexp.reduce(scaled))
+    before = np.cumsum(probabilities) - probabilities
+    kept = probabilities * (before < request.top_p)
+    return int(order[draw.choice(len(order), p=kept / kept.sum())])

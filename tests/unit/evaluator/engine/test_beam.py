@@ -1,0 +1,200 @@
+"""BeamSearch against a slow, literal port of transformers' algorithm, on pseudo-random models."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from evaluator.engine.base import Generate, Response
+from evaluator.engine.beam import BeamSearch, Hypothesis
+from evaluator.engine.fake import FakeEngine, FakeLM
+
+NEVER = -1.0e9
+
+
+def transformers_beams(lm: FakeLM, prompt: tuple[int, ...], width: int, max_tokens: int) -> list[tuple[int, ...]]:
+    """`GenerationMixin._beam_search` of transformers 5.19 in float64, tensor operation by tensor operation."""
+    running: list[tuple[int, ...]] = [()] * width
+    running_scores = np.array([0.0] + [NEVER] * (width - 1))
+    finished: list[tuple[int, ...]] = [()] * width
+    scores = np.full(width, NEVER)
+    is_finished = np.zeros(width, dtype=bool)
+    keep = max(2, 1 + len(lm.eos_ids)) * width
+    for length in range(1, max_tokens + 1):
+        totals = np.concatenate(
+            [lm.logprobs(prompt + ids) + score for ids, score in zip(running, running_scores, strict=True)]
+        )
+        top = np.argsort(-totals, kind="stable")[:keep]
+        sequences = [(*running[i // lm.vocabulary], int(i % lm.vocabulary)) for i in top]
+        hits = np.array([length == max_tokens or ids[-1] in lm.eos_ids for ids in sequences])
+        going_on = totals[top] + hits * NEVER
+        best = np.argsort(-going_on, kind="stable")[:width]
+        running, running_scores = [sequences[i] for i in best], going_on[best]
+        just_finished = hits & (np.arange(keep) < width)
+        merged_scores = np.concatenate([scores, totals[top] / length + ~just_finished * NEVER])
+        merged = finished + sequences
+        merged_is_finished = np.concatenate([is_finished, just_finished])
+        order = np.argsort(-merged_scores, kind="stable")[:width]
+        finished, scores, is_finished = [merged[i] for i in order], merged_scores[order], merged_is_finished[order]
+        worst = np.where(is_finished, scores.min(), NEVER)
+        if hits.all() or not (running_scores[0] / length > worst).any():
+            break
+    return finished
+
+
+def drive(search: BeamSearch, lm: FakeLM, reorder_seed: int | None = 0, seeded: bool = False) -> int:
+    """Run a search to its end; returns how many requests it took."""
+    first = search.start()
+    waiting = search.seed(lm.answer(first[0])) if seeded else first
+    asked = len(waiting)
+
+    class Source:
+        def take(self, limit: int) -> list[Generate]:
+            taken, waiting[:] = waiting[:limit], waiting[limit:]
+            return taken
+
+    for response in FakeEngine(lm.answer, reorder_seed=reorder_seed, room=3).run(Source()):
+        more = search.receive(response)
+        asked += len(more)
+        waiting.extend(more)
+    return asked
+
+
+def make(lm: FakeLM, width: int, max_tokens: int, request_cost: float = 8.0) -> BeamSearch:
+    return BeamSearch("b", (5, 6), width=width, max_tokens=max_tokens, eos_ids=lm.eos_ids, request_cost=request_cost)
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    model_seed=st.integers(0, 10_000),
+    width=st.integers(2, 6),
+    max_tokens=st.integers(1, 9),
+    eos=st.sets(st.integers(0, 23), max_size=3),
+    sharpness=st.sampled_from([0.5, 2.0, 5.0]),
+    request_cost=st.sampled_from([0.0, 2.0, 50.0]),
+    seeded=st.booleans(),
+)
+def test_equals_transformers_algorithm(model_seed, width, max_tokens, eos, sharpness, request_cost, seeded):
+    lm = FakeLM(vocabulary=24, eos_ids=frozenset(eos), seed=model_seed, sharpness=sharpness)
+    search = make(lm, width, max_tokens, request_cost)
+    drive(search, lm, reorder_seed=model_seed, seeded=seeded)
+    hypotheses = search.hypotheses()
+    assert [h.token_ids for h in hypotheses] == transformers_beams(lm, (5, 6), width, max_tokens)
+    for hypothesis in hypotheses:
+        prefix: tuple[int, ...] = (5, 6)
+        total = 0.0
+        for token in hypothesis.token_ids:
+            total += float(lm.logprobs(prefix)[token])
+            prefix = (*prefix, token)
+        assert hypothesis.logprob == pytest.approx(total, abs=1e-9)
+        assert hypothesis.score == pytest.approx(total / len(hypothesis.token_ids), abs=1e-9)
+
+
+@pytest.mark.parametrize("eos", [frozenset({1}), frozenset({1, 2})])
+def test_likely_end_stops_early_and_equals_transformers(eos):
+    class Ending(FakeLM):
+        def logprobs(self, prefix):
+            row = super().logprobs(prefix)
+            row[list(self.eos_ids)] += 4.0
+            return row - np.logaddexp.reduce(row)
+
+    for seed in range(20):
+        lm = Ending(vocabulary=20, eos_ids=eos, seed=seed, sharpness=1.5)
+        search = make(lm, 5, 12)
+        drive(search, lm)
+        beams = [h.token_ids for h in search.hypotheses()]
+        assert beams == transformers_beams(lm, (5, 6), 5, 12)
+        assert all(ids[-1] in eos for ids in beams)
+
+
+def test_width_one_is_greedy_search():
+    lm = FakeLM(vocabulary=8, eos_ids=frozenset({3}), seed=1, sharpness=1.0)
+    search = make(lm, 1, 10)
+    drive(search, lm)
+    greedy = lm.answer(Generate(request_id="g", prompt_ids=(5, 6), max_tokens=10))
+    assert [h.token_ids for h in search.hypotheses()] == [greedy.token_ids]
+
+
+def test_vocabulary_smaller_than_the_width_gives_every_sequence_once():
+    lm = FakeLM(vocabulary=3, eos_ids=frozenset(), seed=0)
+    search = make(lm, 5, 1)
+    drive(search, lm)
+    assert sorted(h.token_ids for h in search.hypotheses()) == [(0,), (1,), (2,)]
+    wider = make(lm, 5, 4)
+    drive(wider, lm)
+    assert len({h.token_ids for h in wider.hypotheses()}) == 5
+
+
+def test_every_sequence_ends_before_the_width_is_reached():
+    class OneWay(FakeLM):
+        def logprobs(self, prefix):
+            return np.log(np.array([0.25, 0.75]))
+
+    lm = OneWay(vocabulary=2, eos_ids=frozenset({0, 1}))
+    search = make(lm, 4, 3)
+    drive(search, lm)
+    assert [h.token_ids for h in search.hypotheses()] == [(1,), (0,)]
+
+
+def test_takes_fewer_requests_than_one_per_prefix_and_step():
+    lm = FakeLM(vocabulary=32, eos_ids=frozenset(), seed=7, sharpness=6.0)
+    search = make(lm, 5, 32)
+    assert drive(search, lm) < 5 * 32 * 0.6
+
+
+def test_requests_are_greedy_bounded_and_uniquely_named():
+    lm = FakeLM(vocabulary=32, eos_ids=frozenset({0}), seed=3)
+    search = make(lm, 4, 6)
+    waiting, seen = search.start(), []
+    while waiting:
+        request = waiting.pop()
+        seen.append(request)
+        waiting.extend(search.receive(lm.answer(request)))
+    assert len({r.request_id for r in seen}) == len(seen)
+    assert len({r.prompt_ids for r in seen}) == len(seen)
+    assert all(r.request_id.startswith("b/") and r.temperature == 0 and r.top_logprobs == 5 for r in seen)
+    assert all(len(r.prompt_ids) - 2 + r.max_tokens <= 6 for r in seen)
+
+
+def test_a_wider_seed_serves_and_a_bare_one_is_refused():
+    lm = FakeLM(vocabulary=32, eos_ids=frozenset({0}), seed=3)
+    search, plain = make(lm, 4, 6), make(lm, 4, 6)
+    drive(plain, lm)
+    asked = search.seed(lm.answer(Generate(request_id="g", prompt_ids=(5, 6), max_tokens=6, top_logprobs=8)))
+    while asked:
+        asked.extend(search.receive(lm.answer(asked.pop(0))))
+    assert search.hypotheses() == plain.hypotheses()
+    with pytest.raises(ValueError, match="top_logprobs"):
+        make(lm, 4, 6).seed(lm.answer(Generate(request_id="g", prompt_ids=(5, 6), max_tokens=6)))
+
+
+def test_an_engine_error_ends_the_search_without_hypotheses():
+    lm = FakeLM(vocabulary=32)
+    search = make(lm, 4, 6)
+    request = search.start()[0]
+    assert search.receive(Response(request_id=request.request_id, status="engine_error", error="too long")) == []
+    assert search.done
+    assert search.error == "too long"
+    assert search.hypotheses() == ()
+
+
+def test_late_responses_are_ignored():
+    lm = FakeLM(vocabulary=32, eos_ids=frozenset(), seed=5, sharpness=2.0)
+    search = make(lm, 4, 8)
+    waiting = search.receive(lm.answer(search.start()[0]))
+    failed, late = waiting[0], waiting[1]
+    search.receive(Response(request_id=failed.request_id, status="engine_error"))
+    assert search.receive(lm.answer(late)) == []
+    assert search.error == "engine_error"
+
+
+@pytest.mark.parametrize(("width", "max_tokens"), [(0, 4), (3, 0)])
+def test_impossible_sizes_are_refused(width, max_tokens):
+    with pytest.raises(ValueError, match=f"width={width}, max_tokens={max_tokens}"):
+        make(FakeLM(), width, max_tokens)
+
+
+def test_hypothesis_is_a_value():
+    assert Hypothesis(token_ids=(1,), logprob=-1.0, score=-1.0) == Hypothesis(token_ids=(1,), logprob=-1.0, score=-1.0)
