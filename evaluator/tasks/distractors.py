@@ -1,0 +1,165 @@
+"""The wrong candidates that stand beside a gold answer (protocol.md, Items and subsets). Pure.
+
+Every draw comes from `random.Random(f"{seed}:{item_id}")`, so an item has the same candidates wherever it is asked. A
+candidate is the gold option of another item, and none equals, once normalised, a gold answer of the item or another
+candidate.
+"""
+
+from __future__ import annotations
+
+import random
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from evaluator.errors import InputError
+from evaluator.records import Item
+from evaluator.tasks.selection import gold_option, is_excluded, normalised
+
+DISTRACTORS = 3
+UNRELATED = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The candidates of one item in the order in which a prompt lists them."""
+
+    texts: tuple[str, ...]
+    gold: int  # index of the gold option
+
+
+def choose_options(item: Item, pool: Sequence[Item], seed: int) -> Options:
+    """The gold option among three distractors drawn from the pool, or among those that the item itself brings.
+
+    Brought distractors are used as they are, all of them, but for repetitions and for one that is a gold answer: a
+    benchmark's whole list of options may be given. A pool that holds fewer than three usable answers gives fewer.
+
+    Raises InputError when there is not even one.
+    """
+    rng = random.Random(f"{seed}:{item.item_id}")
+    if item.options:
+        distractors = _brought(item)
+    else:
+        distractors = _distinct(_drawn(_others(item, pool), rng), _gold(item), DISTRACTORS)
+    if not distractors:
+        raise InputError(
+            f"task {item.task!r}, language {item.language!r}, item {item.item_id!r}: "
+            f"no distractor differs from its gold answers (items in the language: {len(pool)})"
+        )
+    return arrange(item, distractors, rng)
+
+
+def arrange(item: Item, distractors: Sequence[str], rng: random.Random) -> Options:
+    """The gold option and the distractors in an order drawn from `rng`."""
+    texts = [gold_option(item), *distractors]
+    order = list(range(len(texts)))
+    rng.shuffle(order)
+    return Options(texts=tuple(texts[number] for number in order), gold=order.index(0))
+
+
+def unrelated_candidates(item: Item, pools: Mapping[str, Sequence[Item]], seed: int) -> tuple[str, ...]:
+    """Four answers of other languages' items, every answer of every other language being as likely as the next.
+
+    `pools` holds every language of the task, not only the evaluated ones: the candidates must not depend on which
+    languages a run asks. Gives fewer when the other languages hold fewer.
+
+    Raises InputError when there is not even one.
+    """
+    rng = random.Random(f"{seed}:{item.item_id}")
+    others = [pool for language, pool in pools.items() if language != item.language]
+    found = _distinct(_drawn(_Joined(others), rng), _gold(item), UNRELATED)
+    if not found:
+        raise InputError(
+            f"task {item.task!r}, item {item.item_id!r}: format 'unrelated' lists answers of other languages, "
+            f"and the task has none beside {item.language!r}"
+        )
+    return found
+
+
+def hard_distractors(item: Item, pool: Sequence[Item]) -> tuple[str, ...]:
+    """The three answers of the pool that look most like the gold option.
+
+    Likeness is the Jaccard index of the sets of character trigrams of the normalised texts; ties go to the earlier item
+    of the pool. A text of under three characters has no trigram and is like nothing.
+    """
+    wanted = _trigrams(gold_option(item))
+    others = [other for other in _others(item, pool) if not is_excluded(other)]
+    alike = [_jaccard(wanted, _trigrams(gold_option(other))) for other in others]
+    ranked = sorted(range(len(others)), key=lambda number: -alike[number])  # stable: ties stay in pool order
+    return _distinct((others[number] for number in ranked), _gold(item), DISTRACTORS)
+
+
+def _brought(item: Item) -> tuple[str, ...]:
+    """Compared as they are written: to a benchmark of numbers, `5` and `-5` are two options."""
+    gold = {_written(answer) for answer in item.answers}
+    distinct: dict[str, str] = {}
+    for option in item.options:
+        if _written(option) not in gold:
+            distinct.setdefault(_written(option), option)
+    return tuple(distinct.values())
+
+
+def _written(text: str) -> str:
+    return unicodedata.normalize("NFC", text).strip()
+
+
+def _others(item: Item, pool: Sequence[Item]) -> list[Item]:
+    return [other for other in pool if other.item_id != item.item_id]
+
+
+def _gold(item: Item) -> set[str]:
+    return {normalised(answer) for answer in item.answers}
+
+
+def _distinct(candidates: Iterable[Item], gold: set[str], count: int) -> tuple[str, ...]:
+    """The first `count` gold options that differ from the gold answers and from each other once normalised."""
+    taken: dict[str, str] = {}
+    for candidate in candidates:
+        if len(taken) == count:
+            break
+        if is_excluded(candidate):
+            continue
+        text = gold_option(candidate)
+        key = normalised(text)
+        if key not in gold:
+            taken.setdefault(key, text)
+    return tuple(taken.values())
+
+
+def _drawn(items: Sequence[Item], rng: random.Random) -> Iterator[Item]:
+    """The items in random order: a Fisher-Yates shuffle that moves only what is asked for, since few are."""
+    moved: dict[int, int] = {}
+    for place in range(len(items)):
+        other = rng.randrange(place, len(items))
+        chosen = moved.get(other, other)
+        moved[other] = moved.get(place, place)
+        yield items[chosen]
+
+
+class _Joined(Sequence[Item]):
+    """Several pools end to end, without copying thousands of items for every draw of four."""
+
+    def __init__(self, pools: Sequence[Sequence[Item]]) -> None:
+        self._pools = pools
+
+    def __len__(self) -> int:
+        return sum(map(len, self._pools))
+
+    def __getitem__(self, index: int) -> Item:  # type: ignore[override]  # a draw takes no slices
+        for pool in self._pools:
+            if index < len(pool):
+                return pool[index]
+            index -= len(pool)
+        raise IndexError(index)
+
+
+@lru_cache(maxsize=65536)
+def _trigrams(text: str) -> frozenset[str]:
+    characters = normalised(text)
+    return frozenset(characters[start : start + 3] for start in range(len(characters) - 2))
+
+
+def _jaccard(one: frozenset[str], other: frozenset[str]) -> float:
+    shared = len(one & other)
+    return shared / (len(one) + len(other) - shared) if shared else 0.0
