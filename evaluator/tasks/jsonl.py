@@ -9,8 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from evaluator.errors import InputError
+from evaluator.fields import field, parse, strings, text_field
 from evaluator.records import Item
-from evaluator.tasks.fields import field, parse, strings, text_field
 
 
 def read_jsonl(path: Path, task: str) -> list[Item]:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from evaluator.errors import InputError
+from evaluator.fields import field, of_kind, parse, text_field
 from evaluator.records import Item
-from evaluator.tasks.fields import field, of_kind, parse, text_field
 
 # The languages of TyDi QA (GoldP has the first nine) and the codes under which file names may have them.
 _TYDIQA_LANGUAGES = {

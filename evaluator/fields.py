@@ -1,4 +1,7 @@
-"""Checked access to the fields of JSON that users bring; every complaint names the place, the field and the value."""
+"""Checked access to the fields of JSON that others wrote: items, configurations, manifests.
+
+Every complaint is an InputError of one line that names the place, the field and the value.
+"""
 
 from __future__ import annotations
 
