@@ -1,0 +1,1 @@
+"""What was measured, and the programs that measure it."""

@@ -1,0 +1,270 @@
+"""The bundled task: short invented passages in nine languages, with questions and answers, generated from a seed.
+
+Nothing has to be downloaded, nothing is copied from anybody, and no model has seen the facts before: every town, river
+and person is invented. The grammar of a language (templates and syllables) lies in `grammar/<language>.yaml`.
+
+Three streams of passages come out of one generator. Every invented word belongs to exactly one stream, decided by its
+digest, so that no name of an evaluated item ever occurs in calibration or training text:
+
+* ``items``: what is evaluated (`gazetteer_items`), one question per passage;
+* ``calibration``: what pruning methods see (`gazetteer_passages`);
+* ``training``: what the reference model learned from (`build_passage` with this stream).
+
+Example::
+
+    items = gazetteer_items("swahili")            # 300 items, always the same
+    texts = gazetteer_passages("swahili", count=128)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_args
+
+import yaml
+
+from evaluator.records import Item
+
+Stream = Literal["items", "calibration", "training"]
+Kind = Literal["word", "place", "person", "year", "people", "height", "length"]
+
+LANGUAGES: tuple[str, ...] = (
+    "arabic",
+    "bengali",
+    "english",
+    "finnish",
+    "indonesian",
+    "korean",
+    "russian",
+    "swahili",
+    "telugu",
+)
+STREAMS: tuple[Stream, ...] = get_args(Stream)
+TASK = "gazetteer"
+FACTS_PER_PASSAGE = (3, 6)
+
+# relation -> (kind of its subject, kind of its answer). A town and a ship have several relations, so that a question
+# must be matched by what it asks as well as by whom it asks about.
+RELATIONS: Mapping[str, tuple[str, Kind]] = {
+    "town_river": ("town", "word"),
+    "town_mayor": ("town", "person"),
+    "town_founded": ("town", "year"),
+    "town_people": ("town", "people"),
+    "mountain_height": ("mountain", "height"),
+    "river_length": ("river", "length"),
+    "writer_birthplace": ("writer", "place"),
+    "book_author": ("book", "person"),
+    "ship_built": ("ship", "year"),
+    "ship_port": ("ship", "place"),
+}
+_HUNDREDS = {"people": 98, "height": 48, "length": 29}
+# How a word's digest byte decides its stream: training takes the most, for it needs the most names.
+_NAME_SHARE: Mapping[Stream, range] = {
+    "items": range(64),
+    "calibration": range(64, 112),
+    "training": range(112, 256),
+}
+_SAME_SUBJECT = 0.4  # how often a fact is about an entity that the passage already knows
+_SAME_RELATION = 0.5  # how often a new entity repeats a relation of the passage
+_TWO_WORD_PLACE = 0.3
+_LONG_NAME = 0.4  # three syllables instead of two
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grammar:
+    """The templates and syllables of one language."""
+
+    language: str
+    blocks: tuple[tuple[int, int], ...]  # Unicode ranges that its letters lie in
+    capital: bool
+    syllables: tuple[str, ...]
+    quantities: Mapping[str, str]
+    facts: Mapping[str, tuple[str, ...]]
+    questions: Mapping[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fact:
+    """One sentence of a passage, with the question that it answers."""
+
+    relation: str
+    subject: str
+    answer: str
+    sentence: str
+    question: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passage:
+    """A few facts in prose. No answer of a passage occurs in it twice, and none contains another."""
+
+    text: str
+    facts: tuple[Fact, ...]
+
+
+@cache
+def load_grammar(language: str) -> Grammar:
+    """The grammar of `language`; raises ValueError for a language that is not in `LANGUAGES`."""
+    if language not in LANGUAGES:
+        raise ValueError(f"language: {language!r} is not one of {', '.join(LANGUAGES)}")
+    path = Path(__file__).parent / "grammar" / f"{language}.yaml"
+    raw: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    relations = raw["relations"]
+    assert list(relations) == list(RELATIONS), language
+    return Grammar(
+        language=raw["language"],
+        blocks=tuple((first, last) for first, last in raw["blocks"]),
+        capital=raw["capital"],
+        syllables=tuple(raw["syllables"]),
+        quantities=raw["quantities"],
+        facts={name: tuple(relation["facts"]) for name, relation in relations.items()},
+        questions={name: tuple(relation["questions"]) for name, relation in relations.items()},
+    )
+
+
+def gazetteer_items(language: str, count: int = 300) -> list[Item]:
+    """The first `count` evaluated items of `language`: one question per passage, the same on every machine."""
+    items = []
+    for index in range(count):
+        passage = build_passage(language, "items", index)
+        asked = _pick(random.Random(f"gazetteer/asked/{language}/{index}"), passage.facts)
+        item_id = f"{language}-{index:04d}"
+        items.append(
+            Item(
+                task=TASK,
+                language=language,
+                item_id=item_id,
+                context=passage.text,
+                question=asked.question,
+                answers=(asked.answer,),
+                cluster=item_id,
+            )
+        )
+    return items
+
+
+def gazetteer_passages(language: str, *, start: int = 0, count: int = 128) -> Iterator[str]:
+    """`count` calibration passages from number `start` on; they share no invented name with the items."""
+    for index in range(start, start + count):
+        yield build_passage(language, "calibration", index).text
+
+
+def build_passage(language: str, stream: Stream, index: int, facts: tuple[int, int] = FACTS_PER_PASSAGE) -> Passage:
+    """Passage number `index` of a stream, with as many facts as `facts` (least, most) allows.
+
+    A draw whose answers could be confused is thrown away and drawn again from the same generator, so the result
+    depends on nothing but the arguments.
+    """
+    grammar = load_grammar(language)
+    rng = random.Random(f"gazetteer/{stream}/{language}/{index}/{facts[0]}-{facts[1]}")
+    wanted = facts[0] + int(rng.random() * (facts[1] - facts[0] + 1))
+    while True:
+        drawn = _draw_facts(rng, grammar, stream, wanted)
+        text = " ".join(fact.sentence for fact in drawn)
+        if _is_unambiguous(text, drawn):
+            return Passage(text=text, facts=drawn)
+
+
+def normalise(text: str) -> str:
+    """Lower-case NFC text without Unicode punctuation and with single spaces: the form in which answers compare."""
+    lowered = unicodedata.normalize("NFC", text).lower()
+    return " ".join("".join(c for c in lowered if not unicodedata.category(c).startswith("P")).split())
+
+
+def _draw_facts(rng: random.Random, grammar: Grammar, stream: Stream, wanted: int) -> tuple[Fact, ...]:
+    subjects: list[tuple[str, str]] = []  # (name, kind)
+    used: list[tuple[str, str]] = []  # (name, relation)
+    facts: list[Fact] = []
+    while len(facts) < wanted:
+        name, relation = _next_topic(rng, grammar, stream, subjects, used)
+        used.append((name, relation))
+        answer = _answer(rng, grammar, stream, RELATIONS[relation][1])
+        facts.append(
+            Fact(
+                relation=relation,
+                subject=name,
+                answer=answer,
+                sentence=_pick(rng, grammar.facts[relation]).replace("{s}", name).replace("{a}", answer),
+                question=_pick(rng, grammar.questions[relation]).replace("{s}", name),
+            )
+        )
+    return tuple(facts)
+
+
+def _next_topic(
+    rng: random.Random,
+    grammar: Grammar,
+    stream: Stream,
+    subjects: list[tuple[str, str]],
+    used: Sequence[tuple[str, str]],
+) -> tuple[str, str]:
+    """What the next sentence is about: an entity of the passage or a new one (added to `subjects`), and a relation."""
+    if subjects and rng.random() < _SAME_SUBJECT:
+        name, kind = _pick(rng, subjects)
+        free = [r for r, (subject_kind, _) in RELATIONS.items() if subject_kind == kind and (name, r) not in used]
+        if free:
+            return name, _pick(rng, free)
+    repeats = bool(used) and rng.random() < _SAME_RELATION
+    relation = _pick(rng, used)[1] if repeats else _pick(rng, tuple(RELATIONS))
+    kind = RELATIONS[relation][0]
+    name = _words(rng, grammar, stream, 2 if kind == "writer" else 1)
+    while any(name == known for known, _ in subjects):
+        name = _words(rng, grammar, stream, 2 if kind == "writer" else 1)
+    subjects.append((name, kind))
+    return name, relation
+
+
+def _answer(rng: random.Random, grammar: Grammar, stream: Stream, kind: Kind) -> str:
+    if kind == "year":
+        return str(1200 + int(rng.random() * 800))
+    if kind in _HUNDREDS:
+        # Every quantity ends in 20, 30 ... 90: Russian and Arabic then need one form of the unit only.
+        number = 100 * (1 + int(rng.random() * _HUNDREDS[kind])) + 10 * (2 + int(rng.random() * 8))
+        return grammar.quantities[kind].replace("{n}", str(number))
+    if kind == "person" or (kind == "place" and rng.random() < _TWO_WORD_PLACE):
+        return _words(rng, grammar, stream, 2)
+    return _words(rng, grammar, stream, 1)
+
+
+def _words(rng: random.Random, grammar: Grammar, stream: Stream, count: int) -> str:
+    return " ".join(_invented_word(rng, grammar, stream) for _ in range(count))
+
+
+def _invented_word(rng: random.Random, grammar: Grammar, stream: Stream) -> str:
+    """Two or three syllables; drawn again until the word is one of the stream's own."""
+    while True:
+        length = 3 if rng.random() < _LONG_NAME else 2
+        syllables = [_pick(rng, grammar.syllables) for _ in range(length)]
+        word = "".join(syllables)
+        if len(set(syllables)) == length and word_stream(word) == stream:
+            return word[0].upper() + word[1:] if grammar.capital else word
+
+
+def word_stream(word: str) -> Stream:
+    """The one stream in which an invented word may occur, whatever the language (Latin names are shared by four)."""
+    digest = hashlib.sha256(word.lower().encode("utf-8")).digest()[0]
+    return next(stream for stream, share in _NAME_SHARE.items() if digest in share)
+
+
+def _is_unambiguous(text: str, facts: Sequence[Fact]) -> bool:
+    """Whether no name or answer contains another, and every answer stands in the passage exactly once."""
+    names = [normalise(name) for name in dict.fromkeys(fact.subject for fact in facts)]
+    answers = [normalise(fact.answer) for fact in facts]
+    strings = names + answers
+    if any(a in b for i, a in enumerate(strings) for j, b in enumerate(strings) if i != j):
+        return False
+    flat = normalise(text)
+    return all(flat.count(answer) == 1 for answer in answers)
+
+
+def _pick(rng: random.Random, options: Sequence[_T]) -> _T:
+    # Only random() is promised to give the same sequence in every Python version; choice() is not.
+    return options[int(rng.random() * len(options))]

@@ -1,0 +1,60 @@
+"""Packed training sequences compute exactly what the plain prompts compute."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers import PreTrainedTokenizerFast
+
+from benchmarks.reference_model.lessons import IGNORED, LessonStream, collate, pack, question_block
+from benchmarks.reference_model.model import build_model
+from benchmarks.reference_model.tokenizer import train_tokenizer
+from benchmarks.reference_model.train import rate_factor
+from evaluator.tasks.gazetteer import LANGUAGES, build_passage
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> PreTrainedTokenizerFast:
+    return train_tokenizer(vocabulary=800, passages=40)
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_packed_blocks_equal_plain_prompts(tokenizer: PreTrainedTokenizerFast, language: str) -> None:
+    model = build_model(tokenizer, seed=1).eval()
+    passage = build_passage(language, "training", 3)
+    neighbour = build_passage(language, "training", 4, (6, 6))  # longer: the passage under test is padded
+    batch = collate([pack(passage, tokenizer), pack(neighbour, tokenizer)], tokenizer.pad_token_id)
+    with torch.inference_mode():
+        hidden_BLD = model.model(
+            input_ids=batch.ids_BL, attention_mask=batch.mask_B1LL, position_ids=batch.positions_BL, use_cache=False
+        ).last_hidden_state
+        supervised_L = batch.labels_BL[0] != IGNORED
+        packed_NV = model.lm_head(hidden_BLD[0][supervised_L])
+        labels_N = batch.labels_BL[0][supervised_L].tolist()
+        done = 0
+        for fact in passage.facts:
+            prompt = f"Context: {passage.text}{question_block(fact.question)}"
+            prompt_ids = tokenizer(prompt)["input_ids"]
+            ids = [*tokenizer(f"{prompt} {fact.answer}")["input_ids"], tokenizer.eos_token_id]
+            assert ids[: len(prompt_ids)] == prompt_ids
+            answer = ids[len(prompt_ids) :]
+            plain_NV = model(input_ids=torch.tensor([ids])).logits[0, len(prompt_ids) - 1 : -1]
+            assert labels_N[done : done + len(answer)] == answer
+            torch.testing.assert_close(packed_NV[done : done + len(answer)], plain_NV, rtol=1e-4, atol=1e-4)
+            done += len(answer)
+    assert done == len(labels_N)
+
+
+def test_batches_depend_on_their_number_only(tokenizer: PreTrainedTokenizerFast) -> None:
+    curriculum = [(0, (1, 1)), (32, (3, 6))]
+    first = LessonStream(tokenizer, seed=0, batch_size=2, curriculum=curriculum)
+    second = LessonStream(tokenizer, seed=0, batch_size=2, curriculum=curriculum)
+    first.batch(0)
+    assert torch.equal(first.batch(40).ids_BL, second.batch(40).ids_BL)
+    assert second.batch(0).ids_BL.shape[1] < second.batch(40).ids_BL.shape[1]
+
+
+def test_rate_warms_up_stays_and_falls_to_zero() -> None:
+    assert rate_factor(0, 10_000) == pytest.approx(1 / 200)
+    assert rate_factor(5000, 10_000) == 1.0
+    assert rate_factor(9999, 10_000) < 1e-3

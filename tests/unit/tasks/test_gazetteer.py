@@ -1,0 +1,140 @@
+"""The bundled task: its texts never change, its answers are unambiguous, its three streams never share a name."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import unicodedata
+
+import pytest
+
+from evaluator.records import Item
+from evaluator.tasks.gazetteer import (
+    FACTS_PER_PASSAGE,
+    LANGUAGES,
+    RELATIONS,
+    STREAMS,
+    build_passage,
+    gazetteer_items,
+    gazetteer_passages,
+    load_grammar,
+    normalise,
+    word_stream,
+)
+
+# Published numbers rest on these texts. A change of this digest is a new task: give it a new name.
+GOLDEN_SHA256 = "f15c35838e36823ee38353dfd4b9976420d32f90db96ce94494fb33946c2121d"
+
+
+@pytest.fixture(scope="module")
+def items() -> dict[str, list[Item]]:
+    return {language: gazetteer_items(language) for language in LANGUAGES}
+
+
+def test_texts_never_change(items: dict[str, list[Item]]) -> None:
+    rows = [dataclasses.asdict(item) for language in LANGUAGES for item in items[language]]
+    digest = hashlib.sha256(json.dumps(rows, ensure_ascii=False, sort_keys=True).encode("utf-8")).hexdigest()
+    assert digest == GOLDEN_SHA256
+
+
+def test_nine_languages_of_three_hundred_items(items: dict[str, list[Item]]) -> None:
+    assert list(LANGUAGES) == sorted(LANGUAGES)
+    assert len(LANGUAGES) == 9
+    assert {len(items[language]) for language in LANGUAGES} == {300}
+    assert items["swahili"][17].item_id == "swahili-0017"
+
+
+def test_fewer_items_are_a_prefix(items: dict[str, list[Item]]) -> None:
+    assert gazetteer_items("korean", 20) == items["korean"][:20]
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_items_are_distinct_and_complete(items: dict[str, list[Item]], language: str) -> None:
+    mine = items[language]
+    assert len({item.item_id for item in mine}) == len({item.context for item in mine}) == len(mine)
+    assert len({item.answers[0] for item in mine}) > 0.9 * len(mine)
+    for item in mine:
+        assert item.context
+        assert item.question
+        assert len(item.answers) == 1
+        assert len(normalise(item.answers[0])) >= 2
+        for text in (item.context, item.question, item.answers[0]):
+            assert "{" not in text
+            assert text == " ".join(text.split())
+            assert unicodedata.is_normalized("NFC", text)
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_answer_stands_once_in_passage_and_not_in_question(items: dict[str, list[Item]], language: str) -> None:
+    for item in items[language]:
+        gold = normalise(item.answers[0])
+        assert item.answers[0] in item.context
+        assert normalise(item.context).count(gold) == 1
+        assert gold not in normalise(item.question)
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_answers_of_a_passage_cannot_be_confused(language: str) -> None:
+    for index in range(200):
+        passage = build_passage(language, "items", index)
+        assert FACTS_PER_PASSAGE[0] <= len(passage.facts) <= FACTS_PER_PASSAGE[1]
+        answers = [normalise(fact.answer) for fact in passage.facts]
+        assert not any(a in b for i, a in enumerate(answers) for j, b in enumerate(answers) if i != j)
+        topics = [(fact.subject, fact.relation) for fact in passage.facts]
+        assert len(set(topics)) == len(topics)
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_letters_lie_in_the_language_own_blocks(items: dict[str, list[Item]], language: str) -> None:
+    blocks = load_grammar(language).blocks
+    for item in items[language]:
+        for character in item.context + item.question + item.answers[0]:
+            if unicodedata.category(character)[0] in "LM":
+                assert any(first <= ord(character) <= last for first, last in blocks), (item.item_id, character)
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_grammar_is_complete(language: str) -> None:
+    grammar = load_grammar(language)
+    assert grammar.language == language
+    assert all(isinstance(syllable, str) for syllable in grammar.syllables)  # YAML reads a bare "no" as False
+    assert len(set(grammar.syllables)) == 36
+    for relation in RELATIONS:
+        assert all(s.count("{s}") == 1 and s.count("{a}") == 1 for s in grammar.facts[relation])
+        assert all(q.count("{s}") == 1 and "{a}" not in q for q in grammar.questions[relation])
+    assert all(template.count("{n}") == 1 for template in grammar.quantities.values())
+
+
+def test_every_invented_word_belongs_to_its_stream_alone() -> None:
+    for stream in STREAMS:
+        for language in LANGUAGES:
+            for index in range(60):
+                for fact in build_passage(language, stream, index).facts:
+                    assert {word_stream(word) for word in fact.subject.split()} == {stream}
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_calibration_is_disjoint_from_items(items: dict[str, list[Item]], language: str) -> None:
+    texts = list(gazetteer_passages(language, start=0, count=128))
+    assert len(set(texts)) == 128
+    assert texts[5:7] == list(gazetteer_passages(language, start=5, count=2))
+    assert not set(texts) & {item.context for item in items[language]}
+
+
+def test_names_are_varied() -> None:
+    for language in LANGUAGES:
+        names = {fact.subject for index in range(1000) for fact in build_passage(language, "items", index).facts}
+        assert len(names) > 1000
+
+
+def test_relations_and_kinds_of_answer_are_mixed(items: dict[str, list[Item]]) -> None:
+    for language in LANGUAGES:
+        answers = [item.answers[0] for item in items[language]]
+        assert 20 < sum(answer.isdecimal() for answer in answers) < 120  # years
+        assert sum(len(answer.split()) == 2 and not any(c.isdigit() for c in answer) for answer in answers) > 40
+
+
+def test_unknown_language_is_refused() -> None:
+    with pytest.raises(ValueError, match="klingon"):
+        gazetteer_items("klingon")
