@@ -1,0 +1,102 @@
+"""Records -> tables, as pure functions.
+
+    outcomes = pd.concat([reduce_records(part) for part in parts])   # parts: records of one checkpoint and task each
+    tables = compute_tables(outcomes, items)                         # items: optional, gives the clusters of intervals
+    tables["fates"].frame
+
+Only outcomes (one small row per checkpoint, item and format) are held in memory, never the records of a sweep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import pandas as pd
+
+from evaluator.metrics.accuracy import accuracy
+from evaluator.metrics.fates import fates
+from evaluator.metrics.formats import calibration, candidates, one_shot
+from evaluator.metrics.gaps import ladder, pr_gap
+from evaluator.metrics.headline import headline_of, headline_sentence
+from evaluator.metrics.inputs import Inputs
+from evaluator.metrics.outcomes import empty_outcomes, reduce_records
+from evaluator.metrics.ranks import rank
+from evaluator.metrics.recovery import recovery, recovery_seeds
+
+__all__ = [
+    "TABLES",
+    "Inputs",
+    "Table",
+    "compute_tables",
+    "empty_outcomes",
+    "headline_of",
+    "headline_sentence",
+    "headline_table",
+    "reduce_records",
+]
+
+TABLES: Mapping[str, Callable[[Inputs], pd.DataFrame]] = MappingProxyType(
+    {
+        "accuracy": accuracy,
+        "fates": fates,
+        "ladder": ladder,
+        "recovery": recovery,
+        "rank": rank,
+        "pr_gap": pr_gap,
+        "candidates": candidates,
+        "one_shot": one_shot,
+        "calibration": calibration,
+        "recovery_seeds": recovery_seeds,
+    }
+)
+
+_NEEDS: Mapping[str, str] = MappingProxyType(
+    {
+        "accuracy": "the probe greedy or choice on any checkpoint",
+        "fates": "the probes greedy and choice on a dense checkpoint and on a pruned one that names it as its base",
+        "ladder": "the probes greedy and choice, and the formats open and shown, on a checkpoint and its base",
+        "recovery": "the probe beam or sample",
+        "rank": "the probe rank",
+        "pr_gap": "the probes greedy and choice on a checkpoint and its base",
+        "candidates": "the formats open, distractors_only, unrelated and shown with the probe greedy",
+        "one_shot": "the formats open and one_shot with the probe greedy, on a checkpoint and its base",
+        "calibration": "the probes greedy and choice on a pruned checkpoint that was calibrated",
+        "recovery_seeds": "the probe sample under at least two run seeds",
+    }
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """One table of the report; `note` says what to run when something that it needs is missing, else it is empty."""
+
+    name: str
+    frame: pd.DataFrame
+    note: str
+
+
+def compute_tables(outcomes: pd.DataFrame, items: pd.DataFrame | None = None) -> dict[str, Table]:
+    """Every table, in the report's order. A table without its inputs is empty and says what it needs."""
+    inputs = Inputs(outcomes, items)
+    tables = {}
+    for name, compute in TABLES.items():
+        frame = compute(inputs)
+        tables[name] = Table(name, frame, _note(name, frame))
+    return tables
+
+
+def headline_table(outcomes: pd.DataFrame, items: pd.DataFrame | None = None) -> pd.DataFrame:
+    """One row per checkpoint and task: see `headline_of`, which takes tables that are already computed."""
+    inputs = Inputs(outcomes, items)
+    return headline_of({name: TABLES[name](inputs) for name in ("accuracy", "fates", "recovery", "rank", "pr_gap")})
+
+
+def _note(name: str, frame: pd.DataFrame) -> str:
+    if frame.empty:
+        return f"No records for this table: it needs {_NEEDS[name]}."
+    if not frame["n" if "n" in frame else "n_max"].fillna(0).gt(0).any():
+        reasons = ", ".join(dict.fromkeys(frame["reason"].dropna().astype(str)))
+        return f"Nothing could be computed ({reasons}): it needs {_NEEDS[name]}."
+    return ""

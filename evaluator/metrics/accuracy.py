@@ -1,0 +1,167 @@
+"""Table `accuracy`: per checkpoint, task, format, probe and language, with the paired drop from the base.
+
+Probe `greedy` is right when the output contains a gold answer; probe `choice` when the gold option has strictly the
+highest summed log-likelihood. `drop` is dense minus pruned on the items measured in both; `normalised_drop` divides it
+by the headroom of protocol.md: dense accuracy minus the floor (0 for generated formats, 1/K for choice).
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from evaluator.metrics.inputs import (
+    ALL,
+    MEAN,
+    SETTING,
+    Inputs,
+    Pair,
+    Row,
+    ids,
+    joined_reasons,
+    pairs,
+    rate,
+    slices,
+    table_frame,
+    truth,
+)
+from evaluator.metrics.intervals import holm, mcnemar_exact
+from evaluator.metrics.outcomes import MEASURED
+from evaluator.records import FORMATS
+
+CORRECT = {"greedy": "produced", "choice": "recognised"}
+_RATES = {
+    "greedy": {"accuracy": "produced", "exact_match": "exact_match"},
+    "choice": {"accuracy": "recognised", "per_token": "recognised_per_token", "per_byte": "recognised_per_byte"},
+}
+_IDENTITY = ("task", "checkpoint", "base", *SETTING, "format", "probe", "language")
+_COUNTS = ("n", "excluded", "engine_error", "truncated", "n_paired")
+_MEASURES = ("accuracy", "exact_match", "per_token", "per_byte", "truncation")
+COLUMNS = (
+    *_IDENTITY,
+    *_COUNTS[:-1],
+    *(f"{name}{end}" for name in _MEASURES for end in ("", "_low", "_high")),
+    "token_f1",
+    "n_paired",
+    "dense_accuracy",
+    "drop",
+    "drop_low",
+    "drop_high",
+    "mcnemar_p",
+    "holm_p",
+    "floor",
+    "normalised_drop",
+    "reason",
+)
+
+
+def accuracy(inputs: Inputs) -> pd.DataFrame:
+    """The table; holm_p corrects over the checkpoints that share task, format, probe and language."""
+    rows: list[Row] = []
+    for form in FORMATS:
+        paired = {(pair.task, pair.checkpoint): pair for pair in pairs(inputs, form)}
+        for setting in inputs.checkpoints:
+            items = inputs.part(setting["checkpoint"], setting["task"], form)
+            for probe in CORRECT:
+                if items[f"{probe}_status"].notna().any():
+                    pair = paired.get((setting["task"], setting["checkpoint"]))
+                    rows += _checkpoint_rows(inputs, setting, items, pair, form, probe)
+    return table_frame(_with_holm(rows), COLUMNS, _COUNTS)
+
+
+def normalised(drop: float, dense: float, floor: float) -> tuple[float | None, str | None]:
+    """Headroom-normalised drop, or the reason why it is undefined."""
+    if dense <= floor:
+        return None, f"dense accuracy {dense:.3f} is not above the floor {floor:.3f}"
+    return drop / (dense - floor), None
+
+
+def floor_of(items: pd.DataFrame, probe: str, side: str = "") -> float:
+    """The accuracy that guessing gives: 0 for a generated answer, the mean of 1/K over the items for choice."""
+    if probe == "greedy" or items.empty:
+        return 0.0
+    return float((1 / items[f"options{side}"].astype("float64")).mean())
+
+
+def _checkpoint_rows(
+    inputs: Inputs, setting: Row, items: pd.DataFrame, pair: Pair | None, form: str, probe: str
+) -> list[Row]:
+    rows = []
+    languages = inputs.languages(setting["task"])
+    for language, part in slices(items, languages):
+        row = {**setting, "format": form, "probe": probe, "language": language, **_measured(part, probe)}
+        if pair is not None:
+            common = pair.items if language == ALL else pair.items[pair.items["language"] == language]
+            drop = _paired(inputs, pair, common, probe)
+            row |= drop | {"reason": joined_reasons(row["reason"], drop["reason"])}
+        rows.append(row)
+    by_language = [row for row in rows[1:] if row["accuracy"] is not None]
+    if by_language:
+        rows.insert(1, _mean_row(rows[0], by_language, len(languages)))
+    return rows
+
+
+def _measured(items: pd.DataFrame, probe: str) -> Row:
+    status = items[f"{probe}_status"]
+    done = items[status.isin(MEASURED)]
+    n = len(done)
+    cut = int(done["truncated"].sum())
+    row: Row = {
+        "n": n,
+        "excluded": int((status == "excluded").sum()),
+        "engine_error": int((status == "engine_error").sum()),
+        "truncated": cut,
+        **rate("truncation", cut, n),
+        "reason": None if n else "no item was measured",
+    }
+    for name, column in _RATES[probe].items():
+        known = done[column].dropna()
+        row |= rate(name, int(known.sum()), len(known))
+    if probe == "greedy" and n:
+        f1 = done["token_f1"].dropna()
+        row["token_f1"] = float(f1.mean()) if len(f1) else None
+    return row
+
+
+def _paired(inputs: Inputs, pair: Pair, common: pd.DataFrame, probe: str) -> Row:
+    keep = [common[f"{probe}_status_{side}"].isin(MEASURED) for side in ("dense", "pruned")]
+    items = common[keep[0] & keep[1]]
+    n = len(items)
+    if n == 0:
+        return {"n_paired": 0, "reason": pair.reason or "no item is measured in both the checkpoint and its base"}
+    dense, pruned = (truth(items[f"{CORRECT[probe]}_{side}"]) for side in ("dense", "pruned"))
+    low, high = inputs.resampler(pair.task).mean_interval(ids(items), dense - pruned)
+    drop, floor = float((dense - pruned).mean()), floor_of(items, probe, "_dense")
+    relative, reason = normalised(drop, float(dense.mean()), floor)
+    return {
+        "n_paired": n,
+        "dense_accuracy": float(dense.mean()),
+        "drop": drop,
+        "drop_low": low,
+        "drop_high": high,
+        "mcnemar_p": mcnemar_exact(int((dense > pruned).sum()), int((pruned > dense).sum())),
+        "floor": floor,
+        "normalised_drop": relative,
+        "reason": reason,
+    }
+
+
+def _mean_row(pooled: Row, by_language: list[Row], languages: int) -> Row:
+    """The unweighted mean over languages; the counts are those of the pooled row."""
+    kept = (*_IDENTITY, *_COUNTS)
+    row: Row = {name: pooled.get(name) for name in kept} | {"language": MEAN}
+    for name in (*_MEASURES, "token_f1", "dense_accuracy", "drop"):
+        values = [each[name] for each in by_language if each.get(name) is not None]
+        row[name] = sum(values) / len(values) if values else None
+    row["reason"] = f"unweighted mean over {len(by_language)} of {languages} languages; intervals are on the pooled row"
+    return row
+
+
+def _with_holm(rows: list[Row]) -> list[Row]:
+    families: dict[tuple[str, ...], list[Row]] = {}
+    for row in rows:
+        if row.get("mcnemar_p") is not None:
+            families.setdefault(tuple(row[name] for name in ("task", "format", "probe", "language")), []).append(row)
+    for family in families.values():
+        for row, p in zip(family, holm([row["mcnemar_p"] for row in family]), strict=True):
+            row["holm_p"] = p
+    return rows

@@ -1,0 +1,167 @@
+"""Records of one checkpoint and task -> one row per item, format and seed: the only thing that the tables look at.
+
+A run's records are read part by part; what stays in memory are these rows. A value that was not measured is null, and
+the `*_status` beside it says why: `excluded`, `engine_error`, or null when the probe was never asked.
+
+Columns beside the key and the checkpoint's own (METADATA):
+
+    greedy_status, produced, exact_match, token_f1        the greedy output; produced = it contains a gold answer
+    choice_status, options, recognised                    gold option's summed log-probability is strictly the highest
+    recognised_per_token, recognised_per_byte             the same with length-normalised scores (secondary)
+    beam_status, beams, beam_hit                          some beam contains a gold answer
+    sample_status, samples, sample_hit, sample_hits       some sample does, and how many
+    rank_status, rank, margin                             of the gold answer's first token
+    truncated                                             the context was cut for at least one of the item's prompts
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+import numpy as np
+import pandas as pd
+
+METADATA = ("weights_digest", "base", "method", "pattern", "sparsity", "calibration")
+KEY = ("checkpoint", "task", "language", "item_id", "format", "seed")
+MEASURED = ("ok", "truncated")
+
+DTYPES: dict[str, str] = {
+    **dict.fromkeys(KEY[:-1], "string"),
+    "seed": "Int64",
+    **dict.fromkeys(METADATA, "string"),
+    "sparsity": "Float64",
+    "greedy_status": "string",
+    "produced": "boolean",
+    "exact_match": "boolean",
+    "token_f1": "Float64",
+    "choice_status": "string",
+    "options": "Int64",
+    "recognised": "boolean",
+    "recognised_per_token": "boolean",
+    "recognised_per_byte": "boolean",
+    "beam_status": "string",
+    "beams": "Int64",
+    "beam_hit": "boolean",
+    "sample_status": "string",
+    "samples": "Int64",
+    "sample_hit": "boolean",
+    "sample_hits": "Int64",
+    "rank_status": "string",
+    "rank": "Int64",
+    "margin": "Float64",
+    "truncated": "boolean",
+}
+
+_SEVERITY = {"ok": 0, "truncated": 1, "engine_error": 2, "excluded": 3}
+_BY_SEVERITY = {severity: status for status, severity in _SEVERITY.items()}
+
+
+def empty_outcomes() -> pd.DataFrame:
+    """The outcome frame of no record at all, with its columns and types."""
+    return pd.DataFrame({name: pd.Series(dtype=dtype) for name, dtype in DTYPES.items()})
+
+
+def reduce_records(records: pd.DataFrame) -> pd.DataFrame:
+    """Item-level outcomes of records (columns as in `evaluator.records.Record`), any number of checkpoints and tasks.
+
+    All records of one item on one checkpoint must be in `records`: reduce whole parts, then concatenate.
+    """
+    if records.empty:
+        return empty_outcomes()
+    keyed = records.astype({name: DTYPES[name] for name in (*KEY, *METADATA)})
+    groups = keyed.groupby(list(KEY), sort=True)
+    columns = [groups[list(METADATA)].first()]
+    for probe, reduce in _REDUCERS.items():
+        asked = keyed[keyed["probe"] == probe]
+        if not asked.empty:
+            columns.append(reduce(asked, probe))
+    outcomes = pd.concat(columns, axis=1)
+    cut = keyed["truncated"].astype("boolean").fillna(False) | (keyed["status"] == "truncated")
+    outcomes["truncated"] = cut.groupby([keyed[name] for name in KEY]).any()
+    excluded = (keyed["status"] == "excluded").groupby([keyed[name] for name in KEY]).any().reindex(outcomes.index)
+    outcomes = outcomes.reindex(columns=[name for name in DTYPES if name not in KEY])
+    for probe in ("greedy", "choice", "rank"):  # one record may stand for a whole excluded item
+        if outcomes[f"{probe}_status"].notna().any():
+            unasked = outcomes[f"{probe}_status"].isna()
+            outcomes[f"{probe}_status"] = outcomes[f"{probe}_status"].mask(excluded & unasked, "excluded")
+    return outcomes.reset_index().astype(DTYPES)[list(DTYPES)]
+
+
+def _status(asked: pd.DataFrame) -> pd.Series:
+    """The worst status among an item's records of one probe: a probe counts as measured only if all of it was."""
+    severity = asked["status"].map(_SEVERITY).astype("int64")
+    return severity.groupby([asked[name] for name in KEY]).max().map(_BY_SEVERITY)
+
+
+def _known(reduced: pd.DataFrame, status: pd.Series, values: Sequence[Hashable]) -> pd.DataFrame:
+    """`values` become null wherever the probe was not measured."""
+    unmeasured = ~status.reindex(reduced.index).isin(MEASURED)
+    return reduced.mask(unmeasured.to_numpy()[:, None] & reduced.columns.isin(list(values))[None, :])
+
+
+def _greedy(asked: pd.DataFrame, probe: str) -> pd.DataFrame:
+    first = asked.astype({"contains": "boolean", "exact_match": "boolean", "token_f1": "Float64"})
+    reduced = first.groupby(list(KEY))[["contains", "exact_match", "token_f1"]].first()
+    status = _status(asked)
+    reduced = _known(reduced.rename(columns={"contains": "produced"}), status, ("produced", "exact_match", "token_f1"))
+    return reduced.assign(greedy_status=status)
+
+
+def _hits(asked: pd.DataFrame, probe: str) -> pd.DataFrame:
+    hits = asked.assign(contains=asked["contains"].astype("boolean").fillna(False).astype("int64")).groupby(list(KEY))
+    status = _status(asked)
+    found = hits["contains"].sum().astype("Int64")
+    reduced = pd.DataFrame({f"{probe}s": hits.size().astype("Int64"), f"{probe}_hit": (found > 0).astype("boolean")})
+    if probe == "sample":
+        reduced["sample_hits"] = found
+    return _known(reduced, status, list(reduced.columns)).assign(**{f"{probe}_status": status})
+
+
+def _choice(asked: pd.DataFrame, probe: str) -> pd.DataFrame:
+    score = asked["logprob"].astype("float64").to_numpy()
+    tokens = np.array([_length(ids) for ids in asked["token_ids"]], dtype="float64")
+    sizes = np.array([_length(_utf8(text)) for text in asked["option_text"]], dtype="float64")
+    gold = asked["is_gold"].astype("boolean").fillna(False).astype(bool).to_numpy()
+    by_item = [asked[name] for name in KEY]
+    options = pd.Series(1, index=asked.index).groupby(by_item).sum().astype("Int64")
+    golds = pd.Series(gold, index=asked.index).groupby(by_item).sum()
+    status = _status(asked)
+    # Without exactly one gold option and a rival there is nothing to win: the item was not measured.
+    decided = (golds == 1) & (options > 1)
+    status = status.mask(~decided & status.isin(MEASURED), "engine_error")
+    reduced = pd.DataFrame({"options": options})
+    for name, values in (
+        ("recognised", score),
+        ("recognised_per_token", score / tokens),
+        ("recognised_per_byte", score / sizes),
+    ):
+        reduced[name] = _gold_wins(pd.Series(values, index=asked.index), gold, by_item)
+    return _known(reduced, status, list(reduced.columns)).assign(choice_status=status)
+
+
+def _gold_wins(score: pd.Series, gold: np.ndarray, by_item: list[pd.Series]) -> pd.Series:
+    """Whether the gold option's score is strictly the highest: a tie is wrong, a missing score is unknown."""
+    best_gold = score.where(gold).groupby(by_item).max()
+    best_other = score.where(~gold).groupby(by_item).max()
+    complete = score.notna().groupby(by_item).all()
+    return (best_gold > best_other).astype("boolean").where(complete)
+
+
+def _rank(asked: pd.DataFrame, probe: str) -> pd.DataFrame:
+    typed = asked.astype({"rank": "Int64", "margin": "Float64"})
+    status = _status(asked)
+    reduced = _known(typed.groupby(list(KEY))[["rank", "margin"]].first(), status, ("rank", "margin"))
+    return reduced.assign(rank_status=status)
+
+
+_REDUCERS = {"greedy": _greedy, "beam": _hits, "sample": _hits, "choice": _choice, "rank": _rank}
+
+
+def _length(value: object) -> float:
+    """The length of a list of ids or of bytes; NaN for none, so that a division by it is undefined."""
+    size = 0 if value is None or isinstance(value, float) else len(value)  # type: ignore[arg-type]
+    return float(size) if size else float("nan")
+
+
+def _utf8(text: object) -> bytes | None:
+    return text.encode() if isinstance(text, str) else None
