@@ -1,0 +1,189 @@
+"""The safetensors files of a checkpoint, checked byte by byte before anything is loaded from them.
+
+The headers are parsed here because the safetensors package says neither where a tensor lies nor which one is damaged
+(format: the header's length in 8 bytes, little-endian; the header as JSON; the tensors' bytes, without gaps).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from evaluator.errors import InputError
+from evaluator.fields import field, of_kind, parse
+
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+
+_BITS = {
+    **dict.fromkeys(("F64", "I64", "U64", "C64"), 64),
+    **dict.fromkeys(("F32", "I32", "U32"), 32),
+    **dict.fromkeys(("F16", "BF16", "I16", "U16"), 16),
+    **dict.fromkeys(("F8_E4M3", "F8_E5M2", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "I8", "U8", "BOOL"), 8),
+    **dict.fromkeys(("F6_E2M3", "F6_E3M2"), 6),
+    "F4": 4,
+}
+# The bits that a NaN or an infinity has all set: the exponent, and in F8_E4M3, which has no infinity, the mantissa too.
+_NOT_FINITE: Mapping[str, tuple[str, int]] = {
+    "F64": ("<u8", 0x7FF0_0000_0000_0000),
+    "F32": ("<u4", 0x7F80_0000),
+    "F16": ("<u2", 0x7C00),
+    "BF16": ("<u2", 0x7F80),
+    "F8_E5M2": ("<u1", 0x7C),
+    "F8_E4M3": ("<u1", 0x7F),
+}
+_LONGEST_HEADER = 100_000_000  # bytes; the format's own limit
+_CHUNK = 1 << 24  # bytes of a tensor that are held at a time; a multiple of every dtype's size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tensor:
+    """Where one tensor lies."""
+
+    name: str
+    file: Path
+    dtype: str  # as safetensors spells it: "BF16"
+    shape: tuple[int, ...]
+    start: int  # bytes from the start of the file
+    size: int  # bytes
+
+    def chunks(self) -> Iterator[memoryview]:
+        """The tensor's bytes, some MiB at a time, in one buffer that is filled anew for each.
+
+        Raises InputError for a file that ends early and for a value that is NaN or infinite.
+        """
+        buffer = memoryview(bytearray(min(_CHUNK, self.size)))
+        try:
+            with self.file.open("rb") as stream:
+                stream.seek(self.start)
+                for done in range(0, self.size, _CHUNK):
+                    chunk = buffer[: min(_CHUNK, self.size - done)]
+                    _fill(stream, chunk, self.file)
+                    self._check_finite(chunk)
+                    yield chunk
+        except OSError as error:
+            raise InputError(f"{self.file}: cannot be read ({error.strerror})") from error
+
+    def _check_finite(self, chunk: memoryview) -> None:
+        if self.dtype not in _NOT_FINITE:
+            return
+        kind, mask = _NOT_FINITE[self.dtype]
+        values = np.frombuffer(chunk, dtype=kind)
+        if bool(((values & mask) == mask).any()):
+            raise InputError(f"{self.file}: tensor {self.name!r} holds NaN or infinity")
+
+
+def read_tensors(checkpoint: Path) -> list[Tensor]:
+    """Every tensor of a checkpoint directory, by name: of the shards that its index names, or of its only file.
+
+    Raises InputError for a file or tensor that is missing, truncated or there twice, and for a directory in which it is
+    not clear which files are meant.
+    """
+    index = checkpoint / INDEX
+    files = sorted(checkpoint.glob("*.safetensors"))
+    if not index.is_file():
+        if not files:
+            raise InputError(f"{checkpoint}: holds no *.safetensors file{_other_weights(checkpoint)}")
+        if len(files) > 1:
+            raise InputError(f"{checkpoint}: holds {len(files)} *.safetensors files and no {INDEX} that lists them")
+        return _by_name(_read_header(files[0]))
+    weight_map: dict[str, Any] = field(parse(_read(index), str(index)), "weight_map", dict, str(index))
+    shards = {of_kind(shard, str, f"{index}: weight_map[{name!r}]") for name, shard in weight_map.items()}
+    if not shards:
+        raise InputError(f"{index}: field 'weight_map' is empty")
+    if SINGLE not in shards and (checkpoint / SINGLE) in files:
+        raise InputError(f"{checkpoint}: holds {SINGLE} and an {INDEX} that names other files; remove one of them")
+    for shard in sorted(shards):
+        if Path(shard).name != shard or not (checkpoint / shard).is_file():
+            raise InputError(f"{index}: field 'weight_map' names {shard!r}, which is missing")
+    tensors = _by_name(tensor for shard in sorted(shards) for tensor in _read_header(checkpoint / shard))
+    homes = {tensor.name: tensor.file.name for tensor in tensors}
+    for name, shard in weight_map.items():
+        if homes.get(name) != shard:
+            raise InputError(f"{checkpoint / shard}: lacks tensor {name!r}, which {INDEX} places there")
+    return tensors
+
+
+def _other_weights(checkpoint: Path) -> str:
+    others = sorted(file.name for pattern in ("*.bin", "*.pt", "*.pth", "*.gguf") for file in checkpoint.glob(pattern))
+    return f" (weights are read from safetensors only, not from {others[0]})" if others else ""
+
+
+def _by_name(tensors: Iterable[Tensor]) -> list[Tensor]:
+    found: dict[str, Tensor] = {}
+    for tensor in tensors:
+        earlier = found.setdefault(tensor.name, tensor)
+        if earlier is not tensor:
+            raise InputError(f"{tensor.file}: tensor {tensor.name!r} is also in {earlier.file.name}")
+    return sorted(found.values(), key=lambda tensor: tensor.name)
+
+
+def _read_header(file: Path) -> list[Tensor]:
+    try:
+        size = file.stat().st_size
+        with file.open("rb") as stream:
+            prefix = stream.read(8)
+            length = struct.unpack("<Q", prefix)[0] if len(prefix) == 8 else 0
+            # A length that the file cannot hold is not read: it may ask for any amount of memory.
+            text = stream.read(length) if length <= min(size, _LONGEST_HEADER) else b""
+    except OSError as error:
+        raise InputError(f"{file}: cannot be read ({error.strerror})") from error
+    if not text or len(text) < length:
+        raise InputError(f"{file}: truncated, or not a safetensors file: {size} bytes hold no whole header")
+    header = of_kind(parse(text, f"{file}: header"), dict, f"{file}: header")
+    entries = [(name, value) for name, value in header.items() if name != "__metadata__"]
+    tensors = [_tensor(file, name, entry, 8 + length) for name, entry in entries]
+    expected = 8 + length
+    for tensor in sorted(tensors, key=lambda tensor: (tensor.start, tensor.size)):
+        if tensor.start != expected:
+            raise InputError(f"{file}: tensor {tensor.name!r} starts at byte {tensor.start}, not at {expected}")
+        expected += tensor.size
+    if size < expected:
+        raise InputError(f"{file}: truncated: {size} bytes of the {expected} that its header describes")
+    if size > expected:
+        raise InputError(f"{file}: {size} bytes, but its header describes {expected}")
+    if not tensors:
+        raise InputError(f"{file}: holds no tensor")
+    return tensors
+
+
+def _tensor(file: Path, name: str, entry: Any, data_start: int) -> Tensor:
+    place = f"{file}: tensor {name!r}"
+    dtype: str = field(entry, "dtype", str, place)
+    shape, offsets = field(entry, "shape", list, place), field(entry, "data_offsets", list, place)
+    if dtype not in _BITS:
+        raise InputError(f"{place}: field 'dtype' is {dtype!r} (known: {', '.join(sorted(_BITS))})")
+    if not all(type(number) is int and number >= 0 for number in (*shape, *offsets)) or len(offsets) != 2:
+        raise InputError(f"{place}: fields 'shape' and 'data_offsets' are {shape} and {offsets}, not counts")
+    start, end = offsets
+    if (end - start) * 8 != math.prod(shape) * _BITS[dtype]:
+        raise InputError(f"{place}: {end - start} bytes do not hold shape {shape} of {dtype}")
+    return Tensor(name=name, file=file, dtype=dtype, shape=tuple(shape), start=data_start + start, size=end - start)
+
+
+def _read(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise InputError(f"{file}: cannot be read ({error.strerror})") from error
+
+
+def _fill(stream: BinaryIO, chunk: memoryview, file: Path) -> None:
+    filled = 0
+    while filled < len(chunk):
+        count = stream.readinto(chunk[filled:])  # type: ignore[attr-defined]  # BinaryIO of typeshed lacks it
+        if not count:
+            raise InputError(f"{file}: became shorter while it was read")
+        filled += count
+
+
+def identity(tensor: Tensor) -> bytes:
+    """What a digest says of a tensor before its bytes."""
+    return json.dumps([tensor.name, tensor.dtype, list(tensor.shape)]).encode() + b"\n"
