@@ -1,0 +1,91 @@
+"""What an engine decides about requests before it computes anything: which it refuses, which share one computation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from evaluator.engine.base import Request, Response, Score
+
+
+def refusal(request: Request, max_model_len: int, vocabulary: int) -> str | None:
+    """Why a request cannot be answered by a model of that context length and vocabulary, or None if it can.
+
+    Refused here, a request costs only its own answer; inside an engine it might end the engine.
+    """
+    continuation = request.continuation_ids if isinstance(request, Score) else ()
+    generated = len(continuation) if isinstance(request, Score) else request.max_tokens
+    if not request.prompt_ids:
+        return "the prompt is empty"
+    if generated < 1:
+        return "nothing to score" if isinstance(request, Score) else f"max_tokens is {generated}"
+    if len(request.prompt_ids) + generated > max_model_len:
+        return (
+            f"{len(request.prompt_ids)} prompt tokens and {generated} more do not fit "
+            f"the engine's {max_model_len} (max_model_len)"
+        )
+    for ids in (request.prompt_ids, continuation):
+        if ids and (min(ids) < 0 or max(ids) >= vocabulary):
+            return f"a token id is outside the vocabulary of {vocabulary}"
+    return None
+
+
+def refuse(request: Request, reason: str) -> Response:
+    return Response(request_id=request.request_id, status="engine_error", error=reason)
+
+
+class SharedScores:
+    """Lets Score requests that follow from another one's computation ride on it.
+
+    The score of a continuation contains the scores of all its beginnings after the same prompt, equal ones included:
+    options of one question often begin alike, and a gold answer is scored by more than one probe.
+    """
+
+    def __init__(self) -> None:
+        self._riders: dict[str, list[Score]] = {}
+
+    def admit(self, requests: Iterable[Request]) -> list[Request]:
+        """The requests that must be computed, in their order; the others ride on one of these."""
+        admitted: list[Request] = []
+        groups: dict[tuple[int, ...], list[Score]] = {}
+        for request in requests:
+            if isinstance(request, Score):
+                groups.setdefault(request.prompt_ids, []).append(request)
+            else:
+                admitted.append(request)
+        for group in groups.values():
+            admitted.extend(self._leaders(group))
+        return admitted
+
+    def _leaders(self, group: list[Score]) -> Sequence[Score]:
+        if len(group) == 1:
+            return group
+        leaders: list[Score] = []
+        for request in sorted(group, key=lambda score: -len(score.continuation_ids)):
+            ids = request.continuation_ids
+            for leader in leaders:
+                if leader.continuation_ids[: len(ids)] == ids:
+                    self._riders.setdefault(leader.request_id, []).append(request)
+                    break
+            else:
+                leaders.append(request)
+        return leaders
+
+    def answer(self, response: Response) -> list[Response]:
+        """The response itself and those of its riders."""
+        responses = [response]
+        for rider in self._riders.pop(response.request_id, ()):
+            length = len(rider.continuation_ids)
+            responses.append(
+                Response(
+                    request_id=rider.request_id,
+                    status=response.status,
+                    error=response.error,
+                    token_ids=response.token_ids[:length],
+                    logprobs=response.logprobs[:length],
+                    ranks=response.ranks[:length],
+                    top_ids=response.top_ids[:length],
+                    top_logprobs=response.top_logprobs[:length],
+                    cached_tokens=response.cached_tokens,
+                )
+            )
+        return responses

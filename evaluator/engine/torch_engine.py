@@ -1,0 +1,167 @@
+"""The oracle: transformers, one request at a time, float32 unless told otherwise.
+
+Nothing here is fast; everything is plain. Tests hold the other engines against it, and it serves where vLLM is not
+installed (`--engine torch`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from evaluator.config import EngineConfig
+from evaluator.engine.admission import refusal, refuse
+from evaluator.engine.base import EngineStats, Generate, LoadReport, Request, RequestSource, Response, Score
+from evaluator.engine.checkpoint import read_blueprint, read_eos_ids
+from evaluator.errors import EngineError, InputError
+
+
+class TorchEngine:
+    """One transformers model on the GPU if there is one, else on the CPU; batch size 1."""
+
+    name = "torch"
+
+    def __init__(self, config: EngineConfig) -> None:
+        self.version = version("transformers")
+        self.dtype = "float32" if config.dtype == "auto" else config.dtype
+        self._config = config
+        self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self._model: Any = None
+        self._eos_ids: frozenset[int] = frozenset()
+        self._vocabulary = 0
+        self._max_model_len = config.max_model_len
+        self._stats = EngineStats()
+
+    def load(self, checkpoint: Path) -> LoadReport:
+        """Read the checkpoint into a new model; any architecture that transformers knows.
+
+        Raises InputError if the checkpoint is incomplete or transformers cannot read it.
+        """
+        from transformers import AutoModelForCausalLM
+
+        started = time.monotonic()
+        blueprint = read_blueprint(checkpoint)
+        self._eos_ids = read_eos_ids(checkpoint)
+        self._model = None
+        try:
+            model, loading = AutoModelForCausalLM.from_pretrained(
+                checkpoint,
+                dtype=getattr(torch, self.dtype),
+                trust_remote_code=self._config.trust_remote_code,
+                output_loading_info=True,
+            )
+        except (OSError, ValueError, RuntimeError) as error:
+            raise InputError(f"{checkpoint}: transformers cannot load it: {str(error).splitlines()[0]}") from error
+        for kind in ("missing_keys", "mismatched_keys"):
+            if loading[kind]:
+                raise InputError(f"{checkpoint}: {kind.replace('_', ' ')}: {sorted(map(str, loading[kind]))[0]}")
+        self._model = model.to(self._device).eval()
+        self._vocabulary = blueprint.vocabulary
+        self._max_model_len = min(self._config.max_model_len, blueprint.longest or self._config.max_model_len)
+        self._stats = EngineStats()
+        seconds = time.monotonic() - started
+        return LoadReport(checkpoint=checkpoint, swapped=False, parameters=len(blueprint.tensors), seconds=seconds)
+
+    def run(self, source: RequestSource) -> Iterator[Response]:
+        """Answer one request after another, in the order of the source. Raises EngineError before a load."""
+        if self._model is None:
+            raise EngineError("the torch engine was asked to run before a checkpoint was loaded")
+        while requests := source.take(1):
+            yield self.answer(requests[0])
+
+    @torch.inference_mode()
+    def answer(self, request: Request) -> Response:
+        """The response to a single request."""
+        reason = refusal(request, self._max_model_len, self._vocabulary)
+        if reason is not None:
+            return refuse(request, reason)
+        response = self._score(request) if isinstance(request, Score) else self._generate(request)
+        self._stats = EngineStats(
+            requests=self._stats.requests + 1,
+            steps=self._stats.steps + len(response.token_ids),
+            prompt_tokens=self._stats.prompt_tokens + len(request.prompt_ids),
+            generated_tokens=self._stats.generated_tokens + len(response.token_ids),
+        )
+        return response
+
+    def stats(self) -> EngineStats:
+        return self._stats
+
+    def close(self) -> None:
+        """Free the model."""
+        self._model = None
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def _score(self, request: Score) -> Response:
+        """One forward pass over prompt and continuation, with the log-softmax in float32."""
+        continuation = request.continuation_ids
+        ids = torch.tensor([request.prompt_ids + continuation[:-1]], device=self._device)
+        logits_TV = self._model(ids, logits_to_keep=len(continuation)).logits[0].float()
+        logprobs_TV = logits_TV.log_softmax(-1)
+        targets_T1 = torch.tensor(continuation, device=self._device).unsqueeze(1)
+        ranks_T = 1 + (logits_TV > logits_TV.gather(1, targets_T1)).sum(-1)
+        top = [_top(row, 1) for row in logprobs_TV]
+        return Response(
+            request_id=request.request_id,
+            token_ids=continuation,
+            logprobs=tuple(logprobs_TV.gather(1, targets_T1)[:, 0].tolist()),
+            ranks=tuple(ranks_T.tolist()),
+            top_ids=tuple(ids for ids, _ in top),
+            top_logprobs=tuple(values for _, values in top),
+            cached_tokens=0,
+        )
+
+    def _generate(self, request: Generate) -> Response:
+        from transformers import DynamicCache
+
+        draw = torch.Generator(device=self._device)
+        if request.seed is not None:
+            draw.manual_seed(request.seed)
+        else:
+            draw.seed()
+        with_logprobs = request.temperature == 0 or request.top_logprobs > 0
+        cache = DynamicCache()
+        ids = torch.tensor([request.prompt_ids], device=self._device)
+        tokens: list[int] = []
+        logprobs: list[float] = []
+        top: list[tuple[tuple[int, ...], tuple[float, ...]]] = []
+        while len(tokens) < request.max_tokens:
+            logits_V = self._model(ids, past_key_values=cache, use_cache=True, logits_to_keep=1).logits[0, -1].float()
+            token = int(logits_V.argmax()) if request.temperature == 0 else _nucleus(logits_V, request, draw)
+            tokens.append(token)
+            if with_logprobs:
+                logprobs_V = logits_V.log_softmax(-1)
+                logprobs.append(float(logprobs_V[token]))
+                if request.top_logprobs:
+                    top.append(_top(logprobs_V, request.top_logprobs))
+            if token in self._eos_ids:
+                break
+            ids = torch.tensor([[token]], device=self._device)
+        return Response(
+            request_id=request.request_id,
+            token_ids=tuple(tokens),
+            logprobs=tuple(logprobs),
+            top_ids=tuple(ids for ids, _ in top),
+            top_logprobs=tuple(values for _, values in top),
+            cached_tokens=0,
+        )
+
+
+def _top(logprobs_V: torch.Tensor, count: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    """The `count` most likely tokens, ties to the lower id."""
+    values, ids = logprobs_V.sort(descending=True, stable=True)
+    return tuple(ids[:count].tolist()), tuple(values[:count].tolist())
+
+
+def _nucleus(logits_V: torch.Tensor, request: Generate, draw: torch.Generator) -> int:
+    """Draw from the smallest set of most likely tokens whose probability reaches top_p (Holtzman et al., 2020)."""
+    values, ids = (logits_V / request.temperature).softmax(-1).sort(descending=True, stable=True)
+    before = values.cumsum(-1) - values
+    values[before >= request.top_p] = 0.0
+    return int(ids[torch.multinomial(values, 1, generator=draw)])

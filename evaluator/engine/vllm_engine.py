@@ -1,0 +1,321 @@
+"""The product's engine: one vLLM engine in this process, fed as one stream that is never drained.
+
+- `run` pulls requests whenever it has room and hands responses out as they finish, so what follows from a response
+  joins the running batch at the next step.
+- `load` builds the engine once; every later checkpoint is swapped in place and compared with its files.
+- A `Score` is computed by forced decoding (see forcing.py), so that all options of a question share one context.
+
+Only this module, forcing.py and vllm_worker.py know vLLM; it is imported when the first checkpoint is loaded.
+On a CPU everything is computed in float32 unless told otherwise. On a GPU: the checkpoint's dtype, the V2 model runner
+and trace replay; that path is written from vLLM 0.32's source and **not yet tested on a GPU**.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from evaluator.config import EngineConfig
+from evaluator.engine.admission import SharedScores, refusal, refuse
+from evaluator.engine.base import EngineStats, Generate, LoadReport, Request, RequestSource, Response, Score
+from evaluator.engine.checkpoint import Blueprint, read_blueprint, read_eos_ids, weight_files
+from evaluator.errors import EngineError, InputError
+
+MAX_TOP_LOGPROBS = 64
+_CPU_BLOCK_SIZE = 32  # vLLM's own default there is 128: too coarse to share the prompts of one item
+
+
+class VLLMEngine:
+    """One vLLM engine, in this process, holding one checkpoint at a time."""
+
+    name = "vllm"
+
+    def __init__(self, config: EngineConfig) -> None:
+        self.version = _installed_version()
+        self.dtype: str = config.dtype  # "auto" until a checkpoint is loaded
+        self._config = config
+        self._llm: Any = None
+        self._forcing: Any = None
+        self._blueprint: Blueprint | None = None
+        self._first: Path | None = None
+        self._eos_ids: list[int] = []
+        self._max_model_len = config.max_model_len
+        self._steps = self._requests = self._prompt_tokens = self._generated = self._cached = 0
+
+    def load(self, checkpoint: Path) -> LoadReport:
+        """Serve `checkpoint` from now on; the first one builds the engine, later ones are swapped in place.
+
+        Raises InputError if the checkpoint is incomplete, or if its architecture is not the first one's, and
+        EngineError if the engine cannot be built or the weights that arrived are not those of the files.
+        """
+        started = time.monotonic()
+        blueprint = read_blueprint(checkpoint)
+        files = [str(file) for file in weight_files(checkpoint)]
+        eos_ids = sorted(read_eos_ids(checkpoint))
+        swapped = self._llm is not None
+        if swapped:
+            assert self._blueprint is not None
+            difference = self._blueprint.difference(blueprint)
+            if difference is not None:
+                raise InputError(
+                    f"{checkpoint}: cannot be swapped into an engine built for {self._first}: {difference}"
+                )
+            self._swap(checkpoint, files)
+        else:
+            self._build(checkpoint, blueprint)
+        compared, differing = self._on_workers("compare_weights", files)
+        if differing or not compared:
+            self._give_up()
+            what = f"{differing[0]} in the engine is not that of the files" if differing else "nothing to compare"
+            raise EngineError(f"{checkpoint}: after loading, {what}")
+        self._blueprint, self._eos_ids = blueprint, eos_ids
+        self._first = self._first or checkpoint
+        self._steps = self._requests = self._prompt_tokens = self._generated = self._cached = 0
+        return LoadReport(
+            checkpoint=checkpoint,
+            swapped=swapped,
+            parameters=len(blueprint.tensors),
+            seconds=time.monotonic() - started,
+        )
+
+    def run(self, source: RequestSource) -> Iterator[Response]:
+        """Answer everything that the source gives. Raises EngineError if the engine dies or none is loaded."""
+        if self._llm is None:
+            raise EngineError("the vLLM engine was asked to run before a checkpoint was loaded, or after it failed")
+        in_flight: dict[str, Request] = {}
+        shared = SharedScores()
+        ready: deque[Response] = deque()
+        try:
+            while True:
+                room = 2 * self._config.max_num_seqs - len(in_flight)
+                if room > 0:
+                    self._submit(source.take(room), shared, in_flight, ready)
+                if ready:
+                    # Refusals first; the consumer may have more to give before the next step.
+                    while ready:
+                        yield ready.popleft()
+                    continue
+                if not in_flight:
+                    return
+                for output in self._step():
+                    response = _response(in_flight.pop(output.request_id), output)
+                    self._count(output, response)
+                    ready.extend(shared.answer(response))
+                while ready:
+                    yield ready.popleft()
+        finally:
+            if in_flight and self._llm is not None:
+                self._llm.abort_request(list(in_flight))
+
+    def stats(self) -> EngineStats:
+        return EngineStats(
+            requests=self._requests,
+            steps=self._steps,
+            prompt_tokens=self._prompt_tokens,
+            generated_tokens=self._generated,
+            cached_tokens=self._cached,
+        )
+
+    def close(self) -> None:
+        """Free the engine and its memory; GPU memory is only surely free once the process has ended."""
+        self._give_up()
+
+    def _build(self, checkpoint: Path, blueprint: Blueprint) -> None:
+        _prepare_environment(self._config)
+        from vllm import EngineArgs
+        from vllm.platforms import current_platform
+        from vllm.v1.engine.llm_engine import LLMEngine
+
+        from evaluator.engine.forcing import Forcing
+
+        on_cpu = bool(current_platform.is_cpu())
+        self._max_model_len = min(self._config.max_model_len, blueprint.longest or self._config.max_model_len)
+        arguments: dict[str, Any] = {
+            "model": str(checkpoint),
+            "skip_tokenizer_init": True,
+            "generation_config": "vllm",
+            "dtype": "float32" if on_cpu and self._config.dtype == "auto" else self._config.dtype,
+            "max_model_len": self._max_model_len,
+            "max_num_seqs": self._config.max_num_seqs,
+            "block_size": self._config.block_size or (_CPU_BLOCK_SIZE if on_cpu else None),
+            "gpu_memory_utilization": self._config.gpu_memory_utilization,
+            "tensor_parallel_size": self._config.tensor_parallel,
+            "enforce_eager": not self._config.compile,
+            "trust_remote_code": self._config.trust_remote_code,
+            "enable_prefix_caching": True,
+            "logprobs_mode": "raw_logprobs",
+            "max_logprobs": MAX_TOP_LOGPROBS,
+            "disable_log_stats": True,
+            "worker_extension_cls": "evaluator.engine.vllm_worker.WorkerExtension",
+        }
+        try:
+            self._forcing = Forcing(trace_replay=not on_cpu)
+            try:
+                engine_config = EngineArgs(**arguments, **self._forcing.engine_arguments()).create_engine_config()
+            except ValueError as error:
+                if not self._forcing.trace_replay or "trace replay" not in str(error):
+                    raise
+                self._forcing = Forcing(trace_replay=False)  # a GPU on which vLLM falls back to its V1 runner
+                engine_config = EngineArgs(**arguments, **self._forcing.engine_arguments()).create_engine_config()
+            self._llm = LLMEngine.from_vllm_config(engine_config, disable_log_stats=True)
+            self._on_workers("use_strict_ranks")
+        except Exception as error:  # whatever vLLM raises while it starts
+            self._give_up()
+            raise EngineError(f"{checkpoint}: vLLM could not start an engine: {_one_line(error)}") from error
+        self.dtype = str(engine_config.model_config.dtype).removeprefix("torch.")
+
+    def _swap(self, checkpoint: Path, files: list[str]) -> None:
+        try:
+            _read, missing = self._on_workers("swap_weights", files)
+            if missing:
+                raise EngineError(f"{checkpoint}: no value for {missing[0]}")
+            if self._llm.reset_prefix_cache() is not True:
+                raise EngineError(f"{checkpoint}: vLLM did not reset its prefix cache")
+        except Exception as error:  # a half-swapped engine must never answer
+            self._give_up()
+            if isinstance(error, EngineError):
+                raise
+            raise EngineError(f"{checkpoint}: vLLM could not swap its weights in: {_one_line(error)}") from error
+
+    def _on_workers(self, method: str, *arguments: Any) -> Any:
+        """Call a method of the worker extension on every worker; returns the first one's answer."""
+        return self._llm.collective_rpc(method, args=arguments)[0]
+
+    def _submit(
+        self, requests: Sequence[Request], shared: SharedScores, in_flight: dict[str, Request], ready: deque[Response]
+    ) -> None:
+        assert self._blueprint is not None
+        accepted = []
+        for request in requests:
+            reason = refusal(request, self._max_model_len, self._blueprint.vocabulary)
+            if reason is None and isinstance(request, Generate) and request.top_logprobs > MAX_TOP_LOGPROBS:
+                reason = f"top_logprobs is {request.top_logprobs}, more than {MAX_TOP_LOGPROBS}"
+            if reason is None:
+                accepted.append(request)
+            else:
+                ready.append(refuse(request, reason))
+        for request in shared.admit(accepted):
+            prompt = {"prompt_token_ids": list(request.prompt_ids)}
+            try:
+                self._llm.add_request(request.request_id, prompt, self._parameters(request))
+            except (ValueError, TypeError) as error:  # vLLM's own validation of this request
+                refused = refuse(request, _one_line(error))
+                ready.extend(shared.answer(refused))
+            else:
+                in_flight[request.request_id] = request
+
+    def _parameters(self, request: Request) -> Any:
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        assert self._blueprint is not None
+        if isinstance(request, Score):
+            parameters = self._forcing.parameters(request.continuation_ids)
+            parameters.output_kind = RequestOutputKind.FINAL_ONLY
+            return parameters
+        greedy = request.temperature == 0
+        logprobs: int | None = min(request.top_logprobs, self._blueprint.vocabulary)
+        return SamplingParams(
+            temperature=request.temperature,
+            top_p=1.0 if greedy else request.top_p,
+            seed=None if greedy else request.seed,
+            max_tokens=request.max_tokens,
+            stop_token_ids=self._eos_ids,
+            logprobs=logprobs if logprobs or greedy else None,
+            flat_logprobs=True,
+            detokenize=False,
+            skip_clone=True,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )
+
+    def _step(self) -> list[Any]:
+        try:
+            outputs: list[Any] = self._llm.step()
+        except Exception as error:  # the engine core is in an unknown state now
+            self._give_up()
+            raise EngineError(f"vLLM died in a step: {_one_line(error)}") from error
+        self._steps += 1
+        return outputs
+
+    def _count(self, output: Any, response: Response) -> None:
+        cached = response.cached_tokens or 0
+        self._requests += 1
+        self._prompt_tokens += len(output.prompt_token_ids) - cached
+        self._generated += len(response.token_ids)
+        self._cached += cached
+
+    def _give_up(self) -> None:
+        """Drop the engine; a later `load` builds a new one."""
+        llm, self._llm = self._llm, None
+        self._first = self._blueprint = None
+        if llm is not None:
+            llm.engine_core.shutdown()
+            del llm
+            gc.collect()
+
+
+def _response(request: Request, output: Any) -> Response:
+    """From vLLM's flat log-probabilities: per token its own first, then the top ones, most likely first."""
+    completion = output.outputs[0]
+    token_ids = tuple(completion.token_ids)
+    flat = completion.logprobs
+    if flat is None:
+        return Response(request_id=request.request_id, token_ids=token_ids, cached_tokens=output.num_cached_tokens)
+    starts, ids, values = flat.start_indices, flat.token_ids, flat.logprobs
+    width = len(ids) // len(starts)
+    top_ids: tuple[tuple[int, ...], ...] = ()
+    top_values: tuple[tuple[float, ...], ...] = ()
+    if width > 1:
+        rows = [_ordered(ids[start + 1 : start + width], values[start + 1 : start + width]) for start in starts]
+        top_ids = tuple(row_ids for row_ids, _ in rows)
+        top_values = tuple(row_values for _, row_values in rows)
+    return Response(
+        request_id=request.request_id,
+        token_ids=token_ids,
+        logprobs=tuple(values[::width]),
+        ranks=tuple(flat.ranks[::width]) if isinstance(request, Score) else (),
+        top_ids=top_ids,
+        top_logprobs=top_values,
+        cached_tokens=output.num_cached_tokens,
+    )
+
+
+def _ordered(ids: list[int], values: list[float]) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    """Ties to the lower id: torch.topk leaves their order open. Which of several tied tokens are listed stays open."""
+    if len(set(values)) < len(values):
+        pairs = sorted(zip(values, ids, strict=True), key=lambda pair: (-pair[0], pair[1]))
+        return tuple(token for _, token in pairs), tuple(value for value, _ in pairs)
+    return tuple(ids), tuple(values)
+
+
+def _prepare_environment(config: EngineConfig) -> None:
+    """vLLM reads these when it is imported or when an engine starts; what the user has set stays."""
+    defaults = {
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "VLLM_CPU_KVCACHE_SPACE": str(config.kv_cache_gib),
+        "VLLM_LOGGING_LEVEL": "ERROR",
+        "VLLM_NO_USAGE_STATS": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+    for name, value in defaults.items():
+        os.environ.setdefault(name, value)
+
+
+def _installed_version() -> str:
+    for distribution in ("vllm", "vllm-cpu"):
+        try:
+            return version(distribution)
+        except PackageNotFoundError:
+            continue
+    raise InputError("engine 'vllm': neither vllm nor vllm-cpu is installed; use --engine torch or install one")
+
+
+def _one_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0] if lines else 'no message'}"

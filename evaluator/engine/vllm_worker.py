@@ -1,0 +1,200 @@
+"""What runs beside the weights, inside vLLM's worker: swapping them in place, comparing them with the files, ranks.
+
+vLLM mixes `WorkerExtension` into its worker class (`worker_extension_cls`) and `collective_rpc` calls its methods by
+name, in this process or, with tensor parallelism, in each worker's.
+
+Two facts about vLLM 0.32 make this module necessary:
+
+- `reload_weights` leaves the packed copy of a tied output head stale on a CPU, without a word: the swapped engine
+  computes with the old output matrix. `swap_weights` packs it again.
+- its ranks count the tokens that are at least as likely, ours those that are more likely (plus one). In bfloat16 exact
+  ties are common, so the two differ. `use_strict_ranks` replaces the count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from torch import nn
+
+_SAMPLED_ROWS = 8  # rows compared at the start, the middle and the end of each matrix
+_FLOAT32_TOLERANCE = 1.0e-4  # relative; packed kernels sum in another order
+_LOW_PRECISION_TOLERANCE = 3.0e-2
+
+
+class WorkerExtension:
+    """Methods that vLLM's worker gains. Names must not clash with the worker's own."""
+
+    model_runner: Any
+    reload_weights: Any
+
+    def swap_weights(self, files: list[str]) -> tuple[int, list[str]]:
+        """Load the tensors of `files` into the running model.
+
+        Returns how many tensors were read, and the parameters that did not get a value.
+        """
+        model = self.model_runner.get_model()
+        expected = {name for name, _ in model.named_parameters()}
+        loaded: set[str] = set()
+        read = 0
+        load_weights = model.load_weights
+
+        def counted() -> Iterator[tuple[str, torch.Tensor]]:
+            nonlocal read
+            for name, tensor in _read(files):
+                read += 1
+                yield name, tensor
+
+        def remember(weights: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
+            loaded.update(load_weights(weights))
+            return loaded
+
+        model.load_weights = remember
+        try:
+            self.reload_weights(weights_iterator=counted())
+        finally:
+            del model.load_weights
+        _repack_output_head(model)
+        return read, sorted(expected - loaded)
+
+    def compare_weights(self, files: list[str]) -> tuple[int, list[str]]:
+        """Hold a sample of every matrix and vector in the engine against the files.
+
+        Returns how many were compared and the names of those that differ. A matrix that vLLM packed for a CPU kernel
+        and threw away is compared through what it computes. With tensor parallelism, only what is not sharded.
+        """
+        model = self.model_runner.get_model()
+        packed: dict[str, list[str]] = getattr(model, "packed_modules_mapping", {})
+        compared, differing = 0, []
+        with _Files(files) as tensors, torch.no_grad():
+            for name, module in model.named_modules():
+                sources = _sources(name, packed, tensors)
+                if not sources:
+                    continue
+                same = _same(module, [tensors[source] for source in sources])
+                if same is None:
+                    continue
+                compared += 1
+                if not same:
+                    differing.append(f"{name}.weight")
+        return compared, differing
+
+    def use_strict_ranks(self) -> None:
+        """From now on a token's rank is 1 + the number of tokens that are more likely."""
+        from vllm.v1.sample import sampler as v1_sampler
+
+        v1_sampler.batched_count_greater_than = _strict_ranks
+        if torch.cuda.is_available():
+            _patch_v2_ranks()
+
+
+def _strict_ranks(scores_RV: torch.Tensor, values_R1: torch.Tensor) -> torch.Tensor:
+    ranks: torch.Tensor = (scores_RV > values_R1).sum(-1) + 1
+    return ranks
+
+
+def _patch_v2_ranks() -> None:
+    """The same for the V2 runner, whose kernel ranks inside `compute_topk_scores`. Not yet tested on a GPU."""
+    from vllm.v1.worker.gpu.sample import sampler as v2_sampler
+
+    original = v2_sampler.compute_topk_scores
+    if getattr(original, "ranks_are_strict", False):
+        return
+
+    def compute_topk_scores(
+        logits: torch.Tensor, num_logprobs: int, sampled: torch.Tensor, *rest: Any, **more: Any
+    ) -> Any:
+        scores = original(logits, num_logprobs, sampled, *rest, **more)
+        values = logits.gather(-1, sampled.to(torch.int64).unsqueeze(-1))
+        return scores._replace(selected_token_ranks=_strict_ranks(logits, values))
+
+    compute_topk_scores.ranks_are_strict = True  # type: ignore[attr-defined]
+    v2_sampler.compute_topk_scores = compute_topk_scores
+
+
+def _read(files: list[str]) -> Iterator[tuple[str, torch.Tensor]]:
+    for file in files:
+        with safe_open(file, framework="pt") as opened:
+            for name in opened.keys():  # noqa: SIM118  (not a dict)
+                yield name, opened.get_tensor(name)
+
+
+def _repack_output_head(model: nn.Module) -> None:
+    from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
+
+    for module in model.modules():
+        if isinstance(module, ParallelLMHead):
+            module.quant_method.process_weights_after_loading(module)
+
+
+class _Files:
+    """The tensors of several safetensors files by name, as slices: nothing is read but what is asked for."""
+
+    def __init__(self, files: list[str]) -> None:
+        self._opened: list[Any] = [safe_open(file, framework="pt") for file in files]
+        self._where: dict[str, Any] = {}
+
+    def __enter__(self) -> _Files:
+        for opened in self._opened:
+            opened.__enter__()
+            self._where.update(dict.fromkeys(opened.keys(), opened))
+        return self
+
+    def __exit__(self, *reason: object) -> None:
+        for opened in self._opened:
+            opened.__exit__(*reason)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._where
+
+    def __getitem__(self, name: str) -> Any:
+        return self._where[name].get_slice(name)
+
+
+def _sources(module: str, packed: dict[str, list[str]], tensors: _Files) -> list[str]:
+    """The tensors of the files, in order, whose rows are those of a module's weight; empty if there are none."""
+    if f"{module}.weight" in tensors:
+        return [f"{module}.weight"]
+    parent, _, name = module.rpartition(".")
+    sources = [f"{parent}.{part}.weight" for part in packed.get(name, ())]
+    if sources and all(source in tensors for source in sources):
+        return sources
+    if name == "lm_head" and "model.embed_tokens.weight" in tensors:
+        return ["model.embed_tokens.weight"]  # tied
+    return []
+
+
+def _same(module: Any, slices: list[Any]) -> bool | None:
+    """Whether sampled rows of a module's weight are those of the files; None if that cannot be told."""
+    weight: torch.Tensor = module.weight
+    shapes = [tuple(part.get_shape()) for part in slices]
+    rows = sum(shape[0] for shape in shapes)
+    if len(shapes[0]) == 1:
+        return bool(torch.equal(slices[0][:].to(weight), weight)) if weight.shape == shapes[0] else None
+    computes = getattr(module, "cpu_linear", None) is not None
+    if not computes and (weight.shape[0] < rows or weight.shape[1:] != shapes[0][1:]):
+        return None  # sharded
+    probe_PI = torch.randn(2, shapes[0][1], generator=torch.Generator().manual_seed(0)).to(weight)
+    output_PO = module.quant_method.apply(module, probe_PI) if computes else None
+    start = 0
+    for part, shape in zip(slices, shapes, strict=True):
+        for first in sorted({0, max(0, shape[0] // 2 - _SAMPLED_ROWS // 2), max(0, shape[0] - _SAMPLED_ROWS)}):
+            stop = min(first + _SAMPLED_ROWS, shape[0])
+            expected_RI = part[first:stop].to(weight)
+            where = slice(start + first, start + stop)
+            if weight.shape[0] >= rows and not torch.equal(weight[where], expected_RI):
+                return False
+            if output_PO is not None and not _close(output_PO[:, where], probe_PI, expected_RI):
+                return False
+        start += shape[0]
+    return True
+
+
+def _close(output_PR: torch.Tensor, probe_PI: torch.Tensor, weight_RI: torch.Tensor) -> bool:
+    expected_PR = probe_PI.float() @ weight_RI.float().T
+    scale_PR = probe_PI.float().abs() @ weight_RI.float().abs().T
+    tolerance = _FLOAT32_TOLERANCE if output_PR.dtype == torch.float32 else _LOW_PRECISION_TOLERANCE
+    return bool(((output_PR.float() - expected_PR).abs() <= tolerance * scale_PR + 1e-12).all())
