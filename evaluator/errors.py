@@ -1,8 +1,8 @@
 """The exceptions of the evaluator.
 
-    ResurfaceError                what every package of Resurface raises for its users
-    |-- InputError                something that the user can mend: one line, exit code 2
-    `-- EngineError               an engine failed while it worked: exit code 1 if retries do not help
+ResurfaceError                what every package of Resurface raises for its users
+|-- InputError                something that the user can mend: one line, exit code 2
+`-- EngineError               an engine failed while it worked: exit code 1 if retries do not help
 """
 
 from __future__ import annotations

@@ -1,0 +1,47 @@
+# The same commands for people and CI. `make demo` and `make test` need Python 3.11, make, gcc and pip, nothing else.
+PYTHON ?= $(or $(shell command -v python3.11 2>/dev/null),python3)
+VENV := .venv
+BIN := $(VENV)/bin
+# The CUDA build of vLLM where an NVIDIA GPU answers, the CPU build elsewhere; never both.
+LOCK := $(if $(shell nvidia-smi -L 2>/dev/null | grep GPU),requirements/gpu.lock,requirements/cpu.lock)
+STAMP := $(VENV)/.installed-$(notdir $(LOCK))
+OUT ?= runs/demo
+
+.PHONY: demo test test-fast check bench install lock clean
+
+demo: install
+	$(BIN)/resurface demo --out $(OUT)
+
+test: install
+	$(BIN)/python -m pytest
+
+test-fast: install  ## without the tests that start an engine
+	$(BIN)/python -m pytest -m "not slow"
+
+check: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest tests/test_architecture.py
+
+bench: install
+	$(BIN)/resurface bench all
+
+install: $(STAMP)
+
+$(STAMP): $(LOCK) pyproject.toml
+	@command -v $(PYTHON) >/dev/null || { echo "error: $(PYTHON) not found; set PYTHON= to a Python 3.11" >&2; exit 2; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r $(LOCK)
+	@# Where pip finds no CPU build of torch, its default build needs CUDA's libraries to be imported at all.
+	$(BIN)/python -c 'import torch' 2>/dev/null || \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements/cuda-libraries.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	touch $@
+
+lock: install
+	requirements/compile.sh
+
+clean:
+	rm -rf $(VENV) runs .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

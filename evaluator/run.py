@@ -1,0 +1,105 @@
+"""One evaluation, given an engine: every probe of every item as one stream through it.
+
+The engine is never drained between probes or items: `ItemStream` keeps a bounded window of items in flight, starts the
+next item as soon as one is done, and hands out follow-up requests (beams) before those of new items, so that items
+finish in about the order in which they began and memory stays bounded by the window.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from evaluator.config import EvalConfig
+from evaluator.engine.base import Engine, Request, Response
+from evaluator.errors import EngineError
+from evaluator.probes import Decode, ItemPlan, ItemProbes, Stamp
+from evaluator.records import Record
+
+WINDOW = 64  # items in flight: enough requests to fill a large batch while the slowest items' beams finish
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishedItem:
+    plan: ItemPlan
+    records: tuple[Record, ...]
+
+
+class ItemStream:
+    """The request source of one evaluation. `plans` is consumed lazily, as the window has room."""
+
+    def __init__(self, plans: Iterator[ItemPlan], config: EvalConfig, eos_ids: frozenset[int], window: int) -> None:
+        self._plans = plans
+        self._config = config
+        self._eos_ids = eos_ids
+        self._window = window
+        self._serial = 0
+        self._active: dict[str, ItemProbes] = {}
+        self._ready: deque[Request] = deque()
+        self._done: list[ItemProbes] = []
+
+    def take(self, limit: int) -> Sequence[Request]:
+        while len(self._ready) < limit and len(self._active) < self._window and self._start_next():
+            pass
+        return [self._ready.popleft() for _ in range(min(limit, len(self._ready)))]
+
+    def _start_next(self) -> bool:
+        plan = next(self._plans, None)
+        if plan is None:
+            return False
+        item = ItemProbes(plan, self._config, self._eos_ids, self._serial)
+        self._ready.extend(item.start())
+        if item.done:
+            self._done.append(item)
+        else:
+            self._active[str(self._serial)] = item
+        self._serial += 1
+        return True
+
+    def handle(self, response: Response) -> None:
+        """Pass a response to its item; what follows from it goes before the requests of items not yet started."""
+        serial = response.request_id.partition("/")[0]
+        item = self._active.get(serial)
+        if item is None:
+            raise EngineError(f"engine answered an unknown request {response.request_id!r}")
+        self._ready.extendleft(reversed(item.receive(response)))
+        if item.done:
+            self._done.append(self._active.pop(serial))
+
+    def finished(self) -> list[ItemProbes]:
+        """The items that ended since the last call."""
+        done, self._done = self._done, []
+        return done
+
+    @property
+    def idle(self) -> bool:
+        return not self._active and not self._ready
+
+
+def evaluate(
+    engine: Engine,
+    plans: Iterator[ItemPlan],
+    *,
+    config: EvalConfig,
+    stamp: Stamp,
+    decode: Decode,
+    eos_ids: frozenset[int],
+    window: int = WINDOW,
+) -> Iterator[FinishedItem]:
+    """Ask every item of `plans` with every probe; items are yielded as they finish, in any order.
+
+    Raises EngineError when the engine stops before every item has ended.
+    """
+    stream = ItemStream(plans, config, eos_ids, window)
+
+    def drain() -> Iterator[FinishedItem]:
+        for item in stream.finished():
+            yield FinishedItem(plan=item.plan, records=tuple(item.records(stamp, decode)))
+
+    for response in engine.run(stream):
+        stream.handle(response)
+        yield from drain()
+    yield from drain()  # items that needed no request at all
+    if not stream.idle:
+        raise EngineError(f"{engine.name} stopped with items unanswered")

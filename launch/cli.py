@@ -1,0 +1,187 @@
+"""The command line. Reads arguments, calls one function, prints one table; every rule lives elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import click
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from evaluator.errors import InputError, ResurfaceError
+from launch.requests import eval_sweep, prune_request
+from launch.sweep import BUNDLED, RECIPES, SweepConfig, load_sweep, resolve_model
+from pruning.errors import PruneError, PruneInputError
+
+app = typer.Typer(
+    name="resurface",
+    help="What can a compressed language model still say, and not only recognise?",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+console = Console()
+errors = Console(stderr=True, soft_wrap=True)
+
+
+class EngineName(StrEnum):
+    vllm = "vllm"
+    torch = "torch"
+
+
+class DTypeName(StrEnum):
+    auto = "auto"
+    float32 = "float32"
+    bfloat16 = "bfloat16"
+
+
+Out = Annotated[Path, typer.Option("--out", help="Where everything is written; the same command resumes there.")]
+Seed = Annotated[int, typer.Option(help="Run seed of distractors, samples and pruning.")]
+
+
+@app.command(epilog="Example: resurface demo --out runs/demo")
+def demo(out: Out = Path("runs/demo")) -> None:
+    """Prune the bundled model five ways, ask the bundled questions, print the headline, write the report."""
+    _run(load_sweep(RECIPES / "demo.yaml"), out)
+
+
+@app.command(epilog="Example: resurface sweep launch/recipes/demo.yaml --out runs/mine")
+def sweep(
+    file: Annotated[Path, typer.Argument(metavar="SWEEP.yaml", help="models x pruning settings x tasks")], out: Out
+) -> None:
+    """Prune, evaluate and report a whole grid; the same command resumes."""
+    _run(load_sweep(file), out)
+
+
+@app.command(
+    "eval",
+    epilog="Example: resurface eval dense/ sparse/ --base dense/ --task xquad:data/xquad --out runs/x",
+)
+def evaluate(
+    checkpoints: Annotated[list[str], typer.Argument(metavar="CHECKPOINT...", help=f"directories, or '{BUNDLED}'")],
+    task: Annotated[str, typer.Option(help="tydiqa, xquad, gazetteer, jsonl:FILE, or tydiqa:DIR, xquad:DIR")],
+    out: Out,
+    languages: Annotated[str | None, typer.Option(help="comma-separated; all by default")] = None,
+    items: Annotated[int, typer.Option(help="per language; 0 = all")] = 200,
+    formats: Annotated[str, typer.Option(help="open,shown,distractors_only,unrelated,one_shot")] = "open",
+    probes: Annotated[str, typer.Option(help="greedy,beam,sample,choice,rank")] = "greedy,beam,sample,choice,rank",
+    base: Annotated[str | None, typer.Option(help="the dense checkpoint that the others are compared with")] = None,
+    engine: Annotated[EngineName, typer.Option()] = EngineName.vllm,
+    dtype: Annotated[DTypeName, typer.Option(help="auto: float32 on a CPU, the checkpoint's own on a GPU")] = (
+        DTypeName.auto
+    ),
+    seed: Seed = 0,
+    chat: Annotated[bool, typer.Option(help="prompt through the tokenizer's chat template")] = False,
+    engines: Annotated[int | None, typer.Option(help="engines to run; default one per GPU")] = None,
+    shard_items: Annotated[int, typer.Option(help="items per Parquet part: what a crash can lose")] = 20,
+    trust_remote_code: Annotated[bool, typer.Option(help="run the checkpoint's own code; off by default")] = False,
+) -> None:
+    """Evaluate checkpoints: every question, every probe, one engine."""
+    _run(
+        eval_sweep(
+            checkpoints,
+            base=base,
+            task={"task": task, "languages": languages, "items": items, "formats": formats, "probes": probes,
+                  "seed": seed, "chat": chat},
+            engine={"kind": engine.value, "dtype": dtype.value, "trust_remote_code": trust_remote_code},
+            resources={"engines": engines, "shard_items": shard_items},
+        ),
+        out,
+    )  # fmt: skip
+
+
+@app.command(epilog="Example: resurface prune models/qwen3-0.6b --method wanda --sparsity 0.5 --out pruned/wanda-0.5")
+def prune(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help=f"a dense checkpoint directory, or '{BUNDLED}'")],
+    method: Annotated[str, typer.Option(help="magnitude, wanda, sparsegpt")],
+    out: Annotated[Path, typer.Option("--out", help="the sparse checkpoint's directory")],
+    sparsity: Annotated[float | None, typer.Option(help="share of zeros, e.g. 0.5")] = None,
+    pattern: Annotated[str | None, typer.Option(help="N:M, e.g. 2:4 zeroes 2 of every 4")] = None,
+    calibration: Annotated[
+        str | None, typer.Option(help="c4, wikipedia:LANG, balanced:LANG,..., text:FILE, jsonl:FILE, gazetteer")
+    ] = None,
+    samples: Annotated[int, typer.Option(help="calibration passages")] = 128,
+    sequence_length: Annotated[int, typer.Option(help="tokens per passage at most")] = 2048,
+    seed: Seed = 0,
+) -> None:
+    """Prune a dense checkpoint into a sparse one, ready for any server that loads safetensors."""
+    from pruning.run import check
+    from pruning.run import prune as run_prune
+
+    from launch.calibration import SOURCES
+    from launch.provenance import provenance
+    from launch.summary import print_manifest
+
+    config = prune_request(resolve_model(model), method, sparsity, pattern, calibration, samples, sequence_length, seed)
+    check(config, out, sources=SOURCES)
+    with console.status("pruning") as status:
+        manifest = run_prune(
+            config,
+            out,
+            sources=SOURCES,
+            provenance=provenance(),
+            progress=lambda done, total: status.update(f"pruning: {done}/{total} layers"),
+        )
+    print_manifest(console, manifest, out)
+
+
+@app.command(epilog="Example: resurface report runs/demo")
+def report(run: Annotated[Path, typer.Argument(metavar="RUN", help="a run directory")]) -> None:
+    """Rebuild tables/ and report/ from the records alone."""
+    from launch.summary import finish
+
+    if not (run / "records").is_dir():
+        raise InputError(f"{run}: not a run directory: it has no records/")
+    finish(console, run)
+
+
+def _run(config: SweepConfig, out: Path) -> None:
+    from launch.driver import run_sweep
+    from launch.progress import Progress
+    from launch.summary import finish
+
+    with Progress(console) as progress:
+        outcome = run_sweep(config, out, progress)
+    finish(console, out, outcome)
+
+
+def main() -> None:
+    """The console command: one line and exit code 2 for what the user can mend, 1 for a failed run."""
+    arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
+    debug = len(arguments) < len(sys.argv) - 1
+    code = 0
+    try:
+        code = app(args=arguments, standalone_mode=False) or 0
+    except click.exceptions.Abort:
+        code = 130
+    except KeyboardInterrupt:
+        errors.print("interrupted; the same command resumes")
+        code = 130
+    except BaseException as error:
+        if debug:
+            raise
+        code = _explain(error)
+    sys.stdout.flush()
+    sys.exit(code)
+
+
+def _explain(error: BaseException) -> int:
+    if isinstance(error, SystemExit):
+        return int(error.code or 0)
+    message: Any = error.format_message() if isinstance(error, click.ClickException) else str(error)
+    expected = isinstance(error, ResurfaceError | PruneError | click.ClickException)
+    name = "" if expected else f"{type(error).__name__}: "
+    hint = "" if expected else " (run again with --debug for the traceback)"
+    errors.print(f"[red]error:[/red] {name}{escape(' '.join(str(message).split()))}{hint}", highlight=False)
+    mendable = isinstance(error, InputError | PruneInputError | click.ClickException)
+    return 2 if mendable else 1
+
+
+if __name__ == "__main__":
+    main()

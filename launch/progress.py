@@ -1,0 +1,96 @@
+"""What a user sees while a run works: one live line per stage on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field
+from types import TracebackType
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bars
+
+
+@dataclass(slots=True)
+class _Stage:
+    bar: int
+    name: str
+    items: int
+    started: float = field(default_factory=time.monotonic)
+    done: int = 0
+
+
+class Progress:
+    """A context manager around a run; thread-safe."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._lock = threading.Lock()
+        self._engines: dict[int, _Stage] = {}
+        self._prune: int | None = None
+        self._bars = Bars(
+            TextColumn("{task.description:<34}"),
+            BarColumn(bar_width=28),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rate]}"),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+
+    def __enter__(self) -> Progress:
+        self._bars.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bars.stop()
+
+    def stage(self, text: str) -> None:
+        self._console.print(f"[dim]{escape(text)}[/dim]", highlight=False)
+
+    def warned(self, message: str) -> None:
+        self._console.print(f"[yellow]warning:[/yellow] {escape(message)}", highlight=False)
+
+    def pruning(self, done: int, total: int) -> None:
+        if not total:
+            return
+        with self._lock:
+            if self._prune is None:
+                self._prune = self._bars.add_task("pruning", total=total, rate="")
+            self._bars.update(self._prune, completed=done)
+            if done == total:
+                self._bars.remove_task(self._prune)
+                self.stage(f"pruned {total} checkpoints")
+
+    def loaded(self, engine: int, checkpoint: str, swapped: bool, seconds: float) -> None:
+        how = "swapped in place" if swapped else "engine started"
+        self.stage(f"{checkpoint}: {how} in {seconds:.2f} s (engine {engine})")
+
+    def already_done(self, checkpoint: str, task: str, items: int) -> None:
+        self.stage(f"{checkpoint} {task}: {items} items already done")
+
+    def began(self, engine: int, checkpoint: str, task: str, items: int) -> None:
+        with self._lock:
+            name = f"{checkpoint} {task}"
+            bar = self._bars.add_task(escape(name), total=items, rate="")
+            self._engines[engine] = _Stage(bar, name, items)
+
+    def advanced(self, engine: int, items: int) -> None:
+        with self._lock:
+            stage = self._engines[engine]
+            stage.done += items
+            rate = stage.done / (time.monotonic() - stage.started)
+            self._bars.update(stage.bar, completed=stage.done, rate=f"{rate:.1f} items/s")
+
+    def ended(self, engine: int) -> None:
+        with self._lock:
+            stage = self._engines.pop(engine)
+            self._bars.remove_task(stage.bar)
+            seconds = time.monotonic() - stage.started
+            if stage.done:
+                self.stage(f"{stage.name}: {stage.done} items in {seconds:.1f} s, {stage.done / seconds:.1f} items/s")

@@ -1,0 +1,91 @@
+"""From what was typed to a checked configuration: `resurface eval` and `resurface prune` as the sweeps they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+from evaluator.errors import InputError, unknown
+from evaluator.records import FORMATS, PROBES
+from launch.sweep import SweepConfig, resolve_model, validated
+from pruning.config import Method, PruneConfig
+
+
+def eval_sweep(
+    checkpoints: Sequence[str],
+    *,
+    base: str | None,
+    task: Mapping[str, Any],
+    engine: Mapping[str, Any],
+    resources: Mapping[str, Any],
+) -> SweepConfig:
+    """A sweep without pruning. Lists arrive as typed, comma-separated.
+
+    Raises InputError naming the option and the value.
+    """
+    models = {_name(checkpoint): checkpoint for checkpoint in checkpoints}
+    if len(models) < len(checkpoints):
+        raise InputError("CHECKPOINT: two directories have the same name; records are filed under it")
+    if base is not None and _name(base) not in models:
+        models = {_name(base): base} | models
+    listed = {
+        "languages": _split(task["languages"]) if task["languages"] else None,
+        "formats": _known("format", _split(task["formats"]), FORMATS),
+        "probes": _known("probe", _split(task["probes"]), PROBES),
+    }
+    return validated(
+        SweepConfig,
+        {
+            "models": models,
+            "base": None if base is None else _name(base),
+            "tasks": [{**task, **listed}],
+            "seed": task["seed"],
+            "engine": engine,
+            "resources": resources,
+        },
+        "resurface eval",
+    )  # type: ignore[no-any-return]
+
+
+def prune_request(
+    source: Path,
+    method: str,
+    sparsity: float | None,
+    pattern: str | None,
+    calibration: str | None,
+    samples: int,
+    sequence_length: int,
+    seed: int,
+) -> PruneConfig:
+    """Raises InputError naming the option and the value."""
+    if method not in get_args(Method):
+        raise unknown("method", method, get_args(Method))
+    if (sparsity is None) == (pattern is None):
+        raise InputError("give exactly one of --sparsity (0.5) and --pattern (2:4)")
+    wanted: dict[str, Any] = {"source": source, "method": method, "seed": seed}
+    wanted |= {"sparsity": sparsity} if pattern is None else {"pattern": pattern}
+    if method != "magnitude":
+        wanted["calibration"] = {
+            "source": calibration or "c4",
+            "samples": samples,
+            "sequence_length": sequence_length,
+        }
+    return validated(PruneConfig, wanted, "resurface prune")  # type: ignore[no-any-return]
+
+
+def _name(checkpoint: str) -> str:
+    """What records and directories call a checkpoint: the last part of its path."""
+    path = resolve_model(checkpoint)
+    return checkpoint if path != Path(checkpoint).expanduser() else path.resolve().name
+
+
+def _split(value: str) -> list[str]:
+    return [part.strip() for part in value.split(",") if part.strip()]
+
+
+def _known(what: str, values: list[str], known: Sequence[str]) -> list[str]:
+    for value in values:
+        if value not in known:
+            raise unknown(what, value, known)
+    return values

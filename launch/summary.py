@@ -1,0 +1,85 @@
+"""The end of a command: the report is built, the headline printed, and the reader told where to look."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+from pruning.manifest import PruneManifest
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from evaluator.report import write_report
+from launch.driver import Outcome
+
+# headline column -> what the terminal calls it
+_HEADLINE = {
+    "open_accuracy": "open",
+    "choice_accuracy": "choice",
+    "known": "known",
+    "kept": "kept",
+    "mc_only": "mc_only",
+    "lost": "lost",
+    "beam_recoverability": "beam-5",
+    "sample_recoverability": "10 samples",
+    "mc_only_median_rank": "rank of mc_only",
+}
+_COUNTS = ("known", "mc_only_median_rank")
+
+
+def finish(console: Console, run_dir: Path, outcome: Outcome | None = None) -> None:
+    """Build tables and report from records, print the headline table."""
+    paths = write_report(run_dir)
+    for task, rows in paths.headline.groupby("task", sort=False):
+        console.print(_headline(str(task), rows))
+    console.print(f"{escape(paths.sentence)}", highlight=False, soft_wrap=True)
+    _truncation(console, paths.tables["accuracy"].frame)
+    if outcome is not None and outcome.items:
+        console.print(
+            f"{outcome.items} items in {outcome.seconds:.1f} s: {outcome.items / outcome.seconds:.1f} items/s, "
+            "pruning and start included",
+            highlight=False,
+        )
+    console.print(f"report: {escape(str(paths.page))}", highlight=False, soft_wrap=True)
+
+
+def _headline(task: str, rows: pd.DataFrame) -> Table:
+    table = Table(title=f"{task}: can it still say what it knows?", title_justify="left")
+    table.add_column("checkpoint")
+    shown = {column: name for column, name in _HEADLINE.items() if rows[column].notna().any()}
+    for name in shown.values():
+        table.add_column(name, justify="right")
+    for _, row in rows.iterrows():
+        table.add_row(str(row["checkpoint"]), *(_cell(row[column], column) for column in shown))
+    return table
+
+
+def _cell(value: float, column: str) -> str:
+    if pd.isna(value):
+        return "-"
+    return f"{value:g}" if column in _COUNTS else f"{100 * value:.1f} %"
+
+
+def _truncation(console: Console, accuracy: pd.DataFrame) -> None:
+    """Which languages' contexts were cut to fit the token cap, when any were."""
+    cut = accuracy[(accuracy["probe"] == "greedy") & (accuracy["truncation_rate"].fillna(0) > 0)]
+    rates = cut.groupby(["task", "format", "language"], sort=False)["truncation_rate"].max()
+    if rates.empty:
+        return
+    table = Table(title="contexts cut to fit the prompt's token cap", title_justify="left")
+    for column in ("task", "format", "language"):
+        table.add_column(column)
+    table.add_column("truncated", justify="right")
+    for (task, form, language), rate in rates.items():
+        table.add_row(task, form, language, f"{100 * rate:.1f} %")
+    console.print(table)
+
+
+def print_manifest(console: Console, manifest: PruneManifest, out: Path) -> None:
+    console.print(
+        f"{manifest.method}, {manifest.pattern}: measured sparsity {manifest.measured_sparsity:.6f} over the pruned "
+        f"matrices, {manifest.seconds:.1f} s",
+        highlight=False,
+    )
+    console.print(f"checkpoint: {escape(str(out))}", highlight=False, soft_wrap=True)

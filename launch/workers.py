@@ -1,0 +1,163 @@
+"""The driver's side of an engine: a thread that gives one actor its work, writes what comes back, and replaces the
+actor when it dies. Results are in the store as soon as a shard is done, so a death costs the shards in flight only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import ray
+from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
+
+from evaluator.config import EngineConfig
+from evaluator.errors import EngineError, ResurfaceError
+from evaluator.store import RecordStore
+from launch.actors import CONTROL, EngineActor, Shard, ShardResult
+from launch.board import Assignment, Board
+
+_log = logging.getLogger(__name__)
+_LOAD_SECONDS = 1800  # an actor that has not loaded its checkpoint by then is taken for dead
+_CONTROL_SECONDS = 60
+
+
+class Reporter(Protocol):
+    """What a worker tells whoever watches."""
+
+    def loaded(self, engine: int, checkpoint: str, swapped: bool, seconds: float) -> None: ...
+    def began(self, engine: int, checkpoint: str, task: str, items: int) -> None: ...
+    def advanced(self, engine: int, items: int) -> None: ...
+    def ended(self, engine: int) -> None: ...
+    def warned(self, message: str) -> None: ...
+
+
+class EngineWorker(threading.Thread):
+    """Serves assignments from the board until there are none. `failure` holds what stopped it, if anything did."""
+
+    def __init__(
+        self,
+        number: int,
+        *,
+        config: EngineConfig,
+        board: Board,
+        store: RecordStore,
+        questions: Mapping[str, Any],
+        reporter: Reporter,
+        log_dir: Path,
+        attempts: int,
+        gpus: int,
+    ) -> None:
+        super().__init__(name=f"engine-{number}", daemon=True)
+        self.number = number
+        self.failure: BaseException | None = None
+        self._config = config
+        self._board = board
+        self._store = store
+        self._questions = questions  # task key -> object reference of its questions
+        self._reporter = reporter
+        self._log_dir = log_dir
+        self._attempts = attempts
+        self._gpus = gpus
+        self._actor: Any = None
+        self._loaded: str | None = None
+        self._architecture: str | None = None
+        self._failures = 0
+
+    def run(self) -> None:
+        try:
+            while (assignment := self._board.take(self.number, self._loaded, self._architecture)) is not None:
+                self._serve(assignment)
+        except BaseException as error:  # handed to the driver's thread, which raises it
+            self.failure = error
+            self._board.stop()
+        finally:
+            self._kill()
+
+    def _serve(self, assignment: Assignment) -> None:
+        remaining = {shard.name: shard for shard in assignment.shards}
+        try:
+            self._load(assignment)
+            self._evaluate(assignment, remaining)
+        except (RayActorError, EngineError, RayTaskError, GetTimeoutError) as error:
+            self._recover(error, replace(assignment, shards=tuple(remaining.values())))
+
+    def _recover(self, error: Exception, rest: Assignment) -> None:
+        """Give the unfinished shards back for a new engine, unless engines keep dying without finishing any."""
+        cause = error.cause if isinstance(error, RayTaskError) else error
+        if isinstance(cause, ResurfaceError) and not isinstance(cause, EngineError):
+            raise cause from None
+        self._kill()
+        self._failures += 1
+        reason = " ".join(str(cause).split())[:200]
+        if self._failures >= self._attempts:
+            raise EngineError(
+                f"engine {self.number} failed {self._failures} times in a row on checkpoint {rest.checkpoint.name!r}: "
+                f"{reason}; see {self._log_path}"
+            ) from error
+        self._reporter.warned(f"engine {self.number} died ({type(cause).__name__}); starting it again")
+        self._board.add([rest])
+
+    def _load(self, assignment: Assignment) -> None:
+        info = assignment.checkpoint
+        if self._loaded == info.weights_digest:
+            return
+        if self._actor is None or self._architecture != info.architecture:
+            self._kill()
+            self._start()
+        report = ray.get(self._actor.load.remote(info.path), timeout=_LOAD_SECONDS)
+        self._loaded, self._architecture = info.weights_digest, info.architecture
+        self._reporter.loaded(self.number, info.name, report.swapped, report.seconds)
+
+    def _evaluate(self, assignment: Assignment, remaining: dict[str, Shard]) -> None:
+        self._reporter.began(
+            self.number, assignment.checkpoint.name, assignment.task, sum(len(s.questions) for s in assignment.shards)
+        )
+
+        def give_up(count: int) -> list[Shard]:
+            with contextlib.suppress(RayError):
+                given: list[Shard] = ray.get(self._actor.give_up.remote(count), timeout=_CONTROL_SECONDS)
+                for shard in given:
+                    remaining.pop(shard.name)
+                return given
+            return []
+
+        self._board.begin(self.number, assignment, give_up)
+        try:
+            stream = self._actor.evaluate.options(num_returns="streaming").remote(
+                assignment.job, assignment.shards, self._questions[assignment.job.task_key]
+            )
+            for reference in stream:
+                result: ShardResult = ray.get(reference)
+                self._store.append(assignment.checkpoint.name, assignment.task, result.shard.name, result.table)
+                remaining.pop(result.shard.name)
+                self._failures = 0
+                self._board.finished_shard(self.number)
+                self._reporter.advanced(self.number, len(result.shard.questions))
+        finally:
+            self._board.end(self.number)
+            self._reporter.ended(self.number)
+
+    @property
+    def _log_path(self) -> Path:
+        return self._log_dir / f"engine-{self.number}.log"
+
+    def _start(self) -> None:
+        actor_class = ray.remote(EngineActor).options(
+            num_gpus=self._gpus,
+            num_cpus=1,
+            max_restarts=0,  # the worker replaces its actor itself, with a checkpoint to load
+            concurrency_groups={CONTROL: 1},
+        )
+        self._actor = actor_class.remote(self._config, self._log_path)
+
+    def _kill(self) -> None:
+        """Ending the process is what frees an engine's memory."""
+        if self._actor is not None:
+            with contextlib.suppress(RayError):
+                ray.kill(self._actor)
+        self._actor, self._loaded, self._architecture = None, None, None

