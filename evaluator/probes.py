@@ -18,6 +18,7 @@ from evaluator.grading import grade, strip_thinking
 from evaluator.prompts import Continuation, Prompt, Prompter
 from evaluator.questions import Question
 from evaluator.records import Format, Probe, Record, Status
+from evaluator.tasks.selection import gold_option
 
 # Probes that are asked of the open prompt only, whatever formats are evaluated (protocol.md, Probes).
 OPEN_PROBES: tuple[Probe, ...] = ("beam", "sample", "choice", "rank")
@@ -74,20 +75,20 @@ def plan(question: Question, prompter: Prompter, config: EvalConfig) -> ItemPlan
         for form in sorted(formats)
         if form != "one_shot" or question.exemplar is not None
     }
-    options: tuple[OptionPlan, ...] = ()
-    gold = None
-    if "choice" in config.probes and question.options is not None:
-        options = tuple(
-            OptionPlan(
-                text=text,
-                is_gold=number == question.options.gold,
-                scored=prompter.continuation(prompts["open"], text),
-            )
-            for number, text in enumerate(question.options.texts)
+    options = question.options if "choice" in config.probes else None
+    texts = (*(options.texts if options else ()), *([gold_option(item)] if "rank" in config.probes else ()))
+    scored = prompter.continuations(prompts["open"], texts) if texts else []
+    return ItemPlan(
+        question=question,
+        prompts=prompts,
+        options=tuple(
+            OptionPlan(text=text, is_gold=number == options.gold, scored=scored[number])
+            for number, text in enumerate(options.texts)
         )
-    if "rank" in config.probes:
-        gold = prompter.continuation(prompts["open"], item.answers[0])
-    return ItemPlan(question=question, prompts=prompts, options=options, gold=gold)
+        if options
+        else (),
+        gold=scored[-1] if "rank" in config.probes else None,
+    )
 
 
 def sample_seed(run_seed: int, item_id: str, number: int) -> int:

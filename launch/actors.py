@@ -125,13 +125,13 @@ class EngineActor:
                 records = [record for position in shard.questions for record in done[position]]
                 yield ShardResult(shard=shard, table=to_table(records))
 
-    @ray.method(concurrency_group=CONTROL)
+    @ray.method(concurrency_group=CONTROL)  # type: ignore[untyped-decorator]
     def give_up(self, count: int) -> list[Shard]:
         """Take the last `count` shards that were not begun away from this engine."""
         with self._lock:
             return [self._shards.pop() for _ in range(min(count, len(self._shards)))]
 
-    @ray.method(concurrency_group=CONTROL)
+    @ray.method(concurrency_group=CONTROL)  # type: ignore[untyped-decorator]
     def stats(self) -> EngineStats | None:
         return None if self._engine is None else self._engine.stats()
 
@@ -155,9 +155,8 @@ def build_engine(config: EngineConfig) -> Engine:
 
 def prune_checkpoint(config: PruneConfig, out: Path, provenance: Mapping[str, object], log_path: Path) -> None:
     """The body of a prune task: the manifest in `out` is its result."""
-    from pruning.run import prune
-
     from launch.calibration import SOURCES
+    from pruning.run import prune
 
     _log_to(log_path)
     prune(config, out, sources=SOURCES, provenance=provenance)

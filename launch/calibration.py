@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from evaluator.tasks.gazetteer import LANGUAGES, gazetteer_passages
-from pruning.calibration import PassageSource
+from pruning.passages import PassageSource
 
 
 def gazetteer(samples: int, seed: int) -> Iterator[str]:

@@ -9,13 +9,13 @@ from types import TracebackType
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 
 
 @dataclass(slots=True)
 class _Stage:
-    bar: int
+    bar: TaskID
     name: str
     items: int
     started: float = field(default_factory=time.monotonic)
@@ -29,7 +29,7 @@ class Progress:
         self._console = console
         self._lock = threading.Lock()
         self._engines: dict[int, _Stage] = {}
-        self._prune: int | None = None
+        self._prune: TaskID | None = None
         self._bars = Bars(
             TextColumn("{task.description:<34}"),
             BarColumn(bar_width=28),

@@ -45,7 +45,7 @@ def eval_sweep(
             "resources": resources,
         },
         "resurface eval",
-    )  # type: ignore[no-any-return]
+    )
 
 
 def prune_request(
@@ -71,7 +71,7 @@ def prune_request(
             "samples": samples,
             "sequence_length": sequence_length,
         }
-    return validated(PruneConfig, wanted, "resurface prune")  # type: ignore[no-any-return]
+    return validated(PruneConfig, wanted, "resurface prune")
 
 
 def _name(checkpoint: str) -> str:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
-from pruning.manifest import PruneManifest
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from evaluator.report import write_report
 from launch.driver import Outcome
+from pruning.manifest import PruneManifest
 
 # headline column -> what the terminal calls it
 _HEADLINE = {
@@ -55,7 +56,7 @@ def _headline(task: str, rows: pd.DataFrame) -> Table:
     return table
 
 
-def _cell(value: float, column: str) -> str:
+def _cell(value: Any, column: str) -> str:
     if pd.isna(value):
         return "-"
     return f"{value:g}" if column in _COUNTS else f"{100 * value:.1f} %"
@@ -71,8 +72,8 @@ def _truncation(console: Console, accuracy: pd.DataFrame) -> None:
     for column in ("task", "format", "language"):
         table.add_column(column)
     table.add_column("truncated", justify="right")
-    for (task, form, language), rate in rates.items():
-        table.add_row(task, form, language, f"{100 * rate:.1f} %")
+    for row in rates.reset_index().to_dict("records"):
+        table.add_row(row["task"], row["format"], row["language"], f"{100 * row['truncation_rate']:.1f} %")
     console.print(table)
 
 

@@ -17,10 +17,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
 from evaluator.config import EngineConfig, EvalConfig, Frozen
 from evaluator.errors import InputError, unknown
@@ -30,6 +30,7 @@ SCHEMA_VERSION = 1
 BUNDLED = "bundled"  # names the model that ships with Resurface wherever a checkpoint is asked for
 BUNDLED_MODEL = Path(__file__).parent / "reference_model"
 RECIPES = Path(__file__).parent / "recipes"
+_Model = TypeVar("_Model", bound=BaseModel)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -114,7 +115,7 @@ def load_sweep(path: Path) -> SweepConfig:
     return validated(SweepConfig, document, str(path))
 
 
-def validated(model: type[Any], document: Mapping[str, Any], where: str) -> Any:
+def validated(model: type[_Model], document: Mapping[str, Any], where: str) -> _Model:
     """`model` made from `document`. Raises InputError with the first problem as one line: where, field and value."""
     try:
         return model.model_validate(document)
@@ -129,7 +130,7 @@ def validated(model: type[Any], document: Mapping[str, Any], where: str) -> Any:
         raise InputError(f"{where}: {field}{value}: {message}") from error
 
 
-def _known_keys(model: type[Any], location: tuple[int | str, ...]) -> list[str]:
+def _known_keys(model: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
     """The field names valid where an unknown key stood, found by walking the model's annotations."""
     fields = model.model_fields
     for part in location[:-1]:

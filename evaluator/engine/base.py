@@ -91,9 +91,16 @@ class RequestSource(Protocol):
 class Engine(Protocol):
     """One model server, holding one checkpoint at a time."""
 
-    name: str
-    version: str
-    dtype: str  # what it computes in: "float32", "bfloat16", ...
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def version(self) -> str: ...
+
+    @property
+    def dtype(self) -> str:
+        """What it computes in: "float32", "bfloat16", ..."""
+        ...
 
     def load(self, checkpoint: Path) -> LoadReport:
         """Serve `checkpoint` from now on.
