@@ -202,26 +202,24 @@ def load_tokenizer(checkpoint: Path, trust_remote_code: bool = False) -> Any:
     """The tokenizer of a checkpoint directory; nothing is looked for elsewhere. Raises InputError."""
     from transformers import AutoTokenizer
 
-    if not any((checkpoint / name).is_file() for name in _TOKENIZER_FILES):
-        # transformers would make an empty tokenizer for some architectures.
-        raise InputError(f"{checkpoint}: has no tokenizer (looked for {', '.join(_TOKENIZER_FILES)})")
     try:
-        return AutoTokenizer.from_pretrained(
+        tokenizer = AutoTokenizer.from_pretrained(
             str(checkpoint), local_files_only=True, trust_remote_code=trust_remote_code
         )
     # A broken file raises whatever the parser underneath raises, up to the Exception of a Rust library.
     except Exception as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise InputError(f"{checkpoint}: the tokenizer cannot be loaded: {reason}") from error
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise InputError(f"{checkpoint}: the tokenizer cannot be loaded: {reason[:200]}") from error
+    if not tokenizer("a", add_special_tokens=False)["input_ids"]:
+        # Where the files are missing, transformers makes an empty tokenizer for some architectures.
+        raise InputError(f"{checkpoint}: the tokenizer has no vocabulary (are its files missing?)")
+    return tokenizer
 
 
 def exemplar_of(pool: Sequence[Item], subset: Sequence[Item]) -> Item | None:
     """The one-shot exemplar of a language: its first item, in file order, that is neither evaluated nor excluded."""
     evaluated = {item.item_id for item in subset}
     return next((item for item in pool if item.item_id not in evaluated and not is_excluded(item)), None)
-
-
-_TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json", "tekken.json")
 
 
 def _pieces(
