@@ -1,0 +1,63 @@
+"""The inputs of one decoder layer for every calibration batch: in memory while they fit, else in one file on disk.
+
+What lies on disk is read and written batch by batch, so that resident memory holds one batch.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from pruning.calibration import Batch
+
+
+class Activations:
+    """hidden_BTH of every batch, addressed by the batch's number. A context manager: leaving it frees disk."""
+
+    def __init__(
+        self, batches: Sequence[Batch], width: int, dtype: torch.dtype, device: torch.device, limit: int, folder: Path
+    ) -> None:
+        """`limit`: bytes that may be held in memory; more goes to an unnamed file in `folder`."""
+        self._shapes = [(*batch.ids_BT.shape, width) for batch in batches]
+        self._dtype, self._device = dtype, device
+        sizes = [batch.ids_BT.numel() * width * dtype.itemsize for batch in batches]
+        self._offsets = [sum(sizes[:i]) for i in range(len(sizes))]
+        self.bytes = sum(sizes)
+        self._held: dict[int, Tensor] = {}
+        self._file = tempfile.TemporaryFile(dir=folder) if self.bytes > limit else None  # noqa: SIM115
+        self._sizes = sizes
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._held.clear()
+        if self._file is not None:
+            self._file.close()
+
+    @property
+    def spilled(self) -> bool:
+        return self._file is not None
+
+    def put(self, number: int, hidden_BTH: Tensor) -> None:
+        if self._file is None:
+            self._held[number] = hidden_BTH
+            return
+        self._file.seek(self._offsets[number])
+        self._file.write(hidden_BTH.contiguous().cpu().view(torch.uint8).numpy().data)
+
+    def get(self, number: int) -> Tensor:
+        if self._file is None:
+            return self._held[number]
+        self._file.seek(self._offsets[number])
+        buffer = bytearray(self._sizes[number])
+        self._file.readinto(buffer)
+        return torch.frombuffer(buffer, dtype=self._dtype).view(self._shapes[number]).to(self._device)

@@ -1,0 +1,207 @@
+"""Which models are pruned, and how one of them is run layer by layer without ever being whole in memory.
+
+A decoder is two things here. Its layers are the library's own modules, on the meta device until a layer's tensors are
+read. Everything before them (embedding, positions, masks) is a skeleton: the library's own model with recorders for
+layers and an embedding table of only the token ids in use. One call of it gives the first layer's input and the exact
+keyword set that each layer would be called with, so no architecture's forward pass is written out twice.
+
+A name in the table is all that an architecture needs; only `nn.Linear` modules inside decoder layers are pruned.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pruning.checkpoint import FLOATS, Checkpoint
+from pruning.errors import PruneError, PruneInputError
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """Where a model type keeps its decoder."""
+
+    prefixes: tuple[str, ...] = ("model.",)  # of the decoder's tensor names; the first that the checkpoint has counts
+    text_config: bool = False  # the decoder's settings are a part of config.json: it is one of several towers
+
+
+# By the model_type of config.json.
+ARCHITECTURES = {
+    "gemma2": Architecture(),
+    "gemma3": Architecture(("language_model.model.", "model.language_model."), text_config=True),
+    "gemma3_text": Architecture(),
+    "llama": Architecture(),
+    "mistral": Architecture(),
+    "phi3": Architecture(),
+    "qwen2": Architecture(),
+    "qwen3": Architecture(),
+}
+_EXPERT_FIELDS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_intermediate_size")
+
+
+def recognise(checkpoint: Checkpoint) -> Architecture:
+    """The architecture of a checkpoint. Raises PruneInputError, naming it, for one that is not pruned."""
+    file, config = checkpoint.directory / "config.json", checkpoint.config
+    kind = config.get("model_type")
+    text = config.get("text_config")
+    for part in (config, text if isinstance(text, dict) else {}):
+        experts = [field for field in _EXPERT_FIELDS if part.get(field)]
+        if experts:
+            raise PruneInputError(f"{file}: model_type {kind!r} is a mixture of experts ({experts[0]}), not pruned")
+        quantised = part.get("quantization_config")
+        if quantised:
+            name = quantised.get("quant_method", "unnamed") if isinstance(quantised, dict) else quantised
+            raise PruneInputError(f"{file}: the checkpoint is already quantised (quant_method {name!r}), not pruned")
+    if kind not in ARCHITECTURES:
+        raise PruneInputError(f"{file}: model_type {kind!r} is not one of {', '.join(ARCHITECTURES)}")
+    return ARCHITECTURES[kind]
+
+
+class _Recorder(nn.Module):
+    """Stands for a decoder layer: passes its input through and keeps the keywords of the call."""
+
+    def __init__(self, received: list[dict[str, Any]]) -> None:
+        super().__init__()
+        self._received = received
+
+    def forward(self, hidden: Tensor, **keywords: Any) -> Tensor:
+        self._received.append(keywords)
+        return hidden
+
+
+class Decoder:
+    """The decoder of one checkpoint: its layers one at a time, and what they are called with."""
+
+    def __init__(self, checkpoint: Checkpoint, device: torch.device) -> None:
+        """Build the modules on the meta device; no weights are read.
+
+        Raises PruneInputError if the architecture is not supported or the checkpoint's tensors are not its tensors.
+        """
+        from transformers import AutoConfig, AutoModel
+
+        self.checkpoint = checkpoint
+        self.device = device
+        architecture = recognise(checkpoint)
+        try:
+            config = AutoConfig.from_pretrained(checkpoint.directory, trust_remote_code=False)
+        except (ValueError, TypeError, OSError, KeyError, AttributeError) as error:
+            raise PruneInputError(
+                f"{checkpoint.directory / 'config.json'}: {str(error).strip().splitlines()[0]}"
+            ) from None
+        if architecture.text_config:
+            config = config.text_config
+        self.config = config
+        present = [p for p in architecture.prefixes if f"{p}embed_tokens.weight" in checkpoint.entries]
+        self._prefix = present[0] if present else architecture.prefixes[0]
+        with torch.device("meta"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of token ids in the config that no forward pass here uses
+            self._model = AutoModel.from_config(config).eval()
+        self.layers: nn.ModuleList = self._model.layers
+        self._check_tensors()
+        # A CPU computes in float32, a GPU in the checkpoint's own dtype.
+        self.dtype = torch.float32 if device.type == "cpu" else self.checkpoint_dtype(0, next(iter(self.linears(0))))
+        self._skeleton: nn.Module | None = None
+        self._received: list[dict[str, Any]] = []
+        self._compact_ids: Tensor | None = None
+        self._keywords: dict[tuple[int, int], list[dict[str, Any]]] = {}
+
+    def __len__(self) -> int:
+        return len(self.layers)
+
+    def linears(self, layer: int) -> dict[str, nn.Linear]:
+        """The modules of a layer that are pruned, by their name within the layer."""
+        return {name: module for name, module in self.layers[layer].named_modules() if isinstance(module, nn.Linear)}
+
+    def tensor_name(self, layer: int, parameter: str) -> str:
+        """The checkpoint's name of a parameter of a layer."""
+        return f"{self._prefix}layers.{layer}.{parameter}"
+
+    def checkpoint_dtype(self, layer: int, module: str) -> torch.dtype:
+        """What the checkpoint stores a module's weight in."""
+        return FLOATS[self.checkpoint.entry(self.tensor_name(layer, f"{module}.weight")).dtype]
+
+    def matrices(self) -> dict[str, tuple[int, int]]:
+        """Every matrix that is pruned: its tensor name and its shape (rows, columns)."""
+        return {
+            self.tensor_name(layer, f"{name}.weight"): (module.out_features, module.in_features)
+            for layer in range(len(self))
+            for name, module in self.linears(layer).items()
+        }
+
+    def _check_tensors(self) -> None:
+        names = {f"{self._prefix}embed_tokens.weight": tuple(self._model.embed_tokens.weight.shape)}
+        for index, layer in enumerate(self.layers):
+            names |= {self.tensor_name(index, n): tuple(t.shape) for n, t in layer.state_dict().items()}
+        for name, shape in names.items():
+            entry = self.checkpoint.entry(name)
+            if entry.shape != shape:
+                raise PruneInputError(f"{entry.file}: tensor {name} has shape {entry.shape}, config.json says {shape}")
+
+    def load(self, index: int) -> nn.Module:
+        """Read one layer's tensors. `release` must be called before memory can hold the next."""
+        layer: nn.Module = self.layers[index]
+        state = {
+            name: self.checkpoint.read(self.tensor_name(index, name)).to(self.device, self.dtype)
+            for name in layer.state_dict()
+        }
+        layer.load_state_dict(state, assign=True)
+        stranded = [name for name, buffer in layer.named_buffers() if buffer.is_meta]
+        if stranded:
+            raise PruneError(f"layer {index}: buffer {stranded[0]} is not in the checkpoint and has no known value")
+        return layer.requires_grad_(False)
+
+    def release(self, index: int) -> None:
+        """Forget one layer's tensors."""
+        self.layers[index].to("meta")
+
+    def open_skeleton(self, ids: Tensor) -> None:
+        """Prepare `embed` and `keywords` for the token ids `ids` (any shape), of which there are few distinct ones."""
+        from transformers import AutoModel
+
+        vocabulary = int(self._model.embed_tokens.num_embeddings)
+        highest = int(ids.max())
+        if highest >= vocabulary:
+            raise PruneInputError(
+                f"{self.checkpoint.directory}: its tokenizer gives id {highest}, its embedding has {vocabulary} rows"
+            )
+        unique = torch.unique(ids)
+        config = copy.deepcopy(self.config)
+        config.num_hidden_layers = 0
+        config.vocab_size = len(unique)
+        config.pad_token_id = None
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            skeleton = AutoModel.from_config(config, dtype=self.dtype).eval()
+        rows = self.checkpoint.rows(f"{self._prefix}embed_tokens.weight", unique)
+        skeleton.embed_tokens.weight = nn.Parameter(rows.to(self.dtype), requires_grad=False)
+        skeleton.layers = nn.ModuleList(_Recorder(self._received) for _ in range(len(self)))
+        skeleton.config.num_hidden_layers = len(self)
+        skeleton.norm = nn.Identity()
+        self._skeleton = skeleton.to(self.device)
+        self._compact_ids = unique
+
+    def embed(self, ids_BT: Tensor) -> Tensor:
+        """hidden_BTH: the first layer's input."""
+        return self._run(ids_BT)[0]
+
+    def keywords(self, layer: int, ids_BT: Tensor) -> dict[str, Any]:
+        """The keywords of a layer's call. Padding is on the right, where causal attention never looks: no mask."""
+        shape = (ids_BT.shape[0], ids_BT.shape[1])
+        if shape not in self._keywords:
+            if len(self._keywords) >= 2:  # batches come sorted by shape: what was built for the last one is enough
+                self._keywords.clear()
+            self._keywords[shape] = self._run(ids_BT)[1]
+        return self._keywords[shape][layer]
+
+    def _run(self, ids_BT: Tensor) -> tuple[Tensor, list[dict[str, Any]]]:
+        assert self._skeleton is not None, "open_skeleton comes first"
+        assert self._compact_ids is not None
+        compact_BT = torch.searchsorted(self._compact_ids, ids_BT).to(self.device)
+        self._received.clear()
+        hidden_BTH = self._skeleton(input_ids=compact_BT, use_cache=False).last_hidden_state
+        return hidden_BTH, list(self._received)

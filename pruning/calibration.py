@@ -1,0 +1,197 @@
+"""Calibration passages as token ids, with a manifest that says exactly which tokens a pruning saw.
+
+One sequence per passage, encoded with the tokenizer's defaults and cut to the window; nothing is packed. `c4:windows`
+is the Wanda authors' recipe instead: random windows of exactly the window's length from longer documents.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import BaseModel, ConfigDict
+from torch import Tensor
+
+from pruning import passages
+from pruning.config import CalibrationConfig
+from pruning.errors import PruneInputError
+from pruning.passages import Passage, PassageSource
+
+_WINDOW_POOL = 4096  # documents of the shard that windows are drawn from
+_WINDOW_DRAWS = 2000  # draws that may be too short in a row before the source is given up
+
+
+class PassageRecord(BaseModel):
+    """One sequence: where its text came from and how many tokens it gave."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    origin: str
+    row: int
+    offset: int = 0  # of the window's first token in its document
+    tokens: int
+    sha256: str  # of the passage's UTF-8 text, for checks of disjointness
+
+
+class CalibrationManifest(BaseModel):
+    """What a pruning saw."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    source: str
+    samples: int
+    sequence_length: int
+    tokens: int
+    cut: int  # sequences that were longer than the window
+    ids_sha256: str  # of every sequence's length and ids, little-endian 64-bit
+    files: dict[str, str]  # sha256 of the calibration files
+    passages: tuple[PassageRecord, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """Sequences of token ids and their manifest."""
+
+    sequences: tuple[tuple[int, ...], ...]
+    manifest: CalibrationManifest
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Sequences that run together, padded on the right."""
+
+    ids_BT: Tensor  # int64
+    lengths: tuple[int, ...]
+    order: tuple[int, ...]  # which sequence of the calibration each row is
+
+
+def load_tokenizer(directory: Path) -> Any:
+    """Raises PruneInputError if the checkpoint's tokenizer cannot be loaded."""
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(directory, trust_remote_code=False)
+    except Exception as error:  # every tokenizer backend raises its own
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise PruneInputError(f"{directory}: its tokenizer cannot be loaded: {reason}") from None
+
+
+def take_passages(config: CalibrationConfig, seed: int, sources: Mapping[str, PassageSource]) -> list[Passage]:
+    """The first `samples` passages. Raises PruneInputError if there are fewer, saying how many there were."""
+    found = list(islice(passages.iterate(config.source, config.samples, seed, sources), config.samples))
+    if not found:
+        raise PruneInputError(f"calibration.source: {config.source!r} is empty: it holds no passage")
+    if len(found) < config.samples:
+        raise PruneInputError(
+            f"calibration.samples: {config.samples} were asked, {config.source!r} holds {len(found)} passages"
+        )
+    unused = [str(file) for file in passages.files_of(config.source) if str(file) not in {p.origin for p in found}]
+    if unused:
+        raise PruneInputError(
+            f"calibration.source: {unused[0]} gives nothing: the first {config.samples} passages "
+            "are in the files before it; raise samples or leave it out"
+        )
+    return found
+
+
+def check_source(config: CalibrationConfig, sources: Mapping[str, PassageSource]) -> None:
+    """Raises PruneInputError for a source whose name is unknown or incomplete; reads nothing."""
+    passages.iterate(config.source, config.samples, 0, sources)
+
+
+def load(config: CalibrationConfig, tokenizer: Any, seed: int, sources: Mapping[str, PassageSource]) -> Calibration:
+    """Read and encode the calibration passages.
+
+    Raises PruneInputError for whatever is wrong with the source (see `passages.iterate`, `take_passages`) and for a
+    passage that gives no token.
+    """
+    if config.source == "c4:windows" and config.source not in sources:
+        drawn = list(_windows(config, tokenizer, seed))
+    else:
+        found = take_passages(config, seed, sources)
+        drawn = [(passage, 0, _encode(tokenizer, passage)) for passage in found]
+    window = config.sequence_length
+    digest = hashlib.sha256()
+    records, sequences = [], []
+    for passage, offset, ids in drawn:
+        kept = tuple(ids[:window])
+        digest.update(struct.pack(f"<{len(kept) + 1}q", len(kept), *kept))
+        text_digest = hashlib.sha256(passage.text.encode("utf-8", "surrogatepass")).hexdigest()
+        sequences.append(kept)
+        records.append(
+            PassageRecord(origin=passage.origin, row=passage.row, offset=offset, tokens=len(kept), sha256=text_digest)
+        )
+    manifest = CalibrationManifest(
+        source=config.source,
+        samples=len(sequences),
+        sequence_length=window,
+        tokens=sum(map(len, sequences)),
+        cut=sum(len(ids) > window for _, _, ids in drawn),
+        ids_sha256=digest.hexdigest(),
+        files={str(file): passages.digest_of_file(file) for file in passages.files_of(config.source)},
+        passages=tuple(records),
+    )
+    return Calibration(tuple(sequences), manifest)
+
+
+def _encode(tokenizer: Any, passage: Passage) -> Sequence[int]:
+    ids: list[int] = tokenizer(passage.text, verbose=False)["input_ids"]
+    if not ids:
+        raise PruneInputError(f"calibration passage {passage.row} of {passage.origin}: gives no token")
+    return ids
+
+
+def _windows(config: CalibrationConfig, tokenizer: Any, seed: int) -> Iterator[tuple[Passage, int, Sequence[int]]]:
+    """Random windows of random documents that are longer than the window; documents are drawn with replacement."""
+    pool = list(islice(passages.iterate("c4", config.samples, seed, {}), _WINDOW_POOL))
+    generator = random.Random(seed)
+    window = config.sequence_length
+    for _ in range(config.samples):
+        for _ in range(_WINDOW_DRAWS):
+            passage = generator.choice(pool)
+            ids = _encode(tokenizer, passage)
+            if len(ids) > window:
+                break
+        else:
+            raise PruneInputError(
+                f"calibration.sequence_length: none of {_WINDOW_DRAWS} documents drawn is longer than {window} tokens"
+            )
+        offset = generator.randint(0, len(ids) - window - 1)
+        yield passage, offset, ids[offset : offset + window]
+
+
+def batches(sequences: Sequence[Sequence[int]], token_budget: int) -> list[Batch]:
+    """Sequences of like length together, longest first, at most `token_budget` tokens (padding counted) to a batch.
+
+    Only sequences of equal length share a batch here, so nothing is padded and float32 results are those of batch 1.
+    """
+    order = sorted(range(len(sequences)), key=lambda i: (-len(sequences[i]), i))
+    made: list[Batch] = []
+    pending: list[int] = []
+    for i in order:
+        if pending and (
+            len(sequences[i]) != len(sequences[pending[0]])
+            or (len(pending) + 1) * len(sequences[pending[0]]) > token_budget
+        ):
+            made.append(_pad(sequences, pending))
+            pending = []
+        pending.append(i)
+    if pending:
+        made.append(_pad(sequences, pending))
+    return made
+
+
+def _pad(sequences: Sequence[Sequence[int]], rows: Sequence[int]) -> Batch:
+    """A batch, padded on the right with ids that occur in it (any id will do: no real token attends to the right)."""
+    lengths = tuple(len(sequences[i]) for i in rows)
+    ids_BT = torch.full((len(rows), max(lengths)), sequences[rows[0]][0], dtype=torch.int64)
+    for row, i in enumerate(rows):
+        ids_BT[row, : lengths[row]] = torch.tensor(sequences[i], dtype=torch.int64)
+    return Batch(ids_BT, lengths, tuple(rows))

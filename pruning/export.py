@@ -1,0 +1,194 @@
+"""A pruned checkpoint on disk: complete under its own name, or absent.
+
+Shards are copied byte for byte and only the pruned matrices are written over, in place and one at a time: whatever is
+not pruned stays identical, and memory holds one matrix. All of it happens in `OUT.partial-PID` beside OUT, with the
+weights under names that nothing loads; config and manifest come last, everything is synced, and one rename makes the
+checkpoint appear. A killed export leaves such a directory; the next one to the same OUT removes it.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from fnmatch import fnmatch
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from pruning.checkpoint import Checkpoint
+from pruning.errors import PruneError, PruneInputError
+from pruning.manifest import MANIFEST_NAME, PruneManifest, to_json
+from pruning.passages import digest_of_file
+
+_SUFFIX = ".partial"
+# What goes along with weights and config.json. No other weights, no model card: it describes the dense model.
+_COMPANIONS = (
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "vocab.txt",
+    "merges.txt",
+    "*.model",
+    "*.tiktoken",
+    "chat_template*",
+    "additional_chat_templates/*",
+    "preprocessor_config.json",
+    "processor_config.json",
+    "LICENSE*",
+    "LICENCE*",
+    "NOTICE*",
+    "USE_POLICY*",
+)
+
+
+def companions(checkpoint: Checkpoint) -> list[str]:
+    """Names, relative to the checkpoint, of the files that are copied besides weights and config.json."""
+    directory = checkpoint.directory
+    candidates = [*directory.iterdir(), *directory.glob("additional_chat_templates/*")]
+    names = [str(file.relative_to(directory)) for file in candidates if file.is_file()]
+    chosen = {name for name in names if any(fnmatch(name, pattern) for pattern in _COMPANIONS)}
+    if checkpoint.index is not None:
+        chosen.add(checkpoint.index.name)
+    return sorted(chosen)
+
+
+def source_files(checkpoint: Checkpoint) -> dict[str, str]:
+    """sha256 of every file of the dense checkpoint that the pruned one is made of."""
+    names = ["config.json", *(file.name for file in checkpoint.files), *companions(checkpoint)]
+    return {name: digest_of_file(checkpoint.directory / name) for name in sorted(names)}
+
+
+def check_place(checkpoint: Checkpoint, out: Path) -> None:
+    """Raises PruneInputError if a checkpoint cannot be written at `out`: a bad place, or too little space."""
+    source, target = checkpoint.directory.resolve(), out.resolve()
+    if target == source or source in target.parents:
+        raise PruneInputError(f"out: {out} is inside the source checkpoint {checkpoint.directory}")
+    if target in source.parents:
+        raise PruneInputError(f"out: {out} holds the source checkpoint {checkpoint.directory}")
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise PruneInputError(f"out: {out} exists and is not this pruning's finished checkpoint; remove it first")
+    ancestor = next(parent for parent in (target.parent, *target.parent.parents) if parent.exists())
+    if not ancestor.is_dir() or not os.access(ancestor, os.W_OK):
+        raise PruneInputError(f"out: {ancestor} is not a directory that can be written")
+    free = shutil.disk_usage(ancestor).free
+    if free < checkpoint.size:
+        raise PruneInputError(f"out: no space left at {ancestor}: {checkpoint.size} bytes are needed, {free} are free")
+
+
+def _remove_stale(out: Path) -> None:
+    """Remove what killed exports left. Raises PruneInputError if one of them is still alive."""
+    for partial in out.parent.glob(f"{out.name}{_SUFFIX}-*"):
+        if not partial.is_dir() or not partial.name.rpartition("-")[2].isdecimal():
+            continue
+        descriptor = os.open(partial, os.O_RDONLY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(partial)
+        except BlockingIOError:
+            raise PruneInputError(f"out: {out} is being written by another process ({partial.name})") from None
+        finally:
+            os.close(descriptor)
+
+
+class Export:
+    """One checkpoint being written. Made by `open_export`."""
+
+    def __init__(self, checkpoint: Checkpoint, partial: Path, out: Path) -> None:
+        self._checkpoint = checkpoint
+        self.partial = partial
+        self._out = out
+        self._descriptors: dict[Path, int] = {}
+
+    def copy_weights(self) -> None:
+        """Copy every shard, byte for byte, under a name that nothing loads."""
+        for file in self._checkpoint.files:
+            copy = self.partial / (file.name + _SUFFIX)
+            shutil.copyfile(file, copy)
+            self._descriptors[file] = os.open(copy, os.O_RDWR)
+
+    def write(self, name: str, weight: Tensor) -> None:
+        """Write a matrix over its dense self; dtype and shape are the checkpoint's."""
+        entry = self._checkpoint.entry(name)
+        data = weight.contiguous().view(torch.uint8).numpy().reshape(-1).data
+        if len(data) != entry.end - entry.begin:
+            raise PruneError(f"tensor {name}: {len(data)} bytes cannot replace {entry.end - entry.begin}")
+        offset = entry.begin
+        while data:  # one call writes at most 2 GiB
+            written = os.pwrite(self._descriptors[entry.file], data, offset)
+            data, offset = data[written:], offset + written
+
+    def finish(self, describe: Callable[[dict[str, str]], PruneManifest]) -> PruneManifest:
+        """Add the other files, then the manifest that `describe` makes of their digests, and put all in place."""
+        self.close()
+        copied = companions(self._checkpoint)
+        for name in copied:
+            (self.partial / name).parent.mkdir(exist_ok=True)
+            shutil.copyfile(self._checkpoint.directory / name, self.partial / name)
+        files = {file.name: self.partial / (file.name + _SUFFIX) for file in self._checkpoint.files}
+        files |= {name: self.partial / name for name in copied}
+        digests = {name: digest_of_file(file) for name, file in files.items()}
+        digests["config.json"] = digest_of_file(self._checkpoint.directory / "config.json")
+        manifest = describe(dict(sorted(digests.items())))
+        for name, file in files.items():
+            _sync(file)
+            if file.suffix == _SUFFIX:
+                file.rename(self.partial / name)
+        shutil.copyfile(self._checkpoint.directory / "config.json", self.partial / "config.json")
+        _sync(self.partial / "config.json")
+        (self.partial / MANIFEST_NAME).write_text(to_json(manifest), encoding="utf-8")
+        _sync(self.partial / MANIFEST_NAME)
+        _sync(self.partial)
+        self.partial.rename(self._out)  # onto an empty directory at most: `check_place` made sure
+        _sync(self._out.parent)
+        return manifest
+
+    def close(self) -> None:
+        for descriptor in self._descriptors.values():
+            os.close(descriptor)
+        self._descriptors.clear()
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def open_export(checkpoint: Checkpoint, out: Path) -> Iterator[Export]:
+    """A directory beside `out` to write into. Left by an exception, it is removed.
+
+    Raises PruneInputError if the disk fills up or another process is writing to the same `out`.
+    """
+    lock = -1
+    partial = out.parent / f"{out.name}{_SUFFIX}-{os.getpid()}"
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        _remove_stale(out)
+        partial.mkdir()
+        lock = os.open(partial, os.O_RDONLY)
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # held by this process while it lives, whatever its id
+        export = Export(checkpoint, partial, out)
+        try:
+            yield export
+        finally:
+            export.close()
+            if partial.exists():
+                shutil.rmtree(partial)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise PruneInputError(f"out: no space left at {out.parent} while the checkpoint was written") from error
+        raise PruneInputError(f"out: {out} cannot be written: {error}") from error
+    finally:
+        if lock >= 0:
+            os.close(lock)

@@ -1,0 +1,72 @@
+"""Exact masks from scores. Pure. True marks a weight that goes.
+
+Every function gives what a stable ascending sort would: the lowest scores go, ties to the lowest column (in a whole
+matrix: to the lowest row, then column), and the number of weights is exact. Selection finds the k-th smallest score
+and resolves its ties, which takes linear time where the sort of the published code takes O(n log n).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from pruning.patterns import NofM, Pattern
+
+_PAIRWISE_M = 8  # up to this M, comparing all pairs of a group beats sorting it
+
+
+def lowest_of_rows(score_OI: Tensor, count: int) -> Tensor:
+    """mask_OI with exactly `count` True in every row."""
+    if count <= 0:
+        return torch.zeros_like(score_OI, dtype=torch.bool)
+    if count >= score_OI.shape[1]:
+        return torch.ones_like(score_OI, dtype=torch.bool)
+    threshold_O1 = score_OI.kthvalue(count, dim=1, keepdim=True).values
+    mask_OI = score_OI <= threshold_O1
+    surplus_O = mask_OI.sum(dim=1) - count
+    tied_rows = surplus_O.nonzero()[:, 0]
+    if len(tied_rows):  # rows where the threshold is tied: keep its last columns
+        equal_RI = score_OI[tied_rows] == threshold_O1[tied_rows]
+        allowed_R1 = equal_RI.sum(dim=1, keepdim=True) - surplus_O[tied_rows, None]
+        mask_OI[tied_rows] &= ~(equal_RI & (equal_RI.cumsum(dim=1, dtype=torch.int32) > allowed_R1))
+    return mask_OI
+
+
+def lowest_of_matrix(score_OI: Tensor, count: int) -> Tensor:
+    """mask_OI with exactly `count` True in the whole matrix."""
+    return lowest_of_rows(score_OI.reshape(1, -1), count).view(score_OI.shape)
+
+
+def lowest_of_groups(score_OI: Tensor, n: int, m: int) -> Tensor:
+    """mask_OI with exactly `n` True in every `m` consecutive columns of a row; `m` must divide the columns."""
+    rows, columns = score_OI.shape
+    assert columns % m == 0, (columns, m)
+    score_OGM = score_OI.reshape(rows, columns // m, m)
+    if m > _PAIRWISE_M:
+        order_OGM = score_OGM.argsort(dim=2, stable=True)[..., :n]
+        return torch.zeros_like(score_OGM, dtype=torch.bool).scatter_(2, order_OGM, True).view(rows, columns)
+    mask_OGM = torch.empty_like(score_OGM, dtype=torch.bool)
+    for column in range(m):  # the rank of a column: how many of its group go before it
+        own = score_OGM[..., column]
+        rank = torch.zeros_like(own, dtype=torch.int16)
+        for other in range(m):
+            if other != column:
+                before = score_OGM[..., other] <= own if other < column else score_OGM[..., other] < own
+                rank += before
+        mask_OGM[..., column] = rank < n
+    return mask_OGM.view(rows, columns)
+
+
+def select(score_OI: Tensor, pattern: Pattern, group: str) -> Tensor:
+    """mask_OI of the pattern; `group` ("row" or "matrix") is what a ratio is taken of."""
+    if isinstance(pattern, NofM):
+        return lowest_of_groups(score_OI, pattern.n, pattern.m)
+    if group == "row":
+        return lowest_of_rows(score_OI, pattern.count(score_OI.shape[1]))
+    return lowest_of_matrix(score_OI, pattern.count(score_OI.numel()))
+
+
+def groups_hold(zero_OI: Tensor, n: int, m: int) -> bool:
+    """Whether every `m` consecutive columns of every row have at least `n` zeros."""
+    rows, columns = zero_OI.shape
+    return columns % m == 0 and bool((zero_OI.view(rows, columns // m, m).sum(dim=2) >= n).all())

@@ -1,0 +1,165 @@
+"""Where calibration text comes from: files on disk and hub data sets, read by the rules that the source's name spells.
+
+A passage keeps its origin, so that the manifest can say which row of which file was used. Hub data sets are streamed:
+only the first rows of the first shard are fetched.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from pruning.errors import PruneInputError
+
+# (samples, seed) -> passages of text, in order: what a caller supplies under a name of its own.
+PassageSource = Callable[[int, int], Iterator[str]]
+
+KINDS = ("c4", "c4:windows", "wikipedia:LANG", "balanced:LANG", "text:FILE", "jsonl:FILE")
+_C4: dict[str, Any] = {"path": "allenai/c4", "data_files": {"train": "en/c4-train.00000-of-01024.json.gz"}}
+_WIKIPEDIA = "wikimedia/wikipedia"
+_WIKIPEDIA_DATE = "20231101"
+# Tasks name languages in full, Wikipedia by code; both are taken.
+_CODES = {
+    "arabic": "ar",
+    "bengali": "bn",
+    "chinese": "zh",
+    "english": "en",
+    "finnish": "fi",
+    "german": "de",
+    "greek": "el",
+    "hindi": "hi",
+    "indonesian": "id",
+    "korean": "ko",
+    "romanian": "ro",
+    "russian": "ru",
+    "spanish": "es",
+    "swahili": "sw",
+    "telugu": "te",
+    "thai": "th",
+    "turkish": "tr",
+    "vietnamese": "vi",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """One piece of text and where it came from."""
+
+    text: str
+    origin: str  # a file, a hub data set with its configuration, or the caller's name
+    row: int  # 0-based line or row in its origin
+
+
+def digest_of_file(file: Path) -> str:
+    """sha256, hexadecimal, of a file's bytes."""
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def is_local(source: str, sources: Mapping[str, PassageSource]) -> bool:
+    """Whether the passages are at hand without the network."""
+    return source in sources or source.partition(":")[0] in ("text", "jsonl")
+
+
+def files_of(source: str) -> list[Path]:
+    """The files that a `text:` or `jsonl:` source names, else none."""
+    kind, _, rest = source.partition(":")
+    return [Path(name) for name in rest.split(",")] if kind in ("text", "jsonl") else []
+
+
+def iterate(source: str, samples: int, seed: int, sources: Mapping[str, PassageSource]) -> Iterator[Passage]:
+    """The passages of a source in order; at least `samples` of them if it holds so many.
+
+    A name in `sources` wins over the kinds known here. Raises PruneInputError for an unknown kind and, while it is
+    read, for a file that is missing, not UTF-8, or not JSON lines with a `text`.
+    """
+    if source in sources:
+        supplied = enumerate(sources[source](samples, seed))
+        return (Passage(text, source, row) for row, text in supplied)
+    kind, _, rest = source.partition(":")
+    if kind in ("text", "jsonl"):
+        return _files(source, kind == "jsonl")
+    if source in ("c4", "c4:windows"):
+        return _hub("c4:train:00000", **_C4)
+    if kind in ("wikipedia", "balanced") and rest:
+        return _wikipedia(_shares(source, rest.split(","), samples, balanced=kind == "balanced"))
+    known = ", ".join((*KINDS, *sorted(sources)))
+    raise PruneInputError(f"calibration.source: {source!r} is unknown (known: {known})")
+
+
+def _files(source: str, json_lines: bool) -> Iterator[Passage]:
+    for file in files_of(source):
+        opened = gzip.open if file.suffix == ".gz" else open
+        try:
+            with opened(file, "rb") as stream:
+                for row, line in enumerate(stream):
+                    text = _decode(file, row, line, json_lines)
+                    if text:
+                        yield Passage(text, str(file), row)
+        except (OSError, EOFError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise PruneInputError(f"{file}: calibration file cannot be read: {reason}") from None
+
+
+def _decode(file: Path, row: int, line: bytes, json_lines: bool) -> str:
+    """The passage on one line; empty for a blank line, which is no passage."""
+    try:
+        text = line.decode("utf-8").removeprefix("\ufeff").strip("\r\n")
+    except UnicodeDecodeError as error:
+        raise PruneInputError(f"{file}, line {row + 1}: calibration file is not UTF-8 ({error.reason})") from None
+    if not text.strip() or not json_lines:
+        return text if text.strip() else ""
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise PruneInputError(f"{file}, line {row + 1}: is not JSON ({error.msg})") from None
+    passage = value.get("text") if isinstance(value, dict) else None
+    if not isinstance(passage, str):
+        raise PruneInputError(f"{file}, line {row + 1}: field 'text' is missing or not a string")
+    return passage if passage.strip() else ""
+
+
+def _hub(origin: str, path: str, **arguments: Any) -> Iterator[Passage]:
+    """The rows of a hub data set's train split, streamed."""
+    from datasets import load_dataset
+
+    try:
+        rows = load_dataset(path, split="train", streaming=True, **arguments)
+        for row, value in enumerate(rows):
+            if value["text"].strip():
+                yield Passage(value["text"], origin, row)
+    except (OSError, ValueError, ConnectionError, KeyError, RuntimeError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise PruneInputError(
+            f"calibration.source: {path} cannot be read from the hub ({reason}); offline, use text:FILE or jsonl:FILE"
+        ) from None
+
+
+def _shares(source: str, languages: list[str], samples: int, *, balanced: bool) -> dict[str, int]:
+    """How many passages of each language: as even as `samples` allows; exactly even for `balanced`."""
+    if not all(languages) or len(set(languages)) != len(languages):
+        raise PruneInputError(f"calibration.source: {source!r} must name each language once")
+    if balanced and samples % len(languages):
+        raise PruneInputError(
+            f"calibration.samples: {samples} cannot be the same number of each of {len(languages)} languages"
+        )
+    share, rest = divmod(samples, len(languages))
+    return {language: share + (position < rest) for position, language in enumerate(languages)}
+
+
+def _wikipedia(shares: Mapping[str, int]) -> Iterator[Passage]:
+    """The first passages of each language's Wikipedia, one language after another."""
+    for language, wanted in shares.items():
+        name = f"{_WIKIPEDIA_DATE}.{_CODES.get(language, language)}"
+        found = list(islice(_hub(f"{_WIKIPEDIA}:{name}", _WIKIPEDIA, name=name), wanted))
+        if len(found) < wanted:
+            raise PruneInputError(
+                f"calibration.source: {_WIKIPEDIA} {name} has {len(found)} passages, {wanted} were asked"
+            )
+        yield from found

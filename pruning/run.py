@@ -1,0 +1,253 @@
+"""One pruning job: a dense checkpoint and a configuration in, a sparse checkpoint out."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import resource
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from pruning import allocation, calibration, export, sequential
+from pruning.activations import Activations
+from pruning.architectures import Decoder
+from pruning.calibration import Batch, Calibration
+from pruning.checkpoint import Checkpoint
+from pruning.config import PruneConfig
+from pruning.errors import PruneInputError
+from pruning.manifest import MatrixRecord, PruneManifest, read_manifest
+from pruning.passages import PassageSource, digest_of_file, files_of, is_local
+from pruning.patterns import NofM, Pattern
+from pruning.sequential import Outcome
+from pruning.sparsity import asked, check_counts, check_divides, count_zeros
+
+_BATCH_TOKENS = {"cpu": 2048, "cuda": 16384}  # enough for full-speed products, little enough for one layer's inputs
+_ACTIVATION_BYTES = 4 << 30  # activations beyond this go to disk
+# Where a job runs and where its input lies do not change what it makes; digests say whether the input is the same.
+_NOT_IDENTITY = {"source", "device"}
+
+
+def check(config: PruneConfig, out: Path, *, sources: Mapping[str, PassageSource] | None = None) -> None:
+    """Look for every bad input that shows before heavy work. Raises PruneInputError; writes nothing.
+
+    What is read: configuration, headers, tokenizer, and calibration passages that need no network. Weights are
+    searched for NaN by `prune` itself.
+    """
+    checkpoint = Checkpoint(config.source)
+    if not _finished(config, checkpoint, out):
+        _check(config, checkpoint, out, sources or {})
+
+
+def prune(
+    config: PruneConfig,
+    out: Path,
+    *,
+    sources: Mapping[str, PassageSource] | None = None,
+    provenance: Mapping[str, object] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    activation_bytes: int = _ACTIVATION_BYTES,
+) -> PruneManifest:
+    """Prune `config.source` into `out`, which is complete afterwards, or absent if anything fails.
+
+    `sources` are named passages that calibration may ask for; `provenance` goes into the manifest; `progress` is
+    called with (layers done, layers). An `out` that the same job has already finished is returned at once. Raises
+    PruneInputError for what the user can mend and PruneError for a job that failed.
+    """
+    started = time.perf_counter()
+    checkpoint = Checkpoint(config.source)
+    finished = _finished(config, checkpoint, out)
+    if finished is not None:
+        return finished
+    decoder = _check(config, checkpoint, out, sources or {})
+    checkpoint.check_finite()
+    if decoder.device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(decoder.device)
+    records: dict[str, int] = {}
+    with export.open_export(checkpoint, out) as target, _full_precision():
+        texts, batches = _calibrate(config, decoder, sources or {})
+        target.copy_weights()
+
+        def write(name: str, weight_OI: Tensor) -> None:
+            records[name] = count_zeros(weight_OI)
+            target.write(name, weight_OI)
+
+        with _activations(decoder, batches, target.partial, activation_bytes) as activations:
+            patterns = _patterns(config, decoder, batches, activations)
+            if config.weights_pattern.ratio == 0:
+                outcomes = [Outcome(name, 0) for name in decoder.matrices()]
+                records |= {name: count_zeros(checkpoint.read(name)) for name in decoder.matrices()}
+            else:
+                outcomes = sequential.prune_layers(
+                    config, decoder, patterns, batches, activations, write, progress or (lambda done, total: None)
+                )
+        matrices = _matrices(config, decoder, patterns, outcomes, records)
+        sources_digest = export.source_files(checkpoint)
+
+        def describe(files: dict[str, str]) -> PruneManifest:
+            return PruneManifest(
+                method=config.method,
+                pattern=config.pattern,
+                sparsity=config.weights_pattern.ratio,
+                measured_sparsity=sum(m.zeros for m in matrices) / sum(m.rows * m.columns for m in matrices),
+                allocation=config.allocation,
+                layer_sparsity=tuple(pattern.ratio for pattern in patterns),
+                config=config.model_dump(mode="json"),
+                source_files=sources_digest,
+                matrices=matrices,
+                calibration=None if texts is None else texts.manifest,
+                versions=_versions(),
+                provenance=dict(provenance or {}),
+                seed=config.seed,
+                device=_device_name(decoder.device),
+                dtype=checkpoint.entry(matrices[0].name).dtype,
+                compute_dtype=str(decoder.dtype).removeprefix("torch."),
+                seconds=round(time.perf_counter() - started, 3),
+                peak_memory_bytes=_peak_memory(decoder.device),
+                files=files,
+            )
+
+        return target.finish(describe)
+
+
+def _finished(config: PruneConfig, checkpoint: Checkpoint, out: Path) -> PruneManifest | None:
+    """The manifest of `out` if this very job has already made it."""
+    manifest = read_manifest(out)
+    if manifest is None:
+        return None
+    mine = config.model_dump(mode="json")
+    differing = [field for field in mine if field not in _NOT_IDENTITY and mine[field] != manifest.config.get(field)]
+    if not differing and manifest.source_files != export.source_files(checkpoint):
+        differing = ["source"]
+    if not differing and manifest.calibration is not None and config.calibration is not None:
+        files = {str(file): digest_of_file(file) for file in files_of(config.calibration.source) if file.is_file()}
+        differing = [] if files == manifest.calibration.files else ["calibration"]
+    if differing:
+        raise PruneInputError(f"out: {out} holds another pruning's checkpoint (field {differing[0]} differs)")
+    missing = [name for name in manifest.files if not (out / name).is_file()]
+    if missing:
+        raise PruneInputError(f"{out / missing[0]}: the manifest lists this file, and it is gone; remove {out}")
+    Checkpoint(out)  # no shard is truncated
+    return manifest
+
+
+def _check(config: PruneConfig, checkpoint: Checkpoint, out: Path, sources: Mapping[str, PassageSource]) -> Decoder:
+    decoder = Decoder(checkpoint, _device(config.device))
+    check_divides(decoder.matrices(), config.weights_pattern)
+    export.check_place(checkpoint, out)
+    if config.calibration is not None:
+        calibration.load_tokenizer(checkpoint.directory)
+        if is_local(config.calibration.source, sources):
+            calibration.take_passages(config.calibration, config.seed, sources)
+        else:
+            calibration.check_source(config.calibration, sources)
+    return decoder
+
+
+def _calibrate(
+    config: PruneConfig, decoder: Decoder, sources: Mapping[str, PassageSource]
+) -> tuple[Calibration | None, list[Batch]]:
+    if config.calibration is None or (config.method == "magnitude" and config.allocation == "uniform"):
+        return None, []
+    tokenizer = calibration.load_tokenizer(config.source)
+    texts = calibration.load(config.calibration, tokenizer, config.seed, sources)
+    batches = calibration.batches(texts.sequences, _BATCH_TOKENS[decoder.device.type])
+    decoder.open_skeleton(torch.tensor([token for sequence in texts.sequences for token in sequence]))
+    return texts, batches
+
+
+@contextmanager
+def _activations(decoder: Decoder, batches: Sequence[Batch], folder: Path, limit: int) -> Iterator[Activations | None]:
+    if not batches:
+        yield None
+        return
+    with Activations(batches, decoder.config.hidden_size, decoder.dtype, decoder.device, limit, folder) as held:
+        yield held
+
+
+def _patterns(
+    config: PruneConfig, decoder: Decoder, batches: Sequence[Batch], activations: Activations | None
+) -> list[Pattern]:
+    """One pattern per layer."""
+    pattern = config.weights_pattern
+    if isinstance(pattern, NofM) or config.allocation == "uniform" or pattern.ratio == 0:
+        return [pattern] * len(decoder)
+    assert activations is not None
+    shares = sequential.outlier_shares(decoder, batches, activations, allocation.OWL_TIMES)
+    return list[Pattern](allocation.owl(shares, pattern.ratio))
+
+
+def _matrices(
+    config: PruneConfig,
+    decoder: Decoder,
+    patterns: Sequence[Pattern],
+    outcomes: Sequence[Outcome],
+    zeros: Mapping[str, int],
+) -> tuple[MatrixRecord, ...]:
+    """A record per matrix, each checked against what was asked of it."""
+    by_name = {outcome.name: outcome for outcome in outcomes}
+    records = []
+    for layer, pattern in enumerate(patterns):
+        for module_name, module in decoder.linears(layer).items():
+            name = decoder.tensor_name(layer, f"{module_name}.weight")
+            outcome, (rows, columns) = by_name[name], (module.out_features, module.in_features)
+            wanted = asked(rows, columns, pattern, config.method, config.comparison)
+            check_counts(name, wanted=wanted, pruned=outcome.pruned, zeros=zeros[name])
+            records.append(
+                MatrixRecord(
+                    name=name,
+                    rows=rows,
+                    columns=columns,
+                    asked=wanted,
+                    zeros=zeros[name],
+                    dead_columns=outcome.dead_columns,
+                    damping=outcome.damping,
+                    solver_dtype=outcome.solver_dtype,
+                )
+            )
+    return tuple(records)
+
+
+def _device(name: str) -> torch.device:
+    available = torch.cuda.is_available()
+    if name == "auto":
+        return torch.device("cuda" if available else "cpu")
+    device = torch.device(name)
+    if device.type == "cuda" and (not available or (device.index or 0) >= torch.cuda.device_count()):
+        raise PruneInputError(f"device: {name!r} is not on this machine")
+    return device
+
+
+def _device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+
+
+def _peak_memory(device: torch.device) -> int:
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for name in ("resurface", "torch", "transformers", "tokenizers", "numpy"):
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:  # run from a source tree
+            continue
+    return found
+
+
+@contextmanager
+def _full_precision() -> Iterator[None]:
+    """float32 products in float32, not TF32, whatever the caller set."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)

@@ -1,0 +1,127 @@
+"""SparseGPT (Frantar and Alistarh, 2023): prune column by column and let the columns to the right make up for it.
+
+Shapes: O output rows, I input columns, B columns of one block. The Hessian of a row's squared output error is
+2 / N * sum x x^T over calibration tokens, shared by every row and by every matrix that reads the same input: those
+are solved together, stacked by rows, each keeping its own mask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pruning import masks, saliency
+from pruning.errors import PruneError
+from pruning.patterns import NofM, Pattern
+
+BLOCK = 128
+DAMPING = 0.01  # of the mean diagonal
+_LADDER = ((1.0, torch.float32), (10.0, torch.float32), (1.0, torch.float64), (10.0, torch.float64))
+
+
+@dataclass(frozen=True, slots=True)
+class Factor:
+    """The upper Cholesky factor of the damped inverse Hessian, and how it was come by."""
+
+    upper_II: Tensor
+    dead_I: Tensor  # True: the input column was zero on every calibration token
+    damping: float  # share of the mean diagonal that was added
+    dtype: str
+
+
+def factorise(hessian_II: Tensor, name: str) -> Factor:
+    """Factor a Hessian, which is overwritten where columns are dead.
+
+    A matrix that is not positive definite is tried again with ten times the damping, then in float64; what was used
+    is recorded. Raises PruneError naming `name` if the Hessian is not finite or no step of that ladder holds.
+    """
+    diagonal_I = hessian_II.diagonal()
+    if not bool(torch.isfinite(hessian_II).all()):
+        raise PruneError(f"{name}: the Hessian of its inputs is not finite")
+    dead_I = diagonal_I == 0
+    diagonal_I[dead_I] = 1
+    mean = diagonal_I.double().mean().item()
+    for times, dtype in _LADDER:
+        damped_II = hessian_II.to(dtype, copy=True)
+        damped_II.diagonal().add_(DAMPING * times * mean)
+        lower_II, failed = torch.linalg.cholesky_ex(damped_II)
+        del damped_II
+        if failed.item():
+            continue
+        inverse_II = torch.cholesky_inverse(lower_II)
+        del lower_II
+        upper_II, failed = torch.linalg.cholesky_ex(inverse_II, upper=True)
+        if failed.item() or not bool(torch.isfinite(upper_II).all()):
+            continue
+        return Factor(upper_II.float(), dead_I, DAMPING * times, str(dtype).removeprefix("torch."))
+    raise PruneError(f"{name}: the Hessian of its inputs is not positive definite, even damped tenfold in float64")
+
+
+def _block_mask(weight_OB: Tensor, diagonal_B: Tensor, rows: Sequence[int], pattern: Pattern) -> Tensor:
+    """mask_OB of a ratio: the lowest scores of a block over all rows of each of the stacked matrices."""
+    score_OB = saliency.sparsegpt(weight_OB, diagonal_B)
+    parts = torch.split(score_OB, list(rows))
+    return torch.cat([masks.lowest_of_matrix(part, pattern.count(part.numel())) for part in parts])
+
+
+def solve(
+    weights_OI: Sequence[Tensor],
+    factor: Factor,
+    pattern: Pattern,
+    *,
+    block: int = BLOCK,
+    fixed_masks_OI: Sequence[Tensor] | None = None,
+) -> list[tuple[Tensor, Tensor]]:
+    """Prune matrices that read the same input; returns (weight_OI, mask_OI) of each, in the factor's dtype.
+
+    With `fixed_masks_OI` the weights are only updated around those masks, and `pattern` is not used; the result then
+    does not depend on `block`. Dead columns become zero whatever their mask.
+    """
+    rows = [len(weight) for weight in weights_OI]
+    upper_II = factor.upper_II
+    weight_OI = torch.cat([weight.to(upper_II.dtype) for weight in weights_OI])
+    weight_OI[:, factor.dead_I] = 0
+    fixed_OI = None if fixed_masks_OI is None else torch.cat(list(fixed_masks_OI))
+    mask_OI = torch.zeros_like(weight_OI, dtype=torch.bool)
+    grouped = fixed_OI is None and isinstance(pattern, NofM)
+    if grouped and isinstance(pattern, NofM):  # a block must hold whole groups
+        block = max(block // pattern.m, 1) * pattern.m
+    columns = weight_OI.shape[1]
+    for start in range(0, columns, block):
+        end = min(start + block, columns)
+        # Columns are walked one at a time: transposed, each is contiguous.
+        weight_BO = weight_OI[:, start:end].T.contiguous()
+        upper_BB = upper_II[start:end, start:end]
+        if fixed_OI is not None:
+            mask_BO = fixed_OI[:, start:end].T.contiguous()
+        elif grouped:
+            mask_BO = torch.zeros_like(weight_BO, dtype=torch.bool)
+        else:
+            mask_BO = _block_mask(weight_OI[:, start:end], upper_BB.diagonal(), rows, pattern).T.contiguous()
+        error_BO = _walk(weight_BO, mask_BO, upper_BB, pattern if grouped else None)
+        weight_OI[:, start:end] = weight_BO.T
+        mask_OI[:, start:end] = mask_BO.T
+        weight_OI[:, end:] -= error_BO.T @ upper_II[start:end, end:]
+    return list(zip(torch.split(weight_OI, rows), torch.split(mask_OI, rows), strict=True))
+
+
+def _walk(weight_BO: Tensor, mask_BO: Tensor, upper_BB: Tensor, pattern: Pattern | None) -> Tensor:
+    """Prune one block in place, first column to last; returns error_BO for the update of the later blocks.
+
+    An N:M pattern is chosen on the way, group by group, from weights that are already updated.
+    """
+    error_BO = torch.empty_like(weight_BO)
+    diagonal_B = upper_BB.diagonal()
+    for column in range(len(weight_BO)):
+        if isinstance(pattern, NofM) and column % pattern.m == 0:
+            group = slice(column, column + pattern.m)
+            score_OM = saliency.sparsegpt(weight_BO[group].T, diagonal_B[group])
+            mask_BO[group] = masks.lowest_of_groups(score_OM, pattern.n, pattern.m).T
+        removed_O = weight_BO[column].masked_fill(~mask_BO[column], 0) / diagonal_B[column]
+        weight_BO[column + 1 :].addr_(upper_BB[column, column + 1 :], removed_O, alpha=-1)
+        error_BO[column] = removed_O
+    weight_BO.masked_fill_(mask_BO, 0)
+    return error_BO

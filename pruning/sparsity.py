@@ -1,0 +1,41 @@
+"""What was asked of a matrix and what it holds: counts, and the check that they agree."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from pruning.config import Group, Method
+from pruning.errors import PruneError, PruneInputError
+from pruning.patterns import NofM, Pattern
+from pruning.sparsegpt import BLOCK
+
+
+def check_divides(matrices: dict[str, tuple[int, int]], pattern: Pattern) -> None:
+    """Raises PruneInputError naming the first matrix whose columns an N:M pattern does not divide."""
+    if not isinstance(pattern, NofM):
+        return
+    for name, (_, columns) in matrices.items():
+        if columns % pattern.m:
+            raise PruneInputError(
+                f"pattern: {pattern.n}:{pattern.m} does not divide the {columns} columns of matrix {name}"
+            )
+
+
+def asked(rows: int, columns: int, pattern: Pattern, method: Method, group: Group) -> int:
+    """How many weights of a matrix the pattern takes, rounded down in every comparison group."""
+    if isinstance(pattern, NofM):
+        return rows * pattern.count(columns)
+    if method == "sparsegpt":
+        widths = [min(BLOCK, columns - start) for start in range(0, columns, BLOCK)]
+        return sum(pattern.count(rows * width) for width in widths)
+    return rows * pattern.count(columns) if group == "row" else pattern.count(rows * columns)
+
+
+def count_zeros(weight_OI: Tensor) -> int:
+    return weight_OI.numel() - int(weight_OI.count_nonzero())
+
+
+def check_counts(name: str, *, wanted: int, pruned: int, zeros: int) -> None:
+    """Raises PruneError if a mask or a written matrix is not as sparse as asked (zeros may be more: dense ones)."""
+    if pruned != wanted or zeros < wanted:
+        raise PruneError(f"matrix {name}: {wanted} weights were to go, its mask took {pruned}, it holds {zeros} zeros")

@@ -1,0 +1,43 @@
+"""Tiny random checkpoints of every architecture, with a tokenizer, made anew for each test session."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.unit.pruning import tiny
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread():
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def checkpoints(tmp_path_factory):
+    """name -> directory, built on first use."""
+    made: dict[str, Path] = {}
+
+    def get(name: str, dtype: torch.dtype = torch.bfloat16, **changes) -> Path:
+        key = json.dumps([name, str(dtype), changes], sort_keys=True)
+        if key not in made:
+            directory = tmp_path_factory.mktemp(name)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                tiny.build(name, directory, dtype, **changes)
+            made[key] = directory
+        return made[key]
+
+    return get
+
+
+@pytest.fixture
+def passages(tmp_path) -> Path:
+    """Forty lines of differing length."""
+    file = tmp_path / "passages.txt"
+    file.write_text("\n".join(tiny.lines(40)) + "\n", encoding="utf-8")
+    return file
