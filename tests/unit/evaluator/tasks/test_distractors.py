@@ -1,0 +1,136 @@
+"""Distractors: what may stand beside a gold answer, and that draws depend on the seed and the item alone."""
+
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evaluator.errors import InputError
+from evaluator.grading import normalise
+from evaluator.tasks.distractors import choose_options, hard_distractors, unrelated_candidates
+from tests.unit.evaluator.tasks.items import make_item
+
+answers = st.lists(st.sampled_from(["Nile", "nile.", "The Nile", "Po", "Ob", "...", "", "1", "1.", "Ob!"]), max_size=2)
+pools = st.lists(answers, min_size=1, max_size=12).map(
+    lambda lists: [make_item(number, answers=texts) for number, texts in enumerate(lists)]
+)
+
+
+@given(pools, st.integers(0, 3))
+def test_options_are_the_gold_and_distinct_wrong_answers(pool, seed):
+    item = make_item(99, answers=["Nile"])
+    pool = [item, *pool]
+    wrong = {normalise(a) for other in pool[1:] for a in other.answers[:]} - {"", "nile"}
+    firsts = {normalise(next(filter(normalise, other.answers), "")) for other in pool[1:]} - {"", "nile"}
+    if not firsts:
+        with pytest.raises(InputError, match="no distractor"):
+            choose_options(item, pool, seed)
+        return
+    options = choose_options(item, pool, seed)
+    texts = [normalise(text) for text in options.texts]
+    assert options.texts[options.gold] == "Nile"
+    assert len(set(texts)) == len(texts) == 1 + min(3, len(firsts))
+    assert set(texts) - {"nile"} <= wrong
+    assert choose_options(item, pool, seed) == options
+
+
+def test_a_draw_depends_on_the_seed_and_the_item():
+    pool = [make_item(number) for number in range(100)]
+    assert len({choose_options(pool[0], pool, seed).texts for seed in range(8)}) == 8
+    drawn = {frozenset(text for text in choose_options(item, pool, 0).texts) for item in pool[:20]}
+    assert len(drawn) == 20
+
+
+def test_draws_and_orders_are_even():
+    """3 of 9 wrong answers, gold at any of 4 places: counts over 4000 seeds stay within 5 standard deviations."""
+    pool = [make_item(number) for number in range(10)]
+    drawn, gold = Counter(), Counter()
+    for seed in range(4000):
+        options = choose_options(pool[0], pool, seed)
+        drawn.update(options.texts)
+        gold[options.gold] += 1
+    assert drawn.pop("answer 0") == 4000
+    assert set(drawn) == {f"answer {number}" for number in range(1, 10)}
+    assert all(abs(count - 4000 / 3) < 5 * (4000 * 2 / 9) ** 0.5 for count in drawn.values())
+    assert all(abs(gold[place] - 1000) < 5 * (4000 * 3 / 16) ** 0.5 for place in range(4))
+
+
+def test_every_reference_of_the_item_is_kept_out_and_only_first_references_of_others_come_in():
+    item = make_item(0, answers=["Nile", "Abay"])
+    pool = [item, make_item(1, answers=["abay!"]), make_item(2, answers=["Po", "Eridanus"]), make_item(3, answers=[])]
+    assert sorted(choose_options(item, pool, 0).texts) == ["Nile", "Po"]
+
+
+def test_brought_options_are_used_as_they_are():
+    item = make_item(0, answers=["5"], options=["-5", "5.", "10", "10", " 5 ", "15", "20"])
+    options = choose_options(item, [item], 0)
+    assert sorted(options.texts) == sorted(["5", "-5", "5.", "10", "15", "20"])
+    assert options.texts[options.gold] == "5"
+
+
+def test_brought_options_that_are_all_gold_are_an_error():
+    item = make_item(0, answers=["5", "five"], options=["5", "five"])
+    with pytest.raises(InputError, match=r"task 't', language 'english', item 'i0': no distractor"):
+        choose_options(item, [item], 0)
+
+
+def test_unrelated_candidates_come_from_other_languages():
+    pools = {
+        language: [make_item(number, language=language, answers=[f"{language} {number}"]) for number in range(30)]
+        for language in ("english", "finnish", "korean")
+    }
+    item = pools["english"][0]
+    drawn = Counter()
+    for seed in range(300):
+        found = unrelated_candidates(item, pools, seed)
+        assert len(set(found)) == 4
+        drawn.update(text.split()[0] for text in found)
+    assert set(drawn) == {"finnish", "korean"}
+    assert min(drawn.values()) > 450  # of 1200, 600 expected, standard deviation 17
+    assert unrelated_candidates(item, pools, 0) == unrelated_candidates(item, dict(pools), 0)
+
+
+def test_unrelated_candidates_are_wrong_and_distinct():
+    item = make_item(0, answers=["1999"])
+    pools = {
+        "english": [item, make_item(1)],
+        "finnish": [make_item(n, language="finnish", answers=[a]) for n, a in enumerate(["1999", "Oulu", "oulu!", ""])],
+    }
+    assert [text.lower().strip("!") for text in unrelated_candidates(item, pools, 0)] == ["oulu"]
+    with pytest.raises(InputError, match=r"'unrelated' lists answers of other languages.*'english'"):
+        unrelated_candidates(item, {"english": pools["english"]}, 0)
+
+
+def test_hard_distractors_by_hand():
+    """Trigrams of 'nile': nil ile. 'nil': nil -> 1/2; 'the nile': 6 of its own, 2 shared -> 2/6; 'miles': 1 of 4."""
+    item = make_item(0, answers=["Nile"])
+    texts = ["Po", "miles", "The Nile", "Nil", "nile!", "nil.", "Ob"]
+    pool = [item, *(make_item(number, answers=[text]) for number, text in enumerate(texts, start=1))]
+    assert hard_distractors(item, pool) == ("Nil", "The Nile", "miles")
+
+
+def test_hard_distractors_break_ties_by_pool_order():
+    item = make_item(0, answers=["7"])  # too short for a trigram: like nothing
+    pool = [make_item(number, answers=[text]) for number, text in enumerate(["", "8", "7", "8.", "789", "9"], start=1)]
+    assert hard_distractors(item, [*pool, item]) == ("8", "789", "9")
+
+
+@given(st.lists(st.text(alphabet="abc ", max_size=6), max_size=12), st.text(alphabet="abc", min_size=1, max_size=6))
+def test_hard_distractors_against_a_plain_computation(texts, gold):
+    item = make_item(0, answers=[gold])
+    pool = [item, *(make_item(number, answers=[text]) for number, text in enumerate(texts, start=1))]
+    random.Random(0).shuffle(pool)
+
+    def likeness(text):
+        one, other = ({t[i : i + 3] for i in range(len(t) - 2)} for t in (normalise(gold), normalise(text)))
+        return len(one & other) / len(one | other) if one | other else 0.0
+
+    ranked = sorted((o for o in pool if o is not item), key=lambda o: -likeness(o.answers[0]))
+    expected = []
+    for other in ranked:
+        key = normalise(other.answers[0])
+        if key and key != normalise(gold) and key not in map(normalise, expected):
+            expected.append(other.answers[0])
+    assert hard_distractors(item, pool) == tuple(expected[:3])

@@ -1,0 +1,343 @@
+"""The registry, and every complaint of the readers."""
+
+import json
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+from evaluator.errors import InputError
+from evaluator.tasks import check_task, load_task
+from evaluator.tasks.jsonl import read_jsonl
+from evaluator.tasks.squad import read_tydiqa, read_xquad
+
+XQUAD = Path(__file__).resolve().parents[5] / "shared" / "data" / "xquad"
+needs_xquad = pytest.mark.skipif(not XQUAD.is_dir(), reason="the shared XQuAD files are not here")
+
+LINE = {"id": "a", "language": "english", "context": "c", "question": "q?", "answers": ["x"]}
+
+
+def squad(*questions, context="c", title="T"):
+    return {"data": [{"title": title, "paragraphs": [{"context": context, "qas": list(questions)}]}]}
+
+
+def question(item_id, *answers):
+    return {"id": item_id, "question": "q?", "answers": [{"text": text, "answer_start": 0} for text in answers]}
+
+
+def write(path, content):
+    path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
+    return path
+
+
+def write_lines(path, *records):
+    return write(path, "\n".join(r if isinstance(r, str) else json.dumps(r) for r in records) + "\n")
+
+
+def only_error(function, *arguments):
+    with pytest.raises(InputError) as caught:
+        function(*arguments)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+# ---- registry ---------------------------------------------------------------------------------------------------
+
+
+def test_gazetteer():
+    data = load_task("gazetteer", ["swahili", "english", "swahili"])
+    assert data.name == "gazetteer"
+    assert list(data.pools) == ["swahili", "english"]
+    assert len(data.every_pool) == 9
+    assert all(len(pool) == 300 for pool in data.every_pool.values())
+    assert data.pools["swahili"] is data.every_pool["swahili"]
+    assert data.digest == load_task("gazetteer", None).digest
+
+
+@pytest.mark.parametrize(
+    ("spec", "parts"),
+    [
+        ("gazeteer", ["unknown task 'gazeteer'", "did you mean 'gazetteer'?"]),
+        ("squad", ["unknown task 'squad'", "'xquad'"]),
+        ("", ["unknown task ''"]),
+        ("gazetteer:here", ["takes no path"]),
+        ("gazetteer:", ["takes no path"]),
+        ("xquad:", ["path after ':' is empty"]),
+        ("jsonl", ["jsonl:FILE"]),
+        ("jsonl:", ["path after ':' is empty"]),
+        ("jsonl:/no/such/file", ["/no/such/file: no such file"]),
+        ("xquad:/no/such/dir", ["/no/such/dir: no such file"]),
+        ("jsonl:/", ["is a directory"]),
+    ],
+)
+def test_bad_specs(spec, parts):
+    for function in (check_task, lambda spec: load_task(spec, None)):
+        message = only_error(function, spec)
+        assert all(part in message for part in parts), message
+
+
+def test_good_specs_are_checked_without_reading(tmp_path):
+    broken = write(tmp_path / "broken.jsonl", "{")
+    for spec in ("gazetteer", "xquad", "tydiqa", f"jsonl:{broken}", f"xquad:{tmp_path}"):
+        assert check_task(spec) is None
+
+
+def test_unknown_languages():
+    assert "did you mean 'swahili'?" in only_error(load_task, "gazetteer", ["swahilli"])
+    assert "no language is asked for" in only_error(load_task, "gazetteer", [])
+
+
+def test_the_digest_identifies_the_data_and_not_the_file(tmp_path):
+    def digest(name, *records):
+        return load_task(f"jsonl:{write_lines(tmp_path / name, *records)}", None).digest
+
+    other = {**LINE, "id": "b"}
+    same = digest("a.jsonl", LINE, other)
+    assert same == digest("renamed.jsonl", LINE, other)
+    changes = [
+        (other, LINE),
+        (LINE,),
+        (LINE, {**other, "answers": ["y"]}),
+        (LINE, {**other, "context": "d"}),
+        (LINE, {**other, "options": ["z"]}),
+        (LINE, {**other, "language": "finnish"}),
+    ]
+    assert len({same, *(digest("b.jsonl", *records) for records in changes)}) == 1 + len(changes)
+
+
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [
+        ("my items (v2).jsonl", "my-items-v2"),
+        ("kysymys_ä.jsonl", "kysymys_ä"),
+        (".hidden", "hidden"),
+        ("...jsonl", "jsonl"),
+        ("-rf;$x.jsonl", "rf-x"),
+    ],
+)
+def test_names_of_files_become_names_of_directories(tmp_path, file, name):
+    data = load_task(f"jsonl:{write_lines(tmp_path / file, LINE)}", None)
+    assert data.name == name
+    assert data.pools["english"][0].task == name
+
+
+# ---- jsonl ------------------------------------------------------------------------------------------------------
+
+
+def test_jsonl_reads_items_in_file_order(tmp_path):
+    lines = [
+        "\ufeff" + json.dumps({**LINE, "id": "b", "answers": ["x", "y", "x"], "extra": 1}),
+        "",
+        json.dumps({**LINE, "language": "thai", "context": "ก\u2028ข", "options": ["o", "p"]}, ensure_ascii=False),
+        json.dumps({**LINE, "answers": []}) + "\r",
+        "   ",
+        json.dumps({**LINE, "id": "d", "context": "", "options": None}),
+        json.dumps({**LINE, "id": "e", "context": ""}),
+    ]
+    items = read_jsonl(write_lines(tmp_path / "items.jsonl", *lines), "items")
+    assert [item.item_id for item in items] == ["b", "a", "a", "d", "e"]
+    assert items[0].answers == ("x", "y")
+    assert (items[1].language, items[1].context, items[1].options) == ("thai", "ก\u2028ข", ("o", "p"))
+    assert items[2].answers == ()
+    # questions on one context share a cluster; no context is no common one
+    assert [item.cluster for item in items] == ["b", "a", "b", "d", "e"]
+
+
+def without(name):
+    return {key: value for key, value in LINE.items() if key != name}
+
+
+@pytest.mark.parametrize(
+    ("line", "parts"),
+    [
+        *((without(name), [f"field {name!r} is missing"]) for name in LINE),
+        ({**LINE, "id": 7}, ["field 'id' must be a string, not 7"]),
+        ({**LINE, "id": " "}, ["field 'id' is empty"]),
+        ({**LINE, "language": ""}, ["field 'language' is empty"]),
+        ({**LINE, "question": ""}, ["field 'question' is empty"]),
+        ({**LINE, "context": None}, ["field 'context' must be a string, not null"]),
+        ({**LINE, "answers": "x"}, ["field 'answers' must be a list, not \"x\""]),
+        ({**LINE, "answers": ["x", 3]}, ["field 'answers'[1] must be a string, not 3"]),
+        ({**LINE, "answers": {"text": ["x"] * 40}}, ["field 'answers' must be a list", "..."]),
+        ({**LINE, "options": "x"}, ["field 'options' must be a list"]),
+        ({**LINE, "options": ["x", " "]}, ["field 'options'[1] is empty"]),
+        ({**LINE, "context": "\ud800"}, ["field 'context' holds a lone surrogate at character 0"]),
+        (LINE, ["field 'id' repeats 'a' of line 1"]),
+        ([LINE], ["must be an object"]),
+        ("{", ["not JSON"]),
+        ('{"id": "b"', ["not JSON"]),
+        ("[" * 100_000, ["not JSON"]),
+        ('{"id": ' + "1" * 5000 + "}", ["not JSON"]),
+    ],
+)
+def test_jsonl_errors_name_file_line_and_field(tmp_path, line, parts):
+    file = write_lines(tmp_path / "items.jsonl", LINE, "", line)
+    message = only_error(read_jsonl, file, "items")
+    assert message.startswith(f"{file}: line 3")
+    assert all(part in message for part in parts), message
+    assert len(message) < 400 + len(str(file))
+
+
+def test_jsonl_that_is_not_text(tmp_path):
+    file = tmp_path / "items.jsonl"
+    file.write_bytes(json.dumps(LINE).encode() + b"\n" + '{"id": "ä'.encode("latin-1"))
+    assert "line 2: not UTF-8" in only_error(read_jsonl, file, "items")
+
+
+@pytest.mark.parametrize("content", ["", "\n \n"])
+def test_jsonl_without_items(tmp_path, content):
+    assert "holds no items" in only_error(read_jsonl, write(tmp_path / "items.jsonl", content), "items")
+
+
+# ---- xquad and tydiqa on disk -----------------------------------------------------------------------------------
+
+
+def test_xquad_languages_come_from_file_names_and_paragraphs_are_clusters(tmp_path):
+    first = {"context": "c1", "qas": [question("1", "x"), question("2", "y")]}
+    second = {"context": "c1", "qas": [question("3", "z")]}
+    for language in ("th", "en"):
+        write(tmp_path / f"xquad.{language}.json", {"data": [{"title": "A", "paragraphs": [first, second]}]})
+    write(tmp_path / "notes.json", "not read")
+    data = load_task(f"xquad:{tmp_path}", None)
+    assert list(data.pools) == ["en", "th"]
+    assert [item.item_id for item in data.pools["th"]] == ["1", "2", "3"]
+    clusters = [item.cluster for item in data.pools["en"]]
+    assert clusters[0] == clusters[1] != clusters[2]
+    assert clusters == [item.cluster for item in data.pools["th"]]
+    assert [item.item_id for item in read_xquad(tmp_path / "xquad.th.json")] == ["1", "2", "3"]
+
+
+@needs_xquad
+def test_all_of_xquad():
+    data = load_task(f"xquad:{XQUAD}", ["en", "zh"])
+    assert sorted(data.every_pool) == ["ar", "de", "el", "en", "es", "hi", "ro", "ru", "th", "tr", "vi", "zh"]
+    assert all(len(pool) == 1190 for pool in data.every_pool.values())
+    assert len({item.cluster for item in data.pools["en"]}) == 240
+    ids = [[item.item_id for item in pool] for pool in data.every_pool.values()]
+    assert all(other == ids[0] for other in ids)
+    assert data.pools["en"][0].answers == ("308",)
+
+
+def test_tydiqa_languages(tmp_path):
+    write(tmp_path / "a-dev.json", squad(question("arabic-1", "x", "x"), question("swahili-2-0", "x", "y")))
+    write(tmp_path / "tydiqa-goldp-dev-finnish.json", squad(question("77", "z"), question("korean-78", "z")))
+    write(tmp_path / "tydiqa.te.json", squad(question("train-1", "z")))
+    data = load_task(f"tydiqa:{tmp_path}", None)
+    assert {language: [i.item_id for i in pool] for language, pool in data.pools.items()} == {
+        "arabic": ["arabic-1"],
+        "finnish": ["77"],
+        "korean": ["korean-78"],
+        "swahili": ["swahili-2-0"],
+        "telugu": ["train-1"],
+    }
+    assert data.pools["arabic"][0].answers == ("x",)
+    assert data.pools["swahili"][0].answers == ("x", "y")
+    assert data.pools["swahili"][0].cluster == "swahili-2-0"
+    assert [i.item_id for i in read_tydiqa(tmp_path / "a-dev.json")] == ["arabic-1", "swahili-2-0"]
+
+
+@pytest.mark.parametrize("name", ["dev.json", "english-to-finnish.json"])
+def test_tydiqa_without_a_language(tmp_path, name):
+    write(tmp_path / name, squad(question("77", "z")))
+    message = only_error(read_tydiqa, tmp_path)
+    assert name in message
+    assert "'77'" in message
+    assert "arabic" in message
+
+
+def test_repeated_ids(tmp_path):
+    write(tmp_path / "xquad.en.json", squad(question("1", "x"), question("1", "y")))
+    assert "language 'en': field 'id' repeats '1'" in only_error(read_xquad, tmp_path)
+    write(tmp_path / "dev.json", squad(question("arabic-1", "x")))
+    (tmp_path / "xquad.en.json").unlink()
+    write(tmp_path / "train.json", squad(question("arabic-1", "x")))
+    assert f"{tmp_path / 'train.json'}: language 'arabic'" in only_error(read_tydiqa, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "parts"),
+    [
+        ("{", ["not JSON"]),
+        ([], ["must be an object, not []"]),
+        ({}, ["field 'data' is missing"]),
+        ({"data": {}}, ["field 'data' must be a list"]),
+        ({"data": []}, ["holds no items"]),
+        ({"data": [7]}, ["data[0] must be an object, not 7"]),
+        ({"data": [{"title": "T"}]}, ["data[0]: field 'paragraphs' is missing"]),
+        ({"data": [{"title": 3, "paragraphs": []}]}, ["data[0]: field 'title' must be a string"]),
+        ({"data": [{"paragraphs": [{"qas": []}]}]}, ["data[0].paragraphs[0]: field 'context' is missing"]),
+        (squad({"question": "q", "answers": []}), ["data[0].paragraphs[0].qas[0]: field 'id' is missing"]),
+        (squad({"id": "1", "answers": []}), ["qas[0]: field 'question' is missing"]),
+        (squad({"id": "1", "question": "q"}), ["qas[0]: field 'answers' is missing"]),
+        (squad({"id": "1", "question": "q", "answers": ["x"]}), ["qas[0].answers[0] must be an object"]),
+        (squad({"id": "1", "question": "q", "answers": [{}]}), ["qas[0].answers[0]: field 'text' is missing"]),
+        (squad(question("1", "\udfff")), ["lone surrogate"]),
+    ],
+)
+def test_squad_errors_name_file_and_place(tmp_path, content, parts):
+    write(tmp_path / "xquad.en.json", content)
+    message = only_error(read_xquad, tmp_path)
+    assert str(tmp_path) in message
+    assert all(part in message for part in parts), message
+
+
+def test_unanswerable_questions_are_kept(tmp_path):
+    write(tmp_path / "xquad.en.json", squad(question("1"), question("2", "...")))
+    assert [item.answers for item in read_xquad(tmp_path)] == [(), ("...",)]
+
+
+def test_a_directory_without_files(tmp_path):
+    assert "holds no file 'xquad.*.json'" in only_error(read_xquad, tmp_path)
+    assert "holds no file '*.json'" in only_error(read_tydiqa, tmp_path)
+    assert "no such file or directory" in only_error(read_xquad, tmp_path / "gone")
+
+
+# ---- the hub ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    """A stand-in for `datasets`, whose `load_dataset` answers from a dictionary and otherwise fails."""
+    rows = {}
+
+    def load_dataset(name, config, *, split):
+        if (name, config, split) not in rows:
+            raise ConnectionError("Couldn't reach the Hub\nmore lines")
+        return rows[name, config, split]
+
+    monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=load_dataset))
+    return rows
+
+
+def row(item_id, context="c", answers=("x", "x")):
+    return {"id": item_id, "context": context, "question": "q?", "answers": {"text": list(answers), "answer_start": []}}
+
+
+@pytest.mark.parametrize(
+    ("task", "dataset"), [("xquad", "google/xquad"), ("tydiqa", "google-research-datasets/tydiqa")]
+)
+def test_offline(hub, task, dataset):
+    message = only_error(load_task, task, None)
+    assert f"cannot load data set '{dataset}'" in message
+    assert "Couldn't reach the Hub" in message
+    assert f"use {task}:DIR" in message
+
+
+def test_tydiqa_of_the_hub(hub):
+    rows = [row("telugu-1"), row("arabic-2-0", answers=["x", "y"])]
+    hub["google-research-datasets/tydiqa", "secondary_task", "validation"] = rows
+    data = load_task("tydiqa", None)
+    assert list(data.pools) == ["arabic", "telugu"]
+    assert data.pools["arabic"][0].answers == ("x", "y")
+    assert data.pools["telugu"][0].answers == ("x",)
+    assert data.pools["telugu"][0].cluster == "telugu-1"
+
+
+def test_xquad_of_the_hub(hub):
+    for language in ["ar", "de", "el", "en", "es", "hi", "ru", "th", "tr", "vi", "zh", "ro"]:
+        hub["google/xquad", f"xquad.{language}", "validation"] = [row("1"), row("2"), row("3", context="d")]
+    data = load_task("xquad", ["ro"])
+    assert len(data.every_pool) == 12
+    clusters = [item.cluster for item in data.pools["ro"]]
+    assert clusters[0] == clusters[1] != clusters[2]
