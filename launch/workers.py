@@ -147,12 +147,12 @@ class EngineWorker(threading.Thread):
         return self._log_dir / f"engine-{self.number}.log"
 
     def _start(self) -> None:
-        actor_class = ray.remote(EngineActor).options(
+        actor_class = ray.remote(
             num_gpus=self._gpus,
             num_cpus=1,
             max_restarts=0,  # the worker replaces its actor itself, with a checkpoint to load
             concurrency_groups={CONTROL: 1},
-        )
+        )(EngineActor)
         self._actor = actor_class.remote(self._config, self._log_path)
 
     def _kill(self) -> None:

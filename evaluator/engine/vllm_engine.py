@@ -15,6 +15,7 @@ from __future__ import annotations
 import gc
 import os
 import time
+import warnings
 from collections import deque
 from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
@@ -28,6 +29,7 @@ from evaluator.engine.checkpoint import Blueprint, read_blueprint, read_eos_ids,
 from evaluator.errors import EngineError, InputError
 
 MAX_TOP_LOGPROBS = 64
+_CPU_STEP_TOKENS = 4096  # computed in one step at most
 _CPU_BLOCK_SIZE = 32  # vLLM's own default there is 128: too coarse to share the prompts of one item
 
 
@@ -128,6 +130,11 @@ class VLLMEngine:
 
     def _build(self, checkpoint: Path, blueprint: Blueprint) -> None:
         _prepare_environment(self._config)
+        with warnings.catch_warnings():  # those of vLLM's own imports are nothing that a user can mend
+            warnings.simplefilter("ignore")
+            self._start(checkpoint, blueprint)
+
+    def _start(self, checkpoint: Path, blueprint: Blueprint) -> None:
         from vllm import EngineArgs
         from vllm.platforms import current_platform
         from vllm.v1.engine.llm_engine import LLMEngine
@@ -152,8 +159,14 @@ class VLLMEngine:
             "logprobs_mode": "raw_logprobs",
             "max_logprobs": MAX_TOP_LOGPROBS,
             "disable_log_stats": True,
+            "use_tqdm_on_load": False,
             "worker_extension_cls": "evaluator.engine.vllm_worker.WorkerExtension",
         }
+        if on_cpu:
+            # A prompt that is computed in pieces makes vLLM rewind the generator of a seeded request, which a CPU
+            # generator cannot do ("CPU Generator does not use offset"): prompts are computed whole.
+            arguments["enable_chunked_prefill"] = False
+            arguments["max_num_batched_tokens"] = max(_CPU_STEP_TOKENS, self._max_model_len)
         try:
             self._forcing = Forcing(trace_replay=not on_cpu)
             try:
