@@ -38,7 +38,9 @@ def save_tiny_model(
     """
     import torch
     from transformers import AutoModelForCausalLM, GenerationConfig
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()
     config = _config(architecture, max_position_embeddings)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     generator = torch.Generator().manual_seed(seed)

@@ -37,7 +37,7 @@ class Forcing:
         return {"logits_processors": [ForcedTokens], "async_scheduling": False}
 
     def parameters(self, token_ids: tuple[int, ...]) -> SamplingParams:
-        """Sampling parameters that generate exactly `token_ids` and report each one's log-probability, rank, and the top one."""
+        """Sampling parameters that generate `token_ids`, each with its log-probability, its rank, and the top token."""
         forced = list(token_ids)
         how: dict[str, Any] = (
             {"trace_decode_token_ids": forced} if self.trace_replay else {"extra_args": {_ARGUMENT: forced}}

@@ -43,7 +43,9 @@ class TorchEngine:
         Raises InputError if the checkpoint is incomplete or transformers cannot read it.
         """
         from transformers import AutoModelForCausalLM
+        from transformers.utils import logging
 
+        logging.disable_progress_bar()
         started = time.monotonic()
         blueprint = read_blueprint(checkpoint)
         self._eos_ids = read_eos_ids(checkpoint)

@@ -1,0 +1,300 @@
+"""VLLMEngine against transformers, in float32: greedy, scores and ranks, beams, samples, swaps.
+
+One engine serves a whole architecture: each takes seconds to start.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evaluator.config import EngineConfig
+from evaluator.engine.base import FixedSource, Generate, Request, Response, Score
+from evaluator.engine.beam import BeamSearch
+from tests.tiny_models import save_tiny_model
+
+pytest.importorskip("vllm", reason="vLLM is not installed")
+
+from evaluator.engine.torch_engine import TorchEngine
+from evaluator.engine.vllm_engine import VLLMEngine
+
+BUNDLED = Path(__file__).resolve().parents[2] / "launch" / "reference_model"
+CONFIG = EngineConfig(max_model_len=400, max_num_seqs=16)
+BLOCK = 32
+EOS_IDS = (0, 7)
+TOLERANCE = 1e-4  # nats
+
+
+@dataclass
+class Served:
+    """A checkpoint, a second one of the same shapes, the engine under test, the oracle, and transformers itself."""
+
+    checkpoint: Path
+    other: Path
+    engine: VLLMEngine
+    oracle: TorchEngine
+    model: Any
+    vocabulary: int
+
+
+@pytest.fixture(scope="module", params=["qwen3", "qwen3_untied", "mistral", "phi3", "bundled"])
+def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    from transformers import AutoModelForCausalLM
+
+    directory = tmp_path_factory.mktemp(request.param)
+    if request.param == "bundled":
+        if not (BUNDLED / "config.json").exists():
+            pytest.skip("the bundled model is not there")
+        checkpoint, other = BUNDLED, half_of(BUNDLED, directory / "other")
+    else:
+        checkpoint = save_tiny_model(directory / "one", request.param, 0, eos_ids=EOS_IDS)
+        other = save_tiny_model(directory / "other", request.param, 1, eos_ids=EOS_IDS)
+    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype="float32").eval()
+    engine, oracle = VLLMEngine(CONFIG), TorchEngine(CONFIG)
+    engine.load(checkpoint)
+    oracle.load(checkpoint)
+    yield Served(checkpoint, other, engine, oracle, model, int(model.config.vocab_size))
+    engine.close()
+
+
+def half_of(checkpoint: Path, directory: Path) -> Path:
+    """The same checkpoint with every second weight of its matrices set to zero."""
+    import shutil
+
+    from safetensors.torch import load_file, save_file
+
+    shutil.copytree(checkpoint, directory)
+    for file in directory.glob("*.safetensors"):
+        tensors = load_file(file)
+        for tensor in tensors.values():
+            if tensor.dim() == 2:
+                tensor[:, ::2] = 0
+        save_file(tensors, file, metadata={"format": "pt"})
+    return directory
+
+
+def ask(engine: VLLMEngine | TorchEngine, requests: Sequence[Request]) -> dict[str, Response]:
+    return {response.request_id: response for response in engine.run(FixedSource(requests))}
+
+
+def prompts(vocabulary: int, lengths: Sequence[int], seed: int = 0) -> list[tuple[int, ...]]:
+    draw = random.Random(seed)
+    return [tuple(draw.randrange(8, vocabulary) for _ in range(length)) for length in lengths]
+
+
+def greedy_tokens(model: Any, prompt: tuple[int, ...], max_tokens: int) -> tuple[int, ...]:
+    import torch
+
+    output = model.generate(torch.tensor([prompt]), max_new_tokens=max_tokens, do_sample=False)
+    return tuple(output[0, len(prompt) :].tolist())
+
+
+def test_greedy_tokens_equal_transformers(served):
+    asked = [
+        Generate(request_id=str(i), prompt_ids=prompt, max_tokens=24)
+        for i, prompt in enumerate(prompts(served.vocabulary, range(1, 200, 13)))
+    ]
+    answers = ask(served.engine, asked)
+    for request in asked:
+        answer = answers[request.request_id]
+        assert answer.token_ids == greedy_tokens(served.model, request.prompt_ids, 24)
+        assert len(answer.logprobs) == len(answer.token_ids)
+
+
+def test_top_logprobs_equal_the_oracle(served):
+    asked = [
+        Generate(request_id=str(i), prompt_ids=prompt, max_tokens=12, top_logprobs=10)
+        for i, prompt in enumerate(prompts(served.vocabulary, range(3, 120, 17), seed=5))
+    ]
+    ours, theirs = ask(served.engine, asked), ask(served.oracle, asked)
+    for request in asked:
+        a, b = ours[request.request_id], theirs[request.request_id]
+        assert (a.token_ids, a.top_ids) == (b.token_ids, b.top_ids)
+        assert a.logprobs == pytest.approx(b.logprobs, abs=TOLERANCE)
+        for row, expected in zip(a.top_logprobs, b.top_logprobs, strict=True):
+            assert row == pytest.approx(expected, abs=TOLERANCE)
+
+
+@pytest.mark.parametrize("length", [1, 15, 16, 17, BLOCK - 1, BLOCK, BLOCK + 1, 127, 128, 129, 256])
+def test_scores_and_ranks_equal_the_oracle_around_block_boundaries(served, length):
+    draw = random.Random(length)
+    (context,) = prompts(served.vocabulary, [length], seed=length)
+    options = [tuple(draw.randrange(8, served.vocabulary) for _ in range(n)) for n in (1, 2, 5, 9, BLOCK)]
+    options += [options[3][:4], options[3], options[0]]  # a beginning of another one, and two that occur twice
+    asked = [Score(request_id=str(i), prompt_ids=context, continuation_ids=option) for i, option in enumerate(options)]
+    cold, warm, theirs = ask(served.engine, asked), ask(served.engine, asked), ask(served.oracle, asked)
+    for request in asked:
+        expected = theirs[request.request_id]
+        for answer in (cold[request.request_id], warm[request.request_id]):
+            assert answer.token_ids == request.continuation_ids
+            assert answer.ranks == expected.ranks
+            assert answer.logprobs == pytest.approx(expected.logprobs, abs=TOLERANCE)
+            assert answer.top_ids == expected.top_ids
+            assert [row[0] for row in answer.top_logprobs] == pytest.approx(
+                [row[0] for row in expected.top_logprobs], abs=TOLERANCE
+            )
+    if length > BLOCK:
+        assert all((warm[r.request_id].cached_tokens or 0) >= BLOCK for r in asked)
+
+
+@pytest.mark.parametrize("max_tokens", [1, 24])
+def test_beams_equal_transformers(served, max_tokens):
+    import torch
+
+    searches = {
+        str(i): BeamSearch(str(i), prompt, width=5, max_tokens=max_tokens, eos_ids=eos_of(served.model))
+        for i, prompt in enumerate(prompts(served.vocabulary, [5, 31, 32, 33, 64, 90, 120, 150], seed=2))
+    }
+    waiting: list[Request] = [request for search in searches.values() for request in search.start()]
+
+    class Source:
+        def take(self, limit: int) -> list[Request]:
+            taken, waiting[:] = waiting[:limit], waiting[limit:]
+            return taken
+
+    for response in served.engine.run(Source()):
+        waiting.extend(searches[response.request_id.split("/")[0]].receive(response))
+    for search in searches.values():
+        output = served.model.generate(
+            torch.tensor([search._prompt_ids]),
+            num_beams=5,
+            num_return_sequences=5,
+            length_penalty=1.0,
+            early_stopping=False,
+            do_sample=False,
+            max_new_tokens=max_tokens,
+            return_dict_in_generate=True,
+            output_scores=True,
+        )
+        beams = [tuple(row[len(search._prompt_ids) :].tolist()) for row in output.sequences]
+        for hypothesis, beam, score in zip(search.hypotheses(), beams, output.sequences_scores, strict=True):
+            length = len(hypothesis.token_ids)
+            assert hypothesis.token_ids == beam[:length]
+            assert all(token == served.model.generation_config.pad_token_id for token in beam[length:])
+            assert hypothesis.score == pytest.approx(float(score), abs=TOLERANCE)
+
+
+def eos_of(model: Any) -> frozenset[int]:
+    ids = model.generation_config.eos_token_id
+    return frozenset(ids if isinstance(ids, list) else [ids])
+
+
+def test_samples_do_not_depend_on_how_the_work_is_cut(served):
+    asked: list[Request] = [
+        Generate(request_id=f"{i}.{n}", prompt_ids=prompt, max_tokens=10, temperature=1.0, top_p=0.9, seed=100 * i + n)
+        for i, prompt in enumerate(prompts(served.vocabulary, [9, 40, 64, 100], seed=3))
+        for n in range(5)
+    ]
+    whole = ask(served.engine, asked)
+    one_by_one = {r.request_id: ask(served.engine, [r])[r.request_id] for r in asked[::3]}
+    noise: list[Request] = [
+        Generate(request_id=f"noise{i}", prompt_ids=prompt, max_tokens=7, top_logprobs=3)
+        for i, prompt in enumerate(prompts(served.vocabulary, [20, 50, 80], seed=4))
+    ]
+    mixed = ask(served.engine, [*noise, *asked[::-1]])
+    assert all(whole[r.request_id].logprobs == () for r in asked)
+    assert {k: v.token_ids for k, v in whole.items()} == {
+        k: v.token_ids for k, v in mixed.items() if not k.startswith("noise")
+    }
+    assert all(whole[k].token_ids == v.token_ids for k, v in one_by_one.items())
+    assert len({v.token_ids for v in whole.values()}) > len(asked) // 2
+
+
+def test_sampling_follows_the_nucleus(served):
+    (prompt,) = prompts(served.vocabulary, [30], seed=8)
+    asked = [
+        Generate(request_id=str(n), prompt_ids=prompt, max_tokens=1, temperature=1.0, top_p=0.5, seed=n)
+        for n in range(200)
+    ]
+    drawn = [r.token_ids[0] for r in ask(served.engine, asked).values()]
+    (answer,) = ask(
+        served.oracle, [Generate(request_id="top", prompt_ids=prompt, max_tokens=1, top_logprobs=served.vocabulary)]
+    ).values()
+    import math
+
+    total, nucleus = 0.0, {}
+    for token, logprob in zip(answer.top_ids[0], answer.top_logprobs[0], strict=True):
+        if total < 0.5:
+            nucleus[token] = math.exp(logprob)
+        total += math.exp(logprob)
+    assert set(drawn) <= set(nucleus)
+    likeliest = answer.top_ids[0][0]
+    expected = nucleus[likeliest] / sum(nucleus.values())
+    assert abs(drawn.count(likeliest) / 200 - expected) < 4 * math.sqrt(expected * (1 - expected) / 200) + 1e-9
+
+
+def test_a_prompt_that_fills_the_context_is_answered_and_a_longer_one_refused(served):
+    full, longer = prompts(served.vocabulary, [396, 397], seed=6)
+    answers = ask(
+        served.engine,
+        [
+            Generate(request_id="full", prompt_ids=full, max_tokens=4),
+            Generate(request_id="longer", prompt_ids=longer, max_tokens=4),
+            Score(request_id="score", prompt_ids=full, continuation_ids=(9, 10, 11, 12)),
+            Score(request_id="empty", prompt_ids=(), continuation_ids=(9,)),
+            Generate(request_id="outside", prompt_ids=(served.vocabulary,), max_tokens=4),
+            Generate(request_id="wide", prompt_ids=(9,), max_tokens=4, top_logprobs=1000),
+        ],
+    )
+    assert {k: v.status for k, v in answers.items()} == {
+        "full": "ok",
+        "longer": "engine_error",
+        "score": "ok",
+        "empty": "engine_error",
+        "outside": "engine_error",
+        "wide": "engine_error",
+    }
+    assert answers["longer"].error == "397 prompt tokens and 4 more do not fit the engine's 400 (max_model_len)"
+    assert answers["full"].token_ids == greedy_tokens(served.model, full, 4)
+
+
+def test_an_abandoned_stream_leaves_nothing_behind(served):
+    asked = [
+        Generate(request_id=str(i), prompt_ids=p, max_tokens=20)
+        for i, p in enumerate(prompts(served.vocabulary, [20] * 9))
+    ]
+    stream = served.engine.run(FixedSource(asked))
+    next(stream)
+    stream.close()
+    assert ask(served.engine, asked[:1])["0"].token_ids == greedy_tokens(served.model, asked[0].prompt_ids, 20)
+
+
+def test_a_swapped_engine_equals_the_oracle_there_and_back(served):
+    contexts = prompts(served.vocabulary, [20, 64, 70], seed=7)
+    asked: list[Request] = [
+        *(Score(request_id=f"s{i}", prompt_ids=p, continuation_ids=(9, 50, 33)) for i, p in enumerate(contexts)),
+        *(Generate(request_id=f"g{i}", prompt_ids=p, max_tokens=16) for i, p in enumerate(contexts)),
+    ]
+    before = ask(served.engine, asked)
+    oracle = TorchEngine(CONFIG)
+    oracle.load(served.other)
+    expected = ask(oracle, asked)
+    report = served.engine.load(served.other)
+    swapped = ask(served.engine, asked)
+    assert report.swapped
+    assert report.parameters > 10
+    for key, answer in expected.items():
+        assert swapped[key].token_ids == answer.token_ids
+        assert swapped[key].ranks == answer.ranks
+        assert swapped[key].logprobs == pytest.approx(answer.logprobs, abs=TOLERANCE)
+    assert any(swapped[key].logprobs != before[key].logprobs for key in before)
+    served.engine.load(served.checkpoint)
+    after = ask(served.engine, asked)
+    for key, answer in before.items():
+        assert (after[key].token_ids, after[key].ranks) == (answer.token_ids, answer.ranks)
+        assert after[key].logprobs == pytest.approx(answer.logprobs, abs=1e-5)
+
+
+def test_counters_count(served):
+    served.engine.load(served.checkpoint)
+    (prompt,) = prompts(served.vocabulary, [70], seed=11)
+    ask(served.engine, [Score(request_id="a", prompt_ids=prompt, continuation_ids=(9, 10))])
+    ask(served.engine, [Score(request_id="a", prompt_ids=prompt, continuation_ids=(9, 10))])
+    stats = served.engine.stats()
+    assert (stats.requests, stats.steps, stats.generated_tokens) == (2, 4, 4)
+    assert (stats.prompt_tokens, stats.cached_tokens) == (70 + 6, 64)

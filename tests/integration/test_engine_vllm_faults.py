@@ -1,0 +1,154 @@
+"""VLLMEngine and checkpoints that it must not serve, ties, and steps that fail."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from evaluator.config import EngineConfig
+from evaluator.engine.base import FixedSource, Generate, Score
+from evaluator.errors import EngineError, InputError
+from tests.tiny_models import VOCABULARY, save_tiny_model
+
+pytest.importorskip("vllm", reason="vLLM is not installed")
+
+from evaluator.engine.torch_engine import TorchEngine
+from evaluator.engine.vllm_engine import VLLMEngine
+
+CONFIG = EngineConfig(max_model_len=128, max_num_seqs=8)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny_model(tmp_path_factory.mktemp("one") / "model", "qwen3_untied")
+
+
+@pytest.fixture(scope="module")
+def running(checkpoint: Path) -> Iterator[VLLMEngine]:
+    engine = VLLMEngine(CONFIG)
+    engine.load(checkpoint)
+    yield engine
+    engine.close()
+
+
+@pytest.fixture
+def engine(running: VLLMEngine, checkpoint: Path) -> VLLMEngine:
+    running.load(checkpoint)
+    return running
+
+
+def test_a_swapped_engine_equals_a_fresh_one(running, checkpoint, tmp_path):
+    one = save_tiny_model(tmp_path / "one", "qwen3", 1)  # tied: the output head is packed apart from the embedding
+    other = save_tiny_model(tmp_path / "other", "qwen3", 2)
+    asked = [
+        *(Score(request_id=f"s{n}", prompt_ids=(20,) * n, continuation_ids=(30, 31)) for n in (1, 33, 64)),
+        *(Generate(request_id=f"g{n}", prompt_ids=(20,) * n, max_tokens=12) for n in (1, 33, 64)),
+    ]
+    running.close()
+    fresh = VLLMEngine(CONFIG)
+    fresh.load(other)
+    expected = {r.request_id: r for r in fresh.run(FixedSource(asked))}
+    fresh.close()
+    swapped = VLLMEngine(CONFIG)
+    swapped.load(one)
+    assert len(list(swapped.run(FixedSource(asked)))) == len(asked)
+    assert swapped.load(other).swapped
+    assert {r.request_id: r for r in swapped.run(FixedSource(asked))} == expected
+    swapped.close()
+
+
+def edit_weights(checkpoint: Path, change) -> None:
+    from safetensors.torch import load_file, save_file
+
+    file = checkpoint / "model.safetensors"
+    tensors = load_file(file)
+    change(tensors)
+    save_file(tensors, file, metadata={"format": "pt"})
+
+
+def test_ranks_of_exact_ties_are_those_of_the_strictly_better(engine, tmp_path):
+    tied = save_tiny_model(tmp_path / "tied", "qwen3_untied", 3)
+
+    def tie(tensors):
+        tensors["lm_head.weight"][100:200] = tensors["lm_head.weight"][50]
+
+    edit_weights(tied, tie)
+    engine.load(tied)
+    oracle = TorchEngine(CONFIG)
+    oracle.load(tied)
+    asked = [
+        Score(request_id=str(token), prompt_ids=(20, 21, 22), continuation_ids=(token,)) for token in range(40, 220, 5)
+    ]
+    ours = {r.request_id: r.ranks for r in engine.run(FixedSource(asked))}
+    theirs = {r.request_id: r.ranks for r in oracle.run(FixedSource(asked))}
+    assert ours == theirs
+    assert len({ours[str(token)] for token in range(100, 200, 5)}) == 1
+    listed = Generate(request_id="g", prompt_ids=(20, 21, 22), max_tokens=1, top_logprobs=60)
+    (answer,) = engine.run(FixedSource([listed]))
+    pairs = list(zip(answer.top_logprobs[0], answer.top_ids[0], strict=True))
+    assert pairs == sorted(pairs, key=lambda pair: (-pair[0], pair[1]))
+
+
+def test_another_architecture_is_refused_and_the_engine_goes_on(engine, tmp_path):
+    other = save_tiny_model(tmp_path / "mistral", "mistral")
+    with pytest.raises(InputError, match=r"cannot be swapped into an engine built for .*: config.json: "):
+        engine.load(other)
+    (answer,) = engine.run(FixedSource([Generate(request_id="g", prompt_ids=(20, 21), max_tokens=3)]))
+    assert answer.status == "ok"
+
+
+def test_other_shapes_and_missing_tensors_are_refused(engine, tmp_path):
+    short = save_tiny_model(tmp_path / "short", "qwen3_untied")
+    edit_weights(short, lambda tensors: tensors.pop("model.layers.1.mlp.up_proj.weight"))
+    with pytest.raises(InputError, match=r"tensor model.layers.1.mlp.up_proj.weight is missing"):
+        engine.load(short)
+
+
+def test_a_checkpoint_with_other_constants_is_refused(engine, tmp_path):
+    other = save_tiny_model(tmp_path / "theta", "qwen3_untied")
+    config = json.loads((other / "config.json").read_text())
+    config["rms_norm_eps"] = 0.1
+    (other / "config.json").write_text(json.dumps(config))
+    with pytest.raises(InputError, match=r"config.json: rms_norm_eps is 0.1"):
+        engine.load(other)
+
+
+def test_weights_that_did_not_arrive_are_noticed(engine, checkpoint, tmp_path, monkeypatch):
+    from evaluator.engine import vllm_worker
+
+    other = save_tiny_model(tmp_path / "other", "qwen3_untied", 5)
+    monkeypatch.setattr(vllm_worker, "_read", lambda files: list(_read_other(checkpoint)))
+    with pytest.raises(EngineError, match=r"after loading, model.* in the engine is not that of the files"):
+        engine.load(other)
+    with pytest.raises(EngineError, match="before a checkpoint was loaded, or after it failed"):
+        list(engine.run(FixedSource([])))
+    monkeypatch.undo()
+    assert not engine.load(checkpoint).swapped
+
+
+def _read_other(checkpoint: Path):
+    from safetensors.torch import load_file
+
+    return load_file(checkpoint / "model.safetensors").items()
+
+
+def test_a_step_that_fails_ends_the_engine_with_one_line(engine, checkpoint, monkeypatch):
+    def broken() -> None:
+        raise RuntimeError("the device is gone\nwith details")
+
+    monkeypatch.setattr(engine._llm, "step", broken)
+    with pytest.raises(EngineError, match=r"vLLM died in a step: RuntimeError: the device is gone$"):
+        list(engine.run(FixedSource([Generate(request_id="g", prompt_ids=(20,), max_tokens=3)])))
+    monkeypatch.undo()
+    assert not engine.load(checkpoint).swapped
+    (answer,) = engine.run(FixedSource([Generate(request_id="g", prompt_ids=(20,), max_tokens=3)]))
+    assert answer.status == "ok"
+
+
+def test_vocabulary_smaller_than_the_top_is_no_error(engine):
+    asked = Score(request_id="s", prompt_ids=(20,), continuation_ids=(VOCABULARY - 1,))
+    (answer,) = engine.run(FixedSource([asked]))
+    assert 1 <= answer.ranks[0] <= VOCABULARY
