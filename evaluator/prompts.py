@@ -259,17 +259,18 @@ def _special_tail(tokenizer: Any) -> int:
 
 
 def _configured_eos(tokenizer: Any) -> frozenset[int]:
-    """`eos_token_id` of generation_config.json, or of config.json where there is no generation configuration."""
+    """`eos_token_id` of generation_config.json, or of config.json where the former names none. Raises InputError."""
     if not tokenizer.name_or_path:
         return frozenset()
     for name in ("generation_config.json", "config.json"):
         file = Path(tokenizer.name_or_path) / name
         if file.is_file():
             configured = of_kind(parse(file.read_bytes(), str(file)), dict, str(file)).get("eos_token_id")
-            ids = configured if isinstance(configured, list) else [] if configured is None else [configured]
-            if not all(isinstance(number, int) for number in ids):
+            ids = configured if isinstance(configured, list) else [configured]
+            if configured is not None and not all(isinstance(number, int) for number in ids):
                 raise InputError(
                     f"{file}: field 'eos_token_id' must be a token id or a list of them, not {configured!r}"
                 )
-            return frozenset(ids)
+            if configured is not None:
+                return frozenset(ids)
     return frozenset()
