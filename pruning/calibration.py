@@ -24,6 +24,7 @@ from pruning.config import CalibrationConfig
 from pruning.errors import PruneInputError
 from pruning.passages import Passage, PassageSource
 
+_VOCABULARIES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 _WINDOW_POOL = 4096  # documents of the shard that windows are drawn from
 _WINDOW_DRAWS = 2000  # draws that may be too short in a row before the source is given up
 
@@ -76,6 +77,9 @@ def load_tokenizer(directory: Path) -> Any:
     """Raises PruneInputError if the checkpoint's tokenizer cannot be loaded."""
     from transformers import AutoTokenizer
 
+    # Without any of them the library answers with an empty tokenizer instead of an error.
+    if not any(file.name in _VOCABULARIES or file.suffix == ".tiktoken" for file in directory.iterdir()):
+        raise PruneInputError(f"{directory}: holds no tokenizer (none of {', '.join(_VOCABULARIES)})")
     try:
         return AutoTokenizer.from_pretrained(directory, trust_remote_code=False)
     except Exception as error:  # every tokenizer backend raises its own

@@ -2,8 +2,9 @@
 
 Shards are copied byte for byte and only the pruned matrices are written over, in place and one at a time: whatever is
 not pruned stays identical, and memory holds one matrix. All of it happens in `OUT.partial-PID` beside OUT, with the
-weights under names that nothing loads; config and manifest come last, everything is synced, and one rename makes the
-checkpoint appear. A killed export leaves such a directory; the next one to the same OUT removes it.
+weights and the config under names that nothing loads; when all is synced they get their own names, the manifest last,
+and one rename of the directory makes the checkpoint appear. A killed export leaves a directory that does not load; the
+next one to the same OUT removes it.
 """
 
 from __future__ import annotations
@@ -132,19 +133,18 @@ class Export:
         for name in copied:
             (self.partial / name).parent.mkdir(exist_ok=True)
             shutil.copyfile(self._checkpoint.directory / name, self.partial / name)
-        files = {file.name: self.partial / (file.name + _SUFFIX) for file in self._checkpoint.files}
+        hidden = [file.name for file in self._checkpoint.files] + ["config.json"]
+        shutil.copyfile(self._checkpoint.directory / "config.json", self.partial / f"config.json{_SUFFIX}")
+        files = {name: self.partial / (name + _SUFFIX) for name in hidden}
         files |= {name: self.partial / name for name in copied}
-        digests = {name: digest_of_file(file) for name, file in files.items()}
-        digests["config.json"] = digest_of_file(self._checkpoint.directory / "config.json")
-        manifest = describe(dict(sorted(digests.items())))
-        for name, file in files.items():
+        manifest = describe({name: digest_of_file(files[name]) for name in sorted(files)})
+        files[MANIFEST_NAME] = self.partial / (MANIFEST_NAME + _SUFFIX)
+        files[MANIFEST_NAME].write_text(to_json(manifest), encoding="utf-8")
+        for file in files.values():
             _sync(file)
-            if file.suffix == _SUFFIX:
-                file.rename(self.partial / name)
-        shutil.copyfile(self._checkpoint.directory / "config.json", self.partial / "config.json")
-        _sync(self.partial / "config.json")
-        (self.partial / MANIFEST_NAME).write_text(to_json(manifest), encoding="utf-8")
-        _sync(self.partial / MANIFEST_NAME)
+        # Everything is on disk; only names are left to give: weights, config, manifest, directory.
+        for name in (*hidden, MANIFEST_NAME):
+            files[name].rename(self.partial / name)
         _sync(self.partial)
         self.partial.rename(self._out)  # onto an empty directory at most: `check_place` made sure
         _sync(self._out.parent)

@@ -28,19 +28,19 @@ ARCHITECTURES = ("qwen3", "mistral", "phi3", "llama", "qwen2", "gemma2", "gemma3
 def config(name: str, **changes: Any) -> Any:
     import transformers as t
 
-    shape = _SHAPE | changes
-    made = {
-        "qwen3": lambda: t.Qwen3Config(**shape, head_dim=24, tie_word_embeddings=True),
-        "mistral": lambda: t.MistralConfig(**shape, head_dim=16, sliding_window=12, tie_word_embeddings=False),
-        "phi3": lambda: t.Phi3Config(**shape, original_max_position_embeddings=256, sliding_window=20),
-        "llama": lambda: t.LlamaConfig(**shape, tie_word_embeddings=False),
-        "qwen2": lambda: t.Qwen2Config(**shape, tie_word_embeddings=True),
-        "gemma2": lambda: t.Gemma2Config(**shape, head_dim=16, sliding_window=12),
-        "gemma3_text": lambda: t.Gemma3TextConfig(
-            **shape, head_dim=16, sliding_window=12, layer_types=["sliding_attention"] * 2 + ["full_attention"]
+    kind, own = {
+        "qwen3": (t.Qwen3Config, {"head_dim": 24, "tie_word_embeddings": True}),
+        "mistral": (t.MistralConfig, {"head_dim": 16, "sliding_window": 12, "tie_word_embeddings": False}),
+        "phi3": (t.Phi3Config, {"original_max_position_embeddings": 256, "sliding_window": 20}),
+        "llama": (t.LlamaConfig, {"tie_word_embeddings": False}),
+        "qwen2": (t.Qwen2Config, {"tie_word_embeddings": True}),
+        "gemma2": (t.Gemma2Config, {"head_dim": 16, "sliding_window": 12}),
+        "gemma3_text": (
+            t.Gemma3TextConfig,
+            {"head_dim": 16, "sliding_window": 12, "layer_types": ["sliding_attention"] * 2 + ["full_attention"]},
         ),
-    }
-    return made[name]()
+    }[name]
+    return kind(**(_SHAPE | own | changes))
 
 
 def build(name: str, directory: Path, dtype: torch.dtype = torch.bfloat16, seed: int = 0, **changes: Any) -> None:

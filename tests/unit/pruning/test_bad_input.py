@@ -1,0 +1,240 @@
+"""What a user can get wrong: one line that names file, field and value, before anything is written."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from pydantic import ValidationError
+from safetensors.torch import load_file, save_file
+
+from pruning.config import CalibrationConfig, PruneConfig
+from pruning.errors import PruneInputError
+from pruning.run import check, prune
+from tests.unit.pruning import tiny
+
+
+def job(source: Path, calibration: str | None, **fields) -> PruneConfig:
+    if "pattern" not in fields:
+        fields.setdefault("sparsity", 0.5)
+    fields.setdefault("method", "wanda")
+    samples = fields.pop("samples", 8)
+    chosen = None if calibration is None else CalibrationConfig(source=calibration, samples=samples)
+    return PruneConfig(source=source, calibration=chosen, device=fields.pop("device", "cpu"), **fields)
+
+
+@pytest.fixture
+def copied(checkpoints, tmp_path) -> Path:
+    """A checkpoint that a test may break."""
+    return Path(shutil.copytree(checkpoints("qwen3"), tmp_path / "model"))
+
+
+def refused(config: PruneConfig, out: Path, message: str, *, by=check) -> None:
+    """`by` raises one line that matches, and nothing is left behind."""
+    with pytest.raises(PruneInputError, match=message) as caught:
+        by(config, out)
+    assert "\n" not in str(caught.value)
+    assert not [file for file in out.parent.iterdir() if file.name.startswith(out.name)]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"sparsity": 1.0}, r"sparsity: 1.0 is outside \[0, 1\)"),
+        ({"sparsity": -0.1}, "sparsity: -0.1"),
+        ({"sparsity": float("nan")}, "finite"),
+        ({}, "sparsity: must be given"),
+        ({"pattern": "2:4", "sparsity": 0.5}, "cannot be combined"),
+        ({"pattern": "5:4"}, "'5:4' must have"),
+        ({"pattern": "2/4"}, "'2/4' is neither"),
+        ({"sparsity": 0.5, "method": "wnada"}, "wnada|magnitude"),
+        ({"sparsity": 0.5, "method": "wanda", "calibration": None}, "calibration: method 'wanda'"),
+        ({"sparsity": 0.5, "device": "gpu"}, "device: 'gpu'"),
+        ({"sparsity": 0.5, "method": "sparsegpt", "group": "row"}, "group: 'row'"),
+        ({"pattern": "2:4", "allocation": "owl"}, "allocation: 'owl'"),
+        ({"sparsity": 0.5, "colour": "red"}, "colour"),
+        ({"sparsity": 0.5, "seed": -1}, "seed"),
+    ],
+)
+def test_a_configuration_that_makes_no_sense_is_refused(fields, message, tmp_path):
+    given = {"source": tmp_path, "method": "wanda", "calibration": {"source": "c4"}} | fields
+    with pytest.raises(ValidationError, match=message):
+        PruneConfig(**given)
+
+
+@pytest.mark.parametrize("fields", [{"source": ""}, {"source": "c4", "samples": 0}, {"source": "c4", "length": 3}])
+def test_a_calibration_that_makes_no_sense_is_refused(fields):
+    with pytest.raises(ValidationError):
+        CalibrationConfig(**fields)
+
+
+def test_a_pattern_that_does_not_divide_names_the_matrix(checkpoints, passages, tmp_path):
+    config = job(checkpoints("qwen3", intermediate_size=90), f"text:{passages}", pattern="2:4")
+    refused(
+        config, tmp_path / "out", r"2:4 does not divide the 90 columns of matrix model.layers.0.mlp.down_proj.weight"
+    )
+
+
+def test_too_few_passages_says_how_many(checkpoints, passages, tmp_path):
+    config = job(checkpoints("qwen3"), f"text:{passages}", samples=41)
+    refused(config, tmp_path / "out", "41 were asked, .* holds 40 passages")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("empty.txt", b"", "is empty"),
+        ("blank.txt", b"\n \n\n", "is empty"),
+        ("latin.txt", "caf\xe9\n".encode("latin-1") * 9, "latin.txt, line 1: .* not UTF-8"),
+        ("a.jsonl", b'{"text": "w1 w2"}\n{"txet": 1}\n', "a.jsonl, line 2: field 'text'"),
+        ("b.jsonl", b'{"text": "w1 w2"}\nhello\n', "b.jsonl, line 2: is not JSON"),
+        ("c.jsonl.gz", b"not gzip", "c.jsonl.gz: calibration file cannot be read"),
+        ("d.jsonl.gz", gzip.compress(b'{"text": "w1"}\n' * 9)[:20], "d.jsonl.gz: calibration file cannot be read"),
+    ],
+)
+def test_a_bad_calibration_file_is_named(name, content, message, checkpoints, tmp_path):
+    (tmp_path / name).write_bytes(content)
+    kind = "jsonl" if "jsonl" in name else "text"
+    refused(job(checkpoints("qwen3"), f"{kind}:{tmp_path / name}"), tmp_path / "out", message)
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("text:/nowhere/a.txt", "/nowhere/a.txt: calibration file cannot be read"),
+        ("c5", "'c5' is unknown"),
+        ("wikipedia:", "'wikipedia:' is unknown"),
+        ("balanced:en,,sw", "must name each language once"),
+        ("balanced:en,sw,te", "8 cannot be the same number of each of 3"),
+    ],
+)
+def test_a_bad_calibration_source_is_named(source, message, checkpoints, tmp_path):
+    refused(job(checkpoints("qwen3"), source), tmp_path / "out", message)
+
+
+def test_a_file_that_would_give_nothing_is_refused(checkpoints, passages, tmp_path):
+    other = tmp_path / "other.txt"
+    other.write_text("w1 w2\n" * 9)
+    refused(job(checkpoints("qwen3"), f"text:{passages},{other}"), tmp_path / "out", "other.txt gives nothing")
+
+
+def test_a_place_inside_the_source_is_refused(copied, passages):
+    config = job(copied, f"text:{passages}")
+    refused(config, copied / "pruned", "is inside the source")
+    with pytest.raises(PruneInputError, match="is inside the source"):
+        check(config, copied)
+
+
+def test_a_place_that_holds_something_is_refused(copied, passages, tmp_path):
+    (tmp_path / "out").mkdir()
+    check(job(copied, f"text:{passages}"), tmp_path / "out")
+    (tmp_path / "out" / "thesis.tex").write_text("precious")
+    with pytest.raises(PruneInputError, match="exists and is not"):
+        prune(job(copied, f"text:{passages}"), tmp_path / "out")
+    assert (tmp_path / "out" / "thesis.tex").read_text() == "precious"
+
+
+def test_a_missing_or_half_written_checkpoint_is_named(copied, tmp_path):
+    def magnitude() -> PruneConfig:
+        return job(copied, None, method="magnitude")
+
+    weights = copied / "model.safetensors"
+    whole = weights.read_bytes()
+    for cut in (len(whole) - 1, 200, 8, 3, 0):
+        weights.write_bytes(whole[:cut])
+        refused(magnitude(), tmp_path / "out", r"model\.safetensors: is truncated")
+    weights.write_bytes(b"\xff" * 64)
+    refused(magnitude(), tmp_path / "out", "not safetensors")
+    weights.unlink()
+    (copied / "pytorch_model.bin").write_bytes(b"pickle")
+    refused(magnitude(), tmp_path / "out", "only safetensors is read")
+    (copied / "config.json").write_text("{")
+    refused(magnitude(), tmp_path / "out", "config.json: is not JSON")
+    (copied / "config.json").unlink()
+    refused(magnitude(), tmp_path / "out", "config.json: no such file")
+    shutil.rmtree(copied)
+    refused(magnitude(), tmp_path / "out", "no such checkpoint directory")
+
+
+def test_a_shard_that_the_index_lists_but_is_gone_is_named(checkpoints, tmp_path):
+    copied = Path(shutil.copytree(checkpoints("qwen3", max_shard_size="100KB"), tmp_path / "model"))
+    gone = sorted(copied.glob("*.safetensors"))[1]
+    gone.unlink()
+    refused(job(copied, None, method="magnitude"), tmp_path / "out", f"{gone.name}: no such file")
+
+
+def rewrite(directory: Path, change) -> None:
+    tensors = load_file(directory / "model.safetensors")
+    change(tensors)
+    save_file(tensors, directory / "model.safetensors", {"format": "pt"})
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("name", ["model.layers.1.mlp.up_proj.weight", "model.norm.weight"])
+def test_nan_weights_are_refused_by_name(name, value, copied, tmp_path):
+    rewrite(copied, lambda tensors: tensors[name].view(-1)[3:4].fill_(value))
+    refused(job(copied, None, method="magnitude"), tmp_path / "out", f"tensor {name} holds NaN", by=prune)
+
+
+def test_missing_misshapen_and_integer_tensors_are_refused_by_name(copied, tmp_path):
+    name = "model.layers.2.self_attn.k_proj.weight"
+    original = tiny.weights(copied)[name]
+    for change, message in (
+        (lambda tensors: tensors.pop(name), f"tensor {name} is missing"),
+        (lambda tensors: tensors.update({name: original[:-1].clone()}), f"tensor {name} has shape"),
+        (lambda tensors: tensors.update({name: original.to(torch.int8)}), f"tensor {name} has type I8"),
+    ):
+        rewrite(copied, change)
+        refused(job(copied, None, method="magnitude"), tmp_path / "out", message)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model_type": "qwen3_moe", "num_experts": 8}, "'qwen3_moe' is a mixture of experts"),
+        ({"model_type": "mixtral", "num_local_experts": 8}, "'mixtral' is a mixture of experts"),
+        ({"quantization_config": {"quant_method": "gptq"}}, "already quantised .*'gptq'"),
+        ({"model_type": "mamba"}, "model_type 'mamba' is not one of gemma2, "),
+        ({"model_type": None}, "model_type None is not one of"),
+    ],
+)
+def test_architectures_that_are_not_pruned_are_refused_by_name(change, message, copied, tmp_path):
+    settings = json.loads((copied / "config.json").read_text()) | change
+    (copied / "config.json").write_text(json.dumps(settings))
+    refused(job(copied, None, method="magnitude"), tmp_path / "out", message)
+
+
+def test_a_checkpoint_without_a_tokenizer_is_refused(copied, passages, tmp_path):
+    for file in copied.glob("tokenizer*"):
+        file.unlink()
+    refused(job(copied, f"text:{passages}"), tmp_path / "out", "holds no tokenizer")
+    (copied / "tokenizer.json").write_text("{}")
+    refused(job(copied, f"text:{passages}"), tmp_path / "out", "its tokenizer cannot be loaded")
+
+
+def test_a_tokenizer_of_another_model_is_refused(checkpoints, passages, tmp_path):
+    config = job(checkpoints("qwen3", vocab_size=300), f"text:{passages}")
+    refused(config, tmp_path / "out", "its embedding has 300 rows", by=prune)
+
+
+def test_a_gpu_that_is_not_there_is_refused(copied, tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    refused(job(copied, None, method="magnitude", device="cuda"), tmp_path / "out", "device: 'cuda' is not on")
+
+
+def test_too_little_space_is_seen_before_and_while_writing(copied, tmp_path, monkeypatch):
+    config = job(copied, None, method="magnitude")
+    usage = type("Usage", (), {"free": 10})
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "disk_usage", lambda path: usage)
+        refused(config, tmp_path / "out", "no space left")
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.pwrite", full)
+    refused(config, tmp_path / "out", "no space left", by=prune)

@@ -1,0 +1,152 @@
+"""A pruned checkpoint is complete or absent."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+from pruning import export
+from pruning.config import PruneConfig
+from pruning.errors import PruneError, PruneInputError
+from pruning.manifest import MANIFEST_NAME, verify
+from pruning.run import prune
+
+_KILLED = textwrap.dedent(
+    """
+    import os, signal, sys
+    from pathlib import Path
+    from pruning import export
+    from pruning.config import PruneConfig
+    from pruning.run import prune
+
+    source, out, step = sys.argv[1:]
+    if step == "copy":
+        export.shutil.copyfile = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+    elif step == "finish":
+        export.companions = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+    elif step == "manifest":
+        export.to_json = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+
+    def progress(done, total):
+        if step == str(done):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    prune(PruneConfig(source=Path(source), method="magnitude", sparsity=0.5), Path(out), progress=progress)
+    """
+)
+
+
+def magnitude(source: Path) -> PruneConfig:
+    return PruneConfig(source=source, method="magnitude", sparsity=0.5, device="cpu")
+
+
+@pytest.mark.parametrize("step", ["copy", "1", "manifest"])
+def test_a_killed_export_leaves_nothing_that_loads(step, checkpoints, tmp_path):
+    source, out = checkpoints("qwen3"), tmp_path / "out"
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[3])}
+    died = subprocess.run([sys.executable, "-c", _KILLED, source, out, step], env=environment, capture_output=True)
+    assert died.returncode == -signal.SIGKILL, died.stderr.decode()
+    assert not out.exists()
+    (partial,) = tmp_path.iterdir()
+    with pytest.raises((OSError, ValueError)):
+        AutoModelForCausalLM.from_pretrained(partial)
+    assert not list(partial.glob("*.safetensors")) + list(partial.glob("config.json"))
+    prune(magnitude(source), out)
+    assert [file.name for file in tmp_path.iterdir()] == ["out"]
+    assert verify(out) == []
+
+
+def test_what_is_written_loads(checkpoints, tmp_path):
+    out = tmp_path / "deep" / "er" / "out"
+    prune(magnitude(checkpoints("mistral")), out)
+    assert AutoConfig.from_pretrained(out).model_type == "mistral"
+    assert AutoModelForCausalLM.from_pretrained(out).num_parameters() > 0
+    assert len(AutoTokenizer.from_pretrained(out)) > 0
+
+
+def test_companions_go_along_and_other_weights_do_not(checkpoints, tmp_path):
+    source = Path(shutil.copytree(checkpoints("qwen3"), tmp_path / "model"))
+    wanted = ["LICENSE.txt", "chat_template.jinja", "generation_config.json", "vocab.json", "tokenizer.model"]
+    refused = ["README.md", "pytorch_model.bin", "model.gguf", "trainer_state.json", "modeling_own.py", "x.safetensors"]
+    for name in [*wanted, *refused]:
+        (source / name).write_text("{}")
+    out = tmp_path / "out"
+    prune(magnitude(source), out)
+    present = {file.name for file in out.iterdir()}
+    assert set(wanted) <= present
+    assert not set(refused) & present
+    assert (out / "LICENSE.txt").read_bytes() == (source / "LICENSE.txt").read_bytes()
+
+
+def test_a_failed_job_leaves_nothing(checkpoints, tmp_path, monkeypatch):
+    def fail(*_):
+        raise PruneError("no")
+
+    monkeypatch.setattr(export.Export, "write", fail)
+    with pytest.raises(PruneError, match="no"):
+        prune(magnitude(checkpoints("qwen3")), tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_live_writer_is_left_alone(checkpoints, tmp_path):
+    import fcntl
+
+    partial = tmp_path / "out.partial-123"
+    partial.mkdir()
+    descriptor = os.open(partial, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    with pytest.raises(PruneInputError, match="being written by another process"):
+        prune(magnitude(checkpoints("qwen3")), tmp_path / "out")
+    os.close(descriptor)
+    prune(magnitude(checkpoints("qwen3")), tmp_path / "out")
+    assert not partial.exists()
+
+
+def test_verify_sees_every_kind_of_damage(checkpoints, tmp_path):
+    out = tmp_path / "out"
+    prune(PruneConfig(source=checkpoints("qwen3"), method="magnitude", pattern="2:4"), out)
+    assert verify(out) == []
+    weights = out / "model.safetensors"
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[:-4000] + b"\x01" * 4000)
+    problems = "\n".join(verify(out))
+    assert "sha256" in problems
+    weights.write_bytes(whole)
+    (out / "extra.bin").write_text("x")
+    assert "extra.bin: not in the manifest" in "\n".join(verify(out))
+    (out / "extra.bin").unlink()
+    (out / "config.json").unlink()
+    assert any("config.json" in problem for problem in verify(out))
+    (out / MANIFEST_NAME).write_text('{"method": 3}')
+    assert MANIFEST_NAME in verify(out)[0]
+    (out / MANIFEST_NAME).unlink()
+    assert verify(out) == [f"{out / MANIFEST_NAME}: no such file"]
+
+
+def test_verify_counts_zeros_and_groups_again(checkpoints, tmp_path):
+    """A file whose digest was forged along is still found out by its zeros."""
+    from safetensors.torch import load_file, save_file
+
+    from pruning.manifest import read_manifest, to_json
+    from pruning.passages import digest_of_file
+
+    out = tmp_path / "out"
+    prune(PruneConfig(source=checkpoints("qwen3"), method="magnitude", pattern="2:4"), out)
+    tensors = load_file(out / "model.safetensors")
+    name = "model.layers.1.mlp.up_proj.weight"
+    row = tensors[name][0]
+    row[:4] = row[:4].flip(0) + 1
+    save_file(tensors, out / "model.safetensors", {"format": "pt"})
+    manifest = read_manifest(out)
+    assert manifest is not None
+    files = manifest.files | {"model.safetensors": digest_of_file(out / "model.safetensors")}
+    (out / MANIFEST_NAME).write_text(to_json(manifest.model_copy(update={"files": files})))
+    assert [name in problem for problem in verify(out)] == [True, True]

@@ -1,0 +1,61 @@
+"""Masks are those of a stable ascending sort, with exact counts."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pruning import masks
+from pruning.patterns import NofM, Unstructured
+from tests.unit.pruning import brute_force
+
+
+def scores(rows: int, columns: int, levels: int, seed: int) -> torch.Tensor:
+    """Few distinct levels make many ties."""
+    return torch.randint(0, levels, (rows, columns), generator=torch.Generator().manual_seed(seed)).float()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 6), st.integers(1, 40), st.integers(1, 9), st.floats(0, 0.999), st.integers(0, 99))
+def test_rows_equal_a_stable_sort(rows, columns, levels, ratio, seed):
+    score = scores(rows, columns, levels, seed)
+    mask = masks.select(score, Unstructured(ratio), "row")
+    assert torch.equal(mask, brute_force.sorted_mask(score, ratio, None))
+    assert (mask.sum(dim=1) == int(columns * ratio)).all()
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 6), st.integers(1, 40), st.integers(1, 9), st.floats(0, 0.999), st.integers(0, 99))
+def test_a_matrix_equals_a_stable_sort_of_all_its_weights(rows, columns, levels, ratio, seed):
+    score = scores(rows, columns, levels, seed)
+    mask = masks.select(score, Unstructured(ratio), "matrix")
+    assert torch.equal(mask.view(1, -1), brute_force.sorted_mask(score.view(1, -1), ratio, None))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 12), st.data(), st.integers(1, 5), st.integers(1, 9), st.integers(0, 99))
+def test_groups_equal_a_stable_sort(m, data, groups, levels, seed):
+    n = data.draw(st.integers(0, m))
+    score = scores(4, groups * m, levels, seed)
+    mask = masks.select(score, NofM(n, m), "row")
+    assert torch.equal(mask, brute_force.sorted_mask(score, 0.0, (n, m)))
+    assert masks.groups_hold(mask, n, m)
+
+
+def test_ties_go_to_the_lowest_column():
+    score = torch.ones(2, 8)
+    assert masks.lowest_of_rows(score, 3)[0].tolist() == [True] * 3 + [False] * 5
+    assert masks.lowest_of_groups(score, 2, 4)[1].tolist() == [True, True, False, False] * 2
+    assert masks.lowest_of_matrix(score, 9).int().tolist() == [[1] * 8, [1] + [0] * 7]
+
+
+def test_groups_that_lack_zeros_are_seen():
+    assert not masks.groups_hold(torch.tensor([[True, False, False, False]]), 2, 4)
+    assert not masks.groups_hold(torch.ones(1, 6, dtype=torch.bool), 2, 4)
+
+
+@pytest.mark.parametrize(("columns", "ratio", "count"), [(1024, 0.7, 716), (10, 0.7, 7), (100, 0.29, 28)])
+def test_counts_are_rounded_down_as_published(columns, ratio, count):
+    assert Unstructured(ratio).count(columns) == count
