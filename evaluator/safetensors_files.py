@@ -139,6 +139,8 @@ def _read_header(file: Path) -> list[Tensor]:
         raise InputError(f"{file}: truncated, or not a safetensors file: {size} bytes hold no whole header")
     header = of_kind(parse(text, f"{file}: header"), dict, f"{file}: header")
     entries = [(name, value) for name, value in header.items() if name != "__metadata__"]
+    if not entries:
+        raise InputError(f"{file}: holds no tensor")
     tensors = [_tensor(file, name, entry, 8 + length) for name, entry in entries]
     expected = 8 + length
     for tensor in sorted(tensors, key=lambda tensor: (tensor.start, tensor.size)):
@@ -149,8 +151,6 @@ def _read_header(file: Path) -> list[Tensor]:
         raise InputError(f"{file}: truncated: {size} bytes of the {expected} that its header describes")
     if size > expected:
         raise InputError(f"{file}: {size} bytes, but its header describes {expected}")
-    if not tensors:
-        raise InputError(f"{file}: holds no tensor")
     return tensors
 
 
