@@ -13,10 +13,10 @@ from evaluator.errors import InputError
 _KINDS: dict[type, str] = {str: "a string", list: "a list", dict: "an object"}
 
 
-def parse(text: str | bytes, place: str) -> Any:
+def parse(text: bytes, place: str) -> Any:
     """The JSON value in UTF-8 text; `place` is where it stands, for the message. Raises InputError."""
     try:
-        return json.loads(text if isinstance(text, str) else text.decode("utf-8-sig"))
+        return json.loads(text.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         raise InputError(f"{place}: not UTF-8 text (byte {error.start}: {error.reason})") from error
     except json.JSONDecodeError as error:
