@@ -128,9 +128,9 @@ def _common(parts: Mapping[str, pd.DataFrame]) -> list[str]:
     return sorted(set.intersection(*sets))
 
 
-def _pick(part: pd.DataFrame, item_ids: list[str]) -> pd.DataFrame:
+def _pick(part: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
     """The rows of these items, in this order."""
-    return part.set_index("item_id", drop=False).rename_axis(None).loc[item_ids]
+    return part.set_axis(ids(part), axis=0).loc[keys]
 
 
 def _answered(part: pd.DataFrame, language: str, n: int, probes: tuple[str, ...] = ("greedy",)) -> Row:

@@ -161,7 +161,7 @@ def ladder(inputs: Inputs) -> pd.DataFrame:
             continue
         common = set.intersection(*(set(ids(items)) for items in measured.values()))
         for rung, items in measured.items():
-            shared = items[items["item_id"].isin(common)]
+            shared = items[[key in common for key in ids(items)]]
             asked, probe = rungs[rung], RUNGS[rung][1]
             counts = asked.counts(asked.items, probe)
             rows += [row | counts for row in _rung_rows(inputs, asked, shared, rung, probe)]

@@ -76,7 +76,7 @@ _ACCURACIES = ("open_accuracy", "choice_accuracy")
 
 
 def _percent(value: float) -> str:
-    return f"{100 * value:.0f} %"
+    return f"{100 * value:.0f}\N{NO-BREAK SPACE}%"
 
 
 def _only(table: pd.DataFrame, **equal: object) -> pd.DataFrame:

@@ -22,7 +22,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, eq=False)
 class Inputs:
-    """Outcomes of any number of checkpoints and tasks, and optionally the items (columns task, item_id, cluster)."""
+    """Outcomes of any number of checkpoints and tasks; optionally the items (task, language, item_id, cluster)."""
 
     outcomes: pd.DataFrame
     items: pd.DataFrame | None = None
@@ -63,21 +63,19 @@ class Inputs:
     def _resamplers(self) -> dict[str, Resampler]:
         made = {}
         for task in self.tasks:
-            ids = self.outcomes[self.outcomes["task"] == task][["language", "item_id"]].drop_duplicates("item_id")
-            ids = ids.sort_values(["language", "item_id"])
-            names = ids["item_id"].tolist()
-            made[task] = Resampler(task, names, ids["language"].tolist(), self._clusters_of(task, names))
+            asked = self.outcomes[self.outcomes["task"] == task][["language", "item_id"]].drop_duplicates()
+            asked = asked.sort_values(["language", "item_id"])
+            keys = ids(asked)
+            made[task] = Resampler(task, keys, asked["language"].tolist(), self._clusters_of(task, keys))
         return made
 
-    def _clusters_of(self, task: str, item_ids: Sequence[str]) -> list[str]:
+    def _clusters_of(self, task: str, keys: Sequence[str]) -> list[str]:
         """Each item's cluster; an item that `items` does not know is its own."""
         if self.items is None or self.items.empty:
-            return list(item_ids)
-        known = self.items
-        if "task" in known.columns:
-            known = known[known["task"] == task]
-        cluster = dict(zip(known["item_id"].astype(str), known["cluster"].astype(str), strict=True))
-        return [cluster.get(item_id, f"item {item_id}") for item_id in item_ids]
+            return list(keys)
+        known = self.items[self.items["task"] == task]
+        cluster = dict(zip(ids(known), known["cluster"].astype(str), strict=True))
+        return [cluster.get(key, f"item {key}") for key in keys]
 
     def resampler(self, task: str) -> Resampler:
         return self._resamplers[task]
@@ -171,7 +169,8 @@ def truth(column: pd.Series) -> Floats:
 
 
 def ids(frame: pd.DataFrame) -> list[str]:
-    return [str(item_id) for item_id in frame["item_id"]]
+    """What identifies each row's item within its task: translations of one item share their id across languages."""
+    return [f"{language}\x1f{item}" for language, item in zip(frame["language"], frame["item_id"], strict=True)]
 
 
 def table_frame(rows: Sequence[Row], columns: Sequence[str], counts: Sequence[str]) -> pd.DataFrame:

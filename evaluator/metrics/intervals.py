@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 from scipy.stats import binomtest
-from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.proportion import proportion_confint
 
 Floats = npt.NDArray[np.float64]
@@ -40,12 +39,12 @@ def mcnemar_exact(only_first: int, only_second: int) -> float:
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
     """Holm-adjusted p values, in the order given; a missing p stays missing and is not counted as a test."""
-    present = [(i, p) for i, p in enumerate(p_values) if p is not None]
+    present = sorted((p, i) for i, p in enumerate(p_values) if p is not None)
     adjusted: list[float | None] = [None] * len(p_values)
-    if present:
-        corrected = multipletests([p for _, p in present], method="holm")[1]
-        for (i, _), p in zip(present, corrected, strict=True):
-            adjusted[i] = float(p)
+    largest = 0.0
+    for place, (p, i) in enumerate(present):
+        largest = max(largest, min(1.0, (len(present) - place) * p))
+        adjusted[i] = largest
     return adjusted
 
 

@@ -61,8 +61,8 @@ def recovery_seeds(inputs: Inputs) -> pd.DataFrame:
         if ours["seed"].nunique() < 2:
             continue
         greedy = inputs.part(setting["checkpoint"], setting["task"], "open")
-        failed = greedy.loc[(~greedy["produced"]).fillna(False), "item_id"]
-        failures = ours[ours["item_id"].isin(failed)]
+        failed = set(ids(greedy[(~greedy["produced"]).fillna(False)]))
+        failures = ours[[key in failed for key in ids(ours)]]
         for language, part in slices(failures, inputs.languages(setting["task"])):
             by_seed = part.groupby("seed")["sample_hit"]
             rates, sizes = by_seed.mean().astype("float64"), by_seed.size()

@@ -1,0 +1,66 @@
+"""The report of a run directory: every table as CSV, and one self-contained page.
+
+    paths = write_report(Path("runs/demo"))
+    paths.page        # RUN/report/index.html
+
+Everything is rebuilt from RUN/records alone; RUN/items adds questions, passages and clusters, RUN/run.json provenance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from evaluator.metrics import Inputs, compute_tables, headline_of, reduce_records
+from evaluator.report.embed import ItemView
+from evaluator.report.page import render_page
+from evaluator.report.reading import frames, read_items, read_run, record_parts
+from evaluator.store import write_atomically
+
+Progress = Callable[[str, int, int], None]  # what, done, of how many
+
+
+@dataclass(frozen=True, eq=False)
+class ReportPaths:
+    """What was written, and the headline that the command line prints."""
+
+    page: Path
+    tables: Mapping[str, Path]
+    headline: pd.DataFrame
+
+
+def write_report(run_dir: Path, *, progress: Progress | None = None) -> ReportPaths:
+    """Rebuild RUN/tables and RUN/report from RUN/records. Raises InputError when there are no readable records.
+
+    Records are read one checkpoint and task at a time; only item-level outcomes and packed outputs stay in memory.
+    """
+    tell = progress or (lambda what, done, total: None)
+    parts = record_parts(run_dir)
+    view, outcomes = ItemView(), []
+    for done, frame in enumerate(frames(parts), start=1):
+        outcomes.append(reduce_records(frame))
+        view.add(frame)
+        tell("reading records", done, len(parts))
+    inputs = Inputs(pd.concat(outcomes, ignore_index=True), read_items(run_dir))
+    tables = compute_tables(inputs.outcomes, inputs.items)
+    headline = headline_of({name: table.frame for name, table in tables.items()})
+    written = {}
+    for done, (name, frame) in enumerate([("headline", headline), *((t.name, t.frame) for t in tables.values())], 1):
+        written[name] = run_dir / "tables" / f"{name}.csv"
+        write_atomically(written[name], frame.to_csv(index=False).encode())
+        tell("writing tables", done, len(tables) + 1)
+    page = run_dir / "report" / "index.html"
+    html = render_page(
+        name=run_dir.resolve().name,
+        run=read_run(run_dir),
+        tables=tables,
+        headline=headline,
+        index=view.index(inputs, inputs.items),
+        chunks=view.chunks,
+    )
+    write_atomically(page, html.encode())
+    tell("writing the page", 1, 1)
+    return ReportPaths(page, written, headline)

@@ -1,0 +1,93 @@
+"""A table's frame as the strings that the page shows: a value and its interval share a cell, empty columns go."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+_COUNTS = {
+    *("n", "items", "excluded", "engine_error", "truncated", "n_paired", "hits", "languages", "tries", "seeds"),
+    *("kept", "mc_only", "produced_only", "lost", "n_min", "n_max", "known", "recovery_n", "failures"),
+}
+_TEXT = {"task", "checkpoint", "base", "method", "pattern", "calibration", "language", "format", "probe", "reason"}
+_TEXT |= {"group", "side", "population", "rung"}
+_PLAIN = {"rank_median": 1, "rank_q1": 1, "rank_q3": 1, "margin_median": 2, "token_f1": 3, "mc_only_median_rank": 1}
+_RATIOS = {"d_open", "d_choice", "delta_pr", "normalised_drop", "sparsity", "floor", "choice_floor"}
+_MINUS = "\N{MINUS SIGN}"
+MISSING = "\N{EN DASH}"
+
+
+@dataclass(frozen=True)
+class Cell:
+    text: str
+    interval: str = ""
+    number: bool = True
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Column names and rows of cells; `pooled` rows first, the rows of single languages apart."""
+
+    columns: tuple[str, ...]
+    pooled: tuple[tuple[Cell, ...], ...]
+    by_language: tuple[tuple[Cell, ...], ...]
+
+
+def grid(frame: pd.DataFrame, *, counts_as_rates: bool = False) -> Grid:
+    """The whole table. `counts_as_rates`: the fate columns hold shares (the headline), not counts."""
+    names = [str(name) for name in frame]
+    intervals = [name[:-4] for name in names if name.endswith("_low") and f"{name[:-4]}_high" in names]
+    hidden = {f"{name}{end}" for name in intervals for end in ("_low", "_high")}
+    columns = [name for name in names if name not in hidden and frame[name].notna().any()]
+    columns += [name for name in intervals if name not in names and frame[f"{name}_low"].notna().any()]
+    if frame["task"].nunique() == 1 and len(columns) > 1:
+        columns.remove("task")
+    records = ({str(name): value for name, value in row.items()} for row in frame.to_dict(orient="records"))
+    rows = [tuple(_cell(name, row, name in intervals, counts_as_rates) for name in columns) for row in records]
+    if "language" not in frame:
+        return Grid(tuple(columns), tuple(rows), ())
+    pooled = frame["language"].isin(["all", "mean"]).tolist()
+    return Grid(
+        tuple(columns),
+        tuple(row for row, keep in zip(rows, pooled, strict=True) if keep),
+        tuple(row for row, keep in zip(rows, pooled, strict=True) if not keep),
+    )
+
+
+def shown(name: str, value: object, *, counts_as_rates: bool = False) -> str:
+    """One value of column `name` for people; a dash where it is null."""
+    if value is None or pd.isna(value):  # type: ignore[call-overload]
+        return MISSING
+    if name in _TEXT:
+        return str(value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    number = float(str(value))
+    if name in _COUNTS and not (counts_as_rates and name in ("kept", "mc_only", "produced_only", "lost")):
+        return f"{int(number):,}"
+    if name.endswith("_p"):
+        return f"{number:.3f}" if number >= 0.001 else f"{number:.0e}"
+    if name in _PLAIN:
+        return f"{number:.{_PLAIN[name]}f}".replace("-", _MINUS)
+    if name in _RATIOS:
+        return f"{number:.3g}".replace("-", _MINUS) if name in ("sparsity", "floor") else _signed(number)
+    return f"{100 * number:.1f} %".replace("-", _MINUS)
+
+
+def titles(columns: Sequence[str]) -> list[str]:
+    return [name.replace("_", " ") for name in columns]
+
+
+def _cell(name: str, row: dict[str, object], has_interval: bool, counts_as_rates: bool) -> Cell:
+    text = shown(name, row.get(name), counts_as_rates=counts_as_rates)
+    interval = ""
+    if has_interval and not pd.isna(row[f"{name}_low"]):  # type: ignore[call-overload]
+        low, high = (shown(name, row[f"{name}{end}"]).removesuffix(" %") for end in ("_low", "_high"))
+        interval = f"{low} to {high}"
+    return Cell(text, interval, name not in _TEXT)
+
+
+def _signed(number: float) -> str:
+    return f"{number:+.3f}".replace("-", _MINUS)

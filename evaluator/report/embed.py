@@ -1,0 +1,198 @@
+"""The item view's data, small enough to ship inside the page.
+
+An index (plain JSON: items, questions, gold answers, fates) is read when the page opens. What a checkpoint answered is
+packed per checkpoint, task and language - strings interned, arrays instead of objects, gzip, base64 - and unpacked by
+the browser when an item of it is looked at. Model output is untrusted: in the JSON every character that HTML could
+read is escaped, base64 has none, and the page only ever shows it as text.
+
+    chunk = {"s": [string...], "n": [item number...], "r": [row...]}
+    row   = [[[format, string, hit]...], [[string, hit, logprob]...], [[string, hit]...],
+             [[string, gold, logprob, tokens]...], [rank, margin] | null, flag]
+             greedy per format, beams, samples, options, rank, whether the prompt was cut
+    hit   = 1 contains a gold answer, 0 does not, -1 excluded, -2 engine error (its string says why)
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pandas as pd
+
+from evaluator.metrics.fates import item_fates
+from evaluator.metrics.inputs import Inputs, pairs
+from evaluator.records import FORMATS
+
+FATE_CODES = {
+    "kept": "k",
+    "mc_only": "m",
+    "produced_only": "p",
+    "lost": "l",
+    "not_known": "n",
+    "unmeasured": "u",
+}
+_ESCAPES = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
+_COLUMNS = ["item_id", "format", "probe", "index", "status", "text", "token_ids", "logprob", "rank", "margin"]
+_COLUMNS += ["is_gold", "option_text", "contains", "truncated"]
+
+ItemKey = tuple[str, str, str]  # task, language, item id
+
+
+def safe_json(value: object) -> str:
+    """JSON that may stand inside a <script> element whatever strings it holds."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).translate(_ESCAPES)
+
+
+def packed(value: object) -> str:
+    """JSON, gzip, base64; the same bytes for the same value."""
+    data = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+    return base64.b64encode(gzip.compress(data, compresslevel=9, mtime=0)).decode("ascii")
+
+
+@dataclass(eq=False)
+class ItemView:
+    """Collects the view's data, one checkpoint and task at a time; only packed chunks are held."""
+
+    numbers: dict[ItemKey, int] = field(default_factory=dict)
+    gold: dict[int, list[str]] = field(default_factory=dict)
+    chunks: dict[str, str] = field(default_factory=dict)  # element id -> base64
+    where: dict[str, dict[str, dict[str, str]]] = field(default_factory=dict)  # checkpoint -> task -> language -> id
+
+    def add(self, records: pd.DataFrame) -> None:
+        """Pack the records of one checkpoint and one task (those of its lowest seed)."""
+        records = records[records["seed"] == records.groupby("format")["seed"].transform("min")]
+        checkpoint, task = str(records["checkpoint"].iloc[0]), str(records["task"].iloc[0])
+        for language, part in records.groupby("language", sort=True):
+            name = f"chunk-{len(self.chunks)}"
+            self.chunks[name] = packed(self._chunk(task, str(language), part))
+            self.where.setdefault(checkpoint, {}).setdefault(task, {})[str(language)] = name
+
+    def _chunk(self, task: str, language: str, records: pd.DataFrame) -> dict[str, Any]:
+        strings: dict[str, int] = {}
+        numbers, rows = [], []
+        ordered = records[_COLUMNS].sort_values(["item_id", "index"], kind="stable")
+        for item_id, part in ordered.groupby("item_id", sort=True):
+            number = self.numbers.setdefault((task, language, str(item_id)), len(self.numbers))
+            row = _Row(strings)
+            for record in part.itertuples(index=False):
+                row.add(record)
+            if row.gold and number not in self.gold:
+                self.gold[number] = [row.gold]
+            numbers.append(number)
+            rows.append(row.packed())
+        return {"s": list(strings), "n": numbers, "r": rows}
+
+    def add_items(self, items: pd.DataFrame) -> dict[int, str]:
+        """Take gold answers from the items and pack their contexts; returns the question of each item number."""
+        questions: dict[int, str] = {}
+        contexts: dict[tuple[str, str], tuple[list[int], list[str]]] = {}
+        columns = ["task", "language", "item_id", "question", "context", "answers"]
+        for task, language, item_id, question, context, answers in items[columns].itertuples(index=False, name=None):
+            number = self.numbers.get((task, language, item_id))
+            if number is None:
+                continue
+            questions[number] = question
+            self.gold[number] = [str(answer) for answer in answers]
+            numbers, texts = contexts.setdefault((task, language), ([], []))
+            numbers.append(number)
+            texts.append(context)
+        for (task, language), (numbers, texts) in sorted(contexts.items()):
+            name = f"chunk-{len(self.chunks)}"
+            self.chunks[name] = packed({"n": numbers, "s": texts})
+            self.where.setdefault("", {}).setdefault(task, {})[language] = name
+        return questions
+
+    def index(self, inputs: Inputs, items: pd.DataFrame | None) -> str:
+        """The index as JSON that is safe inside a <script> element. To be called last."""
+        questions = self.add_items(items) if items is not None else {}
+        keys = list(self.numbers)
+        tasks, languages = (sorted({key[part] for key in keys}) for part in (0, 1))
+        order = sorted(range(len(keys)), key=lambda number: keys[number])
+        checkpoints: dict[str, dict[str, Any]] = {}
+        for setting in inputs.checkpoints:
+            entry = checkpoints.setdefault(setting["checkpoint"], {"name": setting["checkpoint"], "chunks": {}})
+            entry["base"] = setting["base"]
+            entry["chunks"] = self.where.get(setting["checkpoint"], {})
+        for name, codes in self._fates(inputs).items():
+            checkpoints[name]["fates"] = codes
+        return safe_json(
+            {
+                "formats": FORMATS,
+                "tasks": tasks,
+                "languages": languages,
+                "checkpoints": list(checkpoints.values()),
+                "contexts": self.where.get("", {}),
+                "order": order,
+                "task": [tasks.index(key[0]) for key in keys],
+                "language": [languages.index(key[1]) for key in keys],
+                "id": [key[2] for key in keys],
+                "question": [questions.get(number, "") for number in range(len(keys))],
+                "gold": [self.gold.get(number, []) for number in range(len(keys))],
+            }
+        )
+
+    def _fates(self, inputs: Inputs) -> Mapping[str, str]:
+        """One letter per item and pruned checkpoint; '.' where it was not asked."""
+        letters: dict[str, list[str]] = {}
+        for pair in pairs(inputs):
+            line = letters.setdefault(pair.checkpoint, ["."] * len(self.numbers))
+            keys = zip(pair.items["language"], pair.items["item_id"], item_fates(pair.items), strict=True)
+            for language, item_id, fate in keys:
+                line[self.numbers[pair.task, str(language), str(item_id)]] = FATE_CODES[fate]
+        return {name: "".join(line) for name, line in letters.items()}
+
+
+class _Row:
+    """One item's records on one checkpoint, as the arrays that the module's docstring lists."""
+
+    def __init__(self, strings: dict[str, int]) -> None:
+        self._strings = strings
+        self.gold: str | None = None
+        self._greedy: list[list[Any]] = []
+        self._beams: list[list[Any]] = []
+        self._samples: list[list[Any]] = []
+        self._options: list[list[Any]] = []
+        self._rank: list[Any] | None = None
+        self._cut = 0
+
+    def add(self, record: Any) -> None:
+        if _is(record.truncated) or record.status == "truncated":
+            self._cut = 1
+        if record.probe == "greedy":
+            self._greedy.append([FORMATS.index(record.format), self._text(record.text), _hit(record)])
+        elif record.probe == "beam":
+            self._beams.append([self._text(record.text), _hit(record), _number(record.logprob, 2)])
+        elif record.probe == "sample":
+            self._samples.append([self._text(record.text), _hit(record)])
+        elif record.probe == "choice" and record.option_text is not None and not pd.isna(record.option_text):
+            gold = _is(record.is_gold)
+            tokens = None if record.token_ids is None else len(record.token_ids)
+            option = [self._text(record.option_text), int(gold), _number(record.logprob, 3), tokens]
+            self._options.append(option)
+            self.gold = str(record.option_text) if gold else self.gold
+        elif record.probe == "rank" and not pd.isna(record.rank):
+            self._rank = [int(record.rank), _number(record.margin, 2)]
+
+    def packed(self) -> list[Any]:
+        return [self._greedy, self._beams, self._samples, self._options, self._rank, self._cut]
+
+    def _text(self, text: object) -> int:
+        return self._strings.setdefault(text if isinstance(text, str) else "", len(self._strings))
+
+
+def _hit(record: Any) -> int:
+    failed = {"excluded": -1, "engine_error": -2}
+    return failed[record.status] if record.status in failed else int(_is(record.contains))
+
+
+def _is(value: object) -> bool:
+    """True only for a true boolean: null is not true."""
+    return bool(value) if value is not None and not pd.isna(value) else False  # type: ignore[call-overload]
+
+
+def _number(value: float | None, digits: int) -> float | None:
+    return None if value is None or pd.isna(value) else round(float(value), digits)

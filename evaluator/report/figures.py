@@ -1,0 +1,254 @@
+"""One figure per table: a row per checkpoint, pooled over languages at the left, by language at the right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from evaluator.metrics.fates import FATES
+from evaluator.report import theme
+
+Numbers = list[float | None]
+ALL, MEAN = "all", "mean"
+
+
+def draw(name: str, frame: pd.DataFrame) -> str | None:
+    """The figure of table `name` as inline SVG; None when the table has nothing to show or no figure."""
+    if name not in _FIGURES or frame.empty:
+        return None
+    with theme.styled():
+        made = _FIGURES[name](frame)
+        if made is None:
+            return None
+        return theme.to_svg(made, f"figure-{name.replace('_', '-')}", f"Figure of table {name}")
+
+
+class Rows:
+    """The checkpoints of a table in display order, and lookups that give one value per checkpoint."""
+
+    def __init__(self, frame: pd.DataFrame) -> None:
+        self.frame = frame
+        self.keys = list(frame[["task", "checkpoint"]].drop_duplicates().itertuples(index=False, name=None))
+        tasks = frame["task"].nunique()
+        self.labels = [checkpoint if tasks == 1 else f"{checkpoint} · {task}" for task, checkpoint in self.keys]
+        self.languages = sorted(set(frame["language"]) - {ALL, MEAN})
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def values(self, column: str, language: str = ALL, **equal: str) -> Numbers:
+        rows = self.frame[self.frame["language"] == language]
+        for name, value in equal.items():
+            rows = rows[rows[name] == value]
+        found = dict(zip(zip(rows["task"], rows["checkpoint"], strict=True), rows[column], strict=True))
+        picked = [found.get(key) for key in self.keys]
+        return [None if value is None or pd.isna(value) else float(value) for value in picked]
+
+    def dots(self, panel: Any, column: str, colour: str, label: str, *, language: str = ALL, **equal: Any) -> Numbers:
+        """Dots with whiskers from `column`, `column_low` and `column_high`; returns the values."""
+        style = {name: equal.pop(name) for name in ("shift", "hollow") if name in equal}
+        values, low, high = (self.values(f"{column}{end}", language, **equal) for end in ("", "_low", "_high"))
+        theme.dots(panel, values, colour, label, lows=low, highs=high, **style)
+        return values
+
+    def heat(
+        self, panel: Any, column: str, title: str, paint: Callable[[float], tuple[str, float, str]], **equal: str
+    ) -> None:
+        cells = {}
+        for language in self.languages:
+            for row, value in enumerate(self.values(column, language, **equal)):
+                if value is not None:
+                    cells[row, language] = paint(value)
+        theme.heat(panel, self.languages, cells)
+        panel.set_title(title)
+
+
+def _share(colour: str) -> Callable[[float], tuple[str, float, str]]:
+    return lambda value: (f"{100 * value:.0f}", value, colour)
+
+
+def _accuracy(frame: pd.DataFrame) -> Any:
+    rows = Rows(frame[frame["format"] == "open"])
+    if not len(rows):
+        return None
+    made, (left, right) = theme.figure(len(rows), (1.15, 1))
+    theme.label_rows(left, rows.labels)
+    theme.link(left, rows.values("accuracy", probe="greedy"), rows.values("accuracy", probe="choice"))
+    for probe, label in (("greedy", "open: says it"), ("choice", "choice: recognises it")):
+        values = rows.dots(left, "accuracy", probe, label, probe=probe)
+        _label(left, values, above=True)
+    theme.percent_axis(left, 0, 1.04)
+    left.set_title("Accuracy, languages pooled")
+    theme.legend(left)
+    rows.heat(right, "accuracy", "Open accuracy by language, %", _share("greedy"), probe="greedy")
+    return made
+
+
+def _fates(frame: pd.DataFrame) -> Any:
+    frame = frame[frame.groupby(["task", "checkpoint"])["n"].transform("max") > 0]
+    rows = Rows(frame)
+    if not len(rows):
+        return None
+    made, (left, right) = theme.figure(len(rows), (1.35, 1))
+    theme.label_rows(left, rows.labels)
+    shares = {fate: rows.values(f"{fate}_rate") for fate in FATES}
+    theme.stacked(left, shares, {fate: (fate, 1.0) for fate in FATES})
+    for y, n in enumerate(rows.values("n")):
+        left.text(1.012, y, f"n = {n or 0:.0f}", va="center", fontsize=7.8, color=theme.COLOURS["muted"])
+    theme.percent_axis(left, 0, 1.0)
+    left.set_title("What became of the answers that the dense model knew, %")
+    theme.legend(left)
+    rows.heat(right, "mc_only_rate", "mc_only by language, %", _share("mc_only"))
+    return made
+
+
+def _recovery(frame: pd.DataFrame) -> Any:
+    rows = Rows(frame)
+    made, (left, right) = theme.figure(len(rows), (1.15, 1))
+    theme.label_rows(left, rows.labels)
+    probes = {"greedy": "greedy says it", "beam": "in any beam", "sample": "in any sample"}
+    theme.link(left, *(rows.values("rate", population="all_items", probe=probe) for probe in probes))
+    for probe, label in probes.items():
+        _label(left, rows.dots(left, "rate", probe, label, population="all_items", probe=probe), above=True)
+    left.set_title("All items with beams and samples")
+    theme.legend(left)
+    for probe, shift in (("beam", -0.13), ("sample", 0.13)):
+        rows.dots(right, "rate", probe, probes[probe], population="greedy_failures", probe=probe, shift=shift)
+    for y, n in enumerate(rows.values("n", population="greedy_failures", probe="sample")):
+        right.text(1.06, y, f"n = {n or 0:.0f}", va="center", fontsize=7.8, color=theme.COLOURS["muted"])
+    right.set_title("Recovered among its own greedy failures")
+    for panel in (left, right):
+        theme.percent_axis(panel, 0, 1.04)
+    return made
+
+
+_BANDS = {"rank_1": 1.0, "rank_2_5": 0.68, "rank_6_20": 0.4, "rank_over_20": 0.16}
+_BAND_NAMES = {"rank_1": "rank 1", "rank_2_5": "2-5", "rank_6_20": "6-20", "rank_over_20": "over 20"}
+
+
+def _rank(frame: pd.DataFrame) -> Any:
+    own = frame[frame["side"] == "own"]
+    groups = [("mc_only", "Recognised, no longer said (mc_only)"), ("all", "All items")]
+    parts = [(group, title, Rows(own)) for group, title in groups if (own["group"] == group).any()]
+    if not parts:
+        return None
+    rows = parts[0][2]
+    made, panels = theme.figure(len(rows), [1.0] * len(parts))
+    theme.label_rows(panels[0], rows.labels)
+    for panel, (group, title, _) in zip(panels, parts, strict=True):
+        shares = {_BAND_NAMES[band]: rows.values(band, group=group) for band in _BANDS}
+        theme.stacked(panel, shares, {_BAND_NAMES[band]: ("rank", alpha) for band, alpha in _BANDS.items()})
+        for y, median in enumerate(rows.values("rank_median", group=group)):
+            text = "none" if median is None else f"median {median:g}"
+            place = {"x": 1.012 if median is not None else 0.0, "y": y, "va": "center", "fontsize": 7.8}
+            panel.text(s=text, color=theme.COLOURS["muted"], **place)
+        theme.percent_axis(panel, 0, 1.0)
+        panel.set_title(title)
+    theme.legend(panels[0])
+    return made
+
+
+def _pr_gap(frame: pd.DataFrame) -> Any:
+    rows = Rows(frame[frame.groupby(["task", "checkpoint"])["delta_pr"].transform("count") > 0])
+    if not len(rows):
+        return None
+    made, (left, right) = theme.figure(len(rows), (1.0, 1.15))
+    theme.label_rows(left, rows.labels)
+    left.axvline(0, color=theme.COLOURS["muted"], linewidth=1)
+    rows.dots(left, "delta_pr", "mc_only", "pooled over items", shift=-0.12)
+    rows.dots(left, "delta_pr", "mc_only", "mean over languages", language=MEAN, shift=0.12, hollow=True)
+    left.set_title("Delta_PR = d_open - d_choice")
+    theme.legend(left)
+
+    def paint(value: float) -> tuple[str, float, str]:
+        text = f"{value:+.2f}".replace("-", "\N{MINUS SIGN}")
+        return text, abs(value), "mc_only" if value >= 0 else "negative"
+
+    rows.heat(right, "delta_pr", "Delta_PR by language", paint)
+    return made
+
+
+def _ladder(frame: pd.DataFrame) -> Any:
+    rows = Rows(frame[frame["n"] > 0])
+    if not len(rows):
+        return None
+    made, panels = theme.figure(len(rows), (1.0, 1.0))
+    theme.label_rows(panels[0], rows.labels)
+    rungs = [rung for rung in ("open", "shown", "choice") if (frame["rung"] == rung).any()]
+    paints = {"open": "greedy", "shown": "shown", "choice": "choice"}
+    for panel, column, title in (
+        (panels[0], "drop", "Drop in points"),
+        (panels[1], "normalised_drop", "Drop relative to headroom"),
+    ):
+        theme.link(panel, *(rows.values(column, rung=rung) for rung in rungs))
+        for rung in rungs:
+            rows.dots(panel, column, paints[rung], rung, rung=rung)
+        panel.axvline(0, color=theme.COLOURS["muted"], linewidth=1)
+        panel.set_title(title)
+    theme.legend(panels[0])
+    return made
+
+
+def _series(title: str, series: Sequence[tuple[str, str, str, Mapping[str, str]]]) -> Callable[[pd.DataFrame], Any]:
+    """A single panel of linked dots: (column, colour, label, which rows) for every series."""
+
+    def drawn(frame: pd.DataFrame) -> Any:
+        rows = Rows(frame)
+        made, (panel,) = theme.figure(len(rows), (1.0,))
+        theme.label_rows(panel, rows.labels)
+        theme.link(panel, *(rows.values(column, **dict(which)) for column, _, _, which in series))
+        for column, colour, label, which in series:
+            if f"{column}_low" in frame:
+                rows.dots(panel, column, colour, label, **dict(which))
+            else:
+                theme.dots(panel, rows.values(column, **dict(which)), colour, label)
+        panel.axvline(0, color=theme.COLOURS["muted"], linewidth=1)
+        panel.set_title(title)
+        theme.legend(panel)
+        return made
+
+    return drawn
+
+
+def _label(panel: Any, values: Sequence[float | None], *, above: bool) -> None:
+    for y, value in enumerate(values):
+        if value is not None:
+            text = f"{100 * value:.0f}"
+            panel.text(value, y - 0.3 if above else y, text, ha="center", va="center", fontsize=7.3)
+
+
+_FIGURES: Mapping[str, Callable[[pd.DataFrame], Any]] = {
+    "accuracy": _accuracy,
+    "fates": _fates,
+    "ladder": _ladder,
+    "recovery": _recovery,
+    "rank": _rank,
+    "pr_gap": _pr_gap,
+    "candidates": _series(
+        "Open accuracy by what is listed as candidates",
+        [
+            ("accuracy", "greedy", "none", {"format": "open"}),
+            ("accuracy", "lost", "distractors only", {"format": "distractors_only"}),
+            ("accuracy", "negative", "unrelated", {"format": "unrelated"}),
+            ("accuracy", "shown", "gold among them", {"format": "shown"}),
+        ],
+    ),
+    "one_shot": _series(
+        "Gap to the dense model",
+        [("zero_shot_gap", "greedy", "0-shot", {}), ("one_shot_gap", "kept", "1-shot", {})],
+    ),
+    "calibration": _series(
+        "Accuracy by calibration",
+        [("open_accuracy", "greedy", "open", {}), ("choice_accuracy", "choice", "choice", {})],
+    ),
+    "recovery_seeds": _series(
+        "Recovered by samples among greedy failures, over the run seeds",
+        [
+            ("lowest", "beam", "lowest", {}),
+            ("mean", "greedy", "mean", {}),
+            ("highest", "sample", "highest", {}),
+        ],
+    ),
+}

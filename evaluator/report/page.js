@@ -1,0 +1,336 @@
+// The item view: filters, a list of items, and one item side by side across checkpoints.
+// Model output is untrusted: everything is shown through text nodes, nothing is ever parsed as HTML.
+"use strict";
+(() => {
+  const index = JSON.parse(document.getElementById("index").textContent);
+  const FATES = { k: "kept", m: "mc_only", p: "produced_only", l: "lost", n: "not known", u: "unmeasured" };
+  const $ = (id) => document.getElementById(id);
+  const controls = {
+    checkpoint: $("filter-checkpoint"), fate: $("filter-fate"), task: $("filter-task"),
+    language: $("filter-language"), q: $("filter-text"), outputs: $("filter-outputs"),
+  };
+  const byName = new Map(index.checkpoints.map((checkpoint) => [checkpoint.name, checkpoint]));
+  const chunks = new Map(); // element id -> promise of its unpacked content
+  let matches = []; // item numbers that pass the filters, in display order
+  let current = -1; // item number
+
+  // ---- small helpers --------------------------------------------------------------------------------------------
+  function h(tag, attributes, ...children) {
+    const element = document.createElement(tag);
+    for (const [name, value] of Object.entries(attributes || {})) {
+      if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+      else if (value !== null && value !== undefined) element.setAttribute(name, value);
+    }
+    element.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined));
+    return element;
+  }
+  const keyOf = (number) => `${index.tasks[index.task[number]]}/${index.languages[index.language[number]]}/${index.id[number]}`;
+  const placeOf = (number) => [index.tasks[index.task[number]], index.languages[index.language[number]]];
+  const fateOf = (checkpoint, number) => (checkpoint.fates ? FATES[checkpoint.fates[number]] : undefined);
+
+  async function unpack(name) {
+    const bytes = Uint8Array.from(atob($(name).textContent), (char) => char.charCodeAt(0));
+    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+    const content = JSON.parse(await new Response(stream).text());
+    content.at = new Map(content.n.map((number, row) => [number, row]));
+    return content;
+  }
+  function chunk(name) {
+    if (!chunks.has(name)) chunks.set(name, unpack(name));
+    return chunks.get(name);
+  }
+  const chunkName = (tree, number) => {
+    const [task, language] = placeOf(number);
+    return ((tree || {})[task] || {})[language];
+  };
+
+  // One checkpoint's answers to one item as named fields; null when it was not asked.
+  async function answersOf(checkpoint, number) {
+    const name = chunkName(checkpoint.chunks, number);
+    if (!name) return null;
+    const content = await chunk(name);
+    if (!content.at.has(number)) return null;
+    const [greedy, beams, samples, options, rank, cut] = content.r[content.at.get(number)];
+    const text = (at) => content.s[at];
+    const scored = options.map(([at, gold, logprob, tokens]) => ({ text: text(at), gold: gold === 1, logprob, tokens }));
+    const known = scored.filter((option) => option.logprob !== null);
+    const best = Math.max(...known.map((option) => option.logprob));
+    const total = known.reduce((sum, option) => sum + Math.exp(option.logprob - best), 0);
+    for (const option of known) option.share = Math.exp(option.logprob - best) / total;
+    const gold = known.find((option) => option.gold);
+    const rivals = known.filter((option) => !option.gold).map((option) => option.logprob);
+    return {
+      greedy: greedy.map(([format, at, hit]) => ({ format: index.formats[format], text: text(at), hit })),
+      beams: beams.map(([at, hit, logprob]) => ({ text: text(at), hit, logprob })),
+      samples: samples.map(([at, hit]) => ({ text: text(at), hit })),
+      options: scored,
+      recognised: gold && rivals.length && known.length === scored.length ? gold.logprob > Math.max(...rivals) : null,
+      goldShare: gold ? gold.share : null,
+      rank: rank ? rank[0] : null,
+      margin: rank ? rank[1] : null,
+      cut: cut === 1,
+    };
+  }
+
+  // Text with the first occurrence of every gold answer marked.
+  function marked(text, golds) {
+    const lower = text.toLowerCase();
+    for (const gold of golds) {
+      const at = gold ? lower.indexOf(gold.toLowerCase()) : -1;
+      if (at >= 0 && lower.length === text.length) {
+        const end = at + gold.length;
+        return [text.slice(0, at), h("mark", {}, text.slice(at, end)), text.slice(end)];
+      }
+    }
+    return [text];
+  }
+  function output(answer, golds) {
+    if (!answer) return h("span", { class: "none" }, "not asked");
+    if (answer.hit === -1) return h("span", { class: "none" }, "excluded");
+    if (answer.hit === -2) return h("span", { class: "none" }, `engine error ${answer.text}`.trim());
+    const shown = answer.text.trim() ? marked(answer.text, golds) : [h("em", { class: "none" }, "(empty)")];
+    return h("span", { class: answer.hit ? "yes" : "no" }, h("bdi", {}, ...shown));
+  }
+  const hits = (answers) => answers.filter((answer) => answer.hit === 1).length;
+  const open = (answers) => answers.greedy.find((answer) => answer.format === "open");
+  function badge(fate) {
+    return h("span", { class: `fate ${fate.replace(" ", "_")}` }, fate);
+  }
+
+  // ---- filters --------------------------------------------------------------------------------------------------
+  function options(select, names, labels) {
+    select.replaceChildren(...names.map((name, at) => h("option", { value: name }, (labels || names)[at])));
+  }
+  function countFates() {
+    const checkpoint = byName.get(controls.checkpoint.value);
+    const chosen = controls.fate.value;
+    const counts = {};
+    if (checkpoint && checkpoint.fates) for (const code of checkpoint.fates) counts[code] = (counts[code] || 0) + 1;
+    const codes = Object.keys(FATES).filter((code) => counts[code]);
+    options(controls.fate, ["", ...codes.map((code) => FATES[code])],
+      ["any", ...codes.map((code) => `${FATES[code]} (${counts[code]})`)]);
+    controls.fate.value = chosen;
+    if (controls.fate.selectedIndex < 0) controls.fate.value = "";
+  }
+  async function haystack(number) {
+    const strings = [index.question[number], index.id[number], ...index.gold[number]];
+    if (controls.outputs.checked) {
+      for (const checkpoint of index.checkpoints) {
+        const answers = await answersOf(checkpoint, number);
+        if (answers) for (const list of [answers.greedy, answers.beams, answers.samples]) strings.push(...list.map((a) => a.text));
+      }
+    }
+    return strings.join("\n").toLowerCase();
+  }
+  let filtering = 0;
+  async function filter() {
+    const turn = ++filtering;
+    const checkpoint = byName.get(controls.checkpoint.value);
+    const { fate, task, language } = Object.fromEntries(Object.entries(controls).map(([name, c]) => [name, c.value]));
+    const text = controls.q.value.trim().toLowerCase();
+    const found = [];
+    for (const number of index.order) {
+      const [itemTask, itemLanguage] = placeOf(number);
+      if ((task && task !== itemTask) || (language && language !== itemLanguage)) continue;
+      if (fate && fateOf(checkpoint, number) !== fate) continue;
+      if (text && !(await haystack(number)).includes(text)) continue;
+      if (turn !== filtering) return;
+      found.push(number);
+    }
+    matches = found;
+    showList();
+  }
+
+  // ---- the list -------------------------------------------------------------------------------------------------
+  function strip(number) {
+    const here = controls.checkpoint.value;
+    return h("span", { class: "strip", "aria-hidden": "true" }, index.checkpoints.filter((checkpoint) => checkpoint.fates).map(
+      (checkpoint) => h("i", {
+        class: `${(fateOf(checkpoint, number) || "").replace(" ", "_")} ${checkpoint.name === here ? "here" : ""}`,
+        title: `${checkpoint.name}: ${fateOf(checkpoint, number) || "not asked"}`,
+      })));
+  }
+  function showList() {
+    $("count").textContent = `${matches.length.toLocaleString("en")} of ${index.order.length.toLocaleString("en")} items`;
+    $("list").replaceChildren(...matches.map((number) => h("li", {}, h("button", {
+      type: "button", "data-item": number, onclick: () => show(number),
+    }, h("span", { class: "q", dir: "auto" }, index.question[number] || index.id[number]), strip(number)))));
+    point();
+  }
+  function point() {
+    const list = $("list");
+    for (const button of list.querySelectorAll("[aria-current]")) button.removeAttribute("aria-current");
+    const button = list.querySelector(`[data-item="${current}"]`);
+    if (!button) return;
+    button.setAttribute("aria-current", "true");
+    const [box, frame] = [button.getBoundingClientRect(), list.getBoundingClientRect()];
+    if (box.top < frame.top) list.scrollTop -= frame.top - box.top;
+    else if (box.bottom > frame.bottom) list.scrollTop += box.bottom - frame.bottom;
+  }
+  function step(by) {
+    const at = matches.indexOf(current);
+    const next = matches[at < 0 ? 0 : at + by];
+    if (next !== undefined) show(next);
+  }
+
+  // ---- one item -------------------------------------------------------------------------------------------------
+  function summary(rows) {
+    const fates = rows.map((row) => row.fate).filter((fate) => fate && fate !== "unmeasured");
+    if (!fates.length) return "No checkpoint here has a fate for this item.";
+    if (fates.every((fate) => fate === "not known")) return "The dense model did not both say and recognise this answer.";
+    const count = (fate) => fates.filter((each) => each === fate).length;
+    const parts = [
+      [count("kept"), "still says it", "still say it"],
+      [count("mc_only"), "recognises it but no longer says it", "recognise it but no longer say it"],
+      [count("produced_only"), "says it but no longer picks it", "say it but no longer pick it"],
+      [count("lost"), "does neither", "do neither"],
+    ].filter(([n]) => n).map(([n, one, many]) => `${n} ${n === 1 ? one : many}`);
+    const silent = rows.filter((row) => ["mc_only", "lost"].includes(row.fate) && row.answers);
+    const reachable = silent.filter((row) => hits(row.answers.beams) || hits(row.answers.samples)).length;
+    const asked = silent.some((row) => row.answers.beams.length || row.answers.samples.length);
+    const tail = asked ? ` Where it is no longer said, ${reachable} of ${silent.length} still reach it in a beam or a sample.` : "";
+    return `${fates.length} pruned checkpoint${fates.length === 1 ? "" : "s"}: ${parts.join(", ")}.${tail}`;
+  }
+  function choiceCell(answers) {
+    if (!answers.options.length) return h("td", { class: "none" }, "not asked");
+    if (answers.recognised === null) return h("td", { class: "none" }, "unmeasured");
+    const percent = Math.round(100 * answers.goldShare);
+    return h("td", {}, h("span", { class: answers.recognised ? "yes" : "no" }, `${percent} %`),
+      h("span", { class: "meter" }, h("i", { style: `width:${percent}%` })));
+  }
+  function rankCell(answers) {
+    if (answers.rank === null) return h("td", { class: "none" }, "not asked");
+    const along = Math.min(100, (100 * Math.log10(answers.rank)) / 3);
+    return h("td", { title: answers.margin === null ? "" : `margin ${answers.margin} nats` }, `${answers.rank.toLocaleString("en")}`,
+      h("span", { class: "track" }, h("i", { style: `left:${along}%` })));
+  }
+  function pipsCell(answers) {
+    if (!answers.length) return h("td", { class: "none" }, "not asked");
+    return h("td", {}, `${hits(answers)} of ${answers.length}`,
+      h("span", { class: "pips", "aria-hidden": "true" }, answers.map((answer) => h("i", { class: answer.hit === 1 ? "hit" : "" }))));
+  }
+  function overview(rows, golds) {
+    const heads = ["checkpoint", "greedy output", "choice: gold's share", "rank", "beams", "samples"];
+    return h("div", { class: "scroll" }, h("table", { class: "answers" },
+      h("thead", {}, h("tr", {}, heads.map((head) => h("th", { scope: "col" }, head)))),
+      h("tbody", {}, rows.map(({ checkpoint, answers, fate }) => {
+        const select = () => { controls.checkpoint.value = checkpoint.name; countFates(); filter(); show(current); };
+        const name = h("td", { class: "name" }, h("button", { type: "button", onclick: select }, checkpoint.name), h("br"), fate ? badge(fate) : null);
+        const line = h("tr", { onclick: select, class: checkpoint.name === controls.checkpoint.value ? "selected" : "" }, name);
+        if (!answers) line.append(h("td", { class: "none", colspan: 5 }, "not asked"));
+        else line.append(h("td", { class: "output" }, output(open(answers), golds)), choiceCell(answers), rankCell(answers),
+          pipsCell(answers.beams), pipsCell(answers.samples));
+        return line;
+      }))));
+  }
+  function listing(title, answers, golds) {
+    if (!answers.length) return null;
+    return [h("h4", {}, title), h("ol", {}, answers.map((answer) => h("li", {}, output(answer, golds),
+      answer.logprob === null || answer.logprob === undefined ? null : h("small", {}, answer.logprob.toFixed(2)))))];
+  }
+  function column({ checkpoint, answers, fate }, golds) {
+    if (!answers) return h("div", {}, h("h3", {}, checkpoint.name), h("p", { class: "hint" }, "not asked"));
+    const greedy = answers.greedy.map((answer) => listing(`greedy, ${answer.format}`, [answer], golds));
+    const scored = [...answers.options].sort((a, b) => (b.logprob ?? -Infinity) - (a.logprob ?? -Infinity));
+    const choice = scored.length ? [h("h4", {}, "choice: log-likelihood of each option"), h("ol", {}, scored.map((option) => h("li", { class: "option" },
+      h("span", {}, h("bdi", {}, option.gold ? h("mark", {}, option.text) : option.text)),
+      h("small", {}, option.logprob === null ? "unmeasured" : option.logprob.toFixed(2)),
+      h("i", { class: "fill", style: `width:${100 * (option.share || 0)}%` }))))] : null;
+    const rank = answers.rank === null ? null : [h("h4", {}, "first token of the gold answer"),
+      h("ol", {}, h("li", {}, h("span", {}, `rank ${answers.rank.toLocaleString("en")}`),
+        answers.margin === null ? null : h("small", {}, `margin ${answers.margin.toFixed(2)} nats`)))];
+    return h("div", {}, h("h3", {}, checkpoint.name), fate ? badge(fate) : null,
+      answers.cut ? h("p", { class: "hint" }, "The passage was cut to fit the prompt.") : null,
+      greedy, choice, rank, listing(`beams: ${hits(answers.beams)} of ${answers.beams.length} hold the answer`, answers.beams, golds),
+      listing(`samples: ${hits(answers.samples)} of ${answers.samples.length} hold the answer`, answers.samples, golds));
+  }
+  let showing = 0;
+  async function show(number) {
+    const turn = ++showing;
+    current = number;
+    const contextName = chunkName(index.contexts, number);
+    const [context, ...answers] = await Promise.all([
+      contextName ? chunk(contextName) : null, ...index.checkpoints.map((checkpoint) => answersOf(checkpoint, number)),
+    ]);
+    if (turn !== showing) return;
+    const golds = index.gold[number];
+    const rows = index.checkpoints.map((checkpoint, at) => ({ checkpoint, answers: answers[at], fate: fateOf(checkpoint, number) }))
+      .filter((row) => row.answers || row.fate);
+    const chosen = rows.find((row) => row.checkpoint.name === controls.checkpoint.value);
+    const base = chosen && rows.find((row) => row.checkpoint.name === chosen.checkpoint.base);
+    const at = matches.indexOf(number);
+    const passage = context && context.at.has(number) ? context.s[context.at.get(number)] : "";
+    const turnButton = (label, by, able) => {
+      const button = h("button", { type: "button", onclick: () => step(by) }, label);
+      button.disabled = !able;
+      return button;
+    };
+    $("item").replaceChildren(
+      h("div", { class: "bar" }, h("code", {}, index.id[number]), h("span", {}, placeOf(number).reverse().join(", ")), h("span", { class: "grow" }),
+        h("span", {}, at < 0 ? "" : `${at + 1} of ${matches.length}`),
+        turnButton("Previous", -1, at > 0), turnButton("Next", 1, at < matches.length - 1)),
+      h("p", { class: "question", dir: "auto" }, index.question[number] || "(question text not kept in this run)"),
+      h("p", { class: "gold" }, "Gold answer", ...[...new Set(golds)].map((gold) => h("b", { dir: "auto" }, gold))),
+      passage ? h("details", {}, h("summary", {}, "Passage"), h("p", { class: "passage", dir: "auto" }, ...marked(passage, golds))) : "",
+      h("p", { class: "summary" }, summary(rows)),
+      overview(rows, golds),
+      h("div", { class: "columns" }, ...[base, chosen].filter(Boolean).map((row) => column(row, golds))));
+    point();
+    remember();
+  }
+
+  // ---- the address ----------------------------------------------------------------------------------------------
+  function remember() {
+    const state = new URLSearchParams();
+    if (current >= 0) state.set("item", keyOf(current));
+    for (const name of ["checkpoint", "fate", "task", "language", "q"]) {
+      if (controls[name].value) state.set(name, controls[name].value);
+    }
+    history.replaceState(null, "", `#${state.toString().replaceAll("%2F", "/")}`);
+  }
+  async function restore() {
+    const state = new URLSearchParams(location.hash.slice(1));
+    const linked = ["item", "checkpoint", "fate", "task", "language", "q"].some((name) => state.has(name));
+    const pruned = index.checkpoints.filter((checkpoint) => checkpoint.fates);
+    const silent = (checkpoint) => [...checkpoint.fates].filter((code) => code === "m").length;
+    const telling = [...pruned].sort((a, b) => silent(b) - silent(a))[0];
+    controls.checkpoint.value = state.get("checkpoint") || (telling || index.checkpoints[0]).name;
+    if (controls.checkpoint.selectedIndex < 0) controls.checkpoint.selectedIndex = 0;
+    countFates();
+    controls.fate.value = linked ? state.get("fate") || "" : "mc_only";
+    if (controls.fate.selectedIndex < 0) controls.fate.value = "";
+    for (const name of ["task", "language", "q"]) controls[name].value = state.get(name) || "";
+    await filter();
+    const wanted = state.get("item");
+    const number = wanted === null ? -1 : index.order.find((n) => keyOf(n) === wanted || index.id[n] === wanted) ?? -1;
+    const start = number >= 0 ? number : matches[0];
+    const hash = location.hash;
+    if (start === undefined) $("item").replaceChildren(h("p", { class: "hint" }, "No item passes the filters."));
+    else await show(start);
+    if (linked) $("items").scrollIntoView();
+    else history.replaceState(null, "", hash || location.pathname + location.search);
+  }
+  async function changed() {
+    countFates();
+    await filter();
+    if (matches.length && !matches.includes(current)) show(matches[0]);
+    else if (current >= 0) show(current);
+  }
+
+  options(controls.checkpoint, index.checkpoints.map((checkpoint) => checkpoint.name));
+  options(controls.task, ["", ...index.tasks], ["all", ...index.tasks]);
+  options(controls.language, ["", ...index.languages], ["all", ...index.languages]);
+  $("label-task").hidden = index.tasks.length < 2;
+  $("filters").addEventListener("submit", (event) => event.preventDefault());
+  $("filters").addEventListener("input", changed);
+  window.addEventListener("hashchange", () => { if (location.hash.includes("=")) restore(); });
+  document.addEventListener("keydown", (event) => {
+    if (event.target.matches("input, select, textarea") || event.ctrlKey || event.metaKey || event.altKey) return;
+    const box = $("items").getBoundingClientRect();
+    if (box.top > innerHeight || box.bottom < 0) return;
+    if (event.key === "ArrowLeft") step(-1);
+    else if (event.key === "ArrowRight") step(1);
+    else if (event.key === "/") { event.preventDefault(); controls.q.focus(); }
+  });
+  restore();
+})();

@@ -1,0 +1,69 @@
+"""Builds the page: template, style, script, figures, tables and the item view's data, all in one HTML text.
+
+Jinja escapes every value. The content security policy lets run only the page's own script, by its hash, and lets
+nothing be loaded: a model output that reached the page as markup could neither run nor call home.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import pandas as pd
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
+
+from evaluator.metrics import Table, headline_sentence
+from evaluator.report.cells import grid, titles
+from evaluator.report.figures import draw
+from evaluator.report.sections import DEFINITIONS, SECTIONS
+
+# The CSV keeps them; in the page the sections below show them with their intervals.
+_LEFT_OUT = ["base", "recovery_n", "failures", "beam_recovered"]
+
+
+def render_page(
+    *, name: str, run: Mapping[str, Any], tables: Mapping[str, Table], headline: pd.DataFrame, index: str,
+    chunks: Mapping[str, str],
+) -> str:  # fmt: skip
+    """The page as HTML. `index` and `chunks` come from `embed.ItemView`, already safe inside a <script> element."""
+    script = _asset("page.js")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    sections = [
+        {
+            "name": table.name,
+            "title": SECTIONS[table.name].title,
+            "reading": SECTIONS[table.name].reading,
+            "note": table.note,
+            "figure": Markup(draw(table.name, table.frame) or ""),
+            "grid": None if table.frame.empty else grid(table.frame),
+        }
+        for table in tables.values()
+    ]
+    context = {
+        "name": name,
+        "policy": f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'",
+        "style": Markup(_asset("page.css")),
+        "script": Markup(script),
+        "sentence": headline_sentence(headline),
+        "headline": grid(headline.drop(columns=_LEFT_OUT), counts_as_rates=True),
+        "sections": sections,
+        "told": [section for section in sections if not section["note"]],
+        "missing": [section for section in sections if section["note"]],
+        "run": run,
+        "definitions": DEFINITIONS,
+        "index": Markup(index),
+        "chunks": {key: Markup(data) for key, data in chunks.items()},
+    }
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["titles"] = titles
+    return environment.from_string(_asset("page.html.j2")).render(context)
+
+
+@cache
+def _asset(name: str) -> str:
+    return files("evaluator.report").joinpath(name).read_text(encoding="utf-8")

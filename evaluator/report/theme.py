@@ -1,0 +1,191 @@
+"""How the figures look: one row per checkpoint, direct labels, a light grid, and colours that the page decides.
+
+Every colour is drawn as a placeholder that becomes a CSS variable of the page, so that one figure is readable on a
+light and on a dark background and a fate or probe has the same colour in a figure, a table and the item view. Text
+stays text. The SVG is the same for the same numbers: no date, salted ids.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.patches import Rectangle
+
+Axes = Any  # matplotlib is untyped here
+
+# name of the page's CSS variable -> the colour that stands for it while drawing
+COLOURS: Mapping[str, str] = {
+    name: f"#{number:02x}fe{number:02x}"
+    for number, name in enumerate(
+        (
+            *("ink", "muted", "grid", "paper"),
+            *("kept", "mc_only", "produced_only", "lost"),
+            *("greedy", "beam", "sample", "choice", "shown", "rank", "negative"),
+        ),
+        start=1,
+    )
+}
+_STYLE = {
+    "svg.fonttype": "none",
+    "font.family": "DejaVu Sans",
+    "font.size": 8.5,
+    "axes.edgecolor": COLOURS["grid"],
+    "axes.labelcolor": COLOURS["muted"],
+    "axes.titlecolor": COLOURS["ink"],
+    "axes.titlesize": 9.5,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.titlepad": 9,
+    "text.color": COLOURS["ink"],
+    "xtick.color": COLOURS["muted"],
+    "ytick.color": COLOURS["ink"],
+    "xtick.major.size": 0,
+    "ytick.major.size": 0,
+    "figure.facecolor": "none",
+    "axes.facecolor": "none",
+    "savefig.facecolor": "none",
+}
+ROW_INCHES = 0.34
+WIDTH_INCHES = 10.4
+
+
+def styled() -> AbstractContextManager[None]:
+    """Matplotlib's settings while a figure is made and written."""
+    return mpl.rc_context(_STYLE)
+
+
+def figure(rows: int, widths: Sequence[float]) -> tuple[Figure, list[Axes]]:
+    """A figure with one panel per width, all sharing `rows` checkpoint rows (the first at the top)."""
+    made = Figure(
+        figsize=(WIDTH_INCHES, 1.15 + ROW_INCHES * max(rows, 2)),
+        layout=ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.04, wspace=0.03),
+    )
+    panels = made.subplots(1, len(widths), sharey=True, squeeze=False, width_ratios=list(widths))[0]
+    for panel in panels:
+        panel.set_ylim(rows - 0.5, -0.5)
+        panel.grid(axis="x", color=COLOURS["grid"], linewidth=0.7)
+        panel.set_axisbelow(True)
+        for side in ("top", "right", "left"):
+            panel.spines[side].set_visible(False)
+    return made, list(panels)
+
+
+def label_rows(panel: Axes, labels: Sequence[str]) -> None:
+    panel.set_yticks(range(len(labels)), labels)
+
+
+def percent_axis(panel: Axes, low: float = 0.0, high: float = 1.0) -> None:
+    panel.set_xlim(low, high)
+    ticks = [tick for tick in (-1.0, -0.75, -0.5, -0.25, 0.0, 0.25, 0.5, 0.75, 1.0) if low <= tick <= high]
+    panel.set_xticks(ticks, [f"{100 * tick:.0f} %".replace("-", "\N{MINUS SIGN}") for tick in ticks])
+
+
+def dots(
+    panel: Axes,
+    values: Sequence[float | None],
+    colour: str,
+    label: str,
+    *,
+    lows: Sequence[float | None] | None = None,
+    highs: Sequence[float | None] | None = None,
+    shift: float = 0.0,
+    hollow: bool = False,
+) -> None:
+    """One dot per row with its interval as a whisker; a missing value draws nothing."""
+    present = [(y + shift, value) for y, value in enumerate(values) if value is not None]
+    paint = COLOURS[colour]
+    for y, low, high in zip(range(len(values)), lows or [], highs or [], strict=False):
+        if low is not None and high is not None:
+            panel.plot([low, high], [y + shift] * 2, color=paint, linewidth=1.6, alpha=0.45, solid_capstyle="round")
+    panel.scatter(
+        [value for _, value in present],
+        [y for y, _ in present],
+        s=30,
+        facecolor=COLOURS["paper"] if hollow else paint,
+        edgecolor=paint,
+        linewidth=1.3,
+        label=label,
+        zorder=3,
+    )
+
+
+def link(panel: Axes, *series: Sequence[float | None]) -> None:
+    """A thin line through the values of each row, from the smallest to the largest."""
+    for y, row in enumerate(zip(*series, strict=True)):
+        known = [value for value in row if value is not None]
+        if len(known) > 1:
+            panel.plot([min(known), max(known)], [y, y], color=COLOURS["grid"], linewidth=3, zorder=1)
+
+
+def stacked(panel: Axes, shares: Mapping[str, Sequence[float | None]], paints: Mapping[str, tuple[str, float]]) -> None:
+    """One full-width bar per row; `paints` gives each part its colour and opacity; parts over 6 % are labelled."""
+    count = len(next(iter(shares.values())))
+    left = [0.0] * count
+    for part, values in shares.items():
+        colour, alpha = paints[part]
+        known = [value or 0.0 for value in values]
+        bars = panel.barh(
+            range(count), known, left=left, height=0.66, color=COLOURS[colour], alpha=alpha, linewidth=0, label=part
+        )
+        for bar, value in zip(bars, known, strict=True):
+            if value >= 0.06:
+                middle = bar.get_x() + bar.get_width() / 2
+                ink = COLOURS["paper"] if alpha > 0.5 else COLOURS["ink"]
+                panel.text(middle, bar.get_y() + 0.34, f"{100 * value:.0f}", color=ink, ha="center", va="center")
+        left = [start + value for start, value in zip(left, known, strict=True)]
+    panel.grid(visible=False)
+
+
+def heat(
+    panel: Axes,
+    columns: Sequence[str],
+    cells: Mapping[tuple[int, str], tuple[str, float, str]],
+) -> None:
+    """Rows x languages; `cells[row, column]` = (text, strength 0..1, colour). A missing cell is left blank."""
+    panel.set_xlim(-0.5, len(columns) - 0.5)
+    panel.grid(visible=False)
+    panel.spines["bottom"].set_visible(False)
+    panel.set_xticks(range(len(columns)), [_short(name) for name in columns])
+    for (row, column), (text, strength, colour) in cells.items():
+        x = list(columns).index(column)
+        alpha = 0.08 + 0.62 * min(max(strength, 0.0), 1.0)
+        panel.add_patch(Rectangle((x - 0.46, row - 0.42), 0.92, 0.84, color=COLOURS[colour], alpha=alpha, linewidth=0))
+        panel.text(x, row, text, ha="center", va="center", fontsize=7.8)
+
+
+def legend(panel: Axes, columns: int = 4) -> None:
+    panel.legend(
+        loc="upper left", bbox_to_anchor=(-0.01, -0.24 / (ROW_INCHES * (panel.get_ylim()[0] + 0.5))),
+        ncols=columns, frameon=False, fontsize=8.5, handletextpad=0.4, columnspacing=1.4, borderpad=0,
+    )  # fmt: skip
+
+
+def to_svg(made: Figure, name: str, description: str) -> str:
+    """The figure as inline SVG: placeholder colours become CSS variables, ids are prefixed by the figure's name."""
+    buffer = io.StringIO()
+    with mpl.rc_context({"svg.hashsalt": name}):
+        FigureCanvasSVG(made).print_svg(buffer, metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+    svg = buffer.getvalue()
+    svg = svg[svg.index("<svg") :]
+    for colour, placeholder in COLOURS.items():
+        svg = svg.replace(placeholder, f"var(--{colour.replace('_', '-')})")
+    svg = re.sub(r'(id="|url\(#|href="#)', rf"\g<1>{name}-", svg)
+    svg = re.sub(r'^<svg [^>]*?viewBox="([^"]+)"[^>]*>', _opening(description), svg, count=1, flags=re.DOTALL)
+    return svg.replace("'DejaVu Sans'", "var(--sans)")
+
+
+def _opening(description: str) -> str:
+    text = description.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;").replace("\\", "")
+    return rf'<svg class="figure" role="img" aria-label="{text}" viewBox="\g<1>" xmlns="http://www.w3.org/2000/svg">'
+
+
+def _short(language: str) -> str:
+    return language if len(language) <= 4 else f"{language[:3]}."
