@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from evaluator.config import EvalConfig
+from evaluator.prompts import exemplar_of
 from evaluator.records import Format, Item
 from evaluator.tasks import TaskData, deep_items, is_excluded, select
 from evaluator.tasks.distractors import Options, choose_options, unrelated_candidates
@@ -38,8 +39,7 @@ def questions_of(data: TaskData, config: EvalConfig) -> list[Question]:
     questions = []
     for pool in data.pools.values():
         subset = select(pool, config.items)
-        chosen = {item.item_id for item in subset}
-        exemplar = next((item for item in pool if item.item_id not in chosen), None)
+        exemplar = exemplar_of(pool, subset)
         deep = deep_items(subset, config.items)
         for position, item in enumerate(subset):
             excluded = is_excluded(item)

@@ -157,7 +157,11 @@ class _Run:
                     ray.get(reference)
                 except RayTaskError as error:
                     raise _prune_failure(job, error) from error
-                self._add(job, inspect_checkpoint(job.path, job.name), expected=1)
+                self._add(
+                    job,
+                    inspect_checkpoint(job.path, job.name, trust_remote_code=self._prepared.engine.trust_remote_code),
+                    expected=1,
+                )
                 self._progress.pruning(len(jobs) - len(running), len(jobs))
 
     def _add(self, job: CheckpointJob, info: CheckpointInfo, expected: int = 0) -> None:

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from evaluator.metrics import headline_sentence
 from evaluator.report import write_report
 from launch.driver import Outcome
 from pruning.manifest import PruneManifest
@@ -34,8 +35,8 @@ def finish(console: Console, run_dir: Path, outcome: Outcome | None = None) -> N
     paths = write_report(run_dir)
     for task, rows in paths.headline.groupby("task", sort=False):
         console.print(_headline(str(task), rows))
-    console.print(f"{escape(paths.sentence)}", highlight=False, soft_wrap=True)
-    _truncation(console, paths.tables["accuracy"].frame)
+    console.print(f"{escape(headline_sentence(paths.headline))}", highlight=False, soft_wrap=True)
+    _truncation(console, pd.read_csv(paths.tables["accuracy"]))
     if outcome is not None and outcome.items:
         console.print(
             f"{outcome.items} items in {outcome.seconds:.1f} s: {outcome.items / outcome.seconds:.1f} items/s, "
@@ -64,8 +65,8 @@ def _cell(value: Any, column: str) -> str:
 
 def _truncation(console: Console, accuracy: pd.DataFrame) -> None:
     """Which languages' contexts were cut to fit the token cap, when any were."""
-    cut = accuracy[(accuracy["probe"] == "greedy") & (accuracy["truncation_rate"].fillna(0) > 0)]
-    rates = cut.groupby(["task", "format", "language"], sort=False)["truncation_rate"].max()
+    cut = accuracy[(accuracy["probe"] == "greedy") & (accuracy["truncation"].fillna(0) > 0)]
+    rates = cut.groupby(["task", "format", "language"], sort=False)["truncation"].max()
     if rates.empty:
         return
     table = Table(title="contexts cut to fit the prompt's token cap", title_justify="left")
@@ -73,7 +74,7 @@ def _truncation(console: Console, accuracy: pd.DataFrame) -> None:
         table.add_column(column)
     table.add_column("truncated", justify="right")
     for row in rates.reset_index().to_dict("records"):
-        table.add_row(row["task"], row["format"], row["language"], f"{100 * row['truncation_rate']:.1f} %")
+        table.add_row(row["task"], row["format"], row["language"], f"{100 * row['truncation']:.1f} %")
     console.print(table)
 
 
