@@ -34,10 +34,7 @@ def test_files_and_functions_stay_small(path: Path) -> None:
 
 def test_only_the_engine_folder_imports_vllm() -> None:
     importers = {
-        path.relative_to(ROOT).as_posix()
-        for path in SOURCES
-        for name in _imports(path)
-        if name.split(".")[0] == "vllm"
+        path.relative_to(ROOT).as_posix() for path in SOURCES for name in _imports(path) if name.split(".")[0] == "vllm"
     }
     product = {path for path in importers if path.split("/")[0] in PACKAGES}
     assert all(path.startswith("evaluator/engine/") for path in product), product

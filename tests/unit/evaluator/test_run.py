@@ -219,8 +219,7 @@ def test_a_dying_engine_is_an_error_and_what_ended_before_is_kept() -> None:
     )
     ended = []
     with pytest.raises(EngineError, match="died"):
-        for finished in stream:
-            ended.append(finished)
+        ended.extend(stream)
     assert 0 < len(ended) < 12
 
 
