@@ -18,15 +18,15 @@ from pruning.calibration import Batch
 
 
 class Activations:
-    """hidden_BTH of every batch, addressed by the batch's number. A context manager: leaving it frees disk."""
+    """hidden_1TH of every batch, addressed by the batch's number. A context manager: leaving it frees disk."""
 
     def __init__(
         self, batches: Sequence[Batch], width: int, dtype: torch.dtype, device: torch.device, limit: int, folder: Path
     ) -> None:
         """`limit`: bytes that may be held in memory; more goes to an unnamed file in `folder`."""
-        self._shapes = [(*batch.ids_BT.shape, width) for batch in batches]
+        self._shapes = [(1, sum(batch.lengths), width) for batch in batches]
         self._dtype, self._device = dtype, device
-        sizes = [batch.ids_BT.numel() * width * dtype.itemsize for batch in batches]
+        sizes = [tokens * width * dtype.itemsize for _, tokens, width in self._shapes]
         self._offsets = [sum(sizes[:i]) for i in range(len(sizes))]
         self.bytes = sum(sizes)
         self._held: dict[int, Tensor] = {}
@@ -47,12 +47,12 @@ class Activations:
     def spilled(self) -> bool:
         return self._file is not None
 
-    def put(self, number: int, hidden_BTH: Tensor) -> None:
+    def put(self, number: int, hidden_1TH: Tensor) -> None:
         if self._file is None:
-            self._held[number] = hidden_BTH
+            self._held[number] = hidden_1TH
             return
         self._file.seek(self._offsets[number])
-        self._file.write(hidden_BTH.contiguous().cpu().view(torch.uint8).numpy().data)
+        self._file.write(hidden_1TH.contiguous().cpu().view(torch.uint8).numpy().data)
 
     def get(self, number: int) -> Tensor:
         if self._file is None:

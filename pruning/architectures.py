@@ -18,8 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pruning.calibration import Batch
 from pruning.checkpoint import FLOATS, Checkpoint
 from pruning.errors import PruneError, PruneInputError
+from pruning.packing import pack, register
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,7 @@ ARCHITECTURES = {
     "qwen2": Architecture(),
     "qwen3": Architecture(),
 }
+_KEPT_MASKS = 1 << 27  # elements of all sliding-window masks that are kept, a byte each
 _EXPERT_FIELDS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_intermediate_size")
 
 
@@ -100,7 +103,8 @@ class Decoder:
         self._prefix = present[0] if present else architecture.prefixes[0]
         with torch.device("meta"), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of token ids in the config that no forward pass here uses
-            self._model = AutoModel.from_config(config).eval()
+            self._model = AutoModel.from_config(copy.deepcopy(config)).eval()
+        register(self._model.config)
         self.layers: nn.ModuleList = self._model.layers
         self._check_tensors()
         # A CPU computes in float32, a GPU in the checkpoint's own dtype.
@@ -108,7 +112,7 @@ class Decoder:
         self._skeleton: nn.Module | None = None
         self._received: list[dict[str, Any]] = []
         self._compact_ids: Tensor | None = None
-        self._keywords: dict[tuple[int, int], list[dict[str, Any]]] = {}
+        self._keywords: dict[int, list[dict[str, Any]]] = {}
 
     def __len__(self) -> int:
         return len(self.layers)
@@ -185,23 +189,27 @@ class Decoder:
         self._skeleton = skeleton.to(self.device)
         self._compact_ids = unique
 
-    def embed(self, ids_BT: Tensor) -> Tensor:
-        """hidden_BTH: the first layer's input."""
-        return self._run(ids_BT)[0]
+    def embed(self, batch: Batch) -> Tensor:
+        """hidden_1TH: the first layer's input, sequences end to end."""
+        return torch.cat([self._run(ids)[0] for ids in batch.sequences], dim=1)
 
-    def keywords(self, layer: int, ids_BT: Tensor) -> dict[str, Any]:
-        """The keywords of a layer's call. Padding is on the right, where causal attention never looks: no mask."""
-        shape = (ids_BT.shape[0], ids_BT.shape[1])
-        if shape not in self._keywords:
-            if len(self._keywords) >= 2:  # batches come sorted by shape: what was built for the last one is enough
+    def keywords(self, layer: int, batch: Batch) -> dict[str, Any]:
+        """The keywords of a layer's call."""
+        return pack([self._keywords_of(ids)[layer] for ids in batch.sequences], batch.lengths)
+
+    def _keywords_of(self, ids: Tensor) -> list[dict[str, Any]]:
+        """Per layer. They depend on the length alone, so they are kept, as long as they are small."""
+        length = len(ids)
+        if length not in self._keywords:
+            if sum(kept**2 for kept in self._keywords) > _KEPT_MASKS:
                 self._keywords.clear()
-            self._keywords[shape] = self._run(ids_BT)[1]
-        return self._keywords[shape][layer]
+            self._keywords[length] = self._run(ids)[1]
+        return self._keywords[length]
 
-    def _run(self, ids_BT: Tensor) -> tuple[Tensor, list[dict[str, Any]]]:
+    def _run(self, ids: Tensor) -> tuple[Tensor, list[dict[str, Any]]]:
         assert self._skeleton is not None, "open_skeleton comes first"
         assert self._compact_ids is not None
-        compact_BT = torch.searchsorted(self._compact_ids, ids_BT).to(self.device)
+        compact_1T = torch.searchsorted(self._compact_ids, ids)[None].to(self.device)
         self._received.clear()
-        hidden_BTH = self._skeleton(input_ids=compact_BT, use_cache=False).last_hidden_state
-        return hidden_BTH, list(self._received)
+        hidden_1TH = self._skeleton(input_ids=compact_1T, use_cache=False).last_hidden_state
+        return hidden_1TH, list(self._received)

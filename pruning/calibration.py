@@ -22,6 +22,7 @@ from torch import Tensor
 from pruning import passages
 from pruning.config import CalibrationConfig
 from pruning.errors import PruneInputError
+from pruning.packing import ALONE_BELOW
 from pruning.passages import Passage, PassageSource
 
 _VOCABULARIES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
@@ -66,11 +67,14 @@ class Calibration:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Sequences that run together, padded on the right."""
+    """Sequences that run together, end to end."""
 
-    ids_BT: Tensor  # int64
-    lengths: tuple[int, ...]
-    order: tuple[int, ...]  # which sequence of the calibration each row is
+    sequences: tuple[Tensor, ...]  # of int64 ids
+    order: tuple[int, ...]  # which sequence of the calibration each is
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        return tuple(len(ids) for ids in self.sequences)
 
 
 def load_tokenizer(directory: Path) -> Any:
@@ -172,30 +176,15 @@ def _windows(config: CalibrationConfig, tokenizer: Any, seed: int) -> Iterator[t
 
 
 def batches(sequences: Sequence[Sequence[int]], token_budget: int) -> list[Batch]:
-    """Sequences of like length together, longest first, at most `token_budget` tokens (padding counted) to a batch.
-
-    Only sequences of equal length share a batch here, so nothing is padded and float32 results are those of batch 1.
-    """
+    """Batches of at most `token_budget` tokens (a longer sequence is alone), sequences of like length together."""
     order = sorted(range(len(sequences)), key=lambda i: (-len(sequences[i]), i))
-    made: list[Batch] = []
-    pending: list[int] = []
+    made: list[list[int]] = []
+    room = 0
     for i in order:
-        if pending and (
-            len(sequences[i]) != len(sequences[pending[0]])
-            or (len(pending) + 1) * len(sequences[pending[0]]) > token_budget
-        ):
-            made.append(_pad(sequences, pending))
-            pending = []
-        pending.append(i)
-    if pending:
-        made.append(_pad(sequences, pending))
-    return made
-
-
-def _pad(sequences: Sequence[Sequence[int]], rows: Sequence[int]) -> Batch:
-    """A batch, padded on the right with ids that occur in it (any id will do: no real token attends to the right)."""
-    lengths = tuple(len(sequences[i]) for i in rows)
-    ids_BT = torch.full((len(rows), max(lengths)), sequences[rows[0]][0], dtype=torch.int64)
-    for row, i in enumerate(rows):
-        ids_BT[row, : lengths[row]] = torch.tensor(sequences[i], dtype=torch.int64)
-    return Batch(ids_BT, lengths, tuple(rows))
+        length = len(sequences[i])
+        if length > room or length < ALONE_BELOW:
+            made.append([])
+            room = token_budget
+        made[-1].append(i)
+        room -= length
+    return [Batch(tuple(torch.tensor(sequences[i]) for i in rows), tuple(rows)) for rows in made]

@@ -3,7 +3,7 @@
 Modules that are handed the same tensor (query, key and value; gate and up) are found by the tensor's identity and
 share one statistic. The pass stops at the last module's input: its output is not needed for any statistic.
 
-Shapes: B sequences of a batch, T positions, I input columns.
+Shapes: T tokens of a batch, its sequences end to end; I input columns.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from pruning.errors import PruneError
 class Statistic(Protocol):
     """Something that is summed over the calibration tokens of one input."""
 
-    def add(self, inputs_BTI: Tensor, batch: Batch) -> None:
-        """Take one batch; positions past a sequence's length are padding and do not count."""
+    def add(self, inputs_TI: Tensor, batch: Batch) -> None:
+        """Take one batch."""
         ...
 
     def result(self) -> Tensor:
@@ -41,9 +41,9 @@ class ColumnNorms:
     def __init__(self, columns: int, sequences: int, device: torch.device) -> None:
         self._sums_NI = torch.zeros(sequences, columns, dtype=torch.float32, device=device)
 
-    def add(self, inputs_BTI: Tensor, batch: Batch) -> None:
-        for row, (sequence, length) in enumerate(zip(batch.order, batch.lengths, strict=True)):
-            self._sums_NI[sequence] = inputs_BTI[row, :length].float().square().sum(dim=0)
+    def add(self, inputs_TI: Tensor, batch: Batch) -> None:
+        for sequence, part_TI in zip(batch.order, torch.split(inputs_TI, list(batch.lengths)), strict=True):
+            self._sums_NI[sequence] = part_TI.float().square().sum(dim=0)
 
     def result(self) -> Tensor:
         """norm_sq_I."""
@@ -60,11 +60,8 @@ class Hessian:
         self._sum_II = torch.zeros(columns, columns, dtype=torch.float32, device=device)
         self._sequences = sequences
 
-    def add(self, inputs_BTI: Tensor, batch: Batch) -> None:
-        if min(batch.lengths) == inputs_BTI.shape[1]:
-            inputs_TI = inputs_BTI.flatten(0, 1).float()
-        else:
-            inputs_TI = torch.cat([inputs_BTI[row, :length] for row, length in enumerate(batch.lengths)]).float()
+    def add(self, inputs_TI: Tensor, batch: Batch) -> None:
+        inputs_TI = inputs_TI.float()
         self._sum_II.addmm_(inputs_TI.T, inputs_TI)
 
     def result(self) -> Tensor:
@@ -90,12 +87,12 @@ class Observer:
         self._last: tuple[Tensor, str] | None = None  # the input seen last, and who read it first
         self._reached = 0
 
-    def run(self, layer: nn.Module, hidden_BTH: Tensor, keywords: Mapping[str, Any], batch: Batch) -> None:
+    def run(self, layer: nn.Module, hidden_1TH: Tensor, keywords: Mapping[str, Any], batch: Batch) -> None:
         """Run the layer on one batch, as far as its statistics need."""
         self._batch, self._last, self._reached = batch, None, 0
         handles = [m.register_forward_pre_hook(partial(self._see, n)) for n, m in self._linears.items()]
         try:
-            layer(hidden_BTH, **keywords)
+            layer(hidden_1TH, **keywords)
         except _Complete:
             pass
         finally:
@@ -109,17 +106,17 @@ class Observer:
             self._known = True
 
     def _see(self, name: str, _module: nn.Module, arguments: tuple[Tensor, ...]) -> None:
-        inputs_BTI = arguments[0]
-        if self._last is not None and self._last[0] is inputs_BTI:
+        inputs_1TI = arguments[0]
+        if self._last is not None and self._last[0] is inputs_1TI:
             if not self._known:
                 self.groups[self._last[1]].append(name)
             return
-        self._last = (inputs_BTI, name)
+        self._last = (inputs_1TI, name)
         assert self._batch is not None
         if not self._known:
             self.groups[name] = [name]
-            self.statistics[name] = self._make(inputs_BTI.shape[-1])
-        self.statistics[name].add(inputs_BTI, self._batch)
+            self.statistics[name] = self._make(inputs_1TI.shape[-1])
+        self.statistics[name].add(inputs_1TI[0], self._batch)
         self._reached += 1
         if self._known and self._reached == len(self.groups):
             raise _Complete

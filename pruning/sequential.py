@@ -42,10 +42,10 @@ def propagate(
 ) -> None:
     """Replace a layer's inputs by its outputs. Raises PruneError if an output is not finite."""
     for number, batch in enumerate(batches):
-        hidden_BTH = layer(activations.get(number), **decoder.keywords(index, batch.ids_BT))
-        if not bool(torch.isfinite(hidden_BTH).all()):
+        hidden_1TH = layer(activations.get(number), **decoder.keywords(index, batch))
+        if not bool(torch.isfinite(hidden_1TH).all()):
             raise PruneError(f"layer {index}: its output is not finite on calibration sequence {batch.order[0]}")
-        activations.put(number, hidden_BTH)
+        activations.put(number, hidden_1TH)
 
 
 def observe(
@@ -59,7 +59,7 @@ def observe(
     """One dense pass over every batch: the statistics of each distinct input of the layer's Linear modules."""
     observer = Observer(decoder.linears(index), make)
     for number, batch in enumerate(batches):
-        observer.run(layer, activations.get(number), decoder.keywords(index, batch.ids_BT), batch)
+        observer.run(layer, activations.get(number), decoder.keywords(index, batch), batch)
     return observer
 
 
@@ -152,7 +152,7 @@ def prune_layers(
     with torch.no_grad():
         if activations is not None:
             for number, batch in enumerate(batches):
-                activations.put(number, decoder.embed(batch.ids_BT))
+                activations.put(number, decoder.embed(batch))
         for index in range(len(decoder)):
             layer = decoder.load(index)
             if config.method == "magnitude" or activations is None:
@@ -177,7 +177,7 @@ def outlier_shares(decoder: Decoder, batches: Sequence[Batch], activations: Acti
     shares: list[float] = []
     with torch.no_grad():
         for number, batch in enumerate(batches):
-            activations.put(number, decoder.embed(batch.ids_BT))
+            activations.put(number, decoder.embed(batch))
         for index in range(len(decoder)):
             layer = decoder.load(index)
             observer = observe(
