@@ -1,0 +1,127 @@
+"""Statistics do not depend on how sequences are batched; layers are called as the library calls them."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+from torch import nn
+
+from pruning.architectures import Decoder
+from pruning.calibration import ALONE_BELOW, Batch, batches
+from pruning.capture import ColumnNorms, Hessian, Observer
+from pruning.checkpoint import Checkpoint
+from pruning.errors import PruneError
+from tests.unit.pruning import tiny
+
+CPU = torch.device("cpu")
+
+
+def drawn(lengths: list[int]) -> list[tuple[int, ...]]:
+    draw = random.Random(0)
+    return [tuple(draw.randrange(tiny.VOCABULARY) for _ in range(length)) for length in lengths]
+
+
+def observed(decoder: Decoder, made: list[Batch], kind: type) -> dict[str, torch.Tensor]:
+    """Statistics of the first two layers, propagated densely."""
+    count = sum(len(batch.order) for batch in made)
+    found = {}
+    with torch.no_grad():
+        hidden = [decoder.embed(batch) for batch in made]
+        for index in range(2):
+            layer = decoder.load(index)
+            observer = Observer(decoder.linears(index), lambda columns: kind(columns, count, CPU))
+            for inputs, batch in zip(hidden, made, strict=True):
+                observer.run(layer, inputs, decoder.keywords(index, batch), batch)
+            found |= {f"{index}.{name}": statistic.result() for name, statistic in observer.statistics.items()}
+            hidden = [layer(h, **decoder.keywords(index, b)) for h, b in zip(hidden, made, strict=True)]
+            decoder.release(index)
+    return found
+
+
+@pytest.mark.parametrize("name", tiny.ARCHITECTURES)
+def test_batches_of_mixed_length_give_the_statistics_of_batch_one(name, checkpoints):
+    decoder = Decoder(Checkpoint(checkpoints(name)), CPU)
+    sequences = drawn([40, 3, 17, 40, 90, 16, 31, 90, 7])
+    decoder.open_skeleton(torch.tensor([token for sequence in sequences for token in sequence]))
+    one = observed(decoder, batches(sequences, 1), ColumnNorms)
+    many = observed(decoder, batches(sequences, 120), ColumnNorms)
+    assert len(batches(sequences, 1)) == 9
+    assert len(batches(sequences, 120)) < 8
+    assert len(one) == 8
+    assert all(torch.equal(one[key], many[key]) for key in one)
+    one, many = (observed(decoder, batches(sequences, budget), Hessian) for budget in (1, 120))
+    for key in one:
+        torch.testing.assert_close(one[key], many[key], rtol=1e-4, atol=1e-4)
+
+
+def test_a_norm_and_a_hessian_are_what_they_say():
+    inputs = torch.randn(5, 3)
+    batch = Batch((torch.zeros(2, dtype=torch.int64), torch.zeros(3, dtype=torch.int64)), (1, 0))
+    norms, hessian = ColumnNorms(3, 2, CPU), Hessian(3, 2, CPU)
+    for statistic in (norms, hessian):
+        statistic.add(inputs, batch)
+    torch.testing.assert_close(norms.result(), inputs.square().sum(dim=0) / 2)
+    torch.testing.assert_close(hessian.result(), inputs.T @ inputs)
+
+
+def test_batches_hold_every_sequence_once_and_keep_to_their_budget():
+    lengths = [1, 15, 16, 17, 300, 40, 40, 40, 100]
+    made = batches(drawn(lengths), 128)
+    assert sorted(i for batch in made for i in batch.order) == list(range(len(lengths)))
+    for batch in made:
+        assert batch.lengths == tuple(lengths[i] for i in batch.order)
+        assert sum(batch.lengths) <= 128 or len(batch.order) == 1
+        assert min(batch.lengths) >= ALONE_BELOW or len(batch.order) == 1
+
+
+class Layer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.o, self.unused = (nn.Linear(4, 4) for _ in range(4))
+        self.finished = 0
+
+    def forward(self, hidden):
+        hidden = self.o(self.q(hidden) + self.k(hidden))
+        self.finished += 1
+        return hidden
+
+
+def test_modules_that_read_one_tensor_share_one_statistic_and_the_last_product_is_saved():
+    layer = Layer()
+    linears = {name: getattr(layer, name) for name in "qko"}
+    observer = Observer(linears, lambda columns: ColumnNorms(columns, 2, CPU))
+    for i in range(2):
+        observer.run(layer, torch.randn(1, 3, 4), {}, Batch((torch.zeros(3),), (i,)))
+    assert observer.groups == {"q": ["q", "k"], "o": ["o"]}
+    assert layer.finished == 1  # the first pass finds the groups; the second stops at the last input
+    assert not any(module._forward_pre_hooks for module in linears.values())
+
+
+def test_a_module_that_never_runs_is_an_error():
+    layer = Layer()
+    observer = Observer({"unused": layer.unused}, lambda columns: ColumnNorms(columns, 1, CPU))
+    with pytest.raises(PruneError, match="unused did not run"):
+        observer.run(layer, torch.randn(1, 3, 4), {}, Batch((torch.zeros(3),), (0,)))
+
+
+def test_only_one_layer_has_weights(checkpoints):
+    decoder = Decoder(Checkpoint(checkpoints("qwen3")), CPU)
+    assert all(parameter.is_meta for parameter in decoder.layers.parameters())
+    decoder.load(1)
+    assert not any(parameter.is_meta for parameter in decoder.layers[1].parameters())
+    assert all(parameter.is_meta for parameter in decoder.layers[0].parameters())
+    decoder.release(1)
+    assert all(parameter.is_meta for parameter in decoder.layers.parameters())
+
+
+def test_only_linear_modules_of_decoder_layers_are_pruned(checkpoints):
+    decoder = Decoder(Checkpoint(checkpoints("phi3")), CPU)
+    assert {name.split("layers.")[1][2:] for name in decoder.matrices()} == {
+        "self_attn.qkv_proj.weight",
+        "self_attn.o_proj.weight",
+        "mlp.gate_up_proj.weight",
+        "mlp.down_proj.weight",
+    }
+    assert len(decoder.matrices()) == 12
