@@ -16,8 +16,8 @@ from evaluator.metrics.inputs import (
     Inputs,
     Pair,
     Row,
-    ids,
     joined_reasons,
+    numbers,
     pairs,
     rate,
     slices,
@@ -129,7 +129,7 @@ def _paired(inputs: Inputs, pair: Pair, common: pd.DataFrame, probe: str) -> Row
     if n == 0:
         return {"n_paired": 0, "reason": pair.reason or "no item is measured in both the checkpoint and its base"}
     dense, pruned = (truth(items[f"{CORRECT[probe]}_{side}"]) for side in ("dense", "pruned"))
-    low, high = inputs.resampler(pair.task).mean_interval(ids(items), dense - pruned)
+    low, high = inputs.resampler(pair.task).mean_interval(numbers(items), dense - pruned)
     drop, floor = float((dense - pruned).mean()), floor_of(items, probe, "_dense")
     relative, reason = normalised(drop, float(dense.mean()), floor)
     return {

@@ -20,7 +20,7 @@ from evaluator.metrics.inputs import (
     Inputs,
     Pair,
     Row,
-    ids,
+    numbers,
     pairs,
     rate,
     slices,
@@ -60,9 +60,8 @@ def fates(inputs: Inputs) -> pd.DataFrame:
 def item_fates(items: pd.DataFrame) -> pd.Series:
     """The fate of each row of a pair's items, or `not_known`, or `unmeasured`."""
     measured = _measured(items)
-    known = (items["produced_dense"] & items["recognised_dense"]).fillna(False).to_numpy(bool)
-    produced = items["produced_pruned"].fillna(False).to_numpy(bool)
-    recognised = items["recognised_pruned"].fillna(False).to_numpy(bool)
+    known = ((items["produced_dense"] == 1) & (items["recognised_dense"] == 1)).to_numpy()
+    produced, recognised = (items[f"{name}_pruned"].to_numpy() == 1 for name in ("produced", "recognised"))
     fate = np.select(
         [~measured, ~known, produced & recognised, recognised, produced],
         [UNMEASURED, NOT_KNOWN, "kept", "mc_only", "produced_only"],
@@ -98,9 +97,9 @@ def _row(inputs: Inputs, pair: Pair, items: pd.DataFrame, known: pd.DataFrame, l
         row |= rate(f"{fate}_rate", counts[fate], n)
     row["dissociation_rate"] = row["mc_only_rate"]
     if n:
-        resampler, names = inputs.resampler(pair.task), ids(known)
+        resampler, names = inputs.resampler(pair.task), numbers(known)
         is_mc_only = truth(known["fate"] == "mc_only")
-        rivals = known["options_pruned"].astype("float64").to_numpy() - 1
+        rivals = truth(known["options_pruned"]) - 1
         guesses = truth(known["fate"] == "lost") / rivals
         row["dissociation_boot_low"], row["dissociation_boot_high"] = resampler.mean_interval(names, is_mc_only)
         corrected = is_mc_only - guesses

@@ -9,10 +9,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
 import pandas as pd
 
 from evaluator.metrics.accuracy import CORRECT
-from evaluator.metrics.inputs import ALL, MEAN, SETTING, Inputs, Row, ids, pairs, rate, slices, table_frame, truth
+from evaluator.metrics.inputs import (
+    ALL,
+    ITEM,
+    MEAN,
+    SETTING,
+    Inputs,
+    Row,
+    numbers,
+    pairs,
+    rate,
+    slices,
+    table_frame,
+    truth,
+)
+from evaluator.metrics.intervals import Rows
 from evaluator.metrics.outcomes import MEASURED
 
 CANDIDATE_FORMATS = ("open", "distractors_only", "unrelated", "shown")
@@ -54,12 +69,12 @@ def candidates(inputs: Inputs) -> pd.DataFrame:
         resampler = inputs.resampler(setting["task"])
         for language, reference in slices(_pick(asked["open"], common), inputs.languages(setting["task"])):
             for form, part in asked.items():
-                items = _pick(part, ids(reference))
+                items = _pick(part, numbers(reference))
                 row = {**setting, "language": language, "format": form, **_answered(part, language, len(items))}
                 row |= rate("accuracy", int(items["produced"].sum()), len(items))
                 if form != "open" and len(items):
-                    change = truth(items["produced"]) - truth(_pick(reference, ids(items))["produced"])
-                    low, high = resampler.mean_interval(ids(items), change)
+                    change = truth(items["produced"]) - truth(_pick(reference, numbers(items))["produced"])
+                    low, high = resampler.mean_interval(numbers(items), change)
                     row |= {"difference": float(change.mean()), "difference_low": low, "difference_high": high}
                 rows.append(row)
     return table_frame(rows, CANDIDATE_COLUMNS, _COUNTS)
@@ -73,9 +88,7 @@ def one_shot(inputs: Inputs) -> pd.DataFrame:
         one = shots[zero.task, zero.checkpoint]
         if one.items.empty:
             continue
-        measured = zero.measured("greedy").merge(
-            one.measured("greedy"), on=["language", "item_id"], suffixes=("_zero", "_one")
-        )
+        measured = zero.measured("greedy").merge(one.measured("greedy"), on=list(ITEM), suffixes=("_zero", "_one"))
         resampler = inputs.resampler(zero.task)
         for language, items in slices(measured, inputs.languages(zero.task)):
             part = one.items if language == ALL else one.items[one.items["language"] == language]
@@ -95,7 +108,7 @@ def one_shot(inputs: Inputs) -> pd.DataFrame:
                 ("one_shot_gap", gaps["one"]),
                 ("repaired", gaps["zero"] - gaps["one"]),
             ):
-                low, high = resampler.mean_interval(ids(items), gap)
+                low, high = resampler.mean_interval(numbers(items), gap)
                 row |= {name: float(gap.mean()), f"{name}_low": low, f"{name}_high": high}
             rows.append(row)
     return table_frame(rows, ONE_SHOT_COLUMNS, _COUNTS)
@@ -110,7 +123,7 @@ def calibration(inputs: Inputs) -> pd.DataFrame:
         if setting["base"] is None or setting["calibration"] is None or done.empty:
             continue
         opened, chosen = truth(done["produced"]), truth(done["recognised"])
-        low, high = inputs.resampler(setting["task"]).mean_interval(ids(done), chosen - opened)
+        low, high = inputs.resampler(setting["task"]).mean_interval(numbers(done), chosen - opened)
         pooled = {**setting, "language": ALL, **_answered(part, ALL, len(done), tuple(CORRECT))}
         pooled |= rate("open_accuracy", int(opened.sum()), len(done))
         pooled |= rate("choice_accuracy", int(chosen.sum()), len(done))
@@ -123,20 +136,20 @@ def calibration(inputs: Inputs) -> pd.DataFrame:
     return table_frame(rows, CALIBRATION_COLUMNS, _COUNTS)
 
 
-def _common(parts: Mapping[str, pd.DataFrame]) -> list[str]:
-    sets = [set(ids(part[part["greedy_status"].isin(MEASURED)])) for part in parts.values()]
-    return sorted(set.intersection(*sets))
+def _common(parts: Mapping[str, pd.DataFrame]) -> Rows:
+    sets = [set(part.loc[part["greedy_status"].isin(MEASURED), "item"]) for part in parts.values()]
+    return np.asarray(sorted(set.intersection(*sets)), dtype=np.intp)
 
 
-def _pick(part: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+def _pick(part: pd.DataFrame, items: Rows) -> pd.DataFrame:
     """The rows of these items, in this order."""
-    return part.set_axis(ids(part), axis=0).loc[keys]
+    return part.set_index("item", drop=False).rename_axis(None).loc[items]
 
 
 def _answered(part: pd.DataFrame, language: str, n: int, probes: tuple[str, ...] = ("greedy",)) -> Row:
     here = part if language == ALL else part[part["language"] == language]
     status = pd.concat([here[f"{probe}_status"] for probe in probes], axis=1)
-    excluded = (status == "excluded").fillna(False).any(axis=1)
-    failed = (status == "engine_error").fillna(False).any(axis=1) & ~excluded
+    excluded = (status == "excluded").any(axis=1)
+    failed = (status == "engine_error").any(axis=1) & ~excluded
     reason = None if n else "no item was measured in every format"
     return {"n": n, "excluded": int(excluded.sum()), "engine_error": int(failed.sum()), "reason": reason}

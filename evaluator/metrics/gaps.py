@@ -23,9 +23,9 @@ from evaluator.metrics.inputs import (
     Inputs,
     Pair,
     Row,
-    ids,
     joined_reasons,
     measured_in_both,
+    numbers,
     pairs,
     slices,
     table_frame,
@@ -68,7 +68,7 @@ class Drop:
 
 def drop_of(resampler: Resampler, items: pd.DataFrame, probe: str) -> Drop:
     """The drop of `probe` on a pair's items, all of them measured on both sides (at least one)."""
-    column, names = CORRECT[probe], ids(items)
+    column, names = CORRECT[probe], numbers(items)
     dense, pruned = truth(items[f"{column}_dense"]), truth(items[f"{column}_pruned"])
     floor = floor_of(items, probe, "_dense")
     normal, reason = normalised(float(dense.mean() - pruned.mean()), float(dense.mean()), floor)
@@ -159,9 +159,9 @@ def ladder(inputs: Inputs) -> pd.DataFrame:
         if not measured:
             rows.append({**pair.setting, "language": ALL, "n": 0, "reason": pair.reason or "no format was asked"})
             continue
-        common = set.intersection(*(set(ids(items)) for items in measured.values()))
+        common = set.intersection(*(set(numbers(items).tolist()) for items in measured.values()))
         for rung, items in measured.items():
-            shared = items[[key in common for key in ids(items)]]
+            shared = items[items["item"].isin(common)]
             asked, probe = rungs[rung], RUNGS[rung][1]
             counts = asked.counts(asked.items, probe)
             rows += [row | counts for row in _rung_rows(inputs, asked, shared, rung, probe)]
@@ -197,7 +197,7 @@ def _rung_rows(inputs: Inputs, pair: Pair, items: pd.DataFrame, rung: str, probe
 
 
 def _interval(resampler: Resampler, items: pd.DataFrame, draws: Floats) -> tuple[float | None, float | None]:
-    return percentile_interval(draws) if resampler.clusters(ids(items)) >= 2 else UNDEFINED
+    return percentile_interval(draws) if resampler.clusters(numbers(items)) >= 2 else UNDEFINED
 
 
 def _nan_mean(draws: Sequence[Floats]) -> Floats:

@@ -10,11 +10,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from evaluator.metrics.intervals import Floats, Resampler, wilson
-from evaluator.metrics.outcomes import MEASURED
+from evaluator.metrics.intervals import Floats, Resampler, Rows, wilson
+from evaluator.metrics.outcomes import DTYPES, KEY, MEASURED, METADATA
+from evaluator.records import FORMATS
 
 ALL = "all"  # the row that pools the languages
 MEAN = "mean"  # the row that is the unweighted mean over languages
+ITEM = ("language", "item_id", "item")
+PART_COLUMNS = (*ITEM, *(name for name in DTYPES if name not in (*KEY, *METADATA)))
 SETTING = ("method", "pattern", "sparsity", "calibration")
 
 Row = dict[str, Any]
@@ -44,41 +47,66 @@ class Inputs:
         return sorted(rows, key=_display_order)
 
     @cached_property
-    def primary(self) -> pd.DataFrame:
-        """The outcomes of the lowest seed of each checkpoint, task and format: what all tables but the stability of
-        sampling are computed from."""
-        lowest = self.outcomes.groupby(["checkpoint", "task", "format"])["seed"].transform("min")
-        return self.outcomes[self.outcomes["seed"] == lowest]
+    def compact(self) -> pd.DataFrame:
+        """The outcomes in a fixed order as plain columns: numbers and booleans as floats with NaN for null (many small
+        selections of nullable columns are slow), and `item`, the number of the item within its task."""
+        frame = self.outcomes.sort_values(list(KEY), ignore_index=True)
+        columns: dict[str, Any] = {}
+        for name, dtype in DTYPES.items():
+            if dtype == "string":
+                texts = frame[name].astype(object)
+                columns[name] = texts.where(texts.notna(), None)
+            else:
+                columns[name] = frame[name].to_numpy(dtype="float64", na_value=np.nan)
+        plain = pd.DataFrame(columns)
+        return plain.merge(self._asked, on=["task", "language", "item_id"], validate="many_to_one").copy()
+
+    @cached_property
+    def _asked(self) -> pd.DataFrame:
+        names = ["task", "language", "item_id"]
+        asked = self.outcomes[names].astype(object).drop_duplicates().sort_values(names, ignore_index=True)
+        return asked.assign(item=asked.groupby("task").cumcount())
 
     @cached_property
     def _by_part(self) -> Mapping[tuple[str, str, str], pd.DataFrame]:
-        groups = self.primary.groupby(["checkpoint", "task", "format"], sort=False)
-        return {tuple(map(str, key)): frame for key, frame in groups}  # type: ignore[misc]
+        """The lowest seed of each checkpoint, task and format: what all tables but `recovery_seeds` look at."""
+        lowest = self.compact.groupby(["checkpoint", "task", "format"])["seed"].transform("min")
+        groups = self.compact[self.compact["seed"] == lowest].groupby(["checkpoint", "task", "format"], sort=False)
+        return {
+            (str(checkpoint), str(task), str(form)): frame[list(PART_COLUMNS)].reset_index(drop=True)
+            for (checkpoint, task, form), frame in groups
+        }
 
     def part(self, checkpoint: str, task: str, form: str) -> pd.DataFrame:
         """One checkpoint's outcomes on one task in one format, one row per item (empty when it was not asked)."""
-        return self._by_part.get((checkpoint, task, form), self.outcomes.iloc[:0])
+        return self._by_part.get((checkpoint, task, form), self._no_part)
+
+    @cached_property
+    def _no_part(self) -> pd.DataFrame:
+        return self.compact.iloc[:0][list(PART_COLUMNS)]
 
     @cached_property
     def _resamplers(self) -> dict[str, Resampler]:
-        made = {}
-        for task in self.tasks:
-            asked = self.outcomes[self.outcomes["task"] == task][["language", "item_id"]].drop_duplicates()
-            asked = asked.sort_values(["language", "item_id"])
-            keys = ids(asked)
-            made[task] = Resampler(task, keys, asked["language"].tolist(), self._clusters_of(task, keys))
-        return made
+        return {
+            str(task): Resampler(str(task), asked["language"].tolist(), self._clusters_of(str(task), asked))
+            for task, asked in self._asked.groupby("task")
+        }
 
-    def _clusters_of(self, task: str, keys: Sequence[str]) -> list[str]:
+    def _clusters_of(self, task: str, asked: pd.DataFrame) -> list[str]:
         """Each item's cluster; an item that `items` does not know is its own."""
+        keys = list(zip(asked["language"], asked["item_id"], strict=True))
         if self.items is None or self.items.empty:
-            return list(keys)
+            return [f"item {item_id}" for _, item_id in keys]
         known = self.items[self.items["task"] == task]
-        cluster = dict(zip(ids(known), known["cluster"].astype(str), strict=True))
-        return [cluster.get(key, f"item {key}") for key in keys]
+        cluster = dict(zip(zip(known["language"], known["item_id"], strict=True), known["cluster"], strict=True))
+        return [f"cluster {cluster[key]}" if key in cluster else f"item {key[1]}" for key in keys]
 
     def resampler(self, task: str) -> Resampler:
         return self._resamplers[task]
+
+    @cached_property
+    def _pairs(self) -> dict[str, list[Pair]]:
+        return {form: list(_pairs_of(self, form)) for form in FORMATS}
 
     def languages(self, task: str) -> list[str]:
         return sorted(self.outcomes.loc[self.outcomes["task"] == task, "language"].unique().tolist())
@@ -119,8 +147,8 @@ class Pair:
     def counts(self, items: pd.DataFrame, *probes: str) -> Row:
         """How many of `items` either checkpoint excluded or failed on, for these probes."""
         status = pd.concat([items[f"{p}_status_{side}"] for p in probes for side in ("dense", "pruned")], axis=1)
-        excluded = (status == "excluded").fillna(False).any(axis=1)
-        failed = (status == "engine_error").fillna(False).any(axis=1) & ~excluded
+        excluded = (status == "excluded").any(axis=1)
+        failed = (status == "engine_error").any(axis=1) & ~excluded
         return {"excluded": int(excluded.sum()), "engine_error": int(failed.sum())}
 
 
@@ -133,15 +161,19 @@ def measured_in_both(items: pd.DataFrame, *probes: str) -> pd.Series:
     return keep
 
 
-def pairs(inputs: Inputs, form: str = "open") -> Iterator[Pair]:
+def pairs(inputs: Inputs, form: str = "open") -> list[Pair]:
     """Every checkpoint that names a base, joined with it on the items of one format, in display order."""
+    return inputs._pairs[form]
+
+
+def _pairs_of(inputs: Inputs, form: str) -> Iterator[Pair]:
     present = {(row["task"], row["checkpoint"]) for row in inputs.checkpoints}
     for setting in inputs.checkpoints:
         base, task, name = setting["base"], setting["task"], setting["checkpoint"]
         if base is None:
             continue
         dense, pruned = inputs.part(base, task, form), inputs.part(name, task, form)
-        joined = pruned.merge(dense, on=["language", "item_id"], suffixes=("_pruned", "_dense"), validate="one_to_one")
+        joined = pruned.merge(dense, on=list(ITEM), suffixes=("_pruned", "_dense"), validate="one_to_one")
         reason = None
         if (task, base) not in present:
             reason = f"base {base!r} has no records of task {task!r}: evaluate it into the same run"
@@ -165,12 +197,12 @@ def rate(name: str, count: int, n: int) -> Row:
 
 def truth(column: pd.Series) -> Floats:
     """A fully measured boolean column as 0.0 and 1.0."""
-    return np.asarray(column.to_numpy(dtype="float64", na_value=np.nan))
+    return np.asarray(column, dtype=np.float64)
 
 
-def ids(frame: pd.DataFrame) -> list[str]:
-    """What identifies each row's item within its task: translations of one item share their id across languages."""
-    return [f"{language}\x1f{item}" for language, item in zip(frame["language"], frame["item_id"], strict=True)]
+def numbers(frame: pd.DataFrame) -> Rows:
+    """Each row's item, as its number within the task: what a `Resampler` knows it by."""
+    return np.asarray(frame["item"], dtype=np.intp)
 
 
 def table_frame(rows: Sequence[Row], columns: Sequence[str], counts: Sequence[str]) -> pd.DataFrame:

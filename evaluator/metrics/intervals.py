@@ -8,7 +8,7 @@ every language is resampled within itself, because the number of items per langu
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ from scipy.stats import binomtest
 from statsmodels.stats.proportion import proportion_confint
 
 Floats = npt.NDArray[np.float64]
+Rows = npt.NDArray[np.intp]  # items by their number
 Interval = tuple[float | None, float | None]
 
 DRAWS = 2000
@@ -60,23 +61,17 @@ def percentile_interval(draws: Floats) -> Interval:
 class Resampler:
     """Bootstrap weights of one task's items: how often each item occurs in each of `draws` resamples.
 
-    `languages` and `clusters` are parallel to `item_ids`. The draws depend on the task, the language and its clusters
-    only, never on which checkpoints were evaluated or in what order.
+    Items are known by their number: their place in `languages` and `clusters`, which are parallel. The draws depend on
+    the task, the language and its clusters only, never on which checkpoints were evaluated or in what order.
     """
 
     def __init__(
-        self,
-        task: str,
-        item_ids: Sequence[str],
-        languages: Sequence[str],
-        clusters: Sequence[str],
-        *,
-        draws: int = DRAWS,
-        seed: int = 0,
+        self, task: str, languages: Sequence[str], clusters: Sequence[str], *, draws: int = DRAWS, seed: int = 0
     ) -> None:
-        self._row: Mapping[str, int] = {item_id: row for row, item_id in enumerate(item_ids)}
-        self._cluster = np.asarray([f"{lang}\x1f{name}" for lang, name in zip(languages, clusters, strict=True)])
-        self._weights = np.zeros((len(item_ids), draws), dtype=np.float32)
+        self._cluster = np.unique(
+            [f"{a}\x1f{b}" for a, b in zip(languages, clusters, strict=True)], return_inverse=True
+        )[1]
+        self._weights = np.zeros((len(languages), draws), dtype=np.float32)
         by_language = np.asarray(languages)
         for language in sorted(set(languages)):
             rows = np.flatnonzero(by_language == language)
@@ -85,32 +80,29 @@ class Resampler:
             chosen = np.random.default_rng(key).multinomial(len(names), np.full(len(names), 1 / len(names)), size=draws)
             self._weights[rows] = chosen.T[member].astype(np.float32)
 
-    def clusters(self, item_ids: Sequence[str]) -> int:
+    def clusters(self, items: Rows) -> int:
         """How many independent units these items are."""
-        return len(set(self._cluster[self._rows(item_ids)].tolist()))
+        return len(np.unique(self._cluster[items]))
 
-    def means(self, item_ids: Sequence[str], values: Floats) -> Floats:
+    def means(self, items: Rows, values: Floats) -> Floats:
         """The mean of `values` (one per item) in every resample; NaN where a resample holds none of the items."""
-        weights = self._weights[self._rows(item_ids)]
+        weights = self._weights[items]
         total = weights.sum(axis=0, dtype=np.float64)
         with np.errstate(invalid="ignore"):
             return np.asarray((values.astype(np.float32) @ weights) / np.where(total > 0, total, np.nan), np.float64)
 
-    def mean_interval(self, item_ids: Sequence[str], values: Floats) -> Interval:
+    def mean_interval(self, items: Rows, values: Floats) -> Interval:
         """The bootstrap interval of a mean; undefined with fewer than two clusters."""
-        if self.clusters(item_ids) < 2:
+        if self.clusters(items) < 2:
             return UNDEFINED
-        return percentile_interval(self.means(item_ids, values))
+        return percentile_interval(self.means(items, values))
 
-    def median_interval(self, item_ids: Sequence[str], values: Floats) -> Interval:
+    def median_interval(self, items: Rows, values: Floats) -> Interval:
         """The bootstrap interval of a median (the lower one of an even resample)."""
-        if self.clusters(item_ids) < 2:
+        if self.clusters(items) < 2:
             return UNDEFINED
         order = np.argsort(values, kind="stable")
-        cumulative = self._weights[self._rows(item_ids)][order].cumsum(axis=0)
+        cumulative = self._weights[items][order].cumsum(axis=0)
         half = cumulative[-1] / 2
         at = np.argmax(cumulative >= np.maximum(half, 0.5), axis=0)
         return percentile_interval(np.where(half > 0, values[order][at], np.nan).astype(np.float64))
-
-    def _rows(self, item_ids: Sequence[str]) -> npt.NDArray[np.intp]:
-        return np.asarray([self._row[item_id] for item_id in item_ids], dtype=np.intp)

@@ -78,12 +78,7 @@ def reduce_records(records: pd.DataFrame) -> pd.DataFrame:
     outcomes = pd.concat(columns, axis=1)
     cut = keyed["truncated"].astype("boolean").fillna(False) | (keyed["status"] == "truncated")
     outcomes["truncated"] = cut.groupby([keyed[name] for name in KEY]).any()
-    excluded = (keyed["status"] == "excluded").groupby([keyed[name] for name in KEY]).any().reindex(outcomes.index)
     outcomes = outcomes.reindex(columns=[name for name in DTYPES if name not in KEY])
-    for probe in ("greedy", "choice", "rank"):  # one record may stand for a whole excluded item
-        if outcomes[f"{probe}_status"].notna().any():
-            unasked = outcomes[f"{probe}_status"].isna()
-            outcomes[f"{probe}_status"] = outcomes[f"{probe}_status"].mask(excluded & unasked, "excluded")
     return outcomes.reset_index().astype(DTYPES)[list(DTYPES)]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pandas as pd
 
 from evaluator.metrics.fates import item_fates
-from evaluator.metrics.inputs import SETTING, Inputs, Row, ids, pairs, rate, slices, table_frame
+from evaluator.metrics.inputs import SETTING, Inputs, Row, numbers, pairs, rate, slices, table_frame, truth
 from evaluator.metrics.outcomes import MEASURED
 
 GROUPS = ("all", "mc_only", "dense_failures")
@@ -31,8 +31,7 @@ def rank(inputs: Inputs) -> pd.DataFrame:
     for setting in inputs.checkpoints:
         items = inputs.part(setting["checkpoint"], setting["task"], "open")
         if setting["base"] is None and items["rank_status"].notna().any():
-            missed = (~items["produced"]).fillna(False)
-            for group, part in (("all", items), ("dense_failures", items[missed])):
+            for group, part in (("all", items), ("dense_failures", items[items["produced"] == 0])):
                 rows += _group(inputs, setting, part, group, "own", "")
     for pair in pairs(inputs):
         items = pair.items
@@ -41,7 +40,7 @@ def rank(inputs: Inputs) -> pd.DataFrame:
         grouped = {
             "all": items,
             "mc_only": items[item_fates(items) == "mc_only"],
-            "dense_failures": items[(~items["produced_dense"]).fillna(False)],
+            "dense_failures": items[items["produced_dense"] == 0],
         }
         for group in GROUPS:
             for side, suffix in (("own", "_pruned"), ("base", "_dense")):
@@ -71,8 +70,8 @@ def _statistics(inputs: Inputs, task: str, items: pd.DataFrame, suffix: str, why
     }
     if n == 0:
         return row
-    ranks = done[f"rank{suffix}"].to_numpy("float64")
-    resampler, names = inputs.resampler(task), ids(done)
+    ranks = truth(done[f"rank{suffix}"])
+    resampler, names = inputs.resampler(task), numbers(done)
     row["rank_q1"], row["rank_median"], row["rank_q3"] = (
         float(value) for value in pd.Series(ranks).quantile([0.25, 0.5, 0.75])
     )
@@ -82,7 +81,7 @@ def _statistics(inputs: Inputs, task: str, items: pd.DataFrame, suffix: str, why
         row |= rate(band, int(inside.sum()), n)
     margins = done[done[f"margin{suffix}"].notna()]
     if not margins.empty:
-        values = margins[f"margin{suffix}"].to_numpy("float64")
+        values = truth(margins[f"margin{suffix}"])
         row["margin_median"] = float(pd.Series(values).median())
-        row["margin_median_low"], row["margin_median_high"] = resampler.median_interval(ids(margins), values)
+        row["margin_median_low"], row["margin_median_high"] = resampler.median_interval(numbers(margins), values)
     return row

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from evaluator.metrics.inputs import ALL, SETTING, Inputs, Pair, Row, ids, pairs, rate, slices, table_frame, truth
+from evaluator.metrics.inputs import ALL, SETTING, Inputs, Pair, Row, numbers, pairs, rate, slices, table_frame, truth
 from evaluator.metrics.intervals import mcnemar_exact
 from evaluator.metrics.outcomes import MEASURED
 
@@ -53,19 +53,17 @@ def recovery(inputs: Inputs) -> pd.DataFrame:
 
 def recovery_seeds(inputs: Inputs) -> pd.DataFrame:
     """Sample recovery among greedy failures for every run seed: mean and range. Greedy is that of the lowest seed."""
-    everything = inputs.outcomes[(inputs.outcomes["format"] == "open") & inputs.outcomes["sample_hit"].notna()]
+    everything = inputs.compact[(inputs.compact["format"] == "open") & inputs.compact["sample_hit"].notna()]
     rows: list[Row] = []
     for setting in inputs.checkpoints:
-        ours = everything[(everything["task"] == setting["task"])]
-        ours = ours[ours["checkpoint"] == setting["checkpoint"]]
+        ours = everything[(everything["task"] == setting["task"]) & (everything["checkpoint"] == setting["checkpoint"])]
         if ours["seed"].nunique() < 2:
             continue
         greedy = inputs.part(setting["checkpoint"], setting["task"], "open")
-        failed = set(ids(greedy[(~greedy["produced"]).fillna(False)]))
-        failures = ours[[key in failed for key in ids(ours)]]
+        failures = ours[ours["item"].isin(greedy.loc[greedy["produced"] == 0, "item"])]
         for language, part in slices(failures, inputs.languages(setting["task"])):
             by_seed = part.groupby("seed")["sample_hit"]
-            rates, sizes = by_seed.mean().astype("float64"), by_seed.size()
+            rates, sizes = by_seed.mean(), by_seed.size()
             rows.append(
                 {
                     **setting,
@@ -86,7 +84,7 @@ def _measured(items: pd.DataFrame, population: str, probe: str) -> Row:
     status = items[f"{probe}_status"]
     keep = status.isin(MEASURED)
     if population == FAILURES:
-        keep &= (~items["produced"]).fillna(False)
+        keep &= items["produced"] == 0
     done = items[keep]
     hits = int(done[HIT[probe]].sum())
     reason = None
@@ -106,14 +104,16 @@ def _measured(items: pd.DataFrame, population: str, probe: str) -> Row:
 
 def _paired(inputs: Inputs, pair: Pair, language: str, probe: str) -> Row:
     """The drop from the base, on the items where this probe and one of the broader ones were measured in both."""
-    items = pair.measured(probe) if language == ALL else pair.measured(probe).query("language == @language")
+    items = pair.measured(probe)
+    if language != ALL:
+        items = items[items["language"] == language]
     if probe == "greedy" and not items.empty:
         broad = [items[f"{name}_status_{side}"].notna() for name in ("beam", "sample") for side in ("dense", "pruned")]
         items = items[(broad[0] & broad[1]) | (broad[2] & broad[3])]
     if items.empty:
         return {"n_paired": 0, "reason": pair.reason or "no item is measured in both the checkpoint and its base"}
     dense, pruned = (truth(items[f"{HIT[probe]}_{side}"]) for side in ("dense", "pruned"))
-    low, high = inputs.resampler(pair.task).mean_interval(ids(items), dense - pruned)
+    low, high = inputs.resampler(pair.task).mean_interval(numbers(items), dense - pruned)
     return {
         "n_paired": len(items),
         "drop": float((dense - pruned).mean()),

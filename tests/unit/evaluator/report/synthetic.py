@@ -57,7 +57,8 @@ def records_of(
                 "dtype": "float32",
             }
             if number == 0:
-                yield Record(**common, format="open", probe="greedy", index=0, status="excluded")
+                for probe in ("greedy", "beam", "sample", "choice", "rank"):
+                    yield Record(**common, format="open", probe=probe, index=0, status="excluded")
             else:
                 yield from _item(common, language, number, damage * weight, number < per_language // 2)
 

@@ -1,0 +1,90 @@
+"""Records written by hand: one line per item says what each probe of it found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+import pandas as pd
+
+from evaluator.records import Format, Record, Status
+
+GOLD, OTHERS = "gold", ("b", "c", "d")
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What one checkpoint did with one item; None: the probe was not asked."""
+
+    greedy: bool | None = None
+    choice: bool | str | None = None  # True: gold wins, False: another option does, "tie": gold shares the best score
+    beams: Sequence[bool] | None = None
+    samples: Sequence[bool] | None = None
+    rank: int | None = None
+    margin: float | None = None
+    status: Status = "ok"
+    choice_status: Status | None = None  # None: as `status`
+    options: int = 4
+    truncated: bool = False
+
+
+def records(
+    checkpoint: str,
+    seen: Mapping[str, Seen],
+    *,
+    base: str | None = None,
+    task: str = "t",
+    form: Format = "open",
+    seed: int = 0,
+    calibration: str | None = None,
+) -> pd.DataFrame:
+    """`seen` maps "language/item" to what was seen. A pruned checkpoint is one with a base."""
+    rows: list[Record] = []
+    for key, item in seen.items():
+        language, item_id = key.split("/")
+        common = {
+            "checkpoint": checkpoint,
+            "weights_digest": "0",
+            "base": base,
+            "method": "wanda" if base else None,
+            "pattern": "unstructured" if base else None,
+            "sparsity": 0.5 if base else None,
+            "calibration": calibration,
+            "task": task,
+            "language": language,
+            "item_id": item_id,
+            "format": form,
+            "seed": seed,
+            "engine": "fake",
+            "engine_version": "0",
+            "dtype": "float32",
+            "status": item.status,
+            "truncated": item.truncated,
+        }
+        rows += _records_of(item, common)
+    return pd.DataFrame([asdict(row) for row in rows])
+
+
+def _records_of(item: Seen, common: dict) -> list[Record]:
+    measured = item.status in ("ok", "truncated")
+    rows = []
+
+    def generated(probe: str, index: int, hit: bool) -> Record:
+        grade = {"contains": hit, "exact_match": hit, "token_f1": float(hit)} if measured else {}
+        return Record(**common, probe=probe, index=index, text="gold" if hit else "bad", **grade)
+
+    if item.greedy is not None:
+        rows.append(generated("greedy", 0, item.greedy))
+    for probe, hits in (("beam", item.beams), ("sample", item.samples)):
+        rows += [generated(probe, index, hit) for index, hit in enumerate(hits or ())]
+    if item.choice is not None:
+        status = item.choice_status or item.status
+        for index, text in enumerate((GOLD, *OTHERS)[: item.options]):
+            best = {True: -1.0, False: -3.0, "tie": -2.0}[item.choice]
+            score = best if index == 0 else -2.0
+            score = score if status in ("ok", "truncated") else None
+            option = {"is_gold": index == 0, "option_text": text, "token_ids": (1, 2), "logprob": score}
+            rows.append(Record(**{**common, "status": status}, probe="choice", index=index, **option))
+    if item.rank is not None:
+        rows.append(Record(**common, probe="rank", index=0, rank=item.rank, margin=item.margin))
+    return rows

@@ -1,0 +1,307 @@
+"""Every table on small cases that were worked out by hand; the arithmetic stands beside the expectation."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+from evaluator.metrics import compute_tables, headline_of, headline_sentence, headline_table, reduce_records
+from tests.golden.hand import Seen, records
+
+BOTH = Seen(greedy=True, choice=True)
+
+# english: one item of every fate, a tie, an item that the dense model did not produce, an excluded one, a failed one.
+DENSE = {
+    "english/1": BOTH,
+    "english/2": BOTH,
+    "english/3": BOTH,
+    "english/4": BOTH,
+    "english/5": Seen(greedy=False, choice=True),
+    "english/6": BOTH,
+    "english/7": Seen(greedy=False, choice=False, status="excluded"),
+    "english/8": BOTH,
+    "swahili/1": BOTH,  # swahili is missing in the pruned checkpoint
+}
+PRUNED = {
+    "english/1": Seen(greedy=True, choice=True),  # kept
+    "english/2": Seen(greedy=False, choice=True),  # mc_only
+    "english/3": Seen(greedy=True, choice=False),  # produced_only
+    "english/4": Seen(greedy=False, choice=False),  # lost
+    "english/5": Seen(greedy=True, choice=True),  # not known by the dense model
+    "english/6": Seen(greedy=True, choice="tie"),  # a tie is wrong: produced_only
+    "english/7": Seen(greedy=False, choice=False, status="excluded"),
+    "english/8": Seen(greedy=True, choice=True, status="engine_error"),
+}
+
+
+def tables(*parts: pd.DataFrame, items: pd.DataFrame | None = None) -> dict[str, pd.DataFrame]:
+    outcomes = pd.concat([reduce_records(part) for part in parts], ignore_index=True)
+    return {name: table.frame for name, table in compute_tables(outcomes, items).items()}
+
+
+def only(frame: pd.DataFrame, **equal: object) -> pd.Series:
+    for name, value in equal.items():
+        frame = frame[frame[name] == value]
+    assert len(frame) == 1
+    return frame.iloc[0]
+
+
+@pytest.fixture(scope="module")
+def case() -> dict[str, pd.DataFrame]:
+    return tables(records("dense", DENSE), records("pruned", PRUNED, base="dense"))
+
+
+def test_fates_count_each_fate_once_and_show_what_was_left_out(case):
+    row = only(case["fates"], language="english")
+    assert row[["n", "items", "kept", "mc_only", "produced_only", "lost"]].tolist() == [5, 6, 1, 1, 2, 1]
+    assert (row["excluded"], row["engine_error"]) == (1, 1)
+    assert row["dissociation_rate"] == pytest.approx(1 / 5)
+    # one lost item of four options stands for 1 / 3 lucky guess: (1 - 1/3) / 5
+    assert row["mc_only_corrected"] == pytest.approx(2 / 15)
+    assert (row["mc_only_rate_low"], row["mc_only_rate_high"]) == pytest.approx((0.0362, 0.6245), abs=1e-4)
+    assert not row["noise_floor"]
+
+
+def test_fates_pool_the_items_common_to_both_and_name_the_missing_language(case):
+    assert only(case["fates"], language="all")["n"] == 5
+    missing = only(case["fates"], language="swahili")
+    assert missing["n"] == 0
+    assert pd.isna(missing["dissociation_rate"])
+    assert missing["reason"] == "no item of this language is common to the checkpoint and its base"
+
+
+def test_accuracy_counts_and_pairs(case):
+    pruned = only(case["accuracy"], checkpoint="pruned", probe="greedy", language="english")
+    assert pruned[["n", "excluded", "engine_error", "n_paired"]].tolist() == [6, 1, 1, 6]
+    assert pruned["accuracy"] == pytest.approx(4 / 6)  # items 1, 3, 5 and 6
+    assert pruned["dense_accuracy"] == pytest.approx(5 / 6)
+    assert pruned["drop"] == pytest.approx(1 / 6)
+    # dense alone is right on 2 and 4, pruned alone on 5: two-sided exact McNemar of 2 against 1 is 1
+    assert pruned["mcnemar_p"] == pytest.approx(1.0)
+    assert pruned["normalised_drop"] == pytest.approx((1 / 6) / (5 / 6))
+    dense = only(case["accuracy"], checkpoint="dense", probe="greedy", language="all")
+    assert (dense["n"], dense["excluded"], dense["engine_error"]) == (8, 1, 0)
+    assert dense["accuracy"] == pytest.approx(7 / 8)  # item 8 and swahili too
+    mean = only(case["accuracy"], checkpoint="dense", probe="greedy", language="mean")
+    assert mean["accuracy"] == pytest.approx((6 / 7 + 1) / 2)
+
+
+def test_a_tie_is_wrong_in_choice_and_no_sentinel_stands_for_a_missing_language(case):
+    english = only(case["accuracy"], checkpoint="pruned", probe="choice", language="english")
+    assert english["accuracy"] == pytest.approx(3 / 6)  # items 1, 2 and 5
+    assert english["normalised_drop"] == pytest.approx((1 - 0.5) / (1 - 0.25))
+    missing = only(case["accuracy"], checkpoint="pruned", probe="choice", language="swahili")
+    assert missing["n"] == 0
+    assert pd.isna(missing["accuracy"])
+    assert pd.isna(missing["accuracy_low"])
+    assert missing["reason"].startswith("no item was measured")
+
+
+def test_pr_gap_is_the_difference_of_normalised_drops(case):
+    row = only(case["pr_gap"], language="all")
+    # open: (5/6 - 4/6) / (5/6) = 0.2; choice: (1 - 3/6) / (1 - 1/4) = 2/3
+    assert (row["d_open"], row["d_choice"]) == pytest.approx((0.2, 2 / 3))
+    assert row["delta_pr"] == pytest.approx(0.2 - 2 / 3)
+    mean = only(case["pr_gap"], language="mean")
+    assert (mean["delta_pr"], mean["languages"]) == (pytest.approx(0.2 - 2 / 3), 1)
+    assert mean["reason"] == "undefined in: swahili"
+
+
+def test_a_dense_accuracy_at_the_floor_has_no_normalised_drop():
+    dense = {f"english/{i}": Seen(greedy=True, choice=i == 1) for i in range(1, 5)}  # 1 of 4 with 4 options: the floor
+    pruned = {f"english/{i}": Seen(greedy=i > 2, choice=False) for i in range(1, 5)}
+    found = tables(records("dense", dense), records("pruned", pruned, base="dense"))
+    gap = only(found["pr_gap"], language="all")
+    assert pd.isna(gap["delta_pr"])
+    assert pd.isna(gap["d_choice"])
+    assert gap["d_open"] == pytest.approx(0.5)
+    assert gap["reason"] == "choice: dense accuracy 0.250 is not above the floor 0.250"
+    row = only(found["accuracy"], checkpoint="pruned", probe="choice", language="all")
+    assert pd.isna(row["normalised_drop"])
+    assert row["drop"] == pytest.approx(0.25)
+    rung = only(found["ladder"], rung="choice", language="all")
+    assert pd.isna(rung["normalised_drop"])
+    assert rung["drop"] == pytest.approx(0.25)
+
+
+def test_the_floor_follows_the_number_of_options():
+    dense = {"english/1": BOTH, "english/2": Seen(greedy=True, choice=True, options=2)}
+    pruned = {"english/1": BOTH, "english/2": Seen(greedy=True, choice=False, options=2)}
+    row = only(tables(records("dense", dense), records("p", pruned, base="dense"))["pr_gap"], language="all")
+    assert row["choice_floor"] == pytest.approx((1 / 4 + 1 / 2) / 2)
+    assert row["d_choice"] == pytest.approx(0.5 / (1 - 0.375))
+
+
+def test_a_checkpoint_without_its_base_has_rows_with_the_reason():
+    found = tables(records("pruned", PRUNED, base="nowhere"))
+    for name in ("fates", "pr_gap"):
+        row = only(found[name])
+        assert row["n"] == 0
+        assert row["reason"].startswith("base 'nowhere' has no records of task 't'")
+    assert pd.isna(only(found["fates"])["mc_only_rate"])
+    row = only(found["accuracy"], probe="greedy", language="english")
+    assert row["accuracy"] == pytest.approx(4 / 6)
+    assert pd.isna(row["drop"])
+    assert "nowhere" in row["reason"]
+
+
+def test_recovery_keeps_to_the_items_with_beams_and_splits_off_the_failures():
+    half = {
+        "english/1": Seen(greedy=True, beams=[True, False], samples=[False, False]),
+        "english/2": Seen(greedy=False, beams=[False, True], samples=[True, True]),
+        "english/3": Seen(greedy=False, beams=[False, False], samples=[False, True]),
+        "english/4": Seen(greedy=False, beams=[False, False], samples=[False, False]),
+        "english/5": Seen(greedy=True),  # not in the first half
+        "english/6": Seen(greedy=False, beams=[False], samples=[True], status="engine_error"),
+    }
+    dense = {key: Seen(greedy=True, beams=[True, True], samples=[True, True]) for key in half}
+    found = tables(records("dense", dense), records("p", half, base="dense"))["recovery"]
+
+    def row(population: str, probe: str) -> pd.Series:
+        return only(found, checkpoint="p", language="all", population=population, probe=probe)
+
+    assert (row("all_items", "greedy")["hits"], row("all_items", "greedy")["n"]) == (1, 4)
+    assert (row("all_items", "beam")["hits"], row("all_items", "beam")["n"]) == (2, 4)
+    assert (row("all_items", "sample")["hits"], row("all_items", "sample")["engine_error"]) == (2, 1)
+    assert row("all_items", "beam")["tries"] == 2
+    assert row("all_items", "sample")["drop"] == pytest.approx(0.5)
+    assert (row("greedy_failures", "beam")["hits"], row("greedy_failures", "beam")["n"]) == (1, 3)
+    assert row("greedy_failures", "sample")["rate"] == pytest.approx(2 / 3)
+    none = only(found, checkpoint="dense", language="all", population="greedy_failures", probe="beam")
+    assert none["n"] == 0
+    assert pd.isna(none["rate"])
+    assert none["reason"] == "greedy missed none of the items"
+
+
+def test_ranks_by_group_dense_beside_pruned():
+    dense = {
+        "english/1": Seen(greedy=True, choice=True, rank=1, margin=0.0),
+        "english/2": Seen(greedy=True, choice=True, rank=1, margin=0.0),
+        "english/3": Seen(greedy=True, choice=True, rank=2, margin=-0.5),
+        "english/4": Seen(greedy=False, choice=True, rank=17, margin=-4.0),
+    }
+    pruned = {
+        "english/1": Seen(greedy=False, choice=True, rank=3, margin=-1.0),  # mc_only
+        "english/2": Seen(greedy=False, choice=True, rank=4, margin=-2.0),  # mc_only
+        "english/3": Seen(greedy=True, choice=True, rank=1, margin=0.0),
+        "english/4": Seen(greedy=False, choice=False, rank=30, margin=-6.0),
+    }
+    found = tables(records("dense", dense), records("p", pruned, base="dense"))["rank"]
+    mc_only = only(found, checkpoint="p", language="all", group="mc_only", side="own")
+    assert (mc_only["n"], mc_only["rank_median"], mc_only["margin_median"]) == (2, 3.5, -1.5)
+    assert only(found, checkpoint="p", language="all", group="mc_only", side="base")["rank_median"] == 1
+    everything = only(found, checkpoint="p", language="all", group="all", side="own")
+    # ranks 1, 3, 4, 30: linear quartiles 2.5 and 10.5
+    assert everything[["rank_q1", "rank_median", "rank_q3"]].tolist() == [2.5, 3.5, 10.5]
+    bands = ["rank_1", "rank_2_5", "rank_6_20", "rank_over_20"]
+    assert everything[bands].tolist() == [0.25, 0.5, 0.0, 0.25]
+    failures = only(found, checkpoint="p", language="all", group="dense_failures", side="own")
+    assert (failures["n"], failures["rank_median"]) == (1, 30)
+    assert only(found, checkpoint="dense", language="all", group="dense_failures")["rank_median"] == 17
+
+
+def test_ladder_uses_the_items_measured_in_every_rung():
+    open_dense = {f"english/{i}": Seen(greedy=True, choice=True) for i in range(1, 5)}
+    open_pruned = {f"english/{i}": Seen(greedy=i == 4, choice=True) for i in range(1, 5)}
+    shown_dense = {f"english/{i}": Seen(greedy=True) for i in range(1, 4)}
+    shown_pruned = {f"english/{i}": Seen(greedy=i < 3) for i in range(1, 4)}
+    found = tables(
+        pd.concat([records("dense", open_dense), records("dense", shown_dense, form="shown")]),
+        pd.concat([records("p", open_pruned, base="dense"), records("p", shown_pruned, base="dense", form="shown")]),
+    )
+    drops = {rung: only(found["ladder"], rung=rung, language="all") for rung in ("open", "shown", "choice")}
+    assert [drops[rung]["n"] for rung in drops] == [3, 3, 3]
+    assert [drops[rung]["drop"] for rung in drops] == pytest.approx([1.0, 1 / 3, 0.0])
+    assert drops["choice"]["normalised_drop"] == 0.0
+
+
+def test_candidates_and_one_shot_compare_the_same_items():
+    forms = {"open": [1, 0, 0, 1], "distractors_only": [0, 0, 0, 1], "unrelated": [0, 0, 0], "shown": [1, 1, 0, 1]}
+    parts = [
+        records("dense", {f"english/{i}": Seen(greedy=bool(hit)) for i, hit in enumerate(hits)}, form=form)
+        for form, hits in forms.items()
+    ]
+    found = tables(pd.concat(parts))["candidates"]
+    got = {form: only(found, language="all", format=form) for form in forms}
+    assert {form: row["n"] for form, row in got.items()} == dict.fromkeys(forms, 3)  # unrelated lacks the fourth item
+    assert [row["accuracy"] for row in got.values()] == pytest.approx([1 / 3, 0, 0, 2 / 3])
+    assert got["shown"]["difference"] == pytest.approx(1 / 3)
+
+    zero = {"dense": [1, 1, 1, 0], "p": [1, 0, 0, 0]}
+    one = {"dense": [1, 1, 1, 1], "p": [1, 1, 1, 0]}
+    parts = [
+        records(
+            name,
+            {f"english/{i}": Seen(greedy=bool(hit)) for i, hit in enumerate(hits[name])},
+            base=None if name == "dense" else "dense",
+            form=form,
+        )
+        for name in ("dense", "p")
+        for form, hits in (("open", zero), ("one_shot", one))
+    ]
+    row = only(tables(pd.concat(parts))["one_shot"], language="all")
+    assert (row["zero_shot_gap"], row["one_shot_gap"], row["repaired"]) == pytest.approx((0.5, 0.25, 0.25))
+
+
+def test_recovery_over_seeds_is_mean_and_range_among_the_first_seeds_failures():
+    greedy = {"english/1": False, "english/2": False, "english/3": True}
+    hits = {0: [True, False, False], 1: [True, True, False]}
+    parts = [
+        records(
+            "dense",
+            {
+                key: Seen(greedy=said, samples=[hit])
+                for (key, said), hit in zip(greedy.items(), hits[seed], strict=True)
+            },
+            seed=seed,
+        )
+        for seed in (0, 1)
+    ]
+    row = only(tables(pd.concat(parts))["recovery_seeds"], language="all")
+    assert row[["seeds", "n_min", "lowest", "mean", "highest"]].tolist() == [2, 2, 0.5, 0.75, 1.0]
+
+
+def test_calibration_shows_the_gap_between_choice_and_open():
+    pruned = {"english/1": BOTH, "english/2": Seen(greedy=False, choice=True), "arabic/1": Seen(False, True)}
+    found = tables(records("dense", DENSE), records("p", pruned, base="dense", calibration="c4"))["calibration"]
+    pooled = only(found, checkpoint="p", language="all")
+    assert (pooled["open_accuracy"], pooled["choice_accuracy"]) == pytest.approx((1 / 3, 1.0))
+    mean = only(found, checkpoint="p", language="mean")
+    assert mean["choice_minus_open"] == pytest.approx((0.5 + 1.0) / 2)
+
+
+def test_a_dense_re_run_is_the_noise_floor():
+    again = records("again", DENSE, base="dense").assign(method=None, pattern=None, sparsity=None)
+    row = only(tables(records("dense", DENSE), again)["fates"], language="all")
+    assert row["noise_floor"]
+    assert (row["n"], row["kept"]) == (7, 7)
+
+
+def test_translations_of_one_item_share_their_id_and_stay_apart():
+    dense = {"english/1": BOTH, "arabic/1": BOTH}
+    pruned = {"english/1": BOTH, "arabic/1": Seen(greedy=False, choice=True)}
+    found = tables(records("dense", dense), records("p", pruned, base="dense"))["fates"]
+    assert {row["language"]: row["mc_only"] for _, row in found.iterrows()} == {"all": 1, "arabic": 1, "english": 0}
+
+
+def test_the_headline_reads_the_tables(case):
+    row = only(headline_of(case), checkpoint="pruned")
+    assert (row["known"], row["kept"], row["mc_only"], row["lost"]) == (5, 0.2, 0.2, 0.2)
+    assert row["open_accuracy"] == pytest.approx(4 / 6)
+    sentence = headline_sentence(headline_of(case)).replace("\N{NO-BREAK SPACE}", " ")
+    assert sentence.startswith("pruned: open accuracy 88 % → 67 %, choice 100 % → 50 %. Of 5 answers")
+    outcomes = pd.concat([reduce_records(records("dense", DENSE)), reduce_records(records("p", PRUNED, base="dense"))])
+    assert headline_table(outcomes)["checkpoint"].tolist() == ["dense", "p"]
+
+
+def test_a_headline_without_pairs_says_what_to_run():
+    assert "no" in headline_sentence(headline_table(reduce_records(records("dense", DENSE)))).lower()
+
+
+def test_a_table_without_its_inputs_says_which_probe_to_run():
+    outcomes = reduce_records(records("dense", {"english/1": Seen(greedy=True)}))
+    notes = {name: table.note for name, table in compute_tables(outcomes).items()}
+    assert notes["accuracy"] == ""
+    assert notes["rank"] == "No records for this table: it needs the probe rank."
+    assert "probe beam or sample" in notes["recovery"]
+    assert all(notes[name] for name in ("fates", "pr_gap", "candidates", "one_shot", "recovery_seeds"))

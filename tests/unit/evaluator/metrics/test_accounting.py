@@ -1,0 +1,75 @@
+"""What holds of every table whatever the records: nothing is dropped, and their order is irrelevant."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+from evaluator.metrics import compute_tables, reduce_records
+from tests.unit.evaluator.report.synthetic import SETTINGS, frame_of, records_of
+
+CHECKPOINTS = ("dense", "wanda-0.5", "magnitude-0.6")
+
+
+@pytest.fixture(scope="module")
+def outcomes() -> pd.DataFrame:
+    assert set(CHECKPOINTS) <= set(SETTINGS)
+    parts = [reduce_records(frame_of(records_of(name, "gazetteer", 12))) for name in CHECKPOINTS]
+    return pd.concat(parts, ignore_index=True)
+
+
+@pytest.fixture(scope="module")
+def tables(outcomes) -> dict[str, pd.DataFrame]:
+    return {name: table.frame for name, table in compute_tables(outcomes).items()}
+
+
+def test_every_item_is_measured_excluded_or_failed(tables):
+    rows = tables["accuracy"].query("language not in ('all', 'mean')")
+    assert (rows["n"] + rows["excluded"] + rows["engine_error"] == 12).all()
+    assert (rows["excluded"] == 1).all()
+
+
+def test_every_fate_is_counted_once(tables):
+    rows = tables["fates"]
+    assert (rows[["kept", "mc_only", "produced_only", "lost"]].sum(axis=1) == rows["n"]).all()
+    pooled = rows[rows["language"] == "all"].set_index("checkpoint")["n"]
+    by_language = rows[rows["language"] != "all"].groupby("checkpoint")["n"].sum()
+    assert pooled.sort_index().tolist() == by_language.sort_index().tolist()
+
+
+def test_every_table_has_counts_and_a_reason_column(tables):
+    for name, frame in tables.items():
+        assert "reason" in frame, name
+        assert {"n", "excluded", "engine_error"} <= set(frame) or name == "recovery_seeds", name
+
+
+def test_rates_lie_within_their_intervals(tables):
+    for frame in tables.values():
+        for name in [column[:-4] for column in frame if column.endswith("_low") and column[:-4] in frame]:
+            known = frame[frame[f"{name}_low"].notna()]
+            assert (known[f"{name}_low"] <= known[name] + 1e-9).all(), name
+            assert (known[name] <= known[f"{name}_high"] + 1e-9).all(), name
+
+
+def test_tables_do_not_depend_on_the_order_of_the_outcomes(outcomes, tables):
+    again = compute_tables(outcomes.sample(frac=1.0, random_state=1))
+    for name, frame in tables.items():
+        pd.testing.assert_frame_equal(again[name].frame, frame, obj=name)
+
+
+def test_a_checkpoints_numbers_do_not_depend_on_the_others(outcomes, tables):
+    pair = compute_tables(outcomes[outcomes["checkpoint"] != "wanda-0.5"])
+    for name in ("fates", "pr_gap", "recovery"):
+        alone = pair[name].frame.query("checkpoint == 'magnitude-0.6'").reset_index(drop=True)
+        among = tables[name].query("checkpoint == 'magnitude-0.6'").reset_index(drop=True)
+        pd.testing.assert_frame_equal(alone, among, obj=name)
+
+
+def test_clusters_from_the_items_move_intervals_and_nothing_else(outcomes, tables):
+    items = outcomes[["task", "language", "item_id"]].drop_duplicates()
+    items = items.assign(cluster=items["item_id"].str[-1].astype(int) // 4)
+    query = "checkpoint == 'magnitude-0.6' and language == 'all'"
+    grouped = compute_tables(outcomes, items)["pr_gap"].frame.query(query).iloc[0]
+    alone = tables["pr_gap"].query(query).iloc[0]
+    assert grouped["delta_pr"] == alone["delta_pr"]
+    assert grouped["delta_pr_high"] - grouped["delta_pr_low"] != alone["delta_pr_high"] - alone["delta_pr_low"]

@@ -1,0 +1,90 @@
+"""Records to outcomes: what counts as measured, who wins a choice, and that cutting the records does not matter."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from evaluator.metrics import empty_outcomes, reduce_records
+from evaluator.metrics.outcomes import DTYPES
+from tests.golden.hand import Seen, records
+from tests.unit.evaluator.report.synthetic import frame_of, records_of
+
+
+def outcome(seen: Seen) -> pd.Series:
+    return reduce_records(records("m", {"english/1": seen})).iloc[0]
+
+
+def test_one_row_per_item_with_the_declared_columns_and_types():
+    reduced = reduce_records(records("m", {"english/1": Seen(greedy=True), "english/2": Seen(greedy=False)}))
+    assert list(reduced) == list(DTYPES)
+    assert reduced.dtypes.astype(str).to_dict() == empty_outcomes().dtypes.astype(str).to_dict()
+    assert reduced["produced"].tolist() == [True, False]
+    assert reduce_records(reduced.iloc[:0]).equals(empty_outcomes())
+
+
+def test_what_was_not_asked_is_null_without_a_status():
+    row = outcome(Seen(greedy=True))
+    assert row["greedy_status"] == "ok"
+    assert row[["choice_status", "recognised", "beam_status", "beam_hit", "rank", "margin"]].isna().all()
+
+
+@pytest.mark.parametrize("status", ["excluded", "engine_error"])
+def test_what_was_not_measured_is_null_and_says_why(status):
+    row = outcome(Seen(greedy=True, choice=True, beams=[True], samples=[True], rank=1, margin=0.0, status=status))
+    for probe in ("greedy", "choice", "beam", "sample", "rank"):
+        assert row[f"{probe}_status"] == status
+    assert row[["produced", "recognised", "beam_hit", "sample_hit", "rank", "margin"]].isna().all()
+
+
+def test_a_truncated_prompt_is_measured_and_flagged():
+    row = outcome(Seen(greedy=True, status="truncated", truncated=True))
+    assert (row["greedy_status"], row["produced"], row["truncated"]) == ("truncated", True, True)
+
+
+def test_one_failed_option_leaves_the_choice_unmeasured():
+    frame = records("m", {"english/1": Seen(choice=True)})
+    frame.loc[2, ["status", "logprob"]] = ["engine_error", np.nan]
+    row = reduce_records(frame).iloc[0]
+    assert row["choice_status"] == "engine_error"
+    assert pd.isna(row["recognised"])
+
+
+def choice(scores: dict[str, tuple[float, int]]) -> pd.Series:
+    """Options as text -> (summed log-probability, number of tokens); the first is the gold one."""
+    frame = records("m", {"english/1": Seen(choice=True, options=len(scores))})
+    frame["option_text"] = list(scores)
+    frame["logprob"] = [score for score, _ in scores.values()]
+    frame["token_ids"] = [tuple(range(tokens)) for _, tokens in scores.values()]
+    return reduce_records(frame).iloc[0]
+
+
+def test_summed_per_token_and_per_byte_winners_can_differ():
+    row = choice({"abcdefgh": (-4.0, 2), "ab": (-3.0, 1)})  # sums -4 < -3; per token -2 > -3; per byte -0.5 > -1.5
+    assert (row["recognised"], row["recognised_per_token"], row["recognised_per_byte"]) == (False, True, True)
+    row = choice({"кал": (-3.0, 3), "abcd": (-3.2, 2)})  # -3 > -3.2; -1 > -1.6; -0.5 > -0.8 (six bytes, four bytes)
+    assert (row["recognised"], row["recognised_per_token"], row["recognised_per_byte"]) == (True, True, True)
+
+
+def test_ties_are_wrong_and_a_lone_option_is_no_choice():
+    assert not choice({"a": (-1.0, 1), "b": (-1.0, 1), "c": (-9.0, 1)})["recognised"]
+    alone = choice({"a": (-1.0, 1)})
+    assert pd.isna(alone["recognised"])
+    assert alone["choice_status"] == "engine_error"
+
+
+def test_hits_are_counted():
+    row = outcome(Seen(beams=[False, True, True], samples=[False, False]))
+    assert (row["beams"], row["beam_hit"]) == (3, True)
+    assert (row["samples"], row["sample_hit"], row["sample_hits"]) == (2, False, 0)
+
+
+def test_outcomes_do_not_depend_on_the_order_or_the_cut_of_the_records():
+    frame = frame_of(records_of("wanda-0.6", "gazetteer", 5))
+    whole = reduce_records(frame)
+    shuffled = reduce_records(frame.sample(frac=1.0, random_state=3))
+    parts = pd.concat([reduce_records(part) for _, part in frame.groupby("item_id")], ignore_index=True)
+    pd.testing.assert_frame_equal(whole, shuffled)
+    order = ["checkpoint", "task", "language", "item_id"]
+    pd.testing.assert_frame_equal(whole, parts.sort_values(order, ignore_index=True))
