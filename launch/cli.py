@@ -141,6 +141,20 @@ def report(run: Annotated[Path, typer.Argument(metavar="RUN", help="a run direct
     finish(console, run)
 
 
+@app.command(
+    epilog="Example: resurface bench score --model bundled --rounds 5",
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)
+def bench(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="score, beam, swap, pass, prune or all")],
+) -> None:
+    """Run a benchmark of the README; further options go to it (see --help after its name's script)."""
+    from launch.bench import run_benchmarks
+
+    run_benchmarks(name, context.args)
+
+
 def _run(config: SweepConfig, out: Path) -> None:
     from launch.driver import run_sweep
     from launch.progress import Progress
