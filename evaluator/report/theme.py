@@ -184,7 +184,8 @@ def to_svg(made: Figure, name: str, description: str) -> str:
 
 def _opening(description: str) -> str:
     text = description.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;").replace("\\", "")
-    return rf'<svg class="figure" role="img" aria-label="{text}" viewBox="\g<1>" xmlns="http://www.w3.org/2000/svg">'
+    spaces = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
+    return rf'<svg class="figure" role="img" aria-label="{text}" viewBox="\g<1>" {spaces}>'
 
 
 def _short(language: str) -> str:

@@ -1,0 +1,100 @@
+"""The report's page in a real browser: the item view renders, deep links work, model output stays text."""
+
+from __future__ import annotations
+
+import html
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from evaluator.report import write_report
+from tests.unit.evaluator.report.synthetic import HOSTILE, write_run
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+pytestmark = pytest.mark.skipif(
+    BROWSER is None, reason="no chromium, chromium-browser or google-chrome on this machine"
+)
+FLAGS = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+    *("--virtual-time-budget=20000", "--dump-dom"),
+)
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory) -> Path:
+    run = write_run(
+        tmp_path_factory.mktemp("run"), 10, ("dense", "wanda-0.6", "magnitude-0.6"), languages=("english", "korean")
+    )
+    part = run / "records" / "wanda-0.6" / "gazetteer" / "00000.parquet"
+    rows = pq.read_table(part).to_pandas()
+    said = (rows["item_id"] == "english-0003") & (rows["probe"] == "greedy")
+    rows.loc[said, ["text", "contains", "exact_match"]] = [HOSTILE, False, False]
+    pq.write_table(pq.read_schema(part).empty_table().from_pandas(rows, preserve_index=False), part)
+    return write_report(run).page
+
+
+@pytest.fixture(scope="module")
+def opened(page, tmp_path_factory):
+    def dom(fragment: str = "") -> str:
+        profile = tmp_path_factory.mktemp("profile")
+        command = [str(BROWSER), *FLAGS, f"--user-data-dir={profile}", page.as_uri() + fragment]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        return done.stdout
+
+    return dom
+
+
+def article(dom: str) -> str:
+    return dom.split('<article id="item"')[1].split("</article>")[0]
+
+
+def text_of(markup: str) -> str:
+    return html.unescape(re.sub(r"<[^>]*>", "", markup))
+
+
+def test_the_item_view_opens_on_an_answer_that_is_no_longer_said(opened):
+    dom = opened()
+    item = article(dom)
+    assert 'class="fate mc_only"' in item
+    for name in ("dense", "wanda-0.6", "magnitude-0.6"):
+        assert name in item
+    for heading in ("greedy output", "choice: gold's share", "rank", "beams", "samples"):
+        assert heading in text_of(item)
+    assert re.search(r"<p id=\"count\"[^>]*>\d+ of 20 items", dom)
+
+
+def test_a_deep_link_selects_the_item_the_checkpoint_and_the_filters(opened):
+    dom = opened("#item=gazetteer/korean/korean-0005&checkpoint=magnitude-0.6&language=korean")
+    item = text_of(article(dom))
+    assert "korean-0005" in item
+    assert "Mount Seran" not in item
+    assert "10 of 20 items" in dom
+    assert re.search(r'<tr class="selected"><td class="name"><button type="button">magnitude-0.6', article(dom))
+
+
+def test_a_fate_filter_in_the_link_lists_only_that_fate(opened):
+    dom = opened("#checkpoint=magnitude-0.6&fate=kept")
+    count = int(re.search(r'id="count"[^>]*>(\d+) of', dom).group(1))
+    strips = re.findall(r'<i class="(\w*) here"', dom)
+    assert count == len(strips) > 0
+    assert set(strips) == {"kept"}
+
+
+def test_model_output_stays_text(opened):
+    dom = opened("#item=gazetteer/english/english-0003&checkpoint=wanda-0.6")
+    assert "owned" not in re.search(r"<title>(.*?)</title>", dom).group(1)
+    item = article(dom)
+    assert "<script" not in item
+    assert "<img" not in item
+    assert "&lt;/script&gt;&lt;script&gt;document.title='owned'&lt;/script&gt;" in item
+
+
+def test_search_finds_an_item_by_its_id(opened):
+    dom = opened("#q=korean-0004")
+    assert "1 of 20 items" in dom
+    assert "korean-0004" in text_of(article(dom))

@@ -1,0 +1,79 @@
+"""The item view's data: complete, compact, the same bytes for the same records, and harmless inside HTML."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+
+import pandas as pd
+import pytest
+
+from evaluator.metrics import Inputs, reduce_records
+from evaluator.report.embed import ItemView, packed, safe_json
+from tests.golden.hand import Seen, records
+from tests.unit.evaluator.report.synthetic import HOSTILE
+
+
+def unpacked(data: str) -> dict:
+    return json.loads(gzip.decompress(base64.b64decode(data)))
+
+
+def test_no_character_that_html_could_read_survives_in_the_json():
+    text = safe_json({"text": HOSTILE})
+    assert not set("<>&\u2028\u2029") & set(text)
+    assert json.loads(text) == {"text": HOSTILE}
+
+
+def test_packing_is_lossless_and_deterministic():
+    value = {"s": ["নদী", HOSTILE], "r": [[1, None]]}
+    assert unpacked(packed(value)) == value
+    assert packed(value) == packed(value)
+
+
+@pytest.fixture
+def view() -> tuple[ItemView, Inputs]:
+    dense = records("dense", {"english/1": Seen(True, True, [True], [True], 1, 0.0), "english/2": Seen(True, True)})
+    pruned = {
+        "english/1": Seen(False, True, [True, False], [False], 3, -1.25),
+        "english/2": Seen(True, True, status="engine_error"),
+    }
+    parts = [dense, records("p", pruned, base="dense")]
+    made = ItemView()
+    for part in parts:
+        made.add(part)
+    return made, Inputs(pd.concat([reduce_records(part) for part in parts]))
+
+
+def test_a_row_holds_every_probe_with_its_hits(view):
+    made, _ = view
+    chunk = unpacked(made.chunks[made.where["p"]["t"]["english"]])
+    strings, (greedy, beams, samples, options, rank, cut) = chunk["s"], chunk["r"][0]
+    assert chunk["n"] == [0, 1]
+    assert [[form, strings[at], hit] for form, at, hit in greedy] == [[0, "bad", 0]]
+    assert [[strings[at], hit] for at, hit, _ in beams] == [["gold", 1], ["bad", 0]]
+    assert [[strings[at], hit] for at, hit in samples] == [["bad", 0]]
+    assert [[strings[at], gold, score] for at, gold, score, _ in options][:2] == [["gold", 1, -1.0], ["b", 0, -2.0]]
+    assert (rank, cut) == ([3, -1.25], 0)
+
+
+def test_a_failed_probe_keeps_its_code_and_has_no_numbers(view):
+    made, _ = view
+    greedy, _, _, options, rank, _ = unpacked(made.chunks[made.where["p"]["t"]["english"]])["r"][1]
+    assert greedy[0][2] == -2
+    assert [score for _, _, score, _ in options] == [None] * 4
+    assert rank is None
+
+
+def test_the_index_has_fates_and_gold_answers_and_takes_questions_from_the_items(view):
+    made, inputs = view
+    items = pd.DataFrame(
+        [{"task": "t", "language": "english", "item_id": "2", "question": "Q?", "context": "C", "answers": ["g", "h"]}]
+    )
+    index = json.loads(made.index(inputs, items))
+    assert [checkpoint["name"] for checkpoint in index["checkpoints"]] == ["dense", "p"]
+    assert index["checkpoints"][1]["fates"] == "mu"
+    assert "fates" not in index["checkpoints"][0]
+    assert index["gold"] == [["gold"], ["g", "h"]]
+    assert index["question"] == ["", "Q?"]
+    assert unpacked(made.chunks[index["contexts"]["t"]["english"]]) == {"n": [1], "s": ["C"]}

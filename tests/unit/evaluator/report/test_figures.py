@@ -1,0 +1,66 @@
+"""Figures: valid SVG, the same for the same numbers, coloured by the page."""
+
+from __future__ import annotations
+
+import re
+from xml.etree import ElementTree
+
+import pandas as pd
+import pytest
+
+from evaluator.metrics import TABLES, Inputs, reduce_records
+from evaluator.report.figures import draw
+from evaluator.report.sections import SECTIONS
+from evaluator.report.theme import COLOURS
+from tests.golden.hand import Seen, records
+
+ITEMS = [f"english/{i}" for i in range(6)] + [f"korean/{i}" for i in range(6)]
+
+
+@pytest.fixture(scope="module")
+def inputs() -> Inputs:
+    """Two checkpoints asked in every format, with every probe, under two seeds."""
+    parts = []
+    for base, name in ((None, "dense"), ("dense", "<p> & q")):
+        for form in ("open", "shown", "distractors_only", "unrelated", "one_shot"):
+            for seed in (0, 1):
+                seen = {
+                    key: Seen(i % (2 if base else 4) != 0, True, [True, False], [i % 3 == 0], 1 + i, -0.5 * i)
+                    for i, key in enumerate(ITEMS)
+                }
+                parts.append(records(name, seen, base=base, form=form, seed=seed, calibration=base and "c4"))
+    return Inputs(reduce_records(pd.concat(parts)))
+
+
+@pytest.mark.parametrize("name", list(TABLES))
+def test_every_table_has_a_section_and_a_figure(inputs, name):
+    frame = TABLES[name](inputs)
+    svg = draw(name, frame)
+    assert svg is not None
+    assert ElementTree.fromstring(svg).tag.endswith("svg")
+    assert svg == draw(name, frame)
+    assert name in SECTIONS
+
+
+def test_a_figure_has_page_colours_prefixed_ids_and_escaped_labels(inputs):
+    svg = draw("accuracy", TABLES["accuracy"](inputs))
+    assert not [placeholder for placeholder in COLOURS.values() if placeholder in svg]
+    assert "var(--greedy)" in svg
+    assert all(found.startswith("figure-accuracy-") for found in re.findall(r'\bid="([^"]+)"', svg))
+    assert "&lt;p&gt; &amp; q" in svg
+    assert not re.search(r"\d{4}-\d{2}-\d{2}T", svg)
+
+
+def test_a_table_without_rows_has_no_figure(inputs):
+    assert draw("accuracy", TABLES["accuracy"](inputs).iloc[:0]) is None
+    assert draw("headline", TABLES["accuracy"](inputs)) is None
+
+
+def test_a_checkpoint_without_its_base_still_draws():
+    lonely = Inputs(
+        reduce_records(records("p", {key: Seen(True, True, rank=2, margin=-1.0) for key in ITEMS}, base="x"))
+    )
+    assert "var(--greedy)" in draw("accuracy", TABLES["accuracy"](lonely))
+    assert draw("fates", TABLES["fates"](lonely)) is None
+    assert draw("pr_gap", TABLES["pr_gap"](lonely)) is None
+    assert draw("ladder", TABLES["ladder"](lonely)) is None

@@ -1,0 +1,111 @@
+"""A run directory to CSV tables and a page, and everything that can be wrong with the directory."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from evaluator.errors import InputError
+from evaluator.metrics import TABLES
+from evaluator.report import ReportPaths, write_report
+from tests.unit.evaluator.report.synthetic import write_run
+
+CHECKPOINTS = ("dense", "wanda-0.6")
+LANGUAGES = ("english", "arabic")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> tuple[Path, ReportPaths]:
+    run = write_run(tmp_path_factory.mktemp("run"), 6, CHECKPOINTS, languages=LANGUAGES)
+    return run, write_report(run)
+
+
+def test_every_table_is_a_csv(made):
+    run, paths = made
+    assert {path.name for path in (run / "tables").iterdir()} == {f"{name}.csv" for name in (*TABLES, "headline")}
+    fates = pd.read_csv(paths.tables["fates"])
+    assert fates["checkpoint"].unique().tolist() == ["wanda-0.6"]
+    assert paths.headline["checkpoint"].tolist() == list(CHECKPOINTS)
+
+
+def test_the_page_loads_nothing_and_lets_only_its_own_script_run(made):
+    html = made[1].page.read_text(encoding="utf-8")
+    assert not re.search(r"<link|<img|<iframe|@import|\bsrc=|url\((?!#)|href=\"(?!#)", html)
+    policy = re.search(r'Content-Security-Policy" content="([^"]+)"', html).group(1)
+    assert policy.startswith("default-src &#39;none&#39;")
+    assert "sha256-" in policy
+    assert "unsafe-inline" not in policy.split("script-src")[1]
+
+
+def test_untrusted_text_is_escaped(made):
+    html = made[1].page.read_text(encoding="utf-8")
+    assert "<b>CPU</b>" not in html  # run.json
+    assert "&lt;b&gt;CPU&lt;/b&gt;" in html
+    assert "document.title=" not in html  # model output is packed or escaped
+
+
+def test_every_table_with_records_has_a_section_with_a_figure(made):
+    html = made[1].page.read_text(encoding="utf-8")
+    for name in ("accuracy", "fates", "ladder", "recovery", "rank", "pr_gap"):
+        section = html.split(f'<section id="{name}">')[1].split("</section>")[0]
+        assert '<svg class="figure"' in section
+        assert "<table>" in section
+    assert "it needs the probe sample under at least two run seeds" in html
+
+
+def test_the_same_records_give_the_same_bytes_however_they_were_cut(made, tmp_path):
+    again = write_run(tmp_path / made[0].name, 6, CHECKPOINTS, languages=LANGUAGES)
+    for folder in (again / "records").glob("*/*"):
+        whole = pa.concat_tables([pq.read_table(path) for path in sorted(folder.glob("*.parquet"), reverse=True)])
+        for path in folder.glob("*.parquet"):
+            path.unlink()
+        pq.write_table(whole, folder / "all.parquet")
+    (again / "records" / "dense" / "gazetteer" / ".half.parquet.writing").write_bytes(b"PAR1")
+    assert write_report(again).page.read_bytes() == made[1].page.read_bytes()
+
+
+def test_records_alone_are_enough(made, tmp_path):
+    shutil.copytree(made[0] / "records", tmp_path / "records")
+    told: list[tuple[str, int, int]] = []
+    paths = write_report(tmp_path, progress=lambda *step: told.append(step))
+    assert "rebuilt from records alone" in paths.page.read_text(encoding="utf-8")
+    assert ("reading records", 2, 2) in told
+    alone, whole = (pd.read_csv(each.tables["pr_gap"]) for each in (paths, made[1]))
+    assert alone["delta_pr"].tolist() == whole["delta_pr"].tolist()  # clusters move intervals only
+
+
+def test_a_run_without_records_is_refused(tmp_path):
+    with pytest.raises(InputError, match=r"records: no \.parquet part"):
+        write_report(tmp_path)
+
+
+def broken(tmp_path: Path) -> Path:
+    path = tmp_path / "records" / "dense" / "t" / "0.parquet"
+    path.parent.mkdir(parents=True)
+    return path
+
+
+def test_a_broken_part_is_named(tmp_path):
+    broken(tmp_path).write_bytes(b"not parquet")
+    with pytest.raises(InputError, match=r"0\.parquet: cannot be read as Parquet"):
+        write_report(tmp_path)
+
+
+def test_a_missing_column_is_named(tmp_path):
+    pq.write_table(pa.table({"checkpoint": ["dense"]}), broken(tmp_path))
+    with pytest.raises(InputError, match=r"0\.parquet: has no column 'weights_digest'"):
+        write_report(tmp_path)
+
+
+@pytest.mark.parametrize(("text", "message"), [("{", "not JSON"), ("[]", "must be a JSON object, is list")])
+def test_a_broken_run_json_is_named(made, tmp_path, text, message):
+    shutil.copytree(made[0] / "records", tmp_path / "records")
+    (tmp_path / "run.json").write_text(text)
+    with pytest.raises(InputError, match=rf"run\.json: {message}"):
+        write_report(tmp_path)
