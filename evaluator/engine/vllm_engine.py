@@ -90,7 +90,7 @@ class VLLMEngine:
         """Answer everything that the source gives. Raises EngineError if the engine dies or none is loaded."""
         if self._llm is None:
             raise EngineError("the vLLM engine was asked to run before a checkpoint was loaded, or after it failed")
-        in_flight: dict[str, Request] = {}
+        in_flight: dict[str, Any] = {}
         shared = SharedScores()
         ready: deque[Response] = deque()
         try:
@@ -98,22 +98,16 @@ class VLLMEngine:
                 room = 2 * self._config.max_num_seqs - len(in_flight)
                 if room > 0:
                     self._submit(source.take(room), shared, in_flight, ready)
-                if ready:
-                    # Refusals first; the consumer may have more to give before the next step.
-                    while ready:
-                        yield ready.popleft()
-                    continue
-                if not in_flight:
-                    return
-                for output in self._step():
-                    response = _response(in_flight.pop(output.request_id), output)
-                    self._count(output, response)
-                    ready.extend(shared.answer(response))
+                if not ready:
+                    if not in_flight:
+                        return
+                    for finished in self._step(in_flight):
+                        ready.extend(shared.answer(finished))
                 while ready:
                     yield ready.popleft()
         finally:
             if in_flight and self._llm is not None:
-                self._llm.abort_request(list(in_flight))
+                self._llm.engine_core.abort_requests(list(in_flight))
 
     def stats(self) -> EngineStats:
         return EngineStats(
@@ -168,13 +162,13 @@ class VLLMEngine:
             arguments["enable_chunked_prefill"] = False
             arguments["max_num_batched_tokens"] = max(_CPU_STEP_TOKENS, self._max_model_len)
         try:
-            self._forcing = Forcing(trace_replay=not on_cpu)
+            self._forcing = Forcing(v2=not on_cpu)
             try:
                 engine_config = EngineArgs(**arguments, **self._forcing.engine_arguments()).create_engine_config()
             except ValueError as error:
-                if not self._forcing.trace_replay or "trace replay" not in str(error):
+                if not self._forcing.v2 or "trace replay" not in str(error):
                     raise
-                self._forcing = Forcing(trace_replay=False)  # a GPU on which vLLM falls back to its V1 runner
+                self._forcing = Forcing(v2=False)  # a GPU on which vLLM falls back to its V1 runner
                 engine_config = EngineArgs(**arguments, **self._forcing.engine_arguments()).create_engine_config()
             self._llm = LLMEngine.from_vllm_config(engine_config, disable_log_stats=True)
             self._on_workers("use_strict_ranks")
@@ -201,8 +195,10 @@ class VLLMEngine:
         return self._llm.collective_rpc(method, args=arguments)[0]
 
     def _submit(
-        self, requests: Sequence[Request], shared: SharedScores, in_flight: dict[str, Request], ready: deque[Response]
+        self, requests: Sequence[Request], shared: SharedScores, in_flight: dict[str, Any], ready: deque[Response]
     ) -> None:
+        from evaluator.engine.vllm_requests import InFlight, to_core
+
         assert self._blueprint is not None
         accepted = []
         for request in requests:
@@ -214,54 +210,31 @@ class VLLMEngine:
             else:
                 ready.append(refuse(request, reason))
         for request in shared.admit(accepted):
-            prompt = {"prompt_token_ids": list(request.prompt_ids)}
-            try:
-                self._llm.add_request(request.request_id, prompt, self._parameters(request))
-            except (ValueError, TypeError) as error:  # vLLM's own validation of this request
-                refused = refuse(request, _one_line(error))
-                ready.extend(shared.answer(refused))
+            if isinstance(request, Score):
+                parameters = self._forcing.score(request.continuation_ids)
             else:
-                in_flight[request.request_id] = request
+                parameters = self._forcing.generate(request, self._eos_ids, self._blueprint.vocabulary)
+            self._llm.engine_core.add_request(to_core(request, parameters))
+            in_flight[request.request_id] = InFlight(request)
 
-    def _parameters(self, request: Request) -> Any:
-        from vllm import SamplingParams
-        from vllm.sampling_params import RequestOutputKind
-
-        assert self._blueprint is not None
-        if isinstance(request, Score):
-            parameters = self._forcing.parameters(request.continuation_ids)
-            parameters.output_kind = RequestOutputKind.FINAL_ONLY
-            return parameters
-        greedy = request.temperature == 0
-        logprobs: int | None = min(request.top_logprobs, self._blueprint.vocabulary)
-        return SamplingParams(
-            temperature=request.temperature,
-            top_p=1.0 if greedy else request.top_p,
-            seed=None if greedy else request.seed,
-            max_tokens=request.max_tokens,
-            stop_token_ids=self._eos_ids,
-            logprobs=logprobs if logprobs or greedy else None,
-            flat_logprobs=True,
-            detokenize=False,
-            skip_clone=True,
-            output_kind=RequestOutputKind.FINAL_ONLY,
-        )
-
-    def _step(self) -> list[Any]:
+    def _step(self, in_flight: dict[str, Any]) -> Iterator[Response]:
+        """One step of the engine; yields the responses that it finished."""
         try:
-            outputs: list[Any] = self._llm.step()
+            outputs = self._llm.engine_core.get_output().outputs
         except Exception as error:  # the engine core is in an unknown state now
             self._give_up()
             raise EngineError(f"vLLM died in a step: {_one_line(error)}") from error
         self._steps += 1
-        return outputs
-
-    def _count(self, output: Any, response: Response) -> None:
-        cached = response.cached_tokens or 0
-        self._requests += 1
-        self._prompt_tokens += len(output.prompt_token_ids) - cached
-        self._generated += len(response.token_ids)
-        self._cached += cached
+        for output in outputs:
+            pending = in_flight[output.request_id]
+            if pending.add(output):
+                del in_flight[output.request_id]
+                response = pending.response()
+                self._requests += 1
+                self._prompt_tokens += len(pending.request.prompt_ids) - pending.cached_tokens
+                self._generated += len(response.token_ids)
+                self._cached += pending.cached_tokens
+                yield response
 
     def _give_up(self) -> None:
         """Drop the engine; a later `load` builds a new one."""
@@ -271,40 +244,6 @@ class VLLMEngine:
             llm.engine_core.shutdown()
             del llm
             gc.collect()
-
-
-def _response(request: Request, output: Any) -> Response:
-    """From vLLM's flat log-probabilities: per token its own first, then the top ones, most likely first."""
-    completion = output.outputs[0]
-    token_ids = tuple(completion.token_ids)
-    flat = completion.logprobs
-    if flat is None:
-        return Response(request_id=request.request_id, token_ids=token_ids, cached_tokens=output.num_cached_tokens)
-    starts, ids, values = flat.start_indices, flat.token_ids, flat.logprobs
-    width = len(ids) // len(starts)
-    top_ids: tuple[tuple[int, ...], ...] = ()
-    top_values: tuple[tuple[float, ...], ...] = ()
-    if width > 1:
-        rows = [_ordered(ids[start + 1 : start + width], values[start + 1 : start + width]) for start in starts]
-        top_ids = tuple(row_ids for row_ids, _ in rows)
-        top_values = tuple(row_values for _, row_values in rows)
-    return Response(
-        request_id=request.request_id,
-        token_ids=token_ids,
-        logprobs=tuple(values[::width]),
-        ranks=tuple(flat.ranks[::width]) if isinstance(request, Score) else (),
-        top_ids=top_ids,
-        top_logprobs=top_values,
-        cached_tokens=output.num_cached_tokens,
-    )
-
-
-def _ordered(ids: list[int], values: list[float]) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """Ties to the lower id: torch.topk leaves their order open. Which of several tied tokens are listed stays open."""
-    if len(set(values)) < len(values):
-        pairs = sorted(zip(values, ids, strict=True), key=lambda pair: (-pair[0], pair[1]))
-        return tuple(token for _, token in pairs), tuple(value for value, _ in pairs)
-    return tuple(ids), tuple(values)
 
 
 def _prepare_environment(config: EngineConfig) -> None:

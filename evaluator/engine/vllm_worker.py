@@ -92,7 +92,7 @@ class WorkerExtension:
 
 
 def _strict_ranks(scores_RV: torch.Tensor, values_R1: torch.Tensor) -> torch.Tensor:
-    ranks: torch.Tensor = (scores_RV > values_R1).sum(-1) + 1
+    ranks: torch.Tensor = (scores_RV > values_R1).sum(-1, dtype=torch.int32) + 1
     return ranks
 
 

@@ -1,0 +1,88 @@
+"""Requests and responses on their way into and out of vLLM's engine core.
+
+They go to the core directly. vLLM's own front end (`LLMEngine.add_request` and `step`) would validate, copy and
+detokenise, and build an object for every token: about a third of all Python time of a small model, for nothing that is
+read here. admission.py has checked each request before.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from vllm import SamplingParams
+from vllm.v1.engine import EngineCoreRequest
+
+from evaluator.engine.base import Request, Response, Score
+
+
+def to_core(request: Request, parameters: SamplingParams) -> EngineCoreRequest:
+    return EngineCoreRequest(
+        request_id=request.request_id,
+        prompt_token_ids=list(request.prompt_ids),
+        mm_features=None,
+        sampling_params=parameters,
+        pooling_params=None,
+        arrival_time=time.time(),
+        lora_request=None,
+        cache_salt=None,
+        data_parallel_rank=None,
+    )
+
+
+class InFlight:
+    """One request in the engine, and what came back of it so far."""
+
+    __slots__ = ("_logprobs", "_tokens", "cached_tokens", "request")
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.cached_tokens = 0
+        self._tokens: list[int] = []
+        self._logprobs: list[Any] = []  # vLLM's LogprobsLists: numpy rows of [1 + top] ids and values
+
+    def add(self, output: Any) -> bool:
+        """Take one EngineCoreOutput; returns whether it was the last."""
+        self._tokens += output.new_token_ids
+        if output.new_logprobs is not None:
+            self._logprobs.append(output.new_logprobs)
+        if output.prefill_stats is not None:
+            # A request that was preempted computes its prompt again; what counts is its first time.
+            self.cached_tokens = self.cached_tokens or output.prefill_stats.num_cached_tokens
+        return output.finish_reason is not None
+
+    def response(self) -> Response:
+        request = self.request
+        scored = isinstance(request, Score)
+        wanted = 1 if isinstance(request, Score) else request.top_logprobs
+        logprobs: list[float] = []
+        ranks: list[int] = []
+        top_ids: list[tuple[int, ...]] = []
+        top_logprobs: list[tuple[float, ...]] = []
+        for rows in self._logprobs:
+            # The first column is the generated token's own. A batch is as wide as its most demanding request.
+            for ids, values in zip(rows.logprob_token_ids.tolist(), rows.logprobs.tolist(), strict=True):
+                logprobs.append(values[0])
+                if wanted:
+                    best, best_values = _ordered(ids[1 : wanted + 1], values[1 : wanted + 1])
+                    top_ids.append(best)
+                    top_logprobs.append(best_values)
+            if scored:
+                ranks += rows.sampled_token_ranks.tolist()
+        return Response(
+            request_id=request.request_id,
+            token_ids=tuple(self._tokens),
+            logprobs=tuple(logprobs),
+            ranks=tuple(ranks),
+            top_ids=tuple(top_ids),
+            top_logprobs=tuple(top_logprobs),
+            cached_tokens=self.cached_tokens,
+        )
+
+
+def _ordered(ids: list[int], values: list[float]) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    """Ties to the lower id: torch.topk leaves their order open. Which of several tied tokens are listed stays open."""
+    if len(set(values)) < len(values):
+        pairs = sorted(zip(values, ids, strict=True), key=lambda pair: (-pair[0], pair[1]))
+        return tuple(token for _, token in pairs), tuple(value for value, _ in pairs)
+    return tuple(ids), tuple(values)
