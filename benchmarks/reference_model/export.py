@@ -13,7 +13,16 @@ import torch
 from transformers import GenerationConfig
 
 from benchmarks.reference_model.model import build_model
-from benchmarks.reference_model.tokenizer import load_or_train_tokenizer
+from benchmarks.reference_model.tokenizer import EOS, PAD, load_or_train_tokenizer
+
+# Written by hand: the class name that this release of transformers would write is unknown to earlier ones.
+TOKENIZER_CONFIG = {
+    "tokenizer_class": "PreTrainedTokenizerFast",
+    "eos_token": EOS,
+    "pad_token": PAD,
+    "model_max_length": 4096,
+    "clean_up_tokenization_spaces": False,
+}
 
 
 def export(run: Path, out: Path) -> int:
@@ -29,6 +38,8 @@ def export(run: Path, out: Path) -> int:
     )
     model.save_pretrained(out)
     tokenizer.save_pretrained(out)
+    (out / "tokenizer_config.json").write_text(json.dumps(TOKENIZER_CONFIG, indent=2) + "\n", encoding="utf-8")
+    (out / "model.safetensors").chmod(0o644)
     return sum(parameter.numel() for parameter in model.parameters())
 
 

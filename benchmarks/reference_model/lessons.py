@@ -30,8 +30,6 @@ MIX: Mapping[str, float] = {
     "bengali": 0.06,
     "telugu": 0.06,
 }
-# (first step, facts per passage): copying is learned from one fact, choosing among facts only afterwards.
-Curriculum = Sequence[tuple[int, tuple[int, int]]]
 POOL_BATCHES = 32
 IGNORED = -100
 
@@ -48,7 +46,8 @@ class Lesson:
     ids: list[int]
     positions: list[int]
     blocks: list[int]  # 0 for the passage, k for the k-th question
-    labels: list[int]  # the next token where it is supervised, else IGNORED
+    labels: list[int]  # the next token where it belongs to an answer, else IGNORED
+    asked: list[int]  # the next token where it belongs to a question, else IGNORED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,10 +58,11 @@ class Batch:
     positions_BL: torch.Tensor
     mask_B1LL: torch.Tensor  # True: may be attended to
     labels_BL: torch.Tensor
+    asked_BL: torch.Tensor
 
 
 def pack(passage: Passage, tokenizer: PreTrainedTokenizerFast) -> Lesson:
-    """The passage and all of its questions as one sequence, loss on the answers and their end token only."""
+    """The passage and all of its questions as one sequence, labelled with its answers and its questions."""
     eos = tokenizer.eos_token_id
     texts = [f"Context: {passage.text}"]
     for fact in passage.facts:
@@ -70,14 +70,16 @@ def pack(passage: Passage, tokenizer: PreTrainedTokenizerFast) -> Lesson:
     encoded = [e.ids for e in tokenizer.backend_tokenizer.encode_batch(texts, add_special_tokens=False)]
     ids = list(encoded[0])
     start = len(ids)
-    positions, blocks, labels = list(range(start)), [0] * start, [IGNORED] * start
+    positions, blocks = list(range(start)), [0] * start
+    labels, asked_labels = [IGNORED] * start, [IGNORED] * start
     for block in range(1, len(passage.facts) + 1):
         asked, answer = encoded[2 * block - 1], [*encoded[2 * block], eos]
         ids += asked + answer
         positions += range(start, start + len(asked) + len(answer))
         blocks += [block] * (len(asked) + len(answer))
         labels += [IGNORED] * (len(asked) - 1) + answer + [IGNORED]
-    return Lesson(ids=ids, positions=positions, blocks=blocks, labels=labels)
+        asked_labels += asked[1:] + [IGNORED] * (len(answer) + 1)
+    return Lesson(ids=ids, positions=positions, blocks=blocks, labels=labels, asked=asked_labels)
 
 
 def collate(lessons: Sequence[Lesson], pad: int, multiple: int = 16) -> Batch:
@@ -96,31 +98,29 @@ def collate(lessons: Sequence[Lesson], pad: int, multiple: int = 16) -> Batch:
         positions_BL=padded([lesson.positions for lesson in lessons], 0),
         mask_B1LL=((same_BLL | passage_BLL) & causal_LL)[:, None],
         labels_BL=padded([lesson.labels for lesson in lessons], IGNORED),
+        asked_BL=padded([lesson.asked for lesson in lessons], IGNORED),
     )
 
 
 class LessonStream:
-    """Batches by number: `stream.batch(step)` is the same whenever and however often it is called."""
+    """Batches by number: `stream.batch(step, facts)` is the same whenever and however often it is called."""
 
-    def __init__(
-        self, tokenizer: PreTrainedTokenizerFast, *, seed: int, batch_size: int, curriculum: Curriculum
-    ) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, *, seed: int, batch_size: int) -> None:
         self._tokenizer = tokenizer
         self._seed = seed
         self._batch_size = batch_size
-        self._curriculum = curriculum
-        self._pool_number = -1
+        self._key: tuple[int, tuple[int, int]] | None = None
         self._pool: list[list[Lesson]] = []
 
-    def batch(self, step: int) -> Batch:
+    def batch(self, step: int, facts: tuple[int, int]) -> Batch:
+        """Batch number `step`, of passages with so many facts (least, most)."""
         number, offset = divmod(step, POOL_BATCHES)
-        if number != self._pool_number:
-            self._pool, self._pool_number = self._build_pool(number), number
+        if self._key != (number, facts):
+            self._pool, self._key = self._build_pool(number, facts), (number, facts)
         return collate(self._pool[offset], self._tokenizer.pad_token_id)
 
-    def _build_pool(self, number: int) -> list[list[Lesson]]:
+    def _build_pool(self, number: int, facts: tuple[int, int]) -> list[list[Lesson]]:
         """Lessons of a pool are sorted by length before they are cut into batches: less padding."""
-        facts = [facts for first, facts in self._curriculum if first <= number * POOL_BATCHES][-1]
         rng = random.Random(f"lessons/{self._seed}/{number}")
         size = POOL_BATCHES * self._batch_size
         languages = rng.choices(list(MIX), weights=list(MIX.values()), k=size)

@@ -33,14 +33,20 @@ def build_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> Qwen3ForCausal
     return Qwen3ForCausalLM(config)
 
 
-def lesson_loss(model: Qwen3ForCausalLM, batch: Batch) -> torch.Tensor:
-    """Mean cross-entropy (nats) over the supervised tokens; the output layer runs at those positions only."""
+def lesson_losses(model: Qwen3ForCausalLM, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mean cross-entropy (nats per token) of answers and of questions; the output layer runs at those positions only.
+
+    The questions repeat names of the passage, and so teach to find a name again long before answers do.
+    """
     hidden_BLD = model.model(
         input_ids=batch.ids_BL,
         attention_mask=batch.mask_B1LL,
         position_ids=batch.positions_BL,
         use_cache=False,
     ).last_hidden_state
-    supervised_BL = batch.labels_BL != IGNORED
-    logits_NV = model.lm_head(hidden_BLD[supervised_BL])
-    return functional.cross_entropy(logits_NV.float(), batch.labels_BL[supervised_BL])
+    losses = []
+    for labels_BL in (batch.labels_BL, batch.asked_BL):
+        supervised_BL = labels_BL != IGNORED
+        logits_NV = model.lm_head(hidden_BLD[supervised_BL])
+        losses.append(functional.cross_entropy(logits_NV.float(), labels_BL[supervised_BL]))
+    return losses[0], losses[1]

@@ -46,15 +46,15 @@ def test_packed_blocks_equal_plain_prompts(tokenizer: PreTrainedTokenizerFast, l
 
 
 def test_batches_depend_on_their_number_only(tokenizer: PreTrainedTokenizerFast) -> None:
-    curriculum = [(0, (1, 1)), (32, (3, 6))]
-    first = LessonStream(tokenizer, seed=0, batch_size=2, curriculum=curriculum)
-    second = LessonStream(tokenizer, seed=0, batch_size=2, curriculum=curriculum)
-    first.batch(0)
-    assert torch.equal(first.batch(40).ids_BL, second.batch(40).ids_BL)
-    assert second.batch(0).ids_BL.shape[1] < second.batch(40).ids_BL.shape[1]
+    first = LessonStream(tokenizer, seed=0, batch_size=2)
+    second = LessonStream(tokenizer, seed=0, batch_size=2)
+    first.batch(0, (1, 1))
+    assert torch.equal(first.batch(40, (3, 6)).ids_BL, second.batch(40, (3, 6)).ids_BL)
+    assert second.batch(40, (1, 1)).ids_BL.shape[1] < second.batch(40, (3, 6)).ids_BL.shape[1]
 
 
 def test_rate_warms_up_stays_and_falls_to_zero() -> None:
-    assert rate_factor(0, 10_000) == pytest.approx(1 / 200)
-    assert rate_factor(5000, 10_000) == 1.0
-    assert rate_factor(9999, 10_000) < 1e-3
+    assert rate_factor(0, 10_000, 3000) == pytest.approx(1 / 200)
+    assert rate_factor(5000, 10_000, 3000) == 1.0
+    assert rate_factor(9999, 10_000, 3000) < 1e-3
+    assert rate_factor(9999, 10_000, 0) == 1.0
