@@ -112,7 +112,9 @@
     controls.fate.value = chosen;
     if (controls.fate.selectedIndex < 0) controls.fate.value = "";
   }
+  const haystacks = new Map(); // item number -> lower-case text with all outputs
   async function haystack(number) {
+    if (controls.outputs.checked && haystacks.has(number)) return haystacks.get(number);
     const strings = [index.question[number], index.id[number], ...index.gold[number]];
     if (controls.outputs.checked) {
       for (const checkpoint of index.checkpoints) {
@@ -120,7 +122,9 @@
         if (answers) for (const list of [answers.greedy, answers.beams, answers.samples]) strings.push(...list.map((a) => a.text));
       }
     }
-    return strings.join("\n").toLowerCase();
+    const text = strings.join("\n").toLowerCase();
+    if (controls.outputs.checked) haystacks.set(number, text);
+    return text;
   }
   let filtering = 0;
   async function filter() {
@@ -133,8 +137,11 @@
       const [itemTask, itemLanguage] = placeOf(number);
       if ((task && task !== itemTask) || (language && language !== itemLanguage)) continue;
       if (fate && fateOf(checkpoint, number) !== fate) continue;
-      if (text && !(await haystack(number)).includes(text)) continue;
-      if (turn !== filtering) return;
+      if (text) {
+        const hay = await haystack(number);
+        if (turn !== filtering) return; // a later filter has taken over
+        if (!hay.includes(text)) continue;
+      }
       found.push(number);
     }
     matches = found;
@@ -150,16 +157,32 @@
         title: `${checkpoint.name}: ${fateOf(checkpoint, number) || "not asked"}`,
       })));
   }
-  function showList() {
+  const WINDOW = 300; // how many items the list holds at once
+  let from = 0;
+  function showList(start) {
+    const centre = matches.indexOf(current) - WINDOW / 2;
+    from = Math.max(0, Math.min(start === undefined ? centre : start, matches.length - WINDOW));
+    const to = Math.min(matches.length, from + WINDOW);
+    const more = (count, at, where) => (count > 0 ? h("li", { class: "more" }, h("button", {
+      type: "button", onclick: () => showList(at),
+    }, `${count.toLocaleString("en")} ${where}`)) : null);
     $("count").textContent = `${matches.length.toLocaleString("en")} of ${index.order.length.toLocaleString("en")} items`;
-    $("list").replaceChildren(...matches.map((number) => h("li", {}, h("button", {
+    const shown = matches.slice(from, to).map((number) => h("li", {}, h("button", {
       type: "button", "data-item": number, onclick: () => show(number),
-    }, h("span", { class: "q", dir: "auto" }, index.question[number] || index.id[number]), strip(number)))));
-    point();
+    }, h("span", { class: "q", dir: "auto" }, index.question[number] || index.id[number]), strip(number))));
+    const ends = [more(from, from - WINDOW, "earlier"), more(matches.length - to, to, "later")];
+    $("list").replaceChildren(...[ends[0], ...shown, ends[1]].filter(Boolean));
+    if (start === undefined) point();
+    else $("list").scrollTop = 0;
   }
   function point() {
     const list = $("list");
     for (const button of list.querySelectorAll("[aria-current]")) button.removeAttribute("aria-current");
+    const at = matches.indexOf(current);
+    if (at >= 0 && (at < from || at >= from + WINDOW)) {
+      showList();
+      return;
+    }
     const button = list.querySelector(`[data-item="${current}"]`);
     if (!button) return;
     button.setAttribute("aria-current", "true");
@@ -239,7 +262,7 @@
     const rank = answers.rank === null ? null : [h("h4", {}, "first token of the gold answer"),
       h("ol", {}, h("li", {}, h("span", {}, `rank ${answers.rank.toLocaleString("en")}`),
         answers.margin === null ? null : h("small", {}, `margin ${answers.margin.toFixed(2)} nats`)))];
-    return h("div", {}, h("h3", {}, checkpoint.name), fate ? badge(fate) : null,
+    return h("div", {}, h("h3", {}, checkpoint.name), badge(fate || "base"),
       answers.cut ? h("p", { class: "hint" }, "The passage was cut to fit the prompt.") : null,
       greedy, choice, rank, listing(`beams: ${hits(answers.beams)} of ${answers.beams.length} hold the answer`, answers.beams, golds),
       listing(`samples: ${hits(answers.samples)} of ${answers.samples.length} hold the answer`, answers.samples, golds));

@@ -277,6 +277,24 @@ def test_a_dense_re_run_is_the_noise_floor():
     assert (row["n"], row["kept"]) == (7, 7)
 
 
+def test_a_pair_without_the_choice_probe_says_so():
+    said = {"english/1": Seen(greedy=True)}
+    found = tables(records("dense", said), records("p", said, base="dense"))
+    assert only(found["fates"], language="all")["reason"] == (
+        "no item was measured with both probes greedy and choice in both checkpoints"
+    )
+    assert only(found["pr_gap"])["reason"] == "needs the probes greedy and choice"
+    assert only(found["ladder"], rung="open", language="all")["drop"] == 0.0
+
+
+def test_a_dense_model_that_knows_nothing_leaves_no_fates():
+    nothing = {"english/1": Seen(greedy=False, choice=True)}
+    row = only(tables(records("dense", nothing), records("p", nothing, base="dense"))["fates"], language="all")
+    assert (row["n"], row["items"]) == (0, 1)
+    assert pd.isna(row["dissociation_rate"])
+    assert row["reason"] == "the dense model both produced and recognised none of the items"
+
+
 def test_translations_of_one_item_share_their_id_and_stay_apart():
     dense = {"english/1": BOTH, "arabic/1": BOTH}
     pruned = {"english/1": BOTH, "arabic/1": Seen(greedy=False, choice=True)}

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from evaluator.records import Record
+from evaluator.store import RecordStore, to_table
 
 WORDS = {
     "arabic": ["نهر كالو", "جبل سيران", "مدينة تورا", "قلعة ميدا", "بحيرة نوفا", "جزيرة لارين"],
@@ -126,11 +127,9 @@ def write_run(
 ) -> Path:
     """A run directory with one shard per checkpoint and language."""
     for checkpoint in checkpoints:
-        frame = frame_of(records_of(checkpoint, "gazetteer", per_language, languages=languages))
-        for shard, (_, part) in enumerate(frame.groupby("language")):
-            path = run / "records" / checkpoint / "gazetteer" / f"{shard:05d}.parquet"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            pq.write_table(pa.Table.from_pandas(part, preserve_index=False), path)
+        for shard, language in enumerate(languages):
+            part = to_table(list(records_of(checkpoint, "gazetteer", per_language, languages=[language])))
+            RecordStore(run).append(checkpoint, "gazetteer", f"{shard:05d}", part)
     (run / "run.json").write_text(json.dumps({"schema_version": 1, "provenance": {"device": "<b>CPU</b>"}}))
     if items:
         (run / "items").mkdir(exist_ok=True)
