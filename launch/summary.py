@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -15,7 +16,7 @@ from evaluator.report import write_report
 from launch.driver import Outcome
 from pruning.manifest import PruneManifest
 
-# headline column -> what the terminal calls it
+# headline column -> what the terminal calls it; short, so that the table fits 80 columns
 _HEADLINE = {
     "open_accuracy": "open",
     "choice_accuracy": "choice",
@@ -23,9 +24,9 @@ _HEADLINE = {
     "kept": "kept",
     "mc_only": "mc_only",
     "lost": "lost",
-    "beam_recoverability": "beam-5",
-    "sample_recoverability": "10 samples",
-    "mc_only_median_rank": "rank of mc_only",
+    "beam_recoverability": "beams",
+    "sample_recoverability": "samples",
+    "mc_only_median_rank": "rank",
 }
 _COUNTS = ("known", "mc_only_median_rank")
 
@@ -47,8 +48,14 @@ def finish(console: Console, run_dir: Path, outcome: Outcome | None = None) -> N
 
 
 def _headline(task: str, rows: pd.DataFrame) -> Table:
-    table = Table(title=f"{task}: can it still say what it knows?", title_justify="left")
-    table.add_column("checkpoint")
+    table = Table(
+        title=f"{task}: what can it still say? (percent; rank: median, of mc_only)",
+        title_justify="left",
+        box=SIMPLE_HEAD,
+        padding=(0, 0),
+        pad_edge=False,
+    )
+    table.add_column("checkpoint", no_wrap=True)
     shown = {column: name for column, name in _HEADLINE.items() if rows[column].notna().any()}
     for name in shown.values():
         table.add_column(name, justify="right")
@@ -60,7 +67,7 @@ def _headline(task: str, rows: pd.DataFrame) -> Table:
 def _cell(value: Any, column: str) -> str:
     if pd.isna(value):
         return "-"
-    return f"{value:g}" if column in _COUNTS else f"{100 * value:.1f} %"
+    return f"{value:g}" if column in _COUNTS else f"{100 * value:.1f}"
 
 
 def _truncation(console: Console, accuracy: pd.DataFrame) -> None:
