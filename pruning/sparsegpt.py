@@ -19,6 +19,8 @@ from pruning.patterns import NofM, Pattern
 
 BLOCK = 128
 DAMPING = 0.01  # of the mean diagonal
+_STEP = 16  # columns of a block that are walked before the rest of it is brought up to date
+_SMALL = 256  # a triangular matrix up to this size is inverted by substitution
 _LADDER = ((1.0, torch.float32), (10.0, torch.float32), (1.0, torch.float64), (10.0, torch.float64))
 
 
@@ -35,6 +37,10 @@ class Factor:
 def factorise(hessian_II: Tensor, name: str) -> Factor:
     """Factor a Hessian, which is overwritten where columns are dead.
 
+    With rows and columns in reverse order its Cholesky factor, reversed back, is an upper U with H = U U^T; so
+    H^-1 = R^T R for R = U^-1, and the factor is unique. The published route (factor, invert, factor again) does three
+    times the work and rounds a matrix of squared condition.
+
     A matrix that is not positive definite is tried again with ten times the damping, then in float64; what was used
     is recorded. Raises PruneError naming `name` if the Hessian is not finite or no step of that ladder holds.
     """
@@ -45,19 +51,32 @@ def factorise(hessian_II: Tensor, name: str) -> Factor:
     diagonal_I[dead_I] = 1
     mean = diagonal_I.double().mean().item()
     for times, dtype in _LADDER:
-        damped_II = hessian_II.to(dtype, copy=True)
-        damped_II.diagonal().add_(DAMPING * times * mean)
-        lower_II, failed = torch.linalg.cholesky_ex(damped_II)
-        del damped_II
+        reversed_II = hessian_II.to(dtype).flip(0, 1)  # a copy
+        reversed_II.diagonal().add_(DAMPING * times * mean)
+        lower_II, failed = torch.linalg.cholesky_ex(reversed_II)
+        del reversed_II
         if failed.item():
             continue
-        inverse_II = torch.cholesky_inverse(lower_II)
-        del lower_II
-        upper_II, failed = torch.linalg.cholesky_ex(inverse_II, upper=True)
-        if failed.item() or not bool(torch.isfinite(upper_II).all()):
-            continue
-        return Factor(upper_II.float(), dead_I, DAMPING * times, str(dtype).removeprefix("torch."))
+        upper_II = _inverse_of_upper(lower_II.flip(0, 1))
+        if bool(torch.isfinite(upper_II).all()):
+            return Factor(upper_II.float(), dead_I, DAMPING * times, str(dtype).removeprefix("torch."))
     raise PruneError(f"{name}: the Hessian of its inputs is not positive definite, even damped tenfold in float64")
+
+
+def _inverse_of_upper(upper_II: Tensor) -> Tensor:
+    """Inverse of an upper triangular matrix, by halves: nearly all of it is matrix products."""
+    size = len(upper_II)
+    if size <= _SMALL:
+        identity_II = torch.eye(size, dtype=upper_II.dtype, device=upper_II.device)
+        solved_II: Tensor = torch.linalg.solve_triangular(upper_II, identity_II, upper=True)
+        return solved_II
+    half = size // 2
+    inverse_II = torch.zeros_like(upper_II)
+    first_II = _inverse_of_upper(upper_II[:half, :half])
+    last_II = _inverse_of_upper(upper_II[half:, half:])
+    inverse_II[:half, :half], inverse_II[half:, half:] = first_II, last_II
+    inverse_II[:half, half:] = (first_II @ upper_II[:half, half:]).neg_() @ last_II
+    return inverse_II
 
 
 def _block_mask(weight_OB: Tensor, diagonal_B: Tensor, rows: Sequence[int], pattern: Pattern) -> Tensor:
@@ -104,7 +123,7 @@ def solve(
         error_BO = _walk(weight_BO, mask_BO, upper_BB, pattern if grouped else None)
         weight_OI[:, start:end] = weight_BO.T
         mask_OI[:, start:end] = mask_BO.T
-        weight_OI[:, end:] -= error_BO.T @ upper_II[start:end, end:]
+        weight_OI[:, end:].addmm_(error_BO.T, upper_II[start:end, end:], alpha=-1)
     return list(zip(torch.split(weight_OI, rows), torch.split(mask_OI, rows), strict=True))
 
 
@@ -115,13 +134,18 @@ def _walk(weight_BO: Tensor, mask_BO: Tensor, upper_BB: Tensor, pattern: Pattern
     """
     error_BO = torch.empty_like(weight_BO)
     diagonal_B = upper_BB.diagonal()
-    for column in range(len(weight_BO)):
-        if isinstance(pattern, NofM) and column % pattern.m == 0:
-            group = slice(column, column + pattern.m)
-            score_OM = saliency.sparsegpt(weight_BO[group].T, diagonal_B[group])
-            mask_BO[group] = masks.lowest_of_groups(score_OM, pattern.n, pattern.m).T
-        removed_O = weight_BO[column].masked_fill(~mask_BO[column], 0) / diagonal_B[column]
-        weight_BO[column + 1 :].addr_(upper_BB[column, column + 1 :], removed_O, alpha=-1)
-        error_BO[column] = removed_O
+    step = _STEP if not isinstance(pattern, NofM) else max(_STEP // pattern.m, 1) * pattern.m
+    for start in range(0, len(weight_BO), step):
+        # Within a few columns each updates the next ones; the rest of the block is brought up to date in one product.
+        end = min(start + step, len(weight_BO))
+        for column in range(start, end):
+            if isinstance(pattern, NofM) and column % pattern.m == 0:
+                group = slice(column, column + pattern.m)
+                score_OM = saliency.sparsegpt(weight_BO[group].T, diagonal_B[group])
+                mask_BO[group] = masks.lowest_of_groups(score_OM, pattern.n, pattern.m).T
+            removed_O = weight_BO[column].masked_fill(~mask_BO[column], 0) / diagonal_B[column]
+            weight_BO[column + 1 : end].addr_(upper_BB[column, column + 1 : end], removed_O, alpha=-1)
+            error_BO[column] = removed_O
+        weight_BO[end:].addmm_(upper_BB[start:end, end:].T, error_BO[start:end], alpha=-1)
     weight_BO.masked_fill_(mask_BO, 0)
     return error_BO
