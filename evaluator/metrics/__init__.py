@@ -97,6 +97,6 @@ def _note(name: str, frame: pd.DataFrame) -> str:
     if frame.empty:
         return f"No records for this table: it needs {_NEEDS[name]}."
     if not frame["n" if "n" in frame else "n_max"].fillna(0).gt(0).any():
-        reasons = ", ".join(dict.fromkeys(frame["reason"].dropna().astype(str)))
-        return f"Nothing could be computed ({reasons}): it needs {_NEEDS[name]}."
+        reasons = "; ".join(dict.fromkeys(frame["reason"].dropna().astype(str)))
+        return f"Nothing could be computed: {reasons}. It needs {_NEEDS[name]}."
     return ""

@@ -52,7 +52,9 @@ def headline_of(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
 
 def headline_sentence(headline: pd.DataFrame) -> str:
     """The finding in one sentence: the checkpoint whose open answers suffered most beyond its choices, in numbers."""
-    told = headline[headline["mc_only"].notna() & headline["delta_pr"].notna()]
+    told = headline[headline["mc_only"].notna()]
+    if told.empty and headline["known"].notna().any() and headline["n"].gt(0).any():
+        return "The dense model both produced and recognised none of the items: there is no fate to tell."
     if told.empty:
         return (
             "No checkpoint here has a base with greedy and choice records: evaluate a dense and a pruned one together."

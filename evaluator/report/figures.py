@@ -76,10 +76,9 @@ def _accuracy(frame: pd.DataFrame) -> Any:
     made, (left, right) = theme.figure(len(rows), (1.15, 1))
     theme.label_rows(left, rows.labels)
     theme.link(left, rows.values("accuracy", probe="greedy"), rows.values("accuracy", probe="choice"))
-    for probe, label in (("greedy", "open: says it"), ("choice", "choice: recognises it")):
-        values = rows.dots(left, "accuracy", probe, label, probe=probe)
-        _label(left, values, above=True)
-    theme.percent_axis(left, 0, 1.04)
+    told = {"greedy": "open: says it", "choice": "choice: recognises it"}
+    theme.label_values(left, *[rows.dots(left, "accuracy", probe, told[probe], probe=probe) for probe in told])
+    theme.percent_axis(left, -0.02, 1.04)
     left.set_title("Accuracy, languages pooled")
     theme.legend(left)
     rows.heat(right, "accuracy", "Open accuracy by language, %", _share("greedy"), probe="greedy")
@@ -110,8 +109,10 @@ def _recovery(frame: pd.DataFrame) -> Any:
     theme.label_rows(left, rows.labels)
     probes = {"greedy": "greedy says it", "beam": "in any beam", "sample": "in any sample"}
     theme.link(left, *(rows.values("rate", population="all_items", probe=probe) for probe in probes))
-    for probe, label in probes.items():
-        _label(left, rows.dots(left, "rate", probe, label, population="all_items", probe=probe), above=True)
+    everything = [
+        rows.dots(left, "rate", probe, label, population="all_items", probe=probe) for probe, label in probes.items()
+    ]
+    theme.label_values(left, *everything)
     left.set_title("All items with beams and samples")
     theme.legend(left)
     for probe, shift in (("beam", -0.13), ("sample", 0.13)):
@@ -120,7 +121,7 @@ def _recovery(frame: pd.DataFrame) -> Any:
         right.text(1.06, y, f"n = {n or 0:.0f}", va="center", fontsize=7.8, color=theme.COLOURS["muted"])
     right.set_title("Recovered among its own greedy failures")
     for panel in (left, right):
-        theme.percent_axis(panel, 0, 1.04)
+        theme.percent_axis(panel, -0.02, 1.04)
     return made
 
 
@@ -156,9 +157,9 @@ def _pr_gap(frame: pd.DataFrame) -> Any:
         return None
     made, (left, right) = theme.figure(len(rows), (1.0, 1.15))
     theme.label_rows(left, rows.labels)
-    left.axvline(0, color=theme.COLOURS["muted"], linewidth=1)
     rows.dots(left, "delta_pr", "mc_only", "pooled over items", shift=-0.12)
     rows.dots(left, "delta_pr", "mc_only", "mean over languages", language=MEAN, shift=0.12, hollow=True)
+    theme.change_axis(left)
     left.set_title("Delta_PR = d_open - d_choice")
     theme.legend(left)
 
@@ -185,7 +186,7 @@ def _ladder(frame: pd.DataFrame) -> Any:
         theme.link(panel, *(rows.values(column, rung=rung) for rung in rungs))
         for rung in rungs:
             rows.dots(panel, column, paints[rung], rung, rung=rung)
-        panel.axvline(0, color=theme.COLOURS["muted"], linewidth=1)
+        theme.change_axis(panel, percent=column == "drop")
         panel.set_title(title)
     theme.legend(panels[0])
     return made
@@ -204,19 +205,12 @@ def _series(title: str, series: Sequence[tuple[str, str, str, Mapping[str, str]]
                 rows.dots(panel, column, colour, label, **dict(which))
             else:
                 theme.dots(panel, rows.values(column, **dict(which)), colour, label)
-        panel.axvline(0, color=theme.COLOURS["muted"], linewidth=1)
+        theme.change_axis(panel, percent=True)
         panel.set_title(title)
         theme.legend(panel)
         return made
 
     return drawn
-
-
-def _label(panel: Any, values: Sequence[float | None], *, above: bool) -> None:
-    for y, value in enumerate(values):
-        if value is not None:
-            text = f"{100 * value:.0f}"
-            panel.text(value, y - 0.3 if above else y, text, ha="center", va="center", fontsize=7.3)
 
 
 _FIGURES: Mapping[str, Callable[[pd.DataFrame], Any]] = {

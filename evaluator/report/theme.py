@@ -88,6 +88,25 @@ def percent_axis(panel: Axes, low: float = 0.0, high: float = 1.0) -> None:
     panel.set_xticks(ticks, [f"{100 * tick:.0f} %".replace("-", "\N{MINUS SIGN}") for tick in ticks])
 
 
+def change_axis(panel: Axes, *, percent: bool = False) -> None:
+    """An axis of differences: zero is marked, and noise around it is not blown up to the panel's width."""
+    low, high = panel.get_xlim()
+    panel.set_xlim(min(low, -0.05), max(high, 0.1))
+    panel.axvline(0, color=COLOURS["muted"], linewidth=1)
+    if percent:
+        panel.xaxis.set_major_formatter(lambda tick, _: f"{100 * tick:.0f} %".replace("-", "\N{MINUS SIGN}"))
+
+
+def label_values(panel: Axes, *series: Sequence[float | None]) -> None:
+    """The percentages above each row's dots, without those that would run into their neighbour."""
+    for y, row in enumerate(zip(*series, strict=True)):
+        last = -1.0
+        for value in sorted(value for value in row if value is not None):
+            if value - last > 0.035:
+                panel.text(value, y - 0.3, f"{100 * value:.0f}", ha="center", va="center", fontsize=7.3)
+                last = value
+
+
 def dots(
     panel: Axes,
     values: Sequence[float | None],
@@ -163,7 +182,7 @@ def heat(
 
 def legend(panel: Axes, columns: int = 4) -> None:
     panel.legend(
-        loc="upper left", bbox_to_anchor=(-0.01, -0.24 / (ROW_INCHES * (panel.get_ylim()[0] + 0.5))),
+        loc="upper left", bbox_to_anchor=(-0.01, -0.24 / (ROW_INCHES * max(panel.get_ylim()[0] + 0.5, 2))),
         ncols=columns, frameon=False, fontsize=8.5, handletextpad=0.4, columnspacing=1.4, borderpad=0,
     )  # fmt: skip
 

@@ -312,8 +312,16 @@ def test_the_headline_reads_the_tables(case):
     assert headline_table(outcomes)["checkpoint"].tolist() == ["dense", "p"]
 
 
+def test_a_headline_without_a_fate_says_why():
+    nothing = {"english/1": Seen(greedy=False, choice=True)}
+    parts = [records("dense", nothing), records("p", nothing, base="dense")]
+    headline = headline_table(pd.concat([reduce_records(part) for part in parts]))
+    assert headline_sentence(headline).startswith("The dense model both produced and recognised none of the items")
+
+
 def test_a_headline_without_pairs_says_what_to_run():
-    assert "no" in headline_sentence(headline_table(reduce_records(records("dense", DENSE)))).lower()
+    sentence = headline_sentence(headline_table(reduce_records(records("dense", DENSE))))
+    assert sentence.endswith("evaluate a dense and a pruned one together.")
 
 
 def test_a_table_without_its_inputs_says_which_probe_to_run():
