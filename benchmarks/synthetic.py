@@ -1,0 +1,109 @@
+"""Random checkpoints with the shapes of real models, written tensor by tensor so that any size fits any machine.
+
+Weights are normal with a spread of 1 / sqrt(columns): activations stay finite through any number of layers. The
+tokenizer is byte-level without merges: one token a byte, so a passage of N ASCII characters is N tokens.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """A Qwen3 model."""
+
+    hidden: int
+    intermediate: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int = 128
+    vocabulary: int = 151_936
+
+
+# parameters in brackets, embedding included
+SHAPES = {
+    "0.2b": Shape(hidden=768, intermediate=2304, layers=12, heads=12, kv_heads=4, head_dim=64),  # 0.21 B
+    "0.6b": Shape(hidden=1024, intermediate=3072, layers=28, heads=16, kv_heads=8),  # Qwen3-0.6B
+    "1.7b": Shape(hidden=2048, intermediate=6144, layers=28, heads=16, kv_heads=8),  # Qwen3-1.7B
+    "8b": Shape(hidden=4096, intermediate=12288, layers=36, heads=32, kv_heads=8),  # Qwen3-8B, tied here
+}
+
+
+def _tensors(shape: Shape) -> Iterator[tuple[str, tuple[int, ...]]]:
+    yield "model.embed_tokens.weight", (shape.vocabulary, shape.hidden)
+    query, key = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    for layer in range(shape.layers):
+        prefix = f"model.layers.{layer}."
+        yield prefix + "self_attn.q_proj.weight", (query, shape.hidden)
+        yield prefix + "self_attn.k_proj.weight", (key, shape.hidden)
+        yield prefix + "self_attn.v_proj.weight", (key, shape.hidden)
+        yield prefix + "self_attn.o_proj.weight", (shape.hidden, query)
+        yield prefix + "self_attn.q_norm.weight", (shape.head_dim,)
+        yield prefix + "self_attn.k_norm.weight", (shape.head_dim,)
+        yield prefix + "mlp.gate_proj.weight", (shape.intermediate, shape.hidden)
+        yield prefix + "mlp.up_proj.weight", (shape.intermediate, shape.hidden)
+        yield prefix + "mlp.down_proj.weight", (shape.hidden, shape.intermediate)
+        yield prefix + "input_layernorm.weight", (shape.hidden,)
+        yield prefix + "post_attention_layernorm.weight", (shape.hidden,)
+    yield "model.norm.weight", (shape.hidden,)
+
+
+def write_checkpoint(directory: Path, shape: Shape, seed: int = 0) -> Path:
+    """A bfloat16 checkpoint with tied embeddings in one safetensors file; one tensor is in memory at a time."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast, Qwen3Config
+
+    directory.mkdir(parents=True, exist_ok=True)
+    header, offset = {}, 0
+    for name, dimensions in _tensors(shape):
+        size = 2 * torch.Size(dimensions).numel()
+        header[name] = {"dtype": "BF16", "shape": dimensions, "data_offsets": [offset, offset + size]}
+        offset += size
+    text = json.dumps({"__metadata__": {"format": "pt"}, **header}).encode()
+    text += b" " * (-len(text) % 8)
+    generator = torch.Generator().manual_seed(seed)
+    with (directory / "model.safetensors").open("wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for _, dimensions in _tensors(shape):
+            tensor = torch.ones(dimensions, dtype=torch.bfloat16)
+            if len(dimensions) > 1:
+                tensor.normal_(std=dimensions[1] ** -0.5, generator=generator)
+            file.write(tensor.view(torch.uint8).numpy().data)
+    Qwen3Config(
+        vocab_size=shape.vocabulary,
+        hidden_size=shape.hidden,
+        intermediate_size=shape.intermediate,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.kv_heads,
+        head_dim=shape.head_dim,
+        tie_word_embeddings=True,
+        max_position_embeddings=40_960,
+        architectures=["Qwen3ForCausalLM"],
+        dtype="bfloat16",
+        bos_token_id=None,
+        eos_token_id=0,
+        pad_token_id=None,
+    ).save_pretrained(directory)
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    backend = Tokenizer(models.BPE(vocab={"<eos>": 0} | {c: i + 1 for i, c in enumerate(alphabet)}, merges=[]))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    backend.decoder = decoders.ByteLevel()
+    PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<eos>").save_pretrained(directory)
+    return directory
+
+
+def write_passages(file: Path, count: int, tokens: int, seed: int = 0) -> Path:
+    """`count` lines of exactly `tokens` random printable ASCII characters."""
+    generator = torch.Generator().manual_seed(seed)
+    lines = (torch.randint(97, 123, (tokens,), generator=generator, dtype=torch.uint8) for _ in range(count))
+    file.write_text("".join(bytes(line.tolist()).decode() + "\n" for line in lines))
+    return file
