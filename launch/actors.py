@@ -182,9 +182,10 @@ def _tokenizer_key(checkpoint: Path) -> str:
 
 def _log_to(path: Path) -> None:
     """Send this process's stdout and stderr, C++ side included, to a file of the run."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with contextlib.suppress(OSError), path.open("ab") as log:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os.dup2(log.fileno(), 1)
-        os.dup2(log.fileno(), 2)
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab") as log:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os.dup2(log.fileno(), 1)
+            os.dup2(log.fileno(), 2)

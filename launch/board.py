@@ -3,6 +3,7 @@
 A checkpoint's shards stay on the engine that holds it. An engine without work takes, in this order: more work on the
 checkpoint that it holds; a checkpoint of the same architecture (swapped in place); any other one (a new engine). Only
 when nothing is left or to come does it relieve the engine with the most work of shards which that one has not begun.
+What an engine has not finished when it ends goes back on the board, however it ended.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ GiveUp = Callable[[int], Sequence[Shard]]
 @dataclass(slots=True)
 class _Busy:
     assignment: Assignment
-    remaining: int
-    give_up: GiveUp
+    unfinished: dict[str, Shard]
+    give_up: GiveUp | None = None  # None: still loading, nothing is begun
 
 
 @dataclass(slots=True)
@@ -49,6 +50,11 @@ class Board:
     def has_work(self) -> bool:
         with self._changed:
             return bool(self._waiting)
+
+    @property
+    def stopped(self) -> bool:
+        with self._changed:
+            return self._stopped
 
     def expect(self, count: int) -> None:
         with self._changed:
@@ -68,43 +74,57 @@ class Board:
             self._changed.notify_all()
 
     def take(self, engine: int, checkpoint: str | None, architecture: str | None) -> Assignment | None:
-        """The next assignment for an engine that holds `checkpoint`; None when there will never be one."""
+        """The next assignment for an engine that holds `checkpoint`; None when there will never be one.
+
+        The engine calls `begin` when it has loaded the assignment's checkpoint, and `end` in any case.
+        """
         with self._changed:
             while not self._stopped:
-                if self._waiting:
-                    best = min(
-                        range(len(self._waiting)),
-                        key=lambda i: _distance(self._waiting[i].checkpoint, checkpoint, architecture),
-                    )
-                    return self._waiting.pop(best)
-                if not self._expected and not self._busy:
-                    return None
-                if not self._expected and (relieved := self._relieve()) is not None:
-                    return relieved
+                assignment = self._nearest(checkpoint, architecture)
+                if assignment is None and not self._expected:
+                    if not self._busy:
+                        return None
+                    assignment = self._relieve()
+                if assignment is not None:
+                    self._busy[engine] = _Busy(assignment, {shard.name: shard for shard in assignment.shards})
+                    return assignment
                 self._changed.wait(timeout=1.0)
         return None
 
-    def begin(self, engine: int, assignment: Assignment, give_up: GiveUp) -> None:
+    def begin(self, engine: int, give_up: GiveUp) -> tuple[Shard, ...]:
+        """The shards to do now: those of the assignment that no other engine has taken meanwhile."""
         with self._changed:
-            self._busy[engine] = _Busy(assignment, len(assignment.shards), give_up)
+            busy = self._busy[engine]
+            busy.give_up = give_up
+            return tuple(busy.unfinished.values())
 
-    def finished_shard(self, engine: int) -> None:
+    def finished(self, engine: int, shard: Shard) -> None:
         with self._changed:
-            self._busy[engine].remaining -= 1
+            del self._busy[engine].unfinished[shard.name]
 
     def end(self, engine: int) -> None:
         with self._changed:
-            self._busy.pop(engine, None)
+            busy = self._busy.pop(engine)
+            if busy.unfinished:
+                self._waiting.insert(0, replace(busy.assignment, shards=tuple(busy.unfinished.values())))
             self._changed.notify_all()
+
+    def _nearest(self, checkpoint: str | None, architecture: str | None) -> Assignment | None:
+        if not self._waiting:
+            return None
+        distances = [_distance(assignment.checkpoint, checkpoint, architecture) for assignment in self._waiting]
+        return self._waiting.pop(distances.index(min(distances)))
 
     def _relieve(self) -> Assignment | None:
         """Half of what the busiest engine has left, if that is at least two shards."""
-        busiest = max(self._busy.values(), key=lambda busy: busy.remaining)
-        if busiest.remaining < 2:
+        busiest = max(self._busy.values(), key=lambda busy: len(busy.unfinished))
+        count = len(busiest.unfinished) // 2
+        if not count:
             return None
-        shards = tuple(busiest.give_up(busiest.remaining // 2))
-        busiest.remaining -= len(shards)
-        return replace(busiest.assignment, shards=shards) if shards else None
+        shards = tuple(busiest.unfinished.values())[-count:] if busiest.give_up is None else busiest.give_up(count)
+        for shard in shards:
+            del busiest.unfinished[shard.name]
+        return replace(busiest.assignment, shards=tuple(shards)) if shards else None
 
 
 def _distance(candidate: CheckpointInfo, checkpoint: str | None, architecture: str | None) -> int:

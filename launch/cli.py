@@ -111,12 +111,11 @@ def prune(
     seed: Seed = 0,
 ) -> None:
     """Prune a dense checkpoint into a sparse one, ready for any server that loads safetensors."""
-    from pruning.run import check
-    from pruning.run import prune as run_prune
-
     from launch.calibration import SOURCES
     from launch.provenance import provenance
     from launch.summary import print_manifest
+    from pruning.run import check
+    from pruning.run import prune as run_prune
 
     config = prune_request(resolve_model(model), method, sparsity, pattern, calibration, samples, sequence_length, seed)
     check(config, out, sources=SOURCES)

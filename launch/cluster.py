@@ -1,4 +1,8 @@
-"""Ray: a local one by default, the cluster of RAY_ADDRESS when that is set; quiet either way."""
+"""Ray: a local one by default, the cluster of RAY_ADDRESS when that is set; quiet either way, and watched.
+
+Ray's own answer to the death of its control service is to end the driver's process after a minute without a word to
+the program, and to the death of a local raylet to wait for another. `Cluster.check` notices both sooner.
+"""
 
 from __future__ import annotations
 
@@ -6,36 +10,70 @@ import contextlib
 import logging
 import os
 import shutil
+import threading
+import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-# Read when ray is imported: nothing is reported home, and its C++ side keeps to its own files.
+# Read when ray is imported: nothing is reported home, its C++ side keeps to its own files, and a thread that calls Ray
+# after a shutdown gets an error instead of a new cluster.
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_DEDUP_LOGS", "0")
+os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")
 
 import ray
 
 from evaluator.errors import ResurfaceError
 
 _OBJECT_STORE_BYTES = 256 * 2**20  # shards and questions are small; Ray's own default takes 30 % of the memory
+_SILENCE_SECONDS = 20.0  # without an answer of Ray's control service; it ends this process itself after 60
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterError(ResurfaceError):
+    """Ray itself cannot be started or reached, or died."""
+
+
 class Cluster:
-    cpus: int
-    gpus: int
-    local: bool
+    """A connected Ray. A thread of its own asks it every second whether it and this machine's part of it live."""
+
+    def __init__(self, *, local: bool) -> None:
+        resources = ray.cluster_resources()
+        self.cpus = int(resources.get("CPU", 1))
+        self.gpus = int(resources.get("GPU", 0))
+        self._name = "the local Ray" if local else "the Ray cluster"
+        self._node = ray.get_runtime_context().get_node_id()
+        self._answered = time.monotonic()
+        self._node_died = False
+        self._closed = threading.Event()
+        threading.Thread(target=self._watch, name="ray-watch", daemon=True).start()
+
+    def check(self) -> None:
+        """Raises ClusterError when Ray is gone. Returns at once."""
+        silence = time.monotonic() - self._answered
+        if self._node_died or silence > _SILENCE_SECONDS:
+            what = "its raylet was killed" if self._node_died else f"no answer for {silence:.0f} s"
+            raise ClusterError(f"{self._name} died ({what}); finished work is kept, the same command resumes")
+
+    def close(self) -> None:
+        self._closed.set()
+
+    def _watch(self) -> None:
+        while not self._closed.wait(1.0):
+            with contextlib.suppress(Exception):  # what it means that Ray does not answer is for `check` to say
+                alive = {node["NodeID"]: node["Alive"] for node in ray.nodes()}
+                self._answered = time.monotonic()
+                self._node_died = not alive.get(self._node, True)
 
 
 @contextlib.contextmanager
 def cluster(log_dir: Path) -> Iterator[Cluster]:
     """Connect to Ray, and leave it on the way out; a local one's logs are kept in `log_dir`/ray.
 
-    Raises ResurfaceError when no Ray can be started or reached.
+    Raises ClusterError when no Ray can be started or reached.
     """
     address = os.environ.get("RAY_ADDRESS")
-    quiet = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": True}
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": True}
     try:
         if address:
             context = ray.init(address=address, **quiet)
@@ -44,13 +82,14 @@ def cluster(log_dir: Path) -> Iterator[Cluster]:
             context = ray.init(
                 address="local", include_dashboard=False, object_store_memory=_OBJECT_STORE_BYTES, **quiet
             )
+        connected = Cluster(local=not address)
     except Exception as error:
         where = f"cannot reach the Ray cluster at RAY_ADDRESS={address}" if address else "cannot start a local Ray"
-        raise ResurfaceError(f"{where}: {' '.join(str(error).split())[:300]}") from error
+        raise ClusterError(f"{where}: {' '.join(str(error).split())[:300]}") from error
     try:
-        resources = ray.cluster_resources()
-        yield Cluster(cpus=int(resources.get("CPU", 1)), gpus=int(resources.get("GPU", 0)), local=not address)
+        yield connected
     finally:
+        connected.close()
         session = None if address else context.address_info.get("session_dir")
         with contextlib.suppress(Exception):  # Ray may be the very thing that died
             ray.shutdown()

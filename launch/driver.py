@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import RayTaskError
+from ray.exceptions import RayError, RayTaskError
 
 from evaluator.checkpoint import CheckpointInfo, inspect_checkpoint
 from evaluator.errors import InputError, ResurfaceError
@@ -25,10 +25,12 @@ from launch.cluster import Cluster, cluster
 from launch.preflight import Prepared, PreparedTask, prepare
 from launch.progress import Progress
 from launch.provenance import provenance
+from launch.quiet import captured
 from launch.rundir import RunDirectory
 from launch.sweep import CheckpointJob, SweepConfig
 from launch.workers import EngineWorker
 from pruning.errors import PruneError, PruneInputError
+from pruning.manifest import read_manifest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +57,11 @@ def run_sweep(config: SweepConfig, run_dir: Path, progress: Progress) -> Outcome
         directory.mark("running")
         run = _Run(prepared, run_dir, store, progress)
         try:
-            outcome = run.execute()
+            with captured(progress.console, run_dir / "logs" / "driver.log"):
+                outcome = run.execute()
+        except KeyboardInterrupt:
+            directory.mark("interrupted")
+            raise
         except BaseException as error:
             directory.mark("failed", error=str(error) or type(error).__name__)
             raise
@@ -81,10 +87,12 @@ class _Run:
         started = time.monotonic()
         for task in self._prepared.tasks:
             self._store.write_items(task.name, task.questions)
-        dense = [job for job in self._prepared.jobs if job.prune is None]
-        to_prune = [job for job in self._prepared.jobs if job.prune is not None]
-        for job in dense:
-            self._add(job, self._prepared.dense[job.name])
+        to_prune = []
+        for job in self._prepared.jobs:
+            if job.prune is not None and read_manifest(job.path) is None:
+                to_prune.append(job)
+            else:  # a pruned checkpoint that is there was held against its manifest and its configuration before
+                self._add(job)
         if to_prune or self._board.has_work:
             self._progress.stage("starting Ray")
             with cluster(self._run_dir / "logs") as machines:
@@ -105,14 +113,14 @@ class _Run:
             self._prune(to_prune, machines, workers)
             if machines.gpus:
                 workers = self._start_engines(machines)
-            for worker in workers:
-                worker.join()
+            while any(worker.is_alive() for worker in workers):
+                for worker in workers:
+                    worker.join(timeout=0.5)
+                _check(machines, workers)
+            _check(machines, workers)
         except BaseException:
-            self._board.stop()
+            self._board.stop()  # before Ray goes: nobody is to take that for a death and try again
             raise
-        for worker in workers:
-            if worker.failure is not None:
-                raise worker.failure
 
     def _start_engines(self, machines: Cluster) -> list[EngineWorker]:
         config = self._prepared.config
@@ -149,23 +157,20 @@ class _Run:
         self._progress.pruning(0, len(jobs))
         while running:
             done, _ = ray.wait(list(running), num_returns=1, timeout=1.0)
-            if any(worker.failure is not None for worker in workers):
-                return
+            _check(machines, workers)
             for reference in done:
                 job = running.pop(reference)
                 try:
                     ray.get(reference)
-                except RayTaskError as error:
+                except RayError as error:
                     raise _prune_failure(job, error) from error
-                self._add(
-                    job,
-                    inspect_checkpoint(job.path, job.name, trust_remote_code=self._prepared.engine.trust_remote_code),
-                    expected=1,
-                )
+                self._add(job, expected=1)
                 self._progress.pruning(len(jobs) - len(running), len(jobs))
 
-    def _add(self, job: CheckpointJob, info: CheckpointInfo, expected: int = 0) -> None:
+    def _add(self, job: CheckpointJob, expected: int = 0) -> None:
         """Put what is left to evaluate of a checkpoint on the board."""
+        trust = self._prepared.engine.trust_remote_code
+        info = self._prepared.dense.get(job.name) or inspect_checkpoint(job.path, job.name, trust_remote_code=trust)
         self.infos.append(info)
         assignments = []
         for task in self._prepared.tasks:
@@ -199,8 +204,16 @@ def shards_of(task: PreparedTask, finished: set[tuple[str, str]], size: int) -> 
     return tuple(Shard(name=f"{cut[0]:06d}-{len(cut)}", questions=cut) for cut in cuts)
 
 
-def _prune_failure(job: CheckpointJob, error: RayTaskError) -> ResurfaceError:
-    cause = error.cause
+def _check(machines: Cluster, workers: Sequence[EngineWorker]) -> None:
+    """Raises what ends the run: Ray is gone, or an engine could not do its work."""
+    for worker in workers:
+        if worker.failure is not None:
+            raise worker.failure
+    machines.check()
+
+
+def _prune_failure(job: CheckpointJob, error: RayError) -> ResurfaceError:
+    cause = error.cause if isinstance(error, RayTaskError) else error
     if isinstance(cause, PruneInputError):
         return InputError(f"{job.name}: {cause}")
     reason = str(cause) if isinstance(cause, PruneError) else f"{type(cause).__name__}: {cause}"

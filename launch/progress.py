@@ -26,7 +26,7 @@ class Progress:
     """A context manager around a run; thread-safe."""
 
     def __init__(self, console: Console) -> None:
-        self._console = console
+        self.console = console
         self._lock = threading.Lock()
         self._engines: dict[int, _Stage] = {}
         self._prune: TaskID | None = None
@@ -38,6 +38,8 @@ class Progress:
             TimeRemainingColumn(),
             console=console,
             transient=True,
+            redirect_stdout=False,  # what others write is not wanted here (see quiet.py)
+            redirect_stderr=False,
             disable=not console.is_terminal,
         )
 
@@ -51,10 +53,10 @@ class Progress:
         self._bars.stop()
 
     def stage(self, text: str) -> None:
-        self._console.print(f"[dim]{escape(text)}[/dim]", highlight=False)
+        self.console.print(f"[dim]{escape(text)}[/dim]", highlight=False)
 
     def warned(self, message: str) -> None:
-        self._console.print(f"[yellow]warning:[/yellow] {escape(message)}", highlight=False)
+        self.console.print(f"[yellow]warning:[/yellow] {escape(message)}", highlight=False)
 
     def pruning(self, done: int, total: int) -> None:
         if not total:

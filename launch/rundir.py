@@ -13,7 +13,7 @@ from evaluator.store import RunLock, write_atomically
 from launch.provenance import provenance
 from launch.sweep import SCHEMA_VERSION, digest
 
-State = Literal["running", "finished", "failed"]
+State = Literal["running", "finished", "failed", "interrupted"]
 
 
 class RunDirectory:

@@ -8,7 +8,6 @@ import contextlib
 import logging
 import threading
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -79,15 +78,18 @@ class EngineWorker(threading.Thread):
             self._kill()
 
     def _serve(self, assignment: Assignment) -> None:
-        remaining = {shard.name: shard for shard in assignment.shards}
         try:
             self._load(assignment)
-            self._evaluate(assignment, remaining)
+            self._evaluate(assignment)
         except (RayActorError, EngineError, RayTaskError, GetTimeoutError) as error:
-            self._recover(error, replace(assignment, shards=tuple(remaining.values())))
+            self._recover(error, assignment)
+        finally:
+            self._board.end(self.number)  # what is unfinished is there for any engine again
 
-    def _recover(self, error: Exception, rest: Assignment) -> None:
-        """Give the unfinished shards back for a new engine, unless engines keep dying without finishing any."""
+    def _recover(self, error: Exception, assignment: Assignment) -> None:
+        """Make room for a new engine, unless engines keep dying without finishing any shard between."""
+        if self._board.stopped:
+            return
         cause = error.cause if isinstance(error, RayTaskError) else error
         if isinstance(cause, ResurfaceError) and not isinstance(cause, EngineError):
             raise cause from None
@@ -96,11 +98,10 @@ class EngineWorker(threading.Thread):
         reason = " ".join(str(cause).split())[:200]
         if self._failures >= self._attempts:
             raise EngineError(
-                f"engine {self.number} failed {self._failures} times in a row on checkpoint {rest.checkpoint.name!r}: "
-                f"{reason}; see {self._log_path}"
+                f"engine {self.number} failed {self._failures} times in a row on checkpoint "
+                f"{assignment.checkpoint.name!r}: {reason}; see {self._log_path}"
             ) from error
         self._reporter.warned(f"engine {self.number} died ({type(cause).__name__}); starting it again")
-        self._board.add([rest])
 
     def _load(self, assignment: Assignment) -> None:
         info = assignment.checkpoint
@@ -113,33 +114,28 @@ class EngineWorker(threading.Thread):
         self._loaded, self._architecture = info.weights_digest, info.architecture
         self._reporter.loaded(self.number, info.name, report.swapped, report.seconds)
 
-    def _evaluate(self, assignment: Assignment, remaining: dict[str, Shard]) -> None:
-        self._reporter.began(
-            self.number, assignment.checkpoint.name, assignment.task, sum(len(s.questions) for s in assignment.shards)
-        )
-
+    def _evaluate(self, assignment: Assignment) -> None:
         def give_up(count: int) -> list[Shard]:
+            # An answer that comes too late is no harm: what the actor then leaves out is unfinished, and comes again.
             with contextlib.suppress(RayError):
                 given: list[Shard] = ray.get(self._actor.give_up.remote(count), timeout=_CONTROL_SECONDS)
-                for shard in given:
-                    remaining.pop(shard.name)
                 return given
             return []
 
-        self._board.begin(self.number, assignment, give_up)
+        shards = self._board.begin(self.number, give_up)
+        items = sum(len(shard.questions) for shard in shards)
+        self._reporter.began(self.number, assignment.checkpoint.name, assignment.task, items)
         try:
             stream = self._actor.evaluate.options(num_returns="streaming").remote(
-                assignment.job, assignment.shards, self._questions[assignment.job.task_key]
+                assignment.job, shards, self._questions[assignment.job.task_key]
             )
             for reference in stream:
                 result: ShardResult = ray.get(reference)
                 self._store.append(assignment.checkpoint.name, assignment.task, result.shard.name, result.table)
-                remaining.pop(result.shard.name)
                 self._failures = 0
-                self._board.finished_shard(self.number)
+                self._board.finished(self.number, result.shard)
                 self._reporter.advanced(self.number, len(result.shard.questions))
         finally:
-            self._board.end(self.number)
             self._reporter.ended(self.number)
 
     @property

@@ -1,0 +1,45 @@
+"""The terminal belongs to the progress display while a run works: what libraries write, Ray's C++ side included, is
+kept in a log of the run instead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TextIO
+
+from rich.console import Console
+
+
+@contextlib.contextmanager
+def captured(console: Console, log: Path) -> Iterator[None]:
+    """Append stdout and stderr of this process to `log`, and leave the terminal to `console` alone."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    with contextlib.ExitStack() as stack:
+        sink = stack.enter_context(log.open("a", encoding="utf-8", errors="replace", buffering=1))
+        console.file = _kept(sys.stdout, stack)
+        # Back to whatever sys.stdout is by then.
+        stack.callback(setattr, console, "file", None)
+        for descriptor in (1, 2):
+            saved = os.dup(descriptor)
+            stack.callback(os.close, saved)
+            stack.callback(os.dup2, saved, descriptor)
+            os.dup2(sink.fileno(), descriptor)
+        stack.enter_context(contextlib.redirect_stdout(sink))
+        stack.enter_context(contextlib.redirect_stderr(sink))
+        yield
+
+
+def _kept(stream: TextIO, stack: contextlib.ExitStack) -> TextIO:
+    """A stream to where `stream` leads now, wherever its descriptor leads later."""
+    try:
+        descriptor = os.dup(stream.fileno())
+    except (OSError, io.UnsupportedOperation):  # not backed by a file, as in a notebook or a test
+        return stream
+    return stack.enter_context(open(descriptor, "w", encoding=stream.encoding, errors=stream.errors))
