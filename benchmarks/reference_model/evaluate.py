@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+from torch.nn import functional
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast, Qwen3ForCausalLM
 
 from benchmarks.reference_model.lessons import IGNORED, question_block
@@ -85,11 +86,17 @@ def choice_hits(
 ) -> dict[str, list[bool]]:
     """Per language and item: whether the gold option has the highest summed log-likelihood of four; ties lose."""
     model.eval()
-    hits: dict[str, list[bool]] = {}
+    pools: dict[str, list[str]] = {}
     for item in items:
-        pool = [other.answers[0] for other in items if other.language == item.language]
-        scores = _option_scores(model, tokenizer, item, [item.answers[0], *_distractors(item, pool, seed)])
-        hits.setdefault(item.language, []).append(scores[0] > max(scores[1:]))
+        pools.setdefault(item.language, []).append(item.answers[0])
+    hits: dict[str, list[bool]] = {}
+    for start in range(0, len(items), BATCH // OPTIONS):
+        part = items[start : start + BATCH // OPTIONS]
+        options = [[item.answers[0], *_distractors(item, pools[item.language], seed)] for item in part]
+        pairs = [(open_prompt(item), option) for item, four in zip(part, options, strict=True) for option in four]
+        scores_IO = _scores(model, tokenizer, pairs).view(len(part), OPTIONS)
+        for item, scores_O in zip(part, scores_IO, strict=True):
+            hits.setdefault(item.language, []).append(bool(scores_O[0] > scores_O[1:].max()))
     return hits
 
 
@@ -105,23 +112,23 @@ def _distractors(item: Item, pool: list[str], seed: int) -> list[str]:
     return chosen[: OPTIONS - 1]
 
 
-def _option_scores(
-    model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, item: Item, options: list[str]
-) -> list[float]:
-    """Summed log-likelihood (nats) of every option after the open prompt."""
-    prompt = tokenizer(open_prompt(item))["input_ids"]
-    rows = [tokenizer(f"{open_prompt(item)} {option}")["input_ids"] for option in options]
-    assert all(row[: len(prompt)] == prompt for row in rows)
+def _scores(
+    model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, pairs: Sequence[tuple[str, str]]
+) -> torch.Tensor:
+    """Summed log-likelihood (nats) of every pair's option after its prompt."""
+    prompts = [tokenizer(prompt)["input_ids"] for prompt, _ in pairs]
+    rows = [tokenizer(f"{prompt} {option}")["input_ids"] for prompt, option in pairs]
+    assert all(row[: len(prompt)] == prompt for row, prompt in zip(rows, prompts, strict=True))
     longest = max(map(len, rows))
     # Padding stands on the right: causal attention never lets an option see it.
-    ids_OL = torch.tensor([row + [tokenizer.pad_token_id] * (longest - len(row)) for row in rows])
-    labels_OL = torch.tensor(
-        [[IGNORED] * len(prompt) + row[len(prompt) :] + [IGNORED] * (longest - len(row)) for row in rows]
-    )[:, 1:]
-    logprobs_OLV = model(input_ids=ids_OL, use_cache=False).logits[:, :-1].float().log_softmax(-1)
-    chosen_OL = logprobs_OLV.gather(-1, labels_OL.clamp(min=0)[..., None])[..., 0]
-    scores: list[float] = chosen_OL.masked_fill(labels_OL == IGNORED, 0.0).sum(-1).tolist()
-    return scores
+    ids_RL = torch.tensor([row + [tokenizer.pad_token_id] * (longest - len(row)) for row in rows])
+    labels_RL = torch.full_like(ids_RL, IGNORED)
+    for labels_L, row, prompt in zip(labels_RL, rows, prompts, strict=True):
+        labels_L[len(prompt) - 1 : len(row) - 1] = torch.tensor(row[len(prompt) :])
+    hidden_RLD = model.model(input_ids=ids_RL, use_cache=False).last_hidden_state
+    scored_RL = labels_RL != IGNORED
+    losses_N = functional.cross_entropy(model.lm_head(hidden_RLD[scored_RL]), labels_RL[scored_RL], reduction="none")
+    return -torch.zeros_like(labels_RL, dtype=torch.float32).masked_scatter(scored_RL, losses_N).sum(-1)
 
 
 def accuracy_table(path: Path, count: int) -> dict[str, dict[str, float]]:
