@@ -1,0 +1,74 @@
+"""Tensors by name from one file or from shards, and what is wrong with a damaged one."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+
+import pytest
+import torch
+
+from pruning.checkpoint import Checkpoint, read_header
+from pruning.errors import PruneInputError
+from tests.unit.pruning import tiny
+
+
+@pytest.mark.parametrize("shard", ["5GB", "60KB"])
+def test_every_tensor_is_read_as_it_is(shard, checkpoints):
+    directory = checkpoints("qwen2", max_shard_size=shard)
+    checkpoint = Checkpoint(directory)
+    expected = tiny.weights(directory)
+    assert checkpoint.entries.keys() == expected.keys()
+    assert (checkpoint.index is None) == (shard == "5GB")
+    for name, tensor in expected.items():
+        assert torch.equal(checkpoint.read(name), tensor)
+    assert checkpoint.size == sum(file.stat().st_size for file in directory.glob("*.safetensors"))
+
+
+def test_rows_are_gathered_without_the_table(checkpoints):
+    directory = checkpoints("qwen3")
+    name = "model.embed_tokens.weight"
+    ids = torch.tensor([399, 0, 7, 7])
+    assert torch.equal(Checkpoint(directory).rows(name, ids), tiny.weights(directory)[name][ids])
+
+
+def written(file: Path, header: object, data: bytes) -> Path:
+    text = json.dumps(header).encode()
+    file.write_bytes(struct.pack("<Q", len(text)) + text + data)
+    return file
+
+
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [
+        ([1], "broken safetensors header"),
+        ({"w": {"dtype": "F32", "shape": [2]}}, "broken safetensors header"),
+        ({"w": {"dtype": "F32", "shape": [3], "data_offsets": [0, 8]}}, "tensor w: 8 bytes do not hold its shape"),
+        ({"w": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}}, "its header asks for"),
+    ],
+)
+def test_a_header_that_does_not_fit_is_refused(header, message, tmp_path):
+    with pytest.raises(PruneInputError, match=message):
+        read_header(written(tmp_path / "x.safetensors", header, bytes(8)))
+
+
+def test_metadata_and_empty_tensors_are_no_trouble(tmp_path):
+    header = {"__metadata__": {"format": "pt"}, "w": {"dtype": "F32", "shape": [0, 4], "data_offsets": [0, 0]}}
+    assert read_header(written(tmp_path / "x.safetensors", header, b""))["w"].shape == (0, 4)
+
+
+@pytest.mark.parametrize(
+    ("index", "message"),
+    [
+        ({}, "weight_map: missing or empty"),
+        ({"weight_map": {"w": "../x.safetensors"}}, "not a plain file name"),
+        ({"weight_map": {"v": "x.safetensors"}}, "tensor v is not in x.safetensors"),
+    ],
+)
+def test_an_index_that_does_not_fit_is_refused(index, message, tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    written(tmp_path / "x.safetensors", {"w": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}, bytes(8))
+    with pytest.raises(PruneInputError, match=message):
+        Checkpoint(tmp_path)
