@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from evaluator.records import Format, Probe
 
@@ -22,6 +22,7 @@ class EvalConfig(Frozen):
     """Which items are asked, how they are posed, and how their answers are looked for (protocol.md's defaults)."""
 
     task: str  # TASK[:PATH]
+    name: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")  # what records call it; None: its own
     languages: tuple[str, ...] | None = None  # None: every language of the task
     items: int = Field(default=200, ge=0)  # per language; 0 = all
     formats: tuple[Format, ...] = ("open",)
@@ -33,15 +34,42 @@ class EvalConfig(Frozen):
     max_new_tokens: int = Field(default=32, ge=1)
     beam_width: int = Field(default=5, ge=1, le=10)
     samples: int = Field(default=10, ge=1)
+    sample_seeds: tuple[int, ...] | None = None  # of the sample probe; None: the run seed. It must be one of them
     top_p: float = Field(default=0.9, gt=0, le=1)
     temperature: float = Field(default=1.0, gt=0)
+    window: int = Field(default=2048, ge=2)  # tokens of a perplexity window; at most what the model has positions for
 
-    @field_validator("formats", "probes")
+    @field_validator("formats", "probes", "sample_seeds")
     @classmethod
-    def _no_repeats(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        if not value or len(set(value)) != len(value):
-            raise ValueError(f"must name each one once, and at least one: {', '.join(value) or '(empty)'}")
+    def _no_repeats(cls, value: tuple[object, ...] | None) -> tuple[object, ...] | None:
+        if value is not None and (not value or len(set(value)) != len(value)):
+            raise ValueError(f"must name each one once, and at least one: {', '.join(map(str, value)) or '(empty)'}")
         return value
+
+    @field_validator("sample_seeds")
+    @classmethod
+    def _seeds(cls, value: tuple[int, ...] | None) -> tuple[int, ...] | None:
+        if value is not None and min(value) < 0:
+            raise ValueError(f"{min(value)}: a seed is 0 or more")
+        return value
+
+    @model_validator(mode="after")
+    def _text_has_perplexity(self) -> EvalConfig:
+        """A text has no questions, and questions have no windows."""
+        if self.is_text and self.probes != ("perplexity",):
+            raise ValueError(f"task {self.task!r} takes the probe perplexity and no other, not {', '.join(self.probes)}")
+        if not self.is_text and "perplexity" in self.probes:
+            raise ValueError(f"probe perplexity takes a text, as in task text:FILE, not {self.task!r}")
+        return self
+
+    @property
+    def is_text(self) -> bool:
+        return self.task.partition(":")[0] == "text"
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """The seeds of the sample probe."""
+        return (self.seed,) if self.sample_seeds is None else self.sample_seeds
 
 
 class EngineConfig(Frozen):

@@ -9,6 +9,22 @@ Example (the beam probe's second beam of one item)::
            sparsity=0.5, calibration="gazetteer", task="gazetteer", language="swahili", item_id="swahili-0017",
            format="open", probe="beam", index=1, seed=0, status="ok", text="Mto Kalo", token_ids=(88, 912, 2),
            logprob=-1.73, contains=True, exact_match=True, token_f1=1.0, prompt_tokens=143, truncated=False, ...)
+
+What the columns mean beyond their names:
+
+- `seed` is the run seed, but for `sample` records: there it is the sample seed (`EvalConfig.sample_seeds`, of which the
+  run seed is always one). Samples of several seeds differ in nothing but `seed`; `index` starts at 0 for each.
+- format `open_capped` is `open` with the context cut to 500 characters: what `one_shot` is compared with (Table 1).
+- probe `hard_choice` is `choice` with the distractors most like the gold answer; the two may share options.
+- a `choice`, `hard_choice` or `rank` record with fewer `prompt_tokens` than its item's open prompt is flagged: the
+  tokenizer merged prompt and answer, and the split was moved back to the last token in common.
+- an item that a probe or format cannot be asked of (no gold answer, no distractor in its pool, no exemplar left) has one
+  record of it, index 0, with status `excluded`.
+- probe `perplexity` (tasks `text:FILE` only) has one record for each window of the text: item_id "window-000017",
+  language "text", index 17, format "open", `logprob` summed over the window's predicted tokens, and `prompt_tokens` how
+  many those are: all but the window's first, or all where the tokenizer brings a BOS to predict it from. Perplexity over
+  any windows is exp(-sum(logprob) / sum(prompt_tokens)). A window in which nothing is predicted (a single token) is
+  `excluded`. text and token_ids are null.
 """
 
 from __future__ import annotations
@@ -16,8 +32,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-Format = Literal["open", "shown", "distractors_only", "unrelated", "one_shot"]
-Probe = Literal["greedy", "beam", "sample", "choice", "rank"]
+Format = Literal["open", "shown", "distractors_only", "unrelated", "one_shot", "open_capped"]
+Probe = Literal["greedy", "beam", "sample", "choice", "rank", "hard_choice", "perplexity"]
 Status = Literal["ok", "truncated", "excluded", "engine_error"]
 
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -54,7 +70,7 @@ class Record:
     item_id: str
     format: Format
     probe: Probe
-    index: int  # beam, sample or option number; 0 for greedy and rank
+    index: int  # beam, sample, option or window number; 0 for greedy and rank
     seed: int
     status: Status
     text: str | None = None
