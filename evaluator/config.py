@@ -22,7 +22,8 @@ class EvalConfig(Frozen):
     """Which items are asked, how they are posed, and how their answers are looked for (protocol.md's defaults)."""
 
     task: str  # TASK[:PATH]
-    name: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")  # what records call it; None: its own
+    # What records call it; None: the task's own name, a file's stem for jsonl:FILE and text:FILE.
+    name: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     languages: tuple[str, ...] | None = None  # None: every language of the task
     items: int = Field(default=200, ge=0)  # per language; 0 = all
     formats: tuple[Format, ...] = ("open",)
@@ -57,7 +58,7 @@ class EvalConfig(Frozen):
     def _text_has_perplexity(self) -> EvalConfig:
         """A text has no questions, and questions have no windows."""
         if self.is_text and self.probes != ("perplexity",):
-            raise ValueError(f"task {self.task!r} takes the probe perplexity and no other, not {', '.join(self.probes)}")
+            raise ValueError(f"task {self.task!r} takes the probe perplexity and no other: {', '.join(self.probes)}")
         if not self.is_text and "perplexity" in self.probes:
             raise ValueError(f"probe perplexity takes a text, as in task text:FILE, not {self.task!r}")
         return self
