@@ -25,7 +25,7 @@ from pruning.errors import PruneInputError
 from pruning.packing import ALONE_BELOW
 from pruning.passages import Passage, PassageSource
 
-_VOCABULARIES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
+_VOCABULARIES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tekken.json")
 _WINDOW_POOL = 4096  # documents of the shard that windows are drawn from
 _WINDOW_DRAWS = 2000  # draws that may be too short in a row before the source is given up
 
@@ -110,8 +110,8 @@ def take_passages(config: CalibrationConfig, seed: int, sources: Mapping[str, Pa
 
 
 def check_source(config: CalibrationConfig, sources: Mapping[str, PassageSource]) -> None:
-    """Raises PruneInputError for a source whose name is unknown or incomplete; reads nothing."""
-    passages.iterate(config.source, config.samples, 0, sources)
+    """Read one passage. Raises PruneInputError for a source that is unknown or out of reach."""
+    next(passages.iterate(config.source, config.samples, 0, sources), None)
 
 
 def load(config: CalibrationConfig, tokenizer: Any, seed: int, sources: Mapping[str, PassageSource]) -> Calibration:

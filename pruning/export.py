@@ -38,6 +38,8 @@ _COMPANIONS = (
     "vocab.txt",
     "merges.txt",
     "*.model",
+    "tokenizer.model.*",
+    "tekken.json",
     "*.tiktoken",
     "chat_template*",
     "additional_chat_templates/*",

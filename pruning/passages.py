@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -129,6 +130,8 @@ def _hub(origin: str, path: str, **arguments: Any) -> Iterator[Passage]:
     """The rows of a hub data set's train split, streamed."""
     from datasets import load_dataset
 
+    # What it logs of its retries would bury the one line that says what is wrong.
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     try:
         rows = load_dataset(path, split="train", streaming=True, **arguments)
         for row, value in enumerate(rows):

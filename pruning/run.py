@@ -7,7 +7,7 @@ import platform
 import resource
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
@@ -35,12 +35,15 @@ _NOT_IDENTITY = {"source", "device"}
 def check(config: PruneConfig, out: Path, *, sources: Mapping[str, PassageSource] | None = None) -> None:
     """Look for every bad input that shows before heavy work. Raises PruneInputError; writes nothing.
 
-    What is read: configuration, headers, tokenizer, and calibration passages that need no network. Weights are
-    searched for NaN by `prune` itself.
+    What is read: configuration, headers, tokenizer, and calibration passages (one, of a source on the network). Weights
+    are searched for NaN by `prune` itself.
     """
     checkpoint = Checkpoint(config.source)
-    if not _finished(config, checkpoint, out):
-        _check(config, checkpoint, out, sources or {})
+    if _finished(config, checkpoint, out):
+        return
+    _check(config, checkpoint, out, sources or {})
+    if config.calibration is not None and not is_local(config.calibration.source, sources or {}):
+        calibration.check_source(config.calibration, sources or {})
 
 
 def prune(
@@ -65,8 +68,7 @@ def prune(
         return finished
     decoder = _check(config, checkpoint, out, sources or {})
     checkpoint.check_finite()
-    if decoder.device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(decoder.device)
+    _reset_peak_memory(decoder.device)
     records: dict[str, int] = {}
     with export.open_export(checkpoint, out) as target, _full_precision():
         texts, batches = _calibrate(config, decoder, sources or {})
@@ -143,8 +145,6 @@ def _check(config: PruneConfig, checkpoint: Checkpoint, out: Path, sources: Mapp
         calibration.load_tokenizer(checkpoint.directory)
         if is_local(config.calibration.source, sources):
             calibration.take_passages(config.calibration, config.seed, sources)
-        else:
-            calibration.check_source(config.calibration, sources)
     return decoder
 
 
@@ -226,9 +226,23 @@ def _device_name(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
 
 
+def _reset_peak_memory(device: torch.device) -> None:
+    """Start the high-water mark anew, so that what the process did before does not count."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        return
+    with suppress(OSError):  # not Linux, or a kernel that does not allow it: the mark is then the process's own
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+
+
 def _peak_memory(device: torch.device) -> int:
+    """Bytes: of the GPU's memory, or resident in the whole process, interpreter and libraries included."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
+    with suppress(OSError):
+        for line in Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
