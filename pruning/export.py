@@ -78,6 +78,8 @@ def check_place(checkpoint: Checkpoint, out: Path) -> None:
         raise PruneInputError(f"out: {out} holds the source checkpoint {checkpoint.directory}")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise PruneInputError(f"out: {out} exists and is not this pruning's finished checkpoint; remove it first")
+    if out.is_symlink() or out.is_mount():  # the finished directory could not be renamed onto it
+        raise PruneInputError(f"out: {out} is a symbolic link or a mount point; name a directory inside it")
     ancestor = next(parent for parent in (target.parent, *target.parent.parents) if parent.exists())
     if not ancestor.is_dir() or not os.access(ancestor, os.W_OK):
         raise PruneInputError(f"out: {ancestor} is not a directory that can be written")
@@ -93,12 +95,23 @@ def _remove_stale(out: Path) -> None:
             continue
         descriptor = os.open(partial, os.O_RDONLY)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(descriptor)
             shutil.rmtree(partial)
         except BlockingIOError:
             raise PruneInputError(f"out: {out} is being written by another process ({partial.name})") from None
         finally:
             os.close(descriptor)
+
+
+def _lock(descriptor: int) -> None:
+    """Hold a directory while this process lives. Raises BlockingIOError if another process holds it."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise
+    except OSError as error:  # some cluster file systems have no locks: done without
+        if error.errno not in (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK):
+            raise
 
 
 class Export:
@@ -179,7 +192,7 @@ def open_export(checkpoint: Checkpoint, out: Path) -> Iterator[Export]:
         _remove_stale(out)
         partial.mkdir()
         lock = os.open(partial, os.O_RDONLY)
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # held by this process while it lives, whatever its id
+        _lock(lock)
         export = Export(checkpoint, partial, out)
         try:
             yield export

@@ -138,6 +138,13 @@ def test_a_place_that_holds_something_is_refused(copied, passages, tmp_path):
     assert (tmp_path / "out" / "thesis.tex").read_text() == "precious"
 
 
+def test_a_place_that_nothing_can_be_renamed_onto_is_refused(copied, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(PruneInputError, match="link is a symbolic link"):
+        check(job(copied, None, method="magnitude"), tmp_path / "link")
+
+
 def test_a_missing_or_half_written_checkpoint_is_named(copied, tmp_path):
     def magnitude() -> PruneConfig:
         return job(copied, None, method="magnitude")
