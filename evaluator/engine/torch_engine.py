@@ -17,7 +17,7 @@ import torch
 from evaluator.config import EngineConfig
 from evaluator.engine.admission import refusal, refuse
 from evaluator.engine.base import EngineStats, Generate, LoadReport, Request, RequestSource, Response, Score
-from evaluator.engine.checkpoint import read_blueprint, read_eos_ids
+from evaluator.engine.blueprint import read_blueprint, read_eos_ids
 from evaluator.errors import EngineError, InputError
 
 
@@ -48,7 +48,7 @@ class TorchEngine:
         logging.disable_progress_bar()
         started = time.monotonic()
         blueprint = read_blueprint(checkpoint)
-        self._eos_ids = read_eos_ids(checkpoint)
+        self._eos_ids = read_eos_ids(checkpoint, trust_remote_code=self._config.trust_remote_code)
         self._model = None
         try:
             model, loading = AutoModelForCausalLM.from_pretrained(

@@ -25,7 +25,7 @@ from typing import Any
 from evaluator.config import EngineConfig
 from evaluator.engine.admission import SharedScores, refusal, refuse
 from evaluator.engine.base import EngineStats, Generate, LoadReport, Request, RequestSource, Response, Score
-from evaluator.engine.checkpoint import Blueprint, read_blueprint, read_eos_ids, weight_files
+from evaluator.engine.blueprint import Blueprint, read_blueprint, read_eos_ids
 from evaluator.errors import EngineError, InputError
 
 MAX_TOP_LOGPROBS = 64
@@ -58,8 +58,8 @@ class VLLMEngine:
         """
         started = time.monotonic()
         blueprint = read_blueprint(checkpoint)
-        files = [str(file) for file in weight_files(checkpoint)]
-        eos_ids = sorted(read_eos_ids(checkpoint))
+        files = [str(file) for file in blueprint.files]
+        eos_ids = sorted(read_eos_ids(checkpoint, trust_remote_code=self._config.trust_remote_code))
         swapped = self._llm is not None
         if swapped:
             assert self._blueprint is not None

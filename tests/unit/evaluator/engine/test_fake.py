@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from evaluator.engine.base import FixedSource, Generate, Response, Score
+from evaluator.engine.fake import FakeEngine, FakeLM
+from evaluator.errors import EngineError
+
+ASKED = [Generate(request_id=str(n), prompt_ids=(n,), max_tokens=3) for n in range(6)]
+
+
+def echo(request):
+    return Response(request_id=request.request_id, token_ids=request.prompt_ids)
+
+
+def test_answers_everything_in_order_and_counts():
+    engine = FakeEngine(echo)
+    report = engine.load(Path("dense"))
+    assert not report.swapped
+    assert [r.request_id for r in engine.run(FixedSource(ASKED))] == ["0", "1", "2", "3", "4", "5"]
+    assert (engine.stats().requests, engine.stats().prompt_tokens, engine.stats().generated_tokens) == (6, 6, 6)
+    assert engine.load(Path("pruned")).swapped
+    assert engine.loaded == [Path("dense"), Path("pruned")]
+    assert engine.stats().requests == 0
+    engine.close()
+
+
+def test_reorders_by_seed():
+    def order(seed):
+        return [r.request_id for r in FakeEngine(echo, reorder_seed=seed).run(FixedSource(ASKED))]
+
+    assert order(1) == order(1)
+    assert sorted(order(1)) == ["0", "1", "2", "3", "4", "5"]
+    assert len({tuple(order(seed)) for seed in range(5)}) > 1
+
+
+def test_dies_when_told_to():
+    stream = FakeEngine(echo, fail_after=2).run(FixedSource(ASKED))
+    assert [next(stream).request_id, next(stream).request_id] == ["0", "1"]
+    with pytest.raises(EngineError, match="died after 2 responses"):
+        next(stream)
+
+
+def test_the_model_is_a_function_of_the_prefix():
+    lm, other = FakeLM(seed=1), FakeLM(seed=2)
+    assert (lm.logprobs((1, 2)) == FakeLM(seed=1).logprobs((1, 2))).all()
+    assert (lm.logprobs((1, 2)) != lm.logprobs((2, 1))).any()
+    assert (lm.logprobs((1, 2)) != other.logprobs((1, 2))).any()
+    assert np.exp(lm.logprobs((1,))).sum() == pytest.approx(1.0)
+
+
+def test_scores_and_greedy_answers_agree_with_the_model():
+    lm = FakeLM(vocabulary=10, eos_ids=frozenset(), seed=4)
+    greedy = lm.answer(Generate(request_id="g", prompt_ids=(3,), max_tokens=5, top_logprobs=2))
+    score = lm.answer(Score(request_id="s", prompt_ids=(3,), continuation_ids=greedy.token_ids))
+    assert score.logprobs == greedy.logprobs
+    assert score.ranks == (1,) * 5
+    assert score.top_ids == tuple((token,) for token in greedy.token_ids)
+    assert all(a > b for a, b in greedy.top_logprobs)
+    second = greedy.top_ids[0][1]
+    assert lm.answer(Score(request_id="s", prompt_ids=(3,), continuation_ids=(second,))).ranks == (2,)
+
+
+def test_samples_follow_seed_and_nucleus():
+    lm = FakeLM(vocabulary=10, eos_ids=frozenset({0}), seed=4)
+
+    def draw(seed, top_p=0.5):
+        return lm.answer(
+            Generate(request_id="x", prompt_ids=(3,), max_tokens=6, temperature=1.0, top_p=top_p, seed=seed)
+        )
+
+    assert draw(1) == draw(1)
+    assert draw(1).logprobs == ()
+    assert len({draw(seed).token_ids for seed in range(20)}) > 1
+    row = np.exp(lm.logprobs((3,)))
+    order = np.argsort(-row)
+    nucleus = order[: 1 + int((row[order].cumsum() < 0.5).sum())]
+    assert {draw(seed).token_ids[0] for seed in range(100)} == set(nucleus.tolist())
+    assert all(0 not in draw(seed, 1.0).token_ids[:-1] for seed in range(20))

@@ -1,0 +1,131 @@
+"""The oracle against transformers' own forward pass and generate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evaluator.config import EngineConfig
+from evaluator.engine.base import FixedSource, Generate, Score
+from evaluator.engine.torch_engine import TorchEngine
+from evaluator.errors import EngineError, InputError
+from tests.tiny_models import save_tiny_model
+
+PROMPT = (20, 30, 40, 50, 60)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny_model(tmp_path_factory.mktemp("models") / "one", "qwen3", eos_ids=(0, 7))
+
+
+@pytest.fixture(scope="module")
+def engine(checkpoint: Path) -> Iterator[TorchEngine]:
+    engine = TorchEngine(EngineConfig(kind="torch", max_model_len=64))
+    engine.load(checkpoint)
+    yield engine
+    engine.close()
+
+
+@pytest.fixture(scope="module")
+def model(checkpoint: Path) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(checkpoint, dtype="float32").eval()
+
+
+def test_load_says_what_it_did(checkpoint):
+    report = TorchEngine(EngineConfig(kind="torch")).load(checkpoint)
+    assert (report.checkpoint, report.swapped, report.parameters) == (checkpoint, False, 24)
+
+
+def test_greedy_is_that_of_generate(engine, model):
+    import torch
+
+    answer = engine.answer(Generate(request_id="g", prompt_ids=PROMPT, max_tokens=20))
+    expected = model.generate(torch.tensor([PROMPT]), max_new_tokens=20, do_sample=False)[0, len(PROMPT) :]
+    assert list(answer.token_ids) == expected.tolist()
+    assert len(answer.logprobs) == len(answer.token_ids)
+
+
+def test_scores_and_ranks_are_those_of_one_forward_pass(engine, model):
+    import torch
+
+    continuation = (33, 200, 7, 380)
+    answer = engine.answer(Score(request_id="s", prompt_ids=PROMPT, continuation_ids=continuation))
+    with torch.no_grad():
+        rows = model(torch.tensor([PROMPT + continuation])).logits[0, len(PROMPT) - 1 : -1].log_softmax(-1)
+    for step, token in enumerate(continuation):
+        assert answer.logprobs[step] == pytest.approx(float(rows[step, token]), abs=1e-6)
+        assert answer.ranks[step] == 1 + int((rows[step] > rows[step, token]).sum())
+        assert answer.top_ids[step] == (int(rows[step].argmax()),)
+        assert answer.top_logprobs[step][0] == pytest.approx(float(rows[step].max()), abs=1e-6)
+
+
+def test_generation_stops_at_any_eos_and_returns_it(engine, tmp_path):
+    asked = [Generate(request_id=str(n), prompt_ids=(n, *PROMPT), max_tokens=12) for n in (100, 200)]
+    free = [engine.answer(request).token_ids for request in asked]
+    ends = (free[0][4], free[1][6])
+    stopping = TorchEngine(EngineConfig(kind="torch"))
+    stopping.load(save_tiny_model(tmp_path / "stopping", "qwen3", eos_ids=ends))
+    for request, ids in zip(asked, free, strict=True):
+        length = 1 + min(ids.index(token) for token in ends if token in ids)
+        assert length < 12
+        assert stopping.answer(request).token_ids == ids[:length]
+
+
+def test_samples_follow_their_seed_and_stay_in_the_nucleus(engine):
+    top = engine.answer(Generate(request_id="t", prompt_ids=PROMPT, max_tokens=1, top_logprobs=384))
+    import math
+
+    mass, nucleus = 0.0, set()
+    for token, logprob in zip(top.top_ids[0], top.top_logprobs[0], strict=True):
+        if mass < 0.6:
+            nucleus.add(token)
+        mass += math.exp(logprob)
+
+    def draw(seed):
+        asked = Generate(request_id="x", prompt_ids=PROMPT, max_tokens=1, temperature=1.0, top_p=0.6, seed=seed)
+        return engine.answer(asked).token_ids[0]
+
+    drawn = [draw(seed) for seed in range(80)]
+    assert set(drawn) <= nucleus
+    assert len(set(drawn)) > 1
+    assert drawn == [draw(seed) for seed in range(80)]
+
+
+def test_a_request_that_does_not_fit_fails_alone(engine):
+    asked = [
+        Generate(request_id="long", prompt_ids=PROMPT * 12, max_tokens=5),
+        Generate(request_id="fits", prompt_ids=PROMPT, max_tokens=5),
+    ]
+    answers = {r.request_id: r for r in engine.run(FixedSource(asked))}
+    assert answers["long"].status == "engine_error"
+    assert answers["fits"].status == "ok"
+
+
+def test_without_a_checkpoint_nothing_runs():
+    with pytest.raises(EngineError, match="before a checkpoint was loaded"):
+        list(TorchEngine(EngineConfig(kind="torch")).run(FixedSource([])))
+
+
+def test_a_checkpoint_that_lacks_a_tensor_is_refused(tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    broken = save_tiny_model(tmp_path / "broken", "qwen3")
+    tensors = load_file(broken / "model.safetensors")
+    del tensors["model.norm.weight"]
+    save_file(tensors, broken / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(InputError, match=r"missing keys: model\.norm\.weight"):
+        TorchEngine(EngineConfig(kind="torch")).load(broken)
+
+
+def test_counters_count(checkpoint):
+    engine = TorchEngine(EngineConfig(kind="torch"))
+    engine.load(checkpoint)
+    engine.answer(Score(request_id="s", prompt_ids=PROMPT, continuation_ids=(9, 10)))
+    stats = engine.stats()
+    assert (stats.requests, stats.prompt_tokens, stats.generated_tokens) == (1, 5, 2)
