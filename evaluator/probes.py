@@ -7,21 +7,26 @@ that all others share), and its beam search asks for more as responses arrive.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from evaluator.config import EvalConfig
 from evaluator.engine.base import Generate, Request, Response, Score
 from evaluator.engine.beam import BeamSearch
+from evaluator.errors import InputError
 from evaluator.grading import grade, strip_thinking
 from evaluator.prompts import Continuation, Prompt, Prompter
 from evaluator.questions import Question
-from evaluator.records import Format, Probe, Record, Status
+from evaluator.recording import Recorder, Stamp
+from evaluator.records import PROBES, Format, Probe, Record
+from evaluator.tasks.distractors import Options
 from evaluator.tasks.selection import gold_option
 
 # Probes that are asked of the open prompt only, whatever formats are evaluated (protocol.md, Probes).
-OPEN_PROBES: tuple[Probe, ...] = ("beam", "sample", "choice", "rank")
+OPEN_PROBES: tuple[Probe, ...] = ("beam", "sample", "choice", "rank", "hard_choice")
 
 Decode = Callable[[Sequence[int]], str]
 
@@ -35,59 +40,55 @@ class OptionPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ItemPlan:
-    """A question in token ids. `gold` and `options` continue the open prompt."""
+    """A question in token ids. `gold` and the options continue the open prompt.
+
+    A format without a prompt cannot be asked of the item: its records are `excluded`.
+    """
 
     question: Question
     prompts: Mapping[Format, Prompt]
-    options: tuple[OptionPlan, ...] = ()
+    options: tuple[OptionPlan, ...] = ()  # of the choice probe
+    hard_options: tuple[OptionPlan, ...] = ()  # of the hard_choice probe
     gold: Continuation | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stamp:
-    """What every record of one checkpoint on one engine carries."""
-
-    checkpoint: str
-    weights_digest: str
-    base: str | None
-    method: str | None
-    pattern: str | None
-    sparsity: float | None
-    calibration: str | None
-    engine: str
-    engine_version: str
-    dtype: str
-
-
 def plan(question: Question, prompter: Prompter, config: EvalConfig) -> ItemPlan:
-    """Tokenise one question.
-
-    Raises InputError when a prompt does not fit its token cap even with an empty context.
-    """
-    if question.excluded:
+    """Tokenise one question. A prompt that does not fit its token cap even with an empty context is left out."""
+    if question.excluded or question.window is not None:
         return ItemPlan(question=question, prompts={})
     item = question.item
     formats = set(config.formats) if "greedy" in config.probes else set()
     if any(probe in config.probes for probe in OPEN_PROBES):
         formats.add("open")
-    prompts = {
-        form: prompter.build(item, form, candidates=question.candidates.get(form, ()), exemplar=question.exemplar)
-        for form in sorted(formats)
-        if form != "one_shot" or question.exemplar is not None
-    }
+    prompts: dict[Format, Prompt] = {}
+    for form in sorted(formats):
+        if question.can_pose(form):
+            with contextlib.suppress(InputError):
+                prompts[form] = prompter.build(
+                    item, form, candidates=question.candidates.get(form, ()), exemplar=question.exemplar
+                )
+    if "open" not in prompts:
+        return ItemPlan(question=question, prompts=prompts)
     options = question.options if "choice" in config.probes else None
-    texts = (*(options.texts if options else ()), *([gold_option(item)] if "rank" in config.probes else ()))
-    scored = prompter.continuations(prompts["open"], texts) if texts else []
+    hard = question.hard_options if "hard_choice" in config.probes else None
+    golds = [gold_option(item)] if "rank" in config.probes else []
+    texts = list(dict.fromkeys([*(options.texts if options else ()), *(hard.texts if hard else ()), *golds]))
+    scored = dict(zip(texts, prompter.continuations(prompts["open"], texts), strict=True)) if texts else {}
     return ItemPlan(
         question=question,
         prompts=prompts,
-        options=tuple(
-            OptionPlan(text=text, is_gold=number == options.gold, scored=scored[number])
-            for number, text in enumerate(options.texts)
-        )
-        if options
-        else (),
-        gold=scored[-1] if "rank" in config.probes else None,
+        options=_option_plans(options, scored),
+        hard_options=_option_plans(hard, scored),
+        gold=scored[golds[0]] if golds else None,
+    )
+
+
+def _option_plans(options: Options | None, scored: Mapping[str, Continuation]) -> tuple[OptionPlan, ...]:
+    if options is None:
+        return ()
+    return tuple(
+        OptionPlan(text=text, is_gold=number == options.gold, scored=scored[text])
+        for number, text in enumerate(options.texts)
     )
 
 
@@ -106,9 +107,8 @@ class ItemProbes:
         self._prefix = str(serial)
         self._responses: dict[str, Response] = {}
         self._waiting: set[str] = set()
-        deep = plan.question.deep and not plan.question.excluded
         self._beam: BeamSearch | None = None
-        if deep and "beam" in config.probes:
+        if plan.question.deep and "beam" in config.probes and "open" in plan.prompts:
             self._beam = BeamSearch(
                 f"{serial}/beam",
                 plan.prompts["open"].token_ids,
@@ -133,7 +133,7 @@ class ItemProbes:
         if self._beam is not None and self._id("greedy", "open") not in {r.request_id for r in requests}:
             requests += self._beam.start()
         if "sample" in config.probes and self.plan.question.deep and "open" in prompts:
-            requests += [self._sample(number) for number in range(config.samples)]
+            requests += [self._sample(seed, number) for seed in config.seeds for number in range(config.samples)]
         requests += self._scores()
         return self._sent(requests)
 
@@ -168,23 +168,24 @@ class ItemProbes:
             prompt_ids=self.plan.prompts[form].token_ids,
             max_tokens=self._config.max_new_tokens,
             # The open greedy answer is the beam search's first rollout: it then needs the expansions too.
-            top_logprobs=2 * self._config.beam_width if form == "open" and self._beam is not None else 0,
+            top_logprobs=self._beam.top_logprobs if form == "open" and self._beam is not None else 0,
         )
 
-    def _sample(self, number: int) -> Generate:
+    def _sample(self, seed: int, number: int) -> Generate:
         config = self._config
         return Generate(
-            request_id=self._id("sample", number),
+            request_id=self._id("sample", f"{seed}/{number}"),
             prompt_ids=self.plan.prompts["open"].token_ids,
             max_tokens=config.max_new_tokens,
             temperature=config.temperature,
             top_p=config.top_p,
-            seed=sample_seed(config.seed, self.plan.question.item.item_id, number),
+            seed=sample_seed(seed, self.plan.question.item.item_id, number),
         )
 
     def _scores(self) -> list[Request]:
-        """One Score per distinct continuation: the gold answer is often both an option and the rank probe's."""
-        distinct = {_score_key(c): c for c in [o.scored for o in self.plan.options] + _some(self.plan.gold)}
+        """One Score per distinct continuation: the gold answer is an option of two probes and the rank probe's."""
+        options = (*self.plan.options, *self.plan.hard_options)
+        distinct = {_score_key(c): c for c in [o.scored for o in options] + _some(self.plan.gold)}
         return [
             Score(
                 request_id=self._id("score", key),
@@ -198,184 +199,114 @@ class ItemProbes:
 
     def records(self, stamp: Stamp, decode: Decode) -> list[Record]:
         """Every record of this item, in a fixed order. To be called once, when `done`."""
-        if self.plan.question.excluded:
-            return [
-                self._record(stamp, probe, form, status="excluded")
-                for probe in self._config.probes
-                for form in (self._config.formats if probe == "greedy" else ("open",))
-                if self.plan.question.deep or probe not in ("beam", "sample")
-            ]
+        config, plan = self._config, self.plan
+        recorder = Recorder(stamp, plan.question.item, config.seed)
         records: list[Record] = []
-        if "greedy" in self._config.probes:
-            for form in self._config.formats:
-                if form not in self.plan.prompts:  # one_shot in a language with no item left to be the exemplar
-                    records.append(self._record(stamp, "greedy", form, status="excluded"))
-                    continue
-                records.append(self._generated(stamp, decode, "greedy", form, 0, self._id("greedy", form)))
-        if self.plan.question.deep:
-            records += self._beams(stamp, decode)
-            if "sample" in self._config.probes:
-                records += [
-                    self._generated(stamp, decode, "sample", "open", number, self._id("sample", number))
-                    for number in range(self._config.samples)
-                ]
-        for number, option in enumerate(self.plan.options):
-            records.append(self._choice(stamp, number, option))
-        if self.plan.gold is not None:
-            records.append(self._rank(stamp, self.plan.gold))
+        for probe in PROBES:
+            if probe not in config.probes:
+                continue
+            if probe == "greedy":
+                for form in config.formats:
+                    records.append(self._greedy_record(recorder, decode, form))
+            elif probe in ("beam", "sample") and not plan.question.deep:
+                continue
+            elif "open" not in plan.prompts:
+                records.append(recorder.record(probe, "open", status="excluded"))
+            elif probe == "beam":
+                records += self._beam_records(recorder, decode)
+            elif probe == "sample":
+                for seed in config.seeds:
+                    for number in range(config.samples):
+                        records.append(self._sample_record(recorder, decode, seed, number))
+            elif probe == "rank":
+                assert plan.gold is not None
+                records.append(self._rank_record(recorder, plan.gold))
+            else:
+                options = plan.options if probe == "choice" else plan.hard_options
+                records += [self._choice_record(recorder, probe, *numbered) for numbered in enumerate(options)]
+                if not options:
+                    records.append(recorder.record(probe, "open", self.plan.prompts["open"], status="excluded"))
         return records
 
-    def _generated(
-        self, stamp: Stamp, decode: Decode, probe: Probe, form: Format, index: int, request_id: str
-    ) -> Record:
-        response = self._responses[request_id]
+    def _greedy_record(self, recorder: Recorder, decode: Decode, form: Format) -> Record:
+        prompt = self.plan.prompts.get(form)
+        if prompt is None:  # no candidate to list, no item left to be the exemplar, or too long
+            return recorder.record("greedy", form, status="excluded")
+        response = self._responses[self._id("greedy", form)]
         if response.status != "ok":
-            return self._record(stamp, probe, form, index=index, status="engine_error", text=response.error)
-        return self._answer(
-            stamp,
-            decode,
-            probe,
-            form,
-            index,
-            response.token_ids,
-            sum(response.logprobs) if response.logprobs else None,
-            response.cached_tokens,
+            return recorder.record("greedy", form, prompt, status="engine_error", text=response.error)
+        answer = self._graded(decode, response.token_ids)
+        logprob, cached = sum(response.logprobs), response.cached_tokens
+        return recorder.record("greedy", form, prompt, logprob=logprob, cached_tokens=cached, **answer)
+
+    def _sample_record(self, recorder: Recorder, decode: Decode, seed: int, number: int) -> Record:
+        response, prompt = self._responses[self._id("sample", f"{seed}/{number}")], self.plan.prompts["open"]
+        if response.status != "ok":
+            error = response.error
+            return recorder.record("sample", "open", prompt, index=number, seed=seed, status="engine_error", text=error)
+        return recorder.record(
+            "sample",
+            "open",
+            prompt,
+            index=number,
+            seed=seed,
+            logprob=sum(response.logprobs) if response.logprobs else None,
+            cached_tokens=response.cached_tokens,
+            **self._graded(decode, response.token_ids),
         )
 
-    def _beams(self, stamp: Stamp, decode: Decode) -> list[Record]:
-        if self._beam is None:
-            return []
-        if self._beam_error is not None:
+    def _beam_records(self, recorder: Recorder, decode: Decode) -> list[Record]:
+        assert self._beam is not None
+        prompt, error = self.plan.prompts["open"], self._beam_error
+        if error is not None:
             return [
-                self._record(stamp, "beam", "open", index=index, status="engine_error", text=self._beam_error)
+                recorder.record("beam", "open", prompt, index=index, status="engine_error", text=error)
                 for index in range(self._config.beam_width)
             ]
         return [
-            self._answer(stamp, decode, "beam", "open", index, beam.token_ids, beam.logprob, None)
+            recorder.record(
+                "beam", "open", prompt, index=index, logprob=beam.logprob, **self._graded(decode, beam.token_ids)
+            )
             for index, beam in enumerate(self._beam.hypotheses())
         ]
 
-    def _answer(
-        self,
-        stamp: Stamp,
-        decode: Decode,
-        probe: Probe,
-        form: Format,
-        index: int,
-        token_ids: tuple[int, ...],
-        logprob: float | None,
-        cached_tokens: int | None,
-    ) -> Record:
+    def _graded(self, decode: Decode, token_ids: tuple[int, ...]) -> dict[str, Any]:
+        """The columns of a generated answer."""
         item = self.plan.question.item
         text = decode(token_ids)
         graded = grade(strip_thinking(text), item.answers, item.language)
-        return self._record(
-            stamp,
-            probe,
-            form,
-            index=index,
-            text=text,
-            token_ids=token_ids,
-            logprob=logprob,
-            contains=graded.contains,
-            exact_match=graded.exact_match,
-            token_f1=graded.token_f1,
-            cached_tokens=cached_tokens,
-        )
+        return {
+            "text": text,
+            "token_ids": token_ids,
+            "contains": graded.contains,
+            "exact_match": graded.exact_match,
+            "token_f1": graded.token_f1,
+        }
 
-    def _choice(self, stamp: Stamp, number: int, option: OptionPlan) -> Record:
+    def _choice_record(self, recorder: Recorder, probe: Probe, number: int, option: OptionPlan) -> Record:
         response = self._responses[self._id("score", _score_key(option.scored))]
-        if response.status != "ok":
-            return self._record(
-                stamp, "choice", "open", index=number, status="engine_error", text=response.error,
-                is_gold=option.is_gold, option_text=option.text,
-            )  # fmt: skip
-        return self._record(
-            stamp,
-            "choice",
-            "open",
-            index=number,
-            token_ids=response.token_ids,
-            logprob=sum(response.logprobs),
-            is_gold=option.is_gold,
-            option_text=option.text,
-            prompt_tokens=len(option.scored.prompt_ids),
-            cached_tokens=response.cached_tokens,
-        )
+        columns: dict[str, Any] = {"index": number, "is_gold": option.is_gold, "option_text": option.text}
+        return recorder.record(probe, "open", self.plan.prompts["open"], **columns, **_scored(response, option.scored))
 
-    def _rank(self, stamp: Stamp, gold: Continuation) -> Record:
+    def _rank_record(self, recorder: Recorder, gold: Continuation) -> Record:
         response = self._responses[self._id("score", _score_key(gold))]
-        if response.status != "ok":
-            return self._record(stamp, "rank", "open", status="engine_error", text=response.error)
-        return self._record(
-            stamp,
-            "rank",
-            "open",
-            token_ids=response.token_ids,
-            logprob=sum(response.logprobs),
-            rank=response.ranks[0],
-            margin=response.logprobs[0] - response.top_logprobs[0][0],
-            prompt_tokens=len(gold.prompt_ids),
-            cached_tokens=response.cached_tokens,
-        )
+        columns: dict[str, Any] = {}
+        if response.status == "ok":
+            margin = response.logprobs[0] - response.top_logprobs[0][0]
+            columns = {"rank": response.ranks[0], "margin": margin}
+        return recorder.record("rank", "open", self.plan.prompts["open"], **columns, **_scored(response, gold))
 
-    def _record(
-        self,
-        stamp: Stamp,
-        probe: Probe,
-        form: Format,
-        *,
-        index: int = 0,
-        status: Status = "ok",
-        text: str | None = None,
-        token_ids: tuple[int, ...] | None = None,
-        logprob: float | None = None,
-        rank: int | None = None,
-        margin: float | None = None,
-        is_gold: bool | None = None,
-        option_text: str | None = None,
-        contains: bool | None = None,
-        exact_match: bool | None = None,
-        token_f1: float | None = None,
-        prompt_tokens: int | None = None,
-        cached_tokens: int | None = None,
-    ) -> Record:
-        item, prompt = self.plan.question.item, self.plan.prompts.get(form)
-        if prompt is not None and status == "ok" and prompt.truncated:
-            status = "truncated"
-        return Record(
-            checkpoint=stamp.checkpoint,
-            weights_digest=stamp.weights_digest,
-            base=stamp.base,
-            method=stamp.method,
-            pattern=stamp.pattern,
-            sparsity=stamp.sparsity,
-            calibration=stamp.calibration,
-            task=item.task,
-            language=item.language,
-            item_id=item.item_id,
-            format=form,
-            probe=probe,
-            index=index,
-            seed=self._config.seed,
-            status=status,
-            text=text,
-            token_ids=token_ids,
-            logprob=logprob,
-            rank=rank,
-            margin=margin,
-            is_gold=is_gold,
-            option_text=option_text,
-            contains=contains,
-            exact_match=exact_match,
-            token_f1=token_f1,
-            prompt_tokens=prompt_tokens if prompt_tokens is not None else (len(prompt.token_ids) if prompt else None),
-            truncated=prompt.truncated if prompt else None,
-            cached_tokens=cached_tokens,
-            engine=stamp.engine,
-            engine_version=stamp.engine_version,
-            dtype=stamp.dtype,
-        )
+
+def _scored(response: Response, scored: Continuation) -> dict[str, Any]:
+    """The columns of a scored continuation."""
+    if response.status != "ok":
+        return {"status": "engine_error", "text": response.error}
+    return {
+        "token_ids": response.token_ids,
+        "logprob": sum(response.logprobs),
+        "prompt_tokens": len(scored.prompt_ids),
+        "cached_tokens": response.cached_tokens,
+    }
 
 
 def _score_key(continuation: Continuation) -> str:

@@ -19,8 +19,9 @@ from evaluator.fields import of_kind, parse
 from evaluator.records import Format, Item
 from evaluator.tasks.selection import gold_option, is_excluded
 
-ONE_SHOT_CONTEXT_CHARS = 500  # of the item; the 0-shot column that it is compared with has the same cap
+CAPPED_CONTEXT_CHARS = 500  # of the item in `one_shot`, and in `open_capped`, the 0-shot column beside it
 EXEMPLAR_CONTEXT_CHARS = 300
+CAPPED_FORMATS: tuple[Format, ...] = ("one_shot", "open_capped")
 
 # Some templates (Llama 3) tell the model today's date; a prompt must not change at midnight. It is their own default.
 _DATE = "26 Jul 2024"
@@ -82,7 +83,8 @@ class Prompter:
         """The prompt that poses `item`.
 
         `candidates` are listed by the formats `shown`, `distractors_only` and `unrelated`; `exemplar` is shown by
-        `one_shot`; `context_chars` cuts the context first, and is 500 for `one_shot` where it is not given.
+        `one_shot`; `context_chars` cuts the context first, and is 500 for `one_shot` and `open_capped` where it is not
+        given. These two share a token cap as well, so that they differ by the exemplar only.
 
         If the prompt is over its cap, the context is cut from its end, at a code point: to the longest prefix that
         fits, where "longest" means that neither the next 8 longer ones fit. (The number of tokens is not monotonic in
@@ -91,10 +93,10 @@ class Prompter:
 
         Raises InputError when the prompt is too long without any context, and when `one_shot` lacks an exemplar.
         """
-        assert bool(candidates) == (format not in ("open", "one_shot")), format
-        if context_chars is None and format == "one_shot":
-            context_chars = ONE_SHOT_CONTEXT_CHARS
-        cap = self._one_shot_prompt_tokens if format == "one_shot" else self._prompt_tokens
+        assert bool(candidates) == (format not in ("open", *CAPPED_FORMATS)), format
+        if context_chars is None and format in CAPPED_FORMATS:
+            context_chars = CAPPED_CONTEXT_CHARS
+        cap = self._one_shot_prompt_tokens if format in CAPPED_FORMATS else self._prompt_tokens
         before, context, after = _pieces(item, format, candidates, exemplar, context_chars)
         if self._chat:
             before, after = self._in_chat_template(before, context, after)
@@ -236,7 +238,7 @@ def _pieces(
         shown = exemplar.context[:EXEMPLAR_CONTEXT_CHARS]
         before = f"Context: {shown}\nQuestion: {exemplar.question}\n{_INSTRUCTION} {gold_option(exemplar)}\n\nContext: "
         return before, context, f"\nQuestion: {item.question}\n{_INSTRUCTION}"
-    listed = f"Candidates: {'; '.join(candidates)}\n\n" if format != "open" else ""
+    listed = f"Candidates: {'; '.join(candidates)}\n\n" if candidates else ""
     return "Context: ", context, f"\n\nQuestion: {item.question}\n\n{listed}{_INSTRUCTION}"
 
 

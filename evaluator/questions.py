@@ -5,17 +5,30 @@ Pure text, made once per task and shipped to every engine; tokenising it is `pro
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from array import array
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 from evaluator.config import EvalConfig
+from evaluator.errors import InputError
 from evaluator.prompts import exemplar_of
 from evaluator.records import Format, Item
 from evaluator.tasks import TaskData, deep_items, is_excluded, select
-from evaluator.tasks.distractors import Options, choose_options, unrelated_candidates
+from evaluator.tasks.distractors import Options, choose_hard_options, choose_options, unrelated_candidates
 
 # Formats whose prompt lists candidates.
 CANDIDATE_FORMATS: tuple[Format, ...] = ("shown", "distractors_only", "unrelated")
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """A piece of a text, tokenised: what the perplexity probe is asked of."""
+
+    number: int
+    token_ids: array[int]  # each is predicted from those before it, the first is not
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,42 +36,69 @@ class Question:
     """One item as it will be asked."""
 
     item: Item
-    excluded: bool  # no gold answer that grading could find: recorded, never sent
-    deep: bool  # belongs to the first half of its language, which beam and sample probes are asked of
-    options: Options | None  # the choice probe's options; None when neither it nor a format needs them
+    excluded: bool = False  # no gold answer that grading could find: recorded, never sent
+    deep: bool = False  # belongs to the first half of its language, which beam and sample probes are asked of
+    options: Options | None = None  # of the choice probe; None: nothing needs them, or there is no distractor
+    hard_options: Options | None = None  # of the hard_choice probe; None as above
     candidates: Mapping[Format, tuple[str, ...]]  # what a format's prompt lists, in order
-    exemplar: Item | None  # the one-shot exemplar of the item's language
+    exemplar: Item | None = None  # the one-shot exemplar of the item's language; None: every item is evaluated
+    window: Window | None = None  # set: this is no question, but a piece of a text
+
+    def can_pose(self, form: Format) -> bool:
+        """Whether there is what the format's prompt shows."""
+        if form == "one_shot":
+            return self.exemplar is not None
+        return form not in CANDIDATE_FORMATS or bool(self.candidates.get(form))
 
 
 def questions_of(data: TaskData, config: EvalConfig) -> list[Question]:
     """The questions of a task, language by language in the data's order, each language's in its drawn order.
 
-    Raises InputError when a language's pool has no distractor to offer for an item.
+    A probe or format for which an item's pool has no candidate is left out of its question. Raises InputError when
+    nothing could be asked for that reason.
     """
     wants_options = "choice" in config.probes or any(form in ("shown", "distractors_only") for form in config.formats)
     questions = []
+    refusals: list[InputError] = []
+
+    def tried(choose: Callable[[], _T]) -> _T | None:
+        try:
+            return choose()
+        except InputError as error:
+            refusals.append(error)
+            return None
+
     for pool in data.pools.values():
         subset = select(pool, config.items)
         exemplar = exemplar_of(pool, subset)
         deep = deep_items(subset, config.items)
         for position, item in enumerate(subset):
             excluded = is_excluded(item)
-            options = choose_options(item, pool, config.seed) if wants_options and not excluded else None
+            options = hard = unrelated = None
+            if wants_options and not excluded:
+                options = tried(partial(choose_options, item, pool, config.seed))
+            if "hard_choice" in config.probes and not excluded:
+                hard = tried(partial(choose_hard_options, item, pool, config.seed))
+            if "unrelated" in config.formats and not excluded:
+                unrelated = tried(partial(unrelated_candidates, item, data.every_pool, config.seed))
             questions.append(
                 Question(
                     item=item,
                     excluded=excluded,
                     deep=position < deep,
                     options=options,
-                    candidates={} if excluded else _candidates(item, options, data, config),
+                    hard_options=hard,
+                    candidates=_candidates(options, unrelated, config),
                     exemplar=exemplar,
                 )
             )
+    if refusals and not any(_can_be_asked(question, config) for question in questions):
+        raise refusals[0]
     return questions
 
 
 def _candidates(
-    item: Item, options: Options | None, data: TaskData, config: EvalConfig
+    options: Options | None, unrelated: tuple[str, ...] | None, config: EvalConfig
 ) -> dict[Format, tuple[str, ...]]:
     listed: dict[Format, tuple[str, ...]] = {}
     if options is not None:
@@ -66,6 +106,19 @@ def _candidates(
             listed["shown"] = options.texts
         if "distractors_only" in config.formats:
             listed["distractors_only"] = tuple(t for i, t in enumerate(options.texts) if i != options.gold)
-    if "unrelated" in config.formats:
-        listed["unrelated"] = unrelated_candidates(item, data.every_pool, config.seed)
+    if unrelated is not None:
+        listed["unrelated"] = unrelated
     return listed
+
+
+def _can_be_asked(question: Question, config: EvalConfig) -> bool:
+    """Whether any probe of any format has what it needs."""
+    if question.excluded:
+        return False
+    return (
+        "rank" in config.probes
+        or (question.deep and ("beam" in config.probes or "sample" in config.probes))
+        or ("choice" in config.probes and question.options is not None)
+        or question.hard_options is not None
+        or ("greedy" in config.probes and any(question.can_pose(form) for form in config.formats))
+    )

@@ -14,9 +14,12 @@ from dataclasses import dataclass
 from evaluator.config import EvalConfig
 from evaluator.engine.base import Engine, Request, Response
 from evaluator.errors import EngineError
-from evaluator.probes import Decode, ItemPlan, ItemProbes, Stamp
+from evaluator.perplexity import WindowProbe
+from evaluator.probes import Decode, ItemPlan, ItemProbes
+from evaluator.recording import Stamp
 from evaluator.records import Record
 
+Asked = ItemProbes | WindowProbe  # what is being asked: a question, or the window of a text
 WINDOW = 64  # items in flight: enough requests to fill a large batch while the slowest items' beams finish
 
 
@@ -35,9 +38,9 @@ class ItemStream:
         self._eos_ids = eos_ids
         self._window = window
         self._serial = 0
-        self._active: dict[str, ItemProbes] = {}
+        self._active: dict[str, Asked] = {}
         self._ready: deque[Request] = deque()
-        self._done: list[ItemProbes] = []
+        self._done: list[Asked] = []
 
     def take(self, limit: int) -> Sequence[Request]:
         while len(self._ready) < limit and len(self._active) < self._window and self._start_next():
@@ -48,7 +51,11 @@ class ItemStream:
         plan = next(self._plans, None)
         if plan is None:
             return False
-        item = ItemProbes(plan, self._config, self._eos_ids, self._serial)
+        item: Asked
+        if plan.question.window is None:
+            item = ItemProbes(plan, self._config, self._eos_ids, self._serial)
+        else:
+            item = WindowProbe(plan, self._config.seed, self._serial)
         self._ready.extend(item.start())
         if item.done:
             self._done.append(item)
@@ -67,7 +74,7 @@ class ItemStream:
         if item.done:
             self._done.append(self._active.pop(serial))
 
-    def finished(self) -> list[ItemProbes]:
+    def finished(self) -> list[Asked]:
         """The items that ended since the last call."""
         done, self._done = self._done, []
         return done

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from evaluator.engine.base import Engine, EngineStats, LoadReport
-    from evaluator.probes import ItemPlan, Stamp
+    from evaluator.probes import ItemPlan
+    from evaluator.recording import Stamp
 
 CONTROL = "control"  # the concurrency group of calls that must be answered while a stream is running
 
@@ -163,7 +164,7 @@ def prune_checkpoint(config: PruneConfig, out: Path, provenance: Mapping[str, ob
 
 
 def _stamp(fields: Mapping[str, Any], engine: Engine) -> Stamp:
-    from evaluator.probes import Stamp
+    from evaluator.recording import Stamp
 
     return Stamp(**fields, engine=engine.name, engine_version=engine.version, dtype=engine.dtype)
 

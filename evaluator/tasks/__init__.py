@@ -5,6 +5,7 @@
         subset = select(pool, 200)
 
 An item is named by (task, language, item_id): the parallel questions of XQuAD have one id in all twelve languages.
+`text:FILE` is the one task without items: its text is for the perplexity probe.
 """
 
 from __future__ import annotations
@@ -13,17 +14,18 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from evaluator.errors import InputError, unknown
 from evaluator.records import Item
-from evaluator.tasks import gazetteer, hub, jsonl, squad
+from evaluator.tasks import gazetteer, hub, jsonl, squad, text
 from evaluator.tasks.selection import deep_items, gold_option, is_excluded, select
 
 __all__ = ["TASKS", "TaskData", "check_task", "deep_items", "gold_option", "is_excluded", "load_task", "select"]
 
-TASKS = ("gazetteer", "jsonl", "tydiqa", "xquad")
+TASKS = ("gazetteer", "jsonl", "text", "tydiqa", "xquad")
+_NEED_A_FILE = ("jsonl", "text")
 
 _HUB: Mapping[str, Callable[[], list[Item]]] = {"tydiqa": hub.load_tydiqa, "xquad": hub.load_xquad}
 _FILES: Mapping[str, Callable[[Path], list[Item]]] = {"tydiqa": squad.read_tydiqa, "xquad": squad.read_xquad}
@@ -37,16 +39,22 @@ class TaskData:
     digest: str  # SHA-256 (hex) over every item of every language: identifies the data
     pools: Mapping[str, tuple[Item, ...]]  # language -> all its items in file order; the languages asked for, in order
     every_pool: Mapping[str, tuple[Item, ...]]  # the same for all languages of the task: `unrelated` draws from these
+    text: str | None = None  # of a text task, which has no pools
 
 
-def load_task(spec: str, languages: Sequence[str] | None) -> TaskData:
-    """The items of `TASK` or `TASK:PATH` in `languages` (None: all that it has).
+def load_task(spec: str, languages: Sequence[str] | None, name: str | None = None) -> TaskData:
+    """The items of `TASK` or `TASK:PATH` in `languages` (None: all that it has), or the text of `text:FILE`.
 
-    Raises InputError for an unknown task or language, and for data that is missing or is not what the task reads.
+    `name` is what records are to call the task. Raises InputError for an unknown task or language, and for data that is
+    missing or is not what the task reads.
     """
     task, path = _parse_spec(spec)
-    name = _file_task_name(path) if task == "jsonl" and path is not None else task
-    items = _load(task, name, path)
+    if name is None:
+        name = (_file_task_name(path) if task in _NEED_A_FILE and path is not None else task) or task
+    if task == "text":
+        assert path is not None
+        return _load_text(spec, path, languages, name)
+    items = [item if item.task == name else replace(item, task=name) for item in _load(task, name, path)]
     every_pool = {language: tuple(pool) for language, pool in sorted(_by_language(items).items())}
     return TaskData(
         name=name,
@@ -54,6 +62,14 @@ def load_task(spec: str, languages: Sequence[str] | None) -> TaskData:
         pools={language: every_pool[language] for language in _asked(name, every_pool, languages)},
         every_pool=every_pool,
     )
+
+
+def _load_text(spec: str, path: Path, languages: Sequence[str] | None, name: str) -> TaskData:
+    if languages is not None:
+        raise InputError(f"task {spec!r}: languages: a text has none to choose from")
+    content = text.bundled_text() if path == Path(text.BUNDLED) else text.read_text(path)
+    digest = hashlib.sha256(content.encode("utf-8")).hexdigest()
+    return TaskData(name=name, digest=digest, pools={}, every_pool={}, text=content)
 
 
 def check_task(spec: str) -> None:
@@ -69,12 +85,14 @@ def _parse_spec(spec: str) -> tuple[str, Path | None]:
         raise InputError(f"task {spec!r}: 'gazetteer' is bundled and takes no path")
     if colon and not rest:
         raise InputError(f"task {spec!r}: the path after ':' is empty")
-    if task == "jsonl" and not rest:
-        raise InputError("task 'jsonl': name its file, as in jsonl:FILE")
+    if task in _NEED_A_FILE and not rest:
+        raise InputError(f"task {task!r}: name its file, as in {task}:FILE")
     path = Path(rest).expanduser() if rest else None
+    if task == "text" and rest == text.BUNDLED:
+        return task, path
     if path is not None and not path.exists():
         raise InputError(f"task {spec!r}: {path}: no such file or directory")
-    if task == "jsonl" and path is not None and path.is_dir():
+    if task in _NEED_A_FILE and path is not None and path.is_dir():
         raise InputError(f"task {spec!r}: {path}: is a directory, not a file")
     return task, path
 
@@ -88,8 +106,8 @@ def _load(task: str, name: str, path: Path | None) -> list[Item]:
 
 
 def _file_task_name(path: Path) -> str:
-    """The file's stem with everything replaced that could upset a file system or a shell."""
-    return re.sub(r"[^\w.-]+", "-", path.stem).strip("-.") or "jsonl"
+    """The file's stem with everything replaced that could upset a file system or a shell; empty if nothing is left."""
+    return re.sub(r"[^\w.-]+", "-", path.stem).strip("-.")
 
 
 def _by_language(items: Iterable[Item]) -> dict[str, list[Item]]:

@@ -43,11 +43,19 @@ def choose_options(item: Item, pool: Sequence[Item], seed: int) -> Options:
     else:
         distractors = _distinct(_drawn(_others(item, pool), rng), _gold(item), DISTRACTORS)
     if not distractors:
-        raise InputError(
-            f"task {item.task!r}, language {item.language!r}, item {item.item_id!r}: "
-            f"no distractor differs from its gold answers (items in the language: {len(pool)})"
-        )
+        raise _none_differs(item, pool)
     return arrange(item, distractors, rng)
+
+
+def choose_hard_options(item: Item, pool: Sequence[Item], seed: int) -> Options:
+    """The gold option among its hard distractors, which come from the pool even where the item brings its own.
+
+    Raises InputError when there is not even one.
+    """
+    distractors = hard_distractors(item, pool)
+    if not distractors:
+        raise _none_differs(item, pool)
+    return arrange(item, distractors, random.Random(f"{seed}:{item.item_id}"))
 
 
 def arrange(item: Item, distractors: Sequence[str], rng: random.Random) -> Options:
@@ -88,6 +96,13 @@ def hard_distractors(item: Item, pool: Sequence[Item]) -> tuple[str, ...]:
     alike = [_jaccard(wanted, _trigrams(gold_option(other))) for other in others]
     ranked = sorted(range(len(others)), key=lambda number: -alike[number])  # stable: ties stay in pool order
     return _distinct((others[number] for number in ranked), _gold(item), DISTRACTORS)
+
+
+def _none_differs(item: Item, pool: Sequence[Item]) -> InputError:
+    return InputError(
+        f"task {item.task!r}, language {item.language!r}, item {item.item_id!r}: "
+        f"no distractor differs from its gold answers (items in the language: {len(pool)})"
+    )
 
 
 def _brought(item: Item) -> tuple[str, ...]:

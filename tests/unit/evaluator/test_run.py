@@ -9,9 +9,10 @@ from evaluator.config import EvalConfig
 from evaluator.engine.base import Request, Response, Score
 from evaluator.engine.fake import FakeEngine, FakeLM
 from evaluator.errors import EngineError
-from evaluator.probes import ItemPlan, Stamp, plan, sample_seed
+from evaluator.probes import ItemPlan, plan, sample_seed
 from evaluator.prompts import Continuation, Prompt
 from evaluator.questions import Question, questions_of
+from evaluator.recording import Stamp
 from evaluator.records import Item, Record
 from evaluator.run import evaluate
 from evaluator.store import SCHEMA, to_table
