@@ -137,6 +137,7 @@ class RunLock:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
+            self._file.close()
             raise InputError(f"{run_dir}: another resurface process is writing this run directory") from error
 
     def release(self) -> None:

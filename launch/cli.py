@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sys
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-import click
 import typer
 from rich.console import Console
 from rich.markup import escape
+from typer.exceptions import TyperException
 
 from evaluator.errors import InputError, ResurfaceError
 from launch.requests import eval_sweep, prune_request
@@ -28,17 +27,6 @@ app = typer.Typer(
 )
 console = Console()
 errors = Console(stderr=True, soft_wrap=True)
-
-
-class EngineName(StrEnum):
-    vllm = "vllm"
-    torch = "torch"
-
-
-class DTypeName(StrEnum):
-    auto = "auto"
-    float32 = "float32"
-    bfloat16 = "bfloat16"
 
 
 Out = Annotated[Path, typer.Option("--out", help="Where everything is written; the same command resumes there.")]
@@ -72,10 +60,10 @@ def evaluate(
     formats: Annotated[str, typer.Option(help="open,shown,distractors_only,unrelated,one_shot")] = "open",
     probes: Annotated[str, typer.Option(help="greedy,beam,sample,choice,rank")] = "greedy,beam,sample,choice,rank",
     base: Annotated[str | None, typer.Option(help="the dense checkpoint that the others are compared with")] = None,
-    engine: Annotated[EngineName, typer.Option()] = EngineName.vllm,
-    dtype: Annotated[DTypeName, typer.Option(help="auto: float32 on a CPU, the checkpoint's own on a GPU")] = (
-        DTypeName.auto
-    ),
+    engine: Annotated[str, typer.Option(help="vllm, torch")] = "vllm",
+    dtype: Annotated[
+        str, typer.Option(help="auto, float32, bfloat16; auto: float32 on a CPU, the checkpoint's own on a GPU")
+    ] = "auto",
     seed: Seed = 0,
     chat: Annotated[bool, typer.Option(help="prompt through the tokenizer's chat template")] = False,
     engines: Annotated[int | None, typer.Option(help="engines to run; default one per GPU")] = None,
@@ -89,7 +77,7 @@ def evaluate(
             base=base,
             task={"task": task, "languages": languages, "items": items, "formats": formats, "probes": probes,
                   "seed": seed, "chat": chat},
-            engine={"kind": engine.value, "dtype": dtype.value, "trust_remote_code": trust_remote_code},
+            engine={"kind": engine, "dtype": dtype, "trust_remote_code": trust_remote_code},
             resources={"engines": engines, "shard_items": shard_items},
         ),
         out,
@@ -169,30 +157,29 @@ def main() -> None:
     debug = len(arguments) < len(sys.argv) - 1
     code = 0
     try:
-        code = app(args=arguments, standalone_mode=False) or 0
-    except click.exceptions.Abort:
-        code = 130
+        code = app(args=arguments, standalone_mode=False) or 0  # 130: typer has seen Ctrl-C
     except KeyboardInterrupt:
-        errors.print("interrupted; the same command resumes")
         code = 130
     except BaseException as error:
         if debug:
             raise
         code = _explain(error)
+    if code == 130:
+        errors.print("interrupted; the same command resumes")
     sys.stdout.flush()
     sys.exit(code)
 
 
 def _explain(error: BaseException) -> int:
-    if isinstance(error, SystemExit):
-        return int(error.code or 0)
-    message: Any = error.format_message() if isinstance(error, click.ClickException) else str(error)
-    expected = isinstance(error, ResurfaceError | PruneError | click.ClickException)
+    if isinstance(error, SystemExit):  # what Ray makes of a signal that ends this process
+        errors.print("stopped; the same command resumes")
+        return 128 + int(error.code or 0)
+    expected = isinstance(error, ResurfaceError | PruneError | TyperException)
+    message = error.format_message() if isinstance(error, TyperException) else str(error)
     name = "" if expected else f"{type(error).__name__}: "
     hint = "" if expected else " (run again with --debug for the traceback)"
-    errors.print(f"[red]error:[/red] {name}{escape(' '.join(str(message).split()))}{hint}", highlight=False)
-    mendable = isinstance(error, InputError | PruneInputError | click.ClickException)
-    return 2 if mendable else 1
+    errors.print(f"[red]error:[/red] {name}{escape(' '.join(message.split()))}{hint}", highlight=False)
+    return 2 if isinstance(error, InputError | PruneInputError | TyperException) else 1
 
 
 if __name__ == "__main__":

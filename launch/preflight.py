@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pruning.run import check
-
-from evaluator.checkpoint import CheckpointInfo, inspect_checkpoint
+from evaluator.checkpoint import CheckpointInfo, inspect_checkpoint, read_config
 from evaluator.config import EngineConfig, EvalConfig
 from evaluator.errors import InputError
 from evaluator.prompts import load_tokenizer
@@ -19,10 +16,12 @@ from evaluator.tasks import load_task
 from launch.calibration import SOURCES
 from launch.sweep import CheckpointJob, SweepConfig, digest, expand
 from pruning.errors import PruneInputError
+from pruning.run import check
 
 _OPTION_TOKENS = 1024  # room for the longest gold answer of a byte-level vocabulary after a full prompt
 _BYTES_PER_RECORD = 400  # a generous measured size of one record in a part, for the estimate of disk space
 _RECORDS_PER_ITEM = 25
+_OTHER_BYTES = 32 * 2**20  # logs, tables, report
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +60,8 @@ def prepare(config: SweepConfig, run_dir: Path) -> Prepared:
                 raise InputError(f"{job.name}: {error}") from error
         else:
             load_tokenizer(job.path, trust_remote_code=trust)
+            if not trust:
+                _known_model_type(job.path)
     limit = min(_positions(job.path) for job in jobs if job.prune is None)
     tasks = _tasks(config, limit)
     pruned_bytes = sum(dense[job.base].bytes for job in jobs if job.prune is not None and job.base is not None)
@@ -83,7 +84,7 @@ def prepare(config: SweepConfig, run_dir: Path) -> Prepared:
             "task_settings": {task.name: task.config.model_dump(mode="json", exclude={"task"}) for task in tasks},
             "engine": config.engine.model_dump(mode="json", include={"kind", "dtype", "trust_remote_code"}),
         },
-        disk_bytes=pruned_bytes + len(jobs) * items * _RECORDS_PER_ITEM * _BYTES_PER_RECORD,
+        disk_bytes=pruned_bytes + len(jobs) * items * _RECORDS_PER_ITEM * _BYTES_PER_RECORD + _OTHER_BYTES,
     )
 
 
@@ -124,5 +125,16 @@ def _model_length(tasks: tuple[PreparedTask, ...], limit: int) -> int:
 
 
 def _positions(checkpoint: Path) -> int:
-    config = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
-    return int(config.get("max_position_embeddings") or 2**20)
+    positions = read_config(checkpoint).get("max_position_embeddings") or 2**20
+    if not isinstance(positions, int) or positions < 1:
+        raise InputError(f"{checkpoint / 'config.json'}: field 'max_position_embeddings' is {positions!r}, not a count")
+    return positions
+
+
+def _known_model_type(checkpoint: Path) -> None:
+    """Raises InputError for an architecture that transformers, from which engines take it, has never heard of."""
+    from transformers import CONFIG_MAPPING
+
+    model_type = read_config(checkpoint)["model_type"]
+    if model_type not in CONFIG_MAPPING:
+        raise InputError(f"{checkpoint / 'config.json'}: field 'model_type' is {model_type!r}, an unknown architecture")

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
+from evaluator.config import DType, EngineKind
 from evaluator.errors import InputError, unknown
 from evaluator.records import FORMATS, PROBES
 from launch.sweep import SweepConfig, resolve_model, validated
@@ -30,10 +31,12 @@ def eval_sweep(
     if base is not None and _name(base) not in models:
         models = {_name(base): base} | models
     listed = {
-        "languages": _split(task["languages"]) if task["languages"] else None,
-        "formats": _known("format", _split(task["formats"]), FORMATS),
-        "probes": _known("probe", _split(task["probes"]), PROBES),
+        "languages": None if task["languages"] is None else _listed("languages", task["languages"]),
+        "formats": _known("format", _listed("formats", task["formats"]), FORMATS),
+        "probes": _known("probe", _listed("probes", task["probes"]), PROBES),
     }
+    _known("--engine", [engine["kind"]], get_args(EngineKind))
+    _known("--dtype", [engine["dtype"]], get_args(DType))
     return validated(
         SweepConfig,
         {
@@ -80,8 +83,11 @@ def _name(checkpoint: str) -> str:
     return checkpoint if path != Path(checkpoint).expanduser() else path.resolve().name
 
 
-def _split(value: str) -> list[str]:
-    return [part.strip() for part in value.split(",") if part.strip()]
+def _listed(option: str, value: str) -> list[str]:
+    parts = [part.strip() for part in value.split(",") if part.strip()]
+    if not parts:
+        raise InputError(f"--{option}: {value!r} names none")
+    return parts
 
 
 def _known(what: str, values: list[str], known: Sequence[str]) -> list[str]:
