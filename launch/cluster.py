@@ -16,12 +16,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-# Read when ray is imported: nothing is reported home, its C++ side keeps to its own files, and a thread that calls Ray
-# after a shutdown gets an error instead of a new cluster.
-os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-os.environ.setdefault("RAY_DEDUP_LOGS", "0")
-os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")
-
 import ray
 
 from evaluator.errors import ResurfaceError
