@@ -12,8 +12,10 @@ from rich.markup import escape
 from typer.exceptions import TyperException
 
 from evaluator.errors import InputError, ResurfaceError
+from evaluator.records import FORMATS, PROBES
+from launch.models import BUNDLED, resolve_model
 from launch.requests import eval_sweep, prune_request
-from launch.sweep import BUNDLED, RECIPES, SweepConfig, load_sweep, resolve_model
+from launch.sweep import RECIPES, SweepConfig, find_recipe, load_sweep
 from pruning.errors import PruneError, PruneInputError
 
 app = typer.Typer(
@@ -39,12 +41,22 @@ def demo(out: Out = Path("runs/demo")) -> None:
     _run(load_sweep(RECIPES / "demo.yaml"), out)
 
 
-@app.command(epilog="Example: resurface sweep launch/recipes/demo.yaml --out runs/mine")
+@app.command(epilog="Example: resurface sweep main --dry-run")
 def sweep(
-    file: Annotated[Path, typer.Argument(metavar="SWEEP.yaml", help="models x pruning settings x tasks")], out: Out
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="a YAML file, or a bundled recipe: main ... paper")],
+    out: Annotated[Path | None, typer.Option("--out", help="as everywhere; not needed for a dry run")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="say what it would cost; start nothing")] = False,
 ) -> None:
     """Prune, evaluate and report a whole grid; the same command resumes."""
-    _run(load_sweep(file), out)
+    config = load_sweep(find_recipe(recipe))
+    if dry_run:
+        from launch.estimate import print_estimate
+
+        print_estimate(console, config)
+    elif out is None:
+        raise InputError("Missing option '--out': the directory where everything is written")
+    else:
+        _run(config, out)
 
 
 @app.command(
@@ -52,13 +64,13 @@ def sweep(
     epilog="Example: resurface eval dense/ sparse/ --base dense/ --task xquad:data/xquad --out runs/x",
 )
 def evaluate(
-    checkpoints: Annotated[list[str], typer.Argument(metavar="CHECKPOINT...", help=f"directories, or '{BUNDLED}'")],
-    task: Annotated[str, typer.Option(help="tydiqa, xquad, gazetteer, jsonl:FILE, or tydiqa:DIR, xquad:DIR")],
+    checkpoints: Annotated[list[str], typer.Argument(metavar="CHECKPOINT...", help=f"directory, hub id, {BUNDLED!r}")],
+    task: Annotated[str, typer.Option(help="tydiqa, xquad, gazetteer, jsonl:FILE, text:FILE, tydiqa:DIR, xquad:DIR")],
     out: Out,
     languages: Annotated[str | None, typer.Option(help="comma-separated; all by default")] = None,
     items: Annotated[int, typer.Option(help="per language; 0 = all")] = 200,
-    formats: Annotated[str, typer.Option(help="open,shown,distractors_only,unrelated,one_shot")] = "open",
-    probes: Annotated[str, typer.Option(help="greedy,beam,sample,choice,rank")] = "greedy,beam,sample,choice,rank",
+    formats: Annotated[str, typer.Option(help=",".join(FORMATS))] = "open",
+    probes: Annotated[str, typer.Option(help=",".join(PROBES))] = "greedy,beam,sample,choice,rank",
     base: Annotated[str | None, typer.Option(help="the dense checkpoint that the others are compared with")] = None,
     engine: Annotated[str, typer.Option(help="vllm, torch")] = "vllm",
     dtype: Annotated[
@@ -86,7 +98,7 @@ def evaluate(
 
 @app.command(epilog="Example: resurface prune models/qwen3-0.6b --method wanda --sparsity 0.5 --out pruned/wanda-0.5")
 def prune(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help=f"a dense checkpoint directory, or '{BUNDLED}'")],
+    model: Annotated[str, typer.Argument(metavar="MODEL", help=f"dense: a directory, a hub id, or '{BUNDLED}'")],
     method: Annotated[str, typer.Option(help="magnitude, wanda, sparsegpt")],
     out: Annotated[Path, typer.Option("--out", help="the sparse checkpoint's directory")],
     sparsity: Annotated[float | None, typer.Option(help="share of zeros, e.g. 0.5")] = None,

@@ -22,12 +22,13 @@ from evaluator.store import RecordStore
 from launch.actors import EvalJob, Shard, prune_checkpoint
 from launch.board import Assignment, Board
 from launch.cluster import Cluster, cluster
+from launch.jobs import CheckpointJob
 from launch.preflight import Prepared, PreparedTask, prepare
 from launch.progress import Progress
 from launch.provenance import provenance
 from launch.quiet import captured
 from launch.rundir import RunDirectory
-from launch.sweep import CheckpointJob, SweepConfig
+from launch.sweep import SweepConfig
 from launch.workers import EngineWorker
 from pruning.errors import PruneError, PruneInputError
 from pruning.manifest import read_manifest
@@ -85,8 +86,8 @@ class _Run:
 
     def execute(self) -> Outcome:
         started = time.monotonic()
-        for task in self._prepared.tasks:
-            self._store.write_items(task.name, task.questions)
+        for task, questions in self._prepared.items().items():
+            self._store.write_items(task, questions)
         to_prune = []
         for job in self._prepared.jobs:
             if job.prune is not None and read_manifest(job.path) is None:
@@ -173,7 +174,7 @@ class _Run:
         info = self._prepared.dense.get(job.name) or inspect_checkpoint(job.path, job.name, trust_remote_code=trust)
         self.infos.append(info)
         assignments = []
-        for task in self._prepared.tasks:
+        for task in self._prepared.asked[job.name]:
             finished = self._store.finished(job.name, task.name, info.weights_digest)
             shards = shards_of(task, finished, self._prepared.config.resources.shard_items)
             self._items += sum(len(shard.questions) for shard in shards)

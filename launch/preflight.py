@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,11 +11,13 @@ from typing import Any
 from evaluator.checkpoint import CheckpointInfo, inspect_checkpoint, read_config
 from evaluator.config import EngineConfig, EvalConfig
 from evaluator.errors import InputError
-from evaluator.prompts import load_tokenizer
+from evaluator.perplexity import window_question, windows_of
+from evaluator.prompts import CAPPED_FORMATS, load_tokenizer
 from evaluator.questions import Question, questions_of
-from evaluator.tasks import load_task
+from evaluator.tasks import TaskData, load_task
 from launch.calibration import SOURCES
-from launch.sweep import CheckpointJob, SweepConfig, digest, expand
+from launch.jobs import CheckpointJob, expand
+from launch.sweep import SweepConfig, digest
 from pruning.errors import PruneInputError
 from pruning.run import check
 
@@ -26,6 +29,8 @@ _OTHER_BYTES = 32 * 2**20  # logs, tables, report
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedTask:
+    """What is asked of one or several checkpoints under one name."""
+
     name: str  # the directory of its records
     key: str  # identifies questions + config
     config: EvalConfig
@@ -39,19 +44,35 @@ class Prepared:
     config: SweepConfig
     jobs: tuple[CheckpointJob, ...]
     dense: Mapping[str, CheckpointInfo]  # by job name: every checkpoint that is there already
-    tasks: tuple[PreparedTask, ...]
+    tasks: tuple[PreparedTask, ...]  # each once; several may share a name where checkpoints are asked differently
+    asked: Mapping[str, tuple[PreparedTask, ...]]  # by job name
     engine: EngineConfig
     identity: Mapping[str, Any]
     disk_bytes: int
 
+    def items(self) -> Mapping[str, tuple[Question, ...]]:
+        """By task name, every question that any checkpoint is asked, with its options where any probe needs them."""
+        items: dict[str, dict[tuple[str, str], Question]] = {}
+        for task in self.tasks:
+            known = items.setdefault(task.name, {})
+            for question in task.questions:
+                key = (question.item.language, question.item.item_id)
+                if question.window is None and (key not in known or known[key].options is None):
+                    known[key] = question
+        return {name: tuple(questions.values()) for name, questions in items.items() if questions}
+
 
 def prepare(config: SweepConfig, run_dir: Path) -> Prepared:
-    """Read and check models, tasks and pruning settings. Raises InputError for the first thing that is wrong."""
+    """Read and check models, tasks and pruning settings; a model may be fetched from the hub.
+
+    Raises InputError for the first thing that is wrong.
+    """
     jobs = expand(config, run_dir)
     trust = config.engine.trust_remote_code
     dense = {
         job.name: inspect_checkpoint(job.path, job.name, trust_remote_code=trust) for job in jobs if job.prune is None
     }
+    tokenizers: dict[str, Any] = {}
     for job in jobs:
         if job.prune is not None:
             try:
@@ -59,69 +80,112 @@ def prepare(config: SweepConfig, run_dir: Path) -> Prepared:
             except PruneInputError as error:
                 raise InputError(f"{job.name}: {error}") from error
         else:
-            load_tokenizer(job.path, trust_remote_code=trust)
+            tokenizers[job.name] = load_tokenizer(job.path, trust_remote_code=trust)
             if not trust:
                 _known_model_type(job.path)
     limit = min(_positions(job.path) for job in jobs if job.prune is None)
-    tasks = _tasks(config, limit)
-    pruned_bytes = sum(dense[job.base].bytes for job in jobs if job.prune is not None and job.base is not None)
-    items = sum(len(task.questions) for task in tasks)
+    preparation = _Preparation(limit, tokenizers)
+    asked = {job.name: tuple(preparation.task(job, name) for name in job.tasks) for job in jobs}
+    tasks = tuple({task.key: task for prepared in asked.values() for task in prepared}.values())
+    pruned_bytes = sum(dense[job.model].bytes for job in jobs if job.prune is not None)
+    items = sum(len(task.questions) for prepared in asked.values() for task in prepared)
     return Prepared(
         config=config,
-        jobs=tuple(jobs),
+        jobs=jobs,
         dense=dense,
         tasks=tasks,
+        asked=asked,
         engine=config.engine.model_copy(update={"max_model_len": _model_length(tasks, limit)}),
         identity={
             "models": {name: info.weights_digest for name, info in dense.items()},
-            "base": config.base,
+            "bases": {job.name: job.base for job in jobs},
             "checkpoints": [
                 {"name": job.name, "prune": job.prune.model_dump(mode="json", exclude={"source", "device"})}
                 for job in jobs
                 if job.prune is not None
             ],
-            "tasks": {task.name: task.key for task in tasks},
-            "task_settings": {task.name: task.config.model_dump(mode="json", exclude={"task"}) for task in tasks},
+            "tasks": {name: {task.name: task.key for task in prepared} for name, prepared in asked.items()},
+            "task_settings": {
+                name: {task.name: task.config.model_dump(mode="json", exclude={"task"}) for task in prepared}
+                for name, prepared in asked.items()
+            },
             "engine": config.engine.model_dump(mode="json", include={"kind", "dtype", "trust_remote_code"}),
         },
-        disk_bytes=pruned_bytes + len(jobs) * items * _RECORDS_PER_ITEM * _BYTES_PER_RECORD + _OTHER_BYTES,
+        disk_bytes=pruned_bytes + items * _RECORDS_PER_ITEM * _BYTES_PER_RECORD + _OTHER_BYTES,
     )
 
 
-def _tasks(config: SweepConfig, limit: int) -> tuple[PreparedTask, ...]:
-    prepared = []
-    for given in config.tasks:
-        changes: dict[str, Any] = {} if "seed" in given.model_fields_set else {"seed": config.seed}
+class _Preparation:
+    """Makes the tasks of checkpoints; data is read once, and equal tasks are one."""
+
+    def __init__(self, limit: int, tokenizers: Mapping[str, Any]) -> None:
+        self._limit = limit  # positions that every model has
+        self._tokenizers = tokenizers  # by the name of the dense model
+        self._data: dict[tuple[object, ...], TaskData] = {}
+        self._tasks: dict[tuple[str, str | None], PreparedTask] = {}
+
+    def task(self, job: CheckpointJob, name: str) -> PreparedTask:
+        """A task of a checkpoint. Windows of a text depend on the tokenizer, which is the dense model's."""
+        config = self._fitting(job.tasks[name])
+        key = (name + config.model_dump_json(), job.model if config.is_text else None)
+        if key not in self._tasks:
+            data = self._load(config, name)
+            make = self._windows if config.is_text else self._questions
+            self._tasks[key] = make(data, config, job.model)
+        return self._tasks[key]
+
+    def _load(self, config: EvalConfig, name: str) -> TaskData:
+        key = (config.task, config.languages, name)
+        if key not in self._data:
+            self._data[key] = load_task(config.task, config.languages, name)
+        return self._data[key]
+
+    def _fitting(self, given: EvalConfig) -> EvalConfig:
+        """The settings with the lengths that every model has positions for."""
+        changes: dict[str, Any] = {"window": min(given.window, self._limit)}
         for cap in ("prompt_tokens", "one_shot_prompt_tokens"):
-            changes[cap] = min(getattr(given, cap), limit - given.max_new_tokens)
+            changes[cap] = min(getattr(given, cap), self._limit - given.max_new_tokens)
             if changes[cap] < 1:
                 raise InputError(
-                    f"max_new_tokens: {given.max_new_tokens}: leaves no room for a prompt in {limit} positions"
+                    f"max_new_tokens: {given.max_new_tokens}: leaves no room for a prompt in {self._limit} positions"
                 )
-        task = given.model_copy(update=changes)
-        data = load_task(task.task, task.languages)
-        prepared.append(
-            PreparedTask(
-                name=data.name,
-                key=digest([data.digest, task.model_dump(mode="json", exclude={"task"})]),
-                config=task,
-                questions=tuple(questions_of(data, task)),
-            )
+        return given.model_copy(update=changes)
+
+    def _questions(self, data: TaskData, config: EvalConfig, model: str) -> PreparedTask:
+        return PreparedTask(
+            name=data.name,
+            key=digest([data.name, data.digest, config.model_dump(mode="json", exclude={"task"})]),
+            config=config,
+            questions=tuple(questions_of(data, config)),
         )
-    names = [task.name for task in prepared]
-    for name in names:
-        if names.count(name) > 1:
-            raise InputError(f"tasks: {name!r} is asked for twice; records of one task lie in one directory")
-    return tuple(prepared)
+
+    def _windows(self, data: TaskData, config: EvalConfig, model: str) -> PreparedTask:
+        assert data.text is not None
+        windows = windows_of(data.text, self._tokenizers[model], config.window, self._limit)
+        ids = hashlib.sha256()
+        for window in windows:
+            ids.update(window.token_ids.tobytes() + b"|")
+        settings = config.model_dump(mode="json", exclude={"task"})
+        return PreparedTask(
+            name=data.name,
+            key=digest([data.name, data.digest, settings, ids.hexdigest()]),
+            config=config,
+            questions=tuple(window_question(data.name, window) for window in windows),
+        )
 
 
 def _model_length(tasks: tuple[PreparedTask, ...], limit: int) -> int:
-    longest = max(
-        max(task.config.prompt_tokens, task.config.one_shot_prompt_tokens if "one_shot" in task.config.formats else 0)
-        + max(task.config.max_new_tokens, _OPTION_TOKENS)
-        for task in tasks
-    )
-    return min(longest, limit)
+    return min(max(_longest(task) for task in tasks), limit)
+
+
+def _longest(task: PreparedTask) -> int:
+    """The most tokens of a request, prompt and continuation together."""
+    config = task.config
+    if config.is_text:
+        return max(len(question.window.token_ids) for question in task.questions if question.window is not None)
+    capped = any(form in CAPPED_FORMATS for form in config.formats)
+    prompt = max(config.prompt_tokens, config.one_shot_prompt_tokens if capped else 0)
+    return prompt + max(config.max_new_tokens, _OPTION_TOKENS)
 
 
 def _positions(checkpoint: Path) -> int:

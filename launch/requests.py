@@ -9,7 +9,8 @@ from typing import Any, get_args
 from evaluator.config import DType, EngineKind
 from evaluator.errors import InputError, unknown
 from evaluator.records import FORMATS, PROBES
-from launch.sweep import SweepConfig, resolve_model, validated
+from launch.models import model_name
+from launch.sweep import SweepConfig, validated
 from pruning.config import Method, PruneConfig
 
 
@@ -25,11 +26,11 @@ def eval_sweep(
 
     Raises InputError naming the option and the value.
     """
-    models = {_name(checkpoint): checkpoint for checkpoint in checkpoints}
+    models = {model_name(checkpoint): checkpoint for checkpoint in checkpoints}
     if len(models) < len(checkpoints):
         raise InputError("CHECKPOINT: two directories have the same name; records are filed under it")
-    if base is not None and _name(base) not in models:
-        models = {_name(base): base} | models
+    if base is not None and model_name(base) not in models:
+        models = {model_name(base): base} | models
     listed = {
         "languages": None if task["languages"] is None else _listed("languages", task["languages"]),
         "formats": _known("format", _listed("formats", task["formats"]), FORMATS),
@@ -41,7 +42,7 @@ def eval_sweep(
         SweepConfig,
         {
             "models": models,
-            "base": None if base is None else _name(base),
+            "base": None if base is None else model_name(base),
             "tasks": [{**task, **listed}],
             "seed": task["seed"],
             "engine": engine,
@@ -75,12 +76,6 @@ def prune_request(
             "sequence_length": sequence_length,
         }
     return validated(PruneConfig, wanted, "resurface prune")
-
-
-def _name(checkpoint: str) -> str:
-    """What records and directories call a checkpoint: the last part of its path."""
-    path = resolve_model(checkpoint)
-    return checkpoint if path != Path(checkpoint).expanduser() else path.resolve().name
 
 
 def _listed(option: str, value: str) -> list[str]:

@@ -1,12 +1,13 @@
-"""A sweep: the YAML file that a user writes, and the jobs that it expands to. Pure: reads one file, starts nothing.
+"""A sweep: the YAML file that a user writes. Reads files, starts nothing; what it expands to is jobs.py's work.
 
-models: {dense: bundled}                 # name: checkpoint directory
+models: {dense: bundled}                 # name: checkpoint directory or hub id
 prune:                                   # every method x sparsity (or pattern) x model
   - {method: wanda, sparsity: [0.5, 0.6, 0.7]}
   - {method: sparsegpt, pattern: "2:4"}
 calibration: {source: gazetteer, samples: 64, sequence_length: 512}
 tasks:
   - {task: gazetteer, items: 40}
+include: [main.yaml]                     # other sweeps, whose jobs are joined with these
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,11 +24,9 @@ from pydantic import BaseModel, Field, ValidationError, field_validator, model_v
 
 from evaluator.config import EngineConfig, EvalConfig, Frozen
 from evaluator.errors import InputError, unknown
-from pruning.config import CalibrationConfig, PruneConfig
+from pruning.config import CalibrationConfig
 
 SCHEMA_VERSION = 1
-BUNDLED = "bundled"  # names the model that ships with Resurface wherever a checkpoint is asked for
-BUNDLED_MODEL = Path(__file__).parent / "reference_model"
 RECIPES = Path(__file__).parent / "recipes"
 _Model = TypeVar("_Model", bound=BaseModel)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -41,6 +39,8 @@ class PruneSetting(Frozen):
     sparsity: tuple[float, ...] = ()
     pattern: tuple[str, ...] = ()
     calibration: CalibrationConfig | None = None  # None: the sweep's
+    # What the names of its checkpoints end in; None: the calibration's source, if that is not the usual one.
+    label: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._]*$")
 
     @field_validator("sparsity", "pattern", mode="before")
     @classmethod
@@ -63,13 +63,18 @@ class Resources(Frozen):
 
 
 class SweepConfig(Frozen):
-    """models x pruning settings x tasks."""
+    """models x pruning settings x tasks, joined with other sweeps.
 
-    models: dict[str, str]
+    Each included sweep keeps its own models, settings, tasks and seed; the engine and the resources are those of the
+    outermost one. Models of one name must be the same model.
+    """
+
+    models: dict[str, str] = Field(default_factory=dict)
     base: str | None = None  # the model that models without pruning lines are compared with (`resurface eval --base`)
     prune: tuple[PruneSetting, ...] = ()
     calibration: CalibrationConfig = CalibrationConfig(source="c4")
-    tasks: tuple[EvalConfig, ...]
+    tasks: tuple[EvalConfig, ...] = ()
+    include: tuple[SweepConfig, ...] = ()  # in YAML: files beside this one, or names of bundled recipes
     seed: int = Field(default=0, ge=0)
     engine: EngineConfig = EngineConfig()
     resources: Resources = Resources()
@@ -79,28 +84,41 @@ class SweepConfig(Frozen):
         for name in self.models:
             if not _NAME.fullmatch(name):
                 raise ValueError(f"models: name {name!r}: letters, digits, '.', '_' and '-' only")
-        if not self.models or not self.tasks:
+        if bool(self.models) != bool(self.tasks) or not (self.models or self.include):
             raise ValueError("models and tasks: at least one of each is needed")
+        if self.prune and not self.models:
+            raise ValueError("prune: there are no models to prune")
         if self.base is not None and self.base not in self.models:
             raise ValueError(f"base: {self.base!r} is not one of the models ({', '.join(self.models)})")
         return self
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointJob:
-    """One checkpoint to evaluate; `prune` says how to make it when it is not there to begin with."""
+def find_recipe(value: str, beside: Path = Path()) -> Path:
+    """The file that a user means: one that is there, or a bundled recipe by its name (`main`, `small/main`).
 
-    name: str
-    path: Path
-    base: str | None
-    prune: PruneConfig | None = None
+    Raises InputError for a name that is neither.
+    """
+    path = beside / Path(value).expanduser()
+    if path.exists():
+        return path
+    bundled = {str(file.relative_to(RECIPES).with_suffix("")): file for file in sorted(RECIPES.rglob("*.yaml"))}
+    name = value.removesuffix(".yaml")
+    if name in bundled:
+        return bundled[name]
+    if path.suffix:
+        raise InputError(f"{path}: cannot read the sweep file: no such file, and no bundled recipe {name!r}")
+    raise unknown("recipe", value, bundled)
 
 
 def load_sweep(path: Path) -> SweepConfig:
-    """Read and check a sweep file; relative model paths are taken from the file's own directory first.
+    """Read and check a sweep file and those that it includes. Raises InputError naming file, field and value."""
+    return validated(SweepConfig, _document(path, ()), str(path))
 
-    Raises InputError naming file, field and value.
-    """
+
+def _document(path: Path, including: tuple[Path, ...]) -> dict[str, Any]:
+    """The YAML document of a file, with the sweeps that it includes in the place of their names."""
+    if path.resolve() in including:
+        raise InputError(f"{including[-1]}: include: {path.name!r} includes this file in turn")
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -112,7 +130,14 @@ def load_sweep(path: Path) -> SweepConfig:
         raise InputError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
     if not isinstance(document, dict):
         raise InputError(f"{path}: a sweep file is a mapping with models, prune and tasks, not {document!r}"[:200])
-    return validated(SweepConfig, document, str(path))
+    names = document.get("include", [])
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise InputError(f"{path}: include: {json.dumps(names, default=str)[:120]}: a list of sweep files is needed")
+    if "include" in document:
+        files = [find_recipe(name, path.parent) for name in names]
+        inner = [(file, _document(file, (*including, path.resolve()))) for file in files]
+        document["include"] = [validated(SweepConfig, each, str(file)) for file, each in inner]
+    return document
 
 
 def validated(model: type[_Model], document: Mapping[str, Any], where: str) -> _Model:
@@ -120,7 +145,8 @@ def validated(model: type[_Model], document: Mapping[str, Any], where: str) -> _
     try:
         return model.model_validate(document)
     except ValidationError as error:
-        problem = error.errors()[0]
+        # A key that is not known often explains why another one is missing.
+        problem = min(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden")
         field = ".".join(str(part) for part in problem["loc"]) or "(top level)"
         if problem["type"] == "extra_forbidden":
             known = _known_keys(model, problem["loc"])
@@ -145,45 +171,6 @@ def _known_keys(model: type[BaseModel], location: tuple[int | str, ...]) -> list
 def _leaf_types(annotation: Any) -> list[Any]:
     arguments = getattr(annotation, "__args__", None)
     return [leaf for a in arguments for leaf in _leaf_types(a)] if arguments else [annotation]
-
-
-def resolve_model(value: str) -> Path:
-    """A checkpoint directory from what a user typed: `bundled` or a path."""
-    return BUNDLED_MODEL if value == BUNDLED else Path(value).expanduser()
-
-
-def expand(config: SweepConfig, run_dir: Path) -> list[CheckpointJob]:
-    """Every checkpoint of the sweep: each model, then its pruned versions. Raises InputError for a bad setting."""
-    jobs: list[CheckpointJob] = []
-    for model, value in config.models.items():
-        source = resolve_model(value)
-        jobs.append(CheckpointJob(name=model, path=source, base=config.base if model != config.base else None))
-        for number, setting in enumerate(config.prune):
-            cells = [{"sparsity": s} for s in setting.sparsity] + [{"pattern": p} for p in setting.pattern]
-            for cell in cells:
-                prune = validated(
-                    PruneConfig,
-                    {
-                        "source": source,
-                        "method": setting.method,
-                        "seed": config.seed,
-                        "calibration": None
-                        if setting.method == "magnitude"
-                        else setting.calibration or config.calibration,
-                        **cell,
-                    },
-                    f"prune.{number}",
-                )
-                prefix = f"{model}-" if len(config.models) > 1 else ""
-                name = f"{prefix}{setting.method}-{next(iter(cell.values()))}".replace(":", "of")
-                if setting.calibration is not None:
-                    name += "-" + re.sub(r"[^A-Za-z0-9]+", "_", setting.calibration.source).strip("_")
-                jobs.append(CheckpointJob(name=name, path=run_dir / "checkpoints" / name, base=model, prune=prune))
-    names = [job.name for job in jobs]
-    for name in names:
-        if names.count(name) > 1:
-            raise InputError(f"checkpoint {name!r} is asked for twice by models and prune")
-    return jobs
 
 
 def digest(document: object) -> str:

@@ -22,7 +22,17 @@ from evaluator.records import Item
 from evaluator.tasks import gazetteer, hub, jsonl, squad, text
 from evaluator.tasks.selection import deep_items, gold_option, is_excluded, select
 
-__all__ = ["TASKS", "TaskData", "check_task", "deep_items", "gold_option", "is_excluded", "load_task", "select"]
+__all__ = [
+    "TASKS",
+    "TaskData",
+    "check_task",
+    "deep_items",
+    "gold_option",
+    "is_excluded",
+    "load_task",
+    "select",
+    "task_name",
+]
 
 TASKS = ("gazetteer", "jsonl", "text", "tydiqa", "xquad")
 _NEED_A_FILE = ("jsonl", "text")
@@ -49,8 +59,7 @@ def load_task(spec: str, languages: Sequence[str] | None, name: str | None = Non
     missing or is not what the task reads.
     """
     task, path = _parse_spec(spec)
-    if name is None:
-        name = (_file_task_name(path) if task in _NEED_A_FILE and path is not None else task) or task
+    name = task_name(spec, name)
     if task == "text":
         assert path is not None
         return _load_text(spec, path, languages, name)
@@ -70,6 +79,19 @@ def _load_text(spec: str, path: Path, languages: Sequence[str] | None, name: str
     content = text.bundled_text() if path == Path(text.BUNDLED) else text.read_text(path)
     digest = hashlib.sha256(content.encode("utf-8")).hexdigest()
     return TaskData(name=name, digest=digest, pools={}, every_pool={}, text=content)
+
+
+def task_name(spec: str, name: str | None = None) -> str:
+    """What records call a task: `name` if there is one, else a file's stem, else the task itself.
+
+    Raises InputError as `check_task` does.
+    """
+    task, path = _parse_spec(spec)
+    if name is not None:
+        return name
+    if task == "text" and path == Path(text.BUNDLED):
+        return f"{text.BUNDLED}-text"
+    return (_file_task_name(path) if task in _NEED_A_FILE and path is not None else task) or task
 
 
 def check_task(spec: str) -> None:
