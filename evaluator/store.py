@@ -87,11 +87,15 @@ class RecordStore:
     def finished(self, checkpoint: str, task: str, weights_digest: str) -> set[ItemKey]:
         """The items that have their records.
 
-        Raises InputError when they were measured on other weights than `weights_digest`.
+        Raises InputError for a damaged part, and when they were measured on other weights than `weights_digest`.
         """
         keys: set[ItemKey] = set()
         for path in self.parts(checkpoint, task):
-            table = pq.read_table(path, columns=["weights_digest", "language", "item_id"])
+            try:
+                table = pq.read_table(path, columns=["weights_digest", "language", "item_id"])
+            except (pa.ArrowException, OSError) as error:
+                reason = " ".join(str(error).split())[:200]
+                raise InputError(f"{path}: not a readable part ({reason}); remove it, and it is made again") from error
             digests = set(table["weights_digest"].unique().to_pylist())
             if digests - {weights_digest}:
                 raise InputError(
@@ -154,9 +158,9 @@ def _write_parquet(table: pa.Table, path: Path) -> None:
 
 
 def _atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.parent / f".{path.name}.writing"
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with temporary.open("wb") as handle:
             write(handle)
             handle.flush()
