@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import dataclass, field
+from datetime import timedelta
 from types import TracebackType
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn
 from rich.progress import Progress as Bars
 
 
@@ -29,13 +30,13 @@ class Progress:
         self.console = console
         self._lock = threading.Lock()
         self._engines: dict[int, _Stage] = {}
+        self._loading: dict[int, TaskID] = {}
         self._prune: TaskID | None = None
         self._bars = Bars(
             TextColumn("{task.description:<34}"),
             BarColumn(bar_width=28),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[rate]}"),
-            TimeRemainingColumn(),
+            TextColumn("{task.fields[pace]}"),
             console=console,
             transient=True,
             redirect_stdout=False,  # what others write is not wanted here (see quiet.py)
@@ -55,6 +56,15 @@ class Progress:
     def stage(self, text: str) -> None:
         self.console.print(f"[dim]{escape(text)}[/dim]", highlight=False)
 
+    def died(self, engine: int, reason: str) -> None:
+        self._not_loading(engine)
+        self.warned(f"engine {engine} died ({reason}); starting it again")
+
+    def _not_loading(self, engine: int) -> None:
+        with self._lock:
+            if engine in self._loading:
+                self._bars.remove_task(self._loading.pop(engine))
+
     def warned(self, message: str) -> None:
         self.console.print(f"[yellow]warning:[/yellow] {escape(message)}", highlight=False)
 
@@ -63,13 +73,18 @@ class Progress:
             return
         with self._lock:
             if self._prune is None:
-                self._prune = self._bars.add_task("pruning", total=total, rate="")
+                self._prune = self._bars.add_task("pruning", total=total, pace="")
             self._bars.update(self._prune, completed=done)
             if done == total:
                 self._bars.remove_task(self._prune)
                 self.stage(f"pruned {total} checkpoints")
 
+    def loading(self, engine: int, checkpoint: str) -> None:
+        with self._lock:
+            self._loading[engine] = self._bars.add_task(escape(f"{checkpoint}: loading"), total=None, pace="")
+
     def loaded(self, engine: int, checkpoint: str, swapped: bool, seconds: float) -> None:
+        self._not_loading(engine)
         how = "swapped in place" if swapped else "engine started"
         self.stage(f"{checkpoint}: {how} in {seconds:.2f} s (engine {engine})")
 
@@ -79,15 +94,17 @@ class Progress:
     def began(self, engine: int, checkpoint: str, task: str, items: int) -> None:
         with self._lock:
             name = f"{checkpoint} {task}"
-            bar = self._bars.add_task(escape(name), total=items, rate="")
+            bar = self._bars.add_task(escape(name), total=items, pace="")
             self._engines[engine] = _Stage(bar, name, items)
 
     def advanced(self, engine: int, items: int) -> None:
         with self._lock:
             stage = self._engines[engine]
             stage.done += items
-            rate = stage.done / (time.monotonic() - stage.started)
-            self._bars.update(stage.bar, completed=stage.done, rate=f"{rate:.1f} items/s")
+            seconds = time.monotonic() - stage.started
+            left = timedelta(seconds=round((stage.items - stage.done) * seconds / stage.done))
+            pace = f"{stage.done / seconds:.1f} items/s, {left} left"
+            self._bars.update(stage.bar, completed=stage.done, pace=pace)
 
     def ended(self, engine: int) -> None:
         with self._lock:

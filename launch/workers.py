@@ -28,11 +28,12 @@ _CONTROL_SECONDS = 60
 class Reporter(Protocol):
     """What a worker tells whoever watches."""
 
+    def loading(self, engine: int, checkpoint: str) -> None: ...
     def loaded(self, engine: int, checkpoint: str, swapped: bool, seconds: float) -> None: ...
     def began(self, engine: int, checkpoint: str, task: str, items: int) -> None: ...
     def advanced(self, engine: int, items: int) -> None: ...
     def ended(self, engine: int) -> None: ...
-    def warned(self, message: str) -> None: ...
+    def died(self, engine: int, reason: str) -> None: ...
 
 
 class EngineWorker(threading.Thread):
@@ -101,12 +102,13 @@ class EngineWorker(threading.Thread):
                 f"engine {self.number} failed {self._failures} times in a row on checkpoint "
                 f"{assignment.checkpoint.name!r}: {reason}; see {self._log_path}"
             ) from error
-        self._reporter.warned(f"engine {self.number} died ({type(cause).__name__}); starting it again")
+        self._reporter.died(self.number, type(cause).__name__)
 
     def _load(self, assignment: Assignment) -> None:
         info = assignment.checkpoint
         if self._loaded == info.weights_digest:
             return
+        self._reporter.loading(self.number, info.name)
         if self._actor is None or self._architecture != info.architecture:
             self._kill()
             self._start()

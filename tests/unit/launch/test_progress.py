@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -18,6 +19,7 @@ def _run(progress: Progress) -> None:
     progress.stage("starting Ray")
     progress.pruning(0, 2)
     progress.pruning(2, 2)
+    progress.loading(0, "dense")
     progress.loaded(0, "dense", swapped=False, seconds=3.2)
     progress.began(0, "dense", "gazetteer", 40)
     progress.advanced(0, 20)
@@ -27,7 +29,8 @@ def _run(progress: Progress) -> None:
     progress.began(0, "wanda-0.5", "gazetteer", 40)
     progress.ended(0)
     progress.already_done("wanda-0.6", "gazetteer", 40)
-    progress.warned("engine 0 died (ActorDiedError); starting it again")
+    progress.loading(0, "wanda-0.7")
+    progress.died(0, "ActorDiedError")
 
 
 def test_plain_lines_away_from_a_terminal() -> None:
@@ -50,14 +53,18 @@ def test_a_live_line_on_a_terminal() -> None:
     written = io.StringIO()
     console = Console(file=written, width=100, force_terminal=True)
     with Progress(console) as progress:
+        progress.loading(0, "dense")
+        progress._bars.refresh()
+        progress.loaded(0, "dense", swapped=False, seconds=1.0)
         progress.began(0, "dense", "gazetteer", 40)
         progress.advanced(0, 20)
         progress._bars.refresh()
         progress.ended(0)
     text = written.getvalue()
+    assert "dense: loading" in text
     assert "dense gazetteer" in text
     assert "20/40" in text
-    assert "items/s" in text
+    assert re.search(r"[\d.]+ items/s, 0:00:0\d left", text)
 
 
 def test_names_are_not_taken_for_markup() -> None:
