@@ -7,7 +7,7 @@ prune:                                   # every method x sparsity (or pattern) 
 calibration: {source: gazetteer, samples: 64, sequence_length: 512}
 tasks:
   - {task: gazetteer, items: 40}
-include: [main.yaml]                     # other sweeps, whose jobs are joined with these
+include: [main.yaml]                     # other sweeps (files, bundled recipes, or in place), joined with this one
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from pydantic import BaseModel, Field, ValidationError, field_validator, model_v
 
 from evaluator.config import EngineConfig, EvalConfig, Frozen
 from evaluator.errors import InputError, unknown
+from launch.models import BUNDLED
 from pruning.config import CalibrationConfig
 
 SCHEMA_VERSION = 1
@@ -74,7 +75,7 @@ class SweepConfig(Frozen):
     prune: tuple[PruneSetting, ...] = ()
     calibration: CalibrationConfig = CalibrationConfig(source="c4")
     tasks: tuple[EvalConfig, ...] = ()
-    include: tuple[SweepConfig, ...] = ()  # in YAML: files beside this one, or names of bundled recipes
+    include: tuple[SweepConfig, ...] = ()  # in YAML also files and names of bundled recipes
     seed: int = Field(default=0, ge=0)
     engine: EngineConfig = EngineConfig()
     resources: Resources = Resources()
@@ -99,20 +100,36 @@ def find_recipe(value: str, beside: Path = Path()) -> Path:
     Raises InputError for a name that is neither.
     """
     path = beside / Path(value).expanduser()
-    if path.exists():
-        return path
+    for file in (path, path.with_name(f"{path.name}.yaml")):
+        if file.is_file():
+            return file
     bundled = {str(file.relative_to(RECIPES).with_suffix("")): file for file in sorted(RECIPES.rglob("*.yaml"))}
     name = value.removesuffix(".yaml")
     if name in bundled:
         return bundled[name]
-    if path.suffix:
+    if path.suffix or path.exists():
         raise InputError(f"{path}: cannot read the sweep file: no such file, and no bundled recipe {name!r}")
     raise unknown("recipe", value, bundled)
 
 
 def load_sweep(path: Path) -> SweepConfig:
-    """Read and check a sweep file and those that it includes. Raises InputError naming file, field and value."""
+    """Read and check a sweep file and those that it includes. Raises InputError naming file, field and value.
+
+    Relative paths of models and tasks are looked for beside the file that names them, then in the current directory.
+    """
     return validated(SweepConfig, _document(path, ()), str(path))
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML lets a later key replace an equal earlier one without a word; in a sweep that is a mistake."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[object] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value in seen:
+                raise yaml.MarkedYAMLError(problem=f"key {key.value!r} stands here twice", problem_mark=key.start_mark)
+            seen.add(str(key.value))
+        return super().construct_mapping(node, deep)
 
 
 def _document(path: Path, including: tuple[Path, ...]) -> dict[str, Any]:
@@ -125,19 +142,42 @@ def _document(path: Path, including: tuple[Path, ...]) -> dict[str, Any]:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise InputError(f"{path}: cannot read the sweep file: {reason}") from error
     try:
-        document = yaml.safe_load(text)
+        document = yaml.load(text, _Loader)
     except yaml.YAMLError as error:
         raise InputError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
     if not isinstance(document, dict):
         raise InputError(f"{path}: a sweep file is a mapping with models, prune and tasks, not {document!r}"[:200])
-    names = document.get("include", [])
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise InputError(f"{path}: include: {json.dumps(names, default=str)[:120]}: a list of sweep files is needed")
-    if "include" in document:
-        files = [find_recipe(name, path.parent) for name in names]
-        inner = [(file, _document(file, (*including, path.resolve()))) for file in files]
-        document["include"] = [validated(SweepConfig, each, str(file)) for file, each in inner]
-    return document
+    return _with_includes(document, path, (*including, path.resolve()))
+
+
+def _find_beside(directory: Path, document: dict[str, Any]) -> None:
+    """Make paths that are relative to the sweep file's directory ones that this process finds."""
+    models, tasks = document.get("models"), document.get("tasks")
+    if isinstance(models, dict):
+        for name, value in models.items():
+            if isinstance(value, str) and value != BUNDLED and (directory / value).is_dir():
+                models[name] = str(directory / value)
+    for task in tasks if isinstance(tasks, list) else ():
+        if isinstance(task, dict):
+            kind, _, value = str(task.get("task")).partition(":")
+            if value and (directory / value).exists():
+                task["task"] = f"{kind}:{directory / value}"
+
+
+def _with_includes(document: dict[str, Any], path: Path, including: tuple[Path, ...]) -> dict[str, Any]:
+    _find_beside(path.parent, document)
+    entries = document.get("include", [])
+    if not isinstance(entries, list) or not all(isinstance(entry, str | dict) for entry in entries):
+        raise InputError(f"{path}: include: {json.dumps(entries, default=str)[:120]}: a list of sweeps is needed")
+    included = []
+    for number, entry in enumerate(entries):
+        if isinstance(entry, dict):
+            inner, where = _with_includes(entry, path, including), f"{path}: include.{number}"
+        else:
+            file = find_recipe(entry, path.parent)
+            inner, where = _document(file, including), str(file)
+        included.append(validated(SweepConfig, inner, where))
+    return document | {"include": included} if included else document
 
 
 def validated(model: type[_Model], document: Mapping[str, Any], where: str) -> _Model:

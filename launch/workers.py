@@ -147,7 +147,8 @@ class EngineWorker(threading.Thread):
     def _start(self) -> None:
         actor_class = ray.remote(
             num_gpus=self._gpus,
-            num_cpus=1,
+            num_cpus=0,  # an engine that held a CPU for the whole run could keep the prune tasks that it waits for out
+            scheduling_strategy="SPREAD",
             max_restarts=0,  # the worker replaces its actor itself, with a checkpoint to load
             concurrency_groups={CONTROL: 1},
         )(EngineActor)
