@@ -46,7 +46,8 @@ def inspect_checkpoint(path: Path, name: str | None = None, *, trust_remote_code
     """Check a checkpoint directory and describe it; `name` is by default the directory's own.
 
     Raises InputError, in one line that names the file and the field or tensor, for a directory that is not a whole
-    checkpoint with finite weights, and for one that brings code of its own unless `trust_remote_code`.
+    checkpoint with finite weights, and for one that needs code of its own unless `trust_remote_code`. (Phi-3 brings
+    code, but its architecture has long been known: the code is not needed, and not run.)
     """
     if not path.is_dir():
         raise InputError(f"checkpoint {path}: {'is not a directory' if path.exists() else 'no such directory'}")
@@ -54,7 +55,7 @@ def inspect_checkpoint(path: Path, name: str | None = None, *, trust_remote_code
     if ".partial-" in label or any(path.glob("*.partial")):
         raise InputError(f"checkpoint {path}: half-written (what wrote it was stopped); make it again")
     config = read_config(path)
-    if "auto_map" in config and not trust_remote_code:
+    if "auto_map" in config and not trust_remote_code and not _is_known(config["model_type"]):
         raise InputError(f"{path / 'config.json'}: field 'auto_map' asks for code of its own, which is not run")
     pruning = _read_pruning(path)
     tensors = read_tensors(path)
@@ -86,6 +87,12 @@ def read_config(path: Path) -> dict[str, Any]:
     config: dict[str, Any] = of_kind(parse(text, str(file)), dict, str(file))
     field(config, "model_type", str, str(file))
     return config
+
+
+def _is_known(model_type: str) -> bool:
+    from transformers import CONFIG_MAPPING
+
+    return model_type in CONFIG_MAPPING
 
 
 def _weights_digest(tensors: Sequence[Tensor]) -> str:

@@ -2,8 +2,8 @@
 
 Items, requests and prompts are counted from the settings. Lengths and speeds are assumptions, stated with the result:
 
-    evaluation  = 2 P (prompt tokens / PREFILL + generated tokens / DECODE) / PEAK + LOAD          seconds
-    pruning     = 2 P passes * samples * sequence_length / (PREFILL * PEAK) + 4 P / DISK           seconds
+    evaluation = 2 P (prompt tokens / PREFILL + generated tokens / DECODE) / PEAK + REQUEST * requests + LOAD   seconds
+    pruning    = 2 P passes * samples * sequence_length / (PREFILL * PEAK) + 4 P / DISK                        seconds
 
 with P the number of parameters (Kaplan et al., 2020: 2 P floating-point operations per token of a forward pass). Every
 bfloat16 weight is read from and written to the disk once. None of the speeds was measured: the hours tell which of two
@@ -34,6 +34,7 @@ from pruning.config import PruneConfig
 
 PEAK = 989e12  # operations per second: dense bfloat16 of one H100 or H200
 PREFILL, DECODE = 0.4, 0.15  # shares of PEAK that prompts and generated tokens reach
+REQUEST = 0.002  # seconds that the driver and the engine's scheduler spend on a request
 LOAD = 60.0  # seconds to swap one checkpoint in and start its first requests
 DISK = 1e9  # bytes per second
 _PASSES = {"magnitude": 0, "wanda": 2, "ria": 2, "sparsegpt": 4}  # forward passes over the calibration text, or as much
@@ -158,7 +159,7 @@ def work_of(task: EvalConfig) -> Work:
 def evaluation_hours(parameters: float, work: Work) -> float:
     """Of one GPU; see the module's formula."""
     operations = 2 * parameters * (work.prompt_tokens / PREFILL + work.generated_tokens / DECODE)
-    return (operations / PEAK + LOAD) / 3600
+    return (operations / PEAK + REQUEST * work.requests + LOAD) / 3600
 
 
 def pruning_hours(parameters: float, prune: PruneConfig) -> float:
@@ -205,17 +206,13 @@ def _included(config: SweepConfig) -> Iterator[SweepConfig]:
 def print_estimate(console: Console, config: SweepConfig) -> None:
     """The table of `resurface sweep RECIPE --dry-run`, and what it assumes."""
     estimates = estimate(config)
-    table = Table(
-        box=SIMPLE_HEAD, padding=(0, 0), pad_edge=False, title="what the sweep would do", title_justify="left"
-    )
+    table = Table(box=SIMPLE_HEAD, padding=(0, 0), pad_edge=False)
     table.add_column("checkpoint", overflow="fold")
-    table.add_column("asked", overflow="fold")
     for name in ("items", "requests", "prompt tok", "gen. tok", "prune h", "eval h"):
         table.add_column(name, justify="right", no_wrap=True)
     for each in estimates:
         table.add_row(
             escape(each.job.name),
-            escape(", ".join(each.job.tasks)),
             *_counts(each.work),
             _hours(each.pruning_hours) if each.job.prune is not None else "",
             _hours(each.evaluation_hours),
@@ -226,7 +223,7 @@ def print_estimate(console: Console, config: SweepConfig) -> None:
         sum(getattr(each, f"{kind}_hours") or 0.0 for each in known) for kind in ("pruning", "evaluation")
     )
     table.add_section()
-    table.add_row("total", "", *_counts(total), _hours(pruning), _hours(evaluation))
+    table.add_row("total", *_counts(total), _hours(pruning), _hours(evaluation))
     console.print(table)
     jobs = sum(len(each.job.tasks) for each in estimates)
     asked: dict[str, list[str]] = {}
@@ -252,7 +249,8 @@ def _assumptions() -> tuple[str, ...]:
         f"{_PROMPT['one_shot']} in one_shot (mean of XQuAD with Qwen's vocabulary), each computed once; "
         f"{_OPTION} tokens in a candidate; {_BYTES_PER_TOKEN} bytes in a token of a text; no answer ends early;",
         f"one GPU of {PEAK / 1e12:.0f} TFLOP/s in bfloat16, of which prompts reach {100 * PREFILL:.0f} % and "
-        f"generation {100 * DECODE:.0f} %; 2 operations per parameter and token; {LOAD:.0f} s to load a checkpoint; "
+        f"generation {100 * DECODE:.0f} %; 2 operations per parameter and token; "
+        f"{1e3 * REQUEST:.0f} ms of Python for each request; {LOAD:.0f} s to load a checkpoint; "
         f"{DISK / 1e9:.0f} GB/s of disk. The speeds are not measured. Nothing was started and nothing fetched.",
     )
 

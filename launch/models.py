@@ -17,7 +17,8 @@ BUNDLED = "bundled"  # names the model that ships with Resurface wherever a chec
 BUNDLED_MODEL = Path(__file__).parent / "reference_model"
 MIRROR = "RESURFACE_MODELS"  # environment variable: a directory with checkpoints under their hub ids
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+(@[\w./-]+)?")
-_FETCHED = ("*.safetensors", "*.json", "*.jinja", "tokenizer*", "*.tiktoken", "vocab*", "merges.txt", "LICENSE*")
+_FETCHED = ["*.safetensors", "*.json", "*.jinja", "tokenizer*", "*.tiktoken", "vocab*", "merges.txt", "LICENSE*"]
+_NOT_FETCHED = ["consolidated*", "*/*"]  # the same weights once more, in their makers' own format
 
 
 def local_directory(value: str) -> Path | None:
@@ -56,7 +57,11 @@ def _fetch(hub_id: str) -> Path:
 
     repository, _, revision = hub_id.partition("@")
     try:
-        return Path(snapshot_download(repository, revision=revision or None, allow_patterns=list(_FETCHED)))
+        return Path(
+            snapshot_download(
+                repository, revision=revision or None, allow_patterns=_FETCHED, ignore_patterns=_NOT_FETCHED
+            )
+        )
     # No network, a name that does not exist, a gated model: each raises another library's exceptions.
     except Exception as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0].strip()

@@ -154,9 +154,13 @@ def test_configurations(checkpoint, content, part):
 
 
 def test_code_of_its_own_is_not_run_unless_trusted(tmp_path):
-    directory = write(tmp_path / "m", config=CONFIG | {"auto_map": {"AutoModelForCausalLM": "m.M"}})
+    code = {"auto_map": {"AutoModelForCausalLM": "m.M"}}
+    directory = write(tmp_path / "m", config=CONFIG | code | {"model_type": "of_its_own"})
     assert "config.json: field 'auto_map'" in only_error(directory)
     assert inspect_checkpoint(directory, trust_remote_code=True).parameters == 3
+    # Phi-3 as published: code that nobody needs any more
+    known = write(tmp_path / "known", config=CONFIG | code | {"model_type": "phi3"})
+    assert inspect_checkpoint(known).parameters == 3
 
 
 # ---- manifests --------------------------------------------------------------------------------------------------
