@@ -100,7 +100,7 @@ def find_recipe(value: str, beside: Path = Path()) -> Path:
     Raises InputError for a name that is neither.
     """
     path = beside / Path(value).expanduser()
-    for file in (path, path.with_name(f"{path.name}.yaml")):
+    for file in (path, Path(f"{path}.yaml")):
         if file.is_file():
             return file
     bundled = {str(file.relative_to(RECIPES).with_suffix("")): file for file in sorted(RECIPES.rglob("*.yaml"))}
