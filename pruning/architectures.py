@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pruning import memory
 from pruning.calibration import Batch
 from pruning.checkpoint import FLOATS, Checkpoint
 from pruning.errors import PruneError, PruneInputError
@@ -162,6 +163,7 @@ class Decoder:
     def release(self, index: int) -> None:
         """Forget one layer's tensors."""
         self.layers[index].to("meta")
+        memory.give_back()
 
     def open_skeleton(self, ids: Tensor) -> None:
         """Prepare `embed` and `keywords` for the token ids `ids` (any shape), of which there are few distinct ones."""

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
-import resource
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from pruning import allocation, calibration, export, sequential
+from pruning import allocation, calibration, export, memory, sequential
 from pruning.activations import Activations
 from pruning.architectures import Decoder
 from pruning.calibration import Batch, Calibration
@@ -68,7 +67,7 @@ def prune(
         return finished
     decoder = _check(config, checkpoint, out, sources or {})
     checkpoint.check_finite()
-    _reset_peak_memory(decoder.device)
+    memory.reset_peak(decoder.device)
     records: dict[str, int] = {}
     with export.open_export(checkpoint, out) as target, _full_precision():
         texts, batches = _calibrate(config, decoder, sources or {})
@@ -109,7 +108,7 @@ def prune(
                 dtype=checkpoint.entry(matrices[0].name).dtype,
                 compute_dtype=str(decoder.dtype).removeprefix("torch."),
                 seconds=round(time.perf_counter() - started, 3),
-                peak_memory_bytes=_peak_memory(decoder.device),
+                peak_memory_bytes=memory.peak(decoder.device),
                 files=files,
             )
 
@@ -224,26 +223,6 @@ def _device(name: str) -> torch.device:
 
 def _device_name(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
-
-
-def _reset_peak_memory(device: torch.device) -> None:
-    """Start the high-water mark anew, so that what the process did before does not count."""
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-        return
-    with suppress(OSError):  # not Linux, or a kernel that does not allow it: the mark is then the process's own
-        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
-
-
-def _peak_memory(device: torch.device) -> int:
-    """Bytes: of the GPU's memory, or resident in the whole process, interpreter and libraries included."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    with suppress(OSError):
-        for line in Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def _versions() -> dict[str, str]:

@@ -304,3 +304,19 @@ def test_the_text_tower_of_a_gemma_3_is_pruned_and_nothing_else(passages, tmp_pa
     changed = {name for name in dense if not torch.equal(dense[name], pruned[name])}
     assert changed == {matrix.name for matrix in manifest.matrices}
     assert not any("vision" in name for name in changed)
+
+
+def test_resident_memory_does_not_grow_with_the_layers(checkpoints, tmp_path):
+    """Ten layers of 15 MiB in float32: what one needs is given back before the next."""
+    source = checkpoints("llama", hidden_size=512, intermediate_size=2048, num_hidden_layers=10)
+    resident = []
+
+    def progress(_done: int, _total: int) -> None:
+        status = Path("/proc/self/status").read_text().splitlines()
+        resident.append(next(int(line.split()[1]) / 1024 for line in status if line.startswith("RssAnon")))
+
+    prune(
+        PruneConfig(source=source, method="magnitude", sparsity=0.5, device="cpu"), tmp_path / "out", progress=progress
+    )
+    assert len(resident) == 10
+    assert resident[-1] - resident[0] < 15
