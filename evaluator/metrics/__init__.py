@@ -16,12 +16,16 @@ from types import MappingProxyType
 import pandas as pd
 
 from evaluator.metrics.accuracy import accuracy
+from evaluator.metrics.calibration import calibration
 from evaluator.metrics.fates import fates
-from evaluator.metrics.formats import calibration, candidates, one_shot
+from evaluator.metrics.fertility import fertility
+from evaluator.metrics.formats import candidates, one_shot
 from evaluator.metrics.gaps import ladder, pr_gap
+from evaluator.metrics.hard_distractors import hard_distractors
 from evaluator.metrics.headline import headline_of, headline_sentence
 from evaluator.metrics.inputs import Inputs
 from evaluator.metrics.outcomes import empty_outcomes, reduce_records
+from evaluator.metrics.perplexity import perplexity
 from evaluator.metrics.ranks import rank
 from evaluator.metrics.recovery import recovery, recovery_seeds
 
@@ -46,9 +50,12 @@ TABLES: Mapping[str, Callable[[Inputs], pd.DataFrame]] = MappingProxyType(
         "rank": rank,
         "pr_gap": pr_gap,
         "candidates": candidates,
+        "hard_distractors": hard_distractors,
+        "recovery_seeds": recovery_seeds,
         "one_shot": one_shot,
         "calibration": calibration,
-        "recovery_seeds": recovery_seeds,
+        "fertility": fertility,
+        "perplexity": perplexity,
     }
 )
 
@@ -61,9 +68,12 @@ _NEEDS: Mapping[str, str] = MappingProxyType(
         "rank": "the probe rank",
         "pr_gap": "the probes greedy and choice on a checkpoint and its base",
         "candidates": "the formats open, distractors_only, unrelated and shown with the probe greedy",
-        "one_shot": "the formats open and one_shot with the probe greedy, on a checkpoint and its base",
+        "hard_distractors": "the probes choice and hard_choice, and greedy for the dissociation rates",
+        "one_shot": "the formats open_capped and one_shot with the probe greedy, on a checkpoint and its base",
         "calibration": "the probes greedy and choice on a pruned checkpoint that was calibrated",
-        "recovery_seeds": "the probe sample under at least two run seeds",
+        "recovery_seeds": "the probes greedy and sample, the latter under at least two run seeds",
+        "fertility": "the probe choice",
+        "perplexity": "the probe perplexity on a task text:FILE",
     }
 )
 

@@ -16,17 +16,17 @@ from evaluator.metrics.inputs import (
     Inputs,
     Pair,
     Row,
+    correct_for_many,
+    difference,
     joined_reasons,
-    numbers,
+    paired_p,
     pairs,
     rate,
     slices,
     table_frame,
     truth,
 )
-from evaluator.metrics.intervals import holm, mcnemar_exact
 from evaluator.metrics.outcomes import MEASURED
-from evaluator.records import FORMATS
 
 CORRECT = {"greedy": "produced", "choice": "recognised"}
 _RATES = {
@@ -57,7 +57,7 @@ COLUMNS = (
 def accuracy(inputs: Inputs) -> pd.DataFrame:
     """The table; holm_p corrects over the checkpoints that share task, format, probe and language."""
     rows: list[Row] = []
-    for form in FORMATS:
+    for form in inputs.formats:
         paired = {(pair.task, pair.checkpoint): pair for pair in pairs(inputs, form)}
         for setting in inputs.checkpoints:
             items = inputs.part(setting["checkpoint"], setting["task"], form)
@@ -65,7 +65,8 @@ def accuracy(inputs: Inputs) -> pd.DataFrame:
                 if items[f"{probe}_status"].notna().any():
                     pair = paired.get((setting["task"], setting["checkpoint"]))
                     rows += _checkpoint_rows(inputs, setting, items, pair, form, probe)
-    return table_frame(_with_holm(rows), COLUMNS, _COUNTS)
+    correct_for_many(rows, ("task", "format", "probe", "language"))
+    return table_frame(rows, COLUMNS, _COUNTS)
 
 
 def normalised(drop: float, dense: float, floor: float) -> tuple[float | None, str | None]:
@@ -129,16 +130,13 @@ def _paired(inputs: Inputs, pair: Pair, common: pd.DataFrame, probe: str) -> Row
     if n == 0:
         return {"n_paired": 0, "reason": pair.reason or "no item is measured in both the checkpoint and its base"}
     dense, pruned = (truth(items[f"{CORRECT[probe]}_{side}"]) for side in ("dense", "pruned"))
-    low, high = inputs.resampler(pair.task).mean_interval(numbers(items), dense - pruned)
-    drop, floor = float((dense - pruned).mean()), floor_of(items, probe, "_dense")
-    relative, reason = normalised(drop, float(dense.mean()), floor)
+    drop, floor = difference(inputs, pair.task, items, dense - pruned, "drop"), floor_of(items, probe, "_dense")
+    relative, reason = normalised(drop["drop"], float(dense.mean()), floor)
     return {
         "n_paired": n,
         "dense_accuracy": float(dense.mean()),
-        "drop": drop,
-        "drop_low": low,
-        "drop_high": high,
-        "mcnemar_p": mcnemar_exact(int((dense > pruned).sum()), int((pruned > dense).sum())),
+        **drop,
+        "mcnemar_p": paired_p(dense, pruned),
         "floor": floor,
         "normalised_drop": relative,
         "reason": reason,
@@ -154,14 +152,3 @@ def _mean_row(pooled: Row, by_language: list[Row], languages: int) -> Row:
         row[name] = sum(values) / len(values) if values else None
     row["reason"] = f"unweighted mean over {len(by_language)} of {languages} languages; intervals are on the pooled row"
     return row
-
-
-def _with_holm(rows: list[Row]) -> list[Row]:
-    families: dict[tuple[str, ...], list[Row]] = {}
-    for row in rows:
-        if row.get("mcnemar_p") is not None:
-            families.setdefault(tuple(row[name] for name in ("task", "format", "probe", "language")), []).append(row)
-    for family in families.values():
-        for row, p in zip(family, holm([row["mcnemar_p"] for row in family]), strict=True):
-            row["holm_p"] = p
-    return rows

@@ -8,6 +8,9 @@
 `mc_only_corrected` subtracts what guessing among K options would have moved from lost to mc_only: if U items are truly
 not recognised, U/K of them are picked by chance and U(1 - 1/K) are counted as lost, so each lost item stands for
 1/(K - 1) lucky guesses. It is not clipped: a value under zero says that chance explains more than was seen.
+
+A checkpoint with the very weights of its base is a re-run: what it calls mc_only is noise of the measurement. Its rows
+are the noise floor, and `noise_floor` is its dissociation rate beside those of the pruned checkpoints of that base.
 """
 
 from __future__ import annotations
@@ -32,29 +35,34 @@ FATES = ("kept", "mc_only", "produced_only", "lost")
 NOT_KNOWN = "not_known"  # the dense model did not both produce and recognise it
 UNMEASURED = "unmeasured"
 
-_COUNTS = ("n", "items", "excluded", "engine_error", *FATES)
+_COUNTS = ("n", "items", "excluded", "engine_error", "unpaired", *FATES)
 COLUMNS = (
-    *("task", "checkpoint", "base", *SETTING, "noise_floor", "language"),
+    *("task", "checkpoint", "base", *SETTING, "re_run", "language"),
     *_COUNTS,
     *(f"{fate}_rate{end}" for fate in FATES for end in ("", "_low", "_high")),
-    *("dissociation_rate", "dissociation_boot_low", "dissociation_boot_high"),
+    *("dissociation_rate", "dissociation_rate_low", "dissociation_rate_high"),
+    *("dissociation_boot_low", "dissociation_boot_high", "noise_floor"),
     *("mc_only_corrected", "mc_only_corrected_low", "mc_only_corrected_high"),
     "reason",
 )
 
 
 def fates(inputs: Inputs) -> pd.DataFrame:
-    """The table: one row per checkpoint with a base, task and language, and a pooled row `all`.
-
-    A dense checkpoint that names another dense one as its base is a re-run: its row is the noise floor.
-    """
+    """The table: one row per checkpoint with a base, task and language, and a pooled row `all`."""
     rows: list[Row] = []
     for pair in pairs(inputs):
         known = both_correct(pair.items).assign(fate=lambda items: item_fates(items))
         for language, items in slices(pair.items, [] if pair.reason else inputs.languages(pair.task)):
             part = known if language == "all" else known[known["language"] == language]
             rows.append(_row(inputs, pair, items, part, language))
+    noise = {_place(row): row["dissociation_rate"] for row in rows if row["re_run"]}
+    for row in rows:
+        row["noise_floor"] = None if row["re_run"] else noise.get(_place(row))
     return table_frame(rows, COLUMNS, _COUNTS)
+
+
+def _place(row: Row) -> tuple[object, ...]:
+    return row["task"], row["base"], row["language"]
 
 
 def item_fates(items: pd.DataFrame) -> pd.Series:
@@ -85,26 +93,25 @@ def _row(inputs: Inputs, pair: Pair, items: pd.DataFrame, known: pd.DataFrame, l
     counts = {fate: int((known["fate"] == fate).sum()) for fate in FATES}
     row: Row = {
         **pair.setting,
-        "noise_floor": pair.setting["method"] is None,
         "language": language,
         "n": n,
         "items": int(_measured(items).sum()),
-        **pair.counts(items, "greedy", "choice"),
+        **pair.counts(language, "greedy", "choice"),
         **counts,
         "reason": _reason(pair, items, n),
     }
     for fate in FATES:
         row |= rate(f"{fate}_rate", counts[fate], n)
-    row["dissociation_rate"] = row["mc_only_rate"]
+    row |= rate("dissociation_rate", counts["mc_only"], n)
     if n:
         resampler, names = inputs.resampler(pair.task), numbers(known)
         is_mc_only = truth(known["fate"] == "mc_only")
-        rivals = truth(known["options_pruned"]) - 1
-        guesses = truth(known["fate"] == "lost") / rivals
-        row["dissociation_boot_low"], row["dissociation_boot_high"] = resampler.mean_interval(names, is_mc_only)
+        guesses = truth(known["fate"] == "lost") / (truth(known["options_pruned"]) - 1)
         corrected = is_mc_only - guesses
         row["mc_only_corrected"] = float(corrected.mean())
-        row["mc_only_corrected_low"], row["mc_only_corrected_high"] = resampler.mean_interval(names, corrected)
+        draws = resampler.means(names, is_mc_only, corrected)
+        for name, each in zip(("dissociation_boot", "mc_only_corrected"), draws, strict=True):
+            row[f"{name}_low"], row[f"{name}_high"] = resampler.interval(names, each)
     return row
 
 

@@ -1,8 +1,7 @@
-"""Tables that compare how an item is posed: `candidates`, `one_shot` and `calibration`.
+"""Tables that compare how an item is posed: `candidates` and `one_shot`.
 
 `candidates` asks whether listed candidates help when the answer is not among them; `one_shot` whether one example
-repairs the drop; `calibration` whether the text that calibrated the pruning closes the gap between choice and open.
-Each compares accuracies on the same items: those measured under every format that takes part.
+repairs the drop. Each compares accuracies on the same items: those measured under every format that takes part.
 """
 
 from __future__ import annotations
@@ -12,15 +11,16 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from evaluator.metrics.accuracy import CORRECT
 from evaluator.metrics.inputs import (
     ALL,
     ITEM,
-    MEAN,
     SETTING,
     Inputs,
     Row,
+    correct_for_many,
+    difference,
     numbers,
+    paired_p,
     pairs,
     rate,
     slices,
@@ -31,26 +31,20 @@ from evaluator.metrics.intervals import Rows
 from evaluator.metrics.outcomes import MEASURED
 
 CANDIDATE_FORMATS = ("open", "distractors_only", "unrelated", "shown")
+SHOTS = ("zero", "one")
 _COUNTS = ("n", "excluded", "engine_error")
 CANDIDATE_COLUMNS = (
     *("task", "checkpoint", "base", *SETTING, "language", "format"),
     *_COUNTS,
-    *("accuracy", "accuracy_low", "accuracy_high", "difference", "difference_low", "difference_high", "reason"),
+    *("accuracy", "accuracy_low", "accuracy_high", "difference", "difference_low", "difference_high"),
+    *("mcnemar_p", "holm_p", "reason"),
 )
 ONE_SHOT_COLUMNS = (
     *("task", "checkpoint", "base", *SETTING, "language"),
-    *_COUNTS,
-    *("zero_shot_dense", "zero_shot_pruned", "one_shot_dense", "one_shot_pruned"),
-    *("zero_shot_gap", "zero_shot_gap_low", "zero_shot_gap_high"),
-    *("one_shot_gap", "one_shot_gap_low", "one_shot_gap_high"),
+    *(*_COUNTS, "unpaired", "zero_shot_format"),
+    *(f"{shot}_shot_{side}{end}" for shot in SHOTS for side in ("dense", "pruned") for end in ("", "_low", "_high")),
+    *(f"{shot}_shot_{name}" for shot in SHOTS for name in ("gap", "gap_low", "gap_high", "mcnemar_p", "holm_p")),
     *("repaired", "repaired_low", "repaired_high", "reason"),
-)
-CALIBRATION_COLUMNS = (
-    *("task", "checkpoint", "base", *SETTING, "language"),
-    *_COUNTS,
-    *("open_accuracy", "open_accuracy_low", "open_accuracy_high"),
-    *("choice_accuracy", "choice_accuracy_low", "choice_accuracy_high"),
-    *("choice_minus_open", "choice_minus_open_low", "choice_minus_open_high", "reason"),
 )
 
 
@@ -66,74 +60,55 @@ def candidates(inputs: Inputs) -> pd.DataFrame:
         if len(asked) < 2 or "open" not in asked:
             continue
         common = _common(asked)
-        resampler = inputs.resampler(setting["task"])
         for language, reference in slices(_pick(asked["open"], common), inputs.languages(setting["task"])):
             for form, part in asked.items():
                 items = _pick(part, numbers(reference))
                 row = {**setting, "language": language, "format": form, **_answered(part, language, len(items))}
                 row |= rate("accuracy", int(items["produced"].sum()), len(items))
-                if form != "open" and len(items):
-                    change = truth(items["produced"]) - truth(_pick(reference, numbers(items))["produced"])
-                    low, high = resampler.mean_interval(numbers(items), change)
-                    row |= {"difference": float(change.mean()), "difference_low": low, "difference_high": high}
+                if form != "open":
+                    listed, opened = truth(items["produced"]), truth(_pick(reference, numbers(items))["produced"])
+                    row |= difference(inputs, setting["task"], items, listed - opened, "difference")
+                    row["mcnemar_p"] = paired_p(listed, opened)
                 rows.append(row)
+    correct_for_many(rows, ("task", "language", "format"))
     return table_frame(rows, CANDIDATE_COLUMNS, _COUNTS)
 
 
 def one_shot(inputs: Inputs) -> pd.DataFrame:
-    """0-shot and 1-shot accuracy and the prune gap (dense minus pruned) of each, on the items measured in all four."""
+    """0-shot and 1-shot accuracy and the prune gap (dense minus pruned) of each, on the items measured in all four.
+
+    0-shot is `open_capped` where it was asked: its context is cut as that of `one_shot` is, so that the two differ by
+    the example alone. Otherwise it is `open`, and `zero_shot_format` says so.
+    """
     rows: list[Row] = []
-    shots = {(pair.task, pair.checkpoint): pair for pair in pairs(inputs, "one_shot")}
-    for zero in pairs(inputs, "open"):
-        one = shots[zero.task, zero.checkpoint]
+    zeros = {form: {(p.task, p.checkpoint): p for p in pairs(inputs, form)} for form in ("open_capped", "open")}
+    for one in pairs(inputs, "one_shot"):
         if one.items.empty:
             continue
+        form = next((form for form in zeros if not zeros[form][one.task, one.checkpoint].items.empty), "open")
+        zero = zeros[form][one.task, one.checkpoint]
         measured = zero.measured("greedy").merge(one.measured("greedy"), on=list(ITEM), suffixes=("_zero", "_one"))
-        resampler = inputs.resampler(zero.task)
-        for language, items in slices(measured, inputs.languages(zero.task)):
-            part = one.items if language == ALL else one.items[one.items["language"] == language]
-            row: Row = {**zero.setting, "language": language, "n": len(items), **one.counts(part, "greedy")}
-            if items.empty:
-                rows.append(row | {"reason": "no item is measured in both formats and both checkpoints"})
-                continue
-            values = {
-                f"{shot}_shot_{side}": truth(items[f"produced_{side}_{shot}"])
-                for shot in ("zero", "one")
-                for side in ("dense", "pruned")
-            }
-            gaps = {shot: values[f"{shot}_shot_dense"] - values[f"{shot}_shot_pruned"] for shot in ("zero", "one")}
-            row |= {name: float(value.mean()) for name, value in values.items()}
-            for name, gap in (
-                ("zero_shot_gap", gaps["zero"]),
-                ("one_shot_gap", gaps["one"]),
-                ("repaired", gaps["zero"] - gaps["one"]),
-            ):
-                low, high = resampler.mean_interval(numbers(items), gap)
-                row |= {name: float(gap.mean()), f"{name}_low": low, f"{name}_high": high}
-            rows.append(row)
-    return table_frame(rows, ONE_SHOT_COLUMNS, _COUNTS)
+        for language, items in slices(measured, inputs.languages(one.task)):
+            row = {**one.setting, "language": language, "zero_shot_format": form, "n": len(items)}
+            rows.append(row | one.counts(language, "greedy") | _shots(inputs, one.task, items))
+    for shot in SHOTS:
+        correct_for_many(rows, ("task", "language"), f"{shot}_shot_mcnemar_p", f"{shot}_shot_holm_p")
+    return table_frame(rows, ONE_SHOT_COLUMNS, (*_COUNTS, "unpaired"))
 
 
-def calibration(inputs: Inputs) -> pd.DataFrame:
-    """Open and choice accuracy and their gap, per calibration source: pooled and as the mean over languages."""
-    rows: list[Row] = []
-    for setting in inputs.checkpoints:
-        part = inputs.part(setting["checkpoint"], setting["task"], "open")
-        done = part[part["greedy_status"].isin(MEASURED) & part["choice_status"].isin(MEASURED)]
-        if setting["base"] is None or setting["calibration"] is None or done.empty:
-            continue
-        opened, chosen = truth(done["produced"]), truth(done["recognised"])
-        low, high = inputs.resampler(setting["task"]).mean_interval(numbers(done), chosen - opened)
-        pooled = {**setting, "language": ALL, **_answered(part, ALL, len(done), tuple(CORRECT))}
-        pooled |= rate("open_accuracy", int(opened.sum()), len(done))
-        pooled |= rate("choice_accuracy", int(chosen.sum()), len(done))
-        pooled |= {"choice_minus_open": float((chosen - opened).mean())}
-        rows.append(pooled | {"choice_minus_open_low": low, "choice_minus_open_high": high})
-        by_language = done.assign(o=opened, c=chosen).groupby("language")[["o", "c"]].mean().mean()
-        mean = {**setting, "language": MEAN, **{name: pooled[name] for name in _COUNTS}}
-        mean |= {"open_accuracy": float(by_language["o"]), "choice_accuracy": float(by_language["c"])}
-        rows.append(mean | {"choice_minus_open": float(by_language["c"] - by_language["o"])})
-    return table_frame(rows, CALIBRATION_COLUMNS, _COUNTS)
+def _shots(inputs: Inputs, task: str, items: pd.DataFrame) -> Row:
+    if items.empty:
+        return {"reason": "no item is measured in both formats and both checkpoints"}
+    row: Row = {}
+    gaps = {}
+    for shot in SHOTS:
+        dense, pruned = (truth(items[f"produced_{side}_{shot}"]) for side in ("dense", "pruned"))
+        row |= rate(f"{shot}_shot_dense", int(dense.sum()), len(items))
+        row |= rate(f"{shot}_shot_pruned", int(pruned.sum()), len(items))
+        row |= difference(inputs, task, items, dense - pruned, f"{shot}_shot_gap")
+        row[f"{shot}_shot_mcnemar_p"] = paired_p(dense, pruned)
+        gaps[shot] = dense - pruned
+    return row | difference(inputs, task, items, gaps["zero"] - gaps["one"], "repaired")
 
 
 def _common(parts: Mapping[str, pd.DataFrame]) -> Rows:
@@ -146,10 +121,7 @@ def _pick(part: pd.DataFrame, items: Rows) -> pd.DataFrame:
     return part.set_index("item", drop=False).rename_axis(None).loc[items]
 
 
-def _answered(part: pd.DataFrame, language: str, n: int, probes: tuple[str, ...] = ("greedy",)) -> Row:
+def _answered(part: pd.DataFrame, language: str, n: int) -> Row:
     here = part if language == ALL else part[part["language"] == language]
-    status = pd.concat([here[f"{probe}_status"] for probe in probes], axis=1)
-    excluded = (status == "excluded").any(axis=1)
-    failed = (status == "engine_error").any(axis=1) & ~excluded
-    reason = None if n else "no item was measured in every format"
-    return {"n": n, "excluded": int(excluded.sum()), "engine_error": int(failed.sum()), "reason": reason}
+    left_out = {name: int((here["greedy_status"] == name).sum()) for name in ("excluded", "engine_error")}
+    return {"n": n, **left_out, "reason": None if n else "no item was measured in every format"}

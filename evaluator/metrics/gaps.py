@@ -23,17 +23,20 @@ from evaluator.metrics.inputs import (
     Inputs,
     Pair,
     Row,
+    correct_for_many,
     joined_reasons,
     measured_in_both,
     numbers,
+    paired_p,
     pairs,
     slices,
     table_frame,
     truth,
 )
-from evaluator.metrics.intervals import UNDEFINED, Floats, Resampler, percentile_interval
+from evaluator.metrics.intervals import Floats, Resampler, percentile_interval
+from evaluator.metrics.perplexity import first_readings
 
-_GAP_COUNTS = ("n", "excluded", "engine_error", "languages")
+_GAP_COUNTS = ("n", "excluded", "engine_error", "unpaired", "languages")
 GAP_COLUMNS = (
     *("task", "checkpoint", "base", *SETTING, "language"),
     *_GAP_COUNTS,
@@ -43,8 +46,9 @@ GAP_COLUMNS = (
 LADDER_COLUMNS = (
     *("task", "checkpoint", "base", *SETTING, "language", "rung"),
     *_GAP_COUNTS,
-    *("dense", "pruned", "drop", "drop_low", "drop_high"),
-    *("normalised_drop", "normalised_drop_low", "normalised_drop_high", "reason"),
+    *("dense", "pruned", "drop", "drop_low", "drop_high", "mcnemar_p", "holm_p"),
+    *("normalised_drop", "normalised_drop_low", "normalised_drop_high"),
+    *("perplexity_task", "perplexity_dense", "perplexity", "reason"),
 )
 RUNGS = {"open": ("open", "greedy"), "shown": ("shown", "greedy"), "choice": ("open", "choice")}
 
@@ -56,6 +60,7 @@ class Drop:
     dense: float
     pruned: float
     floor: float
+    p: float | None
     normal: float | None
     reason: str | None
     raw_draws: Floats
@@ -72,12 +77,12 @@ def drop_of(resampler: Resampler, items: pd.DataFrame, probe: str) -> Drop:
     dense, pruned = truth(items[f"{column}_dense"]), truth(items[f"{column}_pruned"])
     floor = floor_of(items, probe, "_dense")
     normal, reason = normalised(float(dense.mean() - pruned.mean()), float(dense.mean()), floor)
-    dense_draws, pruned_draws = resampler.means(names, dense), resampler.means(names, pruned)
+    dense_draws, pruned_draws = resampler.means(names, dense, pruned)
     headroom = np.where(dense_draws > floor, dense_draws - floor, np.nan)
     raw_draws = dense_draws - pruned_draws
     return Drop(
-        float(dense.mean()), float(pruned.mean()), floor, normal, reason and f"{probe}: {reason}",
-        raw_draws, raw_draws / headroom,
+        float(dense.mean()), float(pruned.mean()), floor, paired_p(dense, pruned), normal,
+        reason and f"{probe}: {reason}", raw_draws, raw_draws / headroom,
     )  # fmt: skip
 
 
@@ -104,7 +109,7 @@ def pr_gap(inputs: Inputs) -> pd.DataFrame:
 
 def _gap(inputs: Inputs, pair: Pair, items: pd.DataFrame, language: str) -> tuple[Row, Floats]:
     both = items[measured_in_both(items, "greedy", "choice")]
-    counts = pair.counts(items, "greedy", "choice")
+    counts = pair.counts(language, "greedy", "choice")
     row: Row = {**pair.setting, "language": language, "n": len(both), **counts}
     if both.empty:
         return row | {"reason": pair.reason or "no item is measured with both probes in both checkpoints"}, np.array([])
@@ -123,7 +128,7 @@ def _gap(inputs: Inputs, pair: Pair, items: pd.DataFrame, language: str) -> tupl
     }
     draws = opened.normal_draws - chosen.normal_draws
     if opened.normal is not None and chosen.normal is not None:
-        low, high = _interval(resampler, both, draws)
+        low, high = resampler.interval(numbers(both), draws)
         row |= {"delta_pr": opened.normal - chosen.normal, "delta_pr_low": low, "delta_pr_high": high}
     return row, draws
 
@@ -133,7 +138,7 @@ def _mean_gap(pair: Pair, pooled: Row, by_language: Sequence[tuple[Row, Floats]]
     defined = [(row, draws) for row, draws in by_language if row.get("delta_pr") is not None]
     left_out = [str(row["language"]) for row, _ in by_language if row.get("delta_pr") is None]
     row: Row = {**pair.setting, "language": MEAN, "languages": len(defined)}
-    row |= {name: pooled.get(name) for name in ("excluded", "engine_error")}
+    row |= {name: pooled.get(name) for name in ("excluded", "engine_error", "unpaired")}
     row["n"] = sum(each["n"] for each, _ in defined)
     row["reason"] = joined_reasons(pair.reason, f"undefined in: {', '.join(left_out)}" if left_out else None)
     if not defined:
@@ -146,8 +151,12 @@ def _mean_gap(pair: Pair, pooled: Row, by_language: Sequence[tuple[Row, Floats]]
 
 
 def ladder(inputs: Inputs) -> pd.DataFrame:
-    """Table `ladder`: the drop of open, shown and choice on the items measured in all the rungs that were asked."""
+    """Table `ladder`: the drop of open, shown and choice on the items measured in all the rungs that were asked.
+
+    Perplexity, the metric that hides it all, stands beside them: of the first task of text by name.
+    """
     rows: list[Row] = []
+    read = first_readings(inputs)
     by_form = {form: {(p.task, p.checkpoint): p for p in pairs(inputs, form)} for form in ("open", "shown")}
     for key, pair in by_form["open"].items():
         rungs = {
@@ -163,8 +172,9 @@ def ladder(inputs: Inputs) -> pd.DataFrame:
         for rung, items in measured.items():
             shared = items[items["item"].isin(common)]
             asked, probe = rungs[rung], RUNGS[rung][1]
-            counts = asked.counts(asked.items, probe)
+            counts = asked.counts(ALL, probe) | read.get(pair.checkpoint, {})
             rows += [row | counts for row in _rung_rows(inputs, asked, shared, rung, probe)]
+    correct_for_many(rows, ("task", "language", "rung"))
     return table_frame(rows, LADDER_COLUMNS, _GAP_COUNTS)
 
 
@@ -177,11 +187,12 @@ def _rung_rows(inputs: Inputs, pair: Pair, items: pd.DataFrame, rung: str, probe
     pooled = drop_of(resampler, items, probe)
     by_language = [drop_of(resampler, part, probe) for _, part in items.groupby("language", sort=True)]
     defined = [each for each in by_language if each.normal is not None]
-    low, high = _interval(resampler, items, pooled.raw_draws)
+    low, high = resampler.interval(numbers(items), pooled.raw_draws)
     first: Row = row | {"language": ALL, "dense": pooled.dense, "pruned": pooled.pruned, "drop": pooled.raw}
     first |= {"drop_low": low, "drop_high": high, "normalised_drop": pooled.normal, "reason": pooled.reason}
+    first["mcnemar_p"] = pooled.p
     if pooled.normal is not None:
-        low, high = _interval(resampler, items, pooled.normal_draws)
+        low, high = resampler.interval(numbers(items), pooled.normal_draws)
         first |= {"normalised_drop_low": low, "normalised_drop_high": high}
     mean: Row = row | {"language": MEAN, "dense": float(np.mean([each.dense for each in by_language]))}
     mean |= {"pruned": float(np.mean([each.pruned for each in by_language]))}
@@ -194,10 +205,6 @@ def _rung_rows(inputs: Inputs, pair: Pair, items: pd.DataFrame, rung: str, probe
         draws = _nan_mean([each.normal_draws for each in defined])
         mean["normalised_drop_low"], mean["normalised_drop_high"] = percentile_interval(draws)
     return [first, mean]
-
-
-def _interval(resampler: Resampler, items: pd.DataFrame, draws: Floats) -> tuple[float | None, float | None]:
-    return percentile_interval(draws) if resampler.clusters(numbers(items)) >= 2 else UNDEFINED
 
 
 def _nan_mean(draws: Sequence[Floats]) -> Floats:

@@ -5,18 +5,34 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from evaluator.metrics.intervals import Floats, Resampler, Rows, wilson
+from evaluator.metrics.intervals import Floats, Resampler, Rows, holm, mcnemar_exact, wilson
 from evaluator.metrics.outcomes import DTYPES, KEY, MEASURED, METADATA
 from evaluator.records import FORMATS
 
 ALL = "all"  # the row that pools the languages
 MEAN = "mean"  # the row that is the unweighted mean over languages
 ITEM = ("language", "item_id", "item")
+# What each probe fills in beside its `<probe>_status`.
+PROBE_COLUMNS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "greedy": ("produced", "exact_match", "token_f1"),
+        "choice": (
+            *("options", "recognised", "recognised_per_token", "recognised_per_byte"),
+            *("option_tokens", "option_words", "option_characters"),
+        ),
+        "hard_choice": ("hard_recognised",),
+        "beam": ("beams", "beam_hit"),
+        "sample": ("samples", "sample_hit", "sample_hits"),
+        "rank": ("rank", "margin"),
+        "perplexity": ("nll", "predicted_tokens"),
+    }
+)
 PART_COLUMNS = (*ITEM, *(name for name in DTYPES if name not in (*KEY, *METADATA)))
 SETTING = ("method", "pattern", "sparsity", "calibration")
 
@@ -31,19 +47,38 @@ class Inputs:
     items: pd.DataFrame | None = None
 
     @cached_property
-    def tasks(self) -> list[str]:
-        return sorted(self.outcomes["task"].unique().tolist())
+    def checkpoints(self) -> list[Row]:
+        """One row per checkpoint and task of questions: dense ones first, then by setting.
+
+        Keys: checkpoint, base, task, SETTING, and `re_run`: it has the very weights of its base.
+        """
+        return [row for row in self._settings if row["task"] not in self._text_tasks]
 
     @cached_property
-    def checkpoints(self) -> list[Row]:
-        """One row per checkpoint and task: dense ones first, then by setting; keys checkpoint, base, task, SETTING."""
-        columns = ["task", "checkpoint", "base", *SETTING]
+    def readers(self) -> list[Row]:
+        """The same for tasks of text, of which only perplexity was asked."""
+        return [row for row in self._settings if row["task"] in self._text_tasks]
+
+    @cached_property
+    def _text_tasks(self) -> frozenset[str]:
+        asked = (
+            self.outcomes[[f"{probe}_status" for probe in PROBE_COLUMNS if probe != "perplexity"]].notna().any(axis=1)
+        )
+        text = self.outcomes["perplexity_status"].notna()
+        return frozenset(self.outcomes.loc[text, "task"]) - frozenset(self.outcomes.loc[asked, "task"])
+
+    @cached_property
+    def _settings(self) -> list[Row]:
+        columns = ["task", "checkpoint", "base", "weights_digest", *SETTING]
         rows: list[Row] = []
         for values in self.outcomes[columns].drop_duplicates(["task", "checkpoint"]).itertuples(index=False, name=None):
             row = {name: None if pd.isna(value) else value for name, value in zip(columns, values, strict=True)}
             if row["base"] == row["checkpoint"]:
                 row["base"] = None
             rows.append(row)
+        digests = {row["checkpoint"]: row["weights_digest"] for row in rows}
+        for row in rows:
+            row["re_run"] = row["base"] is not None and digests.get(row["base"]) == row["weights_digest"]
         return sorted(rows, key=_display_order)
 
     @cached_property
@@ -69,16 +104,17 @@ class Inputs:
 
     @cached_property
     def _by_part(self) -> Mapping[tuple[str, str, str], pd.DataFrame]:
-        """The lowest seed of each checkpoint, task and format: what all tables but `recovery_seeds` look at."""
-        lowest = self.compact.groupby(["checkpoint", "task", "format"])["seed"].transform("min")
-        groups = self.compact[self.compact["seed"] == lowest].groupby(["checkpoint", "task", "format"], sort=False)
+        groups = self.compact.groupby(["checkpoint", "task", "format"], sort=False)
         return {
-            (str(checkpoint), str(task), str(form)): frame[list(PART_COLUMNS)].reset_index(drop=True)
+            (str(checkpoint), str(task), str(form)): _first_seeds(frame)[list(PART_COLUMNS)].reset_index(drop=True)
             for (checkpoint, task, form), frame in groups
         }
 
     def part(self, checkpoint: str, task: str, form: str) -> pd.DataFrame:
-        """One checkpoint's outcomes on one task in one format, one row per item (empty when it was not asked)."""
+        """One checkpoint's outcomes on one task in one format, one row per item (empty when it was not asked).
+
+        Where a probe was asked under several run seeds, these are its outcomes under the lowest.
+        """
         return self._by_part.get((checkpoint, task, form), self._no_part)
 
     @cached_property
@@ -106,10 +142,32 @@ class Inputs:
 
     @cached_property
     def _pairs(self) -> dict[str, list[Pair]]:
-        return {form: list(_pairs_of(self, form)) for form in FORMATS}
+        return {}
+
+    @cached_property
+    def _languages(self) -> Mapping[str, list[str]]:
+        known = self.outcomes[["task", "language"]].drop_duplicates().sort_values("language")
+        return {str(task): rows["language"].tolist() for task, rows in known.groupby("task")}
 
     def languages(self, task: str) -> list[str]:
-        return sorted(self.outcomes.loc[self.outcomes["task"] == task, "language"].unique().tolist())
+        return self._languages[task]
+
+    @cached_property
+    def formats(self) -> list[str]:
+        """The formats that were asked, in the protocol's order."""
+        return sorted(self.outcomes["format"].unique().tolist(), key=lambda form: [*FORMATS, form].index(form))
+
+
+def _first_seeds(frame: pd.DataFrame) -> pd.DataFrame:
+    """One row per item of one checkpoint, task and format: every probe under the lowest seed that it was asked with."""
+    if frame["seed"].nunique() == 1:
+        return frame
+    chosen = frame.groupby(list(ITEM))["truncated"].max().reset_index()
+    for probe, columns in PROBE_COLUMNS.items():
+        asked = frame[frame[f"{probe}_status"].notna()]
+        first = asked[asked["seed"] == asked["seed"].min()]
+        chosen = chosen.merge(first[[*ITEM, f"{probe}_status", *columns]], on=list(ITEM), how="left")
+    return chosen
 
 
 def _display_order(row: Row) -> tuple[Any, ...]:
@@ -128,8 +186,9 @@ def _display_order(row: Row) -> tuple[Any, ...]:
 class Pair:
     """A checkpoint with a base, and the items asked of both: columns `*_dense` and `*_pruned`; empty with a reason."""
 
-    setting: Row  # checkpoint, base, task and SETTING
+    setting: Row  # as in `Inputs.checkpoints`
     items: pd.DataFrame
+    unpaired: Mapping[str, int]  # per language: the items that only one of the two was asked
     reason: str | None
 
     @property
@@ -144,12 +203,14 @@ class Pair:
         """The items on which these probes were measured in both checkpoints."""
         return self.items[measured_in_both(self.items, *probes)]
 
-    def counts(self, items: pd.DataFrame, *probes: str) -> Row:
-        """How many of `items` either checkpoint excluded or failed on, for these probes."""
-        status = pd.concat([items[f"{p}_status_{side}"] for p in probes for side in ("dense", "pruned")], axis=1)
-        excluded = (status == "excluded").any(axis=1)
-        failed = (status == "engine_error").any(axis=1) & ~excluded
-        return {"excluded": int(excluded.sum()), "engine_error": int(failed.sum())}
+    def counts(self, language: str, *probes: str) -> Row:
+        """How many items of a language (or of all) were asked of one side only, or excluded or failed on either."""
+        items = self.items if language == ALL else self.items[self.items["language"] == language]
+        status = [items[f"{p}_status_{side}"] for p in probes for side in ("dense", "pruned")]
+        excluded = np.logical_or.reduce([(each == "excluded").to_numpy() for each in status])
+        failed = np.logical_or.reduce([(each == "engine_error").to_numpy() for each in status]) & ~excluded
+        unpaired = sum(self.unpaired.values()) if language == ALL else self.unpaired.get(language, 0)
+        return {"excluded": int(excluded.sum()), "engine_error": int(failed.sum()), "unpaired": unpaired}
 
 
 def measured_in_both(items: pd.DataFrame, *probes: str) -> pd.Series:
@@ -163,6 +224,8 @@ def measured_in_both(items: pd.DataFrame, *probes: str) -> pd.Series:
 
 def pairs(inputs: Inputs, form: str = "open") -> list[Pair]:
     """Every checkpoint that names a base, joined with it on the items of one format, in display order."""
+    if form not in inputs._pairs:
+        inputs._pairs[form] = list(_pairs_of(inputs, form))
     return inputs._pairs[form]
 
 
@@ -179,7 +242,10 @@ def _pairs_of(inputs: Inputs, form: str) -> Iterator[Pair]:
             reason = f"base {base!r} has no records of task {task!r}: evaluate it into the same run"
         elif joined.empty:
             reason = f"no item in format {form!r} is common to {name!r} and its base {base!r}"
-        yield Pair(setting, joined, reason)
+        both = joined["language"].value_counts()
+        alone = dense["language"].value_counts().add(pruned["language"].value_counts(), fill_value=0)
+        left = alone.sub(2 * both, fill_value=0) if len(dense) and len(pruned) else both
+        yield Pair(setting, joined, {str(language): int(count) for language, count in left.items()}, reason)
 
 
 def slices(frame: pd.DataFrame, languages: Sequence[str]) -> Iterator[tuple[str, pd.DataFrame]]:
@@ -193,6 +259,34 @@ def rate(name: str, count: int, n: int) -> Row:
     """A rate with its Wilson interval; all null when there is nothing to count."""
     low, high = wilson(count, n)
     return {name: count / n if n else None, f"{name}_low": low, f"{name}_high": high}
+
+
+def difference(inputs: Inputs, task: str, items: pd.DataFrame, values: Floats, name: str) -> Row:
+    """The mean of a paired difference (one value per row of `items`) with its bootstrap interval; null without rows."""
+    if len(values) == 0:
+        return {}
+    low, high = inputs.resampler(task).mean_interval(numbers(items), values)
+    return {name: float(values.mean()), f"{name}_low": low, f"{name}_high": high}
+
+
+def paired_p(first: Floats, second: Floats) -> float | None:
+    """Exact McNemar p of two outcomes (0.0 or 1.0) of the same items; null without items."""
+    if len(first) == 0:
+        return None
+    return mcnemar_exact(int((first > second).sum()), int((second > first).sum()))
+
+
+def correct_for_many(
+    rows: Sequence[Row], family: Sequence[str], p: str = "mcnemar_p", adjusted: str = "holm_p"
+) -> None:
+    """Fill `adjusted` with Holm's correction of `p` over the checkpoints: the rows that agree in all of `family`."""
+    families: dict[tuple[object, ...], list[Row]] = {}
+    for row in rows:
+        if row.get(p) is not None:
+            families.setdefault(tuple(row[name] for name in family), []).append(row)
+    for members in families.values():
+        for row, value in zip(members, holm([row[p] for row in members]), strict=True):
+            row[adjusted] = value
 
 
 def truth(column: pd.Series) -> Floats:

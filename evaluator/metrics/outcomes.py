@@ -11,12 +11,15 @@ Columns beside the key and the checkpoint's own (METADATA):
     beam_status, beams, beam_hit                          some beam contains a gold answer
     sample_status, samples, sample_hit, sample_hits       some sample does, and how many
     rank_status, rank, margin                             of the gold answer's first token
+    hard_choice_status, hard_recognised                   the choice among hard distractors
+    option_tokens, option_words, option_characters        of all options that `choice` scored, summed: fertility
+    perplexity_status, nll, predicted_tokens              of a window of text: nats, and tokens that were predicted
     truncated                                             the context was cut for at least one of the item's prompts
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -49,6 +52,12 @@ DTYPES: dict[str, str] = {
     "rank_status": "string",
     "rank": "Int64",
     "margin": "Float64",
+    "hard_choice_status": "string",
+    "hard_recognised": "boolean",
+    **dict.fromkeys(("option_tokens", "option_words", "option_characters"), "Int64"),
+    "perplexity_status": "string",
+    "nll": "Float64",
+    "predicted_tokens": "Int64",
     "truncated": "boolean",
 }
 
@@ -88,50 +97,60 @@ def _status(asked: pd.DataFrame) -> pd.Series:
     return severity.groupby([asked[name] for name in KEY]).max().map(_BY_SEVERITY)
 
 
-def _known(reduced: pd.DataFrame, status: pd.Series, values: Sequence[Hashable]) -> pd.DataFrame:
-    """`values` become null wherever the probe was not measured."""
-    unmeasured = ~status.reindex(reduced.index).isin(MEASURED)
-    return reduced.mask(unmeasured.to_numpy()[:, None] & reduced.columns.isin(list(values))[None, :])
+def _known(reduced: pd.DataFrame, asked: pd.DataFrame, probe: str, value: str, decided: Any = True) -> pd.DataFrame:
+    """The probe's columns with its status: null wherever it was not measured.
+
+    A record that says `ok` and has no value, or too few options to decide anything, was not measured: engine_error.
+    """
+    status = _status(asked).reindex(reduced.index)
+    status = status.mask(status.isin(MEASURED) & ~(decided & reduced[value].notna()), "engine_error")
+    known = {name: column.where(status.isin(MEASURED)) for name, column in reduced.items()}
+    return pd.DataFrame({**known, f"{probe}_status": status})
 
 
 def _greedy(asked: pd.DataFrame, probe: str) -> pd.DataFrame:
     first = asked.astype({"contains": "boolean", "exact_match": "boolean", "token_f1": "Float64"})
     reduced = first.groupby(list(KEY))[["contains", "exact_match", "token_f1"]].first()
-    status = _status(asked)
-    reduced = _known(reduced.rename(columns={"contains": "produced"}), status, ("produced", "exact_match", "token_f1"))
-    return reduced.assign(greedy_status=status)
+    return _known(reduced.rename(columns={"contains": "produced"}), asked, probe, "produced")
 
 
 def _hits(asked: pd.DataFrame, probe: str) -> pd.DataFrame:
     hits = asked.assign(contains=asked["contains"].astype("boolean").fillna(False).astype("int64")).groupby(list(KEY))
-    status = _status(asked)
     found = hits["contains"].sum().astype("Int64")
     reduced = pd.DataFrame({f"{probe}s": hits.size().astype("Int64"), f"{probe}_hit": (found > 0).astype("boolean")})
     if probe == "sample":
         reduced["sample_hits"] = found
-    return _known(reduced, status, list(reduced.columns)).assign(**{f"{probe}_status": status})
+    return _known(reduced, asked, probe, f"{probe}_hit")
 
 
 def _choice(asked: pd.DataFrame, probe: str) -> pd.DataFrame:
     score = asked["logprob"].astype("float64").to_numpy()
-    tokens = np.array([_length(ids) for ids in asked["token_ids"]], dtype="float64")
-    sizes = np.array([_length(_utf8(text)) for text in asked["option_text"]], dtype="float64")
+    texts = [text if isinstance(text, str) else "" for text in asked["option_text"]]
+    sizes = {
+        "tokens": np.array([_length(ids) for ids in asked["token_ids"]], dtype="float64"),
+        "words": np.array([len(text.split()) for text in texts], dtype="float64"),
+        "characters": np.array([len("".join(text.split())) for text in texts], dtype="float64"),
+    }
+    in_bytes = np.array([_length(text.encode()) for text in texts], dtype="float64")
     gold = asked["is_gold"].astype("boolean").fillna(False).astype(bool).to_numpy()
     by_item = [asked[name] for name in KEY]
     options = pd.Series(1, index=asked.index).groupby(by_item).sum().astype("Int64")
     golds = pd.Series(gold, index=asked.index).groupby(by_item).sum()
-    status = _status(asked)
-    # Without exactly one gold option and a rival there is nothing to win: the item was not measured.
+
+    def wins(values: np.ndarray) -> pd.Series:
+        return _gold_wins(pd.Series(values, index=asked.index), gold, by_item)
+
+    # Without exactly one gold option and a rival there is nothing to win.
     decided = (golds == 1) & (options > 1)
-    status = status.mask(~decided & status.isin(MEASURED), "engine_error")
-    reduced = pd.DataFrame({"options": options})
-    for name, values in (
-        ("recognised", score),
-        ("recognised_per_token", score / tokens),
-        ("recognised_per_byte", score / sizes),
-    ):
-        reduced[name] = _gold_wins(pd.Series(values, index=asked.index), gold, by_item)
-    return _known(reduced, status, list(reduced.columns)).assign(choice_status=status)
+    if probe == "hard_choice":
+        return _known(pd.DataFrame({"hard_recognised": wins(score)}), asked, probe, "hard_recognised", decided)
+    reduced = pd.DataFrame({"options": options, "recognised": wins(score)})
+    reduced["recognised_per_token"] = wins(score / sizes["tokens"])
+    reduced["recognised_per_byte"] = wins(score / in_bytes)
+    for name, size in sizes.items():
+        total = pd.Series(size, index=asked.index).groupby(by_item).sum(min_count=1)
+        reduced[f"option_{name}"] = total.round().astype("Int64")
+    return _known(reduced, asked, probe, "recognised", decided)
 
 
 def _gold_wins(score: pd.Series, gold: np.ndarray, by_item: list[pd.Series]) -> pd.Series:
@@ -144,19 +163,28 @@ def _gold_wins(score: pd.Series, gold: np.ndarray, by_item: list[pd.Series]) -> 
 
 def _rank(asked: pd.DataFrame, probe: str) -> pd.DataFrame:
     typed = asked.astype({"rank": "Int64", "margin": "Float64"})
-    status = _status(asked)
-    reduced = _known(typed.groupby(list(KEY))[["rank", "margin"]].first(), status, ("rank", "margin"))
-    return reduced.assign(rank_status=status)
+    return _known(typed.groupby(list(KEY))[["rank", "margin"]].first(), asked, probe, "rank")
 
 
-_REDUCERS = {"greedy": _greedy, "beam": _hits, "sample": _hits, "choice": _choice, "rank": _rank}
+def _perplexity(asked: pd.DataFrame, probe: str) -> pd.DataFrame:
+    """One record per window: the sum of its tokens' log-probabilities, and how many tokens that is."""
+    windows = asked.astype({"logprob": "Float64", "prompt_tokens": "Int64"}).groupby(list(KEY))
+    reduced = pd.DataFrame({"nll": -windows["logprob"].first(), "predicted_tokens": windows["prompt_tokens"].first()})
+    return _known(reduced, asked, probe, "nll", reduced["predicted_tokens"].fillna(0) > 0)
+
+
+_REDUCERS = {
+    "greedy": _greedy,
+    "beam": _hits,
+    "sample": _hits,
+    "choice": _choice,
+    "hard_choice": _choice,
+    "rank": _rank,
+    "perplexity": _perplexity,
+}
 
 
 def _length(value: object) -> float:
     """The length of a list of ids or of bytes; NaN for none, so that a division by it is undefined."""
     size = 0 if value is None or isinstance(value, float) else len(value)  # type: ignore[arg-type]
     return float(size) if size else float("nan")
-
-
-def _utf8(text: object) -> bytes | None:
-    return text.encode() if isinstance(text, str) else None

@@ -9,8 +9,21 @@ from __future__ import annotations
 
 import pandas as pd
 
-from evaluator.metrics.inputs import ALL, SETTING, Inputs, Pair, Row, numbers, pairs, rate, slices, table_frame, truth
-from evaluator.metrics.intervals import mcnemar_exact
+from evaluator.metrics.inputs import (
+    ALL,
+    SETTING,
+    Inputs,
+    Pair,
+    Row,
+    correct_for_many,
+    difference,
+    paired_p,
+    pairs,
+    rate,
+    slices,
+    table_frame,
+    truth,
+)
 from evaluator.metrics.outcomes import MEASURED
 
 HIT = {"greedy": "produced", "beam": "beam_hit", "sample": "sample_hit"}
@@ -20,11 +33,12 @@ _COUNTS = ("n", "excluded", "engine_error", "hits", "n_paired")
 COLUMNS = (
     *("task", "checkpoint", "base", *SETTING, "language", "population", "probe", "tries"),
     *_COUNTS[:-1],
-    *("rate", "rate_low", "rate_high", "n_paired", "drop", "drop_low", "drop_high", "mcnemar_p", "reason"),
+    *("rate", "rate_low", "rate_high", "n_paired", "drop", "drop_low", "drop_high", "mcnemar_p", "holm_p", "reason"),
 )
 SEED_COLUMNS = (
-    *("task", "checkpoint", "base", *SETTING, "language", "seeds", "n_min", "n_max"),
-    *("mean", "lowest", "highest", "reason"),
+    *("task", "checkpoint", "base", *SETTING, "language", "seeds"),
+    *("n_min", "n_max", "excluded", "engine_error"),
+    *("mean", "mean_low", "mean_high", "lowest", "highest", "reason"),
 )
 
 
@@ -48,12 +62,17 @@ def recovery(inputs: Inputs) -> pd.DataFrame:
                     if pair is not None and population == EVERYTHING:
                         row |= _paired(inputs, pair, language, probe)
                     rows.append(row)
+    correct_for_many(rows, ("task", "language", "population", "probe"))
     return table_frame(rows, COLUMNS, (*_COUNTS, "tries"))
 
 
 def recovery_seeds(inputs: Inputs) -> pd.DataFrame:
-    """Sample recovery among greedy failures for every run seed: mean and range. Greedy is that of the lowest seed."""
-    everything = inputs.compact[(inputs.compact["format"] == "open") & inputs.compact["sample_hit"].notna()]
+    """Sample recovery among greedy failures for every run seed: mean and range over the seeds.
+
+    The greedy output does not depend on the seed; it is that of the lowest. `mean` is the mean of the seeds' rates, its
+    interval a bootstrap over items: the range shows the noise of sampling, the interval that of the choice of items.
+    """
+    everything = inputs.compact[(inputs.compact["format"] == "open") & inputs.compact["sample_status"].notna()]
     rows: list[Row] = []
     for setting in inputs.checkpoints:
         ours = everything[(everything["task"] == setting["task"]) & (everything["checkpoint"] == setting["checkpoint"])]
@@ -62,22 +81,30 @@ def recovery_seeds(inputs: Inputs) -> pd.DataFrame:
         greedy = inputs.part(setting["checkpoint"], setting["task"], "open")
         failures = ours[ours["item"].isin(greedy.loc[greedy["produced"] == 0, "item"])]
         for language, part in slices(failures, inputs.languages(setting["task"])):
-            by_seed = part.groupby("seed")["sample_hit"]
-            rates, sizes = by_seed.mean(), by_seed.size()
-            rows.append(
-                {
-                    **setting,
-                    "language": language,
-                    "seeds": len(rates),
-                    "n_min": sizes.min() if len(sizes) else 0,
-                    "n_max": sizes.max() if len(sizes) else 0,
-                    "mean": float(rates.mean()) if len(rates) else None,
-                    "lowest": float(rates.min()) if len(rates) else None,
-                    "highest": float(rates.max()) if len(rates) else None,
-                    "reason": None if len(rates) else "no greedy failure with samples",
-                }
-            )
-    return table_frame(rows, SEED_COLUMNS, ("seeds", "n_min", "n_max"))
+            row = {**setting, "language": language, "seeds": int(ours["seed"].nunique())}
+            rows.append(row | _over_seeds(inputs, setting["task"], part))
+    return table_frame(rows, SEED_COLUMNS, ("seeds", "n_min", "n_max", "excluded", "engine_error"))
+
+
+def _over_seeds(inputs: Inputs, task: str, failures: pd.DataFrame) -> Row:
+    done = failures[failures["sample_hit"].notna()]
+    left_out = {
+        name: failures.loc[failures["sample_status"] == name, "item"].nunique() for name in ("excluded", "engine_error")
+    }
+    if done.empty:
+        return {"n_min": 0, "n_max": 0, **left_out, "reason": "no greedy failure with samples"}
+    by_seed = done.groupby("seed")["sample_hit"].agg(["mean", "size"])
+    by_item = done.groupby("item")["sample_hit"].mean().reset_index()
+    interval = difference(inputs, task, by_item, truth(by_item["sample_hit"]), "mean")
+    return {
+        "n_min": int(by_seed["size"].min()),
+        "n_max": int(by_seed["size"].max()),
+        **left_out,
+        **interval,
+        "mean": float(by_seed["mean"].mean()),
+        "lowest": float(by_seed["mean"].min()),
+        "highest": float(by_seed["mean"].max()),
+    }
 
 
 def _measured(items: pd.DataFrame, population: str, probe: str) -> Row:
@@ -89,7 +116,8 @@ def _measured(items: pd.DataFrame, population: str, probe: str) -> Row:
     hits = int(done[HIT[probe]].sum())
     reason = None
     if done.empty:
-        reason = "no item was measured" if population == EVERYTHING else "greedy missed none of the items"
+        missed = "greedy missed none of the items" if items["produced"].notna().any() else "greedy was not measured"
+        reason = "no item was measured" if population == EVERYTHING else missed
     tries = done[f"{probe}s"].dropna() if probe in ("beam", "sample") else pd.Series([1] * len(done))
     return {
         "n": len(done),
@@ -113,11 +141,5 @@ def _paired(inputs: Inputs, pair: Pair, language: str, probe: str) -> Row:
     if items.empty:
         return {"n_paired": 0, "reason": pair.reason or "no item is measured in both the checkpoint and its base"}
     dense, pruned = (truth(items[f"{HIT[probe]}_{side}"]) for side in ("dense", "pruned"))
-    low, high = inputs.resampler(pair.task).mean_interval(numbers(items), dense - pruned)
-    return {
-        "n_paired": len(items),
-        "drop": float((dense - pruned).mean()),
-        "drop_low": low,
-        "drop_high": high,
-        "mcnemar_p": mcnemar_exact(int((dense > pruned).sum()), int((pruned > dense).sum())),
-    }
+    drop = difference(inputs, pair.task, items, dense - pruned, "drop")
+    return {"n_paired": len(items), **drop, "mcnemar_p": paired_p(dense, pruned)}

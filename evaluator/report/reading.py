@@ -18,7 +18,7 @@ from evaluator.errors import InputError
 RECORD_COLUMNS = (
     *("checkpoint", "weights_digest", "base", "method", "pattern", "sparsity", "calibration", "task", "language"),
     *("item_id", "format", "probe", "index", "seed", "status", "text", "token_ids", "logprob", "rank", "margin"),
-    *("is_gold", "option_text", "contains", "exact_match", "token_f1", "truncated"),
+    *("is_gold", "option_text", "contains", "exact_match", "token_f1", "prompt_tokens", "truncated"),
 )
 ITEM_COLUMNS = ("task", "language", "item_id", "context", "question", "answers", "cluster")
 

@@ -23,12 +23,14 @@ SECTIONS: Mapping[str, Section] = {
         "What became of the answers that the dense model knew?",
         "Only items that the dense model both produced and recognised. kept: still both. mc_only: the pruned model "
         "still picks the answer but no longer says it; its share is the dissociation rate. produced_only: the reverse. "
-        "lost: neither. mc_only_corrected takes away what guessing among the options would give.",
+        "lost: neither. mc_only_corrected takes away what guessing among the options would give. A re-run of the dense "
+        "model, where there is one, shows how much of this is noise of the measurement (noise_floor).",
     ),
     "ladder": Section(
         "Does more support mean less damage?",
         "The drop from the dense model when nothing is shown (open), when candidates are listed in the prompt (shown), "
-        "and when options are only scored (choice). The right panel divides each drop by what there was to lose.",
+        "and when options are only scored (choice). The second panel divides each drop by what there was to lose. "
+        "Perplexity, where it was asked, stands beside them: it may hardly move while answers go unsaid.",
     ),
     "recovery": Section(
         "Can the answer still be reached?",
@@ -52,18 +54,35 @@ SECTIONS: Mapping[str, Section] = {
         "Greedy accuracy with no candidates, with distractors only, with unrelated candidates, and with the gold "
         "answer among them, on the same items.",
     ),
+    "hard_distractors": Section(
+        "Is choice only easy because the other options are silly?",
+        "Standard distractors are answers to other questions; hard ones are those most similar to the gold answer. "
+        "Left: choice accuracy. Right: the share that is recognised but no longer said, among the answers that the "
+        "dense model produced and recognised among both kinds.",
+    ),
+    "recovery_seeds": Section(
+        "Is recovery stable over seeds?",
+        "Sample recovery among greedy failures for every run seed: lowest, mean and highest.",
+    ),
     "one_shot": Section(
         "Does one example repair it?",
-        "The gap to the dense model without and with one example in the prompt. Where it closes, the answer was there.",
+        "The gap to the dense model without and with one example in the prompt. Where it closes, the answer was there. "
+        "zero_shot_format says whether the prompt without the example had the same cut context (open_capped).",
     ),
     "calibration": Section(
         "Does calibration close the gap?",
         "Open and choice accuracy of checkpoints that differ in the text that calibrated the pruning. If both rise "
         "together, the gap between them stays.",
     ),
-    "recovery_seeds": Section(
-        "Is recovery stable over seeds?",
-        "Sample recovery among greedy failures for every run seed: lowest, mean and highest.",
+    "fertility": Section(
+        "Do finely cut languages lose more?",
+        "Fertility is how many tokens the tokenizer makes of a word of the answer options (of a character, in scripts "
+        "without spaces). Beside it the drop of each language; every dot is a language.",
+    ),
+    "perplexity": Section(
+        "Would perplexity have told?",
+        "Perplexity on a text, over non-overlapping windows. Intervals resample windows; the ratio is to the base on "
+        "the same windows.",
     ),
 }
 
@@ -75,12 +94,18 @@ DEFINITIONS: Mapping[str, str] = {
     "recoverability": "a gold answer appears in any beam (or in any sample)",
     "rank": "position of the gold answer's first token in the next-token distribution after the open prompt",
     "margin": "log-probability of the gold answer's first token minus that of the top token, in nats",
+    "fertility": "tokens per word of the answer options; per character in scripts without spaces between words",
+    "perplexity": "exp of the mean negative log-likelihood per predicted token of a text",
+    "hard distractors": "the three answers of a language that share most character trigrams with the gold answer",
+    "re-run / noise floor": "a checkpoint with its base's own weights / what it calls mc_only, which can only be noise",
+    "unpaired": "items that only one of the two compared checkpoints was asked",
     "drop": "dense minus pruned accuracy, on the items measured in both",
     "normalised drop": "drop / (dense accuracy - floor); the floor is 0 for generated answers and 1/K for K options",
     "Delta_PR": "normalised drop of open minus normalised drop of choice",
     "excluded": "an item without a gold answer that could be found in an output; counted, never graded",
     "engine error": "the engine failed on this item; counted, never graded",
     "intervals": "Wilson 95 % for rates; for differences and medians a bootstrap of 2,000 draws over contexts, drawn "
-    "jointly for all checkpoints; p values are exact McNemar, holm_p corrects them over the checkpoints",
+    "jointly for all checkpoints and, where contexts are translations, for all languages; p values are exact McNemar, "
+    "holm_p corrects them over the checkpoints",
     "all / mean": "languages pooled over items / the unweighted mean over languages",
 }

@@ -26,6 +26,8 @@ class Seen:
     choice_status: Status | None = None  # None: as `status`
     options: int = 4
     truncated: bool = False
+    hard: bool | str | None = None  # as `choice`, with hard distractors
+    window: tuple[float, int] | None = None  # perplexity: summed log-probability, predicted tokens
 
 
 def records(
@@ -37,6 +39,7 @@ def records(
     form: Format = "open",
     seed: int = 0,
     calibration: str | None = None,
+    digest: str | None = None,
 ) -> pd.DataFrame:
     """`seen` maps "language/item" to what was seen. A pruned checkpoint is one with a base."""
     rows: list[Record] = []
@@ -44,7 +47,7 @@ def records(
         language, item_id = key.split("/")
         common = {
             "checkpoint": checkpoint,
-            "weights_digest": "0",
+            "weights_digest": digest or checkpoint,
             "base": base,
             "method": "wanda" if base else None,
             "pattern": "unstructured" if base else None,
@@ -77,14 +80,19 @@ def _records_of(item: Seen, common: dict) -> list[Record]:
         rows.append(generated("greedy", 0, item.greedy))
     for probe, hits in (("beam", item.beams), ("sample", item.samples)):
         rows += [generated(probe, index, hit) for index, hit in enumerate(hits or ())]
-    if item.choice is not None:
+    for probe, won in (("choice", item.choice), ("hard_choice", item.hard)):
+        if won is None:
+            continue
         status = item.choice_status or item.status
         for index, text in enumerate((GOLD, *OTHERS)[: item.options]):
-            best = {True: -1.0, False: -3.0, "tie": -2.0}[item.choice]
+            best = {True: -1.0, False: -3.0, "tie": -2.0}[won]
             score = best if index == 0 else -2.0
             score = score if status in ("ok", "truncated") else None
             option = {"is_gold": index == 0, "option_text": text, "token_ids": (1, 2), "logprob": score}
-            rows.append(Record(**{**common, "status": status}, probe="choice", index=index, **option))
+            rows.append(Record(**{**common, "status": status}, probe=probe, index=index, **option))
+    if item.window is not None:
+        logprob, tokens = item.window
+        rows.append(Record(**common, probe="perplexity", index=0, logprob=logprob, prompt_tokens=tokens))
     if item.rank is not None:
         rows.append(Record(**common, probe="rank", index=0, rank=item.rank, margin=item.margin))
     return rows

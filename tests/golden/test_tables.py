@@ -59,7 +59,7 @@ def test_fates_count_each_fate_once_and_show_what_was_left_out(case):
     # one lost item of four options stands for 1 / 3 lucky guess: (1 - 1/3) / 5
     assert row["mc_only_corrected"] == pytest.approx(2 / 15)
     assert (row["mc_only_rate_low"], row["mc_only_rate_high"]) == pytest.approx((0.0362, 0.6245), abs=1e-4)
-    assert not row["noise_floor"]
+    assert not row["re_run"]
 
 
 def test_fates_pool_the_items_common_to_both_and_name_the_missing_language(case):
@@ -262,7 +262,11 @@ def test_recovery_over_seeds_is_mean_and_range_among_the_first_seeds_failures():
 
 
 def test_calibration_shows_the_gap_between_choice_and_open():
-    pruned = {"english/1": BOTH, "english/2": Seen(greedy=False, choice=True), "arabic/1": Seen(False, True)}
+    pruned = {
+        "english/1": BOTH,
+        "english/2": Seen(greedy=False, choice=True),
+        "arabic/1": Seen(greedy=False, choice=True),
+    }
     found = tables(records("dense", DENSE), records("p", pruned, base="dense", calibration="c4"))["calibration"]
     pooled = only(found, checkpoint="p", language="all")
     assert (pooled["open_accuracy"], pooled["choice_accuracy"]) == pytest.approx((1 / 3, 1.0))
@@ -270,11 +274,24 @@ def test_calibration_shows_the_gap_between_choice_and_open():
     assert mean["choice_minus_open"] == pytest.approx((0.5 + 1.0) / 2)
 
 
-def test_a_dense_re_run_is_the_noise_floor():
-    again = records("again", DENSE, base="dense").assign(method=None, pattern=None, sparsity=None)
-    row = only(tables(records("dense", DENSE), again)["fates"], language="all")
-    assert row["noise_floor"]
-    assert (row["n"], row["kept"]) == (7, 7)
+def test_a_dense_re_run_is_the_noise_floor_beside_the_others():
+    flipped = {**DENSE, "english/1": Seen(greedy=False, choice=True)}
+    again = records("again", flipped, base="dense", digest="dense").assign(method=None, pattern=None, sparsity=None)
+    found = tables(records("dense", DENSE), again, records("pruned", PRUNED, base="dense"))["fates"]
+    row = only(found, checkpoint="again", language="all")
+    assert row["re_run"]
+    assert (row["n"], row["kept"], row["mc_only"]) == (7, 6, 1)
+    assert pd.isna(row["noise_floor"])
+    pruned = only(found, checkpoint="pruned", language="all")
+    assert not pruned["re_run"]
+    assert pruned["noise_floor"] == pytest.approx(1 / 7)
+
+
+def test_a_checkpoint_without_a_manifest_is_no_re_run():
+    other = records("other", PRUNED, base="dense").assign(method=None, pattern=None, sparsity=None)
+    found = tables(records("dense", DENSE), other)["fates"]
+    assert not found["re_run"].any()
+    assert found["noise_floor"].isna().all()
 
 
 def test_a_pair_without_the_choice_probe_says_so():

@@ -40,7 +40,8 @@ def test_every_fate_is_counted_once(tables):
 def test_every_table_has_counts_and_a_reason_column(tables):
     for name, frame in tables.items():
         assert "reason" in frame, name
-        assert {"n", "excluded", "engine_error"} <= set(frame) or name == "recovery_seeds", name
+        assert {"excluded", "engine_error"} <= set(frame), name
+        assert "n" in frame or name == "recovery_seeds", name
 
 
 def test_rates_lie_within_their_intervals(tables):
@@ -62,7 +63,9 @@ def test_a_checkpoints_numbers_do_not_depend_on_the_others(outcomes, tables):
     for name in ("fates", "pr_gap", "recovery"):
         alone = pair[name].frame.query("checkpoint == 'magnitude-0.6'").reset_index(drop=True)
         among = tables[name].query("checkpoint == 'magnitude-0.6'").reset_index(drop=True)
-        pd.testing.assert_frame_equal(alone, among, obj=name)
+        # holm_p corrects over the checkpoints: it alone may know of them
+        columns = [column for column in alone if column != "holm_p"]
+        pd.testing.assert_frame_equal(alone[columns], among[columns], obj=name)
 
 
 def test_clusters_from_the_items_move_intervals_and_nothing_else(outcomes, tables):

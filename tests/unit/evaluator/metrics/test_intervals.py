@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import binomtest
+from scipy.stats import binomtest, bootstrap
 from statsmodels.stats.contingency_tables import mcnemar
 from statsmodels.stats.multitest import multipletests
+from statsmodels.stats.proportion import proportion_confint
 
 from evaluator.metrics.intervals import Resampler, holm, mcnemar_exact, percentile_interval, wilson
 
@@ -20,6 +21,24 @@ def test_wilson_equals_scipys(count_n):
     assert wilson(count, n) == pytest.approx((expected.low, expected.high), abs=1e-12)
 
 
+@given(st.integers(1, 400).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
+def test_wilson_equals_statsmodels_and_keeps_to_zero_and_one(count_n):
+    count, n = count_n
+    low, high = wilson(count, n)
+    assert (low, high) == pytest.approx(proportion_confint(count, n, method="wilson"), abs=1e-12)
+    assert 0.0 <= low <= count / n <= high <= 1.0
+    assert (low == 0.0) == (count == 0)
+    assert (high == 1.0) == (count == n)
+
+
+def test_wilson_covers_at_its_nominal_rate():
+    rng = np.random.default_rng(11)
+    for n, p in ((40, 0.1), (100, 0.3), (200, 0.5)):
+        counts = rng.binomial(n, p, 2000)
+        covered = np.mean([low <= p <= high for low, high in (wilson(int(count), n) for count in counts)])
+        assert 0.93 <= covered <= 0.975
+
+
 def test_no_trials_have_no_interval():
     assert wilson(0, 0) == (None, None)
 
@@ -28,6 +47,11 @@ def test_no_trials_have_no_interval():
 def test_mcnemar_equals_statsmodels(only_first, only_second):
     expected = mcnemar([[5, only_first], [only_second, 7]], exact=True).pvalue
     assert mcnemar_exact(only_first, only_second) == pytest.approx(min(1.0, expected))
+    assert mcnemar_exact(only_first, only_second) == mcnemar_exact(only_second, only_first)
+    if only_first + only_second:
+        assert mcnemar_exact(only_first, only_second) == pytest.approx(
+            binomtest(only_first, only_first + only_second).pvalue
+        )
 
 
 @pytest.mark.parametrize("p_values", [[0.3], [0.04, 0.001, 0.03, 0.03, 0.9, 0.0]])
@@ -46,7 +70,7 @@ def apart(n: int) -> list[str]:
 
 def test_draws_resample_items_with_replacement_within_each_language():
     resampler = Resampler("t", ["a", "a", "a", "b", "b"], apart(5), draws=50)
-    weights = np.stack([resampler.means(np.arange(5), np.eye(5)[row]) * 5 for row in range(5)])
+    weights = np.stack([resampler.means(np.arange(5), np.eye(5)[row])[0] * 5 for row in range(5)])
     assert np.allclose(weights[:3].sum(axis=0), 3)
     assert np.allclose(weights[3:].sum(axis=0), 2)
     assert np.allclose(weights, np.round(weights))
@@ -54,15 +78,60 @@ def test_draws_resample_items_with_replacement_within_each_language():
 
 def test_items_of_one_cluster_are_drawn_together():
     resampler = Resampler("t", ["a"] * 4, ["x", "x", "y", "z"], draws=50)
-    first, second = (resampler.means(np.arange(4), np.eye(4)[row]) for row in (0, 1))
+    first, second = resampler.means(np.arange(4), *np.eye(4)[:2])
     assert np.array_equal(first, second)
     assert resampler.clusters(np.arange(4)) == 3
 
 
 def test_draws_do_not_depend_on_which_other_items_are_asked_for():
     resampler = Resampler("t", ["a"] * 6, apart(6), draws=20)
-    both = resampler.means(np.arange(2), np.array([1.0, 0.0])) + resampler.means(np.arange(2), np.array([0.0, 1.0]))
+    both = resampler.means(np.arange(2), np.array([1.0, 0.0]), np.array([0.0, 1.0])).sum(axis=0)
     assert np.allclose(both[np.isfinite(both)], 1.0)
+    apart_items = resampler.means(np.array([5, 1]), np.array([1.0, 0.0]))[0]  # any order, with items between
+    swapped = resampler.means(np.array([1, 5]), np.array([0.0, 1.0]))[0]
+    assert np.array_equal(apart_items, swapped, equal_nan=True)
+
+
+def test_a_context_in_two_languages_is_one_unit_and_a_third_language_is_apart():
+    languages, clusters = ["a", "a", "b", "b", "c", "c"], ["x", "y", "x", "y", "v", "w"]
+    resampler = Resampler("t", languages, clusters, draws=60)
+    weights = resampler.means(np.arange(6), *np.eye(6)) * 6
+    assert np.allclose(weights[:2], weights[2:4])
+    assert not np.allclose(weights[:2], weights[4:])
+    assert resampler.clusters(np.arange(6)) == 4
+    assert np.allclose(weights[4:].sum(axis=0), 2)
+
+
+def test_the_median_interval_is_that_of_resampled_medians():
+    """The same draws, taken item by item with numpy."""
+    small = np.array([21.0, 1.0, 2.0, 3.0, 8.0, 20.0, 1.0])
+    large = np.random.default_rng(2).integers(1, 30, 300).astype(float)
+    for values in (small, large):
+        n = len(values)
+        resampler = Resampler("t", ["a"] * n, apart(n), draws=200)
+        weights = np.round(resampler.means(np.arange(n), *np.eye(n)) * n).astype(int)
+        medians = [np.median(np.repeat(values, column)) for column in weights.T]
+        assert resampler.median_interval(np.arange(n), values) == percentile_interval(np.array(medians))
+
+
+def test_a_median_far_from_the_middle_of_the_items_is_found_all_the_same():
+    """One cluster holds 150 of 159 items: a resample without it lies wholly in the tails."""
+    values = np.array([*np.arange(4.0), *np.full(150, 50.0), *np.arange(100.0, 105.0)])
+    member = [*apart(4), *["big"] * 150, *[f"d{number}" for number in range(5)]]
+    resampler = Resampler("t", ["a"] * 159, member, draws=400)
+    medians = []
+    for shares in resampler.means(np.arange(159), *np.eye(159)).T:
+        upto = shares.cumsum()
+        medians.append((values[np.argmax(upto > 0.5 - 1e-9)] + values[np.argmax(upto > 0.5 + 1e-9)]) / 2)
+    assert resampler.median_interval(np.arange(159), values) == percentile_interval(np.array(medians))
+
+
+def test_intervals_equal_scipys_percentile_bootstrap_within_its_noise():
+    rng = np.random.default_rng(3)
+    values = rng.integers(-1, 2, 150).astype(float)
+    ours = Resampler("t", ["a"] * 150, apart(150), draws=8000).mean_interval(np.arange(150), values)
+    theirs = bootstrap((values,), np.mean, n_resamples=8000, method="percentile", rng=rng).confidence_interval
+    assert ours == pytest.approx(tuple(theirs), abs=0.012)
 
 
 def test_one_cluster_has_no_interval():
@@ -98,3 +167,23 @@ def test_the_bootstrap_covers_a_paired_difference_at_its_nominal_rate(clusters, 
         low, high = resampler.mean_interval(np.arange(n), dense.astype(float) - pruned.astype(float))
         covered += low <= 0.2 <= high
     assert 0.91 <= covered / trials <= 0.985
+
+
+def test_translated_contexts_are_covered_when_languages_are_pooled():
+    """60 contexts in four languages whose differences move together: resampling each language alone would cover far
+    too seldom."""
+    rng = np.random.default_rng(9)
+    contexts, languages, trials, covered, alone = 60, 4, 200, 0, 0
+    names = [language for language in "abcd" for _ in range(contexts)]
+    numbers = np.arange(contexts * languages)
+    joint = Resampler("t", names, apart(contexts) * languages, draws=400)
+    apart_each = Resampler("t", names, [f"{a}{b}" for a, b in zip(names, apart(contexts) * languages, strict=True)])
+    for _ in range(trials):
+        shift = np.tile(rng.normal(0.0, 1.0, contexts), languages)
+        values = 0.2 + shift + rng.normal(0.0, 0.5, contexts * languages)
+        low, high = joint.mean_interval(numbers, values)
+        covered += low <= 0.2 <= high
+        low, high = apart_each.mean_interval(numbers, values)
+        alone += low <= 0.2 <= high
+    assert 0.89 <= covered / trials <= 0.985
+    assert alone / trials < 0.85

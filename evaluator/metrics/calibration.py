@@ -1,0 +1,135 @@
+"""Table `calibration`: does the text that calibrated the pruning close the gap between choice and open?
+
+Kinds of calibration (paper, section 5), read from the source's name:
+
+    english         `c4`, or Wikipedia in English alone
+    per_language    Wikipedia in one other language
+    multilingual    `balanced:...`, Wikipedia in several languages, or the bundled `gazetteer`
+    other           a file of the user's
+
+"Per-language calibration" is many checkpoints: each language is asked of the one that was calibrated on it. Where a
+base has at least two single-language checkpoints of one pruning setting, rows of a made-up checkpoint
+`<setting> per language` put them together, English too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from evaluator.metrics.inputs import MEAN, SETTING, Inputs, Row, difference, rate, slices, table_frame, truth
+from evaluator.metrics.outcomes import MEASURED
+
+_COUNTS = ("n", "excluded", "engine_error")
+COLUMNS = (
+    *("task", "checkpoint", "base", *SETTING, "kind", "language"),
+    *_COUNTS,
+    *("open_accuracy", "open_accuracy_low", "open_accuracy_high"),
+    *("choice_accuracy", "choice_accuracy_low", "choice_accuracy_high"),
+    *("choice_minus_open", "choice_minus_open_low", "choice_minus_open_high", "reason"),
+)
+# Tasks name languages in full or by code, calibration sources too.
+_CODES = {
+    "arabic": "ar",
+    "bengali": "bn",
+    "chinese": "zh",
+    "english": "en",
+    "finnish": "fi",
+    "german": "de",
+    "greek": "el",
+    "hindi": "hi",
+    "indonesian": "id",
+    "korean": "ko",
+    "romanian": "ro",
+    "russian": "ru",
+    "spanish": "es",
+    "swahili": "sw",
+    "telugu": "te",
+    "thai": "th",
+    "turkish": "tr",
+    "vietnamese": "vi",
+}
+
+
+def calibration(inputs: Inputs) -> pd.DataFrame:
+    """Open and choice accuracy and their gap per calibrated checkpoint: pooled, mean over languages, by language."""
+    rows: list[Row] = []
+    alone: dict[tuple[object, ...], list[Row]] = {}
+    for setting in inputs.checkpoints:
+        if setting["base"] is None or setting["calibration"] is None:
+            continue
+        part = inputs.part(setting["checkpoint"], setting["task"], "open")
+        rows += _rows(inputs, setting | {"kind": kind_of(setting["calibration"])}, part)
+        if _single_language(setting["calibration"]) is not None:
+            key = tuple(setting[name] for name in ("task", "base", "method", "pattern", "sparsity"))
+            alone.setdefault(key, []).append(setting)
+    for settings in alone.values():
+        if len(settings) > 1:
+            rows += _rows(inputs, *_together(inputs, settings))
+    return table_frame(rows, COLUMNS, _COUNTS)
+
+
+def kind_of(source: str) -> str:
+    """The kind of a calibration source, by its name in the records."""
+    family = source.partition(":")[0]
+    if family in ("text", "jsonl"):
+        return "other"
+    language = "en" if family == "c4" else _single_language(source)
+    return "multilingual" if language is None else "english" if language == "en" else "per_language"
+
+
+def _single_language(source: str) -> str | None:
+    """The code of the one language that a source is in, if it says so."""
+    family, _, languages = source.partition(":")
+    named = [_CODES.get(each, each) for each in re.split(r"[,\s]+", languages.strip().lower()) if each]
+    return named[0] if family in ("wikipedia", "balanced") and len(named) == 1 else None
+
+
+def _together(inputs: Inputs, settings: Sequence[Row]) -> tuple[Row, pd.DataFrame]:
+    """Each language's items from the checkpoint that was calibrated on it."""
+    task = settings[0]["task"]
+    own = {_single_language(setting["calibration"]): setting["checkpoint"] for setting in settings}
+    parts = []
+    for language in inputs.languages(task):
+        checkpoint = own.get(_CODES.get(language.lower(), language.lower()))
+        if checkpoint is not None:
+            part = inputs.part(checkpoint, task, "open")
+            parts.append(part[part["language"] == language])
+    amount = settings[0]["pattern"] if settings[0]["pattern"] != "unstructured" else settings[0]["sparsity"]
+    name = f"{settings[0]['method']}-{amount} per language"
+    setting = settings[0] | {"checkpoint": name, "calibration": "each language's own", "kind": "per_language"}
+    return setting, pd.concat(parts) if parts else inputs.part("", task, "open")
+
+
+def _rows(inputs: Inputs, setting: Row, part: pd.DataFrame) -> list[Row]:
+    status = part[["greedy_status", "choice_status"]]
+    measured = status.isin(MEASURED).all(axis=1)
+    if not measured.any():
+        return []
+    excluded = (status == "excluded").any(axis=1)
+    failed = (status == "engine_error").any(axis=1) & ~excluded
+    marked = part.assign(measured=measured, excluded=excluded, engine_error=failed)
+    rows = []
+    for language, asked in slices(marked, inputs.languages(setting["task"])):
+        done = asked[asked["measured"]]
+        row: Row = {**setting, "language": language, "n": len(done)}
+        row |= {name: int(asked[name].sum()) for name in ("excluded", "engine_error")}
+        opened, chosen = truth(done["produced"]), truth(done["recognised"])
+        row |= rate("open_accuracy", int(opened.sum()), len(done))
+        row |= rate("choice_accuracy", int(chosen.sum()), len(done))
+        row |= difference(inputs, setting["task"], done, chosen - opened, "choice_minus_open")
+        rows.append(row | {"reason": None if len(done) else "no item was measured with both greedy and choice"})
+    return [rows[0], _mean(rows[0], rows[1:]), *rows[1:]]
+
+
+def _mean(pooled: Row, by_language: Sequence[Row]) -> Row:
+    """The unweighted mean over the languages with measured items; counts are those of the pooled row."""
+    known = [row for row in by_language if row["n"]]
+    row: Row = {name: value for name, value in pooled.items() if not name.endswith(("_low", "_high"))}
+    row |= {"language": MEAN, "reason": f"unweighted mean over {len(known)} of {len(by_language)} languages"}
+    for name in ("open_accuracy", "choice_accuracy", "choice_minus_open"):
+        row[name] = float(np.mean([each[name] for each in known]))
+    return row

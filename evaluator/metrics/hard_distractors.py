@@ -1,0 +1,87 @@
+"""Table `hard_distractors`: does recognition survive options that look like the answer?
+
+Both kinds of choice are compared on the items measured with both. The dissociation rates are over one set too: what
+the dense model produced and recognised among the standard and among the hard distractors alike, so that they differ by
+what the pruned model recognises and by nothing else.
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from evaluator.metrics.inputs import (
+    ALL,
+    SETTING,
+    Inputs,
+    Pair,
+    Row,
+    correct_for_many,
+    difference,
+    paired_p,
+    pairs,
+    rate,
+    slices,
+    table_frame,
+    truth,
+)
+from evaluator.metrics.outcomes import MEASURED
+
+_RECOGNISED = {"standard": "recognised", "hard": "hard_recognised"}
+_COUNTS = ("n", "excluded", "engine_error", "known")
+COLUMNS = (
+    *("task", "checkpoint", "base", *SETTING, "language"),
+    *_COUNTS[:-1],
+    *(f"{kind}_accuracy{end}" for kind in _RECOGNISED for end in ("", "_low", "_high")),
+    *("difference", "difference_low", "difference_high", "mcnemar_p", "holm_p", "known"),
+    *(f"{kind}_dissociation{end}" for kind in _RECOGNISED for end in ("", "_low", "_high")),
+    *("dissociation_difference", "dissociation_difference_low", "dissociation_difference_high", "reason"),
+)
+
+
+def hard_distractors(inputs: Inputs) -> pd.DataFrame:
+    """The table; differences are hard minus standard, `known` is n of the dissociation rates."""
+    paired = {(pair.task, pair.checkpoint): pair for pair in pairs(inputs)}
+    rows: list[Row] = []
+    for setting in inputs.checkpoints:
+        items = inputs.part(setting["checkpoint"], setting["task"], "open")
+        if not items["hard_choice_status"].notna().any():
+            continue
+        for language, part in slices(items, inputs.languages(setting["task"])):
+            row = {**setting, "language": language, **_accuracies(inputs, setting["task"], part)}
+            pair = paired.get((setting["task"], setting["checkpoint"]))
+            if pair is not None:
+                row |= _dissociations(inputs, pair, language)
+            rows.append(row)
+    correct_for_many(rows, ("task", "language"))
+    return table_frame(rows, COLUMNS, _COUNTS)
+
+
+def _accuracies(inputs: Inputs, task: str, items: pd.DataFrame) -> Row:
+    status = items[["choice_status", "hard_choice_status"]]
+    done = items[status.isin(MEASURED).all(axis=1)]
+    excluded = (status == "excluded").any(axis=1)
+    row: Row = {
+        "n": len(done),
+        "excluded": int(excluded.sum()),
+        "engine_error": int(((status == "engine_error").any(axis=1) & ~excluded).sum()),
+        "reason": None if len(done) else "no item was measured with both choice and hard_choice",
+    }
+    for kind, column in _RECOGNISED.items():
+        row |= rate(f"{kind}_accuracy", int(done[column].sum()), len(done))
+    hard, standard = truth(done["hard_recognised"]), truth(done["recognised"])
+    return row | difference(inputs, task, done, hard - standard, "difference") | {"mcnemar_p": paired_p(hard, standard)}
+
+
+def _dissociations(inputs: Inputs, pair: Pair, language: str) -> Row:
+    both = pair.measured("greedy", "choice", "hard_choice")
+    if language != ALL:
+        both = both[both["language"] == language]
+    known = both[(both[["produced_dense", "recognised_dense", "hard_recognised_dense"]] == 1).all(axis=1)]
+    silent = truth(known["produced_pruned"]) == 0
+    mc_only = {kind: silent * truth(known[f"{column}_pruned"]) for kind, column in _RECOGNISED.items()}
+    row: Row = {"known": len(known)}
+    for kind, values in mc_only.items():
+        row |= rate(f"{kind}_dissociation", int(values.sum()), len(known))
+    if pair.reason:
+        row["reason"] = pair.reason
+    return row | difference(inputs, pair.task, known, mc_only["hard"] - mc_only["standard"], "dissociation_difference")

@@ -1,0 +1,122 @@
+"""The paper's published numbers beside ours, where the setting is the same; always marked as the paper's.
+
+`paper.json` holds the numbers, each with the setting and the cell of our tables that it belongs to, and the rule that
+decides whether a setting of ours is the paper's. A number without its setting is not shown: it would be no comparison.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.resources import files
+from pathlib import PurePath
+from typing import Any
+
+import pandas as pd
+
+from evaluator.metrics.calibration import kind_of
+from evaluator.metrics.inputs import ALL, MEAN, Row
+
+COLUMNS = (
+    *("table", "task", "checkpoint", "language", "cell", "quantity"),
+    *("paper", "ours", "ours_low", "ours_high", "n", "source"),
+)
+
+
+def reference(tables: Mapping[str, pd.DataFrame], run: Mapping[str, Any]) -> pd.DataFrame:
+    """One row per number of the paper whose setting `run` (its run.json) and the rows of `tables` have."""
+    rows: list[Row] = []
+    for entry in paper()["values"]:
+        frame, setting = tables.get(entry["table"]), paper()["settings"][entry["setting"]]
+        if frame is None or frame.empty:
+            continue
+        for _, row in _matching(frame, entry["where"]).iterrows():
+            if pd.notna(row[entry["column"]]) and _same(row, entry["side"], setting, run):
+                rows.append(_beside(entry, row))
+    return pd.DataFrame(rows, columns=list(COLUMNS)).astype({"n": "Int64"})
+
+
+@cache
+def paper() -> dict[str, Any]:
+    """The content of paper.json."""
+    text = files("evaluator.metrics").joinpath("paper.json").read_text(encoding="utf-8")
+    content: dict[str, Any] = json.loads(text)
+    return content
+
+
+def _matching(frame: pd.DataFrame, where: Mapping[str, str]) -> pd.DataFrame:
+    for name, value in where.items():
+        frame = frame[frame[name] == value]
+    return frame
+
+
+def _beside(entry: Row, row: pd.Series) -> Row:
+    column = entry["column"]
+    cell = ", ".join(str(value) for name, value in entry["where"].items() if name not in ("language", "kind"))
+    return {
+        "table": entry["table"],
+        **{name: row[name] for name in ("task", "checkpoint", "language")},
+        "cell": cell,
+        "quantity": column,
+        "paper": float(entry["value"]),
+        "ours": float(row[column]),
+        **{f"ours_{end}": row.get(f"{column}_{end}") for end in ("low", "high")},
+        "n": row.get("n", row.get("n_max")),
+        "source": f"{paper()['paper']}, {'section ' if entry['source'][0].isdigit() else ''}{entry['source']}",
+    }
+
+
+def _same(row: pd.Series, side: str, setting: Row, run: Mapping[str, Any]) -> bool:
+    """Whether a table's row was measured in a setting of the paper."""
+    dense = pd.isna(row["base"])
+    if row["task"] != setting["task"] or dense != (side == "dense"):
+        return False
+    if not dense and not (
+        (row["method"], row["pattern"], row["sparsity"]) == (setting["method"], setting["pattern"], setting["sparsity"])
+        and pd.notna(row["calibration"])
+        and kind_of(str(row["calibration"])) == setting["calibration"]
+    ):
+        return False
+    pattern = re.compile(paper()["models"][setting["model"]], re.IGNORECASE)
+    model = str(row["checkpoint"] if dense else row["base"])
+    named = any(pattern.fullmatch(name) for name in model_names(run, model))
+    return named and _same_questions(row["language"], setting, _sweeps_of(run, model))
+
+
+def _same_questions(language: str, setting: Row, sweeps: Sequence[Mapping[str, Any]]) -> bool:
+    asked = [
+        task
+        for sweep in sweeps
+        for task in sweep.get("tasks") or ()
+        if isinstance(task, Mapping) and str(task.get("task", "")).partition(":")[0] == setting["task"]
+    ]
+    whole = language not in (ALL, MEAN) or all(task.get("languages") is None for task in asked)
+    wanted = (setting["items"], setting["chat"])
+    return bool(asked) and whole and all((task.get("items"), task.get("chat")) == wanted for task in asked)
+
+
+def model_names(run: Mapping[str, Any], checkpoint: str) -> set[str]:
+    """What run.json calls a dense checkpoint: its key, and the last part of its path or hub id."""
+    named = [sweep["models"][checkpoint] for sweep in _sweeps_of(run, checkpoint)]
+    names = {checkpoint} if named else set()
+    listed = run.get("checkpoints") or ()
+    named += [each.get("path") for each in listed if isinstance(each, Mapping) and each.get("name") == checkpoint]
+    for path in filter(None, named):
+        names.add(PurePath(str(path)).name)
+        names |= {part.rsplit("--", 1)[-1] for part in PurePath(str(path)).parts if part.startswith("models--")}
+    return names
+
+
+def _sweeps_of(run: Mapping[str, Any], model: str) -> list[Mapping[str, Any]]:
+    """The sweep and those that it includes, as far as they name this model."""
+    found, waiting = [], [run.get("config")]
+    while waiting:
+        sweep = waiting.pop()
+        if isinstance(sweep, Mapping):
+            waiting += sweep.get("include") or ()
+            models = sweep.get("models")
+            if isinstance(models, Mapping) and model in models:
+                found.append(sweep)
+    return found

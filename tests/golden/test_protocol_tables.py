@@ -1,0 +1,210 @@
+"""The protocol's further tables on small cases worked out by hand: hard distractors, seeds, one example, calibration,
+fertility and perplexity."""
+
+from __future__ import annotations
+
+import math
+
+import pandas as pd
+import pytest
+
+from evaluator.metrics import compute_tables, reduce_records
+from evaluator.metrics.calibration import kind_of
+from tests.golden.hand import Seen, records
+from tests.golden.test_tables import only, tables
+
+
+def said(*answers: int, language: str = "english") -> dict[str, Seen]:
+    return {f"{language}/{number}": Seen(greedy=bool(hit)) for number, hit in enumerate(answers)}
+
+
+def test_hard_distractors_beside_the_standard_ones():
+    known = Seen(greedy=True, choice=True, hard=True)
+    dense = {
+        "english/1": known,
+        "english/2": known,
+        "english/3": known,
+        "english/4": Seen(greedy=True, choice=True, hard=False),  # not known among hard distractors: not compared
+        "english/5": Seen(greedy=True, choice=True),  # hard_choice was not asked
+    }
+    pruned = {
+        "english/1": Seen(greedy=False, choice=True, hard=True),  # mc_only both ways
+        "english/2": Seen(greedy=False, choice=True, hard=False),  # mc_only with standard distractors alone
+        "english/3": Seen(greedy=True, choice=True, hard=True),
+        "english/4": Seen(greedy=False, choice=True, hard="tie"),  # a tie is wrong
+        "english/5": Seen(greedy=False, choice=True),
+    }
+    found = tables(records("dense", dense), records("p", pruned, base="dense"))["hard_distractors"]
+    row = only(found, checkpoint="p", language="all")
+    assert (row["n"], row["standard_accuracy"], row["hard_accuracy"]) == (4, 1.0, 0.5)
+    assert row["difference"] == -0.5
+    # standard alone is right on items 2 and 4: two-sided exact McNemar of 0 against 2 is 2 * (1/2)^2
+    assert row["mcnemar_p"] == pytest.approx(0.5)
+    assert (row["known"], row["standard_dissociation"], row["hard_dissociation"]) == (3, 2 / 3, 1 / 3)
+    assert row["dissociation_difference"] == pytest.approx(-1 / 3)
+    own = only(found, checkpoint="dense", language="all")
+    assert (own["n"], own["hard_accuracy"]) == (4, 0.75)
+    assert pd.isna(own["known"])
+
+
+def test_hard_distractors_without_the_base_say_so():
+    pruned = {"english/1": Seen(greedy=True, choice=True, hard=True)}
+    row = only(tables(records("p", pruned, base="nowhere"))["hard_distractors"], language="all")
+    assert row["hard_accuracy"] == 1.0
+    assert row["reason"].startswith("base 'nowhere' has no records")
+
+
+def test_zero_shot_is_the_capped_open_prompt_where_it_was_asked():
+    forms = {
+        "open": {"dense": (1, 1, 1, 1), "p": (0, 0, 0, 0)},
+        "open_capped": {"dense": (1, 1, 1, 0), "p": (0, 0, 1, 0)},
+        "one_shot": {"dense": (1, 1, 1, 1), "p": (1, 1, 1, 0)},
+    }
+    parts = {
+        form: pd.concat(records(name, said(*hits), base=None if name == "dense" else "dense", form=form)
+                        for name, hits in both.items())
+        for form, both in forms.items()
+    }  # fmt: skip
+    row = only(tables(pd.concat(parts.values()))["one_shot"], language="all")
+    assert row["zero_shot_format"] == "open_capped"
+    assert row[["zero_shot_dense", "zero_shot_pruned", "one_shot_dense", "one_shot_pruned"]].tolist() == [
+        0.75, 0.25, 1.0, 0.75,
+    ]  # fmt: skip
+    assert (row["zero_shot_gap"], row["one_shot_gap"], row["repaired"]) == (0.5, 0.25, 0.25)
+    assert (row["zero_shot_mcnemar_p"], row["one_shot_mcnemar_p"]) == (0.5, 1.0)  # 2 against 0; 1 against 0
+    row = only(tables(parts["open"], parts["one_shot"])["one_shot"], language="all")
+    assert (row["zero_shot_format"], row["zero_shot_gap"]) == ("open", 1.0)
+
+
+def test_samples_under_other_seeds_leave_the_other_probes_alone():
+    """The run's seed is 3; samples were drawn under 1, 2 and 3 as well: greedy stands under 3 only."""
+    known = {key: Seen(greedy=said, choice=True, samples=[True]) for key, said in
+             (("english/1", False), ("english/2", False), ("english/3", True), ("english/4", False))}  # fmt: skip
+    parts = [records("dense", known, seed=3)]
+    for seed, hits in ((1, (1, 0, 1, 0)), (2, (0, 0, 0, 0))):
+        drawn = {key: Seen(samples=[bool(hit)]) for key, hit in zip(known, hits, strict=True)}
+        parts.append(records("dense", drawn, seed=seed))
+    found = tables(pd.concat(parts))
+    assert only(found["accuracy"], probe="greedy", language="all")["accuracy"] == 0.25
+    row = only(found["recovery"], population="greedy_failures", probe="sample", language="all")
+    assert (row["n"], row["hits"]) == (3, 1)  # the lowest seed's samples: items 1, 2 and 4, of which the first hit
+    seeds = only(found["recovery_seeds"], language="all")
+    assert seeds[["seeds", "n_min", "n_max"]].tolist() == [3, 3, 3]
+    # among the three failures: 1/3 under seed 1, 0 under seed 2, 1 under seed 3
+    assert seeds[["lowest", "mean", "highest"]].tolist() == pytest.approx([0, 4 / 9, 1])
+    assert seeds["mean_low"] <= seeds["mean"] <= seeds["mean_high"]
+
+
+@pytest.mark.parametrize(
+    ("source", "kind"),
+    [
+        ("c4", "english"),
+        ("c4:windows", "english"),
+        ("wikipedia:en", "english"),
+        ("wikipedia:swahili", "per_language"),
+        ("wikipedia:sw,ar", "multilingual"),
+        ("balanced:en,sw", "multilingual"),
+        ("gazetteer", "multilingual"),
+        ("text:mine.txt", "other"),
+    ],
+)
+def test_the_kind_of_a_calibration_is_in_its_name(source, kind):
+    assert kind_of(source) == kind
+
+
+def test_per_language_calibration_asks_each_language_of_its_own_checkpoint():
+    right, silent = Seen(greedy=True, choice=True), Seen(greedy=False, choice=True)
+    dense = {"english/1": right, "swahili/1": right, "thai/1": right}
+    found = tables(
+        records("dense", dense),
+        records("en", {**dense, "swahili/1": silent}, base="dense", calibration="wikipedia:en"),
+        records("sw", {**dense, "english/1": silent}, base="dense", calibration="wikipedia:swahili"),
+        records("c4", {**dense, "swahili/1": silent}, base="dense", calibration="c4"),
+    )["calibration"]
+    kinds = found.drop_duplicates("checkpoint").set_index("checkpoint")["kind"].to_dict()
+    together = "wanda-0.5 per language"
+    assert kinds == {"c4": "english", "en": "english", "sw": "per_language", together: "per_language"}
+    row = only(found, checkpoint=together, language="mean")
+    assert (row["open_accuracy"], row["n"]) == (1.0, 2)  # english from en, swahili from sw
+    assert row["reason"] == "unweighted mean over 2 of 3 languages"  # nothing was calibrated on Thai
+    assert only(found, checkpoint="c4", language="swahili")["choice_minus_open"] == 1.0
+
+
+def test_fertility_counts_words_or_characters_beside_the_drop():
+    dense = {"english/1": Seen(greedy=True, choice=True), "thai/1": Seen(greedy=True, choice=True)}
+    pruned = {"english/1": Seen(greedy=False, choice=True), "thai/1": Seen(greedy=True, choice=True)}
+    parts = [records("dense", dense), records("p", pruned, base="dense")]
+    for part in parts:
+        choice = part["probe"] == "choice"
+        part.loc[choice, "option_text"] = ["the river Kalo", "Tura", "Fort Mida", "Nova", "แม่น้ำ", "กา", "ขา", "คา"]
+        part.loc[choice, "token_ids"] = pd.Series([(1,) * n for n in (5, 2, 3, 4, 6, 2, 2, 2)], part.index[choice])
+    found = tables(*parts)["fertility"]
+    english = only(found, checkpoint="p", language="english")
+    assert (english["unit"], english["tokens"], english["units"]) == ("word", 14, 7)
+    assert (english["fertility"], english["open_drop"], english["choice_drop"]) == (2.0, 1.0, 0.0)
+    thai = only(found, checkpoint="p", language="thai")
+    assert (thai["unit"], thai["tokens"], thai["units"]) == ("character", 12, 12)  # 6 + 2 + 2 + 2 code points
+    assert (thai["fertility"], thai["open_drop"]) == (1.0, 0.0)
+    assert pd.isna(only(found, checkpoint="dense", language="thai")["open_drop"])
+
+
+TEXT = {"task": "text-wiki", "form": "open"}
+
+
+def windows(*read: tuple[float, int]) -> dict[str, Seen]:
+    return {f"text/{number}": Seen(window=window) for number, window in enumerate(read)}
+
+
+def test_perplexity_weighs_windows_by_their_tokens_and_stands_in_the_ladder():
+    known = {"english/1": Seen(greedy=True, choice=True), "english/2": Seen(greedy=True, choice=True)}
+    parts = [
+        records("dense", known),
+        records("p", {**known, "english/2": Seen(greedy=False, choice=True)}, base="dense"),
+        records("dense", windows((-20.0, 10), (-4.0, 2)), **TEXT),
+        records("p", windows((-30.0, 10), (-6.0, 2)), base="dense", **TEXT),
+    ]
+    found = tables(*parts)
+    row = only(found["perplexity"], checkpoint="p")
+    assert (row["n"], row["tokens"]) == (2, 12)
+    assert row["perplexity"] == pytest.approx(math.exp(36 / 12))
+    assert row["perplexity_dense"] == pytest.approx(math.exp(24 / 12))
+    assert row["perplexity_ratio"] == pytest.approx(math.e)
+    assert (row["perplexity_ratio_low"], row["perplexity_ratio_high"]) == pytest.approx((math.e, math.e), rel=1e-5)
+    rung = only(found["ladder"], rung="open", language="all")
+    assert (rung["perplexity_task"], rung["drop"]) == ("text-wiki", 0.5)
+    assert rung["perplexity"] == pytest.approx(math.exp(3))
+    for name in ("accuracy", "fates", "pr_gap", "rank", "ladder"):
+        assert "text-wiki" not in set(found[name]["task"])  # a text is no question
+
+
+def test_a_window_without_tokens_was_not_measured():
+    frame = reduce_records(records("m", windows((0.0, 0), (-1.0, 1)), **TEXT))
+    assert frame["perplexity_status"].tolist() == ["engine_error", "ok"]
+    row = only(compute_tables(frame)["perplexity"].frame)
+    assert (row["n"], row["engine_error"], row["perplexity"]) == (1, 1, pytest.approx(math.e))
+
+
+def test_items_asked_of_one_side_only_are_counted():
+    dense = {f"english/{i}": Seen(greedy=True, choice=True) for i in range(4)}
+    pruned = {f"english/{i}": Seen(greedy=True, choice=True) for i in range(2, 5)}
+    found = tables(records("dense", dense), records("p", pruned, base="dense"))
+    for name in ("fates", "pr_gap"):
+        row = only(found[name], language="all")
+        assert (row["n"], row["unpaired"]) == (2, 3)  # 0 and 1 in the dense, 4 in the pruned
+
+
+def test_holm_corrects_every_family_over_its_checkpoints():
+    dense = {f"english/{i}": Seen(greedy=True, choice=True, beams=[True]) for i in range(8)}
+    parts = [records("dense", dense)]
+    for name, kept in (("a", 0), ("b", 1)):
+        pruned = {f"english/{i}": Seen(greedy=i < kept, choice=True, beams=[i < kept]) for i in range(8)}
+        parts.append(records(name, pruned, base="dense"))
+    found = tables(*parts)
+    for frame, where in (
+        (found["accuracy"], {"probe": "greedy"}),
+        (found["ladder"], {"rung": "open"}),
+        (found["recovery"], {"probe": "beam", "population": "all_items"}),
+    ):
+        a, b = (only(frame, checkpoint=name, language="all", **where) for name in ("a", "b"))
+        assert (a["mcnemar_p"], b["mcnemar_p"]) == pytest.approx((2 / 2**8, 2 / 2**7))  # 8 and 7 discordant, one way
+        assert (a["holm_p"], b["holm_p"]) == pytest.approx((4 / 2**8, 2 / 2**7))

@@ -1,0 +1,110 @@
+"""The paper's numbers stand beside ours where the setting is the paper's, and nowhere else."""
+
+from __future__ import annotations
+
+import copy
+
+import pandas as pd
+import pytest
+
+from evaluator.metrics import TABLES
+from evaluator.metrics.reference import model_names, paper, reference
+from tests.golden.hand import Seen, records
+from tests.golden.test_tables import only, tables
+
+RUN = {
+    "config": {
+        "models": {"dense": "Qwen/Qwen3-8B"},
+        "tasks": [{"task": "tydiqa", "languages": None, "items": 200, "chat": False}],
+    },
+    "checkpoints": [{"name": "dense", "path": "Qwen/Qwen3-8B"}],
+}
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[str, pd.DataFrame]:
+    known = Seen(greedy=True, choice=True, rank=1, margin=0.0, beams=[True], samples=[True])
+    silent = Seen(greedy=False, choice=True, rank=4, margin=-1.0, beams=[True], samples=[False])
+    dense = {f"{language}/{i}": known for language in ("english", "swahili") for i in range(4)}
+    return tables(
+        records("dense", dense, task="tydiqa"),
+        records("wanda-0.5", {**dense, "swahili/1": silent}, base="dense", task="tydiqa", calibration="c4"),
+        records("wanda-0.5-mine", {**dense, "swahili/1": silent}, base="dense", task="tydiqa", calibration="text:x"),
+    )
+
+
+def test_the_papers_numbers_stand_beside_ours(found):
+    made = reference(found, RUN)
+    assert set(made["checkpoint"]) == {"dense", "wanda-0.5"}
+    row = only(made, table="fates", checkpoint="wanda-0.5", language="swahili")
+    assert (row["paper"], row["ours"], row["n"]) == (0.39, 0.25, 4)
+    assert row["ours_low"] < 0.25 < row["ours_high"]
+    assert row["source"] == "arXiv:2606.17609v1, section 3.1"
+    row = only(made, table="rank", cell="mc_only, own")
+    assert (row["paper"], row["ours"]) == (3.5, 4.0)
+    assert only(made, table="accuracy", checkpoint="dense", cell="open, greedy")["paper"] == 0.469
+    assert only(made, table="pr_gap")["paper"] == 0.14
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("models", {"dense": "Qwen/Qwen3-8B-Base"}),
+        ("models", {"dense": "Qwen/Qwen3-4B"}),
+        ("tasks", [{"task": "tydiqa", "languages": None, "items": 40, "chat": False}]),
+        ("tasks", [{"task": "tydiqa", "languages": None, "items": 200, "chat": True}]),
+        ("tasks", [{"task": "xquad", "languages": None, "items": 200, "chat": False}]),
+    ],
+)
+def test_another_setting_is_not_compared(found, field, value):
+    run = copy.deepcopy(RUN)
+    run["config"][field] = value
+    run["checkpoints"] = []
+    assert reference(found, run).empty
+    assert reference(found, {}).empty
+
+
+def test_a_part_of_the_languages_is_compared_by_language_only(found):
+    run = copy.deepcopy(RUN)
+    run["config"]["tasks"][0]["languages"] = ["english", "swahili"]
+    made = reference(found, run)
+    assert set(made["language"]) == {"english", "swahili"}
+
+
+def test_an_included_sweep_counts_for_its_own_models_only(found):
+    chat = {"models": {"phi": "microsoft/Phi-3-mini-4k-instruct"}, "tasks": [{"task": "tydiqa", "chat": True}]}
+    run = {"config": {"models": {}, "tasks": [], "include": [chat, {**RUN["config"], "include": []}]}}
+    assert len(reference(found, run)) == len(reference(found, RUN)) > 10
+    phi = {name: frame.replace({"base": {"dense": "phi"}}) for name, frame in found.items()}
+    chat["tasks"][0] |= {"items": 200, "languages": None}
+    row = only(reference(phi, run), table="fates")
+    assert (row["paper"], row["checkpoint"]) == (0.496, "wanda-0.5")
+
+
+def test_another_sparsity_or_method_is_not_compared(found):
+    for column, value in (("sparsity", 0.6), ("method", "sparsegpt"), ("pattern", "2:4")):
+        other = {name: frame.assign(**{column: value}) for name, frame in found.items()}
+        assert set(reference(other, RUN)["checkpoint"]) == {"dense"}
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("Qwen/Qwen3-8B", "Qwen3-8B"),
+        ("/models/qwen3-8b/", "qwen3-8b"),
+        ("/cache/hub/models--Qwen--Qwen3-8B/snapshots/b968826d9c46", "Qwen3-8B"),
+    ],
+)
+def test_a_model_is_named_by_its_hub_id_directory_or_cache_folder(path, name):
+    run = {"config": {"models": {"base": path}}}
+    assert name in model_names(run, "base")
+    assert "base" in model_names(run, "base")
+    assert model_names(run, "other") == set()
+
+
+def test_every_number_of_the_paper_has_a_cell_in_our_tables(found):
+    for entry in paper()["values"]:
+        frame = found[entry["table"]]
+        assert entry["table"] in TABLES
+        assert {entry["column"], *entry["where"]} <= set(frame), entry
+        assert entry["setting"] in paper()["settings"]
