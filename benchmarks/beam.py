@@ -1,0 +1,56 @@
+"""Beam search, 5 beams and 32 tokens: cached rollouts without a barrier, against `LLM.beam_search`.
+
+    resurface bench beam [--model DIR] [--task gazetteer] [--items 20] [--rounds 3]
+
+`LLM.beam_search` lets every beam's EOS finish a hypothesis and divides scores by prompt and answer together, so with
+EOS the two keep different beams by definition. That both search the same tree is checked with EOS ignored, where the
+definitions coincide: all five beams must be identical. The timed rounds are what a user runs: EOS ends an answer.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import workload
+from harness import Agreement, Side, compare
+from serving import Child
+
+
+def agree_without_eos(ours: Any, theirs: Any) -> Agreement:
+    same = sum(
+        sorted(tokens for tokens, _ in one) == sorted(tokens for tokens, _ in other)
+        for one, other in zip(ours["beams"], theirs["beams"], strict=True)
+    )
+    total = len(ours["beams"])
+    return Agreement(holds=same == total, how=f"identical beams for {same} of {total} items with EOS ignored")
+
+
+def main() -> None:
+    options = workload.parser(__doc__, task="gazetteer", items=20, rounds=3).parse_args()
+    path = workload.write(options)
+    checks = Child("ours", "beam_without_eos", path), Child("theirs", "beam_without_eos", path)
+    agreement = agree_without_eos(checks[0].round(), checks[1].round())
+    for child in checks:
+        child.close()
+    ours, theirs = Child("ours", "beam", path), Child("theirs", "beam", path)
+    last: dict[str, Any] = {}
+
+    def run_ours() -> Any:
+        last.update(ours.round())
+        return last
+
+    compare(
+        "beam",
+        ours=Side(name="cached rollouts", run=run_ours),
+        theirs=Side(name="LLM.beam_search", run=theirs.round),
+        agree=lambda mine, other: agreement,
+        rounds=options.rounds,
+        facts=lambda: {"model": options.model, "task": options.task, "items": options.items, **last["stats"]},
+    )
+    ours.close()
+    theirs.close()
+    path.unlink()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""One pass over a checkpoint: every probe of 100 items as one stream, records written, against greedy, then samples,
+then `LLM.beam_search`, then prompt log-probabilities, each as one blocking call.
+
+    resurface bench pass [--model DIR] [--task gazetteer] [--items 100] [--rounds 3]
+
+Prints where our time goes, and the fewest token forwards that the work needs beside what was computed.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import score
+import workload
+from harness import Agreement, Side, compare
+from serving import SAMPLES, Child
+
+
+def agree(ours: Any, theirs: Any) -> Agreement:
+    scores = score.agree(ours, theirs)
+    same = sum(a == b for a, b in zip(ours["greedy"], theirs["greedy"], strict=True))
+    total = len(ours["greedy"])
+    return Agreement(
+        holds=scores.holds and same == total, how=f"greedy answers identical for {same} of {total} items; {scores.how}"
+    )
+
+
+def fewest_tokens(path: Path, greedy: list[list[int]]) -> int:
+    """Token forwards that any engine needs: each context once, each generated or scored token once. Samples are
+    counted at the greedy answer's length and beams not at all, so this is a lower bound."""
+    items = json.loads(path.read_text())["items"]
+    return sum(
+        len(item["prompt"])
+        + len(answer) * (1 + (SAMPLES if item["deep"] else 0))
+        + sum(len(option) for option in item["options"])
+        for item, answer in zip(items, greedy, strict=True)
+    )
+
+
+def main() -> None:
+    options = workload.parser(__doc__, task="gazetteer", items=100, rounds=3).parse_args()
+    path = workload.write(options)
+    ours, theirs = Child("ours", "everything", path), Child("theirs", "everything", path)
+    last: dict[str, Any] = {}
+
+    def run_ours() -> Any:
+        last.update(ours.round())
+        return last
+
+    def facts() -> dict[str, Any]:
+        computed = last["stats"]["prompt_tokens"] + last["stats"]["generated_tokens"]
+        return {
+            "model": options.model,
+            "task": options.task,
+            "items": options.items,
+            "split": last["split"],
+            "fewest_token_forwards": fewest_tokens(path, last["greedy"]),
+            "computed_token_forwards": computed,
+            **last["stats"],
+        }
+
+    compare(
+        "pass",
+        ours=Side(name="one stream, records written", run=run_ours),
+        theirs=Side(name="four blocking calls, nothing written", run=theirs.round),
+        agree=agree,
+        rounds=options.rounds,
+        facts=facts,
+    )
+    ours.close()
+    theirs.close()
+    path.unlink()
+
+
+if __name__ == "__main__":
+    main()

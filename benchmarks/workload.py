@@ -1,0 +1,83 @@
+"""What the serving benchmarks work on: prompts and options as token ids, from a task or generated.
+
+random:300,600      random contexts of these lengths in turn, four options of 2 to 6 tokens
+gazetteer, xquad:DIR, ...      the open prompts and the options of a task's questions
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from evaluator.config import EvalConfig
+from evaluator.probes import plan
+from evaluator.prompts import Prompter, load_tokenizer
+from evaluator.questions import questions_of
+from evaluator.tasks import load_task
+from launch.models import resolve_model
+
+
+def parser(description: str | None, *, task: str, items: int, rounds: int) -> argparse.ArgumentParser:
+    """The options that every serving benchmark takes."""
+    made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--model", default="bundled", help="a checkpoint directory (default: the bundled model)")
+    made.add_argument("--task", default=task, help=f"a task, or random:300,600 (default: {task})")
+    made.add_argument("--items", type=int, default=items, help=f"items (default: {items})")
+    made.add_argument("--rounds", type=int, default=rounds, help=f"timed rounds of each side (default: {rounds})")
+    made.add_argument("--engine-args", type=json.loads, default={}, help="JSON: settings of our engine (EngineConfig)")
+    made.add_argument("--llm-args", type=json.loads, default={}, help="JSON: arguments of vllm.LLM for the other side")
+    return made
+
+
+def write(options: argparse.Namespace) -> Path:
+    """The workload of `options` as a JSON file in a temporary place."""
+    model = resolve_model(options.model)
+    prompter = Prompter(load_tokenizer(model), chat=False, prompt_tokens=512, one_shot_prompt_tokens=1024)
+    kind, _, lengths = options.task.partition(":")
+    document: dict[str, Any] = {
+        "model": str(model),
+        "task": options.task,
+        "count": options.items,
+        "eos_ids": sorted(prompter.eos_ids),
+        "engine_args": options.engine_args,
+        "llm_args": options.llm_args,
+    }
+    if kind == "random":
+        document["items"] = _random(model, options.items, [int(length) for length in lengths.split(",")])
+    else:
+        languages = len(load_task(options.task, None).pools)
+        document["per_language"] = -(-options.items // languages)
+        config = EvalConfig(task=options.task, items=document["per_language"])
+        plans = [plan(q, prompter, config) for q in questions_of(load_task(config.task, None), config)][: options.items]
+        document["items"] = [
+            {
+                "prompt": list(p.prompts["open"].token_ids),
+                "options": [list(option.scored.continuation_ids) for option in p.options],
+                "deep": p.question.deep,
+            }
+            for p in plans
+        ]
+    with tempfile.NamedTemporaryFile("w", suffix=".json", delete=False) as file:
+        json.dump(document, file)
+    return Path(file.name)
+
+
+def _random(model: Path, items: int, lengths: list[int]) -> list[dict[str, Any]]:
+    vocabulary = json.loads((model / "config.json").read_text())["vocab_size"]
+    rng = random.Random(0)
+
+    def tokens(count: int) -> list[int]:
+        return [rng.randrange(5, vocabulary) for _ in range(count)]
+
+    return [
+        {
+            "prompt": tokens(lengths[number % len(lengths)]),
+            "options": [tokens(rng.randrange(2, 7)) for _ in range(4)],
+            "deep": True,
+        }
+        for number in range(items)
+    ]
