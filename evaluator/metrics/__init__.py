@@ -19,7 +19,7 @@ from evaluator.metrics.accuracy import accuracy
 from evaluator.metrics.calibration import calibration
 from evaluator.metrics.fates import fates
 from evaluator.metrics.fertility import fertility
-from evaluator.metrics.formats import candidates, one_shot
+from evaluator.metrics.formats import CANDIDATE_FORMATS, candidates, one_shot
 from evaluator.metrics.gaps import ladder, pr_gap
 from evaluator.metrics.hard_distractors import hard_distractors
 from evaluator.metrics.headline import headline_of, headline_sentence
@@ -28,6 +28,7 @@ from evaluator.metrics.outcomes import empty_outcomes, reduce_records
 from evaluator.metrics.perplexity import perplexity
 from evaluator.metrics.ranks import rank
 from evaluator.metrics.recovery import recovery, recovery_seeds
+from evaluator.metrics.reference import reference
 
 __all__ = [
     "TABLES",
@@ -39,6 +40,7 @@ __all__ = [
     "headline_sentence",
     "headline_table",
     "reduce_records",
+    "reference",
 ]
 
 TABLES: Mapping[str, Callable[[Inputs], pd.DataFrame]] = MappingProxyType(
@@ -80,11 +82,16 @@ _NEEDS: Mapping[str, str] = MappingProxyType(
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """One table of the report; `note` says what to run when something that it needs is missing, else it is empty."""
+    """One table of the report.
+
+    `note` says what to run when nothing could be computed, `lacks` what to run for the parts that are missing; both
+    are empty when all is there.
+    """
 
     name: str
     frame: pd.DataFrame
     note: str
+    lacks: str = ""
 
 
 def compute_tables(outcomes: pd.DataFrame, items: pd.DataFrame | None = None) -> dict[str, Table]:
@@ -93,7 +100,8 @@ def compute_tables(outcomes: pd.DataFrame, items: pd.DataFrame | None = None) ->
     tables = {}
     for name, compute in TABLES.items():
         frame = compute(inputs)
-        tables[name] = Table(name, frame, _note(name, frame))
+        note = _note(name, frame)
+        tables[name] = Table(name, frame, note, "" if note else _lacks(name, frame))
     return tables
 
 
@@ -110,3 +118,33 @@ def _note(name: str, frame: pd.DataFrame) -> str:
         reasons = "; ".join(dict.fromkeys(frame["reason"].dropna().astype(str)))
         return f"Nothing could be computed: {reasons}. It needs {_NEEDS[name]}."
     return ""
+
+
+def _lacks(name: str, frame: pd.DataFrame) -> str:
+    """What a table that has records still lacks of its columns or kinds of rows."""
+    for column, wanted in _PARTS.get(name, {}).items():
+        present = set(frame[column].dropna().astype(str))
+        told = [what for value, what in wanted.items() if value not in present]
+        if told:
+            return f"Not in this run: {', '.join(told)}."
+    empty = [what for column, what in _COLUMNS.get(name, {}).items() if frame[column].isna().all()]
+    return f"Not in this run: {', '.join(empty)}." if empty else ""
+
+
+_PARTS: Mapping[str, Mapping[str, Mapping[str, str]]] = MappingProxyType(
+    {
+        "ladder": {"rung": {rung: f"the {rung} rung" for rung in ("open", "choice")} | {"shown": "the format shown"}},
+        "candidates": {"format": {form: f"the format {form}" for form in CANDIDATE_FORMATS}},
+        "one_shot": {
+            "zero_shot_format": {"open_capped": "the format open_capped (0-shot is open, with whole contexts)"}
+        },
+    }
+)
+_COLUMNS: Mapping[str, Mapping[str, str]] = MappingProxyType(
+    {
+        "recovery": {"drop": "a checkpoint with its base"},
+        "fertility": {"open_drop": "the probe greedy on a checkpoint and its base"},
+        "hard_distractors": {"known": "the probe greedy on a checkpoint and its base (for the dissociation rates)"},
+        "perplexity": {"perplexity_ratio": "the same text on the base"},
+    }
+)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from evaluator.metrics import Inputs, compute_tables, headline_of, reduce_records
+from evaluator.metrics import Inputs, compute_tables, headline_of, reduce_records, reference
 from evaluator.report.embed import ItemView
 from evaluator.report.page import render_page
 from evaluator.report.reading import frames, read_items, read_run, record_parts
@@ -46,18 +46,22 @@ def write_report(run_dir: Path, *, progress: Progress | None = None) -> ReportPa
         tell("reading records", done, len(parts))
     inputs = Inputs(pd.concat(outcomes, ignore_index=True), read_items(run_dir))
     tables = compute_tables(inputs.outcomes, inputs.items)
-    headline = headline_of({name: table.frame for name, table in tables.items()})
+    run = read_run(run_dir)
+    computed = {name: table.frame for name, table in tables.items()}
+    headline, paper = headline_of(computed), reference(computed, run)
+    files = {"headline": headline, **computed} | ({} if paper.empty else {"reference": paper})
     written = {}
-    for done, (name, frame) in enumerate([("headline", headline), *((t.name, t.frame) for t in tables.values())], 1):
+    for done, (name, frame) in enumerate(files.items(), start=1):
         written[name] = run_dir / "tables" / f"{name}.csv"
         write_atomically(written[name], frame.to_csv(index=False).encode())
-        tell("writing tables", done, len(tables) + 1)
+        tell("writing tables", done, len(files))
     page = run_dir / "report" / "index.html"
     html = render_page(
         name=run_dir.resolve().name,
-        run=read_run(run_dir),
+        run=run,
         tables=tables,
         headline=headline,
+        paper=paper,
         index=view.index(inputs, inputs.items),
         chunks=view.chunks,
     )

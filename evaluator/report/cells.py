@@ -67,6 +67,27 @@ def grid(frame: pd.DataFrame, *, counts_as_rates: bool = False) -> Grid:
     )
 
 
+def reference_grid(paper: pd.DataFrame) -> Grid:
+    """The paper's numbers beside ours; each is shown as its own quantity is."""
+    rows = []
+    for row in paper.to_dict(orient="records"):
+        quantity = str(row["quantity"])
+        interval = ""
+        if not pd.isna(row["ours_low"]):
+            interval = " to ".join(shown(quantity, row[f"ours_{end}"]).removesuffix(" %") for end in ("low", "high"))
+        words = [str(row["checkpoint"]), str(row["language"]), str(row["cell"]), title_of(quantity)]
+        rows.append(
+            (
+                *(Cell(word, number=False) for word in words),
+                Cell(shown(quantity, row["paper"])),
+                Cell(shown(quantity, row["ours"]), interval),
+                Cell(shown("n", row["n"])),
+                Cell(str(row["source"]), number=False),
+            )
+        )
+    return Grid(("checkpoint", "language", "cell", "quantity", "paper", "ours", "n", "source"), tuple(rows), ())
+
+
 def shown(name: str, value: object, *, counts_as_rates: bool = False) -> str:
     """One value of column `name` for people; a dash where it is null."""
     if value is None or pd.isna(value):  # type: ignore[call-overload]
@@ -88,7 +109,30 @@ def shown(name: str, value: object, *, counts_as_rates: bool = False) -> str:
 
 
 def titles(columns: Sequence[str]) -> list[str]:
-    return [name.replace("_", " ") for name in columns]
+    return [title_of(name) for name in columns]
+
+
+def title_of(name: str) -> str:
+    """A column's name as a heading."""
+    return _TITLES.get(name) or name.replace("_", " ")
+
+
+_TITLES = {
+    "delta_pr": "Δ PR",
+    "d_open": "d open",
+    "mcnemar_p": "McNemar p",
+    "holm_p": "Holm p",
+    "mc_only": "mc_only",
+    "produced_only": "produced_only",
+    "mc_only_rate": "mc_only rate",
+    "produced_only_rate": "produced_only rate",
+    "mc_only_corrected": "mc_only, chance-corrected",
+    "mc_only_median_rank": "median rank of mc_only",
+    "dissociation_boot": "dissociation, bootstrap",
+    "n_paired": "n paired",
+    "choice_minus_open": "choice − open",
+    "noise_floor": "noise floor (re-run)",
+}
 
 
 def _cell(name: str, row: dict[str, object], has_interval: bool, counts_as_rates: bool) -> Cell:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pandas as pd
 
 from evaluator.metrics.fates import FATES
-from evaluator.report import theme
-
-Numbers = list[float | None]
-ALL, MEAN = "all", "mean"
+from evaluator.report import comparisons, theme
+from evaluator.report.rows import MEAN, Rows, share
 
 
 def draw(name: str, frame: pd.DataFrame) -> str | None:
@@ -25,50 +23,6 @@ def draw(name: str, frame: pd.DataFrame) -> str | None:
         return theme.to_svg(made, f"figure-{name.replace('_', '-')}", f"Figure of table {name}")
 
 
-class Rows:
-    """The checkpoints of a table in display order, and lookups that give one value per checkpoint."""
-
-    def __init__(self, frame: pd.DataFrame) -> None:
-        self.frame = frame
-        self.keys = list(frame[["task", "checkpoint"]].drop_duplicates().itertuples(index=False, name=None))
-        tasks = frame["task"].nunique()
-        self.labels = [checkpoint if tasks == 1 else f"{checkpoint} · {task}" for task, checkpoint in self.keys]
-        self.languages = sorted(set(frame["language"]) - {ALL, MEAN})
-
-    def __len__(self) -> int:
-        return len(self.keys)
-
-    def values(self, column: str, language: str = ALL, **equal: str) -> Numbers:
-        rows = self.frame[self.frame["language"] == language]
-        for name, value in equal.items():
-            rows = rows[rows[name] == value]
-        found = dict(zip(zip(rows["task"], rows["checkpoint"], strict=True), rows[column], strict=True))
-        picked = [found.get(key) for key in self.keys]
-        return [None if value is None or pd.isna(value) else float(value) for value in picked]
-
-    def dots(self, panel: Any, column: str, colour: str, label: str, *, language: str = ALL, **equal: Any) -> Numbers:
-        """Dots with whiskers from `column`, `column_low` and `column_high`; returns the values."""
-        style = {name: equal.pop(name) for name in ("shift", "hollow") if name in equal}
-        values, low, high = (self.values(f"{column}{end}", language, **equal) for end in ("", "_low", "_high"))
-        theme.dots(panel, values, colour, label, lows=low, highs=high, **style)
-        return values
-
-    def heat(
-        self, panel: Any, column: str, title: str, paint: Callable[[float], tuple[str, float, str]], **equal: str
-    ) -> None:
-        cells = {}
-        for language in self.languages:
-            for row, value in enumerate(self.values(column, language, **equal)):
-                if value is not None:
-                    cells[row, language] = paint(value)
-        theme.heat(panel, self.languages, cells)
-        panel.set_title(title)
-
-
-def _share(colour: str) -> Callable[[float], tuple[str, float, str]]:
-    return lambda value: (f"{100 * value:.0f}", value, colour)
-
-
 def _accuracy(frame: pd.DataFrame) -> Any:
     rows = Rows(frame[frame["format"] == "open"])
     if not len(rows):
@@ -77,11 +31,11 @@ def _accuracy(frame: pd.DataFrame) -> Any:
     theme.label_rows(left, rows.labels)
     theme.link(left, rows.values("accuracy", probe="greedy"), rows.values("accuracy", probe="choice"))
     told = {"greedy": "open: says it", "choice": "choice: recognises it"}
-    theme.label_values(left, *[rows.dots(left, "accuracy", probe, told[probe], probe=probe) for probe in told])
     theme.percent_axis(left, -0.02, 1.04)
+    theme.label_values(left, *[rows.dots(left, "accuracy", probe, told[probe], probe=probe) for probe in told])
     left.set_title("Accuracy, languages pooled")
     theme.legend(left)
-    rows.heat(right, "accuracy", "Open accuracy by language, %", _share("greedy"), probe="greedy")
+    rows.heat(right, "accuracy", "Open accuracy by language, %", share("greedy"), probe="greedy")
     return made
 
 
@@ -99,7 +53,7 @@ def _fates(frame: pd.DataFrame) -> Any:
     theme.percent_axis(left, 0, 1.0)
     left.set_title("What became of the answers that the dense model knew, %")
     theme.legend(left)
-    rows.heat(right, "mc_only_rate", "mc_only by language, %", _share("mc_only"))
+    rows.heat(right, "mc_only_rate", "mc_only by language, %", share("mc_only"))
     return made
 
 
@@ -107,6 +61,8 @@ def _recovery(frame: pd.DataFrame) -> Any:
     rows = Rows(frame)
     made, (left, right) = theme.figure(len(rows), (1.15, 1))
     theme.label_rows(left, rows.labels)
+    for panel in (left, right):
+        theme.percent_axis(panel, -0.02, 1.04)
     probes = {"greedy": "greedy says it", "beam": "in any beam", "sample": "in any sample"}
     theme.link(left, *(rows.values("rate", population="all_items", probe=probe) for probe in probes))
     everything = [
@@ -120,8 +76,6 @@ def _recovery(frame: pd.DataFrame) -> Any:
     for y, n in enumerate(rows.values("n", population="greedy_failures", probe="sample")):
         right.text(1.06, y, f"n = {n or 0:.0f}", va="center", fontsize=7.8, color=theme.COLOURS["muted"])
     right.set_title("Recovered among its own greedy failures")
-    for panel in (left, right):
-        theme.percent_axis(panel, -0.02, 1.04)
     return made
 
 
@@ -175,7 +129,9 @@ def _ladder(frame: pd.DataFrame) -> Any:
     rows = Rows(frame[frame["n"] > 0])
     if not len(rows):
         return None
-    made, panels = theme.figure(len(rows), (1.0, 1.0))
+    read = rows.values("perplexity", rung="open")
+    with_perplexity = any(value is not None for value in read)
+    made, panels = theme.figure(len(rows), [1.0, 1.0] + [0.7] * with_perplexity)
     theme.label_rows(panels[0], rows.labels)
     rungs = [rung for rung in ("open", "shown", "choice") if (frame["rung"] == rung).any()]
     paints = {"open": "greedy", "shown": "shown", "choice": "choice"}
@@ -188,29 +144,11 @@ def _ladder(frame: pd.DataFrame) -> Any:
             rows.dots(panel, column, paints[rung], rung, rung=rung)
         theme.change_axis(panel, percent=column == "drop")
         panel.set_title(title)
+    if with_perplexity:
+        comparisons.perplexity_panel(panels[2], rows.values("perplexity_dense", rung="open"), read)
+        panels[2].set_title(f"Perplexity, {frame['perplexity_task'].dropna().iloc[0]}")
     theme.legend(panels[0])
     return made
-
-
-def _series(title: str, series: Sequence[tuple[str, str, str, Mapping[str, str]]]) -> Callable[[pd.DataFrame], Any]:
-    """A single panel of linked dots: (column, colour, label, which rows) for every series."""
-
-    def drawn(frame: pd.DataFrame) -> Any:
-        rows = Rows(frame)
-        made, (panel,) = theme.figure(len(rows), (1.0,))
-        theme.label_rows(panel, rows.labels)
-        theme.link(panel, *(rows.values(column, **dict(which)) for column, _, _, which in series))
-        for column, colour, label, which in series:
-            if f"{column}_low" in frame:
-                rows.dots(panel, column, colour, label, **dict(which))
-            else:
-                theme.dots(panel, rows.values(column, **dict(which)), colour, label)
-        theme.change_axis(panel, percent=True)
-        panel.set_title(title)
-        theme.legend(panel)
-        return made
-
-    return drawn
 
 
 _FIGURES: Mapping[str, Callable[[pd.DataFrame], Any]] = {
@@ -220,29 +158,11 @@ _FIGURES: Mapping[str, Callable[[pd.DataFrame], Any]] = {
     "recovery": _recovery,
     "rank": _rank,
     "pr_gap": _pr_gap,
-    "candidates": _series(
-        "Open accuracy by what is listed as candidates",
-        [
-            ("accuracy", "greedy", "none", {"format": "open"}),
-            ("accuracy", "lost", "distractors only", {"format": "distractors_only"}),
-            ("accuracy", "negative", "unrelated", {"format": "unrelated"}),
-            ("accuracy", "shown", "gold among them", {"format": "shown"}),
-        ],
-    ),
-    "one_shot": _series(
-        "Gap to the dense model",
-        [("zero_shot_gap", "greedy", "0-shot", {}), ("one_shot_gap", "kept", "1-shot", {})],
-    ),
-    "calibration": _series(
-        "Accuracy by calibration",
-        [("open_accuracy", "greedy", "open", {}), ("choice_accuracy", "choice", "choice", {})],
-    ),
-    "recovery_seeds": _series(
-        "Recovered by samples among greedy failures, over the run seeds",
-        [
-            ("lowest", "beam", "lowest", {}),
-            ("mean", "greedy", "mean", {}),
-            ("highest", "sample", "highest", {}),
-        ],
-    ),
+    "candidates": comparisons.candidates,
+    "hard_distractors": comparisons.hard_distractors,
+    "recovery_seeds": comparisons.recovery_seeds,
+    "one_shot": comparisons.one_shot,
+    "calibration": comparisons.calibration,
+    "fertility": comparisons.fertility,
+    "perplexity": comparisons.perplexity,
 }

@@ -18,7 +18,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from evaluator.metrics import Table, headline_sentence
-from evaluator.report.cells import grid, titles
+from evaluator.report.cells import Grid, grid, reference_grid, titles
 from evaluator.report.figures import draw
 from evaluator.report.sections import DEFINITIONS, SECTIONS
 
@@ -27,8 +27,8 @@ _LEFT_OUT = ["base", "recovery_n", "failures", "beam_recovered"]
 
 
 def render_page(
-    *, name: str, run: Mapping[str, Any], tables: Mapping[str, Table], headline: pd.DataFrame, index: str,
-    chunks: Mapping[str, str],
+    *, name: str, run: Mapping[str, Any], tables: Mapping[str, Table], headline: pd.DataFrame,
+    paper: pd.DataFrame, index: str, chunks: Mapping[str, str],
 ) -> str:  # fmt: skip
     """The page as HTML. `index` and `chunks` come from `embed.ItemView`, already safe inside a <script> element."""
     script = _asset("page.js")
@@ -39,6 +39,8 @@ def render_page(
             "title": SECTIONS[table.name].title,
             "reading": SECTIONS[table.name].reading,
             "note": table.note,
+            "lacks": table.lacks,
+            "paper": _beside(paper[paper["table"] == table.name]),
             "figure": Markup(draw(table.name, table.frame) or ""),
             "grid": None if table.frame.empty else grid(table.frame),
         }
@@ -62,6 +64,11 @@ def render_page(
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters["titles"] = titles
     return environment.from_string(_asset("page.html.j2")).render(context)
+
+
+def _beside(paper: pd.DataFrame) -> Grid | None:
+    """The paper's numbers for one table, each beside ours."""
+    return None if paper.empty else reference_grid(paper)
 
 
 @cache

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -85,7 +85,7 @@ def label_rows(panel: Axes, labels: Sequence[str]) -> None:
 def percent_axis(panel: Axes, low: float = 0.0, high: float = 1.0) -> None:
     panel.set_xlim(low, high)
     ticks = [tick for tick in (-1.0, -0.75, -0.5, -0.25, 0.0, 0.25, 0.5, 0.75, 1.0) if low <= tick <= high]
-    panel.set_xticks(ticks, [f"{100 * tick:.0f} %".replace("-", "\N{MINUS SIGN}") for tick in ticks])
+    panel.set_xticks(ticks, [as_percent(tick) for tick in ticks])
 
 
 def change_axis(panel: Axes, *, percent: bool = False) -> None:
@@ -94,17 +94,80 @@ def change_axis(panel: Axes, *, percent: bool = False) -> None:
     panel.set_xlim(min(low, -0.05), max(high, 0.1))
     panel.axvline(0, color=COLOURS["muted"], linewidth=1)
     if percent:
-        panel.xaxis.set_major_formatter(lambda tick, _: f"{100 * tick:.0f} %".replace("-", "\N{MINUS SIGN}"))
+        panel.xaxis.set_major_formatter(as_percent)
 
 
-def label_values(panel: Axes, *series: Sequence[float | None]) -> None:
-    """The percentages above each row's dots, without those that would run into their neighbour."""
+def as_percent(value: float, _: object = None) -> str:
+    """A share as a whole percentage, for an axis."""
+    return f"{100 * value:.0f} %".replace("-", "\N{MINUS SIGN}")
+
+
+def plain_log_axis(panel: Axes, values: Sequence[float]) -> None:
+    """Room around the values, and a few ticks in plain digits."""
+    low, high = 0.8 * min(values), 1.25 * max(values)
+    panel.set_xlim(low, high)
+    steps = [digit * 10.0**power for power in range(-2, 9) for digit in (1, 2, 5)]
+    ticks = [tick for tick in steps if low <= tick <= high][:: 1 if high / low < 60 else 3]
+    panel.set_xticks(ticks or [round(max(values), 1)], [f"{tick:g}" for tick in ticks] or None)
+    panel.set_xticks([], minor=True)
+
+
+def label_values(
+    panel: Axes, *series: Sequence[float | None], text: Callable[[float], str] = lambda value: f"{100 * value:.0f}"
+) -> None:
+    """Each value above its dot; labels that would touch are moved apart, equal ones are told once.
+
+    To be called when the axis has its final limits and scale.
+    """
+    panel.get_xlim()  # settles limits that are still to follow from the dots
+    placed = panel.transAxes.inverted().transform
+    room = _DIGIT / panel.get_position().width / WIDTH_INCHES
     for y, row in enumerate(zip(*series, strict=True)):
-        last = -1.0
-        for value in sorted(value for value in row if value is not None):
-            if value - last > 0.035:
-                panel.text(value, y - 0.3, f"{100 * value:.0f}", ha="center", va="center", fontsize=7.3)
-                last = value
+        told = {text(value): value for value in sorted(value for value in row if value is not None)}
+        spots = [float(placed(panel.transData.transform((value, y)))[0]) for value in told.values()]
+        widths = [room * (len(each) + 0.8) for each in told]
+        for each, spot in zip(told, spread(spots, widths), strict=True):
+            panel.text(
+                spot, y - 0.3, each, ha="center", va="center", fontsize=7.3, transform=panel.get_yaxis_transform()
+            )
+
+
+_DIGIT = 0.062  # inches, of a digit in a value's label
+
+
+def spread(spots: Sequence[float], widths: Sequence[float]) -> list[float]:
+    """Sorted places of labels, moved as little as needed for labels of these widths not to overlap."""
+    groups: list[tuple[list[float], list[float]]] = []  # wished places of the first label, widths
+    for spot, width in zip(spots, widths, strict=True):
+        groups.append(([spot], [width]))
+        while len(groups) > 1 and _end(groups[-2]) > _start(groups[-1]):
+            (before, their), (wished, mine) = groups[-2:]
+            offset = sum(their) + (mine[0] - their[0]) / 2
+            groups[-2:] = [(before + [each - offset for each in wished], their + mine)]
+    placed: list[float] = []
+    for group in groups:
+        left = _start(group)
+        for width in group[1]:
+            placed.append(left + width / 2)
+            left += width
+    return placed
+
+
+def _start(group: tuple[list[float], list[float]]) -> float:
+    return sum(group[0]) / len(group[0]) - group[1][0] / 2
+
+
+def _end(group: tuple[list[float], list[float]]) -> float:
+    return _start(group) + sum(group[1])
+
+
+def name_points(panel: Axes, xs: Sequence[float], ys: Sequence[float], names: Sequence[str]) -> None:
+    """A scatter's dots, named at their right."""
+    for x, y, name in zip(xs, ys, names, strict=True):
+        panel.annotate(
+            _short(name), (x, y), xytext=(5, 0), textcoords="offset points", va="center", fontsize=7.3,
+            color=COLOURS["muted"],
+        )  # fmt: skip
 
 
 def dots(

@@ -11,7 +11,7 @@ import pytest
 from evaluator.metrics import TABLES, Inputs, reduce_records
 from evaluator.report.figures import draw
 from evaluator.report.sections import SECTIONS
-from evaluator.report.theme import COLOURS
+from evaluator.report.theme import COLOURS, spread
 from tests.golden.hand import Seen, records
 
 ITEMS = [f"english/{i}" for i in range(6)] + [f"korean/{i}" for i in range(6)]
@@ -25,10 +25,14 @@ def inputs() -> Inputs:
         for form in ("open", "shown", "distractors_only", "unrelated", "one_shot"):
             for seed in (0, 1):
                 seen = {
-                    key: Seen(i % (2 if base else 4) != 0, True, [True, False], [i % 3 == 0], 1 + i, -0.5 * i)
+                    key: Seen(
+                        i % (2 if base else 4) != 0, True, [True, False], [i % 3 == 0], 1 + i, -0.5 * i, hard=i != 3
+                    )
                     for i, key in enumerate(ITEMS)
                 }
                 parts.append(records(name, seen, base=base, form=form, seed=seed, calibration=base and "c4"))
+        windows = {f"text/{i}": Seen(window=(-20.0 - i - bool(base), 10)) for i in range(4)}
+        parts.append(records(name, windows, base=base, task="text-wiki", calibration=base and "c4"))
     return Inputs(reduce_records(pd.concat(parts)))
 
 
@@ -64,3 +68,10 @@ def test_a_checkpoint_without_its_base_still_draws():
     assert draw("fates", TABLES["fates"](lonely)) is None
     assert draw("pr_gap", TABLES["pr_gap"](lonely)) is None
     assert draw("ladder", TABLES["ladder"](lonely)) is None
+
+
+def test_labels_that_would_touch_are_moved_apart_and_others_stay():
+    assert spread([0.1, 0.5], [0.1, 0.1]) == pytest.approx([0.1, 0.5])
+    assert spread([0.50, 0.52, 0.9], [0.1, 0.1, 0.1]) == pytest.approx([0.46, 0.56, 0.9])
+    assert spread([0.94, 0.97, 0.99], [0.1, 0.1, 0.2]) == pytest.approx([0.85, 0.95, 1.1])
+    assert spread([], []) == []

@@ -56,7 +56,7 @@ def test_every_table_with_records_has_a_section_with_a_figure(made):
         section = html.split(f'<section id="{name}">')[1].split("</section>")[0]
         assert '<svg class="figure"' in section
         assert "<table>" in section
-    assert "it needs the probe sample under at least two run seeds" in html
+    assert "it needs the probes greedy and sample, the latter under at least two run seeds" in html
 
 
 def test_the_same_records_give_the_same_bytes_however_they_were_cut(made, tmp_path):
