@@ -127,6 +127,11 @@ class _Run:
         config = self._prepared.config
         per_engine = config.engine.tensor_parallel if machines.gpus else 0
         count = config.resources.engines or (max(1, machines.gpus // per_engine) if machines.gpus else 1)
+        if count * per_engine > machines.gpus:  # Ray would wait for the missing ones for ever
+            raise InputError(
+                f"resources.engines: {count} of tensor_parallel {per_engine} need {count * per_engine} GPUs, "
+                f"there are {machines.gpus}"
+            )
         questions = {task.key: ray.put(task.questions) for task in self._prepared.tasks}
         workers = [
             EngineWorker(
