@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerFast
 
 from evaluator.errors import InputError
 from evaluator.prompts import Prompt, Prompter, exemplar_of, load_tokenizer
-from evaluator.tasks import gold_option, load_task, select
+from evaluator.tasks import load_task, select
 from tests.real_tokenizers import NAMES, SHARED, absent, real_tokenizer
 from tests.tiny_models import save_tiny_model
 from tests.unit.evaluator.tasks.items import make_item
@@ -381,20 +381,3 @@ def test_several_answers_at_once_are_the_same_as_one_by_one(merging):
     answers = ["Nile", "6650 km", "b"]
     assert built.continuations(prompt, answers) == [built.continuation(prompt, answer) for answer in answers]
     assert built.continuations(prompt, []) == []
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_boundaries_of_all_gold_answers_of_xquad(name):
-    """With these vocabularies no answer merges into the prompt: nothing is flagged in any of the twelve languages."""
-    if absent(name) or not (SHARED / "xquad").is_dir():
-        pytest.skip(f"the shared vocabulary of {name} or the shared XQuAD files are not here")
-    tokenizer = real_tokenizer(name)
-    built = prompter(tokenizer)
-    for language, pool in load_task(f"xquad:{SHARED / 'xquad'}", None).pools.items():
-        # A boundary depends on the prompt's end only, which is the same for every item.
-        prompt = built.build(pool[0], "open", context_chars=0)
-        answers = [gold_option(item) for item in pool]
-        scored = built.continuations(prompt, answers)
-        assert [answer for answer, one in zip(answers, scored, strict=True) if one.boundary_moved] == [], language
-        joint = tokenizer([f"{prompt.text} {answer}" for answer in answers]).input_ids
-        assert [list(one.prompt_ids + one.continuation_ids) for one in scored] == joint

@@ -1,0 +1,38 @@
+"""The paper's recipes on the bundled model: every twin in one joined sweep, and every table has what it needs."""
+
+import pandas as pd
+import pytest
+
+from evaluator.metrics import TABLES
+from tests.runs import records, resurface
+
+
+@pytest.mark.slow
+def test_the_twins_of_all_recipes_fill_every_table(tmp_path):
+    run = tmp_path / "paper"
+    done = resurface("sweep", "small/paper", "--out", run)
+    assert done.returncode == 0, done.stderr
+    found = records(run)
+    assert set(found["status"]) == {"ok"}
+    keys = ["checkpoint", "task", "language", "item_id", "format", "probe", "index", "seed"]
+    assert not found.duplicated(keys).any()
+    # the dense baseline of seven recipes was asked once, everything
+    dense = found[(found["checkpoint"] == "dense") & (found["task"] == "gazetteer")]
+    assert dense[dense["probe"] == "greedy"].groupby("format").size().to_dict() == dict.fromkeys(
+        ("open", "shown", "distractors_only", "unrelated", "one_shot", "open_capped"), 24
+    )
+    assert sorted(dense.loc[dense["probe"] == "sample", "seed"].unique()) == [0, 1, 2, 3, 4]
+    assert set(found["probe"]) == {
+        *("greedy", "beam", "sample", "choice", "rank", "hard_choice", "perplexity"),
+    }  # fmt: skip
+    # a checkpoint that only one recipe asks for is asked what that recipe needs
+    swahili = found[found["checkpoint"] == "dense-wanda-0.7-gazetteer_swahili"]
+    assert set(swahili["probe"]) == {"greedy", "choice"}
+    for name in TABLES:
+        table = pd.read_csv(run / "tables" / f"{name}.csv")
+        counts = [column for column in ("n", "n_max", "items", "seeds") if column in table]
+        assert not table.empty, name
+        assert counts, (name, list(table.columns))
+        assert (table[counts].fillna(0).max(axis=1) > 0).any(), name
+    page = (run / "report" / "index.html").read_text(encoding="utf-8")
+    assert "No records for this table" not in page

@@ -1,0 +1,82 @@
+"""Items and texts of the user's own, through the real command line: distractors that they bring, and perplexity."""
+
+import json
+import math
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from tests.runs import records, resurface
+from tests.tiny_models import save_tiny_model
+
+LINES = [
+    {"id": "own", "answers": ["48 kilometres"], "options": ["4 kilometres", "84 kilometres", "48 kilometres", "8 m"]},
+    {"id": "many", "answers": ["1714"], "options": ["1741", "1417", "1147", "4171", "7141", "1174"]},
+    {"id": "one", "answers": ["Karo"], "options": ["Belu"]},
+    {"id": "gold", "answers": ["Mira", "Tolen"], "options": ["Tolen", "Mira"]},
+    {"id": "drawn", "answers": ["Onti"]},
+    {"id": "empty", "answers": ["?"], "options": ["a", "b"]},
+]
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    return save_tiny_model(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.mark.slow
+def test_a_multiple_choice_benchmark_is_asked_both_ways(tiny, tmp_path):
+    common = {"language": "english", "context": "Lake Onti is 48 kilometres long.", "question": "How long is it?"}
+    file = tmp_path / "bench.jsonl"
+    file.write_text("\n".join(json.dumps(common | line) for line in LINES), encoding="utf-8")
+    run = tmp_path / "run"
+    done = resurface(
+        *("eval", tiny, "--task", f"jsonl:{file}", "--items", "0", "--engine", "torch", "--out", run),
+        *("--probes", "greedy,choice,hard_choice,rank", "--formats", "open,shown,distractors_only"),
+    )
+    assert done.returncode == 0, done.stderr
+    found = records(run)
+    choice = found[(found["probe"] == "choice") & (found["status"] == "ok")]
+    brought = {line["id"]: {*line["answers"][:1], *line.get("options", ())} for line in LINES}
+    for name, count in (("own", 4), ("many", 7), ("one", 2)):
+        options = choice[choice["item_id"] == name]
+        assert set(options["option_text"]) == brought[name]
+        assert len(options) == count
+        assert options.loc[options["is_gold"].astype(bool), "option_text"].tolist() == [
+            next(line["answers"][0] for line in LINES if line["id"] == name)
+        ]
+    assert len(choice[choice["item_id"] == "drawn"]) == 4  # brings none: drawn from the pool
+    # brings nothing but gold answers: excluded from what needs distractors, asked the rest
+    gold = found[found["item_id"] == "gold"].set_index(["probe", "format"])["status"]
+    assert gold["choice", "open"] == gold["greedy", "shown"] == gold["greedy", "distractors_only"] == "excluded"
+    assert gold["greedy", "open"] == gold["rank", "open"] == "ok"
+    assert set(found.loc[found["item_id"] == "empty", "status"]) == {"excluded"}
+    hard = found[(found["probe"] == "hard_choice") & (found["item_id"] == "own")]
+    assert len(hard) == 4
+    assert "84 kilometres" not in set(hard["option_text"])  # hard distractors are other items' answers
+
+
+@pytest.mark.slow
+def test_perplexity_of_a_text_as_in_transformers(tiny, tmp_path):
+    text = "The town of Karo lies on the river Belu.\n" * 30 + "Onti"
+    (tmp_path / "book.txt").write_text(text, encoding="utf-8")
+    run = tmp_path / "run"
+    done = resurface("eval", tiny, "--task", f"text:{tmp_path / 'book.txt'}", "--probes", "perplexity", "--out", run)
+    assert done.returncode == 0, done.stderr
+    found = records(run)
+    ids = AutoTokenizer.from_pretrained(tiny)(text, return_tensors="pt")["input_ids"]
+    window = 2048  # the tiny model's positions, and the default
+    model = AutoModelForCausalLM.from_pretrained(tiny, dtype=torch.float32).eval()
+    total = predicted = 0
+    for start in range(0, ids.shape[1], window):
+        part = ids[:, start : start + window]
+        with torch.no_grad():
+            logprobs = model(part).logits[0].log_softmax(-1)
+        total += logprobs[:-1].gather(1, part[0, 1:, None]).sum().item()
+        predicted += part.shape[1] - 1
+    assert found["prompt_tokens"].sum() == predicted
+    assert abs(found["logprob"].sum() - total) <= 1e-4 * predicted
+    assert math.exp(-found["logprob"].sum() / found["prompt_tokens"].sum()) == pytest.approx(
+        math.exp(-total / predicted), rel=1e-4
+    )
