@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import pandas as pd
 
 from evaluator.metrics.inputs import ALL, Row
 
 COLUMNS = (
-    *("task", "checkpoint", "base", "n", "open_accuracy", "choice_accuracy"),
+    *("task", "checkpoint", "base", "re_run", "n", "open_accuracy", "choice_accuracy"),
+    *("open_base", "open_paired", "choice_base", "choice_paired"),
     *("known", "kept", "mc_only", "produced_only", "lost"),
     *("recovery_n", "beam_recoverability", "sample_recoverability"),
     *("failures", "beam_recovered", "sample_recovered"),
@@ -21,6 +23,7 @@ _COUNTS = ("n", "known", "recovery_n", "failures")
 def headline_of(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """The headline from the computed tables `accuracy`, `fates`, `recovery`, `rank` and `pr_gap`, languages pooled.
 
+    `open_base` and `open_paired` are the base's and the checkpoint's own accuracy on the items measured in both.
     `known` is how many items the base both produced and recognised; the fates are shares of it. Recoverability is
     over all items with beams or samples, `*_recovered` among the checkpoint's own greedy failures.
     """
@@ -32,7 +35,13 @@ def headline_of(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
         here = {name: _only(table, task=task, checkpoint=checkpoint) for name, table in pooled.items()}
         opened = _only(own, format="open", probe="greedy")
         row |= {"n": _value(opened, "n"), "open_accuracy": _value(opened, "accuracy")}
-        row["choice_accuracy"] = _value(_only(own, format="open", probe="choice"), "accuracy")
+        chosen = _only(own, format="open", probe="choice")
+        row["choice_accuracy"] = _value(chosen, "accuracy")
+        for name, table in (("open", opened), ("choice", chosen)):
+            before, drop = _value(table, "dense_accuracy"), _value(table, "drop")
+            if before is not None and drop is not None:
+                row |= {f"{name}_base": before, f"{name}_paired": float(before) - float(drop)}
+        row["re_run"] = bool(_value(here["fates"], "re_run"))
         row["known"] = _value(here["fates"], "n")
         row |= {fate: _value(here["fates"], f"{fate}_rate") for fate in ("kept", "mc_only", "produced_only", "lost")}
         for probe in ("beam", "sample"):
@@ -51,7 +60,10 @@ def headline_of(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
 
 
 def headline_sentence(headline: pd.DataFrame) -> str:
-    """The finding in one sentence: the checkpoint whose open answers suffered most beyond its choices, in numbers."""
+    """The finding in one sentence: the checkpoint whose open answers suffered most beyond its choices, in numbers.
+
+    Both sides of an arrow are over the items measured in both. A re-run is told only where there is nothing else.
+    """
     told = headline[headline["mc_only"].notna()]
     if told.empty and headline["known"].notna().any() and headline["n"].gt(0).any():
         return "The dense model both produced and recognised none of the items: there is no fate to tell."
@@ -59,26 +71,49 @@ def headline_sentence(headline: pd.DataFrame) -> str:
         return (
             "No checkpoint here has a base with greedy and choice records: evaluate a dense and a pruned one together."
         )
-    row = told.sort_values(["delta_pr", "mc_only"], ascending=False, kind="stable").iloc[0]
-    bases = headline[(headline["checkpoint"] == row["base"]) & (headline["task"] == row["task"])]
-    before = {name: f"{_percent(bases[name].iloc[0])} → " if len(bases) else "" for name in _ACCURACIES}
+    pruned = told[~told["re_run"].astype(bool)]
+    widest = (told if pruned.empty else pruned).sort_values(["delta_pr", "mc_only"], ascending=False, kind="stable")
+    row = widest.iloc[0]
+    dense = "the dense model" if told["base"].nunique() == 1 else str(row["base"])
     where = f" on {row['task']}" if headline["task"].nunique() > 1 else ""
+    answers = "1 answer" if row["known"] == 1 else f"{row['known']:,} answers"
+    if pruned.empty:
+        return (
+            f"{row['checkpoint']}{where} has the weights of its base: of {answers} that {dense} produced and "
+            f"recognised, {_percent(1 - row['kept'])} changed their fate, which is the noise of the measurement."
+        )
     sentence = (
-        f"{row['checkpoint']}{where}: open accuracy {before['open_accuracy']}{_percent(row['open_accuracy'])}, "
-        f"choice {before['choice_accuracy']}{_percent(row['choice_accuracy'])}. Of {row['known']} answers that "
-        f"the dense model produced and recognised, {_percent(row['mc_only'])} are still recognised but no longer said, "
-        f"and {_percent(row['lost'])} are lost"
+        f"{row['checkpoint']}{where}: open accuracy {_change(row, 'open')}, choice {_change(row, 'choice')}. "
+        f"Of {answers} that {dense} produced and recognised, {_fate(row)}"
     )
     if pd.notna(row["sample_recovered"]):
         sentence += f"; sampling finds {_percent(row['sample_recovered'])} of the answers that greedy decoding misses"
     return sentence + "."
 
 
-_ACCURACIES = ("open_accuracy", "choice_accuracy")
+def _change(row: pd.Series, probe: str) -> str:
+    return f"{_percent(row[f'{probe}_base'])} → {_percent(row[f'{probe}_paired'])}"
+
+
+def _fate(row: pd.Series) -> str:
+    if row["kept"] == 1:
+        return "every one is still said and recognised"
+    silent = "none is" if row["mc_only"] == 0 else f"{_percent(row['mc_only'])} are"
+    lost = "none is" if row["lost"] == 0 else f"{_percent(row['lost'])} are"
+    told = f"{silent} still recognised but no longer said, and {lost} lost"
+    if row["produced_only"] > max(row["mc_only"], row["lost"]):
+        told += f"; {_percent(row['produced_only'])} are still said but no longer recognised"
+    return told
 
 
 def _percent(value: float) -> str:
-    return f"{100 * value:.0f}\N{NO-BREAK SPACE}%"
+    """A whole percentage that is 0 or 100 only where the share is."""
+    number = f"{100 * value:.0f}"
+    if number == "0" and value > 0:
+        number = "under 1"
+    if number == "100" and value < 1:
+        number = "over 99"
+    return f"{number}\N{NO-BREAK SPACE}%"
 
 
 def _only(table: pd.DataFrame, **equal: object) -> pd.DataFrame:
@@ -87,7 +122,7 @@ def _only(table: pd.DataFrame, **equal: object) -> pd.DataFrame:
     return table
 
 
-def _value(table: pd.DataFrame, name: str) -> object:
+def _value(table: pd.DataFrame, name: str) -> Any:
     """The single row's value; None when there is no row or no value."""
     if table.empty or pd.isna(table[name].iloc[0]):
         return None

@@ -7,8 +7,8 @@ read is escaped, base64 has none, and the page only ever shows it as text.
 
     chunk = {"s": [string...], "n": [item number...], "r": [row...]}
     row   = [[[format, string, hit]...], [[string, hit, logprob]...], [[string, hit]...],
-             [[string, gold, logprob, tokens]...], [rank, margin] | null, flag]
-             greedy per format, beams, samples, options, rank, whether the prompt was cut
+             [[string, gold, logprob, tokens]...], [rank, margin] | null, flag, [[string, gold, logprob, tokens]...]]
+             greedy per format, beams, samples, options, rank, whether the prompt was cut, hard options
     hit   = 1 contains a gold answer, 0 does not, -1 excluded, -2 engine error (its string says why)
 """
 
@@ -19,6 +19,8 @@ import gzip
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 import pandas as pd
@@ -63,8 +65,11 @@ class ItemView:
     where: dict[str, dict[str, dict[str, str]]] = field(default_factory=dict)  # checkpoint -> task -> language -> id
 
     def add(self, records: pd.DataFrame) -> None:
-        """Pack the records of one checkpoint and one task (those of its lowest seed)."""
-        records = records[records["seed"] == records.groupby("format")["seed"].transform("min")]
+        """Pack the records of one checkpoint and one task: each probe's of its lowest seed. Texts have no items."""
+        records = records[records["probe"] != "perplexity"]
+        records = records[records["seed"] == records.groupby(["format", "probe"])["seed"].transform("min")]
+        if records.empty:
+            return
         checkpoint, task = str(records["checkpoint"].iloc[0]), str(records["task"].iloc[0])
         for language, part in records.groupby("language", sort=True):
             name = f"chunk-{len(self.chunks)}"
@@ -75,10 +80,10 @@ class ItemView:
         strings: dict[str, int] = {}
         numbers, rows = [], []
         ordered = records[_COLUMNS].sort_values(["item_id", "index"], kind="stable")
-        for item_id, part in ordered.groupby("item_id", sort=True):
+        for item_id, part in groupby(ordered.itertuples(index=False), key=attrgetter("item_id")):
             number = self.numbers.setdefault((task, language, str(item_id)), len(self.numbers))
             row = _Row(strings)
-            for record in part.itertuples(index=False):
+            for record in part:
                 row.add(record)
             if row.gold and number not in self.gold:
                 self.gold[number] = [row.gold]
@@ -155,7 +160,7 @@ class _Row:
         self._greedy: list[list[Any]] = []
         self._beams: list[list[Any]] = []
         self._samples: list[list[Any]] = []
-        self._options: list[list[Any]] = []
+        self._options: dict[str, list[list[Any]]] = {"choice": [], "hard_choice": []}
         self._rank: list[Any] | None = None
         self._cut = 0
 
@@ -168,17 +173,18 @@ class _Row:
             self._beams.append([self._text(record.text), _hit(record), _number(record.logprob, 2)])
         elif record.probe == "sample":
             self._samples.append([self._text(record.text), _hit(record)])
-        elif record.probe == "choice" and record.option_text is not None and not pd.isna(record.option_text):
+        elif record.probe in self._options and record.option_text is not None and not pd.isna(record.option_text):
             gold = _is(record.is_gold)
             tokens = None if record.token_ids is None else len(record.token_ids)
             option = [self._text(record.option_text), int(gold), _number(record.logprob, 3), tokens]
-            self._options.append(option)
+            self._options[record.probe].append(option)
             self.gold = str(record.option_text) if gold else self.gold
         elif record.probe == "rank" and not pd.isna(record.rank):
             self._rank = [int(record.rank), _number(record.margin, 2)]
 
     def packed(self) -> list[Any]:
-        return [self._greedy, self._beams, self._samples, self._options, self._rank, self._cut]
+        options, hard = self._options.values()
+        return [self._greedy, self._beams, self._samples, options, self._rank, self._cut, hard]
 
     def _text(self, text: object) -> int:
         return self._strings.setdefault(text if isinstance(text, str) else "", len(self._strings))

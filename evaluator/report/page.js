@@ -50,13 +50,18 @@
     if (!name) return null;
     const content = await chunk(name);
     if (!content.at.has(number)) return null;
-    const [greedy, beams, samples, options, rank, cut] = content.r[content.at.get(number)];
+    const [greedy, beams, samples, options, rank, cut, hard] = content.r[content.at.get(number)];
     const text = (at) => content.s[at];
-    const scored = options.map(([at, gold, logprob, tokens]) => ({ text: text(at), gold: gold === 1, logprob, tokens }));
+    const scoredOf = (list) => {
+      const scored = list.map(([at, gold, logprob, tokens]) => ({ text: text(at), gold: gold === 1, logprob, tokens }));
+      const known = scored.filter((option) => option.logprob !== null);
+      const best = Math.max(...known.map((option) => option.logprob));
+      const total = known.reduce((sum, option) => sum + Math.exp(option.logprob - best), 0);
+      for (const option of known) option.share = Math.exp(option.logprob - best) / total;
+      return scored;
+    };
+    const scored = scoredOf(options);
     const known = scored.filter((option) => option.logprob !== null);
-    const best = Math.max(...known.map((option) => option.logprob));
-    const total = known.reduce((sum, option) => sum + Math.exp(option.logprob - best), 0);
-    for (const option of known) option.share = Math.exp(option.logprob - best) / total;
     const gold = known.find((option) => option.gold);
     const rivals = known.filter((option) => !option.gold).map((option) => option.logprob);
     return {
@@ -64,6 +69,7 @@
       beams: beams.map(([at, hit, logprob]) => ({ text: text(at), hit, logprob })),
       samples: samples.map(([at, hit]) => ({ text: text(at), hit })),
       options: scored,
+      hard: scoredOf(hard || []),
       recognised: gold && rivals.length && known.length === scored.length ? gold.logprob > Math.max(...rivals) : null,
       goldShare: gold ? gold.share : null,
       rank: rank ? rank[0] : null,
@@ -193,7 +199,7 @@
   function step(by) {
     const at = matches.indexOf(current);
     const next = matches[at < 0 ? 0 : at + by];
-    if (next !== undefined) show(next);
+    return next === undefined ? Promise.resolve() : show(next);
   }
 
   // ---- one item -------------------------------------------------------------------------------------------------
@@ -251,14 +257,34 @@
     return [h("h4", {}, title), h("ol", {}, answers.map((answer) => h("li", {}, output(answer, golds),
       answer.logprob === null || answer.logprob === undefined ? null : h("small", {}, answer.logprob.toFixed(2)))))];
   }
+  function scoring(title, options) {
+    if (!options.length) return null;
+    const scored = [...options].sort((a, b) => (b.logprob ?? -Infinity) - (a.logprob ?? -Infinity));
+    return [h("h4", {}, title), h("ol", {}, scored.map((option) => h("li", { class: "option" },
+      h("span", {}, h("bdi", {}, option.gold ? h("mark", {}, option.text) : option.text)),
+      h("small", {}, option.logprob === null ? "unmeasured" : option.logprob.toFixed(2)),
+      h("i", { class: "fill", style: `width:${100 * (option.share || 0)}%` }))))];
+  }
+  // Where the answer is in the chosen checkpoint, in one line: from what is said to what can only be reached.
+  function whereabouts({ checkpoint, answers }) {
+    const said = open(answers);
+    const places = [];
+    if (said && said.hit >= 0) places.push(said.hit ? "said by greedy decoding" : "not said by greedy decoding");
+    if (answers.recognised !== null) {
+      const share = `${Math.round(100 * answers.goldShare)} % of the options' weight`;
+      places.push(answers.recognised ? `picked among the options (${share})` : `not picked among the options (${share})`);
+    }
+    if (answers.rank !== null) places.push(`its first token at rank ${answers.rank.toLocaleString("en")}`);
+    const found = [["beams", answers.beams], ["samples", answers.samples]].filter(([, list]) => list.length)
+      .map(([name, list]) => `${hits(list)} of ${list.length} ${name}`);
+    if (found.length) places.push(`in ${found.join(" and ")}`);
+    return places.length ? h("p", { class: "where" }, h("b", {}, checkpoint.name), `: ${places.join("; ")}.`) : "";
+  }
   function column({ checkpoint, answers, fate }, golds) {
     if (!answers) return h("div", {}, h("h3", {}, checkpoint.name), h("p", { class: "hint" }, "not asked"));
     const greedy = answers.greedy.map((answer) => listing(`greedy, ${answer.format}`, [answer], golds));
-    const scored = [...answers.options].sort((a, b) => (b.logprob ?? -Infinity) - (a.logprob ?? -Infinity));
-    const choice = scored.length ? [h("h4", {}, "choice: log-likelihood of each option"), h("ol", {}, scored.map((option) => h("li", { class: "option" },
-      h("span", {}, h("bdi", {}, option.gold ? h("mark", {}, option.text) : option.text)),
-      h("small", {}, option.logprob === null ? "unmeasured" : option.logprob.toFixed(2)),
-      h("i", { class: "fill", style: `width:${100 * (option.share || 0)}%` }))))] : null;
+    const choice = [scoring("choice: log-likelihood of each option", answers.options),
+      scoring("choice among hard distractors", answers.hard)];
     const rank = answers.rank === null ? null : [h("h4", {}, "first token of the gold answer"),
       h("ol", {}, h("li", {}, h("span", {}, `rank ${answers.rank.toLocaleString("en")}`),
         answers.margin === null ? null : h("small", {}, `margin ${answers.margin.toFixed(2)} nats`)))];
@@ -296,6 +322,7 @@
       h("p", { class: "gold" }, "Gold answer", ...[...new Set(golds)].map((gold) => h("b", { dir: "auto" }, gold))),
       passage ? h("details", {}, h("summary", {}, "Passage"), h("p", { class: "passage", dir: "auto" }, ...marked(passage, golds))) : "",
       h("p", { class: "summary" }, summary(rows)),
+      chosen && chosen.answers ? whereabouts(chosen) : "",
       overview(rows, golds),
       h("div", { class: "columns" }, ...[base, chosen].filter(Boolean).map((row) => column(row, golds))));
     point();
@@ -312,6 +339,10 @@
     history.replaceState(null, "", `#${state.toString().replaceAll("%2F", "/")}`);
   }
   async function restore() {
+    if (!index.order.length) { // texts only: nothing was asked
+      $("item").replaceChildren(h("p", { class: "hint" }, "This run has no questions."));
+      return;
+    }
     const state = new URLSearchParams(location.hash.slice(1));
     const linked = ["item", "checkpoint", "fate", "task", "language", "q"].some((name) => state.has(name));
     const pruned = index.checkpoints.filter((checkpoint) => checkpoint.fates);
@@ -344,10 +375,17 @@
   options(controls.task, ["", ...index.tasks], ["all", ...index.tasks]);
   options(controls.language, ["", ...index.languages], ["all", ...index.languages]);
   $("label-task").hidden = index.tasks.length < 2;
+  $("list").addEventListener("keydown", (event) => {
+    const by = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    if (!by) return;
+    event.preventDefault();
+    step(by).then(() => $("list").querySelector("[aria-current]")?.focus());
+  });
   $("filters").addEventListener("submit", (event) => event.preventDefault());
   $("filters").addEventListener("input", changed);
   window.addEventListener("hashchange", () => { if (location.hash.includes("=")) restore(); });
   document.addEventListener("keydown", (event) => {
+    if (event.key === "Escape" && event.target === controls.q) { controls.q.blur(); return; }
     if (event.target.matches("input, select, textarea") || event.ctrlKey || event.metaKey || event.altKey) return;
     const box = $("items").getBoundingClientRect();
     if (box.top > innerHeight || box.bottom < 0) return;
@@ -355,5 +393,10 @@
     else if (event.key === "ArrowRight") step(1);
     else if (event.key === "/") { event.preventDefault(); controls.q.focus(); }
   });
+  // On paper there is nothing to click: the pooled tables open for it.
+  const closed = () => [...document.querySelectorAll("details.pooled:not([open])")];
+  let opened = [];
+  addEventListener("beforeprint", () => { opened = closed(); for (const each of opened) each.open = true; });
+  addEventListener("afterprint", () => { for (const each of opened) each.open = false; });
   restore();
 })();

@@ -319,12 +319,18 @@ def test_translations_of_one_item_share_their_id_and_stay_apart():
     assert {row["language"]: row["mc_only"] for _, row in found.iterrows()} == {"all": 1, "arabic": 1, "english": 0}
 
 
+def sentence_of(found: dict[str, pd.DataFrame]) -> str:
+    return headline_sentence(headline_of(found)).replace("\N{NO-BREAK SPACE}", " ")
+
+
 def test_the_headline_reads_the_tables(case):
     row = only(headline_of(case), checkpoint="pruned")
     assert (row["known"], row["kept"], row["mc_only"], row["lost"]) == (5, 0.2, 0.2, 0.2)
     assert row["open_accuracy"] == pytest.approx(4 / 6)
-    sentence = headline_sentence(headline_of(case)).replace("\N{NO-BREAK SPACE}", " ")
-    assert sentence.startswith("pruned: open accuracy 88 % → 67 %, choice 100 % → 50 %. Of 5 answers")
+    sentence = sentence_of(case)
+    # on the six items measured in both: open 5 and then 4, choice 6 and then 3
+    assert sentence.startswith("pruned: open accuracy 83 % → 67 %, choice 100 % → 50 %. Of 5 answers")
+    assert sentence.endswith("20 % are lost; 40 % are still said but no longer recognised.")
     outcomes = pd.concat([reduce_records(records("dense", DENSE)), reduce_records(records("p", PRUNED, base="dense"))])
     assert headline_table(outcomes)["checkpoint"].tolist() == ["dense", "p"]
 
@@ -348,3 +354,56 @@ def test_a_table_without_its_inputs_says_which_probe_to_run():
     assert notes["rank"] == "No records for this table: it needs the probe rank."
     assert "probe beam or sample" in notes["recovery"]
     assert all(notes[name] for name in ("fates", "pr_gap", "candidates", "one_shot", "recovery_seeds"))
+
+
+def asked(hits: int, n: int = 4, *, choice: bool = True, task: str = "t", name: str = "p", base: str | None = "dense"):
+    seen = {f"english/{i}": Seen(greedy=i < hits, choice=choice) for i in range(n)}
+    return records(name, seen, base=base, task=task)
+
+
+def test_a_headline_of_increases_tells_them():
+    sentence = sentence_of(tables(asked(2, name="dense", base=None), asked(4)))
+    assert sentence == (
+        "p: open accuracy 50 % → 100 %, choice 100 % → 100 %. Of 2 answers that the dense model produced and "
+        "recognised, every one is still said and recognised."
+    )
+
+
+def test_a_headline_names_the_task_and_the_base_where_there_are_several():
+    found = tables(
+        asked(4, name="dense", base=None),
+        asked(1),
+        asked(4, name="dense", base=None, task="u"),
+        asked(3, task="u"),
+        asked(1, name="other", base=None),
+        asked(1, name="q", base="other"),
+    )
+    assert sentence_of(found) == (
+        "p on t: open accuracy 100 % → 25 %, choice 100 % → 100 %. Of 4 answers that dense produced and recognised, "
+        "75 % are still recognised but no longer said, and none is lost."
+    )
+
+
+def test_a_headline_without_anything_mc_only_says_none():
+    found = tables(asked(400, 400, name="dense", base=None), asked(399, 400, choice=False))
+    assert "100 % → over 99 %, choice 100 % → 0 %. Of 400 answers" in sentence_of(found)
+    assert "none is still recognised but no longer said, and under 1 % are lost; over 99 % are" in sentence_of(found)
+
+
+def test_a_re_run_is_not_the_headline_unless_it_is_alone():
+    again = asked(3, name="again").assign(weights_digest="dense", method=None)
+    found = tables(asked(4, name="dense", base=None), again)
+    assert sentence_of(found) == (
+        "again has the weights of its base: of 4 answers that the dense model produced and recognised, 25 % changed "
+        "their fate, which is the noise of the measurement."
+    )
+    found = tables(asked(4, name="dense", base=None), again, asked(4))
+    assert sentence_of(found).startswith("p: open accuracy 100 % → 100 %")
+
+
+def test_what_a_table_lacks_is_said():
+    outcomes = pd.concat([reduce_records(asked(4, name="dense", base=None)), reduce_records(asked(1))])
+    lacks = {name: table.lacks for name, table in compute_tables(outcomes).items()}
+    assert lacks["ladder"] == "Not in this run: the format shown."
+    assert lacks["accuracy"] == ""
+    assert lacks["candidates"] == ""  # there is nothing of it: its note says what to run

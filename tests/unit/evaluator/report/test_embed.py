@@ -48,18 +48,18 @@ def view() -> tuple[ItemView, Inputs]:
 def test_a_row_holds_every_probe_with_its_hits(view):
     made, _ = view
     chunk = unpacked(made.chunks[made.where["p"]["t"]["english"]])
-    strings, (greedy, beams, samples, options, rank, cut) = chunk["s"], chunk["r"][0]
+    strings, (greedy, beams, samples, options, rank, cut, hard) = chunk["s"], chunk["r"][0]
     assert chunk["n"] == [0, 1]
     assert [[form, strings[at], hit] for form, at, hit in greedy] == [[0, "bad", 0]]
     assert [[strings[at], hit] for at, hit, _ in beams] == [["gold", 1], ["bad", 0]]
     assert [[strings[at], hit] for at, hit in samples] == [["bad", 0]]
     assert [[strings[at], gold, score] for at, gold, score, _ in options][:2] == [["gold", 1, -1.0], ["b", 0, -2.0]]
-    assert (rank, cut) == ([3, -1.25], 0)
+    assert (rank, cut, hard) == ([3, -1.25], 0, [])
 
 
 def test_a_failed_probe_keeps_its_code_and_has_no_numbers(view):
     made, _ = view
-    greedy, _, _, options, rank, _ = unpacked(made.chunks[made.where["p"]["t"]["english"]])["r"][1]
+    greedy, _, _, options, rank, _, _ = unpacked(made.chunks[made.where["p"]["t"]["english"]])["r"][1]
     assert greedy[0][2] == -2
     assert [score for _, _, score, _ in options] == [None] * 4
     assert rank is None
@@ -77,3 +77,17 @@ def test_the_index_has_fates_and_gold_answers_and_takes_questions_from_the_items
     assert index["gold"] == [["gold"], ["g", "h"]]
     assert index["question"] == ["", "Q?"]
     assert unpacked(made.chunks[index["contexts"]["t"]["english"]]) == {"n": [1], "s": ["C"]}
+
+
+def test_hard_options_samples_of_the_lowest_seed_and_no_windows_of_text():
+    made = ItemView()
+    seen = {"english/1": Seen(greedy=True, hard=False)}
+    drawn = [records("m", {"english/1": Seen(samples=[hit])}, seed=seed) for seed, hit in ((5, False), (2, True))]
+    made.add(pd.concat([records("m", seen, seed=5), *drawn]))
+    made.add(records("m", {"text/0": Seen(window=(-1.0, 3))}, task="text-wiki"))
+    (row,) = unpacked(made.chunks[made.where["m"]["t"]["english"]])["r"]
+    assert len(row[0]) == 1
+    assert [hit for _, hit in row[2]] == [1]
+    assert row[3] == []
+    assert [gold for _, gold, _, _ in row[6]] == [1, 0, 0, 0]
+    assert list(made.where["m"]) == ["t"]
