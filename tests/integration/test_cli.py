@@ -1,0 +1,92 @@
+"""The commands on tiny models, from the command line to the report."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from tests.runs import records, resurface
+from tests.tiny_models import save_tiny_model
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("models with spaces é")
+    save_tiny_model(directory / "small", "qwen3")
+    save_tiny_model(directory / "other", "mistral")
+    return directory
+
+
+@pytest.fixture(scope="module")
+def run(models: Path) -> Path:
+    """Two architectures, asked six questions of the user's own, one of which nobody could answer right."""
+    items = models / "my items.jsonl"
+    lines = [
+        {
+            "id": f"q{number}",
+            "language": "swahili",
+            "context": f"Mji wa Karo una watu {number}00.",
+            "question": "Watu wangapi?",
+            "answers": [f"{number}00"] if number else ["  ?! "],
+        }
+        for number in range(6)
+    ]
+    items.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    out = models / "run"
+    done = resurface(
+        *("eval", models / "small", models / "other", "--task", f"jsonl:{items}"),
+        *("--items", "0", "--shard-items", "2", "--out", out),
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert "other: engine started" in done.stdout
+    return out
+
+
+def test_another_architecture_is_served_by_a_new_engine(run: Path) -> None:
+    found = records(run)
+    assert set(found["checkpoint"]) == {"small", "other"}
+    assert set(found["status"]) == {"ok", "excluded"}
+    per_checkpoint = [len(frame) for _, frame in found.groupby("checkpoint")]
+    assert per_checkpoint[0] == per_checkpoint[1]
+
+
+def test_an_empty_answer_is_excluded_and_counted(run: Path) -> None:
+    found = records(run)
+    excluded = found[found["item_id"] == "q0"]
+    assert set(excluded["status"]) == {"excluded"}
+    assert excluded["text"].isna().all()
+    accuracy = pd.read_csv(run / "tables" / "accuracy.csv")
+    greedy = accuracy[accuracy["probe"] == "greedy"]
+    assert set(greedy["excluded"]) == {1}
+    assert set(greedy["n"]) == {5}
+
+
+def test_report_is_rebuilt_from_records_alone(run: Path, tmp_path: Path) -> None:
+    before = {path.name: path.read_bytes() for path in (run / "tables").iterdir()}
+    for path in (run / "tables").iterdir():
+        path.unlink()
+    (run / "report" / "index.html").unlink()
+    done = resurface("report", run)
+    assert done.returncode == 0, done.stderr
+    assert {path.name: path.read_bytes() for path in (run / "tables").iterdir()} == before
+    assert (run / "report" / "index.html").is_file()
+
+
+def test_prune_writes_a_checkpoint_and_says_how_sparse_it_is(models: Path, tmp_path: Path) -> None:
+    out = tmp_path / "sparse"
+    arguments = ("prune", models / "small", "--method", "magnitude", "--pattern", "2:4", "--out", out)
+    done = resurface(*arguments)
+    assert done.returncode == 0, done.stderr
+    assert "measured sparsity 0.5" in done.stdout
+    assert json.loads((out / "prune_manifest.json").read_text())["pattern"] == "2:4"
+    again = resurface(*arguments)
+    assert again.returncode == 0
+    other = resurface(*arguments[:-3], "1:4", *arguments[-2:])
+    assert other.returncode == 2
+    assert "another pruning" in other.stderr

@@ -1,0 +1,203 @@
+"""Whatever is killed, and whenever: the same command ends with exactly the records of an undisturbed run.
+
+Real processes, the real engine, a tiny model. The runs here differ in shard size and number of engines as well, which
+must not show in the records either.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import psutil
+import pytest
+import yaml
+
+from tests.runs import KEY, command, environment, records
+from tests.tiny_models import save_tiny_model
+
+pytestmark = pytest.mark.slow
+
+CHECKPOINTS = {"dense", "wanda-0.5", "magnitude-0.6"}
+PRUNING, ENGINE = "ray::prune_checkpoint", "ray::EngineActor"
+
+
+class Desk:
+    """A directory with a model and sweep files in it, and what has been started there."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._model = save_tiny_model(directory / "model", max_position_embeddings=4096)
+        self.started: list[subprocess.Popen[bytes]] = []
+
+    def sweep(self, *, shard_items: int = 3, engines: int = 1) -> Path:
+        document = {
+            "models": {"dense": "model"},
+            "prune": [{"method": "wanda", "sparsity": 0.5}, {"method": "magnitude", "sparsity": 0.6}],
+            "calibration": {"source": "gazetteer", "samples": 9, "sequence_length": 256},
+            "tasks": [{"task": "gazetteer", "items": 4}],
+            "resources": {"shard_items": shard_items, "engines": engines},
+        }
+        file = self.directory / f"sweep-{shard_items}-{engines}.yaml"
+        file.write_text(yaml.safe_dump(document), encoding="utf-8")
+        return file
+
+    def start(self, sweep: Path, run: Path) -> subprocess.Popen[bytes]:
+        with self.log(run).open("wb") as output:
+            process = subprocess.Popen(
+                command("sweep", sweep, "--out", run),
+                env=environment(),
+                stdout=output,
+                stderr=output,
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
+            )
+        self.started.append(process)
+        return process
+
+    def log(self, run: Path) -> Path:
+        return self.directory / f"{run.name}.log"
+
+    def finish(self, sweep: Path, run: Path) -> None:
+        """Run a sweep to its good end."""
+        assert self.start(sweep, run).wait() == 0, self.log(run).read_text()
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+    made = Desk(tmp_path_factory.mktemp("desk"))
+    yield made
+    for process in made.started:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture(scope="module")
+def undisturbed(desk: Desk) -> pd.DataFrame:
+    run = desk.directory / "undisturbed"
+    desk.finish(desk.sweep(), run)
+    return records(run)
+
+
+def _same(run: Path, expected: pd.DataFrame) -> None:
+    """None lost, none twice, none different."""
+    found = records(run)
+    assert set(found["checkpoint"]) == CHECKPOINTS
+    assert not found[KEY].duplicated().any()
+    for frame in (found, expected):
+        frame["token_ids"] = [None if ids is None else tuple(ids) for ids in frame["token_ids"]]
+    pd.testing.assert_frame_equal(found, expected, check_exact=False, rtol=0, atol=1e-6)
+    assert json.loads((run / "run.json").read_text())["state"] == "finished"
+    assert (run / "report" / "index.html").stat().st_size > 0
+    assert not list(run.rglob("*.writing")) + list(run.rglob("*.partial*"))
+
+
+def _family(process: subprocess.Popen[bytes], title: str = "") -> list[psutil.Process]:
+    """The living processes that a driver started, directly or not."""
+    found = []
+    try:
+        for child in psutil.Process(process.pid).children(recursive=True):
+            try:
+                if child.status() != psutil.STATUS_ZOMBIE and " ".join(child.cmdline()).startswith(title):
+                    found.append(child)
+            except psutil.Error:  # it ended while it was looked at
+                continue
+    except psutil.NoSuchProcess:
+        pass
+    return found
+
+
+def _parts(run: Path) -> list[Path]:
+    return list(run.glob("records/*/*/*.parquet"))
+
+
+def _when(process: subprocess.Popen[bytes], seen: Callable[[], list[Any]], log: Path) -> list[Any]:
+    """What `seen` finds as soon as it finds anything."""
+    while not (found := seen()):
+        assert process.poll() is None, f"ended before the moment came: {log.read_text()}"
+        time.sleep(0.02)
+    return found
+
+
+def _gone(processes: list[psutil.Process]) -> bool:
+    return not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in processes)
+
+
+def test_a_driver_that_is_killed_again_and_again(desk: Desk, undisturbed: pd.DataFrame) -> None:
+    """While it prunes, while an engine starts, and in the middle of the records; then other shards, other engines."""
+    run = desk.directory / "driver"
+    log, sweep = desk.log(run), desk.sweep()
+
+    driver = desk.start(sweep, run)
+    _when(driver, lambda: _family(driver, PRUNING), log)
+    workers = _family(driver, PRUNING) + _family(driver, ENGINE)
+    driver.kill()
+    assert driver.wait() == -signal.SIGKILL
+    assert _parts(run) == []
+
+    driver = desk.start(sweep, run)  # at once: what the dead driver left behind is in nobody's way
+    _when(driver, lambda: _family(driver, f"{ENGINE}.load"), log)
+    os.kill(driver.pid, signal.SIGINT)
+    assert driver.wait() == 130
+    assert log.read_text().splitlines()[-1] == "interrupted; the same command resumes"
+    assert json.loads((run / "run.json").read_text())["state"] == "interrupted"
+
+    driver = desk.start(sweep, run)
+    _when(driver, lambda: _parts(run), log)
+    driver.kill()
+    driver.wait()
+    kept = {part: part.read_bytes() for part in _parts(run)}
+    assert 0 < len(records(run)) < len(undisturbed)
+
+    assert _gone(workers)
+    desk.finish(desk.sweep(shard_items=5, engines=2), run)
+    _same(run, undisturbed)
+    assert {part: part.read_bytes() for part in kept} == kept
+
+
+def test_workers_that_are_killed_are_replaced(desk: Desk, undisturbed: pd.DataFrame) -> None:
+    """A prune task and an engine die; the driver goes on by itself."""
+    run = desk.directory / "workers"
+    log = desk.log(run)
+    driver = desk.start(desk.sweep(), run)
+    for process in _when(driver, lambda: _family(driver, PRUNING), log)[:1]:
+        process.kill()
+    _when(driver, lambda: _parts(run), log)
+    for process in _when(driver, lambda: _family(driver, ENGINE), log):
+        process.kill()
+    assert driver.wait() == 0, log.read_text()
+    assert "warning: engine 0 died" in log.read_text()
+    _same(run, undisturbed)
+
+
+def test_all_of_ray_is_killed(desk: Desk, undisturbed: pd.DataFrame) -> None:
+    run = desk.directory / "ray"
+    log, sweep = desk.log(run), desk.sweep()
+    driver = desk.start(sweep, run)
+    _when(driver, lambda: _parts(run), log)
+    for process in _family(driver):
+        process.kill()
+    assert driver.wait() == 1
+    *_, last = log.read_text().splitlines()
+    assert last.startswith("error: the local Ray died")
+    assert last.endswith("the same command resumes")
+    assert "Traceback" not in log.read_text()
+    assert json.loads((run / "run.json").read_text())["state"] == "failed"
+    desk.finish(sweep, run)
+    _same(run, undisturbed)
+
+
+def test_a_finished_run_has_nothing_left_to_do(desk: Desk, undisturbed: pd.DataFrame) -> None:
+    run = desk.directory / "undisturbed"
+    before = {part: part.stat().st_mtime_ns for part in _parts(run)}
+    desk.finish(desk.sweep(), run)
+    assert {part: part.stat().st_mtime_ns for part in _parts(run)} == before
+    assert "starting Ray" not in desk.log(run).read_text()
+    _same(run, undisturbed)
