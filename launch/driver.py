@@ -51,6 +51,8 @@ def run_sweep(config: SweepConfig, run_dir: Path, progress: Progress) -> Outcome
     """
     progress.stage("checking models, tasks and settings")
     prepared = prepare(config, run_dir)
+    for note in prepared.short_languages():
+        progress.warned(note)
     directory = RunDirectory(run_dir, prepared.identity, config.model_dump(mode="json"), prepared.disk_bytes)
     try:
         store = RecordStore(run_dir)

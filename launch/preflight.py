@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +13,9 @@ from evaluator.checkpoint import CheckpointInfo, inspect_checkpoint, read_config
 from evaluator.config import EngineConfig, EvalConfig
 from evaluator.errors import InputError
 from evaluator.perplexity import window_question, windows_of
-from evaluator.prompts import CAPPED_FORMATS, load_tokenizer
+from evaluator.prompts import CAPPED_FORMATS, Prompter, load_tokenizer
 from evaluator.questions import Question, questions_of
+from evaluator.records import Item
 from evaluator.tasks import TaskData, load_task
 from launch.calibration import SOURCES
 from launch.jobs import CheckpointJob, expand
@@ -60,6 +62,18 @@ class Prepared:
                 if question.window is None and (key not in known or known[key].options is None):
                     known[key] = question
         return {name: tuple(questions.values()) for name, questions in items.items() if questions}
+
+    def short_languages(self) -> list[str]:
+        """In words, the languages that have fewer items than were asked for."""
+        notes = []
+        for name, questions in self.items().items():
+            wanted = next(task.config.items for task in self.tasks if task.name == name)
+            one_shot = any("one_shot" in task.config.formats for task in self.tasks if task.name == name)
+            for language, count in Counter(question.item.language for question in questions).items():
+                if count < wanted:
+                    lost = "; none is left to be the example of one_shot" if one_shot else ""
+                    notes.append(f"{name}: {language} has {count} items, not {wanted}: all of them are asked{lost}")
+        return notes
 
 
 def prepare(config: SweepConfig, run_dir: Path) -> Prepared:
@@ -127,12 +141,21 @@ class _Preparation:
     def task(self, job: CheckpointJob, name: str) -> PreparedTask:
         """A task of a checkpoint. Windows of a text depend on the tokenizer, which is the dense model's."""
         config = self._fitting(job.tasks[name])
+        if config.chat:
+            self._check_chat(job.model)
         key = (name + config.model_dump_json(), job.model if config.is_text else None)
         if key not in self._tasks:
             data = self._load(config, name)
             make = self._windows if config.is_text else self._questions
             self._tasks[key] = make(data, config, job.model)
         return self._tasks[key]
+
+    def _check_chat(self, model: str) -> None:
+        """Raises InputError if the model's chat template is missing or does not leave a turn as it is."""
+        prompter = Prompter(self._tokenizers[model], chat=True, prompt_tokens=4096, one_shot_prompt_tokens=4096)
+        prompter.build(
+            Item(task="", language="", item_id="", context="x", question="x", answers=("x",), cluster=""), "open"
+        )
 
     def _load(self, config: EvalConfig, name: str) -> TaskData:
         key = (config.task, config.languages, name)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 import pyarrow.parquet as pq
 
-KEY = ["checkpoint", "task", "language", "item_id", "format", "probe", "index"]
+KEY = ["checkpoint", "task", "language", "item_id", "format", "probe", "seed", "index"]
 
 
 def environment() -> dict[str, str]:

@@ -137,3 +137,26 @@ def test_a_text_takes_no_languages(models, tmp_path):
     task = {"task": book(tmp_path), "probes": ["perplexity"], "languages": ["english"]}
     with pytest.raises(InputError, match="languages: a text has none"):
         prepared(tmp_path, models={"a": str(models / "a")}, tasks=[task])
+
+
+def test_a_chat_template_that_is_missing_or_no_good_is_found_before_anything_starts(models, tmp_path):
+    task = {"task": "gazetteer", "items": 2, "languages": ["english"], "probes": ["greedy"], "chat": True}
+    with pytest.raises(InputError, match="no chat template"):
+        prepared(tmp_path, models={"a": str(models / "a")}, tasks=[task])
+    save_tiny_model(tmp_path / "chat")
+    template = tmp_path / "chat" / "chat_template.jinja"
+    template.write_text("{{ messages[0].content | upper }}", encoding="utf-8")
+    with pytest.raises(InputError, match="rewrites the user's turn"):
+        prepared(tmp_path, models={"chat": str(tmp_path / "chat")}, tasks=[task])
+    template.write_text("USER: {{ messages[0].content }} BOT:", encoding="utf-8")
+    assert prepared(tmp_path, models={"chat": str(tmp_path / "chat")}, tasks=[task]).tasks[0].config.chat
+
+
+def test_languages_with_fewer_items_than_asked_for_are_told(models, tmp_path):
+    task = {"task": "gazetteer", "items": 301, "languages": ["english"], "probes": ["greedy"]}
+    plan = prepared(tmp_path, models={"a": str(models / "a")}, tasks=[task])
+    assert plan.short_languages() == ["gazetteer: english has 300 items, not 301: all of them are asked"]
+    plan = prepared(tmp_path, models={"a": str(models / "a")}, tasks=[{**task, "formats": ["one_shot"]}])
+    assert plan.short_languages()[0].endswith("none is left to be the example of one_shot")
+    plan = prepared(tmp_path, models={"a": str(models / "a")}, tasks=[{**task, "items": 0}])
+    assert plan.short_languages() == []
