@@ -65,7 +65,7 @@ def test_the_commands_run(tmp_path: Path) -> None:
     assert SWEEP is not None
     (tmp_path / "sweep.yaml").write_text(SWEEP[1], encoding="utf-8")
     assert yaml.safe_load(SWEEP[1])["models"] == {"dense": "models/mine"}
-    assert [command[1] for command in COMMANDS] == ["prune", "eval", "report", "sweep"]
+    assert [command[1] for command in COMMANDS] == ["prune", "eval", "report", "sweep", "sweep"]
     for command in COMMANDS:
         done = subprocess.run(
             [sys.executable, "-m", "launch.cli", *command[1:]],
