@@ -63,7 +63,7 @@ def _beside(entry: Row, row: pd.Series) -> Row:
         "paper": float(entry["value"]),
         "ours": float(row[column]),
         **{f"ours_{end}": row.get(f"{column}_{end}") for end in ("low", "high")},
-        "n": row.get("n", row.get("n_max")),
+        "n": row["known"] if column.endswith("_dissociation") else row.get("n", row.get("n_max")),
         "source": f"{paper()['paper']}, {'section ' if entry['source'][0].isdigit() else ''}{entry['source']}",
     }
 

@@ -85,7 +85,9 @@ def reference_grid(paper: pd.DataFrame) -> Grid:
                 Cell(str(row["source"]), number=False),
             )
         )
-    return Grid(("checkpoint", "language", "cell", "quantity", "paper", "ours", "n", "source"), tuple(rows), ())
+    columns = ("checkpoint", "language", "cell", "quantity", "paper", "ours", "n", "source")
+    keep = [at for at in range(len(columns)) if any(row[at].text for row in rows)]
+    return Grid(tuple(columns[at] for at in keep), tuple(tuple(row[at] for at in keep) for row in rows), ())
 
 
 def shown(name: str, value: object, *, counts_as_rates: bool = False) -> str:
@@ -132,6 +134,7 @@ _TITLES = {
     "n_paired": "n paired",
     "choice_minus_open": "choice − open",
     "noise_floor": "noise floor (re-run)",
+    "cell": "which",
 }
 
 

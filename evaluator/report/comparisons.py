@@ -13,8 +13,8 @@ from evaluator.report.rows import MEAN, Numbers, Rows
 Series = tuple[str, str, str, Mapping[str, str]]  # column, colour, label, which rows
 
 
-def _linked(panel: Any, rows: Rows, title: str, series: Sequence[Series]) -> None:
-    """Linked dots, one for every series that has values."""
+def _linked(panel: Any, rows: Rows, title: str, series: Sequence[Series], *, rates: bool = False) -> None:
+    """Linked dots, one for every series that has values; `rates` are shown from 0 to 100 %."""
     shown = [each for each in series if any(v is not None for v in rows.values(each[0], **dict(each[3])))]
     theme.link(panel, *(rows.values(column, **dict(which)) for column, _, _, which in shown))
     for column, colour, label, which in shown:
@@ -22,21 +22,24 @@ def _linked(panel: Any, rows: Rows, title: str, series: Sequence[Series]) -> Non
             rows.dots(panel, column, colour, label, **dict(which))
         else:
             theme.dots(panel, rows.values(column, **dict(which)), colour, label)
-    theme.change_axis(panel, percent=True)
+    if rates:
+        theme.percent_axis(panel, -0.02, 1.04)
+    else:
+        theme.change_axis(panel, percent=True)
     panel.set_title(title)
 
 
-def _single(frame: pd.DataFrame, title: str, series: Sequence[Series]) -> Any:
+def _rates(frame: pd.DataFrame, title: str, series: Sequence[Series]) -> Any:
     rows = Rows(frame)
     made, (panel,) = theme.figure(len(rows), (1.0,))
     theme.label_rows(panel, rows.labels)
-    _linked(panel, rows, title, series)
+    _linked(panel, rows, title, series, rates=True)
     theme.legend(panel)
     return made
 
 
 def candidates(frame: pd.DataFrame) -> Any:
-    return _single(
+    return _rates(
         frame,
         "Open accuracy by what is listed as candidates",
         [
@@ -59,13 +62,13 @@ def hard_distractors(frame: pd.DataFrame) -> Any:
             (f"standard_{column}", "choice", "standard distractors", {}),
             (f"hard_{column}", "lost", "hard distractors", {}),
         ]
-        _linked(panel, rows, title, series)
+        _linked(panel, rows, title, series, rates=column == "accuracy")
     theme.legend(panels[0])
     return made
 
 
 def recovery_seeds(frame: pd.DataFrame) -> Any:
-    return _single(
+    return _rates(
         frame,
         "Recovered by samples among greedy failures, over the run seeds",
         [("lowest", "beam", "lowest", {}), ("mean", "greedy", "mean", {}), ("highest", "sample", "highest", {})],
@@ -96,7 +99,7 @@ def calibration(frame: pd.DataFrame) -> Any:
     made, (left, right) = theme.figure(len(rows), (1.15, 1.0))
     theme.label_rows(left, rows.labels)
     series: list[Series] = [("open_accuracy", "greedy", "open", {}), ("choice_accuracy", "choice", "choice", {})]
-    _linked(left, rows, "Accuracy", series)
+    _linked(left, rows, "Accuracy", series, rates=True)
     rows.dots(right, "choice_minus_open", "mc_only", "pooled", shift=-0.12)
     rows.dots(right, "choice_minus_open", "mc_only", "mean over languages", language=MEAN, shift=0.12, hollow=True)
     theme.change_axis(right, percent=True)
@@ -150,17 +153,16 @@ def perplexity(frame: pd.DataFrame) -> Any:
     perplexity_panel(left, [None] * len(rows), rows.values("perplexity"))
     left.set_title("Perplexity")
     rows.dots(right, "perplexity_ratio", "lost", "relative to the base")
-    theme.label_values(right, rows.values("perplexity_ratio"), text=lambda value: f"{value:.2f}")
     right.axvline(1.0, color=theme.COLOURS["muted"], linewidth=1)
+    theme.label_values(right, rows.values("perplexity_ratio"), text=lambda value: f"{value:.2f}")
     right.set_title("Relative to the base")
     return made
 
 
 def perplexity_panel(panel: Any, dense: Numbers, own: Numbers) -> None:
-    """The base's and the checkpoint's own perplexity in each row, on a logarithmic axis with plain numbers."""
+    """The base's and the checkpoint's own perplexity in each row."""
     theme.link(panel, dense, own)
     theme.dots(panel, dense, "muted", "base", hollow=True)
     theme.dots(panel, own, "rank", "perplexity")
-    panel.set_xscale("log")
+    theme.factor_axis(panel, [value for value in (*dense, *own) if value is not None])
     theme.label_values(panel, own, text=lambda value: f"{value:.3g}")
-    theme.plain_log_axis(panel, [value for value in (*dense, *own) if value is not None])

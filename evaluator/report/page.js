@@ -240,7 +240,7 @@
   }
   function overview(rows, golds) {
     const heads = ["checkpoint", "greedy output", "choice: gold's share", "rank", "beams", "samples"];
-    return h("div", { class: "scroll" }, h("table", { class: "answers" },
+    return h("div", { class: "scroll" }, h("table", { class: rows.length > 8 ? "answers many" : "answers" },
       h("thead", {}, h("tr", {}, heads.map((head) => h("th", { scope: "col" }, head)))),
       h("tbody", {}, rows.map(({ checkpoint, answers, fate }) => {
         const select = () => { controls.checkpoint.value = checkpoint.name; countFates(); filter(); show(current); };

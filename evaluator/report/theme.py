@@ -102,13 +102,19 @@ def as_percent(value: float, _: object = None) -> str:
     return f"{100 * value:.0f} %".replace("-", "\N{MINUS SIGN}")
 
 
-def plain_log_axis(panel: Axes, values: Sequence[float]) -> None:
-    """Room around the values, and a few ticks in plain digits."""
-    low, high = 0.8 * min(values), 1.25 * max(values)
+def factor_axis(panel: Axes, values: Sequence[float]) -> None:
+    """An axis of positive values with room around them: logarithmic where they differ by factors, with plain digits."""
+    low, high = min(values), max(values)
+    if high < 4 * low:
+        room = max(0.15 * (high - low), 0.03 * high)
+        panel.set_xlim(min(panel.get_xlim()[0], low - room), max(panel.get_xlim()[1], high + room))
+        return
+    low, high = 0.7 * low, 1.4 * high
+    panel.set_xscale("log")
     panel.set_xlim(low, high)
-    steps = [digit * 10.0**power for power in range(-2, 9) for digit in (1, 2, 5)]
-    ticks = [tick for tick in steps if low <= tick <= high][:: 1 if high / low < 60 else 3]
-    panel.set_xticks(ticks or [round(max(values), 1)], [f"{tick:g}" for tick in ticks] or None)
+    ticks = [digit * 10.0**power for power in range(-2, 9) for digit in (1, 2, 5)]
+    ticks = [tick for tick in ticks if low <= tick <= high][:: 1 if high / low < 100 else 3]
+    panel.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     panel.set_xticks([], minor=True)
 
 

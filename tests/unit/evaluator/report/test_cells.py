@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from evaluator.report.cells import grid, shown
+from evaluator.report.cells import grid, reference_grid, shown, titles
 
 
 @pytest.mark.parametrize(
@@ -51,3 +51,23 @@ def test_an_interval_joins_its_value_and_empty_columns_go():
 
 def test_the_headlines_fates_are_shares():
     assert shown("kept", 0.25, counts_as_rates=True) == "25.0 %"
+
+
+def test_the_papers_number_and_ours_are_shown_as_their_quantity_is():
+    row = {"table": "rank", "task": "tydiqa", "checkpoint": "p", "language": "all", "cell": "", "source": "arXiv, 3.3"}
+    row |= {"quantity": "rank_median", "paper": 3.5, "ours": 4.0, "ours_low": 3.0, "ours_high": 5.0, "n": 560}
+    made = reference_grid(pd.DataFrame([row]))
+    assert made.columns == ("checkpoint", "language", "quantity", "paper", "ours", "n", "source")
+    assert [(cell.text, cell.interval) for cell in made.pooled[0][3:6]] == [
+        ("3.5", ""),
+        ("4.0", "3.0 to 5.0"),
+        ("560", ""),
+    ]
+
+
+def test_a_heading_is_its_column_in_words():
+    assert titles(["delta_pr", "open_accuracy", "mc_only_corrected"]) == [
+        "Δ PR",
+        "open accuracy",
+        "mc_only, chance-corrected",
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from evaluator.errors import InputError
 from evaluator.metrics import TABLES
 from evaluator.report import ReportPaths, write_report
+from evaluator.store import SCHEMA
 from tests.unit.evaluator.report.synthetic import write_run
 
 CHECKPOINTS = ("dense", "wanda-0.6")
@@ -109,3 +111,24 @@ def test_a_broken_run_json_is_named(made, tmp_path, text, message):
     (tmp_path / "run.json").write_text(text)
     with pytest.raises(InputError, match=rf"run\.json: {message}"):
         write_report(tmp_path)
+
+
+def test_the_papers_numbers_are_a_table_and_stand_in_their_sections(tmp_path):
+    run = write_run(tmp_path, 6, ("dense", "wanda-0.5"), languages=LANGUAGES, items=False)
+    for path in list((run / "records").glob("*/*/*.parquet")):
+        table = pq.read_table(path).to_pandas()
+        table = table.assign(task="tydiqa", calibration=table["calibration"].where(table["base"].isna(), "c4"))
+        path.unlink()
+        (run / "records" / table["checkpoint"].iloc[0] / "tydiqa").mkdir(exist_ok=True)
+        part = run / "records" / table["checkpoint"].iloc[0] / "tydiqa" / path.name
+        pq.write_table(pa.Table.from_pandas(table, schema=SCHEMA, preserve_index=False), part)
+    config = {"models": {"dense": "/models/Qwen3-8B"}, "tasks": [{"task": "tydiqa", "items": 200, "chat": False}]}
+    (run / "run.json").write_text(json.dumps({"config": config}))
+    paths = write_report(run)
+    reference = pd.read_csv(paths.tables["reference"])
+    assert {"fates", "accuracy", "pr_gap"} <= set(reference["table"])
+    section = paths.page.read_text(encoding="utf-8").split('<section id="pr_gap">')[1].split("</section>")[0]
+    assert "The paper's numbers in the same setting" in section.replace("&#39;", "'")
+    assert "arXiv:2606.17609v1, section 4.1" in section
+    (run / "run.json").unlink()
+    assert "reference" not in write_report(run).tables
