@@ -113,7 +113,7 @@ class Inputs:
     def part(self, checkpoint: str, task: str, form: str) -> pd.DataFrame:
         """One checkpoint's outcomes on one task in one format, one row per item (empty when it was not asked).
 
-        Where a probe was asked under several run seeds, these are its outcomes under the lowest.
+        Where a probe was asked under several seeds, these are its outcomes under the run's own.
         """
         return self._by_part.get((checkpoint, task, form), self._no_part)
 
@@ -159,13 +159,16 @@ class Inputs:
 
 
 def _first_seeds(frame: pd.DataFrame) -> pd.DataFrame:
-    """One row per item of one checkpoint, task and format: every probe under the lowest seed that it was asked with."""
+    """One row per item of one checkpoint, task and format: every probe under the run's own seed, which is the lowest
+    that greedy was asked with, or else under the lowest that the probe was asked with."""
     if frame["seed"].nunique() == 1:
         return frame
+    own = frame.loc[frame["greedy_status"].notna(), "seed"].min()
     chosen = frame.groupby(list(ITEM))["truncated"].max().reset_index()
     for probe, columns in PROBE_COLUMNS.items():
         asked = frame[frame[f"{probe}_status"].notna()]
-        first = asked[asked["seed"] == asked["seed"].min()]
+        seed = own if (asked["seed"] == own).any() else asked["seed"].min()
+        first = asked[asked["seed"] == seed]
         chosen = chosen.merge(first[[*ITEM, f"{probe}_status", *columns]], on=list(ITEM), how="left")
     return chosen
 

@@ -65,9 +65,8 @@ class ItemView:
     where: dict[str, dict[str, dict[str, str]]] = field(default_factory=dict)  # checkpoint -> task -> language -> id
 
     def add(self, records: pd.DataFrame) -> None:
-        """Pack the records of one checkpoint and one task: each probe's of its lowest seed. Texts have no items."""
-        records = records[records["probe"] != "perplexity"]
-        records = records[records["seed"] == records.groupby(["format", "probe"])["seed"].transform("min")]
+        """Pack the records of one checkpoint and one task: each probe's of the run's own seed. Texts have no items."""
+        records = _of_one_seed(records[records["probe"] != "perplexity"])
         if records.empty:
             return
         checkpoint, task = str(records["checkpoint"].iloc[0]), str(records["task"].iloc[0])
@@ -149,6 +148,15 @@ class ItemView:
             for language, item_id, fate in keys:
                 line[self.numbers[pair.task, str(language), str(item_id)]] = FATE_CODES[fate]
         return {name: "".join(line) for name, line in letters.items()}
+
+
+def _of_one_seed(records: pd.DataFrame) -> pd.DataFrame:
+    """Each probe under greedy's lowest seed, or under its own lowest where it was not asked with that one."""
+    seed, kind = records["seed"], [records["format"], records["probe"]]
+    greedy = seed[records["probe"] == "greedy"]
+    own = greedy.min() if len(greedy) else seed.min()
+    wanted = seed.groupby(kind).transform("min").mask((seed == own).groupby(kind).transform("any"), own)
+    return records[seed == wanted]
 
 
 class _Row:

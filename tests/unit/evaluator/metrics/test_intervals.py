@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,6 +12,7 @@ from statsmodels.stats.contingency_tables import mcnemar
 from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.proportion import proportion_confint
 
+from evaluator.metrics.gaps import drop_of
 from evaluator.metrics.intervals import Resampler, holm, mcnemar_exact, percentile_interval, wilson
 
 
@@ -187,3 +189,28 @@ def test_translated_contexts_are_covered_when_languages_are_pooled():
         alone += low <= 0.2 <= high
     assert 0.89 <= covered / trials <= 0.985
     assert alone / trials < 0.85
+
+
+def test_the_interval_of_delta_pr_covers_at_its_nominal_rate():
+    """Open falls from 0.8 to 0.5, choice from 0.9 to 0.8 with four options: 0.3 / 0.8 - 0.1 / 0.65."""
+    rng, n, trials, covered = np.random.default_rng(7), 250, 200, 0
+    resampler = Resampler("t", ["a"] * n, apart(n), draws=400)
+    truth = 0.3 / 0.8 - 0.1 / 0.65
+    for _ in range(trials):
+        easy = rng.random((2, n))  # one draw decides both sides: the pairs are correlated
+        items = pd.DataFrame({"item": np.arange(n), "options_dense": 4.0})
+        for side, said, picked in (("dense", 0.8, 0.9), ("pruned", 0.5, 0.8)):
+            items[f"produced_{side}"], items[f"recognised_{side}"] = easy[0] < said, easy[1] < picked
+        opened, chosen = (drop_of(resampler, items, probe).normal_draws for probe in ("greedy", "choice"))
+        low, high = resampler.interval(np.arange(n), opened - chosen)
+        covered += low <= truth <= high
+    assert 0.9 <= covered / trials <= 0.985
+
+
+def test_the_interval_of_a_median_covers_at_its_nominal_rate():
+    rng, n, trials, covered = np.random.default_rng(8), 81, 200, 0
+    resampler = Resampler("t", ["a"] * n, apart(n), draws=400)
+    for _ in range(trials):
+        low, high = resampler.median_interval(np.arange(n), rng.exponential(1.0, n))
+        covered += low <= np.log(2) <= high
+    assert 0.9 <= covered / trials <= 0.985
