@@ -2,9 +2,9 @@
 
 Kinds of calibration (paper, section 5), read from the source's name:
 
-    english         `c4`, or Wikipedia in English alone
-    per_language    Wikipedia in one other language
-    multilingual    `balanced:...`, Wikipedia in several languages, or the bundled `gazetteer`
+    english         `c4`, or Wikipedia or the bundled gazetteer in English alone
+    per_language    one of these in one other language
+    multilingual    `balanced:...`, Wikipedia in several languages, or the whole `gazetteer`
     other           a file of the user's
 
 "Per-language calibration" is many checkpoints: each language is asked of the one that was calibrated on it. Where a
@@ -85,7 +85,7 @@ def _single_language(source: str) -> str | None:
     """The code of the one language that a source is in, if it says so."""
     family, _, languages = source.partition(":")
     named = [_CODES.get(each, each) for each in re.split(r"[,\s]+", languages.strip().lower()) if each]
-    return named[0] if family in ("wikipedia", "balanced") and len(named) == 1 else None
+    return named[0] if family in ("wikipedia", "balanced", "gazetteer") and len(named) == 1 else None
 
 
 def _together(inputs: Inputs, settings: Sequence[Row]) -> tuple[Row, pd.DataFrame]:

@@ -16,7 +16,6 @@ from typing import Any
 
 import pandas as pd
 
-from evaluator.metrics.calibration import kind_of
 from evaluator.metrics.inputs import ALL, MEAN, Row
 
 COLUMNS = (
@@ -76,7 +75,7 @@ def _same(row: pd.Series, side: str, setting: Row, run: Mapping[str, Any]) -> bo
     if not dense and not (
         (row["method"], row["pattern"], row["sparsity"]) == (setting["method"], setting["pattern"], setting["sparsity"])
         and pd.notna(row["calibration"])
-        and kind_of(str(row["calibration"])) == setting["calibration"]
+        and re.fullmatch(setting["calibration"], str(row["calibration"]))
     ):
         return False
     pattern = re.compile(paper()["models"][setting["model"]], re.IGNORECASE)

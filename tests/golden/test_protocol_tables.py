@@ -105,6 +105,8 @@ def test_samples_under_other_seeds_leave_the_other_probes_alone():
         ("wikipedia:sw,ar", "multilingual"),
         ("balanced:en,sw", "multilingual"),
         ("gazetteer", "multilingual"),
+        ("gazetteer:english", "english"),
+        ("gazetteer:swahili", "per_language"),
         ("text:mine.txt", "other"),
     ],
 )

@@ -82,7 +82,12 @@ def test_an_included_sweep_counts_for_its_own_models_only(found):
 
 
 def test_another_sparsity_or_method_is_not_compared(found):
-    for column, value in (("sparsity", 0.6), ("method", "sparsegpt"), ("pattern", "2:4")):
+    for column, value in (
+        ("sparsity", 0.6),
+        ("method", "sparsegpt"),
+        ("pattern", "2:4"),
+        ("calibration", "wikipedia:en"),
+    ):
         other = {name: frame.assign(**{column: value}) for name, frame in found.items()}
         assert set(reference(other, RUN)["checkpoint"]) == {"dense"}
 
