@@ -13,8 +13,8 @@ from typer.exceptions import TyperException
 
 from evaluator.errors import InputError, ResurfaceError
 from evaluator.records import FORMATS, PROBES
-from launch.models import BUNDLED, resolve_model
-from launch.requests import eval_sweep, prune_request
+from launch.models import BUNDLED
+from launch.requests import PruneOptions, eval_sweep
 from launch.sweep import RECIPES, SweepConfig, find_recipe, load_sweep
 from pruning.errors import PruneError, PruneInputError
 
@@ -98,36 +98,35 @@ def evaluate(
 
 @app.command(epilog="Example: resurface prune models/qwen3-0.6b --method wanda --sparsity 0.5 --out pruned/wanda-0.5")
 def prune(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help=f"dense: a directory, a hub id, or '{BUNDLED}'")],
-    method: Annotated[str, typer.Option(help="magnitude, wanda, sparsegpt")],
-    out: Annotated[Path, typer.Option("--out", help="the sparse checkpoint's directory")],
+    model: Annotated[
+        str | None, typer.Argument(metavar="MODEL", help=f"dense: a directory, a hub id, or '{BUNDLED}'")
+    ] = None,
+    method: Annotated[str | None, typer.Option(help="magnitude, wanda, sparsegpt, ria")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="the sparse checkpoint's directory")] = None,
     sparsity: Annotated[float | None, typer.Option(help="share of zeros, e.g. 0.5")] = None,
     pattern: Annotated[str | None, typer.Option(help="N:M, e.g. 2:4 zeroes 2 of every 4")] = None,
+    allocation: Annotated[str, typer.Option(help="of the ratio over layers: uniform, owl")] = "uniform",
+    group: Annotated[str | None, typer.Option(help="scores compared within: row, matrix; default the method's")] = None,
     calibration: Annotated[
         str | None, typer.Option(help="c4, wikipedia:LANG, balanced:LANG,..., text:FILE, jsonl:FILE, gazetteer")
     ] = None,
     samples: Annotated[int, typer.Option(help="calibration passages")] = 128,
     sequence_length: Annotated[int, typer.Option(help="tokens per passage at most")] = 2048,
     seed: Seed = 0,
+    verify: Annotated[Path | None, typer.Option(help="a pruned checkpoint to check against its manifest")] = None,
 ) -> None:
-    """Prune a dense checkpoint into a sparse one, ready for any server that loads safetensors."""
-    from launch.calibration import SOURCES
-    from launch.provenance import provenance
-    from launch.summary import print_manifest
-    from pruning.run import check
-    from pruning.run import prune as run_prune
+    """Prune a dense checkpoint into a sparse one that any server of safetensors loads; or --verify one."""
+    from launch.prune_command import run_prune, run_verify
 
-    config = prune_request(resolve_model(model), method, sparsity, pattern, calibration, samples, sequence_length, seed)
-    check(config, out, sources=SOURCES)
-    with console.status("pruning") as status:
-        manifest = run_prune(
-            config,
-            out,
-            sources=SOURCES,
-            provenance=provenance(),
-            progress=lambda done, total: status.update(f"pruning: {done}/{total} layers"),
+    if verify is None:
+        options = PruneOptions(
+            method, sparsity, pattern, allocation, group, calibration, samples, sequence_length, seed
         )
-    print_manifest(console, manifest, out)
+        run_prune(console, model, out, options)
+    elif model or method or out:
+        raise InputError(f"--verify: {str(verify)!r} is all that it takes: no MODEL, --method or --out")
+    else:
+        raise typer.Exit(run_verify(console, errors, verify))
 
 
 @app.command(epilog="Example: resurface report runs/demo")

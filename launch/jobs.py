@@ -20,7 +20,7 @@ from evaluator.records import FORMATS, PROBES
 from evaluator.tasks import task_name
 from launch.models import resolve_model
 from launch.sweep import PruneSetting, SweepConfig, validated
-from pruning.config import CalibrationConfig, PruneConfig
+from pruning.config import CalibrationConfig, PruneConfig, needs_calibration
 
 # What decides which items a task asks, and with which candidates: one name of a task means one of these.
 _ITEM_SETTINGS = ("task", "languages", "items", "seed")
@@ -114,12 +114,19 @@ def _cells(grid: SweepConfig, sources: Mapping[str, Path], usual: CalibrationCon
     for model in grid.models:
         yield _Cell(model, grid.base if model != grid.base else None, None, "")
         for number, setting in enumerate(grid.prune):
-            calibration = None if setting.method == "magnitude" else setting.calibration or grid.calibration
+            observing = needs_calibration(setting.method, setting.allocation)
+            calibration = (setting.calibration or grid.calibration) if observing else None
             suffix = _suffix(setting, calibration, usual)
             for pattern in [{"sparsity": s} for s in setting.sparsity] + [{"pattern": p} for p in setting.pattern]:
-                wanted: dict[str, Any] = {"source": sources[model], "method": setting.method, "seed": grid.seed}
-                prune = validated(PruneConfig, wanted | {"calibration": calibration} | pattern, f"prune.{number}")
-                yield _Cell(model, model, prune, suffix)
+                wanted: dict[str, Any] = {"source": sources[model], "seed": grid.seed, "calibration": calibration}
+                wanted |= {name: getattr(setting, name) for name in ("method", "allocation", "group")} | pattern
+                yield _Cell(model, model, _plain(validated(PruneConfig, wanted, f"prune.{number}")), suffix)
+
+
+def _plain(prune: PruneConfig) -> PruneConfig:
+    """The method's own group, when it is spelled out, is the same job as when it is not."""
+    usual = prune.model_copy(update={"group": None})
+    return usual if usual.comparison == prune.comparison else prune
 
 
 def _suffix(setting: PruneSetting, calibration: CalibrationConfig | None, usual: CalibrationConfig) -> str:
@@ -135,7 +142,9 @@ def _name(cell: _Cell, models: Mapping[str, Path]) -> str:
         return cell.model
     prefix = f"{cell.model}-" if len(models) > 1 else ""
     how_much = cell.prune.pattern if cell.prune.sparsity is None else cell.prune.sparsity
-    return f"{prefix}{cell.prune.method}-{how_much}".replace(":", "of") + cell.suffix
+    how: list[str] = [] if cell.prune.allocation == "uniform" else [cell.prune.allocation]
+    how += [] if cell.prune.group is None else [cell.prune.group]
+    return prefix + "-".join([cell.prune.method, str(how_much).replace(":", "of"), *how]) + cell.suffix
 
 
 def _with_seed(task: EvalConfig, seed: int) -> EvalConfig:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
@@ -11,7 +12,7 @@ from evaluator.errors import InputError, unknown
 from evaluator.records import FORMATS, PROBES
 from launch.models import model_name
 from launch.sweep import SweepConfig, validated
-from pruning.config import Method, PruneConfig
+from pruning.config import Allocation, Group, Method, PruneConfig, needs_calibration
 
 
 def eval_sweep(
@@ -52,28 +53,40 @@ def eval_sweep(
     )
 
 
-def prune_request(
-    source: Path,
-    method: str,
-    sparsity: float | None,
-    pattern: str | None,
-    calibration: str | None,
-    samples: int,
-    sequence_length: int,
-    seed: int,
-) -> PruneConfig:
+@dataclass(frozen=True, slots=True)
+class PruneOptions:
+    """The options of `resurface prune` as typed; None: not given."""
+
+    method: str | None
+    sparsity: float | None
+    pattern: str | None
+    allocation: str
+    group: str | None
+    calibration: str | None
+    samples: int
+    sequence_length: int
+    seed: int
+
+
+def prune_request(source: Path, options: PruneOptions) -> PruneConfig:
     """Raises InputError naming the option and the value."""
-    if method not in get_args(Method):
-        raise unknown("method", method, get_args(Method))
-    if (sparsity is None) == (pattern is None):
+    if options.method is None:
+        raise InputError(f"Missing option '--method': one of {', '.join(get_args(Method))}")
+    _known("--method", [options.method], get_args(Method))
+    _known("--allocation", [options.allocation], get_args(Allocation))
+    if options.group is not None:
+        _known("--group", [options.group], get_args(Group))
+    if (options.sparsity is None) == (options.pattern is None):
         raise InputError("give exactly one of --sparsity (0.5) and --pattern (2:4)")
-    wanted: dict[str, Any] = {"source": source, "method": method, "seed": seed}
-    wanted |= {"sparsity": sparsity} if pattern is None else {"pattern": pattern}
-    if method != "magnitude":
+    wanted: dict[str, Any] = {"source": source} | {
+        option: getattr(options, option) for option in ("method", "allocation", "group", "seed")
+    }
+    wanted |= {"sparsity": options.sparsity} if options.pattern is None else {"pattern": options.pattern}
+    if needs_calibration(options.method, options.allocation):
         wanted["calibration"] = {
-            "source": calibration or "c4",
-            "samples": samples,
-            "sequence_length": sequence_length,
+            "source": options.calibration or "c4",
+            "samples": options.samples,
+            "sequence_length": options.sequence_length,
         }
     return validated(PruneConfig, wanted, "resurface prune")
 

@@ -25,7 +25,7 @@ from pydantic import BaseModel, Field, ValidationError, field_validator, model_v
 from evaluator.config import EngineConfig, EvalConfig, Frozen
 from evaluator.errors import InputError, unknown
 from launch.models import BUNDLED
-from pruning.config import CalibrationConfig
+from pruning.config import Allocation, CalibrationConfig, Group
 
 SCHEMA_VERSION = 1
 RECIPES = Path(__file__).parent / "recipes"
@@ -39,6 +39,8 @@ class PruneSetting(Frozen):
     method: str
     sparsity: tuple[float, ...] = ()
     pattern: tuple[str, ...] = ()
+    allocation: Allocation = "uniform"
+    group: Group | None = None  # None: the method's own
     calibration: CalibrationConfig | None = None  # None: the sweep's
     # What the names of its checkpoints end in; None: the calibration's source, if that is not the usual one.
     label: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._]*$")
@@ -192,6 +194,8 @@ def validated(model: type[_Model], document: Mapping[str, Any], where: str) -> _
             known = _known_keys(model, problem["loc"])
             raise InputError(f"{where}: {unknown('key', str(problem['loc'][-1]), known)}, at {field}") from error
         message = problem["msg"].removeprefix("Value error, ")
+        if not problem["loc"] and problem["type"] == "value_error":  # fields contradict each other; it names them
+            raise InputError(f"{where}: {message}") from error
         value = "" if problem["type"] == "missing" else f": {json.dumps(problem['input'], default=str)[:120]}"
         raise InputError(f"{where}: {field}{value}: {message}") from error
 

@@ -14,6 +14,11 @@ Group = Literal["row", "matrix"]
 Allocation = Literal["uniform", "owl"]
 
 
+def needs_calibration(method: str, allocation: str) -> bool:
+    """Whether a job looks at text: every method but magnitude does, and so does whatever divides by outliers."""
+    return method != "magnitude" or allocation == "owl"
+
+
 class Frozen(BaseModel):
     """Base of every configuration: immutable, and a key that it does not know is an error."""
 
@@ -48,7 +53,7 @@ class PruneConfig(Frozen):
     sparsity: float | None = None  # with pattern "unstructured", and only then
     group: Group | None = None  # what a weight is compared with; None: the method's own (see `comparison`)
     allocation: Allocation = "uniform"  # "owl": ratios by layer, from the share of outliers
-    calibration: CalibrationConfig | None = None  # None for magnitude
+    calibration: CalibrationConfig | None = None  # None where nothing is observed (see `needs_calibration`)
     seed: int = Field(default=0, ge=0)
     device: str = "auto"  # "auto", "cpu", "cuda" or "cuda:N"
 
@@ -63,7 +68,7 @@ class PruneConfig(Frozen):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         pattern = parse(self.pattern, self.sparsity)
-        if self.calibration is None and (self.method != "magnitude" or self.allocation == "owl"):
+        if self.calibration is None and needs_calibration(self.method, self.allocation):
             raise ValueError(f"calibration: method {self.method!r}, allocation {self.allocation!r} needs a source")
         if isinstance(pattern, NofM) and self.allocation != "uniform":
             raise ValueError(f"allocation: {self.allocation!r} varies the ratio, which pattern {self.pattern!r} fixes")

@@ -117,8 +117,20 @@ def verify(directory: Path) -> list[str]:
 
 
 def _verify_matrices(checkpoint: Checkpoint, manifest: PruneManifest) -> list[str]:
-    pattern = parse(manifest.pattern, None if ":" in manifest.pattern else manifest.sparsity)
+    file = checkpoint.directory / MANIFEST_NAME
+    try:
+        pattern = parse(manifest.pattern, None if ":" in manifest.pattern else manifest.sparsity)
+    except ValueError as error:
+        return [f"{file}: {error}"]
+    weights = sum(matrix.rows * matrix.columns for matrix in manifest.matrices)
+    zeros = sum(matrix.zeros for matrix in manifest.matrices)
     problems = []
+    if not weights:
+        problems.append(f"{file}: matrices: there are none")
+    elif manifest.measured_sparsity != zeros / weights:
+        problems.append(
+            f"{file}: measured_sparsity: {manifest.measured_sparsity}: its matrices' counts make {zeros / weights}"
+        )
     for matrix in manifest.matrices:
         entry = checkpoint.entries.get(matrix.name)
         if entry is None or entry.dtype not in FLOATS or entry.shape != (matrix.rows, matrix.columns):

@@ -70,6 +70,26 @@ def test_calibrations_are_named_where_they_are_not_the_usual_one():
     assert "give a setting a label" in only_error(jobs, document)
 
 
+def test_allocation_and_group_are_part_of_the_job_and_of_its_name():
+    wanda = {"method": "wanda", "sparsity": 0.6}
+    settings = [wanda, {**wanda, "allocation": "owl"}, {**wanda, "group": "matrix"}, {"method": "ria", "sparsity": 0.6}]
+    settings.append({"method": "magnitude", "sparsity": 0.6, "allocation": "owl", "group": "row", "label": "mine"})
+    made = jobs({**MAIN, "prune": settings})
+    assert list(made)[1:] == [
+        *("wanda-0.6", "wanda-0.6-owl", "wanda-0.6-matrix"),
+        *("ria-0.6", "magnitude-0.6-owl-row-mine"),
+    ]
+    assert made["wanda-0.6-owl"].prune.allocation == "owl"
+    assert made["wanda-0.6-matrix"].prune.group == "matrix"
+    assert made["magnitude-0.6-owl-row-mine"].prune.calibration.source == "gazetteer"  # outliers are seen in text
+    # the method's own group, spelled out, is the same job
+    assert "'wanda-0.6' is asked for twice" in only_error(jobs, {**MAIN, "prune": [wanda, {**wanda, "group": "row"}]})
+    message = only_error(jobs, {**MAIN, "prune": [{"method": "wanda", "pattern": "2:4", "allocation": "owl"}]})
+    assert message == "prune.0: allocation: 'owl' varies the ratio, which pattern '2:4' fixes"
+    message = only_error(jobs, {**MAIN, "prune": [{**wanda, "group": "column"}]})
+    assert message.startswith("""s.yaml: prune.0.group: "column":""")
+
+
 def test_a_setting_or_a_name_twice_in_one_sweep_is_an_error():
     wanda = {"method": "wanda", "sparsity": 0.5}
     assert "'wanda-0.5' is asked for twice" in only_error(jobs, {**MAIN, "prune": [wanda, wanda]})

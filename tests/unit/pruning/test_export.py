@@ -150,3 +150,16 @@ def test_verify_counts_zeros_and_groups_again(checkpoints, tmp_path):
     files = manifest.files | {"model.safetensors": digest_of_file(out / "model.safetensors")}
     (out / MANIFEST_NAME).write_text(to_json(manifest.model_copy(update={"files": files})))
     assert [name in problem for problem in verify(out)] == [True, True]
+
+
+def test_verify_recomputes_the_measured_sparsity(checkpoints, tmp_path):
+    from pruning.manifest import read_manifest, to_json
+
+    out = tmp_path / "out"
+    manifest = prune(magnitude(checkpoints("qwen3")), out)
+    for changes, part in (({"measured_sparsity": 0.9}, "measured_sparsity: 0.9"), ({"pattern": "4:x"}, "'4:x'")):
+        (out / MANIFEST_NAME).write_text(to_json(manifest.model_copy(update=changes)))
+        (problem,) = verify(out)
+        assert part in problem
+    (out / MANIFEST_NAME).write_text(to_json(manifest))
+    assert read_manifest(out) == manifest
