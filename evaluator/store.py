@@ -13,6 +13,7 @@ import dataclasses
 import errno
 import fcntl
 import os
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO
@@ -20,7 +21,7 @@ from typing import IO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from evaluator.errors import InputError
+from evaluator.errors import InputError, ResurfaceError
 from evaluator.questions import Question
 from evaluator.records import Record
 
@@ -74,12 +75,25 @@ class RecordStore:
     def __init__(self, run_dir: Path) -> None:
         self.root = run_dir / "records"
         self._items = run_dir / "items"
+        self._lock = threading.Lock()
+        self._closed = False
 
     def append(self, checkpoint: str, task: str, shard: str, table: pa.Table) -> Path:
-        """Write one finished shard. Raises InputError when the disk is full; nothing half-written stays."""
+        """Write one finished shard; thread-safe.
+
+        Raises InputError when the disk is full (nothing half-written stays), ResurfaceError after `close`.
+        """
         path = self.root / checkpoint / task / f"{shard}.parquet"
-        _write_parquet(table, path)
+        with self._lock:
+            if self._closed:
+                raise ResurfaceError(f"{path}: came after the run had ended, and was not written")
+            _write_parquet(table, path)
         return path
+
+    def close(self) -> None:
+        """Nothing is appended from now on, by whatever thread."""
+        with self._lock:
+            self._closed = True
 
     def parts(self, checkpoint: str, task: str) -> list[Path]:
         return sorted((self.root / checkpoint / task).glob("*.parquet"))

@@ -21,6 +21,7 @@ import ray
 from evaluator.errors import ResurfaceError
 
 _OBJECT_STORE_BYTES = 256 * 2**20  # shards and questions are small; Ray's own default takes 30 % of the memory
+_LOOK_SECONDS = 0.25
 _SILENCE_SECONDS = 20.0  # without an answer of Ray's control service; it ends this process itself after 60
 
 
@@ -29,35 +30,49 @@ class ClusterError(ResurfaceError):
 
 
 class Cluster:
-    """A connected Ray. A thread of its own asks it every second whether it and this machine's part of it live."""
+    """A connected Ray. A thread of its own looks several times a second whether it lives."""
 
     def __init__(self, *, local: bool) -> None:
         resources = ray.cluster_resources()
         self.cpus = int(resources.get("CPU", 1))
         self.gpus = int(resources.get("GPU", 0))
         self._name = "the local Ray" if local else "the Ray cluster"
+        self._local = local
         self._node = ray.get_runtime_context().get_node_id()
         self._answered = time.monotonic()
-        self._node_died = False
+        self._raylet_died = False
         self._closed = threading.Event()
         threading.Thread(target=self._watch, name="ray-watch", daemon=True).start()
 
-    def check(self) -> None:
-        """Raises ClusterError when Ray is gone. Returns at once."""
+    @property
+    def lost(self) -> str | None:
+        """How Ray died; None while it lives. Answers at once."""
+        if self._raylet_died:
+            return "its raylet is gone"
         silence = time.monotonic() - self._answered
-        if self._node_died or silence > _SILENCE_SECONDS:
-            what = "its raylet was killed" if self._node_died else f"no answer for {silence:.0f} s"
-            raise ClusterError(f"{self._name} died ({what}); finished work is kept, the same command resumes")
+        return f"no answer for {silence:.0f} s" if silence > _SILENCE_SECONDS else None
+
+    def check(self) -> None:
+        """Raises ClusterError when Ray is gone."""
+        if (how := self.lost) is not None:
+            raise ClusterError(f"{self._name} died ({how}); finished work is kept, the same command resumes")
 
     def close(self) -> None:
         self._closed.set()
 
     def _watch(self) -> None:
-        while not self._closed.wait(1.0):
-            with contextlib.suppress(Exception):  # what it means that Ray does not answer is for `check` to say
+        while not self._closed.wait(_LOOK_SECONDS):
+            with contextlib.suppress(Exception):  # what it means that Ray does not answer is for `lost` to say
+                self._raylet_died = self._raylet_died or self._raylet_ended()
                 alive = {node["NodeID"]: node["Alive"] for node in ray.nodes()}
                 self._answered = time.monotonic()
-                self._node_died = not alive.get(self._node, True)
+                self._raylet_died = self._raylet_died or not alive.get(self._node, True)
+
+    def _raylet_ended(self) -> bool:
+        """Ray learns of it after some ten seconds, and then ends this process; there is no public way to ask sooner."""
+        if not self._local:
+            return False
+        return any(kind == "raylet" for kind, _ in ray._private.worker._global_node.dead_processes())
 
 
 @contextlib.contextmanager
@@ -85,8 +100,9 @@ def cluster(log_dir: Path) -> Iterator[Cluster]:
     finally:
         connected.close()
         session = None if address else context.address_info.get("session_dir")
-        with contextlib.suppress(Exception):  # Ray may be the very thing that died
-            ray.shutdown()
+        if connected.lost is None:  # else its C++ side could end this process before anyone has said why
+            with contextlib.suppress(Exception):
+                ray.shutdown()
         if session:
             _keep_logs(Path(session) / "logs", log_dir / "ray")
 

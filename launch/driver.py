@@ -54,15 +54,15 @@ def run_sweep(config: SweepConfig, run_dir: Path, progress: Progress) -> Outcome
     for note in prepared.short_languages():
         progress.warned(note)
     directory = RunDirectory(run_dir, prepared.identity, config.model_dump(mode="json"), prepared.disk_bytes)
+    store = RecordStore(run_dir)
     try:
-        store = RecordStore(run_dir)
         store.clean()
         directory.mark("running")
         run = _Run(prepared, run_dir, store, progress)
         try:
             with captured(progress.console, run_dir / "logs" / "driver.log"):
                 outcome = run.execute()
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, SystemExit):  # Ctrl-C, or what Ray makes of SIGTERM
             directory.mark("interrupted")
             raise
         except BaseException as error:
@@ -71,6 +71,7 @@ def run_sweep(config: SweepConfig, run_dir: Path, progress: Progress) -> Outcome
         directory.mark("finished", checkpoints=[dataclasses.asdict(info) for info in run.infos])
         return outcome
     finally:
+        store.close()  # an engine's thread may outlive this; the next driver must find nothing but what it sees now
         directory.close()
 
 
@@ -118,7 +119,7 @@ class _Run:
                 workers = self._start_engines(machines)
             while any(worker.is_alive() for worker in workers):
                 for worker in workers:
-                    worker.join(timeout=0.5)
+                    worker.join(timeout=0.2)
                 _check(machines, workers)
             _check(machines, workers)
         except BaseException:
@@ -159,12 +160,13 @@ class _Run:
             num_cpus=1, num_gpus=1 if machines.gpus else 0, max_retries=2, retry_exceptions=False
         )
         log = (self._run_dir / "logs" / "prune.log").absolute()
+        held_out = ray.put(dict(self._prepared.held_out))
         running: dict[Any, CheckpointJob] = {
-            task.remote(job.prune, job.path.absolute(), provenance(), log): job for job in jobs
+            task.remote(job.prune, job.path.absolute(), held_out, provenance(), log): job for job in jobs
         }
         self._progress.pruning(0, len(jobs))
         while running:
-            done, _ = ray.wait(list(running), num_returns=1, timeout=1.0)
+            done, _ = ray.wait(list(running), num_returns=1, timeout=0.2)
             _check(machines, workers)
             for reference in done:
                 job = running.pop(reference)

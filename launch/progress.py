@@ -29,6 +29,7 @@ class Progress:
     def __init__(self, console: Console) -> None:
         self.console = console
         self._lock = threading.Lock()
+        self._ended = False
         self._engines: dict[int, _Stage] = {}
         self._loading: dict[int, TaskID] = {}
         self._prune: TaskID | None = None
@@ -51,10 +52,18 @@ class Progress:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._ended = True  # an engine's thread may still have something to say
         self._bars.stop()
 
     def stage(self, text: str) -> None:
-        self.console.print(f"[dim]{escape(text)}[/dim]", highlight=False)
+        self._print(f"[dim]{escape(text)}[/dim]")
+
+    def warned(self, message: str) -> None:
+        self._print(f"[yellow]warning:[/yellow] {escape(message)}")
+
+    def _print(self, markup: str) -> None:
+        if not self._ended:
+            self.console.print(markup, highlight=False)
 
     def died(self, engine: int, reason: str) -> None:
         self._not_loading(engine)
@@ -64,9 +73,6 @@ class Progress:
         with self._lock:
             if engine in self._loading:
                 self._bars.remove_task(self._loading.pop(engine))
-
-    def warned(self, message: str) -> None:
-        self.console.print(f"[yellow]warning:[/yellow] {escape(message)}", highlight=False)
 
     def pruning(self, done: int, total: int) -> None:
         if not total:

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from evaluator import store
-from evaluator.errors import InputError
+from evaluator.errors import InputError, ResurfaceError
 from evaluator.questions import Question
 from evaluator.records import Item, Record
 from evaluator.store import SCHEMA, RecordStore, RunLock, to_table, write_atomically
@@ -169,6 +169,14 @@ def test_questions_are_kept_beside_the_records(tmp_path: Path) -> None:
     assert row["context"] == "ทะเลสาบ"
     assert row["answers"] == ["a", "b"]
     assert row["options"] == []
+
+
+def test_nothing_is_appended_to_a_closed_store(tmp_path: Path) -> None:
+    records = RecordStore(tmp_path)
+    records.close()
+    with pytest.raises(ResurfaceError, match=r"a\.parquet: came after the run had ended"):
+        records.append("dense", "gazetteer", "a", to_table([_record()]))
+    assert list(records.tables()) == []
 
 
 def test_one_writer_at_a_time(tmp_path: Path) -> None:

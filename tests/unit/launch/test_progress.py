@@ -67,15 +67,25 @@ def test_a_live_line_on_a_terminal() -> None:
     assert re.search(r"[\d.]+ items/s, 0:00:0\d left", text)
 
 
+def test_nothing_is_said_after_the_end() -> None:
+    written = io.StringIO()
+    with Progress(Console(file=written, width=100)) as progress:
+        progress.began(0, "dense", "gazetteer", 40)
+        progress.advanced(0, 20)
+    progress.ended(0)
+    progress.died(0, "ActorDiedError")
+    assert written.getvalue() == ""
+
+
 def test_names_are_not_taken_for_markup() -> None:
     written = io.StringIO()
     with Progress(Console(file=written, width=100, force_terminal=True)) as progress:
         progress.began(0, "[bold]dense", "gazetteer", 40)
         progress._bars.refresh()
-        progress.warned("[/red] died")
+        progress.died(0, "[/red]")
         progress.ended(0)
     assert "[bold]dense" in written.getvalue()
-    assert "[/red] died" in written.getvalue()
+    assert "engine 0 died ([/red])" in written.getvalue()
 
 
 def test_what_libraries_write_goes_to_the_log(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
