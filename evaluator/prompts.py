@@ -100,17 +100,33 @@ class Prompter:
         before, context, after = _pieces(item, format, candidates, exemplar, context_chars)
         if self._chat:
             before, after = self._in_chat_template(before, context, after)
-        ids = self._encode(before + context + after)
-        if len(ids) <= cap:
-            return Prompt(text=before + context + after, token_ids=ids, truncated=False)
-        kept = self._longest_prefix(before, context, after, cap)
-        if kept is None:
+        prompt = self._fit(before, context, after, cap)
+        if prompt is None:
             shortest = len(self._encode(before + after))
             raise InputError(
                 f"task {item.task!r}, item {item.item_id!r}: the {format!r} prompt takes {shortest} tokens without "
                 f"its context, and the cap is {cap}"
             )
-        text = before + context[:kept] + after
+        return prompt
+
+    def pose(self, before: str, middle: str, after: str) -> Prompt | None:
+        """Any other text as a prompt; `middle` is cut from its end, as contexts are, to fit `prompt_tokens`.
+
+        None when the text is too long without any of it.
+        """
+        if self._chat:
+            before, after = self._in_chat_template(before, middle, after)
+        return self._fit(before, middle, after, self._prompt_tokens)
+
+    def _fit(self, before: str, middle: str, after: str, cap: int) -> Prompt | None:
+        """The pieces as one prompt of at most `cap` tokens; None when it has more without the middle."""
+        ids = self._encode(before + middle + after)
+        if len(ids) <= cap:
+            return Prompt(text=before + middle + after, token_ids=ids, truncated=False)
+        kept = self._longest_prefix(before, middle, after, cap)
+        if kept is None:
+            return None
+        text = before + middle[:kept] + after
         return Prompt(text=text, token_ids=self._encode(text), truncated=True)
 
     def continuation(self, prompt: Prompt, answer: str) -> Continuation:
