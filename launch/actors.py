@@ -154,13 +154,15 @@ def build_engine(config: EngineConfig) -> Engine:
     return VLLMEngine(config)
 
 
-def prune_checkpoint(config: PruneConfig, out: Path, provenance: Mapping[str, object], log_path: Path) -> None:
+def prune_checkpoint(
+    config: PruneConfig, out: Path, held_out: Mapping[str, str], provenance: Mapping[str, object], log_path: Path
+) -> None:
     """The body of a prune task: the manifest in `out` is its result."""
     from launch.calibration import SOURCES
     from pruning.run import prune
 
     _log_to(log_path)
-    prune(config, out, sources=SOURCES, provenance=provenance)
+    prune(config, out, sources=SOURCES, held_out=held_out, provenance=provenance)
 
 
 def _stamp(fields: Mapping[str, Any], engine: Engine) -> Stamp:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,9 @@ from evaluator.tasks import TaskData, load_task
 from launch.calibration import SOURCES
 from launch.jobs import CheckpointJob, expand
 from launch.sweep import SweepConfig, digest
+from pruning.disjoint import text_digest
 from pruning.errors import PruneInputError
+from pruning.manifest import read_manifest
 from pruning.run import check
 
 _OPTION_TOKENS = 1024  # room for the longest gold answer of a byte-level vocabulary after a full prompt
@@ -48,6 +50,7 @@ class Prepared:
     dense: Mapping[str, CheckpointInfo]  # by job name: every checkpoint that is there already
     tasks: tuple[PreparedTask, ...]  # each once; several may share a name where checkpoints are asked differently
     asked: Mapping[str, tuple[PreparedTask, ...]]  # by job name
+    held_out: Mapping[str, str]  # what no calibration passage may be: digest of a context -> whose context it is
     engine: EngineConfig
     identity: Mapping[str, Any]
     disk_bytes: int
@@ -88,12 +91,7 @@ def prepare(config: SweepConfig, run_dir: Path) -> Prepared:
     }
     tokenizers: dict[str, Any] = {}
     for job in jobs:
-        if job.prune is not None:
-            try:
-                check(job.prune, job.path, sources=SOURCES)
-            except PruneInputError as error:
-                raise InputError(f"{job.name}: {error}") from error
-        else:
+        if job.prune is None:
             tokenizers[job.name] = load_tokenizer(job.path, trust_remote_code=trust)
             if not trust:
                 _known_model_type(job.path)
@@ -101,6 +99,9 @@ def prepare(config: SweepConfig, run_dir: Path) -> Prepared:
     preparation = _Preparation(limit, tokenizers)
     asked = {job.name: tuple(preparation.task(job, name) for name in job.tasks) for job in jobs}
     tasks = tuple({task.key: task for prepared in asked.values() for task in prepared}.values())
+    held_out = _contexts(tasks)
+    for job in jobs:
+        _check_pruning(job, held_out)
     pruned_bytes = sum(dense[job.model].bytes for job in jobs if job.prune is not None)
     items = sum(len(task.questions) for prepared in asked.values() for task in prepared)
     return Prepared(
@@ -109,6 +110,7 @@ def prepare(config: SweepConfig, run_dir: Path) -> Prepared:
         dense=dense,
         tasks=tasks,
         asked=asked,
+        held_out=held_out,
         engine=config.engine.model_copy(update={"max_model_len": _model_length(tasks, limit)}),
         identity={
             "models": {name: info.weights_digest for name, info in dense.items()},
@@ -123,10 +125,38 @@ def prepare(config: SweepConfig, run_dir: Path) -> Prepared:
                 name: {task.name: task.config.model_dump(mode="json", exclude={"task"}) for task in prepared}
                 for name, prepared in asked.items()
             },
-            "engine": config.engine.model_dump(mode="json", include={"kind", "dtype", "trust_remote_code"}),
+            "engine": config.engine.model_dump(mode="json", include={"kind", "dtype", "scoring", "trust_remote_code"}),
         },
         disk_bytes=pruned_bytes + items * _RECORDS_PER_ITEM * _BYTES_PER_RECORD + _OTHER_BYTES,
     )
+
+
+def _contexts(tasks: Iterable[PreparedTask]) -> dict[str, str]:
+    """The first item of every context that the tasks ask about, by the context's digest."""
+    first: dict[str, Item] = {}
+    for task in tasks:
+        for question in task.questions:
+            if question.window is None:
+                first.setdefault(question.item.context, question.item)
+    digests = {text_digest(context): item for context, item in first.items()}
+    return {
+        digest: f"the context of item {item.item_id!r} of task {item.task!r}"
+        for digest, item in digests.items()
+        if digest
+    }
+
+
+def _check_pruning(job: CheckpointJob, held_out: Mapping[str, str]) -> None:
+    """Raises InputError for a pruning that could not be done, or that sees or has seen what it is asked about."""
+    try:
+        if job.prune is not None:
+            check(job.prune, job.path, sources=SOURCES, held_out=held_out)
+            return
+        manifest = read_manifest(job.path)
+        if manifest is not None and manifest.calibration is not None:
+            manifest.calibration.check_disjoint(held_out)
+    except PruneInputError as error:
+        raise InputError(f"{job.name}: {error}") from error
 
 
 class _Preparation:

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from pruning import passages
 from pruning.config import CalibrationConfig
+from pruning.disjoint import check_disjoint, text_digest
 from pruning.errors import PruneInputError
 from pruning.packing import ALONE_BELOW
 from pruning.passages import Passage, PassageSource
@@ -39,7 +40,8 @@ class PassageRecord(BaseModel):
     row: int
     offset: int = 0  # of the window's first token in its document
     tokens: int
-    sha256: str  # of the passage's UTF-8 text, for checks of disjointness
+    sha256: str  # of the passage's UTF-8 text
+    text_digest: str = ""  # of its normalised text (see `disjoint`); empty in manifests that were written without it
 
 
 class CalibrationManifest(BaseModel):
@@ -55,6 +57,10 @@ class CalibrationManifest(BaseModel):
     ids_sha256: str  # of every sequence's length and ids, little-endian 64-bit
     files: dict[str, str]  # sha256 of the calibration files
     passages: tuple[PassageRecord, ...]
+
+    def check_disjoint(self, held_out: Mapping[str, str]) -> None:
+        """Raises PruneInputError if a passage that was seen is held out (see `disjoint`)."""
+        check_disjoint(((passage.origin, passage.row, passage.text_digest) for passage in self.passages), held_out)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +120,20 @@ def check_source(config: CalibrationConfig, sources: Mapping[str, PassageSource]
     next(passages.iterate(config.source, config.samples, 0, sources), None)
 
 
-def load(config: CalibrationConfig, tokenizer: Any, seed: int, sources: Mapping[str, PassageSource]) -> Calibration:
-    """Read and encode the calibration passages.
+def check_passages(found: Sequence[Passage], held_out: Mapping[str, str]) -> None:
+    """Raises PruneInputError for a passage that is held out."""
+    if held_out:
+        check_disjoint(((passage.origin, passage.row, text_digest(passage.text)) for passage in found), held_out)
+
+
+def load(
+    config: CalibrationConfig,
+    tokenizer: Any,
+    seed: int,
+    sources: Mapping[str, PassageSource],
+    held_out: Mapping[str, str] | None = None,
+) -> Calibration:
+    """Read and encode the calibration passages; `held_out`: texts that none of them may be (see `disjoint`).
 
     Raises PruneInputError for whatever is wrong with the source (see `passages.iterate`, `take_passages`) and for a
     passage that gives no token.
@@ -131,10 +149,16 @@ def load(config: CalibrationConfig, tokenizer: Any, seed: int, sources: Mapping[
     for passage, offset, ids in drawn:
         kept = tuple(ids[:window])
         digest.update(struct.pack(f"<{len(kept) + 1}q", len(kept), *kept))
-        text_digest = hashlib.sha256(passage.text.encode("utf-8", "surrogatepass")).hexdigest()
         sequences.append(kept)
         records.append(
-            PassageRecord(origin=passage.origin, row=passage.row, offset=offset, tokens=len(kept), sha256=text_digest)
+            PassageRecord(
+                origin=passage.origin,
+                row=passage.row,
+                offset=offset,
+                tokens=len(kept),
+                sha256=hashlib.sha256(passage.text.encode("utf-8", "surrogatepass")).hexdigest(),
+                text_digest=text_digest(passage.text),
+            )
         )
     manifest = CalibrationManifest(
         source=config.source,
@@ -146,6 +170,7 @@ def load(config: CalibrationConfig, tokenizer: Any, seed: int, sources: Mapping[
         files={str(file): passages.digest_of_file(file) for file in passages.files_of(config.source)},
         passages=tuple(records),
     )
+    manifest.check_disjoint(held_out or {})
     return Calibration(tuple(sequences), manifest)
 
 

@@ -31,16 +31,23 @@ _ACTIVATION_BYTES = 4 << 30  # activations beyond this go to disk
 _NOT_IDENTITY = {"source", "device"}
 
 
-def check(config: PruneConfig, out: Path, *, sources: Mapping[str, PassageSource] | None = None) -> None:
+def check(
+    config: PruneConfig,
+    out: Path,
+    *,
+    sources: Mapping[str, PassageSource] | None = None,
+    held_out: Mapping[str, str] | None = None,
+) -> None:
     """Look for every bad input that shows before heavy work. Raises PruneInputError; writes nothing.
 
     What is read: configuration, headers, tokenizer, and calibration passages (one, of a source on the network). Weights
-    are searched for NaN by `prune` itself.
+    are searched for NaN by `prune` itself, and so are the passages of a source on the network for those that
+    `held_out` has.
     """
     checkpoint = Checkpoint(config.source)
-    if _finished(config, checkpoint, out):
+    if _finished(config, checkpoint, out, held_out or {}):
         return
-    _check(config, checkpoint, out, sources or {})
+    _check(config, checkpoint, out, sources or {}, held_out or {})
     if config.calibration is not None and not is_local(config.calibration.source, sources or {}):
         calibration.check_source(config.calibration, sources or {})
 
@@ -50,27 +57,29 @@ def prune(
     out: Path,
     *,
     sources: Mapping[str, PassageSource] | None = None,
+    held_out: Mapping[str, str] | None = None,
     provenance: Mapping[str, object] | None = None,
     progress: Callable[[int, int], None] | None = None,
     activation_bytes: int = _ACTIVATION_BYTES,
 ) -> PruneManifest:
     """Prune `config.source` into `out`, which is complete afterwards, or absent if anything fails.
 
-    `sources` are named passages that calibration may ask for; `provenance` goes into the manifest; `progress` is
+    `sources` are named passages that calibration may ask for; `held_out` are the digests of texts that no passage may
+    be (see `disjoint`), each with what it is; `provenance` goes into the manifest; `progress` is
     called with (layers done, layers). An `out` that the same job has already finished is returned at once. Raises
     PruneInputError for what the user can mend and PruneError for a job that failed.
     """
     started = time.perf_counter()
     checkpoint = Checkpoint(config.source)
-    finished = _finished(config, checkpoint, out)
+    finished = _finished(config, checkpoint, out, held_out or {})
     if finished is not None:
         return finished
-    decoder = _check(config, checkpoint, out, sources or {})
+    decoder = _check(config, checkpoint, out, sources or {}, held_out or {})
     checkpoint.check_finite()
     memory.reset_peak(decoder.device)
     records: dict[str, int] = {}
     with export.open_export(checkpoint, out) as target, _full_precision():
-        texts, batches = _calibrate(config, decoder, sources or {})
+        texts, batches = _calibrate(config, decoder, sources or {}, held_out or {})
         target.copy_weights()
 
         def write(name: str, weight_OI: Tensor) -> None:
@@ -115,7 +124,9 @@ def prune(
         return target.finish(describe)
 
 
-def _finished(config: PruneConfig, checkpoint: Checkpoint, out: Path) -> PruneManifest | None:
+def _finished(
+    config: PruneConfig, checkpoint: Checkpoint, out: Path, held_out: Mapping[str, str]
+) -> PruneManifest | None:
     """The manifest of `out` if this very job has already made it."""
     manifest = read_manifest(out)
     if manifest is None:
@@ -132,28 +143,37 @@ def _finished(config: PruneConfig, checkpoint: Checkpoint, out: Path) -> PruneMa
     missing = [name for name in manifest.files if not (out / name).is_file()]
     if missing:
         raise PruneInputError(f"{out / missing[0]}: the manifest lists this file, and it is gone; remove {out}")
+    if manifest.calibration is not None:
+        manifest.calibration.check_disjoint(held_out)
     Checkpoint(out)  # no shard is truncated
     return manifest
 
 
-def _check(config: PruneConfig, checkpoint: Checkpoint, out: Path, sources: Mapping[str, PassageSource]) -> Decoder:
+def _check(
+    config: PruneConfig,
+    checkpoint: Checkpoint,
+    out: Path,
+    sources: Mapping[str, PassageSource],
+    held_out: Mapping[str, str],
+) -> Decoder:
     decoder = Decoder(checkpoint, _device(config.device))
     check_divides(decoder.matrices(), config.weights_pattern)
     export.check_place(checkpoint, out)
     if config.calibration is not None:
         calibration.load_tokenizer(checkpoint.directory)
         if is_local(config.calibration.source, sources):
-            calibration.take_passages(config.calibration, config.seed, sources)
+            found = calibration.take_passages(config.calibration, config.seed, sources)
+            calibration.check_passages(found, held_out)
     return decoder
 
 
 def _calibrate(
-    config: PruneConfig, decoder: Decoder, sources: Mapping[str, PassageSource]
+    config: PruneConfig, decoder: Decoder, sources: Mapping[str, PassageSource], held_out: Mapping[str, str]
 ) -> tuple[Calibration | None, list[Batch]]:
     if config.calibration is None or (config.method == "magnitude" and config.allocation == "uniform"):
         return None, []
     tokenizer = calibration.load_tokenizer(config.source)
-    texts = calibration.load(config.calibration, tokenizer, config.seed, sources)
+    texts = calibration.load(config.calibration, tokenizer, config.seed, sources, held_out)
     batches = calibration.batches(texts.sequences, _BATCH_TOKENS[decoder.device.type])
     decoder.open_skeleton(torch.tensor([token for sequence in texts.sequences for token in sequence]))
     return texts, batches

@@ -8,6 +8,8 @@ from evaluator.errors import InputError
 from launch.preflight import prepare
 from launch.requests import eval_sweep
 from launch.sweep import SweepConfig, validated
+from pruning.config import CalibrationConfig, PruneConfig
+from pruning.run import prune
 from tests.tiny_models import save_tiny_model
 
 
@@ -160,3 +162,50 @@ def test_languages_with_fewer_items_than_asked_for_are_told(models, tmp_path):
     assert plan.short_languages()[0].endswith("none is left to be the example of one_shot")
     plan = prepared(tmp_path, models={"a": str(models / "a")}, tasks=[{**task, "items": 0}])
     assert plan.short_languages() == []
+
+
+def asked_about(tmp_path, calibration):
+    """A sweep that prunes on `calibration` and asks about one context."""
+    item = {
+        "id": "i1",
+        "language": "english",
+        "context": "Karo lies on the Belu.",
+        "question": "Where is Karo?",
+        "answers": ["on the Belu"],
+    }
+    more = {
+        "id": "i2",
+        "language": "english",
+        "context": "Tiro lies on the Sana.",
+        "question": "Where is Tiro?",
+        "answers": ["on the Sana"],
+    }
+    file = tmp_path / "items.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in (item, more)), encoding="utf-8")
+    (tmp_path / "calibration.txt").write_text(calibration, encoding="utf-8")
+    return {
+        "prune": [{"method": "wanda", "sparsity": 0.5}],
+        "calibration": {"source": f"text:{tmp_path / 'calibration.txt'}", "samples": 2, "sequence_length": 16},
+        "tasks": [{"task": f"jsonl:{file}", "probes": ["greedy"]}],
+    }
+
+
+def test_what_is_asked_about_cannot_be_calibrated_on(models, tmp_path):
+    source = {"models": {"a": str(models / "a")}}
+    plan = prepared(tmp_path, **source, **asked_about(tmp_path, "Karo.\nTiro.\n"))
+    assert len(plan.held_out) == 2
+    with pytest.raises(InputError) as caught:
+        prepared(tmp_path, **source, **asked_about(tmp_path, "Karo.\ntiro lies  on the Sana\n"))
+    message = str(caught.value)
+    assert message.startswith("wanda-0.5: calibration.source: passage 1 of ")
+    assert "is also the context of item 'i2' of task 'items'" in message
+    assert "\n" not in message
+
+
+def test_a_checkpoint_that_has_seen_what_it_is_asked_about_is_refused(models, tmp_path):
+    document = asked_about(tmp_path, "Karo.\ntiro lies  on the Sana\n")
+    config = CalibrationConfig(source=document["calibration"]["source"], samples=2)
+    made = PruneConfig(source=models / "a", method="wanda", sparsity=0.5, calibration=config, device="cpu")
+    prune(made, tmp_path / "sparse")
+    with pytest.raises(InputError, match=r"^sparse: calibration.source: passage 1 of .* of item 'i2'"):
+        prepared(tmp_path, models={"sparse": str(tmp_path / "sparse")}, tasks=document["tasks"])
