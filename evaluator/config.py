@@ -10,6 +10,7 @@ from evaluator.records import Format, Probe
 
 DType = Literal["auto", "float32", "bfloat16"]
 EngineKind = Literal["vllm", "torch"]
+Scoring = Literal["forced", "prompt_logprobs"]
 
 
 class Frozen(BaseModel):
@@ -85,4 +86,13 @@ class EngineConfig(Frozen):
     gpu_memory_utilization: float = Field(default=0.9, gt=0, le=1)
     tensor_parallel: int = Field(default=1, ge=1)
     compile: bool = False  # vLLM's torch.compile: slower to start, faster for large models
+    # How vLLM scores a continuation: by forced decoding after a shared prompt, or the reference for checking it, one
+    # prompt-log-probability request per prompt and continuation.
+    scoring: Scoring = "forced"
     trust_remote_code: bool = False
+
+    @model_validator(mode="after")
+    def _scoring_is_of_vllm(self) -> EngineConfig:
+        if self.kind != "vllm" and self.scoring != "forced":
+            raise ValueError(f"scoring {self.scoring!r} is a way of engine vllm, not of {self.kind}")
+        return self

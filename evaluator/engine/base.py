@@ -71,13 +71,26 @@ class LoadReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStats:
-    """Counters of one engine since its last load."""
+    """Counters of one engine since its last load.
+
+    Seconds are wall time between the first request and the last response of each `run`: `busy_seconds` in which the
+    engine computed, `idle_seconds` in which it waited for whoever drives it. None: the engine does not measure them.
+    """
 
     requests: int = 0
     steps: int = 0
     prompt_tokens: int = 0  # prompt tokens computed, the cached ones not counted
     generated_tokens: int = 0
     cached_tokens: int = 0
+    busy_seconds: float | None = None
+    idle_seconds: float | None = None
+
+    @property
+    def idle_share(self) -> float | None:
+        """Idle seconds as a share of idle and busy ones."""
+        if self.busy_seconds is None or self.idle_seconds is None or not self.busy_seconds:
+            return None
+        return self.idle_seconds / (self.busy_seconds + self.idle_seconds)
 
 
 class RequestSource(Protocol):

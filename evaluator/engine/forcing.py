@@ -52,6 +52,14 @@ class Forcing:
             **_ALWAYS,
         )
 
+    def reference_score(self) -> SamplingParams:
+        """Parameters that report prompt log-probabilities: the reference for `score`, on either runner.
+
+        vLLM then computes the whole prompt. `skip_reading_prefix_cache` must keep its default: told to read the
+        cache all the same, the V1 runner returns uninitialised memory for the rows that came from it.
+        """
+        return SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=1, ignore_eos=True, **_ALWAYS)
+
     def generate(self, request: Generate, eos_ids: list[int], vocabulary: int) -> SamplingParams:
         """Parameters of a greedy or sampled answer that ends with any of `eos_ids`, the id included."""
         top = min(request.top_logprobs, vocabulary)

@@ -48,7 +48,8 @@ class VLLMEngine:
         self._first: Path | None = None
         self._eos_ids: list[int] = []
         self._max_model_len = config.max_model_len
-        self._steps = self._requests = self._prompt_tokens = self._generated = self._cached = 0
+        self._reference = config.scoring == "prompt_logprobs"
+        self._reset_counters()
 
     def load(self, checkpoint: Path) -> LoadReport:
         """Serve `checkpoint` from now on; the first one builds the engine, later ones are swapped in place.
@@ -78,7 +79,7 @@ class VLLMEngine:
             raise EngineError(f"{checkpoint}: after loading, {what}")
         self._blueprint, self._eos_ids = blueprint, eos_ids
         self._first = self._first or checkpoint
-        self._steps = self._requests = self._prompt_tokens = self._generated = self._cached = 0
+        self._reset_counters()
         return LoadReport(
             checkpoint=checkpoint,
             swapped=swapped,
@@ -93,6 +94,7 @@ class VLLMEngine:
         in_flight: dict[str, Any] = {}
         shared = SharedScores()
         ready: deque[Response] = deque()
+        ended: float | None = None  # when the last step did: from then on the engine waits for its driver
         try:
             while True:
                 room = 2 * self._config.max_num_seqs - len(in_flight)
@@ -101,8 +103,14 @@ class VLLMEngine:
                 if not ready:
                     if not in_flight:
                         return
-                    for finished in self._step(in_flight):
-                        ready.extend(shared.answer(finished))
+                    began = time.perf_counter()
+                    outputs = self._step()
+                    waited, ended = 0.0 if ended is None else began - ended, time.perf_counter()
+                    self._idle += waited
+                    self._busy += ended - began
+                    ready.extend(
+                        answer for done in self._finished(outputs, in_flight) for answer in shared.answer(done)
+                    )
                 while ready:
                     yield ready.popleft()
         finally:
@@ -110,12 +118,17 @@ class VLLMEngine:
                 self._llm.engine_core.abort_requests(list(in_flight))
 
     def stats(self) -> EngineStats:
+        """The engine core computes in its steps only. Everything between two steps of a `run` counts as idle: the
+        driver's handling of responses, tokenisation, admission of new requests. Before the first step and after the
+        last nothing counts."""
         return EngineStats(
             requests=self._requests,
             steps=self._steps,
             prompt_tokens=self._prompt_tokens,
             generated_tokens=self._generated,
             cached_tokens=self._cached,
+            busy_seconds=self._busy,
+            idle_seconds=self._idle,
         )
 
     def close(self) -> None:
@@ -136,7 +149,9 @@ class VLLMEngine:
         from evaluator.engine.forcing import Forcing
 
         on_cpu = bool(current_platform.is_cpu())
-        self._max_model_len = min(self._config.max_model_len, blueprint.longest or self._config.max_model_len)
+        # The reference path's prompt holds the continuation as well, and vLLM generates one token after it.
+        wanted = self._config.max_model_len + self._reference
+        self._max_model_len = min(wanted, blueprint.longest or wanted)
         arguments: dict[str, Any] = {
             "model": str(checkpoint),
             "skip_tokenizer_init": True,
@@ -197,44 +212,56 @@ class VLLMEngine:
     def _submit(
         self, requests: Sequence[Request], shared: SharedScores, in_flight: dict[str, Any], ready: deque[Response]
     ) -> None:
-        from evaluator.engine.vllm_requests import InFlight, to_core
+        from evaluator.engine.vllm_requests import InFlight, InFlightReference, to_core
 
         assert self._blueprint is not None
         accepted = []
         for request in requests:
-            reason = refusal(request, self._max_model_len, self._blueprint.vocabulary)
+            longest = self._max_model_len - (self._reference and isinstance(request, Score))
+            reason = refusal(request, longest, self._blueprint.vocabulary)
             if reason is None and isinstance(request, Generate) and request.top_logprobs > MAX_TOP_LOGPROBS:
                 reason = f"top_logprobs is {request.top_logprobs}, more than {MAX_TOP_LOGPROBS}"
             if reason is None:
                 accepted.append(request)
             else:
                 ready.append(refuse(request, reason))
-        for request in shared.admit(accepted):
-            if isinstance(request, Score):
-                parameters = self._forcing.score(request.continuation_ids)
-            else:
+        for request in accepted if self._reference else shared.admit(accepted):  # the reference shares nothing
+            pending = InFlight(request)
+            if isinstance(request, Generate):
                 parameters = self._forcing.generate(request, self._eos_ids, self._blueprint.vocabulary)
-            self._llm.engine_core.add_request(to_core(request, parameters))
-            in_flight[request.request_id] = InFlight(request)
+            elif self._reference:
+                parameters, pending = self._forcing.reference_score(), InFlightReference(request)
+            else:
+                parameters = self._forcing.score(request.continuation_ids)
+            self._llm.engine_core.add_request(to_core(pending, parameters))
+            in_flight[request.request_id] = pending
 
-    def _step(self, in_flight: dict[str, Any]) -> Iterator[Response]:
-        """One step of the engine; yields the responses that it finished."""
+    def _step(self) -> Sequence[Any]:
+        """One step of the engine; returns vLLM's EngineCoreOutputs."""
         try:
-            outputs = self._llm.engine_core.get_output().outputs
+            outputs: Sequence[Any] = self._llm.engine_core.get_output().outputs
         except Exception as error:  # the engine core is in an unknown state now
             self._give_up()
             raise EngineError(f"vLLM died in a step: {_one_line(error)}") from error
         self._steps += 1
+        return outputs
+
+    def _finished(self, outputs: Sequence[Any], in_flight: dict[str, Any]) -> Iterator[Response]:
+        """The responses that a step finished."""
         for output in outputs:
             pending = in_flight[output.request_id]
             if pending.add(output):
                 del in_flight[output.request_id]
                 response = pending.response()
                 self._requests += 1
-                self._prompt_tokens += len(pending.request.prompt_ids) - pending.cached_tokens
-                self._generated += len(response.token_ids)
+                self._prompt_tokens += len(pending.prompt()) - pending.cached_tokens
+                self._generated += pending.generated
                 self._cached += pending.cached_tokens
                 yield response
+
+    def _reset_counters(self) -> None:
+        self._steps = self._requests = self._prompt_tokens = self._generated = self._cached = 0
+        self._busy = self._idle = 0.0
 
     def _give_up(self) -> None:
         """Drop the engine; a later `load` builds a new one."""

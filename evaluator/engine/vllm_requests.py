@@ -16,10 +16,10 @@ from vllm.v1.engine import EngineCoreRequest
 from evaluator.engine.base import Request, Response, Score
 
 
-def to_core(request: Request, parameters: SamplingParams) -> EngineCoreRequest:
+def to_core(pending: InFlight, parameters: SamplingParams) -> EngineCoreRequest:
     return EngineCoreRequest(
-        request_id=request.request_id,
-        prompt_token_ids=list(request.prompt_ids),
+        request_id=pending.request.request_id,
+        prompt_token_ids=pending.prompt(),
         mm_features=None,
         sampling_params=parameters,
         pooling_params=None,
@@ -40,6 +40,15 @@ class InFlight:
         self.cached_tokens = 0
         self._tokens: list[int] = []
         self._logprobs: list[Any] = []  # vLLM's LogprobsLists: numpy rows of [1 + top] ids and values
+
+    def prompt(self) -> list[int]:
+        """The ids that the engine is given."""
+        return list(self.request.prompt_ids)
+
+    @property
+    def generated(self) -> int:
+        """Tokens that the engine has generated."""
+        return len(self._tokens)
 
     def add(self, output: Any) -> bool:
         """Take one EngineCoreOutput; returns whether it was the last."""
@@ -76,6 +85,39 @@ class InFlight:
             ranks=tuple(ranks),
             top_ids=tuple(top_ids),
             top_logprobs=tuple(top_logprobs),
+            cached_tokens=self.cached_tokens,
+        )
+
+
+class InFlightReference(InFlight):
+    """A Score by prompt log-probabilities: prompt and continuation are the engine's prompt, and it generates one token
+    that nobody reads."""
+
+    __slots__ = ("_continuation", "_rows")
+
+    def __init__(self, request: Score) -> None:
+        super().__init__(request)
+        self._continuation = request.continuation_ids
+        self._rows: Any = None  # vLLM's LogprobsTensors: row i is of the prompt's token i + 1
+
+    def prompt(self) -> list[int]:
+        return [*self.request.prompt_ids, *self._continuation]
+
+    def add(self, output: Any) -> bool:
+        if output.new_prompt_logprobs_tensors is not None:
+            self._rows = output.new_prompt_logprobs_tensors
+        return super().add(output)
+
+    def response(self) -> Response:
+        rows, first = self._rows, len(self.request.prompt_ids) - 1
+        values = rows.logprobs[first:].tolist()  # [tokens of the continuation, own and top one]
+        return Response(
+            request_id=self.request.request_id,
+            token_ids=self._continuation,
+            logprobs=tuple(own for own, _ in values),
+            ranks=tuple(rows.selected_token_ranks[first:].tolist()),
+            top_ids=tuple((top,) for _, top in rows.logprob_token_ids[first:].tolist()),
+            top_logprobs=tuple((top,) for _, top in values),
             cached_tokens=self.cached_tokens,
         )
 

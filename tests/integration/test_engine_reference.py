@@ -1,0 +1,88 @@
+"""Forced decoding against the reference path, prompt log-probabilities: the same numbers for every score.
+
+A process holds one vLLM engine at a time, so one is closed before the other starts.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from evaluator.config import EngineConfig
+from evaluator.engine.base import EngineStats, FixedSource, Response, Score
+from evaluator.engine.blueprint import read_blueprint
+from tests.tiny_models import save_tiny_model
+
+pytest.importorskip("vllm", reason="vLLM is not installed")
+
+from evaluator.engine.vllm_engine import VLLMEngine
+
+BUNDLED = Path(__file__).resolve().parents[2] / "launch" / "reference_model"
+CONFIG = EngineConfig(max_model_len=400, max_num_seqs=16)
+LENGTHS = (1, 15, 16, 17, 31, 32, 33, 127, 128, 129, 256, 368)  # with 32 more, 368 fill the engine's 400
+TOLERANCE = 1e-3  # nats
+
+
+@pytest.fixture(scope="module", params=["qwen3", "bundled"])
+def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if request.param == "bundled":
+        return BUNDLED
+    return save_tiny_model(tmp_path_factory.mktemp("model") / "tiny", request.param, 0)
+
+
+def answers(
+    checkpoint: Path, config: EngineConfig, asked: list[Score]
+) -> tuple[list[dict[str, Response]], EngineStats]:
+    """Asked twice: the second time the prefix cache could answer."""
+    engine = VLLMEngine(config)
+    try:
+        engine.load(checkpoint)
+        both = [{r.request_id: r for r in engine.run(FixedSource(asked))} for _ in range(2)]
+        return both, engine.stats()
+    finally:
+        engine.close()
+
+
+def test_forced_scores_equal_those_by_prompt_logprobs(checkpoint: Path) -> None:
+    draw = random.Random(1)
+    vocabulary = read_blueprint(checkpoint).vocabulary
+
+    def tokens(count: int) -> tuple[int, ...]:
+        return tuple(draw.randrange(8, vocabulary) for _ in range(count))
+
+    contexts = {length: tokens(length) for length in LENGTHS}
+    asked = [
+        Score(request_id=f"{length}/{count}", prompt_ids=context, continuation_ids=tokens(count))
+        for length, context in contexts.items()
+        for count in (1, 2, 9, 32)
+    ]
+    asked.append(
+        Score(request_id="begins", prompt_ids=asked[-1].prompt_ids, continuation_ids=asked[-1].continuation_ids[:4])
+    )
+    forced, _ = answers(checkpoint, CONFIG, asked)
+    reference, stats = answers(checkpoint, CONFIG.model_copy(update={"scoring": "prompt_logprobs"}), asked)
+    assert stats.cached_tokens == 0
+    assert stats.prompt_tokens == 2 * sum(len(r.prompt_ids) + len(r.continuation_ids) for r in asked)
+    for ours, theirs in zip(forced, reference, strict=True):
+        for request in asked:
+            answer, expected = ours[request.request_id], theirs[request.request_id]
+            assert (answer.status, expected.status) == ("ok", "ok")
+            assert answer.token_ids == expected.token_ids == request.continuation_ids
+            assert answer.logprobs == pytest.approx(expected.logprobs, abs=TOLERANCE)
+            assert answer.ranks == expected.ranks
+            assert answer.top_ids == expected.top_ids
+            assert [top for (top,) in answer.top_logprobs] == pytest.approx(
+                [top for (top,) in expected.top_logprobs], abs=TOLERANCE
+            )
+
+
+def test_a_score_that_fills_the_model_has_no_reference(tmp_path: Path) -> None:
+    """vLLM wants to generate one token after the prompt, and there is no position left for it: refused, not died."""
+    checkpoint = save_tiny_model(tmp_path / "tiny", "qwen3", 0, max_position_embeddings=64)
+    fits = Score(request_id="fits", prompt_ids=(9,) * 60, continuation_ids=(9, 10, 11))
+    fills = Score(request_id="fills", prompt_ids=(9,) * 60, continuation_ids=(9, 10, 11, 12))
+    (first, second), _ = answers(checkpoint, CONFIG.model_copy(update={"scoring": "prompt_logprobs"}), [fits, fills])
+    assert {key: answer.status for key, answer in first.items()} == {"fits": "ok", "fills": "engine_error"}
+    assert second["fits"].ranks == first["fits"].ranks
