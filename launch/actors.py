@@ -133,6 +133,12 @@ class EngineActor:
             return [self._shards.pop() for _ in range(min(count, len(self._shards)))]
 
     @ray.method(concurrency_group=CONTROL)  # type: ignore[untyped-decorator]
+    def read_ahead(self, checkpoint: Path) -> None:
+        from evaluator.engine.readahead import read_ahead
+
+        read_ahead(checkpoint)
+
+    @ray.method(concurrency_group=CONTROL)  # type: ignore[untyped-decorator]
     def stats(self) -> EngineStats | None:
         return None if self._engine is None else self._engine.stats()
 

@@ -91,6 +91,12 @@ class Board:
                 self._changed.wait(timeout=1.0)
         return None
 
+    def upcoming(self, checkpoint: str, architecture: str | None) -> CheckpointInfo | None:
+        """The checkpoint that an engine which holds `checkpoint` would load next, as far as one is waiting."""
+        with self._changed:
+            waiting = [a.checkpoint for a in self._waiting if a.checkpoint.weights_digest != checkpoint]
+        return min(waiting, key=lambda info: _distance(info, checkpoint, architecture), default=None)
+
     def begin(self, engine: int, give_up: GiveUp) -> tuple[Shard, ...]:
         """The shards to do now: those of the assignment that no other engine has taken meanwhile."""
         with self._changed:

@@ -67,6 +67,7 @@ class EngineWorker(threading.Thread):
         self._loaded: str | None = None
         self._architecture: str | None = None
         self._failures = 0
+        self._ahead: str | None = None  # the checkpoint whose files the actor was last told to read ahead
 
     def run(self) -> None:
         try:
@@ -128,6 +129,7 @@ class EngineWorker(threading.Thread):
         items = sum(len(shard.questions) for shard in shards)
         self._reporter.began(self.number, assignment.checkpoint.name, assignment.task, items)
         try:
+            self._read_ahead()
             stream = self._actor.evaluate.options(num_returns="streaming").remote(
                 assignment.job, shards, self._questions[assignment.job.task_key]
             )
@@ -137,8 +139,17 @@ class EngineWorker(threading.Thread):
                 self._failures = 0
                 self._board.finished(self.number, result.shard)
                 self._reporter.advanced(self.number, len(result.shard.questions))
+                self._read_ahead()  # what comes next may only just have been pruned
         finally:
             self._reporter.ended(self.number)
+
+    def _read_ahead(self) -> None:
+        """Have the actor bring the next checkpoint's files into the page cache, once."""
+        assert self._loaded is not None
+        upcoming = self._board.upcoming(self._loaded, self._architecture)
+        if upcoming is not None and upcoming.weights_digest != self._ahead:
+            self._ahead = upcoming.weights_digest
+            self._actor.read_ahead.remote(upcoming.path)
 
     @property
     def _log_path(self) -> Path:

@@ -186,3 +186,13 @@ def test_every_shard_is_done_once_whatever_engines_do(engines: int, sizes: list[
     for thread in threads:
         thread.join()
     assert done == Counter({f"checkpoint{number}-{i}": 1 for number, size in enumerate(sizes) for i in range(size)})
+
+
+def test_what_comes_next_is_the_nearest_other_checkpoint_and_stays_on_the_board() -> None:
+    board = Board()
+    board.add([_assignment("other", 1, "mistral"), _assignment("sibling", 1), _assignment("held", 1)])
+    upcoming = board.upcoming("digest of held", "qwen3")
+    assert upcoming is not None
+    assert upcoming.name == "sibling"
+    assert _names(board.take(0, "digest of sibling", "qwen3")) == ["sibling-0"]
+    assert Board().upcoming("digest of held", "qwen3") is None
