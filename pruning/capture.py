@@ -82,7 +82,8 @@ class Observer:
         self._make = make
         self.groups: dict[str, list[str]] = {}  # first module of a distinct input -> all modules that read it
         self.statistics: dict[str, Statistic] = {}  # by that first module
-        self._known = False  # whether one whole pass has shown the groups
+        self._unseen = set(linears)  # modules that have not run yet; the first pass that sees them all shows the groups
+        self._known = False
         self._batch: Batch | None = None
         self._last: tuple[Tensor, str] | None = None  # the input seen last, and who read it first
         self._reached = 0
@@ -99,24 +100,23 @@ class Observer:
             self._last = None
             for handle in handles:
                 handle.remove()
-        if not self._known:
-            unseen = set(self._linears) - {name for members in self.groups.values() for name in members}
-            if unseen:
-                raise PruneError(f"module {min(unseen)} did not run in its layer's forward pass")
-            self._known = True
+        if self._unseen:
+            raise PruneError(f"module {min(self._unseen)} did not run in its layer's forward pass")
+        self._known = True
 
     def _see(self, name: str, _module: nn.Module, arguments: tuple[Tensor, ...]) -> None:
         inputs_1TI = arguments[0]
+        self._unseen.discard(name)
         if self._last is not None and self._last[0] is inputs_1TI:
             if not self._known:
                 self.groups[self._last[1]].append(name)
-            return
-        self._last = (inputs_1TI, name)
-        assert self._batch is not None
-        if not self._known:
-            self.groups[name] = [name]
-            self.statistics[name] = self._make(inputs_1TI.shape[-1])
-        self.statistics[name].add(inputs_1TI[0], self._batch)
-        self._reached += 1
-        if self._known and self._reached == len(self.groups):
+        else:
+            self._last = (inputs_1TI, name)
+            assert self._batch is not None
+            if not self._known:
+                self.groups[name] = [name]
+                self.statistics[name] = self._make(inputs_1TI.shape[-1])
+            self.statistics[name].add(inputs_1TI[0], self._batch)
+            self._reached += 1
+        if not self._unseen and self._reached == len(self.groups):
             raise _Complete
