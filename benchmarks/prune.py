@@ -2,6 +2,7 @@
 
     resurface bench prune [--model DIR | --shape 0.2b] [--samples 16] [--tokens 512] [--methods wanda,sparsegpt]
     python benchmarks/prune.py --shape 1.7b --only ours      the memory of a large model
+    python benchmarks/prune.py --peer llm-compressor         with llm-compressor's modifiers beside
 
 Each job runs in a process of its own, in turn, `--repeat` times; the fastest counts. Peak memory is resident memory
 above what the process held after its imports. Prints a table and, as last line, JSON.
@@ -19,6 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import prune_peer
 from synthetic import SHAPES, write_checkpoint, write_passages
 
 
@@ -78,27 +80,42 @@ def compare(arguments: argparse.Namespace, folder: Path) -> list[dict[str, Any]]
     else:
         source = arguments.model
     passages = arguments.passages or write_passages(folder / "passages.txt", arguments.samples, arguments.tokens)
+    sides = ["ours", "recipe"] if arguments.only is None else [arguments.only]
+    python = None if arguments.peer is None else prune_peer.environment()
+    if isinstance(python, Path):
+        sides.append(prune_peer.NAME)
+    elif python is not None:
+        print(f"{prune_peer.NAME} is left out: {python}", file=sys.stderr)
     rows = []
     for method in arguments.methods.split(","):
-        made = {}
-        for who in ("ours", "recipe") if arguments.only is None else (arguments.only,):
+        made: dict[str, Path] = {}
+        measured: dict[str, dict[str, Any]] = {}
+        for who in sides:
             runs = []
             for number in range(arguments.repeat):
                 made[who] = folder / f"{who}-{method}-{number}"
-                command = [who, method, source, passages, made[who], arguments.tokens, arguments.threads]
-                done = subprocess.run(
-                    [sys.executable, __file__, "--job", json.dumps(list(map(str, command)))],
-                    check=True,
-                    stdout=subprocess.PIPE,
-                )
-                runs.append(json.loads(done.stdout.splitlines()[-1]))
-            rows.append({"method": method, "who": who} | min(runs, key=lambda run: run["seconds"]))
-        if len(made) == 2:
-            ours, recipe = rows[-2:]
-            ours["times_faster"] = recipe["seconds"] / ours["seconds"]
-            ours["times_less_cpu"] = recipe["cpu_seconds"] / ours["cpu_seconds"]
-            ours["masks_agree"] = agreement(made["ours"], made["recipe"])
+                work = (method, source, passages, made[who], arguments.tokens, arguments.threads)
+                if who == prune_peer.NAME:
+                    assert isinstance(python, Path)
+                    runs.append(prune_peer.run(python, *work))
+                else:
+                    runs.append(_apart(who, *work))
+            measured[who] = {"method": method, "who": who} | min(runs, key=lambda run: run["seconds"])
+        for other in [who for who in sides if who != "ours" and "ours" in measured]:
+            ours, theirs = measured["ours"], measured[other]
+            theirs["ours_times_faster"] = theirs["seconds"] / ours["seconds"]
+            theirs["ours_times_less_cpu"] = theirs["cpu_seconds"] / ours["cpu_seconds"]
+            theirs["masks_agree"] = agreement(made["ours"], made[other])
+        rows += measured.values()
     return rows
+
+
+def _apart(*work: object) -> dict[str, Any]:
+    """`job` in a process of its own."""
+    command = [sys.executable, __file__, "--job", json.dumps(list(map(str, work)))]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE)
+    measured: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return measured
 
 
 def main() -> None:
@@ -111,6 +128,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=512)
     parser.add_argument("--methods", default="wanda,sparsegpt")
     parser.add_argument("--only", choices=("ours", "recipe"))
+    parser.add_argument("--peer", choices=(prune_peer.NAME,), help="compare with it too, in an environment of its own")
     parser.add_argument("--repeat", type=int, default=1)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--job", help=argparse.SUPPRESS)
@@ -121,16 +139,16 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as folder:
         rows = compare(arguments, Path(folder))
-    print(f"{'method':10} {'who':7} {'seconds':>8} {'cpu s':>8} {'peak GiB':>9} {'faster':>7} {'masks agree':>12}")
+    print(f"{'method':10} {'who':14} {'seconds':>8} {'cpu s':>8} {'peak GiB':>9} {'ours is':>14} {'masks agree':>12}")
     for row in rows:
-        faster = f"{row['times_faster']:.2f}x" if "times_faster" in row else ""
+        faster = f"{row['ours_times_faster']:.2f}x as fast" if "ours_times_faster" in row else ""
         agree = f"{row['masks_agree']:.6%}" if "masks_agree" in row else ""
         print(
-            f"{row['method']:10} {row['who']:7} {row['seconds']:8.1f} {row['cpu_seconds']:8.1f} "
-            f"{row['peak_gib']:9.2f} {faster:>7} {agree:>12}"
+            f"{row['method']:10} {row['who']:14} {row['seconds']:8.1f} {row['cpu_seconds']:8.1f} "
+            f"{row['peak_gib']:9.2f} {faster:>14} {agree:>12}"
         )
     model = arguments.shape if arguments.model is None else arguments.model.name
-    ratios = [row["times_faster"] for row in rows if "times_faster" in row]
+    ratios = [row["ours_times_faster"] for row in rows if row["who"] == "recipe" and "ours_times_faster" in row]
     print(json.dumps({"benchmark": "prune", "model": model, "ratio": min(ratios, default=None), "rows": rows}))
 
 
