@@ -13,6 +13,7 @@ from typer.exceptions import TyperException
 
 from evaluator.errors import InputError, ResurfaceError
 from evaluator.records import FORMATS, PROBES
+from launch.match import match
 from launch.models import BUNDLED
 from launch.requests import PruneOptions, eval_sweep
 from launch.sweep import RECIPES, SweepConfig, find_recipe, load_sweep
@@ -29,7 +30,6 @@ app = typer.Typer(
 )
 console = Console()
 errors = Console(stderr=True, soft_wrap=True)
-
 
 Out = Annotated[Path, typer.Option("--out", help="Where everything is written; the same command resumes there.")]
 Seed = Annotated[int, typer.Option(help="Run seed of distractors, samples and pruning.")]
@@ -150,6 +150,9 @@ def bench(
     from launch.bench import run_benchmarks
 
     run_benchmarks(name, context.args)
+
+
+app.command(epilog="Example: resurface match runs/demo --matcher qwen3-4b --matcher llama-3.1-8b")(match)
 
 
 def _run(config: SweepConfig, out: Path) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-from evaluator.config import DType, EngineKind
+from evaluator.config import DType, EngineConfig, EngineKind
 from evaluator.errors import InputError, unknown
 from evaluator.records import FORMATS, PROBES
 from launch.models import model_name
@@ -89,6 +89,16 @@ def prune_request(source: Path, options: PruneOptions) -> PruneConfig:
             "sequence_length": options.sequence_length,
         }
     return validated(PruneConfig, wanted, "resurface prune")
+
+
+def match_request(probes: str, engine: Mapping[str, Any]) -> tuple[list[str], EngineConfig]:
+    """The probes and the engine of `resurface match`. Raises InputError naming the option and the value."""
+    from evaluator.verdicts import WITH_TEXT
+
+    _known("--engine", [engine["kind"]], get_args(EngineKind))
+    _known("--dtype", [engine["dtype"]], get_args(DType))
+    chosen = _known("probe with responses", _listed("probes", probes), WITH_TEXT)
+    return chosen, validated(EngineConfig, engine, "resurface match")
 
 
 def _listed(option: str, value: str) -> list[str]:

@@ -16,6 +16,7 @@ from types import MappingProxyType
 import pandas as pd
 
 from evaluator.metrics.accuracy import accuracy
+from evaluator.metrics.agreement import matching
 from evaluator.metrics.calibration import calibration
 from evaluator.metrics.fates import fates
 from evaluator.metrics.fertility import fertility
@@ -58,6 +59,7 @@ TABLES: Mapping[str, Callable[[Inputs], pd.DataFrame]] = MappingProxyType(
         "calibration": calibration,
         "fertility": fertility,
         "perplexity": perplexity,
+        "matching": matching,
     }
 )
 
@@ -76,6 +78,7 @@ _NEEDS: Mapping[str, str] = MappingProxyType(
         "recovery_seeds": "the probes greedy and sample, the latter under at least two run seeds",
         "fertility": "the probe choice",
         "perplexity": "the probe perplexity on a task text:FILE",
+        "matching": "the probe greedy and a matcher model's verdicts: run resurface match RUN --matcher CHECKPOINT",
     }
 )
 
@@ -94,9 +97,11 @@ class Table:
     lacks: str = ""
 
 
-def compute_tables(outcomes: pd.DataFrame, items: pd.DataFrame | None = None) -> dict[str, Table]:
+def compute_tables(
+    outcomes: pd.DataFrame, items: pd.DataFrame | None = None, verdicts: pd.DataFrame | None = None
+) -> dict[str, Table]:
     """Every table, in the report's order. A table without its inputs is empty and says what it needs."""
-    inputs = Inputs(outcomes, items)
+    inputs = Inputs(outcomes, items, verdicts)
     tables = {}
     for name, compute in TABLES.items():
         frame = compute(inputs)

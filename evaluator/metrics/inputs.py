@@ -41,10 +41,12 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, eq=False)
 class Inputs:
-    """Outcomes of any number of checkpoints and tasks; optionally the items (task, language, item_id, cluster)."""
+    """Outcomes of any number of checkpoints and tasks; optionally the items (task, language, item_id, cluster), and the
+    verdicts of matcher models (the columns of `evaluator.verdicts`)."""
 
     outcomes: pd.DataFrame
     items: pd.DataFrame | None = None
+    verdicts: pd.DataFrame | None = None
 
     @cached_property
     def checkpoints(self) -> list[Row]:

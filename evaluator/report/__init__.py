@@ -3,7 +3,8 @@
     paths = write_report(Path("runs/demo"))
     paths.page        # RUN/report/index.html
 
-Everything is rebuilt from RUN/records alone; RUN/items adds questions, passages and clusters, RUN/run.json provenance.
+Everything is rebuilt from RUN/records alone; RUN/items adds questions, passages and clusters, RUN/verdicts
+the judgements of matcher models, RUN/run.json provenance.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import pandas as pd
 from evaluator.metrics import Inputs, compute_tables, headline_of, reduce_records, reference
 from evaluator.report.embed import ItemView
 from evaluator.report.page import render_page
-from evaluator.report.reading import frames, read_items, read_run, record_parts
+from evaluator.report.reading import frames, read_items, read_run, read_verdicts, record_parts
 from evaluator.store import write_atomically
 
 Progress = Callable[[str, int, int], None]  # what, done, of how many
@@ -44,8 +45,8 @@ def write_report(run_dir: Path, *, progress: Progress | None = None) -> ReportPa
         outcomes.append(reduce_records(frame))
         view.add(frame)
         tell("reading records", done, len(parts))
-    inputs = Inputs(pd.concat(outcomes, ignore_index=True), read_items(run_dir))
-    tables = compute_tables(inputs.outcomes, inputs.items)
+    inputs = Inputs(pd.concat(outcomes, ignore_index=True), read_items(run_dir), read_verdicts(run_dir))
+    tables = compute_tables(inputs.outcomes, inputs.items, inputs.verdicts)
     run = read_run(run_dir)
     computed = {name: table.frame for name, table in tables.items()}
     headline, paper = headline_of(computed), reference(computed, run)

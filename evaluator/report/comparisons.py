@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from typing import Any
 
 import pandas as pd
 
 from evaluator.report import theme
 from evaluator.report.rows import MEAN, Numbers, Rows
+
+_GRADERS = ("greedy", "choice", "beam", "sample", "shown", "lost")  # colours of graders, containment first
 
 Series = tuple[str, str, str, Mapping[str, str]]  # column, colour, label, which rows
 
@@ -156,6 +159,30 @@ def perplexity(frame: pd.DataFrame) -> Any:
     right.axvline(1.0, color=theme.COLOURS["muted"], linewidth=1)
     theme.label_values(right, rows.values("perplexity_ratio"), text=lambda value: f"{value:.2f}")
     right.set_title("Relative to the base")
+    return made
+
+
+def matching(frame: pd.DataFrame) -> Any:
+    """Accuracy by grader at the left; at the right Scott's pi of every two graders that have one."""
+    rows = Rows(frame)
+    agreed = frame[frame["against"].notna() & frame["scott_pi"].notna()]
+    made, panels = theme.figure(len(rows), (1.0, 1.0) if len(agreed) else (1.0,))
+    theme.label_rows(panels[0], rows.labels)
+    graders = frame.loc[frame["against"].isna(), "grader"].drop_duplicates().tolist()
+    series: list[Series] = [
+        ("accuracy", colour, grader, {"grader": grader}) for grader, colour in zip(graders, cycle(_GRADERS))
+    ]
+    accuracies = Rows(frame[frame["against"].isna()])
+    _linked(panels[0], accuracies, "Accuracy by grader", series, rates=True)
+    theme.legend(panels[0])
+    if len(agreed):
+        pairs = agreed[["grader", "against"]].drop_duplicates().itertuples(index=False, name=None)
+        for (grader, against), colour in zip(pairs, cycle(_GRADERS)):
+            label = f"{grader} and {against}"
+            rows.dots(panels[1], "scott_pi", colour, label, grader=grader, against=against)
+        theme.change_axis(panels[1])
+        panels[1].set_title("Scott's pi")
+        theme.legend(panels[1])
     return made
 
 

@@ -165,4 +165,5 @@ _FIGURES: Mapping[str, Callable[[pd.DataFrame], Any]] = {
     "calibration": comparisons.calibration,
     "fertility": comparisons.fertility,
     "perplexity": comparisons.perplexity,
+    "matching": comparisons.matching,
 }

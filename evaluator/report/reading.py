@@ -22,6 +22,11 @@ RECORD_COLUMNS = (
 )
 ITEM_COLUMNS = ("task", "language", "item_id", "context", "question", "answers", "cluster")
 
+VERDICT_COLUMNS = (
+    *("checkpoint", "weights_digest", "task", "language", "item_id", "format", "probe", "seed"),
+    *("matcher", "verdict", "status"),
+)
+
 
 def record_parts(run_dir: Path) -> list[list[Path]]:
     """The committed parts, grouped by checkpoint and task. Raises InputError when there is none."""
@@ -42,6 +47,12 @@ def read_items(run_dir: Path) -> pd.DataFrame | None:
     if not paths:
         return None
     return _frame(paths, ITEM_COLUMNS)
+
+
+def read_verdicts(run_dir: Path) -> pd.DataFrame | None:
+    """What matcher models decided, or None where none was asked."""
+    paths = sorted((run_dir / "verdicts").glob("*/*/*.parquet"))
+    return _frame(paths, VERDICT_COLUMNS) if paths else None
 
 
 def read_run(run_dir: Path) -> dict[str, Any]:

@@ -84,6 +84,13 @@ SECTIONS: Mapping[str, Section] = {
         "Perplexity on a text, over non-overlapping windows. Intervals resample windows; the ratio is to the base on "
         "the same windows.",
     ),
+    "matching": Section(
+        "Does a second grader change the picture?",
+        "A matcher model sees question, reference and response, and says whether they match in meaning; a response "
+        "that contains a gold answer counts as right without it. Left: accuracy by containment, by each matcher and by "
+        "the panel's majority. Right: Scott's pi, the agreement beyond chance, of containment with each matcher (where "
+        "all responses were judged) and of the matchers with each other on the responses that both judged.",
+    ),
 }
 
 DEFINITIONS: Mapping[str, str] = {
@@ -98,6 +105,8 @@ DEFINITIONS: Mapping[str, str] = {
     "perplexity": "exp of the mean negative log-likelihood per predicted token of a text",
     "hard distractors": "the three answers of a language that share most character trigrams with the gold answer",
     "re-run / noise floor": "a checkpoint with its base's own weights / what it calls mc_only, which can only be noise",
+    "matcher / panel": "a model that judges whether a response means the reference / several, by majority (tie: no)",
+    "Scott's pi": "agreement of two graders beyond what random verdicts with their share of yes would give",
     "unpaired": "items that only one of the two compared checkpoints was asked",
     "drop": "dense minus pruned accuracy, on the items measured in both",
     "normalised drop": "drop / (dense accuracy - floor); the floor is 0 for generated answers and 1/K for K options",

@@ -96,3 +96,14 @@ def _records_of(item: Seen, common: dict) -> list[Record]:
     if item.rank is not None:
         rows.append(Record(**common, probe="rank", index=0, rank=item.rank, margin=item.margin))
     return rows
+
+
+def judged(matcher: str, checkpoint: str, said: Mapping[str, bool | None], *, task: str = "t") -> pd.DataFrame:
+    """A matcher's verdicts on a checkpoint's greedy answers; `said` maps "language/item" to them, None to a failure."""
+    rows = []
+    for key, verdict in said.items():
+        language, item_id = key.split("/")
+        row = {"checkpoint": checkpoint, "weights_digest": checkpoint, "task": task, "language": language}
+        row |= {"item_id": item_id, "format": "open", "probe": "greedy", "seed": 0, "matcher": matcher}
+        rows.append(row | {"verdict": verdict, "status": "engine_error" if verdict is None else "ok"})
+    return pd.DataFrame(rows)

@@ -28,6 +28,9 @@ def test_the_twins_of_all_recipes_fill_every_table(tmp_path):
     # a checkpoint that only one recipe asks for is asked what that recipe needs
     swahili = found[found["checkpoint"] == "dense-wanda-0.7-gazetteer_swahili"]
     assert set(swahili["probe"]) == {"greedy", "choice"}
+    # what a matcher model decides comes afterwards
+    judged = resurface("match", run, "--matcher", "bundled")
+    assert judged.returncode == 0, judged.stderr
     for name in TABLES:
         table = pd.read_csv(run / "tables" / f"{name}.csv")
         counts = [column for column in ("n", "n_max", "items", "seeds") if column in table]

@@ -12,7 +12,7 @@ from evaluator.metrics import TABLES, Inputs, reduce_records
 from evaluator.report.figures import draw
 from evaluator.report.sections import SECTIONS
 from evaluator.report.theme import COLOURS, spread
-from tests.golden.hand import Seen, records
+from tests.golden.hand import Seen, judged, records
 
 ITEMS = [f"english/{i}" for i in range(6)] + [f"korean/{i}" for i in range(6)]
 
@@ -20,7 +20,7 @@ ITEMS = [f"english/{i}" for i in range(6)] + [f"korean/{i}" for i in range(6)]
 @pytest.fixture(scope="module")
 def inputs() -> Inputs:
     """Two checkpoints asked in every format, with every probe, under two seeds."""
-    parts = []
+    parts, verdicts = [], []
     for base, name in ((None, "dense"), ("dense", "<p> & q")):
         for form in ("open", "shown", "distractors_only", "unrelated", "one_shot"):
             for seed in (0, 1):
@@ -33,7 +33,10 @@ def inputs() -> Inputs:
                 parts.append(records(name, seen, base=base, form=form, seed=seed, calibration=base and "c4"))
         windows = {f"text/{i}": Seen(window=(-20.0 - i - bool(base), 10)) for i in range(4)}
         parts.append(records(name, windows, base=base, task="text-wiki", calibration=base and "c4"))
-    return Inputs(reduce_records(pd.concat(parts)))
+        for matcher, period in (("a", 2), ("b", 3)):
+            said = {key: i % period == 0 for i, key in enumerate(ITEMS)}
+            verdicts.append(judged(matcher, name, said))
+    return Inputs(reduce_records(pd.concat(parts)), verdicts=pd.concat(verdicts))
 
 
 @pytest.mark.parametrize("name", list(TABLES))

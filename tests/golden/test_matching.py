@@ -1,0 +1,124 @@
+"""Table `matching` on cases worked out by hand: accuracy by grader, the panel's majority, agreement, Scott's pi."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from statsmodels.stats.inter_rater import aggregate_raters, fleiss_kappa
+
+from evaluator.metrics import compute_tables, reduce_records
+from evaluator.metrics.agreement import CONTAINMENT, PANEL, scott_pi
+from tests.golden.hand import Seen, judged, records
+
+# greedy: english 1, 2 and korean 5 contain the gold answer
+SEEN = {
+    **{f"english/{i}": Seen(greedy=i in (1, 2)) for i in (1, 2, 3, 4)},
+    **{f"korean/{i}": Seen(greedy=i == 5) for i in (5, 6, 7)},
+    "korean/8": Seen(greedy=True, status="excluded"),
+    "korean/9": Seen(greedy=True, status="engine_error"),
+}
+
+
+def table(*verdicts: pd.DataFrame, seen: dict[str, Seen] | None = None) -> pd.DataFrame:
+    outcomes = reduce_records(records("dense", seen or SEEN))
+    return compute_tables(outcomes, None, pd.concat(verdicts) if verdicts else None)["matching"].frame
+
+
+def row(frame: pd.DataFrame, grader: str, against: str | None = None, language: str = "all") -> pd.Series:
+    chosen = frame[(frame["grader"] == grader) & (frame["language"] == language)]
+    chosen = chosen[chosen["against"].isna()] if against is None else chosen[chosen["against"] == against]
+    assert len(chosen) == 1
+    return chosen.iloc[0]
+
+
+def of_failures(matcher: str, *yes: int) -> pd.DataFrame:
+    keys = ("english/3", "english/4", "korean/6", "korean/7")
+    return judged(matcher, "dense", {key: int(key[-1]) in yes for key in keys})
+
+
+def test_a_contained_answer_is_right_for_every_grader():
+    found = table(of_failures("a", 3, 4, 6), of_failures("b", 3))
+    wanted = {CONTAINMENT: 3, "a": 6, "b": 4, PANEL: 4}  # of 4 and 6 the two matchers disagree: a tie is a no
+    for grader, yes in wanted.items():
+        line = row(found, grader)
+        assert (line["n"], line["yes"], line["accuracy"]) == (7, yes, pytest.approx(yes / 7))
+        assert (line["excluded"], line["engine_error"], line["unjudged"]) == (1, 1, 0)
+    assert row(found, "a", language="korean")["accuracy"] == pytest.approx(2 / 3)
+
+
+def test_three_matchers_vote():
+    found = table(of_failures("a", 3, 4), of_failures("b", 3, 6), of_failures("c", 3, 4))
+    assert row(found, PANEL)["yes"] == 5  # 3 and 4 join the three that contain the answer
+
+
+def test_one_matcher_is_no_panel_and_one_that_was_not_asked_is_no_grader():
+    elsewhere = judged("b", "other", {"english/3": True})
+    found = table(of_failures("a", 3), elsewhere)
+    assert set(found["grader"]) == {CONTAINMENT, "a"}
+
+
+def test_agreement_of_matchers_is_on_what_both_judged():
+    line = row(table(of_failures("a", 3, 4, 6), of_failures("b", 3)), "a", "b")
+    # equal on 3 and 7 of 4; p = (3/4 + 1/4) / 2 = 1/2, p_e = 1/2, pi = 0
+    assert (line["n"], line["unjudged"]) == (4, 3)
+    assert line["agreement"] == 0.5
+    assert line["scott_pi"] == pytest.approx(0.0)
+    assert line["agreement_low"] <= 0.5 <= line["agreement_high"]
+
+
+def test_agreement_with_containment_needs_all_responses_judged():
+    line = row(table(of_failures("a", 3)), CONTAINMENT, "a")
+    assert line["n"] == 0
+    assert "resurface match --all" in line["reason"]
+    assert pd.isna(line["scott_pi"])
+    no_korean = {key: Seen(greedy=key.startswith("english") and seen.greedy) for key, seen in SEEN.items()}
+    line = row(table(of_failures("a", 3), seen=no_korean), CONTAINMENT, "a", language="korean")
+    assert line["n"] == 0  # a language without any containment is no exception
+    everything = judged("a", "dense", {key: int(key[-1]) in (1, 2, 3) for key in SEEN if key[-1] not in "89"})
+    line = row(table(everything), CONTAINMENT, "a")
+    # containment 1 2 5, matcher 1 2 3: equal on 5 of 7; p = 3/7, p_e = (9 + 16) / 49, pi = (35 - 25) / (49 - 25)
+    assert line["agreement"] == pytest.approx(5 / 7)
+    assert line["scott_pi"] == pytest.approx(10 / 24)
+    assert line["scott_pi_low"] <= 10 / 24 <= line["scott_pi_high"]
+    assert row(table(everything), "a")["yes"] == 4  # 5 contains the answer: right, whatever the matcher says
+
+
+def test_a_response_without_a_verdict_is_counted_and_told():
+    verdicts = judged("a", "dense", {"english/3": True, "english/4": None, "korean/6": False, "korean/7": False})
+    line = row(table(verdicts), "a")
+    assert (line["n"], line["unjudged"], line["yes"]) == (6, 1, 4)
+    assert "run resurface match" in line["reason"]
+
+
+def test_graders_who_say_one_thing_only_have_no_pi():
+    line = row(table(of_failures("a"), of_failures("b")), "a", "b")
+    assert line["agreement"] == 1.0
+    assert pd.isna(line["scott_pi"])
+    assert "undefined" in line["reason"]
+
+
+def test_nothing_left_to_ask_is_agreement():
+    right = {"english/1": Seen(greedy=True), "english/2": Seen(greedy=True)}
+    found = table(judged("a", "other", {"english/1": True}), seen=right)
+    assert row(found, "a")["accuracy"] == 1.0
+
+
+def test_without_verdicts_the_table_says_what_to_run():
+    note = compute_tables(reduce_records(records("dense", SEEN)))["matching"].note
+    assert "run resurface match RUN --matcher" in note
+
+
+def test_verdicts_on_other_weights_do_not_count():
+    assert table(of_failures("a", 3).assign(weights_digest="other")).empty
+
+
+def test_scott_pi_is_fleiss_kappa_of_two_raters():
+    rng = np.random.default_rng(3)
+    for _ in range(20):
+        one = rng.random(40) < 0.6
+        other = np.where(rng.random(40) < 0.7, one, ~one)
+        counts, _ = aggregate_raters(np.stack([one, other], axis=1).astype(int))
+        wanted = fleiss_kappa(counts, method="fleiss")
+        found = scott_pi(np.array((one == other).mean()), np.array(one.mean()), np.array(other.mean()))
+        assert float(found) == pytest.approx(wanted)
