@@ -3,19 +3,22 @@ then `LLM.beam_search`, then prompt log-probabilities, each as one blocking call
 
     resurface bench pass [--model DIR] [--task gazetteer] [--items 100] [--rounds 3]
 
-Prints where our time goes, and the fewest token forwards that the work needs beside what was computed.
+Prints where our time goes, the engine's idle share, the fewest token forwards that the work needs beside what was
+computed, and the share of our wall time that they would take at the machine's measured peak (roofline.py).
 """
 
 from __future__ import annotations
 
 import json
+import statistics
 from pathlib import Path
 from typing import Any
 
+import roofline
 import score
 import workload
 from harness import Agreement, Side, compare
-from serving import SAMPLES, Child
+from serving import SAMPLES, TOKENS, Child
 
 
 def agree(ours: Any, theirs: Any) -> Agreement:
@@ -27,16 +30,15 @@ def agree(ours: Any, theirs: Any) -> Agreement:
     )
 
 
-def fewest_tokens(path: Path, greedy: list[list[int]]) -> int:
-    """Token forwards that any engine needs: each context once, each generated or scored token once. Samples are
-    counted at the greedy answer's length and beams not at all, so this is a lower bound."""
+def fewest_tokens(path: Path, greedy: list[list[int]]) -> tuple[int, int]:
+    """Token forwards that any engine needs, in prompts and after them: each context once, each generated or scored
+    token once. Samples are counted at the greedy answer's length and beams not at all, so this is a lower bound."""
     items = json.loads(path.read_text())["items"]
-    return sum(
-        len(item["prompt"])
-        + len(answer) * (1 + (SAMPLES if item["deep"] else 0))
-        + sum(len(option) for option in item["options"])
+    after = sum(
+        len(answer) * (1 + (SAMPLES if item["deep"] else 0)) + sum(len(option) for option in item["options"])
         for item, answer in zip(items, greedy, strict=True)
     )
+    return sum(len(item["prompt"]) for item in items), after
 
 
 def main() -> None:
@@ -44,20 +46,27 @@ def main() -> None:
     path = workload.write(options)
     ours, theirs = Child("ours", "everything", path), Child("theirs", "everything", path)
     last: dict[str, Any] = {}
+    seconds: list[float] = []
 
     def run_ours() -> Any:
         last.update(ours.round())
+        seconds.append(last["seconds"])
         return last
 
     def facts() -> dict[str, Any]:
         computed = last["stats"]["prompt_tokens"] + last["stats"]["generated_tokens"]
+        prompts, after = fewest_tokens(path, last["greedy"])
+        model = Path(json.loads(path.read_text())["model"])
+        needed = roofline.work(model, prompts + after, after, TOKENS)
+        peak = roofline.share_of_wall(needed, last["machine"], statistics.median(seconds[1:]))
         return {
             "model": options.model,
             "task": options.task,
             "items": options.items,
             "split": last["split"],
-            "fewest_token_forwards": fewest_tokens(path, last["greedy"]),
+            "fewest_token_forwards": prompts + after,
             "computed_token_forwards": computed,
+            "roofline": {name: float(f"{value:.4g}") for name, value in peak.items()},
             **last["stats"],
         }
 

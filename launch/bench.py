@@ -10,7 +10,7 @@ from pathlib import Path
 from evaluator.errors import InputError, ResurfaceError, unknown
 
 _SCRIPTS = Path(__file__).resolve().parents[1] / "benchmarks"
-NAMES = ("score", "beam", "swap", "pass", "prune")
+NAMES = ("score", "beam", "swap", "pass", "driver", "prune")
 
 
 def run_benchmarks(name: str, arguments: Sequence[str]) -> None:

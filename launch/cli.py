@@ -144,7 +144,7 @@ def report(run: Annotated[Path, typer.Argument(metavar="RUN", help="a run direct
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
 )
 def bench(
-    context: typer.Context, name: Annotated[str, typer.Argument(help="score, beam, swap, pass, prune or all")]
+    context: typer.Context, name: Annotated[str, typer.Argument(help="score, beam, swap, pass, driver, prune, all")]
 ) -> None:
     """Run a benchmark of the README; further options go to its script."""
     from launch.bench import run_benchmarks
