@@ -7,6 +7,7 @@ checkpoint. A run is locked meanwhile, as by the driver that made it.
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,12 +18,14 @@ from ray.exceptions import RayError, RayTaskError
 
 from evaluator.checkpoint import CheckpointInfo, inspect_checkpoint, read_config
 from evaluator.config import EngineConfig
+from evaluator.engine.base import Engine
 from evaluator.errors import EngineError, InputError, ResurfaceError
 from evaluator.matching import Judgement, Matcher, Pair, judge
 from evaluator.prompts import load_tokenizer
 from evaluator.store import RecordStore, RunLock
 from evaluator.verdicts import Answered, Part, Pending, VerdictStore, pending, responses
-from launch.actors import CONTROL, EngineActor
+from launch.actors import _log_to as log_to
+from launch.actors import build_engine
 from launch.cluster import Cluster, cluster
 from launch.models import model_name, resolve_model
 
@@ -43,8 +46,20 @@ class Matched:
     yes: int
 
 
-class MatchActor(EngineActor):
-    """An engine that judges."""
+class MatchActor:
+    """Owns the engine of one matcher."""
+
+    def __init__(self, config: EngineConfig, log_path: Path, threads: int | None) -> None:
+        """`threads`: what an engine on a CPU computes with; None: as the environment says."""
+        log_to(log_path)
+        if threads is not None:  # Ray makes it 1 for an actor without CPUs of its own; torch reads it when imported
+            os.environ["OMP_NUM_THREADS"] = str(threads)
+        self._config = config
+        self._engine: Engine | None = None
+
+    def load(self, checkpoint: Path) -> None:
+        self._engine = build_engine(self._config)
+        self._engine.load(checkpoint)
 
     def judge(self, checkpoint: Path, pairs: Sequence[Pair], prompt_tokens: int) -> list[Judgement]:
         assert self._engine is not None, "load comes before judge"
@@ -149,7 +164,8 @@ def _match(
             if actor is None:
                 tell("starting the engine")
                 fitted = config.model_copy(update={"max_model_len": prompt_tokens + _VERDICT_TOKENS})
-                actor = _actor(machines, config).remote(fitted, log)
+                threads = None if machines.gpus or "OMP_NUM_THREADS" in os.environ else max(1, machines.cpus)
+                actor = _actor(machines, config).remote(fitted, log, threads)
                 ray.get(actor.load.remote(path))
             judgements: list[Judgement] = ray.get(actor.judge.remote(path, pairs, prompt_tokens))
         except RayError as error:
@@ -172,7 +188,7 @@ def _actor(machines: Cluster, config: EngineConfig) -> Any:
     gpus = config.tensor_parallel if machines.gpus else 0
     if gpus > machines.gpus:
         raise InputError(f"tensor_parallel: {gpus} needs as many GPUs, there are {machines.gpus}")
-    return ray.remote(num_gpus=gpus, num_cpus=0, max_restarts=0, concurrency_groups={CONTROL: 1})(MatchActor)
+    return ray.remote(num_gpus=gpus, num_cpus=0, max_restarts=0)(MatchActor)
 
 
 def _prompt_tokens(info: CheckpointInfo) -> int:

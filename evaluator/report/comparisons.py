@@ -169,11 +169,12 @@ def matching(frame: pd.DataFrame) -> Any:
     made, panels = theme.figure(len(rows), (1.0, 1.0) if len(agreed) else (1.0,))
     theme.label_rows(panels[0], rows.labels)
     graders = frame.loc[frame["against"].isna(), "grader"].drop_duplicates().tolist()
-    series: list[Series] = [
-        ("accuracy", colour, grader, {"grader": grader}) for grader, colour in zip(graders, cycle(_GRADERS))
-    ]
     accuracies = Rows(frame[frame["against"].isna()])
-    _linked(panels[0], accuracies, "Accuracy by grader", series, rates=True)
+    for number, (grader, colour) in enumerate(zip(graders, cycle(_GRADERS))):
+        shift = 0.36 * (number / (len(graders) - 1) - 0.5)  # containment and at least one matcher
+        accuracies.dots(panels[0], "accuracy", colour, grader, grader=grader, shift=shift)
+    theme.percent_axis(panels[0], -0.02, 1.04)
+    panels[0].set_title("Accuracy by grader")
     theme.legend(panels[0])
     if len(agreed):
         pairs = agreed[["grader", "against"]].drop_duplicates().itertuples(index=False, name=None)
