@@ -60,8 +60,12 @@ class ShardResult:
 class EngineActor:
     """Owns one engine. The driver starts it with `ray.remote` options that give it its GPU."""
 
-    def __init__(self, config: EngineConfig, log_path: Path) -> None:
+    def __init__(self, config: EngineConfig, log_path: Path, threads: int | None) -> None:
         _log_to(log_path)
+        if threads is not None:
+            # Ray makes it 1 for an actor without CPUs of its own. OpenMP reads it once, when torch is imported. vLLM
+            # pins threads to cores in worker processes only; ours are free to move when a core is busy.
+            os.environ["OMP_NUM_THREADS"] = str(max(1, min(threads, len(os.sched_getaffinity(0)))))
         # Inherited from a launcher, these would make a single engine believe that it is a part of a larger one.
         for name in [name for name in os.environ if name.startswith("VLLM_DP_")]:
             del os.environ[name]

@@ -73,9 +73,8 @@ def evaluate(
     probes: Annotated[str, typer.Option(help=",".join(PROBES))] = "greedy,beam,sample,choice,rank",
     base: Annotated[str | None, typer.Option(help="the dense checkpoint that the others are compared with")] = None,
     engine: Annotated[str, typer.Option(help="vllm, torch")] = "vllm",
-    dtype: Annotated[
-        str, typer.Option(help="auto, float32, bfloat16; auto: float32 on a CPU, the checkpoint's own on a GPU")
-    ] = "auto",
+    dtype: Annotated[str, typer.Option(help="auto (float32 on a CPU, its own on a GPU), float32, bfloat16")] = "auto",
+    scoring: Annotated[str, typer.Option(help="forced; prompt_logprobs: vllm's own way, slow, to check")] = "forced",
     seed: Seed = 0,
     chat: Annotated[bool, typer.Option(help="prompt through the tokenizer's chat template")] = False,
     engines: Annotated[int | None, typer.Option(help="engines to run; default one per GPU")] = None,
@@ -89,7 +88,7 @@ def evaluate(
             base=base,
             task={"task": task, "languages": languages, "items": items, "formats": formats, "probes": probes,
                   "seed": seed, "chat": chat},
-            engine={"kind": engine, "dtype": dtype, "trust_remote_code": trust_remote_code},
+            engine={"kind": engine, "dtype": dtype, "scoring": scoring, "trust_remote_code": trust_remote_code},
             resources={"engines": engines, "shard_items": shard_items},
         ),
         out,

@@ -7,6 +7,7 @@ is written. On GPUs all pruning comes first, because an engine keeps its GPU unt
 from __future__ import annotations
 
 import dataclasses
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -68,7 +69,8 @@ def run_sweep(config: SweepConfig, run_dir: Path, progress: Progress) -> Outcome
         except BaseException as error:
             directory.mark("failed", error=str(error) or type(error).__name__)
             raise
-        directory.mark("finished", checkpoints=[dataclasses.asdict(info) for info in run.infos])
+        infos = [dataclasses.asdict(info) for info in run.infos]
+        directory.mark("finished", checkpoints=infos, engine_stats=run.engine_stats)
         return outcome
     finally:
         store.close()  # an engine's thread may outlive this; the next driver must find nothing but what it sees now
@@ -85,6 +87,7 @@ class _Run:
         self._progress = progress
         self._board = Board()
         self.infos: list[CheckpointInfo] = []
+        self.engine_stats: list[dict[str, Any]] = []  # of this call, per engine and checkpoint
         self._items = 0
 
     def execute(self) -> Outcome:
@@ -122,6 +125,16 @@ class _Run:
                     worker.join(timeout=0.2)
                 _check(machines, workers)
             _check(machines, workers)
+            self.engine_stats = [
+                {
+                    "engine": worker.number,
+                    "checkpoint": name,
+                    "idle_share": stats.idle_share,
+                    **dataclasses.asdict(stats),
+                }
+                for worker in workers
+                for name, stats in worker.stats.items()
+            ]
         except BaseException:
             self._board.stop()  # before Ray goes: nobody is to take that for a death and try again
             raise
@@ -147,6 +160,8 @@ class _Run:
                 log_dir=(self._run_dir / "logs").absolute(),
                 attempts=config.resources.attempts,
                 gpus=per_engine,
+                # All cores but one (driver, Ray, pruning) divided among the engines; the user's own setting stays.
+                threads=None if machines.gpus or "OMP_NUM_THREADS" in os.environ else (machines.cpus - 1) // count,
             )
             for number in range(count)
         ]

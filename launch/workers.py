@@ -15,6 +15,7 @@ import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 
 from evaluator.config import EngineConfig
+from evaluator.engine.base import EngineStats
 from evaluator.errors import EngineError, ResurfaceError
 from evaluator.store import RecordStore
 from launch.actors import CONTROL, EngineActor, Shard, ShardResult
@@ -51,6 +52,7 @@ class EngineWorker(threading.Thread):
         log_dir: Path,
         attempts: int,
         gpus: int,
+        threads: int | None,
     ) -> None:
         super().__init__(name=f"engine-{number}", daemon=True)
         self.number = number
@@ -63,10 +65,12 @@ class EngineWorker(threading.Thread):
         self._log_dir = log_dir
         self._attempts = attempts
         self._gpus = gpus
+        self._threads = threads  # that an engine on a CPU computes with; None: as the environment says
         self._actor: Any = None
         self._loaded: str | None = None
         self._architecture: str | None = None
         self._failures = 0
+        self.stats: dict[str, EngineStats] = {}  # by checkpoint: the engine's counters since it was last loaded
         self._ahead: str | None = None  # the checkpoint whose files the actor was last told to read ahead
 
     def run(self) -> None:
@@ -140,8 +144,14 @@ class EngineWorker(threading.Thread):
                 self._board.finished(self.number, result.shard)
                 self._reporter.advanced(self.number, len(result.shard.questions))
                 self._read_ahead()  # what comes next may only just have been pruned
+            self._keep_stats(assignment.checkpoint.name)
         finally:
             self._reporter.ended(self.number)
+
+    def _keep_stats(self, checkpoint: str) -> None:
+        stats: EngineStats | None = ray.get(self._actor.stats.remote(), timeout=_CONTROL_SECONDS)
+        if stats is not None:
+            self.stats[checkpoint] = stats
 
     def _read_ahead(self) -> None:
         """Have the actor bring the next checkpoint's files into the page cache, once."""
@@ -163,7 +173,7 @@ class EngineWorker(threading.Thread):
             max_restarts=0,  # the worker replaces its actor itself, with a checkpoint to load
             concurrency_groups={CONTROL: 1},
         )(EngineActor)
-        self._actor = actor_class.remote(self._config, self._log_path)
+        self._actor = actor_class.remote(self._config, self._log_path, self._threads)
 
     def _kill(self) -> None:
         """Ending the process is what frees an engine's memory."""
