@@ -175,7 +175,7 @@ def matching(frame: pd.DataFrame) -> Any:
         accuracies.dots(panels[0], "accuracy", colour, grader, grader=grader, shift=shift)
     theme.percent_axis(panels[0], -0.02, 1.04)
     panels[0].set_title("Accuracy by grader")
-    theme.legend(panels[0])
+    theme.legend(panels[0], columns=2)
     if len(agreed):
         pairs = agreed[["grader", "against"]].drop_duplicates().itertuples(index=False, name=None)
         for (grader, against), colour in zip(pairs, cycle(_GRADERS)):
@@ -183,7 +183,7 @@ def matching(frame: pd.DataFrame) -> Any:
             rows.dots(panels[1], "scott_pi", colour, label, grader=grader, against=against)
         theme.change_axis(panels[1])
         panels[1].set_title("Scott's pi")
-        theme.legend(panels[1])
+        theme.legend(panels[1], columns=1)
     return made
 
 
