@@ -15,7 +15,7 @@ from evaluator.config import EvalConfig
 from evaluator.errors import InputError
 from evaluator.prompts import exemplar_of
 from evaluator.records import Format, Item
-from evaluator.tasks import TaskData, deep_items, is_excluded, select
+from evaluator.tasks import DEEP_ITEMS, TaskData, is_excluded, select
 from evaluator.tasks.distractors import Options, choose_hard_options, choose_options, unrelated_candidates
 
 # Formats whose prompt lists candidates.
@@ -37,7 +37,7 @@ class Question:
 
     item: Item
     excluded: bool = False  # no gold answer that grading could find: recorded, never sent
-    deep: bool = False  # belongs to the first half of its language, which beam and sample probes are asked of
+    deep: bool = False  # among the first 100 of its language, which beam and sample probes are asked of
     options: Options | None = None  # of the choice probe; None: nothing needs them, or there is no distractor
     hard_options: Options | None = None  # of the hard_choice probe; None as above
     candidates: Mapping[Format, tuple[str, ...]]  # what a format's prompt lists, in order
@@ -71,7 +71,6 @@ def questions_of(data: TaskData, config: EvalConfig) -> list[Question]:
     for pool in data.pools.values():
         subset = select(pool, config.items)
         exemplar = exemplar_of(pool, subset)
-        deep = deep_items(subset, config.items)
         for position, item in enumerate(subset):
             excluded = is_excluded(item)
             options = hard = unrelated = None
@@ -85,7 +84,7 @@ def questions_of(data: TaskData, config: EvalConfig) -> list[Question]:
                 Question(
                     item=item,
                     excluded=excluded,
-                    deep=position < deep,
+                    deep=position < DEEP_ITEMS,
                     options=options,
                     hard_options=hard,
                     candidates=_candidates(options, unrelated, config),

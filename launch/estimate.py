@@ -26,7 +26,7 @@ from evaluator.config import EvalConfig
 from evaluator.engine.beam import LONGEST_ROLLOUT
 from evaluator.errors import unknown
 from evaluator.perplexity import PIECE
-from evaluator.tasks import load_task
+from evaluator.tasks import DEEP_ITEMS, load_task
 from launch.jobs import CheckpointJob, expand
 from launch.models import local_directory
 from launch.sweep import SweepConfig
@@ -133,7 +133,7 @@ def work_of(task: EvalConfig) -> Work:
         return Work(items=-(-tokens // task.window), requests=-(-tokens // PIECE), prompt_tokens=tokens,
                     generated_tokens=tokens)  # fmt: skip
     asked = [min(task.items or size, size) for size in _sizes(task).values()]
-    items, deep = sum(asked), sum(min(each, ((task.items or each) + 1) // 2) for each in asked)
+    items, deep = sum(asked), sum(min(each, DEEP_ITEMS) for each in asked)
     forms = task.formats if "greedy" in task.probes else ()
     capped = {"open_capped": task.one_shot_prompt_tokens, "one_shot": task.one_shot_prompt_tokens}
     prompts = min(_PROMPT["open"], task.prompt_tokens)

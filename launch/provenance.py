@@ -22,6 +22,7 @@ def provenance() -> dict[str, object]:
         "platform": platform.platform(),
         "processor": _processor(),
         "cpus": os.cpu_count(),
+        "device": _gpus() or "cpu",
     }
 
 
@@ -47,6 +48,17 @@ def _git(*arguments: str) -> str | None:
     except (OSError, subprocess.CalledProcessError):
         return None
     return done.stdout.strip()
+
+
+def _gpus() -> str | None:
+    """The names of this machine's NVIDIA GPUs; None without one."""
+    try:
+        done = subprocess.run(
+            ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True, check=True
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return ", ".join(done.stdout.split("\n")).strip(", ") or None
 
 
 def _processor() -> str:

@@ -1,6 +1,6 @@
 """Tables `recovery` and `recovery_seeds`: is the answer anywhere in the beams or the samples?
 
-Beams and samples are asked of the first half of each language's items only, so every rate here, the greedy accuracy
+Beams and samples are asked of the first 100 of each language's items only, so every rate here, the greedy accuracy
 too, is over the items on which the probe was measured. Population `greedy_failures` keeps those that the same
 checkpoint's greedy output misses: its rate is what broader decoding wins back.
 """

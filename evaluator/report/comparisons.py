@@ -91,7 +91,8 @@ def one_shot(frame: pd.DataFrame) -> Any:
             return f"{100 * value:.0f}".replace("-", "\N{MINUS SIGN}"), 2 * abs(value), colour
 
         rows.heat(panel, column, f"{label} gap by language, points", paint)
-    theme.legend(left)
+    if left.get_legend_handles_labels()[0]:
+        theme.legend(left)
     return made
 
 

@@ -36,7 +36,7 @@ SECTIONS: Mapping[str, Section] = {
         "Can the answer still be reached?",
         "Whether any of the beams or any of the samples contains a gold answer. At the right only the items that the "
         "same checkpoint's greedy output misses: the share that broader decoding wins back. Beams and samples are "
-        "asked of the first half of each language's items; the greedy numbers here are on the same items.",
+        "asked of the first 100 of each language's items; the greedy numbers here are on the same items.",
     ),
     "rank": Section(
         "Where in the distribution is the answer?",

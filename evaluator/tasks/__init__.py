@@ -20,13 +20,13 @@ from pathlib import Path
 from evaluator.errors import InputError, unknown
 from evaluator.records import Item
 from evaluator.tasks import gazetteer, hub, jsonl, squad, text
-from evaluator.tasks.selection import deep_items, gold_option, is_excluded, select
+from evaluator.tasks.selection import DEEP_ITEMS, gold_option, is_excluded, select
 
 __all__ = [
+    "DEEP_ITEMS",
     "TASKS",
     "TaskData",
     "check_task",
-    "deep_items",
     "gold_option",
     "is_excluded",
     "load_task",

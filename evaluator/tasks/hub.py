@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -49,6 +50,8 @@ def _item(task: str, language: str, row: Mapping[str, Any], cluster: str) -> Ite
 def _rows(task: str, dataset: str, config: str) -> Iterable[Mapping[str, Any]]:
     import datasets
 
+    # Its retries are logged one line each; what a user needs of them is in the one error below.
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     try:
         rows: Iterable[Mapping[str, Any]] = datasets.load_dataset(dataset, config, split=_SPLIT)
     # Offline, a missing data set, a proxy and a broken cache each raise another library's exceptions.

@@ -11,6 +11,8 @@ from evaluator.records import Item
 
 # The subset is part of the protocol, not of a run: every run, whatever its seed, asks the same items.
 _SUBSET_SEED = 42
+# The beam and sample probes are asked of the first so many items of a language's subset.
+DEEP_ITEMS = 100
 
 
 def select(pool: Sequence[Item], items: int) -> list[Item]:
@@ -18,16 +20,6 @@ def select(pool: Sequence[Item], items: int) -> list[Item]:
     shuffled = list(pool)
     random.Random(_SUBSET_SEED).shuffle(shuffled)
     return shuffled[:items] if items else shuffled
-
-
-def deep_items(subset: Sequence[Item], items: int) -> int:
-    """How many items, from the subset's start, the beam and sample probes are asked of.
-
-    The first half of the number asked for: 100 of 200, rounded up so that one item is still one. A language that has
-    fewer items than asked for is not halved again: of 150 items where 200 were asked for, the first 100. With
-    `items` = 0 the number asked for is the whole pool.
-    """
-    return min(len(subset), ((items or len(subset)) + 1) // 2)
 
 
 def is_excluded(item: Item) -> bool:

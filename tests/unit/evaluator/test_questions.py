@@ -24,12 +24,12 @@ def pool(count, language="english", answer="answer {}"):
     return [make_item(number, language=language, answers=[answer.format(number)]) for number in range(count)]
 
 
-def test_the_subset_its_deep_half_and_the_exemplar():
-    english = pool(30)
-    questions = questions_of(data(english=english), config(items=10))
-    subset = select(english, 10)
+def test_the_subset_its_first_hundred_and_the_exemplar():
+    english = pool(230)
+    questions = questions_of(data(english=english), config(items=200))
+    subset = select(english, 200)
     assert [question.item for question in questions] == subset
-    assert [question.deep for question in questions] == [True] * 5 + [False] * 5
+    assert [question.deep for question in questions] == [True] * 100 + [False] * 100
     left = next(item for item in english if item not in subset)
     assert {question.exemplar for question in questions} == {left}
 
@@ -40,10 +40,10 @@ def test_no_run_seed_moves_the_subset_but_it_does_move_the_distractors():
     assert [question.options for question in several[0]] != [question.options for question in several[1]]
 
 
-def test_a_language_with_fewer_items_uses_all_of_them_and_half_of_what_was_asked_is_deep():
+def test_a_language_with_fewer_items_uses_all_of_them():
     questions = questions_of(data(english=pool(7)), config(items=10))
     assert len(questions) == 7
-    assert [question.deep for question in questions] == [True] * 5 + [False] * 2
+    assert all(question.deep for question in questions)
     assert {question.exemplar for question in questions} == {None}
     assert not questions[0].can_pose("one_shot")
 

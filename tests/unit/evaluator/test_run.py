@@ -104,7 +104,7 @@ def test_every_probe_of_every_item_ends_as_records() -> None:
     for record in records:
         counts[record.probe] = counts.get(record.probe, 0) + 1
     deep = sum(question.deep for question in questions)
-    assert deep == 6
+    assert deep == 12
     assert counts == {"greedy": 12, "beam": 5 * deep, "sample": 10 * deep, "choice": 4 * 12, "rank": 12}
     assert {record.status for record in records} == {"ok"}
     keys = [(r.item_id, r.format, r.probe, r.index) for r in records]
@@ -195,7 +195,7 @@ def test_a_failed_greedy_answer_leaves_its_beams_with_a_status() -> None:
 
     records = _evaluate(FakeEngine(script), _questions(_items(4), CONFIG), CONFIG)
     beams = [r for r in records if r.probe == "beam"]
-    assert len(beams) == 2 * 5
+    assert len(beams) == 4 * 5
     assert {r.status for r in beams} == {"engine_error"}
     assert {r.status for r in records if r.probe == "sample"} == {"ok"}
 

@@ -34,7 +34,7 @@ def test_work_by_hand():
     task = EvalConfig(task="tydiqa", items=200, languages=("bengali", "english"))
     work = work_of(task)
     assert work.items == 113 + 200  # Bengali has 113
-    # greedy, 4 options (gold among them) for each; 10 samples and 15 requests of the beams for the deep half
+    # greedy, 4 options (gold among them) for each; 10 samples and 15 requests of the beams for the first 100
     assert work.requests == 313 * 5 + 200 * 25
     assert work.prompt_tokens == 313 * 328
     assert work.generated_tokens == 313 * (32 + 4 * 9) + 200 * (10 * 32 + 15 * 4)
@@ -48,7 +48,7 @@ def test_formats_seeds_and_probes_add_up():
     assert formats.requests == 40
     assert formats.prompt_tokens == 10 * (328 + 40 + 428 + 250)
     seeds = work_of(EvalConfig(**settings, probes=("sample",), sample_seeds=(0, 1, 2)))
-    assert seeds.requests == 5 * 30
+    assert seeds.requests == 10 * 30
     assert work_of(EvalConfig(**settings, probes=("rank",))).requests == 10
     assert work_of(EvalConfig(**settings, probes=("choice", "hard_choice", "rank"))).requests == 10 * 7
 

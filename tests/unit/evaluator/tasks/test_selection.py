@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from evaluator.tasks import deep_items, gold_option, is_excluded, select
+from evaluator.tasks import gold_option, is_excluded, select
 from tests.unit.evaluator.tasks.items import make_item
 
 
@@ -30,24 +30,6 @@ def test_selecting_leaves_the_pool_as_it_was():
     select(pool, 3)
     assert pool == [make_item(number) for number in range(9)]
     assert select([], 3) == []
-
-
-@pytest.mark.parametrize(
-    ("available", "items", "deep"),
-    [
-        (200, 200, 100),
-        (150, 200, 100),  # the first 100 of those 200, of which the language has 150
-        (60, 200, 60),
-        (40, 40, 20),
-        (5, 5, 3),
-        (1, 1, 1),
-        (0, 200, 0),
-        (301, 0, 151),
-        (0, 0, 0),
-    ],
-)
-def test_deep_items(available, items, deep):
-    assert deep_items([make_item(number) for number in range(available)], items) == deep
 
 
 @pytest.mark.parametrize("answers", [(), ("",), ("...",), ("?!", " \n", "—")])
