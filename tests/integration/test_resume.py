@@ -87,13 +87,14 @@ def undisturbed(desk: Desk) -> pd.DataFrame:
 
 
 def _same(run: Path, expected: pd.DataFrame) -> None:
-    """None lost, none twice, none different."""
+    """None lost, none twice; the same texts, tokens and ranks, and log-probabilities up to rounding."""
     found = records(run)
     assert set(found["checkpoint"]) == CHECKPOINTS
     assert not found[KEY].duplicated().any()
     for frame in (found, expected):
         frame["token_ids"] = [None if ids is None else tuple(ids) for ids in frame["token_ids"]]
-    pd.testing.assert_frame_equal(found, expected, check_exact=False, rtol=0, atol=1e-6)
+    # What shares a batch changes the rounding of float32: sums over 32 tokens were seen to differ by 4e-6 nats.
+    pd.testing.assert_frame_equal(found, expected, check_exact=False, rtol=0, atol=1e-4)
     assert json.loads((run / "run.json").read_text())["state"] == "finished"
     assert (run / "report" / "index.html").stat().st_size > 0
     assert not list(run.rglob("*.writing")) + list(run.rglob("*.partial*"))
