@@ -61,14 +61,7 @@ class EngineActor:
     """Owns one engine. The driver starts it with `ray.remote` options that give it its GPU."""
 
     def __init__(self, config: EngineConfig, log_path: Path, threads: int | None) -> None:
-        _log_to(log_path)
-        if threads is not None:
-            # Ray makes it 1 for an actor without CPUs of its own. OpenMP reads it once, when torch is imported. vLLM
-            # pins threads to cores in worker processes only; ours are free to move when a core is busy.
-            os.environ["OMP_NUM_THREADS"] = str(max(1, min(threads, len(os.sched_getaffinity(0)))))
-        # Inherited from a launcher, these would make a single engine believe that it is a part of a larger one.
-        for name in [name for name in os.environ if name.startswith("VLLM_DP_")]:
-            del os.environ[name]
+        enter_engine_process(log_path, threads)
         self._config = config
         self._engine: Engine | None = None
         self._plans: dict[tuple[str, str], dict[int, ItemPlan]] = {}
@@ -191,6 +184,18 @@ def _tokenizer_key(checkpoint: Path) -> str:
         path = checkpoint / name
         content.update(path.read_bytes() if path.exists() else b"-")
     return content.hexdigest()
+
+
+def enter_engine_process(log_path: Path, threads: int | None) -> None:
+    """What a Ray process does before it builds an engine. `threads`: what an engine on a CPU computes with."""
+    _log_to(log_path)
+    if threads is not None:
+        # Ray makes it 1 for an actor without CPUs of its own. OpenMP reads it once, when torch is imported. vLLM
+        # pins threads to cores in worker processes only; ours are free to move when a core is busy.
+        os.environ["OMP_NUM_THREADS"] = str(max(1, min(threads, len(os.sched_getaffinity(0)))))
+    # Inherited from a launcher, these would make a single engine believe that it is a part of a larger one.
+    for name in [name for name in os.environ if name.startswith("VLLM_DP_")]:
+        del os.environ[name]
 
 
 def _log_to(path: Path) -> None:

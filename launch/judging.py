@@ -24,8 +24,7 @@ from evaluator.matching import Judgement, Matcher, Pair, judge
 from evaluator.prompts import load_tokenizer
 from evaluator.store import RecordStore, RunLock
 from evaluator.verdicts import Answered, Part, Pending, VerdictStore, pending, responses
-from launch.actors import _log_to as log_to
-from launch.actors import build_engine
+from launch.actors import build_engine, enter_engine_process
 from launch.cluster import Cluster, cluster
 from launch.models import model_name, resolve_model
 
@@ -51,9 +50,7 @@ class MatchActor:
 
     def __init__(self, config: EngineConfig, log_path: Path, threads: int | None) -> None:
         """`threads`: what an engine on a CPU computes with; None: as the environment says."""
-        log_to(log_path)
-        if threads is not None:  # Ray makes it 1 for an actor without CPUs of its own; torch reads it when imported
-            os.environ["OMP_NUM_THREADS"] = str(threads)
+        enter_engine_process(log_path, threads)
         self._config = config
         self._engine: Engine | None = None
 
