@@ -102,7 +102,8 @@ class WindowProbe:
         if failed is not None:
             return [recorder.record("perplexity", "open", status="engine_error", text=failed.error, **columns)]
         if not pieces:
-            return [recorder.record("perplexity", "open", status="excluded", **columns)]
+            why = self.plan.question.why_not("perplexity")
+            return [recorder.record("perplexity", "open", status="excluded", text=why, **columns)]
         logprob = sum(value for piece in pieces for value in piece.logprobs)
         cached = [piece.cached_tokens for piece in pieces if piece.cached_tokens is not None]
         return [

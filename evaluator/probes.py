@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from evaluator.config import EvalConfig
-from evaluator.engine.base import Generate, Request, Response, Score
+from evaluator.engine.base import Cancel, Generate, Request, Response, Score
 from evaluator.engine.beam import BeamSearch
 from evaluator.errors import InputError
 from evaluator.grading import grade, strip_thinking
@@ -116,16 +116,15 @@ class ItemProbes:
                 max_tokens=config.max_new_tokens,
                 eos_ids=eos_ids,
             )
-        self._beam_error: str | None = None
 
     @property
     def done(self) -> bool:
         return not self._waiting
 
-    def start(self) -> list[Request]:
+    def start(self) -> Sequence[Request | Cancel]:
         """The requests that depend on no response, greedy of the open prompt first."""
         config, prompts = self._config, self.plan.prompts
-        requests: list[Request] = []
+        requests: list[Request | Cancel] = []
         if "greedy" in config.probes:
             for form in sorted(prompts, key=lambda form: form != "open"):
                 if form in config.formats:
@@ -137,26 +136,23 @@ class ItemProbes:
         requests += self._scores()
         return self._sent(requests)
 
-    def receive(self, response: Response) -> list[Request]:
+    def receive(self, response: Response) -> list[Request | Cancel]:
         """Take one response; returns the requests that follow from it."""
-        self._waiting.discard(response.request_id)
         beam = self._beam
+        if response.final:
+            self._waiting.discard(response.request_id)
         if response.request_id.startswith(f"{self._prefix}/beam/"):
             assert beam is not None
-            return self._advance_beam(beam.receive, response)
-        self._responses[response.request_id] = response
+            return self._sent(beam.receive(response))
+        if response.final:
+            self._responses[response.request_id] = response
         if beam is not None and response.request_id == self._id("greedy", "open"):
-            return self._advance_beam(beam.seed, response)
+            return self._sent(beam.seed(response))
         return []
 
-    def _advance_beam(self, step: Callable[[Response], list[Generate]], response: Response) -> list[Request]:
-        if response.status != "ok" or self._beam_error is not None:
-            self._beam_error = self._beam_error or response.error or "engine error"
-            return []
-        return self._sent(step(response))
-
-    def _sent(self, requests: Sequence[Request]) -> list[Request]:
-        self._waiting.update(request.request_id for request in requests)
+    def _sent(self, requests: Sequence[Request | Cancel]) -> list[Request | Cancel]:
+        for request in requests:
+            (self._waiting.discard if isinstance(request, Cancel) else self._waiting.add)(request.request_id)
         return list(requests)
 
     def _id(self, probe: Probe | str, detail: object) -> str:
@@ -169,6 +165,7 @@ class ItemProbes:
             max_tokens=self._config.max_new_tokens,
             # The open greedy answer is the beam search's first rollout: it then needs the expansions too.
             top_logprobs=self._beam.top_logprobs if form == "open" and self._beam is not None else 0,
+            stream=form == "open" and self._beam is not None,
         )
 
     def _sample(self, seed: int, number: int) -> Generate:
@@ -211,7 +208,7 @@ class ItemProbes:
             elif probe in ("beam", "sample") and not plan.question.deep:
                 continue
             elif "open" not in plan.prompts:
-                records.append(recorder.record(probe, "open", status="excluded"))
+                records.append(recorder.record(probe, "open", status="excluded", text=plan.question.why_not("open")))
             elif probe == "beam":
                 records += self._beam_records(recorder, decode)
             elif probe == "sample":
@@ -225,13 +222,14 @@ class ItemProbes:
                 options = plan.options if probe == "choice" else plan.hard_options
                 records += [self._choice_record(recorder, probe, *numbered) for numbered in enumerate(options)]
                 if not options:
-                    records.append(recorder.record(probe, "open", self.plan.prompts["open"], status="excluded"))
+                    prompt, why = plan.prompts["open"], plan.question.why_not(probe)
+                    records.append(recorder.record(probe, "open", prompt, status="excluded", text=why))
         return records
 
     def _greedy_record(self, recorder: Recorder, decode: Decode, form: Format) -> Record:
         prompt = self.plan.prompts.get(form)
         if prompt is None:  # no candidate to list, no item left to be the exemplar, or too long
-            return recorder.record("greedy", form, status="excluded")
+            return recorder.record("greedy", form, status="excluded", text=self.plan.question.why_not(form))
         response = self._responses[self._id("greedy", form)]
         if response.status != "ok":
             return recorder.record("greedy", form, prompt, status="engine_error", text=response.error)
@@ -257,7 +255,7 @@ class ItemProbes:
 
     def _beam_records(self, recorder: Recorder, decode: Decode) -> list[Record]:
         assert self._beam is not None
-        prompt, error = self.plan.prompts["open"], self._beam_error
+        prompt, error = self.plan.prompts["open"], self._beam.error
         if error is not None:
             return [
                 recorder.record("beam", "open", prompt, index=index, status="engine_error", text=error)

@@ -14,12 +14,19 @@ from typing import TypeVar
 from evaluator.config import EvalConfig
 from evaluator.errors import InputError
 from evaluator.prompts import exemplar_of
-from evaluator.records import Format, Item
+from evaluator.records import Format, Item, Probe
 from evaluator.tasks import DEEP_ITEMS, TaskData, is_excluded, select
 from evaluator.tasks.distractors import Options, choose_hard_options, choose_options, unrelated_candidates
 
 # Formats whose prompt lists candidates.
 CANDIDATE_FORMATS: tuple[Format, ...] = ("shown", "distractors_only", "unrelated")
+# Why an item is not asked: the text of its excluded records, and a line of the report.
+NO_GOLD = "no gold answer that could be found in an output"
+NO_DISTRACTOR = "no other answer of the language differs from its gold answers"
+NO_UNRELATED = "no answer of another language to list"
+NO_EXEMPLAR = "no item of the language is left to be the example: all are evaluated; ask for fewer items"
+TOO_LONG = "the prompt is over its token cap even without the context"
+NOTHING_PREDICTED = "a window of a single token: nothing in it is predicted"
 _T = TypeVar("_T")
 
 
@@ -49,6 +56,24 @@ class Question:
         if form == "one_shot":
             return self.exemplar is not None
         return form not in CANDIDATE_FORMATS or bool(self.candidates.get(form))
+
+    def why_not(self, what: Format | Probe) -> str:
+        """Why a format, or a probe that chooses among options, cannot be asked of the item on this checkpoint.
+
+        What the question has all it needs for can only have failed at the prompt's length, which a tokenizer decides.
+        """
+        if self.window is not None:
+            return NOTHING_PREDICTED
+        if self.excluded:
+            return NO_GOLD
+        if what == "one_shot" and self.exemplar is None:
+            return NO_EXEMPLAR
+        if what == "unrelated" and not self.can_pose("unrelated"):
+            return NO_UNRELATED
+        options = self.hard_options if what == "hard_choice" else self.options
+        if what in ("choice", "hard_choice", "shown", "distractors_only") and options is None:
+            return NO_DISTRACTOR
+        return TOO_LONG
 
 
 def questions_of(data: TaskData, config: EvalConfig) -> list[Question]:

@@ -19,12 +19,12 @@ What the columns mean beyond their names:
 - a `choice`, `hard_choice` or `rank` record with fewer `prompt_tokens` than its item's open prompt is flagged: the
   tokenizer merged prompt and answer, and the split was moved back to the last token in common.
 - an item that a probe or format cannot be asked of (no gold answer, no distractor in its pool, no exemplar left) has
-  one record of it, index 0, with status `excluded`.
+  one record of it, index 0, with status `excluded`; its `text` says why, as that of an `engine_error` does.
 - probe `perplexity` (tasks `text:FILE` only) has one record for each window of the text: item_id "window-000017",
   language "text", index 17, format "open", `logprob` summed over the window's predicted tokens, and `prompt_tokens` how
   many those are: all but the window's first, or all where the tokenizer brings a BOS to predict it from. Perplexity
   over any windows is exp(-sum(logprob) / sum(prompt_tokens)). A window in which nothing is predicted (a single token)
-  is `excluded`. text and token_ids are null.
+  is `excluded`. token_ids is null, and so is the text of a measured window.
 """
 
 from __future__ import annotations

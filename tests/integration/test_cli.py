@@ -60,7 +60,7 @@ def test_an_empty_answer_is_excluded_and_counted(run: Path) -> None:
     found = records(run)
     excluded = found[found["item_id"] == "q0"]
     assert set(excluded["status"]) == {"excluded"}
-    assert excluded["text"].isna().all()
+    assert set(excluded["text"]) == {"no gold answer that could be found in an output"}
     accuracy = pd.read_csv(run / "tables" / "accuracy.csv")
     greedy = accuracy[accuracy["probe"] == "greedy"]
     assert set(greedy["excluded"]) == {1}

@@ -9,7 +9,7 @@ from evaluator.engine.base import Generate, Response, Score
 from evaluator.engine.fake import FakeEngine
 from evaluator.probes import ItemProbes, plan, sample_seed
 from evaluator.prompts import Prompter, load_tokenizer
-from evaluator.questions import questions_of
+from evaluator.questions import NO_DISTRACTOR, NO_EXEMPLAR, NO_GOLD, TOO_LONG, questions_of
 from evaluator.run import evaluate
 from evaluator.tasks import TaskData
 from tests.tiny_models import save_tiny_model
@@ -213,13 +213,15 @@ def test_an_item_without_distractors_is_excluded_from_what_needs_them_and_asked_
     ]
     assert {r.status for r in records if r.probe in ("beam", "sample", "rank")} == {"ok"}
     missing = [r for r in records if r.status == "excluded"]
-    assert all(r.logprob is None and r.text is None and r.is_gold is None for r in missing)
+    assert all(r.logprob is None and r.is_gold is None for r in missing)
+    assert {r.text for r in missing} == {NO_DISTRACTOR}
 
 
 def test_without_an_exemplar_one_shot_is_excluded(tokenizer):
     settings = config(items=0)
     records = run(tokenizer, settings, questions(settings))
     assert excluded(records) == [("greedy", "one_shot", 0)] * 8
+    assert {r.text for r in records if r.status == "excluded"} == {NO_EXEMPLAR}
 
 
 def test_a_prompt_that_fits_no_cap_is_excluded_and_not_the_end_of_the_run(tokenizer):
@@ -229,6 +231,7 @@ def test_a_prompt_that_fits_no_cap_is_excluded_and_not_the_end_of_the_run(tokeni
     assert {r.format for r in records if r.status == "ok"} == {"one_shot", "open_capped"}
     of_open = {probe for probe, form, _ in excluded(records) if form == "open"}
     assert of_open == set(EVERY_PROBE)
+    assert {r.text for r in records if r.status == "excluded"} == {TOO_LONG}
 
 
 def test_items_without_a_gold_answer_have_one_record_of_everything(tokenizer):
@@ -236,4 +239,5 @@ def test_items_without_a_gold_answer_have_one_record_of_everything(tokenizer):
     asked = [q for q in questions(settings, answers=["?"]) if q.deep]
     records = run(tokenizer, settings, asked)
     assert {r.status for r in records} == {"excluded"}
+    assert {r.text for r in records} == {NO_GOLD}
     assert len(records) == len(asked) * (6 + 5)

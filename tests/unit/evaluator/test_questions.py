@@ -5,7 +5,7 @@ import pytest
 from evaluator.config import EvalConfig
 from evaluator.errors import InputError
 from evaluator.grading import normalise
-from evaluator.questions import questions_of
+from evaluator.questions import NO_DISTRACTOR, NO_UNRELATED, TOO_LONG, questions_of
 from evaluator.tasks import TaskData, select
 from evaluator.tasks.distractors import choose_options, hard_distractors
 from tests.unit.evaluator.tasks.items import make_item
@@ -87,6 +87,9 @@ def test_an_item_without_a_distractor_is_still_asked_what_needs_none():
         assert question.options is None
         assert question.hard_options is None
         assert [form for form in formats if question.can_pose(form)] == ["open"]
+        assert {question.why_not(what) for what in ("shown", "choice", "hard_choice")} == {NO_DISTRACTOR}
+        assert question.why_not("unrelated") == NO_UNRELATED
+        assert question.why_not("open") == TOO_LONG  # it can be posed: only its length can have kept it out
 
 
 @pytest.mark.parametrize(

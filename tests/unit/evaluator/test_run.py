@@ -11,7 +11,7 @@ from evaluator.engine.fake import FakeEngine, FakeLM
 from evaluator.errors import EngineError
 from evaluator.probes import ItemPlan, plan, sample_seed
 from evaluator.prompts import Continuation, Prompt
-from evaluator.questions import Question, questions_of
+from evaluator.questions import NO_GOLD, Question, questions_of
 from evaluator.recording import Stamp
 from evaluator.records import Item, Record
 from evaluator.run import evaluate
@@ -167,7 +167,8 @@ def test_an_excluded_item_is_recorded_and_never_sent() -> None:
     records = [r for r in _evaluate(FakeEngine(script), questions, CONFIG) if r.item_id == "empty"]
     assert {r.status for r in records} == {"excluded"}
     assert {"greedy", "choice", "rank"} <= {r.probe for r in records}
-    assert all(r.text is None and r.logprob is None and r.contains is None for r in records)
+    assert all(r.logprob is None and r.contains is None for r in records)
+    assert {r.text for r in records} == {NO_GOLD}
     only = [q for q in questions if q.excluded]
     asked.clear()
     assert _evaluate(FakeEngine(script), only, CONFIG)
