@@ -190,17 +190,22 @@ class _Timed:
             yield response
 
 
+def llm_arguments(workload: Mapping[str, Any]) -> dict[str, Any]:
+    """What `vllm.LLM` is made with on the other side: what ours uses where it helps them too (block size, batch size,
+    float32 on a CPU, no statistics), then what the user asked for."""
+    return {
+        "dtype": "float32", "max_model_len": _MAX_MODEL_LEN, "max_num_seqs": 128, "block_size": 32,
+        "enforce_eager": True, "disable_log_stats": True, "max_logprobs": 64, "enable_chunked_prefill": False,
+        "max_num_batched_tokens": 4096, **workload["llm_args"],
+    }  # fmt: skip
+
+
 class Theirs:
     def __init__(self, workload: Mapping[str, Any]) -> None:
         os.environ.update(VLLM_CPU_KVCACHE_SPACE="1", VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_LOGGING_LEVEL="ERROR")
         from vllm import LLM
 
-        # What ours uses where it helps them too: block size, batch size, float32 on a CPU, no statistics.
-        self._llm = LLM(
-            workload["model"], dtype="float32", max_model_len=_MAX_MODEL_LEN, max_num_seqs=128, block_size=32,
-            enforce_eager=True, disable_log_stats=True, max_logprobs=64, enable_chunked_prefill=False,
-            max_num_batched_tokens=4096, **workload["llm_args"],
-        )  # fmt: skip
+        self._llm = LLM(workload["model"], **llm_arguments(workload))
         self._work = workload
         self._prompts = [{"prompt_token_ids": item["prompt"]} for item in workload["items"]]
 
