@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from evaluator.config import EvalConfig
-from evaluator.engine.base import Engine, Request, Response
+from evaluator.engine.base import Cancel, Engine, Request, Response
 from evaluator.errors import EngineError
 from evaluator.perplexity import WindowProbe
 from evaluator.probes import Decode, ItemPlan, ItemProbes
@@ -39,10 +39,10 @@ class ItemStream:
         self._window = window
         self._serial = 0
         self._active: dict[str, Asked] = {}
-        self._ready: deque[Request] = deque()
+        self._ready: deque[Request | Cancel] = deque()
         self._done: list[Asked] = []
 
-    def take(self, limit: int) -> Sequence[Request]:
+    def take(self, limit: int) -> Sequence[Request | Cancel]:
         while len(self._ready) < limit and len(self._active) < self._window and self._start_next():
             pass
         return [self._ready.popleft() for _ in range(min(limit, len(self._ready)))]
@@ -65,10 +65,15 @@ class ItemStream:
         return True
 
     def handle(self, response: Response) -> None:
-        """Pass a response to its item; what follows from it goes before the requests of items not yet started."""
+        """Pass a response to its item; what follows from it goes before the requests of items not yet started.
+
+        A response of an item that has ended is of a request that the item cancelled.
+        """
         serial = response.request_id.partition("/")[0]
         item = self._active.get(serial)
         if item is None:
+            if serial.isdecimal() and int(serial) < self._serial:
+                return
             raise EngineError(f"engine answered an unknown request {response.request_id!r}")
         self._ready.extendleft(reversed(item.receive(response)))
         if item.done:

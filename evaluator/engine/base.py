@@ -28,6 +28,7 @@ class Generate:
     top_p: float = 1.0
     seed: int | None = None
     top_logprobs: int = 0  # how many of the most likely tokens to report at every step
+    stream: bool = False  # hand tokens out as they are computed, where the engine can: see Response.final
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +40,13 @@ class Score:
     continuation_ids: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cancel:
+    """Nobody needs the rest of a request any more. It is not answered; what was computed before may still arrive."""
+
+    request_id: str
+
+
 Request = Generate | Score
 
 
@@ -47,6 +55,8 @@ class Response:
     """What came back for one request. Log-probabilities are the raw model's (temperature 1, no nucleus), in nats."""
 
     request_id: str
+    # False: a streamed Generate's tokens since the response before, more will come. The final one has all of them.
+    final: bool = True
     status: Literal["ok", "engine_error"] = "ok"
     error: str | None = None
     token_ids: tuple[int, ...] = ()  # generated ids, or the continuation of a Score
@@ -96,8 +106,11 @@ class EngineStats:
 class RequestSource(Protocol):
     """Where an engine takes its work from."""
 
-    def take(self, limit: int) -> Sequence[Request]:
-        """At most `limit` requests that are ready now; empty while none is, even if responses may bring more."""
+    def take(self, limit: int) -> Sequence[Request | Cancel]:
+        """At most `limit` requests that are ready now; empty while none is, even if responses may bring more.
+
+        The request that a Cancel names was given before.
+        """
         ...
 
 

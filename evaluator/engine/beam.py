@@ -1,10 +1,12 @@
-"""Beam search over any engine, by cached rollouts: exact, one item at a time, with no barrier between items.
+"""Beam search over any engine, by streamed rollouts: exact, one item at a time, with no barrier between items.
 
 A step of beam search needs, for each of the `width` live prefixes, the few most likely next tokens (its *expansion*).
-Asking an engine for one token per prefix and step wastes most of its time on admitting requests. Instead we ask for a
-greedy continuation of several tokens (a *rollout*) with its top log-probabilities: every position of it is the
-expansion of one more prefix, and beam search mostly walks along such continuations. Expansions wait in a trie whose
-root is dropped as the search moves on, so that memory stays bounded by what the live prefixes may still use.
+Asking an engine for one token per prefix and step wastes most of its time on admitting requests. Instead we ask for
+the greedy continuation of a prefix (a *rollout*) with its top log-probabilities, token by token as it is computed:
+every position of it is the expansion of one more prefix, and beam search mostly walks along such continuations. Where
+it branches off, the branch gets a rollout of its own; a rollout whose prefix has died is cancelled. So an item takes
+about as many engine steps as it generates tokens, and about as many token forwards as its beams hold tokens.
+Expansions wait in a trie of which only what lies ahead of the live prefixes is kept.
 
 The search itself is that of transformers 5.19, `GenerationMixin._beam_search`, with length_penalty = 1.0 and
 early_stopping = False (so `num_return_sequences = num_beams = width`):
@@ -26,24 +28,17 @@ float64, transformers' float32). Ties go to the better prefix, then to the token
 Usage::
 
     search = BeamSearch("item-7/beam", prompt_ids, width=5, max_tokens=32, eos_ids=frozenset({2}))
-    requests = search.start()                       # or search.seed(greedy response)
-    while requests: ... requests = search.receive(response)
+    requests = search.start()                       # or search.seed(every response to the greedy request)
+    while not search.done: ... requests = search.receive(response)
     search.hypotheses()
 """
 
 from __future__ import annotations
 
-import math
+from collections import deque
 from dataclasses import dataclass
 
-from evaluator.engine.base import Generate, Response
-
-# What admitting one more request costs an engine, in tokens of an already running one: the part of the prompt's last
-# cache block that is computed again (16 tokens on average with blocks of 32), and the bookkeeping.
-REQUEST_COST = 8.0
-# An item waits for the longest of its rollouts. Measured on the bundled model, 72 items of width 5: rollouts of at most
-# 1, 4 and 32 tokens take 2507, 1072 and 1034 requests, but 38, 118 and 150 engine steps until the last item is done.
-LONGEST_ROLLOUT = 4
+from evaluator.engine.base import Cancel, Generate, Response
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,15 +51,42 @@ class Hypothesis:
 
 
 class _Node:
-    """A prefix: its expansion once known, and the longer prefixes that the same rollout brought."""
+    """A prefix: its expansion once known, and the longer prefixes that a rollout brought."""
 
     __slots__ = ("asked", "children", "top_ids", "top_logprobs")
 
     def __init__(self) -> None:
-        self.asked = False
+        self.asked = False  # a rollout is to bring the expansion
         self.top_ids: tuple[int, ...] | None = None
         self.top_logprobs: tuple[float, ...] = ()
         self.children: dict[int, _Node] = {}
+
+
+class _Rollout:
+    """A greedy continuation in flight."""
+
+    __slots__ = ("_nodes", "end", "taken")
+
+    def __init__(self, node: _Node) -> None:
+        node.asked = True
+        self.end = node  # the prefix whose expansion comes next
+        self.taken = 0  # tokens received
+        self._nodes = deque([node])  # the prefixes on it that may be live or become so, up to `end`
+
+    def add(self, token: int, top_ids: tuple[int, ...], top_logprobs: tuple[float, ...]) -> None:
+        """Take the next token and the expansion of the prefix before it."""
+        node, self.end = self.end, _Node()
+        node.top_ids, node.top_logprobs = top_ids, top_logprobs
+        node.children[token] = self.end
+        self.end.asked = True
+        self._nodes.append(self.end)
+        self.taken += 1
+
+    def reach(self, live: set[int]) -> bool:
+        """Whether a live prefix (its node's identity) lies on it; what lies before that prefix is forgotten."""
+        while self._nodes and id(self._nodes[0]) not in live:
+            self._nodes.popleft()
+        return bool(self._nodes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +111,6 @@ class BeamSearch:
         width: int,
         max_tokens: int,
         eos_ids: frozenset[int],
-        request_cost: float = REQUEST_COST,
     ) -> None:
         if width < 1 or max_tokens < 1:
             raise ValueError(f"width and max_tokens must be at least 1: width={width}, max_tokens={max_tokens}")
@@ -98,17 +119,14 @@ class BeamSearch:
         self._width = width
         self._max_tokens = max_tokens
         self._eos_ids = eos_ids
-        self._request_cost = request_cost
-        self._root = _Node()
-        self._live = [_Beam(0.0, (), self._root)]
+        root = _Node()
+        self._live = [_Beam(0.0, (), root)]
         self._finished: list[Hypothesis] = []  # best first, at most `width`
-        self._in_flight: dict[str, _Node] = {}
+        self._seed = _Rollout(root)
+        self._in_flight: dict[str, _Rollout] = {}
+        self._awaited: list[_Node] = []  # live prefixes whose expansions stand in the way
         self._step = 0
         self._next_request = 0
-        # How often the most likely continuation of the i-th live beam was itself live one step later: what says how
-        # long a rollout pays. Starts from a prior of 0.8.
-        self._followed = [1.6] * width
-        self._steps_of = [2.0] * width
         self.done = False
         self.error: str | None = None  # why the engine could not answer; the search is then done without hypotheses
 
@@ -118,56 +136,74 @@ class BeamSearch:
         return self._width + len(self._eos_ids)
 
     def start(self) -> list[Generate]:
-        """The first request: a greedy rollout of full length."""
-        return [self._request(self._live[0], self._max_tokens)]
+        """The first request: the prompt's own greedy continuation."""
+        return [self._request(self._live[0], self._seed)]
 
-    def seed(self, response: Response) -> list[Generate]:
-        """Start from the prompt's own greedy response instead of `start`.
+    def seed(self, response: Response) -> list[Generate | Cancel]:
+        """Start from the prompt's own greedy request instead of `start`; takes each of its responses.
 
         It must have been asked with max_tokens as here, temperature 0 and top_logprobs >= `self.top_logprobs`
         (2 * width is enough for up to `width` EOS ids). Raises ValueError if it has no top log-probabilities.
         """
         if response.status == "ok" and len(response.top_ids) != len(response.token_ids):
             raise ValueError(f"{response.request_id}: a seed of a beam search needs top_logprobs at every step")
-        return self._accept(self._root, response)
+        return self._accept(self._seed, response)
 
-    def receive(self, response: Response) -> list[Generate]:
-        """Take the answer to one of our requests; returns those that follow from it (possibly none as yet).
+    def receive(self, response: Response) -> list[Generate | Cancel]:
+        """Take a response to one of our requests; returns the requests that follow from it (possibly none as yet).
 
-        Responses that arrive after `done` are accepted and ignored.
+        Responses of rollouts that were cancelled, or that arrive after `done`, are accepted and ignored.
         """
-        return self._accept(self._in_flight.pop(response.request_id), response)
+        rollout = self._in_flight.get(response.request_id)
+        if rollout is None:
+            return []
+        if response.final:
+            del self._in_flight[response.request_id]
+        return self._accept(rollout, response)
 
     def hypotheses(self) -> tuple[Hypothesis, ...]:
         """The `width` best beams, best first; fewer only if fewer sequences exist, none after an engine error."""
         assert self.done, "hypotheses() before the search is done"
         return tuple(self._finished)
 
-    def _accept(self, node: _Node, response: Response) -> list[Generate]:
+    def _accept(self, rollout: _Rollout, response: Response) -> list[Generate | Cancel]:
         if self.done:
             return []
         if response.status != "ok":
             self.error = response.error or response.status
-            self._finish([])
+            return self._finish([])
+        for row in range(rollout.taken if response.final else 0, len(response.token_ids)):
+            rollout.add(response.token_ids[row], response.top_ids[row], response.top_logprobs[row])
+        if response.final:
+            rollout.end.asked = False  # the engine may know an EOS that the search does not
+        if self._awaited and all(node.top_ids is None for node in self._awaited):
             return []
-        for token, ids, logprobs in zip(response.token_ids, response.top_ids, response.top_logprobs, strict=True):
-            node.top_ids, node.top_logprobs = ids, logprobs
-            node = node.children.setdefault(token, _Node())
         return self._advance()
 
-    def _advance(self) -> list[Generate]:
+    def _advance(self) -> list[Generate | Cancel]:
         """Take as many steps as the known expansions allow; returns requests for those that stand in the way."""
-        while not self.done:
+        before = self._step
+        while True:
             candidates = self._candidates()
             missing = self._missing(candidates)
             if missing:
-                return [
-                    self._request(self._live[index], self._rollout_length(index))
-                    for index in missing
-                    if not self._live[index].node.asked
-                ]
+                break
             self._take_step(candidates)
-        return []
+            if self._step == self._max_tokens or not self._live or self._cannot_improve():
+                return self._finish(self._finished)
+        following = self._cancel_dead() if self._step > before else []
+        blocking = [self._live[index] for index in missing]
+        following += [self._request(beam, _Rollout(beam.node)) for beam in blocking if not beam.node.asked]
+        self._awaited = [beam.node for beam in blocking]
+        return following
+
+    def _cancel_dead(self) -> list[Generate | Cancel]:
+        """End the rollouts that no live prefix lies on, and forget what lies behind the live prefixes."""
+        live = {id(beam.node) for beam in self._live}
+        dead = [request_id for request_id, rollout in self._in_flight.items() if not rollout.reach(live)]
+        for request_id in dead:
+            del self._in_flight[request_id]
+        return [Cancel(request_id=request_id) for request_id in dead]
 
     def _candidates(self) -> list[_Candidate]:
         """Continuations of all expanded live beams, best first, ties to the better beam, then to the earlier token."""
@@ -202,7 +238,6 @@ class BeamSearch:
         self._step += 1
         at_end = self._step == self._max_tokens
         live: list[_Beam] = []
-        followed = [0] * len(self._live)
         for position, (negated, index, k) in enumerate(candidates):
             if position >= width and (at_end or len(live) == width):
                 break
@@ -213,19 +248,13 @@ class BeamSearch:
                 if len(live) < width:
                     node = beam.node.children.pop(token, None) or _Node()
                     live.append(_Beam(-negated, (*beam.token_ids, token), node))
-                    followed[index] |= k == 0
             elif position < width:
                 score = -negated / self._step
                 hypothesis = Hypothesis(token_ids=(*beam.token_ids, token), logprob=-negated, score=score)
                 self._finished.append(hypothesis)
-        for index, was_followed in enumerate(followed):
-            self._followed[index] += was_followed
-            self._steps_of[index] += 1.0
         self._finished.sort(key=lambda hypothesis: -hypothesis.score)  # stable: of equals the earlier stays first
         del self._finished[width:]
         self._live = live
-        if at_end or not live or self._cannot_improve():
-            self._finish(self._finished)
 
     def _cannot_improve(self) -> bool:
         """transformers' `_check_early_stop_heuristic` for early_stopping = False and length_penalty = 1."""
@@ -233,33 +262,23 @@ class BeamSearch:
             return False
         return self._width == 1 or self._live[0].total / self._step <= self._finished[-1].score
 
-    def _finish(self, hypotheses: list[Hypothesis]) -> None:
+    def _finish(self, hypotheses: list[Hypothesis]) -> list[Generate | Cancel]:
+        """End the search; returns what ends its rollouts."""
         self.done = True
         self._finished = hypotheses
         self._live = []
-        self._root = _Node()
+        cancelled: list[Generate | Cancel] = [Cancel(request_id=request_id) for request_id in self._in_flight]
+        self._in_flight = {}
+        return cancelled
 
-    def _rollout_length(self, index: int) -> int:
-        """How many tokens to ask for after the i-th live beam.
-
-        If its continuation stays live with probability p per step, the n-th token of the rollout is used with
-        probability p ** n; it costs 1, and fetching it later by another request costs `request_cost` + 1. It pays while
-        p ** n * (1 + request_cost) >= 1.
-        """
-        survival = self._followed[index] / self._steps_of[index]
-        longest = min(LONGEST_ROLLOUT, self._max_tokens - self._step)
-        if survival >= 1.0:
-            return longest
-        return max(1, min(longest, 1 + int(-math.log(1.0 + self._request_cost) / math.log(survival))))
-
-    def _request(self, beam: _Beam, max_tokens: int) -> Generate:
+    def _request(self, beam: _Beam, rollout: _Rollout) -> Generate:
         request_id = f"{self._request_prefix}/{self._next_request}"
         self._next_request += 1
-        beam.node.asked = True
-        self._in_flight[request_id] = beam.node
+        self._in_flight[request_id] = rollout
         return Generate(
             request_id=request_id,
             prompt_ids=self._prompt_ids + beam.token_ids,
-            max_tokens=max_tokens,
+            max_tokens=self._max_tokens - self._step,
             top_logprobs=self.top_logprobs,
+            stream=True,
         )

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from evaluator.engine.base import EngineStats, Generate, LoadReport, Request, RequestSource, Response, Score
+from evaluator.engine.base import Cancel, EngineStats, Generate, LoadReport, Request, RequestSource, Response, Score
 from evaluator.errors import EngineError
 
 
@@ -27,7 +27,7 @@ class FakeEngine:
 
     `reorder_seed` answers the requests in flight in a seeded random order instead of first in, first out;
     `fail_after` raises EngineError instead of giving one more response than that, as a dying engine would;
-    `room` is how many requests it keeps in flight.
+    `room` is how many requests it keeps in flight. A streamed request is handed out token by token.
     """
 
     name = "fake"
@@ -60,14 +60,29 @@ class FakeEngine:
     def run(self, source: RequestSource) -> Iterator[Response]:
         """Answer everything that the source gives. Raises EngineError when told to."""
         waiting: list[Request] = []
+        streaming: dict[str, tuple[Response, int]] = {}  # the whole response, and how many of its tokens are out
         while True:
-            waiting.extend(source.take(self._room - len(waiting)))
+            given = source.take(self._room - len(waiting))
+            for taken in given:
+                if isinstance(taken, Cancel):
+                    waiting = [request for request in waiting if request.request_id != taken.request_id]
+                    streaming.pop(taken.request_id, None)
+                else:
+                    waiting.append(taken)
             if not waiting:
+                if given:  # nothing but cancels
+                    continue
                 return
             if self._fail_after is not None and self._answered >= self._fail_after:
                 raise EngineError(f"the fake engine died after {self._answered} responses, as it was told to")
             request = waiting.pop(0 if self._order is None else self._order.randrange(len(waiting)))
-            response = self._script(request)
+            held = streaming.pop(request.request_id, None)
+            response, out = (self._script(request), 0) if held is None else held
+            if isinstance(request, Generate) and request.stream and out + 1 < len(response.token_ids):
+                waiting.append(request)
+                streaming[request.request_id] = (response, out + 1)
+                yield _piece(response, out)
+                continue
             self._answered += 1
             self._generated += len(response.token_ids)
             self._prompt_tokens += len(request.prompt_ids)
@@ -146,6 +161,19 @@ class FakeLM:
             top_ids=tuple(ids for ids, _ in top),
             top_logprobs=tuple(values for _, values in top),
         )
+
+
+def _piece(response: Response, position: int) -> Response:
+    """One token of a streamed response."""
+    one = slice(position, position + 1)
+    return Response(
+        request_id=response.request_id,
+        final=False,
+        token_ids=response.token_ids[one],
+        logprobs=response.logprobs[one],
+        top_ids=response.top_ids[one],
+        top_logprobs=response.top_logprobs[one],
+    )
 
 
 def _top(row: npt.NDArray[np.float64], count: int) -> tuple[tuple[int, ...], tuple[float, ...]]:

@@ -16,7 +16,7 @@ import torch
 
 from evaluator.config import EngineConfig
 from evaluator.engine.admission import refusal, refuse
-from evaluator.engine.base import EngineStats, Generate, LoadReport, Request, RequestSource, Response, Score
+from evaluator.engine.base import Cancel, EngineStats, Generate, LoadReport, Request, RequestSource, Response, Score
 from evaluator.engine.blueprint import read_blueprint, read_eos_ids
 from evaluator.errors import EngineError, InputError
 
@@ -74,7 +74,8 @@ class TorchEngine:
         if self._model is None:
             raise EngineError("the torch engine was asked to run before a checkpoint was loaded")
         while requests := source.take(1):
-            yield self.answer(requests[0])
+            if not isinstance(requests[0], Cancel):  # a cancelled request was answered when it came
+                yield self.answer(requests[0])
 
     @torch.inference_mode()
     def answer(self, request: Request) -> Response:

@@ -24,7 +24,7 @@ from typing import Any
 
 from evaluator.config import EngineConfig
 from evaluator.engine.admission import SharedScores, refusal, refuse
-from evaluator.engine.base import EngineStats, Generate, LoadReport, Request, RequestSource, Response, Score
+from evaluator.engine.base import Cancel, EngineStats, Generate, LoadReport, Request, RequestSource, Response, Score
 from evaluator.engine.blueprint import Blueprint, read_blueprint, read_eos_ids
 from evaluator.errors import EngineError, InputError
 
@@ -98,10 +98,12 @@ class VLLMEngine:
         try:
             while True:
                 room = 2 * self._config.max_num_seqs - len(in_flight)
-                if room > 0:
-                    self._submit(source.take(room), shared, in_flight, ready)
+                given = source.take(room) if room > 0 else ()
+                self._submit(given, shared, in_flight, ready)
                 if not ready:
                     if not in_flight:
+                        if given:  # nothing but cancels
+                            continue
                         return
                     began = time.perf_counter()
                     outputs = self._step()
@@ -210,13 +212,23 @@ class VLLMEngine:
         return self._llm.collective_rpc(method, args=arguments)[0]
 
     def _submit(
-        self, requests: Sequence[Request], shared: SharedScores, in_flight: dict[str, Any], ready: deque[Response]
+        self,
+        requests: Sequence[Request | Cancel],
+        shared: SharedScores,
+        in_flight: dict[str, Any],
+        ready: deque[Response],
     ) -> None:
         from evaluator.engine.vllm_requests import InFlight, InFlightReference, to_core
 
         assert self._blueprint is not None
         accepted = []
+        cancelled = [request.request_id for request in requests if isinstance(request, Cancel)]
+        for ended in [in_flight.pop(request_id) for request_id in cancelled if request_id in in_flight]:
+            self._llm.engine_core.abort_requests([ended.request.request_id])
+            self._count(ended)
         for request in requests:
+            if isinstance(request, Cancel):
+                continue
             longest = self._max_model_len - (self._reference and isinstance(request, Score))
             reason = refusal(request, longest, self._blueprint.vocabulary)
             if reason is None and isinstance(request, Generate) and request.top_logprobs > MAX_TOP_LOGPROBS:
@@ -249,15 +261,21 @@ class VLLMEngine:
     def _finished(self, outputs: Sequence[Any], in_flight: dict[str, Any]) -> Iterator[Response]:
         """The responses that a step finished."""
         for output in outputs:
-            pending = in_flight[output.request_id]
+            pending = in_flight.get(output.request_id)
+            if pending is None:  # it was cancelled while this step was under way
+                continue
             if pending.add(output):
                 del in_flight[output.request_id]
-                response = pending.response()
-                self._requests += 1
-                self._prompt_tokens += len(pending.prompt()) - pending.cached_tokens
-                self._generated += pending.generated
-                self._cached += pending.cached_tokens
-                yield response
+                self._count(pending)
+                yield pending.response()
+            elif pending.streams:
+                yield pending.news()
+
+    def _count(self, ended: Any) -> None:
+        self._requests += 1
+        self._prompt_tokens += len(ended.prompt()) - ended.cached_tokens
+        self._generated += ended.generated
+        self._cached += ended.cached_tokens
 
     def _reset_counters(self) -> None:
         self._steps = self._requests = self._prompt_tokens = self._generated = self._cached = 0

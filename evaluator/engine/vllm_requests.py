@@ -13,7 +13,7 @@ from typing import Any
 from vllm import SamplingParams
 from vllm.v1.engine import EngineCoreRequest
 
-from evaluator.engine.base import Request, Response, Score
+from evaluator.engine.base import Generate, Request, Response, Score
 
 
 def to_core(pending: InFlight, parameters: SamplingParams) -> EngineCoreRequest:
@@ -46,6 +46,11 @@ class InFlight:
         return list(self.request.prompt_ids)
 
     @property
+    def streams(self) -> bool:
+        """Whether its tokens are wanted as they come."""
+        return isinstance(self.request, Generate) and self.request.stream
+
+    @property
     def generated(self) -> int:
         """Tokens that the engine has generated."""
         return len(self._tokens)
@@ -60,7 +65,16 @@ class InFlight:
             self.cached_tokens = self.cached_tokens or output.prefill_stats.num_cached_tokens
         return output.finish_reason is not None
 
+    def news(self) -> Response:
+        """What the last output brought."""
+        count = len(self._logprobs[-1].sampled_token_ranks)
+        return self._response(self._tokens[-count:], self._logprobs[-1:], final=False)
+
     def response(self) -> Response:
+        """All that came back."""
+        return self._response(self._tokens, self._logprobs, final=True)
+
+    def _response(self, tokens: list[int], outputs: list[Any], *, final: bool) -> Response:
         request = self.request
         scored = isinstance(request, Score)
         wanted = 1 if isinstance(request, Score) else request.top_logprobs
@@ -68,7 +82,7 @@ class InFlight:
         ranks: list[int] = []
         top_ids: list[tuple[int, ...]] = []
         top_logprobs: list[tuple[float, ...]] = []
-        for rows in self._logprobs:
+        for rows in outputs:
             # The first column is the generated token's own. A batch is as wide as its most demanding request.
             for ids, values in zip(rows.logprob_token_ids.tolist(), rows.logprobs.tolist(), strict=True):
                 logprobs.append(values[0])
@@ -80,7 +94,8 @@ class InFlight:
                 ranks += rows.sampled_token_ranks.tolist()
         return Response(
             request_id=request.request_id,
-            token_ids=tuple(self._tokens),
+            final=final,
+            token_ids=tuple(tokens),
             logprobs=tuple(logprobs),
             ranks=tuple(ranks),
             top_ids=tuple(top_ids),

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evaluator.engine.base import Generate, Response
+from evaluator.engine.base import Cancel, Generate, Response
 from evaluator.engine.beam import BeamSearch, Hypothesis
 from evaluator.engine.fake import FakeEngine, FakeLM
 
@@ -44,26 +44,39 @@ def transformers_beams(lm: FakeLM, prompt: tuple[int, ...], width: int, max_toke
     return finished
 
 
-def drive(search: BeamSearch, lm: FakeLM, reorder_seed: int | None = 0, seeded: bool = False) -> int:
+def drive(search: BeamSearch, lm: FakeLM, reorder_seed: int | None = 0, seeded: bool = False, room: int = 3) -> int:
     """Run a search to its end; returns how many requests it took."""
-    first = search.start()
-    waiting = search.seed(lm.answer(first[0])) if seeded else first
+    waiting: list[Generate | Cancel] = [greedy(search)] if seeded else [*search.start()]
     asked = len(waiting)
+    given: set[str] = set()
 
     class Source:
-        def take(self, limit: int) -> list[Generate]:
+        def take(self, limit: int) -> list[Generate | Cancel]:
             taken, waiting[:] = waiting[:limit], waiting[limit:]
+            given.update(request.request_id for request in taken if isinstance(request, Generate))
+            assert all(request.request_id in given for request in taken)
             return taken
 
-    for response in FakeEngine(lm.answer, reorder_seed=reorder_seed, room=3).run(Source()):
-        more = search.receive(response)
-        asked += len(more)
+    for response in FakeEngine(lm.answer, reorder_seed=reorder_seed, room=room).run(Source()):
+        more = (search.seed if response.request_id == "greedy" else search.receive)(response)
+        asked += sum(isinstance(request, Generate) for request in more)
         waiting.extend(more)
     return asked
 
 
-def make(lm: FakeLM, width: int, max_tokens: int, request_cost: float = 8.0) -> BeamSearch:
-    return BeamSearch("b", (5, 6), width=width, max_tokens=max_tokens, eos_ids=lm.eos_ids, request_cost=request_cost)
+def greedy(search: BeamSearch, top: int | None = None, stream: bool = True) -> Generate:
+    """The prompt's greedy request, as a seed of a search of at most as many tokens."""
+    return Generate(
+        request_id="greedy",
+        prompt_ids=(5, 6),
+        max_tokens=search._max_tokens,
+        top_logprobs=search.top_logprobs if top is None else top,
+        stream=stream,
+    )
+
+
+def make(lm: FakeLM, width: int, max_tokens: int) -> BeamSearch:
+    return BeamSearch("b", (5, 6), width=width, max_tokens=max_tokens, eos_ids=lm.eos_ids)
 
 
 @settings(deadline=None, max_examples=150)
@@ -73,13 +86,13 @@ def make(lm: FakeLM, width: int, max_tokens: int, request_cost: float = 8.0) -> 
     max_tokens=st.integers(1, 9),
     eos=st.sets(st.integers(0, 23), max_size=3),
     sharpness=st.sampled_from([0.5, 2.0, 5.0]),
-    request_cost=st.sampled_from([0.0, 2.0, 50.0]),
     seeded=st.booleans(),
+    room=st.integers(1, 9),
 )
-def test_equals_transformers_algorithm(model_seed, width, max_tokens, eos, sharpness, request_cost, seeded):
+def test_equals_transformers_algorithm(model_seed, width, max_tokens, eos, sharpness, seeded, room):
     lm = FakeLM(vocabulary=24, eos_ids=frozenset(eos), seed=model_seed, sharpness=sharpness)
-    search = make(lm, width, max_tokens, request_cost)
-    drive(search, lm, reorder_seed=model_seed, seeded=seeded)
+    search = make(lm, width, max_tokens)
+    drive(search, lm, reorder_seed=model_seed, seeded=seeded, room=room)
     hypotheses = search.hypotheses()
     assert [h.token_ids for h in hypotheses] == transformers_beams(lm, (5, 6), width, max_tokens)
     for hypothesis in hypotheses:
