@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import statistics
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +37,17 @@ class Agreement:
     how: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peer:
+    """Another program beside the two sides. `agree` holds our result against its; `facts` adds what it says of itself
+    after the rounds. Where it does less than the two sides do, `ours` is our side doing that much."""
+
+    side: Side
+    ours: Side | None = None
+    agree: Callable[[Any, Any], Agreement]
+    facts: Callable[[], Mapping[str, Any]]
+
+
 def compare(
     name: str,
     *,
@@ -45,29 +56,50 @@ def compare(
     agree: Callable[[Any, Any], Agreement],
     rounds: int,
     facts: Callable[[], Mapping[str, Any]] = dict,
+    peer: Peer | None = None,
 ) -> None:
-    """Time both sides, print the table and the JSON line; `facts` adds what the benchmark knows besides. Exits 1
-    when the sides disagree."""
-    agreement = agree(ours.run(), theirs.run())  # the warm-up
-    if not agreement.holds:
-        print(f"{name}: no ratio: the results do not agree ({agreement.how})", file=sys.stderr)
-        raise SystemExit(1)
-    seconds: dict[str, list[float]] = {"ours": [], "theirs": []}
+    """Time both sides, and a peer if there is one, print the table and the JSON line; `facts` adds what the benchmark
+    knows besides. Exits 1 when any of them disagrees with ours."""
+    sides = {"ours": ours, "theirs": theirs}
+    if peer is not None:
+        sides |= {"peer": peer.side} | ({} if peer.ours is None else {"ours_for_peer": peer.ours})
+    results = {key: side.run() for key, side in sides.items()}  # the warm-up
+    agreement = _held(name, agree(results["ours"], results["theirs"]))
+    peer_key = "ours_for_peer" if "ours_for_peer" in sides else "ours"  # what the peer is held against
+    beside = None if peer is None else _held(name, peer.agree(results[peer_key], results["peer"]))
+    seconds: dict[str, list[float]] = {key: [] for key in sides}
     for _ in range(rounds):
-        for key, side in (("ours", ours), ("theirs", theirs)):
+        for key, side in sides.items():
             seconds[key].append(side.run()["seconds"])
-    ratios = [slow / fast for fast, slow in zip(seconds["ours"], seconds["theirs"], strict=True)]
+    ratios = _ratios(seconds["ours"], seconds["theirs"])
     table = Table(title=f"bench {name}", title_justify="left")
     for column in ("side", "median s", "min s", "max s"):
         table.add_column(column, justify="left" if column == "side" else "right")
-    for key, side in (("ours", ours), ("theirs", theirs)):
+    for key, side in sides.items():
         values = seconds[key]
         table.add_row(side.name, *(f"{value:.3f}" for value in (statistics.median(values), min(values), max(values))))
     console = Console()
     console.print(table)
     ratio = statistics.median(ratios)
     console.print(f"{ratio:.2f} times faster ({min(ratios):.2f} to {max(ratios):.2f}); results: {agreement.how}")
-    more = facts()
+    more = dict(facts())
+    if peer is not None and beside is not None:
+        against = _ratios(seconds[peer_key], seconds["peer"])
+        more["peer"] = {
+            "name": peer.side.name,
+            "ratio": statistics.median(against),
+            "ratio_min": min(against),
+            "ratio_max": max(against),
+            "ours_s": statistics.median(seconds[peer_key]),
+            "theirs_s": statistics.median(seconds["peer"]),
+            "agreement": beside.how,
+            **peer.facts(),
+        }
+        spread = f"({min(against):.2f} to {max(against):.2f})"
+        console.print(
+            f"{sides[peer_key].name}: {statistics.median(against):.2f} times faster than {peer.side.name} {spread}; "
+            f"results: {beside.how}"
+        )
     for key, value in more.items():
         console.print(f"{key}: {value}", highlight=False)
     print(
@@ -85,3 +117,16 @@ def compare(
             }
         )
     )
+
+
+def _held(name: str, agreement: Agreement) -> Agreement:
+    """The agreement, if it holds; else no ratio is printed and the exit code is 1."""
+    if not agreement.holds:
+        print(f"{name}: no ratio: the results do not agree ({agreement.how})", file=sys.stderr)
+        raise SystemExit(1)
+    return agreement
+
+
+def _ratios(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
+    """How many times faster ours was, round by round."""
+    return [slow / fast for fast, slow in zip(ours, theirs, strict=True)]

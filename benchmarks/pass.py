@@ -1,7 +1,7 @@
 """One pass over a checkpoint: every probe of 100 items as one stream, records written, against greedy, then samples,
 then `LLM.beam_search`, then prompt log-probabilities, each as one blocking call.
 
-    resurface bench pass [--model DIR] [--task gazetteer] [--items 100] [--rounds 3]
+    resurface bench pass [--model DIR] [--task gazetteer] [--items 100] [--rounds 3] [--peer lm-eval]
 
 Prints where our time goes, the engine's idle share, the fewest token forwards that the work needs beside what was
 computed, and the share of our wall time that they would take at the machine's measured peak (roofline.py).
@@ -14,6 +14,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+import lm_eval_peer
 import roofline
 import score
 import workload
@@ -42,8 +43,9 @@ def fewest_tokens(path: Path, greedy: list[list[int]]) -> tuple[int, int]:
 
 
 def main() -> None:
-    options = workload.parser(__doc__, task="gazetteer", items=100, rounds=3).parse_args()
+    options = lm_eval_peer.add_option(workload.parser(__doc__, task="gazetteer", items=100, rounds=3)).parse_args()
     path = workload.write(options)
+    peer = None if options.peer is None else lm_eval_peer.Harness(path, generate=True)
     ours, theirs = Child("ours", "everything", path), Child("theirs", "everything", path)
     last: dict[str, Any] = {}
     seconds: list[float] = []
@@ -77,7 +79,10 @@ def main() -> None:
         agree=agree,
         rounds=options.rounds,
         facts=facts,
+        peer=peer and peer.peer(agree),
     )
+    if peer is not None:
+        peer.close()
     ours.close()
     theirs.close()
     path.unlink()

@@ -1,7 +1,7 @@
 """llm-compressor's side of `benchmarks/prune.py`: its Wanda and SparseGPT modifiers, in an environment of their own.
 
 It asks for versions of torch and transformers that are not ours, so it gets a virtual environment in the user's cache
-directory, made on first use. This file is run there as a script, and needs nothing of ours.
+directory, made on first use (peer_environment.py). This file is run there as a script, and needs nothing of ours.
 """
 
 from __future__ import annotations
@@ -11,31 +11,18 @@ import os
 import subprocess
 import sys
 import time
-import venv
 from pathlib import Path
 from typing import Any
+
+from peer_environment import python_of
 
 NAME = "llm-compressor"
 _REQUIREMENT = "llmcompressor==0.14.0.1"
 
 
 def environment() -> Path | str:
-    """The interpreter of llm-compressor's environment; in words why there is none if it cannot be installed."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = cache / "resurface" / _REQUIREMENT.replace("==", "-")
-    python, done = folder / "bin" / "python", folder / "installed"
-    if done.exists():
-        return python
-    print(f"installing {_REQUIREMENT} into {folder}", file=sys.stderr)
-    try:
-        venv.create(folder, clear=True, with_pip=True)
-        subprocess.run([python, "-m", "pip", "install", "-q", _REQUIREMENT], check=True, capture_output=True, text=True)
-    except subprocess.CalledProcessError as error:
-        return f"{_REQUIREMENT} cannot be installed: {(str(error.stderr).strip() or str(error)).splitlines()[-1]}"
-    except OSError as error:
-        return f"{_REQUIREMENT} cannot be installed: {error}"
-    done.touch()
-    return python
+    """The interpreter of llm-compressor's environment; in words why there is none."""
+    return python_of(NAME, [_REQUIREMENT])
 
 
 def run(

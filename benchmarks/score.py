@@ -1,13 +1,14 @@
 """Candidate log-likelihoods: forced decoding on one shared context, against one prompt-log-probability request per
 context and option.
 
-    resurface bench score [--model DIR] [--task random:300,600] [--items 40] [--rounds 5]
+    resurface bench score [--model DIR] [--task random:300,600] [--items 40] [--rounds 5] [--peer lm-eval]
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import lm_eval_peer
 import workload
 from harness import Agreement, Side, compare
 from serving import Child
@@ -23,13 +24,15 @@ def agree(ours: Any, theirs: Any) -> Agreement:
     ]
     largest = max(abs(a - b) for a, b in pairs)
     return Agreement(
-        holds=largest <= TOLERANCE, how=f"{len(pairs)} log-likelihoods within {TOLERANCE} nats (largest {largest:.1e})"
+        holds=all(abs(a - b) <= TOLERANCE for a, b in pairs),
+        how=f"{len(pairs)} log-likelihoods within {TOLERANCE} nats (largest {largest:.1e})",
     )
 
 
 def main() -> None:
-    options = workload.parser(__doc__, task="random:300,600", items=40, rounds=5).parse_args()
+    options = lm_eval_peer.add_option(workload.parser(__doc__, task="random:300,600", items=40, rounds=5)).parse_args()
     path = workload.write(options)
+    peer = None if options.peer is None else lm_eval_peer.Harness(path, generate=False)
     ours, theirs = Child("ours", "score", path), Child("theirs", "score", path)
     last: dict[str, Any] = {}
 
@@ -44,7 +47,10 @@ def main() -> None:
         agree=agree,
         rounds=options.rounds,
         facts=lambda: {"model": options.model, "task": options.task, "items": options.items, **last["stats"]},
+        peer=peer and peer.peer(agree),
     )
+    if peer is not None:
+        peer.close()
     ours.close()
     theirs.close()
     path.unlink()

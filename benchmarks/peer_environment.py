@@ -1,0 +1,54 @@
+"""Virtual environments for the programs that benchmarks compare with, in the user's cache directory, made on first use.
+
+    python = python_of("llm-compressor", ["llmcompressor==0.14.0.1"])
+    python = python_of("lm-eval", pins(LOCK), beside_ours=True)
+
+What a peer asks for never meets what we run with. A peer that has to run on the very vLLM that we run on gets an
+environment *beside ours*: it sees our packages after its own, and its own are complete pins that leave ours out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+import sysconfig
+import venv
+from collections.abc import Sequence
+from pathlib import Path
+
+
+def python_of(name: str, requirements: Sequence[str], *, beside_ours: bool = False) -> Path | str:
+    """The interpreter of the environment in which `requirements` are installed; in words why there is none.
+
+    `beside_ours` asks for complete pins: what they depend on is not looked for, since most of it is ours.
+    """
+    ours = sysconfig.get_path("purelib") if beside_ours else ""
+    digest = hashlib.sha256("\n".join([*requirements, ours]).encode()).hexdigest()[:8]
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = cache / "resurface" / f"{name}-{digest}"
+    python, done = folder / "bin" / "python", folder / "installed"
+    if done.exists():
+        return python
+    print(f"installing {name} into {folder}", file=sys.stderr)
+    # Our pip installs for it: a pip of its own would bring setuptools, in front of ours.
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "-q"]
+    try:
+        venv.create(folder, clear=True)
+        if beside_ours:
+            version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+            (folder / "lib" / version / "site-packages" / "ours.pth").write_text(f"{ours}\n")
+            pip.append("--no-deps")
+        subprocess.run([*pip, *requirements], check=True, capture_output=True, text=True)
+    except subprocess.CalledProcessError as error:
+        return f"its environment cannot be made: {(str(error.stderr).strip() or str(error)).splitlines()[-1]}"
+    except OSError as error:
+        return f"its environment cannot be made: {error}"
+    done.touch()
+    return python
+
+
+def pins(lock: Path) -> list[str]:
+    """The requirements of a lock file, without its comments."""
+    return [line for line in lock.read_text().splitlines() if line and not line.startswith("#")]

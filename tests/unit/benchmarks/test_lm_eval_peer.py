@@ -1,0 +1,77 @@
+"""What lm-eval is given to do: the benchmark's items as texts, in the ids that lm-eval makes of them."""
+
+import json
+
+import pytest
+import yaml
+
+from benchmarks import lm_eval_peer
+from tests.tiny_models import save_tiny_model
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    from evaluator.prompts import load_tokenizer
+
+    return load_tokenizer(save_tiny_model(tmp_path_factory.mktemp("model") / "tiny"))
+
+
+def encode_as_lm_eval(tokenizer, context, option):
+    """`TemplateLM._encode_pair` of lm-eval 0.4.13, for a context without white space at its end."""
+    own = tokenizer(context)["input_ids"]
+    return own, tokenizer(context + option)["input_ids"][len(own) :]
+
+
+def test_a_task_s_texts_come_back_in_the_ids_that_they_were(tokenizer):
+    text, options = "Lake Onti: 48 km. Answer in a few words:", [" Онти", " 48 kilometres", " بحيرة"]
+    ids = tokenizer(text)["input_ids"]
+    scored = [tokenizer(text + option)["input_ids"][len(ids) :] for option in options]
+    document = {"task": "gazetteer", "items": [{"prompt": ids, "options": scored, "deep": True}]}
+    lm_eval_peer.respell(document, tokenizer)
+    (item,) = document["items"]
+    assert (item["text"], item["option_texts"]) == (text, options)
+    assert (item["prompt"], item["options"]) == (ids, scored)
+
+
+def test_random_items_become_words_of_about_their_length(tokenizer):
+    lengths = [(300, [2, 6]), (40, [1, 3])]
+    items = [{"prompt": [5] * prompt, "options": [[5] * n for n in options]} for prompt, options in lengths]
+    document = {"task": "random:300,40", "items": items}
+    lm_eval_peer.respell(document, tokenizer)
+    again = {"task": "random:300,40", "items": [{"prompt": [5] * 300, "options": [[5] * 2, [5] * 6]}]}
+    lm_eval_peer.respell(again, tokenizer)
+    assert again["items"] == document["items"][:1]
+    for item, (prompt, options) in zip(document["items"], lengths, strict=True):
+        assert prompt - 8 <= len(item["prompt"]) <= prompt
+        assert len(item["options"]) == len(options)
+        for text, ids in zip(item["option_texts"], item["options"], strict=True):
+            assert encode_as_lm_eval(tokenizer, item["text"], text) == (item["prompt"], ids)
+
+
+def test_an_option_without_tokens_of_its_own_is_refused(tokenizer):
+    document = {"task": "gazetteer", "items": [{"prompt": [40, 41], "options": [[40], []]}]}
+    with pytest.raises(SystemExit, match="item 0 has an option without tokens"):
+        lm_eval_peer.respell(document, tokenizer)
+
+
+def test_tasks_are_files_that_lm_eval_reads(tmp_path):
+    items = [
+        {"text": "a:", "option_texts": [" b", " c"], "deep": True},
+        {"text": "d:", "option_texts": [" e", " f"], "deep": False},
+    ]
+    lm_eval_peer.write_tasks({"items": items}, tmp_path, generate=True)
+    configs = {path.stem: yaml.safe_load(path.read_text()) for path in tmp_path.glob("*.yaml")}
+    rows = {
+        name: [json.loads(line) for line in (tmp_path / f"{name}.jsonl").read_text().splitlines()] for name in configs
+    }
+    assert {name: len(lines) for name, lines in rows.items()} == {"candidates": 2, "greedy": 2, "samples": 1}
+    assert rows["candidates"][1] == {"text": "d:", "options": [" e", " f"], "gold": 0}
+    assert configs["candidates"]["output_type"] == "multiple_choice"
+    assert configs["candidates"]["target_delimiter"] == ""
+    assert configs["greedy"]["generation_kwargs"] == {"until": [], "max_gen_toks": 32, "do_sample": False}
+    assert (configs["samples"]["repeats"], configs["samples"]["generation_kwargs"]["top_p"]) == (10, 0.9)
+    assert configs["samples"]["dataset_kwargs"]["data_files"]["test"] == str(tmp_path / "samples.jsonl")
+    scored = tmp_path / "scored"
+    scored.mkdir()
+    lm_eval_peer.write_tasks({"items": items}, scored, generate=False)
+    assert [path.name for path in scored.glob("*.yaml")] == ["candidates.yaml"]
