@@ -107,6 +107,7 @@ class ItemProbes:
         self._prefix = str(serial)
         self._responses: dict[str, Response] = {}
         self._waiting: set[str] = set()
+        self._answers: dict[tuple[int, ...], dict[str, Any]] = {}  # generated ids -> the columns of their record
         self._beam: BeamSearch | None = None
         if plan.question.deep and "beam" in config.probes and "open" in plan.prompts:
             self._beam = BeamSearch(
@@ -270,16 +271,18 @@ class ItemProbes:
 
     def _graded(self, decode: Decode, token_ids: tuple[int, ...]) -> dict[str, Any]:
         """The columns of a generated answer."""
-        item = self.plan.question.item
-        text = decode(token_ids)
-        graded = grade(strip_thinking(text), item.answers, item.language)
-        return {
-            "text": text,
-            "token_ids": token_ids,
-            "contains": graded.contains,
-            "exact_match": graded.exact_match,
-            "token_f1": graded.token_f1,
-        }
+        if token_ids not in self._answers:  # samples and beams often repeat one another
+            item = self.plan.question.item
+            text = decode(token_ids)
+            graded = grade(strip_thinking(text), item.answers, item.language)
+            self._answers[token_ids] = {
+                "text": text,
+                "token_ids": token_ids,
+                "contains": graded.contains,
+                "exact_match": graded.exact_match,
+                "token_f1": graded.token_f1,
+            }
+        return self._answers[token_ids]
 
     def _choice_record(self, recorder: Recorder, probe: Probe, number: int, option: OptionPlan) -> Record:
         response = self._responses[self._id("score", _score_key(option.scored))]

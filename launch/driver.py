@@ -130,6 +130,7 @@ class _Run:
                     "engine": worker.number,
                     "checkpoint": name,
                     "idle_share": stats.idle_share,
+                    "waiting_share": stats.waiting_share,
                     **dataclasses.asdict(stats),
                 }
                 for worker in workers

@@ -23,7 +23,6 @@ from rich.markup import escape
 from rich.table import Table
 
 from evaluator.config import EvalConfig
-from evaluator.engine.beam import LONGEST_ROLLOUT
 from evaluator.errors import unknown
 from evaluator.perplexity import PIECE
 from evaluator.tasks import DEEP_ITEMS, load_task
@@ -152,7 +151,7 @@ def work_of(task: EvalConfig) -> Work:
         requests=items * each + deep * deeper,
         prompt_tokens=items * prompts,
         generated_tokens=items * (len(forms) * task.max_new_tokens + scores * _OPTION)
-        + deep * (samples * task.max_new_tokens + beams * LONGEST_ROLLOUT),
+        + deep * (samples + task.beam_width * ("beam" in task.probes)) * task.max_new_tokens,
     )
 
 

@@ -84,7 +84,8 @@ class EngineStats:
     """Counters of one engine since its last load.
 
     Seconds are wall time between the first request and the last response of each `run`: `busy_seconds` in which the
-    engine computed, `idle_seconds` in which it waited for whoever drives it. None: the engine does not measure them.
+    engine computed; `waiting_seconds` in which it held requests, but waited for its driver to handle responses and
+    bring new ones; `idle_seconds` in which it held none. None: the engine does not measure them.
     """
 
     requests: int = 0
@@ -93,14 +94,23 @@ class EngineStats:
     generated_tokens: int = 0
     cached_tokens: int = 0
     busy_seconds: float | None = None
+    waiting_seconds: float | None = None
     idle_seconds: float | None = None
 
     @property
     def idle_share(self) -> float | None:
-        """Idle seconds as a share of idle and busy ones."""
-        if self.busy_seconds is None or self.idle_seconds is None or not self.busy_seconds:
+        """The share of the time in which the engine held no request."""
+        return self._share(self.idle_seconds)
+
+    @property
+    def waiting_share(self) -> float | None:
+        """The share of the time in which the engine held requests and computed nothing."""
+        return self._share(self.waiting_seconds)
+
+    def _share(self, part: float | None) -> float | None:
+        if part is None or self.waiting_seconds is None or self.idle_seconds is None or not self.busy_seconds:
             return None
-        return self.idle_seconds / (self.busy_seconds + self.idle_seconds)
+        return part / (self.busy_seconds + self.waiting_seconds + self.idle_seconds)
 
 
 class RequestSource(Protocol):

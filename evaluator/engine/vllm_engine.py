@@ -95,6 +95,7 @@ class VLLMEngine:
         shared = SharedScores()
         ready: deque[Response] = deque()
         ended: float | None = None  # when the last step did: from then on the engine waits for its driver
+        drained = False
         try:
             while True:
                 room = 2 * self._config.max_num_seqs - len(in_flight)
@@ -108,11 +109,15 @@ class VLLMEngine:
                     began = time.perf_counter()
                     outputs = self._step()
                     waited, ended = 0.0 if ended is None else began - ended, time.perf_counter()
-                    self._idle += waited
                     self._busy += ended - began
+                    if drained:
+                        self._idle += waited
+                    else:
+                        self._waiting += waited
                     ready.extend(
                         answer for done in self._finished(outputs, in_flight) for answer in shared.answer(done)
                     )
+                    drained = not in_flight
                 while ready:
                     yield ready.popleft()
         finally:
@@ -120,9 +125,9 @@ class VLLMEngine:
                 self._llm.engine_core.abort_requests(list(in_flight))
 
     def stats(self) -> EngineStats:
-        """The engine core computes in its steps only. Everything between two steps of a `run` counts as idle: the
-        driver's handling of responses, tokenisation, admission of new requests. Before the first step and after the
-        last nothing counts."""
+        """The engine core computes in its steps only. Between two steps of a `run` the driver handles responses,
+        tokenises and admits new requests: the engine waits, and is idle if it holds no request meanwhile. Before the
+        first step and after the last nothing counts."""
         return EngineStats(
             requests=self._requests,
             steps=self._steps,
@@ -130,6 +135,7 @@ class VLLMEngine:
             generated_tokens=self._generated,
             cached_tokens=self._cached,
             busy_seconds=self._busy,
+            waiting_seconds=self._waiting,
             idle_seconds=self._idle,
         )
 
@@ -279,7 +285,7 @@ class VLLMEngine:
 
     def _reset_counters(self) -> None:
         self._steps = self._requests = self._prompt_tokens = self._generated = self._cached = 0
-        self._busy = self._idle = 0.0
+        self._busy = self._waiting = self._idle = 0.0
 
     def _give_up(self) -> None:
         """Drop the engine; a later `load` builds a new one."""

@@ -37,7 +37,7 @@ def test_work_by_hand():
     # greedy, 4 options (gold among them) for each; 10 samples and 15 requests of the beams for the first 100
     assert work.requests == 313 * 5 + 200 * 25
     assert work.prompt_tokens == 313 * 328
-    assert work.generated_tokens == 313 * (32 + 4 * 9) + 200 * (10 * 32 + 15 * 4)
+    assert work.generated_tokens == 313 * (32 + 4 * 9) + 200 * (10 * 32 + 5 * 32)
 
 
 def test_formats_seeds_and_probes_add_up():
