@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pruning import memory
+from pruning import memory, products
 from pruning.calibration import Batch
 from pruning.checkpoint import FLOATS, Checkpoint
 from pruning.errors import PruneError, PruneInputError
@@ -107,6 +107,8 @@ class Decoder:
             self._model = AutoModel.from_config(copy.deepcopy(config)).eval()
         register(self._model.config)
         self.layers: nn.ModuleList = self._model.layers
+        if device.type == "cpu" and products.available():
+            products.substitute(self.layers)
         self._check_tensors()
         # A CPU computes in float32, a GPU in the checkpoint's own dtype.
         self.dtype = torch.float32 if device.type == "cpu" else self.checkpoint_dtype(0, next(iter(self.linears(0))))
@@ -160,9 +162,19 @@ class Decoder:
             raise PruneError(f"layer {index}: buffer {stranded[0]} is not in the checkpoint and has no known value")
         return layer.requires_grad_(False)
 
+    def replace(self, index: int, module: str, weight_OI: Tensor) -> None:
+        """Give a module of a loaded layer another weight."""
+        linear = self.linears(index)[module]
+        linear.weight.data = weight_OI.to(linear.weight.dtype)
+        if isinstance(linear, products.Linear):
+            linear.forget()
+
     def release(self, index: int) -> None:
         """Forget one layer's tensors."""
         self.layers[index].to("meta")
+        for linear in self.linears(index).values():
+            if isinstance(linear, products.Linear):
+                linear.forget()
         memory.give_back()
 
     def open_skeleton(self, ids: Tensor) -> None:

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from pruning import products
 from pruning.calibration import Batch
 from pruning.errors import PruneError
 
@@ -61,12 +62,11 @@ class Hessian:
         self._sequences = sequences
 
     def add(self, inputs_TI: Tensor, batch: Batch) -> None:
-        inputs_TI = inputs_TI.float()
-        self._sum_II.addmm_(inputs_TI.T, inputs_TI)
+        products.add_second_moments(self._sum_II, inputs_TI.float())
 
     def result(self) -> Tensor:
         """hessian_II; the sum itself, scaled in place: it can be gigabytes."""
-        return self._sum_II.mul_(2 / self._sequences)
+        return products.mirror(self._sum_II).mul_(2 / self._sequences)
 
 
 class _Complete(Exception):

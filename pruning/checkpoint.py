@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -23,10 +22,16 @@ from pruning.errors import PruneInputError
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}  # what can be pruned
-_ALL_FLOATS = {**FLOATS, "F64": torch.float64}
+# The bits of a float's exponent.
+_EXPONENTS: dict[str, Any] = {
+    "F16": np.uint16(0x7C00),
+    "BF16": np.uint16(0x7F80),
+    "F32": np.uint32(0x7F800000),
+    "F64": np.uint64(0x7FF0000000000000),
+}
 _SIZES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
 _LONGEST_HEADER = 100_000_000  # the format's own limit, bytes
-_CHUNK = 1 << 24  # elements that the finite check holds at a time
+_CHUNK = 1 << 21  # elements that the finite check holds at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,17 +179,15 @@ class Checkpoint:
     def check_finite(self) -> None:
         """Raises PruneInputError naming the first tensor, in file order, that holds a NaN or an infinity."""
         for entry in sorted(self.entries.values(), key=lambda entry: (entry.file, entry.begin)):
-            dtype = _ALL_FLOATS.get(entry.dtype)
-            if dtype is None:
+            exponent = _EXPONENTS.get(entry.dtype)
+            if exponent is None:
                 continue
-            for chunk in self._chunks(entry, _CHUNK * dtype.itemsize):
-                values = chunk.view(dtype)
-                bad = int((~torch.isfinite(values)).sum())
-                if bad:
+            # Not finite: all bits of the exponent are set. Taken as integers, which is many times faster.
+            size = exponent.nbytes
+            for begin in range(entry.begin, entry.end, _CHUNK * size):
+                count = min(_CHUNK, (entry.end - begin) // size)
+                bits = np.memmap(entry.file, exponent.dtype, "r", offset=begin, shape=count)
+                masked = bits & exponent
+                if masked.max() == exponent:
+                    bad = int(np.count_nonzero(masked == exponent))
                     _refuse(entry.file, f"tensor {entry.name} holds NaN or infinity ({bad} in one chunk)")
-
-    def _chunks(self, entry: Entry, size: int) -> Iterator[Tensor]:
-        with entry.file.open("rb") as stream:
-            stream.seek(entry.begin)
-            for begin in range(entry.begin, entry.end, size):
-                yield torch.frombuffer(bytearray(stream.read(min(size, entry.end - begin))), dtype=torch.uint8)

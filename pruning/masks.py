@@ -7,6 +7,7 @@ and resolves its ties, which takes linear time where the sort of the published c
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,15 +22,32 @@ def lowest_of_rows(score_OI: Tensor, count: int) -> Tensor:
         return torch.zeros_like(score_OI, dtype=torch.bool)
     if count >= score_OI.shape[1]:
         return torch.ones_like(score_OI, dtype=torch.bool)
-    threshold_O1 = score_OI.kthvalue(count, dim=1, keepdim=True).values
+    threshold_O1 = _kth_lowest(score_OI, count)
     mask_OI = score_OI <= threshold_O1
-    surplus_O = mask_OI.sum(dim=1) - count
+    surplus_O = mask_OI.view(torch.uint8).sum(dim=1, dtype=torch.int32) - count
     tied_rows = surplus_O.nonzero()[:, 0]
     if len(tied_rows):  # rows where the threshold is tied: keep its last columns
         equal_RI = score_OI[tied_rows] == threshold_O1[tied_rows]
         allowed_R1 = equal_RI.sum(dim=1, keepdim=True) - surplus_O[tied_rows, None]
         mask_OI[tied_rows] &= ~(equal_RI & (equal_RI.cumsum(dim=1, dtype=torch.int32) > allowed_R1))
     return mask_OI
+
+
+def _kth_lowest(score_OI: Tensor, count: int) -> Tensor:
+    """The `count`-th lowest score of each row, (O, 1)."""
+    if score_OI.device.type != "cpu":
+        return score_OI.kthvalue(count, dim=1, keepdim=True).values
+    # numpy's selection is vectorised where torch's is not: ten times faster with AVX-512.
+    return torch.from_numpy(np.partition(score_OI.numpy(), count - 1, axis=1)[:, count - 1 : count].copy())
+
+
+def zeroed(weight_OI: Tensor, mask_OI: Tensor) -> Tensor:
+    """A copy of the weights that is +0.0 wherever the mask is True."""
+    if weight_OI.device.type != "cpu":
+        return weight_OI.masked_fill(mask_OI, 0)
+    # As integers: filling by a random mask takes a CPU six times as long, and a product of floats would leave -0.0.
+    bits_OI = weight_OI.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[weight_OI.element_size()])
+    return (bits_OI * ~mask_OI).view(weight_OI.dtype)
 
 
 def lowest_of_matrix(score_OI: Tensor, count: int) -> Tensor:

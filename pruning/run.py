@@ -25,7 +25,7 @@ from pruning.patterns import NofM, Pattern
 from pruning.sequential import Outcome
 from pruning.sparsity import asked, check_counts, check_divides, count_zeros
 
-_BATCH_TOKENS = {"cpu": 2048, "cuda": 16384}  # enough for full-speed products, little enough for one layer's inputs
+_BATCH_TOKENS = {"cpu": 1024, "cuda": 16384}  # enough for full-speed products, little enough for one layer's inputs
 _ACTIVATION_BYTES = 4 << 30  # activations beyond this go to disk
 # Where a job runs and where its input lies do not change what it makes; digests say whether the input is the same.
 _NOT_IDENTITY = {"source", "device"}

@@ -7,6 +7,7 @@ one layer's weights, one layer's statistics, and the activations of the calibrat
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -21,6 +22,7 @@ from pruning.capture import ColumnNorms, Hessian, Observer, Statistic
 from pruning.config import PruneConfig
 from pruning.errors import PruneError
 from pruning.patterns import Pattern
+from pruning.sparsity import count_true
 
 # Called with each pruned matrix, in the checkpoint's dtype: (tensor name, weight_OI on the CPU).
 Writer = Callable[[str, Tensor], None]
@@ -43,7 +45,8 @@ def propagate(
     """Replace a layer's inputs by its outputs. Raises PruneError if an output is not finite."""
     for number, batch in enumerate(batches):
         hidden_1TH = layer(activations.get(number), **decoder.keywords(index, batch))
-        if not bool(torch.isfinite(hidden_1TH).all()):
+        # A sum shows NaN and infinity a hundred times faster; it may overflow, too.
+        if not math.isfinite(hidden_1TH.sum().item()) and not bool(torch.isfinite(hidden_1TH).all()):
             raise PruneError(f"layer {index}: its output is not finite on calibration sequence {batch.order[0]}")
         activations.put(number, hidden_1TH)
 
@@ -87,8 +90,7 @@ class LayerPruner:
         """Write one pruned matrix and put exactly what was written into the layer; returns its tensor name."""
         stored_OI = weight_OI.to(self._decoder.checkpoint_dtype(index, name))
         stored_OI = stored_OI + 0  # a weight that was or became -0.0 is +0.0
-        module = self._decoder.linears(index)[name]
-        module.weight.data = stored_OI.to(module.weight.dtype)
+        self._decoder.replace(index, name, stored_OI)
         tensor = self._decoder.tensor_name(index, f"{name}.weight")
         self._write(tensor, stored_OI.cpu())
         return tensor
@@ -98,9 +100,9 @@ class LayerPruner:
         for name, module in self._decoder.linears(index).items():
             weight_OI, norm_sq_I = module.weight.data, norms.get(name)
             mask_OI = prune_by_score(self._config, weight_OI, norm_sq_I, self._patterns[index])
-            tensor = self._finish(index, name, weight_OI.masked_fill(mask_OI, 0))
+            tensor = self._finish(index, name, masks.zeroed(weight_OI, mask_OI))
             dead = None if norm_sq_I is None else int((norm_sq_I == 0).sum())
-            yield Outcome(tensor, int(mask_OI.sum()), dead)
+            yield Outcome(tensor, count_true(mask_OI), dead)
 
     def by_solver(self, index: int, observer: Observer) -> Iterator[Outcome]:
         """SparseGPT, one Hessian and one column loop for all matrices that read the same input."""
@@ -112,7 +114,7 @@ class LayerPruner:
             for name, (weight_OI, mask_OI) in zip(members, solved, strict=True):
                 yield Outcome(
                     self._finish(index, name, weight_OI),
-                    int(mask_OI.sum()),
+                    count_true(mask_OI),
                     int(factor.dead_I.sum()),
                     factor.damping,
                     factor.dtype,

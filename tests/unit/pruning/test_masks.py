@@ -59,3 +59,15 @@ def test_groups_that_lack_zeros_are_seen():
 @pytest.mark.parametrize(("columns", "ratio", "count"), [(1024, 0.7, 716), (10, 0.7, 7), (100, 0.29, 28)])
 def test_counts_are_rounded_down_as_published(columns, ratio, count):
     assert Unstructured(ratio).count(columns) == count
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+def test_what_goes_is_plus_zero_and_the_rest_stays(dtype):
+    weight = torch.randn(5, 7).to(dtype)
+    weight[0, 0] = -0.0
+    mask = torch.rand(5, 7) < 0.5
+    mask[1, 1], mask[0, 0] = True, False
+    zeroed = masks.zeroed(weight, mask)
+    assert torch.equal(zeroed, weight.masked_fill(mask, 0))
+    assert not torch.signbit(zeroed[mask]).any()
+    assert torch.signbit(zeroed[0, 0])

@@ -1,0 +1,121 @@
+"""Float32 matrix products on a CPU by oneDNN, which torch carries beside MKL.
+
+torch gives float32 products to MKL, and MKL keeps to AVX2 on processors that are not Intel's: half of what the machine
+can do where there is AVX-512. oneDNN uses it (measured on two Zen 5 cores: 230 against 450 GFLOP/s). How a product is
+rounded depends on the order in which its terms are added, so there are two ways to use it:
+
+- `Linear`, for the forward passes, whose bits decide masks: it adds in MKL's order, each stretch of `_STRETCH` terms by
+  itself and then the stretches, and for every new shape it computes the product by torch as well, once. Only a shape
+  whose bits were all equal goes to oneDNN from then on: what comes out is what torch gives, on every machine.
+- `second_moments`, for Hessians, of which equality within rounding is asked: only the upper half is computed.
+
+Neither looks at how fast a product was: the same job gives the same bytes whatever else the machine is doing.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+_STRETCH = 192  # terms that MKL's AVX2 kernel adds up before it adds to the result
+_SMALL = 1 << 22  # multiply-adds below which a product is not worth a second library
+_FEW = 64  # tokens below which MKL may take another path
+_BLOCK = 256  # columns of a symmetric product that are computed at once
+
+# Shapes of a weight (columns, rows, biased, threads) and the token counts for which oneDNN's bits were torch's; None
+# where they once were not.
+_agreed: dict[tuple[int, int, bool, int], set[int] | None] = {}
+
+
+def available() -> bool:
+    """Whether this build of torch has oneDNN and the entry point to it that torch's own compiler uses."""
+    return torch._C.has_mkldnn and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+
+
+def _times_transposed(left_MK: Tensor, right_NK: Tensor) -> Tensor:
+    """left @ right^T by oneDNN, float32; `right_NK` may be packed."""
+    return cast("Tensor", torch.ops.mkldnn._linear_pointwise(left_MK, right_NK, None, "none", [], ""))
+
+
+class Linear(nn.Linear):
+    """An nn.Linear whose forward pass is oneDNN's wherever its bits are torch's. No gradients.
+
+    `forget` must be called when the weight was changed: oneDNN's own layout of it is kept from the first pass on.
+    """
+
+    def __init__(self, linear: nn.Linear) -> None:
+        """Takes the place of `linear` and has its parameters."""
+        nn.Module.__init__(self)
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        self.weight, self.bias = linear.weight, linear.bias
+        self._packed: list[Any] = []
+
+    def forget(self) -> None:
+        self._packed.clear()
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        inputs_TI = inputs.reshape(-1, self.in_features)
+        tokens, shape = (
+            len(inputs_TI),
+            (self.in_features, self.out_features, self.bias is not None, torch.get_num_threads()),
+        )
+        agreed = _agreed.setdefault(shape, set())
+        if agreed is None or tokens < _FEW or inputs_TI.numel() * self.out_features < _SMALL:
+            return functional.linear(inputs, self.weight, self.bias)
+        outputs_TO = self._by_stretches(inputs_TI)
+        if tokens not in agreed:
+            plain_TO = functional.linear(inputs_TI, self.weight, self.bias)
+            if torch.equal(outputs_TO, plain_TO):
+                agreed.add(tokens)
+            else:
+                _agreed[shape] = None
+            outputs_TO = plain_TO
+        return outputs_TO.view(*inputs.shape[:-1], self.out_features)
+
+    def _by_stretches(self, inputs_TI: Tensor) -> Tensor:
+        if not self._packed:
+            parts = torch.split(self.weight.data, _STRETCH, dim=1)
+            self._packed = [torch.ops.mkldnn._reorder_linear_weight(part.contiguous()) for part in parts]
+        outputs_TO: Tensor | None = None
+        for part_TK, packed in zip(torch.split(inputs_TI, _STRETCH, dim=1), self._packed, strict=True):
+            product_TO = _times_transposed(part_TK, packed)
+            if outputs_TO is not None:
+                outputs_TO += product_TO
+            else:
+                outputs_TO = product_TO if self.bias is None else product_TO.add_(self.bias)
+        assert outputs_TO is not None
+        return outputs_TO
+
+
+def substitute(module: nn.Module) -> None:
+    """Put a `Linear` in the place of every nn.Linear below `module`."""
+    for child_name, child in list(module.named_children()):
+        if isinstance(child, nn.Linear):
+            setattr(module, child_name, Linear(child))
+        else:
+            substitute(child)
+
+
+def add_second_moments(sum_II: Tensor, inputs_TI: Tensor) -> None:
+    """Add the upper block triangle of x^T x: what lies below the diagonal blocks is `mirror`'s."""
+    if sum_II.device.type == "cpu" and sum_II.dtype == torch.float32 and available():
+        # Stretches as short as MKL's: what is added one term after another loses digits with its length.
+        stretches_IT = [part_TI.T.contiguous() for part_TI in torch.split(inputs_TI, _STRETCH)]
+        for start in range(0, len(sum_II), _BLOCK):
+            for part_IT in stretches_IT:
+                part_BT = part_IT[start : start + _BLOCK]
+                sum_II[start : start + _BLOCK, start:] += _times_transposed(part_BT, part_IT[start:])
+        return
+    for start in range(0, len(sum_II), _BLOCK):
+        part_TB = inputs_TI[:, start : start + _BLOCK]
+        sum_II[start : start + _BLOCK, start:].addmm_(part_TB.T, inputs_TI[:, start:])
+
+
+def mirror(upper_II: Tensor) -> Tensor:
+    """Make what lies below the diagonal blocks what lies above them, in place."""
+    for start in range(_BLOCK, len(upper_II), _BLOCK):
+        upper_II[start : start + _BLOCK, :start] = upper_II[:start, start : start + _BLOCK].T
+    return upper_II
