@@ -32,7 +32,7 @@ _agreed: dict[tuple[int, int, bool, int], set[int] | None] = {}
 
 def available() -> bool:
     """Whether this build of torch has oneDNN and the entry point to it that torch's own compiler uses."""
-    return torch._C.has_mkldnn and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    return torch._C._has_mkldnn and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
 def _times_transposed(left_MK: Tensor, right_NK: Tensor) -> Tensor:
