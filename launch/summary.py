@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from evaluator.metrics import headline_sentence
+from evaluator.metrics.inputs import ALL
 from evaluator.report import write_report
 from launch.driver import Outcome
 from pruning.manifest import PruneManifest
@@ -37,6 +38,8 @@ def finish(console: Console, run_dir: Path, outcome: Outcome | None = None) -> N
     for task, rows in paths.headline.groupby("task", sort=False):
         console.print(_headline(str(task), rows))
     console.print(f"{escape(headline_sentence(paths.headline))}", highlight=False, soft_wrap=True)
+    if "left_out" in paths.tables:
+        _left_out(console, pd.read_csv(paths.tables["left_out"]))
     _truncation(console, pd.read_csv(paths.tables["accuracy"]))
     if outcome is not None and outcome.items:
         console.print(
@@ -55,10 +58,10 @@ def _headline(task: str, rows: pd.DataFrame) -> Table:
         padding=(0, 0),
         pad_edge=False,
     )
-    table.add_column("checkpoint", no_wrap=True)
+    table.add_column("checkpoint", overflow="fold")  # a long name takes two lines; a number is never cut short
     shown = {column: name for column, name in _HEADLINE.items() if rows[column].notna().any()}
     for name in shown.values():
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     for _, row in rows.iterrows():
         table.add_row(str(row["checkpoint"]), *(_cell(row[column], column) for column in shown))
     return table
@@ -68,6 +71,20 @@ def _cell(value: Any, column: str) -> str:
     if pd.isna(value):
         return "-"
     return f"{value:g}" if column in _COUNTS else f"{100 * value:.1f}"
+
+
+def _left_out(console: Console, table: pd.DataFrame) -> None:
+    """What was not measured and why, a line per reason: by language the most items that any checkpoint has of it."""
+    keys = ["task", "status", "reason", "format", "probe"]
+    most = table[table["language"] != ALL].groupby([*keys, "language"], sort=False)["n"].max().reset_index()
+    lines: dict[str, list[str]] = {}
+    for (task, status, reason, form, probe), group in most.groupby(keys, sort=False):
+        word = "excluded" if status == "excluded" else "failed"
+        counts = ", ".join(f"{row['language']} {row['n']}" for row in group.to_dict("records"))
+        asked = f"{probe}" if form == "open" else f"{probe} of {form}"
+        lines.setdefault(f"{task}: {word}, {reason}: {counts}", []).append(asked)
+    for what, probes in lines.items():
+        console.print(f"{what} ({', '.join(probes)})", highlight=False, markup=False, soft_wrap=True)
 
 
 def _truncation(console: Console, accuracy: pd.DataFrame) -> None:

@@ -25,6 +25,7 @@ from evaluator.metrics.gaps import ladder, pr_gap
 from evaluator.metrics.hard_distractors import hard_distractors
 from evaluator.metrics.headline import headline_of, headline_sentence
 from evaluator.metrics.inputs import Inputs
+from evaluator.metrics.left_out import left_out
 from evaluator.metrics.outcomes import empty_outcomes, reduce_records
 from evaluator.metrics.perplexity import perplexity
 from evaluator.metrics.ranks import rank
@@ -40,6 +41,7 @@ __all__ = [
     "headline_of",
     "headline_sentence",
     "headline_table",
+    "left_out",
     "reduce_records",
     "reference",
 ]

@@ -3,6 +3,8 @@
 Probe `greedy` is right when the output contains a gold answer; probe `choice` when the gold option has strictly the
 highest summed log-likelihood. `drop` is dense minus pruned on the items measured in both; `normalised_drop` divides it
 by the headroom of protocol.md: dense accuracy minus the floor (0 for generated formats, 1/K for choice).
+
+Row `mean` is the unweighted mean over languages of accuracies and drops, each with the bootstrap interval of that mean.
 """
 
 from __future__ import annotations
@@ -19,12 +21,14 @@ from evaluator.metrics.inputs import (
     correct_for_many,
     difference,
     joined_reasons,
+    language_mean,
     paired_p,
     pairs,
     rate,
     slices,
     table_frame,
     truth,
+    why_left_out,
 )
 from evaluator.metrics.outcomes import MEASURED
 
@@ -95,10 +99,28 @@ def _checkpoint_rows(
             drop = _paired(inputs, pair, common, probe)
             row |= drop | {"reason": joined_reasons(row["reason"], drop["reason"])}
         rows.append(row)
-    by_language = [row for row in rows[1:] if row["accuracy"] is not None]
-    if by_language:
-        rows.insert(1, _mean_row(rows[0], by_language, len(languages)))
+    done = items[items[f"{probe}_status"].isin(MEASURED)]
+    if not done.empty:
+        mean = {name: rows[0].get(name) for name in (*_IDENTITY, *_COUNTS)} | {"language": MEAN}
+        mean |= _means(inputs, setting["task"], done, pair, probe)
+        mean["reason"] = f"unweighted mean over {done['language'].nunique()} of {len(languages)} languages"
+        rows.insert(1, mean)
     return rows
+
+
+def _means(inputs: Inputs, task: str, done: pd.DataFrame, pair: Pair | None, probe: str) -> Row:
+    """Means over the languages with measured items, and of the drop over those with items measured in both."""
+    row: Row = {}
+    for name, column in (_RATES[probe] | {"truncation": "truncated"}).items():
+        known = done[done[column].notna()]
+        row |= language_mean(inputs, task, known, **{name: truth(known[column])})
+    if probe == "greedy":
+        row["token_f1"] = float(done.groupby("language")["token_f1"].mean().mean())
+    both = pair.measured(probe) if pair is not None else done.iloc[:0]
+    if not both.empty:
+        dense, pruned = (truth(both[f"{CORRECT[probe]}_{side}"]) for side in ("dense", "pruned"))
+        row |= language_mean(inputs, task, both, dense_accuracy=dense, drop=dense - pruned)
+    return row
 
 
 def _measured(items: pd.DataFrame, probe: str) -> Row:
@@ -112,7 +134,7 @@ def _measured(items: pd.DataFrame, probe: str) -> Row:
         "engine_error": int((status == "engine_error").sum()),
         "truncated": cut,
         **rate("truncation", cut, n),
-        "reason": None if n else "no item was measured",
+        "reason": joined_reasons(None if n else "no item was measured", why_left_out(items, probe)),
     }
     for name, column in _RATES[probe].items():
         known = done[column].dropna()
@@ -141,14 +163,3 @@ def _paired(inputs: Inputs, pair: Pair, common: pd.DataFrame, probe: str) -> Row
         "normalised_drop": relative,
         "reason": reason,
     }
-
-
-def _mean_row(pooled: Row, by_language: list[Row], languages: int) -> Row:
-    """The unweighted mean over languages; the counts are those of the pooled row."""
-    kept = (*_IDENTITY, *_COUNTS)
-    row: Row = {name: pooled.get(name) for name in kept} | {"language": MEAN}
-    for name in (*_MEASURES, "token_f1", "dense_accuracy", "drop"):
-        values = [each[name] for each in by_language if each.get(name) is not None]
-        row[name] = sum(values) / len(values) if values else None
-    row["reason"] = f"unweighted mean over {len(by_language)} of {languages} languages; intervals are on the pooled row"
-    return row

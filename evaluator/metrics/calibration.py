@@ -17,10 +17,20 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-import numpy as np
 import pandas as pd
 
-from evaluator.metrics.inputs import MEAN, SETTING, Inputs, Row, difference, rate, slices, table_frame, truth
+from evaluator.metrics.inputs import (
+    MEAN,
+    SETTING,
+    Inputs,
+    Row,
+    difference,
+    language_mean,
+    rate,
+    slices,
+    table_frame,
+    truth,
+)
 from evaluator.metrics.outcomes import MEASURED
 
 _COUNTS = ("n", "excluded", "engine_error")
@@ -122,14 +132,10 @@ def _rows(inputs: Inputs, setting: Row, part: pd.DataFrame) -> list[Row]:
         row |= rate("choice_accuracy", int(chosen.sum()), len(done))
         row |= difference(inputs, setting["task"], done, chosen - opened, "choice_minus_open")
         rows.append(row | {"reason": None if len(done) else "no item was measured with both greedy and choice"})
-    return [rows[0], _mean(rows[0], rows[1:]), *rows[1:]]
-
-
-def _mean(pooled: Row, by_language: Sequence[Row]) -> Row:
-    """The unweighted mean over the languages with measured items; counts are those of the pooled row."""
-    known = [row for row in by_language if row["n"]]
-    row: Row = {name: value for name, value in pooled.items() if not name.endswith(("_low", "_high"))}
-    row |= {"language": MEAN, "reason": f"unweighted mean over {len(known)} of {len(by_language)} languages"}
-    for name in ("open_accuracy", "choice_accuracy", "choice_minus_open"):
-        row[name] = float(np.mean([each[name] for each in known]))
-    return row
+    mean = {name: value for name, value in rows[0].items() if not name.endswith(("_low", "_high"))}
+    known = marked[marked["measured"]]
+    opened, chosen = truth(known["produced"]), truth(known["recognised"])
+    values = {"open_accuracy": opened, "choice_accuracy": chosen, "choice_minus_open": chosen - opened}
+    mean |= {"language": MEAN} | language_mean(inputs, setting["task"], known, **values)
+    mean["reason"] = f"unweighted mean over {known['language'].nunique()} of {len(rows) - 1} languages"
+    return [rows[0], mean, *rows[1:]]

@@ -19,6 +19,7 @@ from evaluator.metrics.inputs import (
     Row,
     correct_for_many,
     difference,
+    joined_reasons,
     numbers,
     paired_p,
     pairs,
@@ -26,6 +27,7 @@ from evaluator.metrics.inputs import (
     slices,
     table_frame,
     truth,
+    why_left_out,
 )
 from evaluator.metrics.intervals import Rows
 from evaluator.metrics.outcomes import MEASURED
@@ -90,7 +92,10 @@ def one_shot(inputs: Inputs) -> pd.DataFrame:
         measured = zero.measured("greedy").merge(one.measured("greedy"), on=list(ITEM), suffixes=("_zero", "_one"))
         for language, items in slices(measured, inputs.languages(one.task)):
             row = {**one.setting, "language": language, "zero_shot_format": form, "n": len(items)}
-            rows.append(row | one.counts(language, "greedy") | _shots(inputs, one.task, items))
+            row |= one.counts(language, "greedy") | _shots(inputs, one.task, items)
+            asked = one.items if language == ALL else one.items[one.items["language"] == language]
+            why = why_left_out(asked, "greedy:_dense", "greedy:_pruned")
+            rows.append(row | {"reason": joined_reasons(row.get("reason"), why)})
     for shot in SHOTS:
         correct_for_many(rows, ("task", "language"), f"{shot}_shot_mcnemar_p", f"{shot}_shot_holm_p")
     return table_frame(rows, ONE_SHOT_COLUMNS, (*_COUNTS, "unpaired"))
@@ -124,4 +129,5 @@ def _pick(part: pd.DataFrame, items: Rows) -> pd.DataFrame:
 def _answered(part: pd.DataFrame, language: str, n: int) -> Row:
     here = part if language == ALL else part[part["language"] == language]
     left_out = {name: int((here["greedy_status"] == name).sum()) for name in ("excluded", "engine_error")}
-    return {"n": n, **left_out, "reason": None if n else "no item was measured in every format"}
+    reason = joined_reasons(None if n else "no item was measured in every format", why_left_out(here, "greedy"))
+    return {"n": n, **left_out, "reason": reason}

@@ -8,7 +8,6 @@ probes were measured in both checkpoints. Undefined, with the reason, where dens
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -33,7 +32,7 @@ from evaluator.metrics.inputs import (
     table_frame,
     truth,
 )
-from evaluator.metrics.intervals import Floats, Resampler, percentile_interval
+from evaluator.metrics.intervals import Floats, Resampler, nan_mean, percentile_interval
 from evaluator.metrics.perplexity import first_readings
 
 _GAP_COUNTS = ("n", "excluded", "engine_error", "unpaired", "languages")
@@ -146,7 +145,7 @@ def _mean_gap(pair: Pair, pooled: Row, by_language: Sequence[tuple[Row, Floats]]
     averaged = [name for name in GAP_COLUMNS if name.startswith(("open_", "choice_", "d_")) or name == "delta_pr"]
     row |= {name: float(np.mean([each[name] for each, _ in defined])) for name in averaged}
     if all(each["delta_pr_low"] is not None for each, _ in defined):
-        row["delta_pr_low"], row["delta_pr_high"] = percentile_interval(_nan_mean([draws for _, draws in defined]))
+        row["delta_pr_low"], row["delta_pr_high"] = percentile_interval(nan_mean([draws for _, draws in defined]))
     return row
 
 
@@ -197,18 +196,11 @@ def _rung_rows(inputs: Inputs, pair: Pair, items: pd.DataFrame, rung: str, probe
     mean: Row = row | {"language": MEAN, "dense": float(np.mean([each.dense for each in by_language]))}
     mean |= {"pruned": float(np.mean([each.pruned for each in by_language]))}
     mean["drop"] = mean["dense"] - mean["pruned"]
-    mean["drop_low"], mean["drop_high"] = percentile_interval(_nan_mean([each.raw_draws for each in by_language]))
+    mean["drop_low"], mean["drop_high"] = percentile_interval(nan_mean([each.raw_draws for each in by_language]))
     if len(defined) < len(by_language):
         mean["reason"] = f"normalised over the {len(defined)} of {len(by_language)} languages where it is defined"
     if defined:
         mean["normalised_drop"] = float(np.mean([each.normal for each in defined]))
-        draws = _nan_mean([each.normal_draws for each in defined])
+        draws = nan_mean([each.normal_draws for each in defined])
         mean["normalised_drop_low"], mean["normalised_drop_high"] = percentile_interval(draws)
     return [first, mean]
-
-
-def _nan_mean(draws: Sequence[Floats]) -> Floats:
-    """The mean over languages in every resample, of those that are defined in it."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", category=RuntimeWarning)  # a resample in which none is defined is NaN
-        return np.asarray(np.nanmean(np.stack(draws), axis=0))

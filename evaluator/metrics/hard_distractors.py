@@ -17,12 +17,14 @@ from evaluator.metrics.inputs import (
     Row,
     correct_for_many,
     difference,
+    joined_reasons,
     paired_p,
     pairs,
     rate,
     slices,
     table_frame,
     truth,
+    why_left_out,
 )
 from evaluator.metrics.outcomes import MEASURED
 
@@ -51,6 +53,7 @@ def hard_distractors(inputs: Inputs) -> pd.DataFrame:
             pair = paired.get((setting["task"], setting["checkpoint"]))
             if pair is not None:
                 row |= _dissociations(inputs, pair, language)
+                row["reason"] = joined_reasons(pair.reason, row["reason"])
             rows.append(row)
     correct_for_many(rows, ("task", "language"))
     return table_frame(rows, COLUMNS, _COUNTS)
@@ -64,7 +67,10 @@ def _accuracies(inputs: Inputs, task: str, items: pd.DataFrame) -> Row:
         "n": len(done),
         "excluded": int(excluded.sum()),
         "engine_error": int(((status == "engine_error").any(axis=1) & ~excluded).sum()),
-        "reason": None if len(done) else "no item was measured with both choice and hard_choice",
+        "reason": joined_reasons(
+            None if len(done) else "no item was measured with both choice and hard_choice",
+            why_left_out(items, "choice", "hard_choice"),
+        ),
     }
     for kind, column in _RECOGNISED.items():
         row |= rate(f"{kind}_accuracy", int(done[column].sum()), len(done))
@@ -82,6 +88,4 @@ def _dissociations(inputs: Inputs, pair: Pair, language: str) -> Row:
     row: Row = {"known": len(known)}
     for kind, values in mc_only.items():
         row |= rate(f"{kind}_dissociation", int(values.sum()), len(known))
-    if pair.reason:
-        row["reason"] = pair.reason
     return row | difference(inputs, pair.task, known, mc_only["hard"] - mc_only["standard"], "dissociation_difference")

@@ -11,14 +11,24 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from evaluator.metrics.intervals import Floats, Resampler, Rows, holm, mcnemar_exact, wilson
+from evaluator.metrics.intervals import (
+    UNDEFINED,
+    Floats,
+    Resampler,
+    Rows,
+    holm,
+    mcnemar_exact,
+    nan_mean,
+    percentile_interval,
+    wilson,
+)
 from evaluator.metrics.outcomes import DTYPES, KEY, MEASURED, METADATA
 from evaluator.records import FORMATS
 
 ALL = "all"  # the row that pools the languages
 MEAN = "mean"  # the row that is the unweighted mean over languages
 ITEM = ("language", "item_id", "item")
-# What each probe fills in beside its `<probe>_status`.
+# What each probe fills in beside its `<probe>_status` and `<probe>_why`.
 PROBE_COLUMNS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "greedy": ("produced", "exact_match", "token_f1"),
@@ -35,6 +45,7 @@ PROBE_COLUMNS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 PART_COLUMNS = (*ITEM, *(name for name in DTYPES if name not in (*KEY, *METADATA)))
 SETTING = ("method", "pattern", "sparsity", "calibration")
+NO_REASON = "the records do not say why"
 
 Row = dict[str, Any]
 
@@ -171,7 +182,7 @@ def _first_seeds(frame: pd.DataFrame) -> pd.DataFrame:
         asked = frame[frame[f"{probe}_status"].notna()]
         seed = own if (asked["seed"] == own).any() else asked["seed"].min()
         first = asked[asked["seed"] == seed]
-        chosen = chosen.merge(first[[*ITEM, f"{probe}_status", *columns]], on=list(ITEM), how="left")
+        chosen = chosen.merge(first[[*ITEM, f"{probe}_status", f"{probe}_why", *columns]], on=list(ITEM), how="left")
     return chosen
 
 
@@ -274,6 +285,23 @@ def difference(inputs: Inputs, task: str, items: pd.DataFrame, values: Floats, n
     return {name: float(values.mean()), f"{name}_low": low, f"{name}_high": high}
 
 
+def language_mean(inputs: Inputs, task: str, items: pd.DataFrame, **values: Floats) -> Row:
+    """The unweighted mean over languages of each of `values` (one number per row of `items`), with its bootstrap
+    interval: undefined where a language has fewer than two clusters. Null without rows."""
+    if items.empty:
+        return {}
+    resampler, names, languages = inputs.resampler(task), numbers(items), items["language"].to_numpy()
+    rows = [np.flatnonzero(languages == language) for language in sorted(set(languages))]
+    drawn = [resampler.means(names[here], *(each[here] for each in values.values())) for here in rows]
+    known = all(resampler.clusters(names[here]) >= 2 for here in rows)
+    row: Row = {}
+    for place, (name, each) in enumerate(values.items()):
+        row[name] = float(np.mean([each[here].mean() for here in rows]))
+        low, high = percentile_interval(nan_mean([draws[place] for draws in drawn])) if known else UNDEFINED
+        row |= {f"{name}_low": low, f"{name}_high": high}
+    return row
+
+
 def paired_p(first: Floats, second: Floats) -> float | None:
     """Exact McNemar p of two outcomes (0.0 or 1.0) of the same items; null without items."""
     if len(first) == 0:
@@ -308,6 +336,28 @@ def table_frame(rows: Sequence[Row], columns: Sequence[str], counts: Sequence[st
     """Rows as a frame with exactly these columns; counts are nullable integers, missing numbers are null."""
     frame = pd.DataFrame(list(rows), columns=list(columns))
     return frame.astype(dict.fromkeys(counts, "Int64"))
+
+
+def why_left_out(items: pd.DataFrame, *probes: str) -> str | None:
+    """Why items were not measured, the most frequent reason first: `3 excluded (reason); 1 failed (message)`.
+
+    `probes` are names of probes, or of one side of a pair: `greedy:_dense`. An item counts once.
+    """
+    told: list[str] = []
+    counted = np.zeros(len(items), dtype=bool)
+    for status, word in (("excluded", "excluded"), ("engine_error", "failed")):
+        why = pd.Series(None, index=items.index, dtype=object)
+        left_out = np.zeros(len(items), dtype=bool)
+        for probe in probes:
+            name, _, side = probe.partition(":")
+            here = (items[f"{name}_status{side}"] == status).to_numpy()
+            left_out |= here
+            why = why.where(why.notna() | ~here, items[f"{name}_why{side}"])
+        reasons = why[left_out & ~counted].fillna(NO_REASON).value_counts(sort=False)
+        counted |= left_out
+        for reason, count in sorted(reasons.items(), key=lambda each: (-each[1], str(each[0]))):
+            told.append(f"{count} {word} ({reason})")
+    return "; ".join(told) if told else None
 
 
 def joined_reasons(*reasons: str | None) -> str | None:

@@ -9,6 +9,7 @@ context are resampled each within itself, because the number of items per langua
 from __future__ import annotations
 
 import math
+import warnings
 import zlib
 from collections.abc import Sequence
 
@@ -63,6 +64,13 @@ def percentile_interval(draws: Floats) -> Interval:
         return UNDEFINED
     low, high = np.percentile(finite, [100 * ALPHA / 2, 100 * (1 - ALPHA / 2)])
     return float(low), float(high)
+
+
+def nan_mean(draws: Sequence[Floats]) -> Floats:
+    """The mean over languages in every resample, of those that are defined in it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", category=RuntimeWarning)  # a resample in which none is defined is NaN
+        return np.asarray(np.nanmean(np.stack(draws), axis=0))
 
 
 class Resampler:

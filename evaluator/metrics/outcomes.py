@@ -15,6 +15,7 @@ Columns beside the key and the checkpoint's own (METADATA):
     option_tokens, option_words, option_characters        of all options that `choice` scored, summed: fertility
     perplexity_status, nll, predicted_tokens              of a window of text: nats, and tokens that were predicted
     truncated                                             the context was cut for at least one of the item's prompts
+    <probe>_why                                           of what was excluded or failed: the record's reason
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import pandas as pd
 METADATA = ("weights_digest", "base", "method", "pattern", "sparsity", "calibration")
 KEY = ("checkpoint", "task", "language", "item_id", "format", "seed")
 MEASURED = ("ok", "truncated")
+_REASONS = ("greedy", "choice", "beam", "sample", "rank", "hard_choice", "perplexity")
 
 DTYPES: dict[str, str] = {
     **dict.fromkeys(KEY[:-1], "string"),
@@ -59,6 +61,7 @@ DTYPES: dict[str, str] = {
     "nll": "Float64",
     "predicted_tokens": "Int64",
     "truncated": "boolean",
+    **dict.fromkeys((f"{probe}_why" for probe in _REASONS), "string"),
 }
 
 _SEVERITY = {"ok": 0, "truncated": 1, "engine_error": 2, "excluded": 3}
@@ -83,7 +86,7 @@ def reduce_records(records: pd.DataFrame) -> pd.DataFrame:
     for probe, reduce in _REDUCERS.items():
         asked = keyed[keyed["probe"] == probe]
         if not asked.empty:
-            columns.append(reduce(asked, probe))
+            columns += [reduce(asked, probe), _why(asked, probe)]
     outcomes = pd.concat(columns, axis=1)
     cut = keyed["truncated"].astype("boolean").fillna(False) | (keyed["status"] == "truncated")
     outcomes["truncated"] = cut.groupby([keyed[name] for name in KEY]).any()
@@ -95,6 +98,14 @@ def _status(asked: pd.DataFrame) -> pd.Series:
     """The worst status among an item's records of one probe: a probe counts as measured only if all of it was."""
     severity = asked["status"].map(_SEVERITY).astype("int64")
     return severity.groupby([asked[name] for name in KEY]).max().map(_BY_SEVERITY)
+
+
+def _why(asked: pd.DataFrame, probe: str) -> pd.DataFrame:
+    """Why the probe was not measured: the text of the item's first record of its worst status."""
+    marked = asked.assign(severity=asked["status"].map(_SEVERITY).astype("int64"))
+    worst = marked[marked["severity"].gt(1) & marked["text"].notna()]
+    worst = worst.sort_values(["severity", "index"], ascending=[False, True], kind="stable")
+    return worst.groupby(list(KEY))[["text"]].first().rename(columns={"text": f"{probe}_why"})
 
 
 def _known(reduced: pd.DataFrame, asked: pd.DataFrame, probe: str, value: str, decided: Any = True) -> pd.DataFrame:

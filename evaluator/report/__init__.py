@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from evaluator.metrics import Inputs, compute_tables, headline_of, reduce_records, reference
+from evaluator.metrics import Inputs, compute_tables, headline_of, left_out, reduce_records, reference
 from evaluator.report.embed import ItemView
 from evaluator.report.page import render_page
 from evaluator.report.reading import frames, read_items, read_run, read_verdicts, record_parts
@@ -50,7 +50,9 @@ def write_report(run_dir: Path, *, progress: Progress | None = None) -> ReportPa
     run = read_run(run_dir)
     computed = {name: table.frame for name, table in tables.items()}
     headline, paper = headline_of(computed), reference(computed, run)
-    files = {"headline": headline, **computed} | ({} if paper.empty else {"reference": paper})
+    missing = left_out(inputs)
+    files = {"headline": headline, **computed}
+    files |= {name: frame for name, frame in (("left_out", missing), ("reference", paper)) if not frame.empty}
     written = {}
     for done, (name, frame) in enumerate(files.items(), start=1):
         written[name] = run_dir / "tables" / f"{name}.csv"
@@ -63,6 +65,7 @@ def write_report(run_dir: Path, *, progress: Progress | None = None) -> ReportPa
         tables=tables,
         headline=headline,
         paper=paper,
+        left_out=missing,
         index=view.index(inputs, inputs.items),
         chunks=view.chunks,
     )

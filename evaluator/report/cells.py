@@ -10,11 +10,11 @@ import pandas as pd
 _COUNTS = {
     *("n", "items", "excluded", "engine_error", "truncated", "n_paired", "hits", "languages", "tries", "seeds"),
     *("kept", "mc_only", "produced_only", "lost", "n_min", "n_max", "known", "recovery_n", "failures"),
-    *("unpaired", "tokens", "units", "unjudged", "yes"),
+    *("unpaired", "tokens", "units", "unjudged", "yes", "asked"),
 }
 _TEXT = {"task", "checkpoint", "base", "method", "pattern", "calibration", "language", "format", "probe", "reason"}
 _TEXT |= {"group", "side", "population", "rung", "kind", "unit", "zero_shot_format", "perplexity_task"}
-_TEXT |= {"grader", "against"}
+_TEXT |= {"grader", "against", "status"}
 _PLAIN = {"rank_median": 1, "rank_q1": 1, "rank_q3": 1, "margin_median": 2, "token_f1": 3, "mc_only_median_rank": 1}
 _PLAIN |= {"fertility": 2, "perplexity": 2, "perplexity_dense": 2, "perplexity_ratio": 3}
 _RATIOS = {

@@ -91,8 +91,7 @@ def one_shot(frame: pd.DataFrame) -> Any:
             return f"{100 * value:.0f}".replace("-", "\N{MINUS SIGN}"), 2 * abs(value), colour
 
         rows.heat(panel, column, f"{label} gap by language, points", paint)
-    if left.get_legend_handles_labels()[0]:
-        theme.legend(left)
+    theme.legend(left)
     return made
 
 
@@ -118,7 +117,7 @@ _MOST_PANELS = 4
 
 def fertility(frame: pd.DataFrame) -> Any:
     """Open drop over fertility, a dot per language; a panel for each of the checkpoints with the largest drops."""
-    frame = frame[frame["open_drop"].notna() & frame["fertility"].notna()]
+    frame = frame[frame["open_drop"].notna() & frame["fertility"].notna() & (frame["language"] != MEAN)]
     if frame.empty:
         return None
     drops = frame.groupby(["task", "checkpoint"], sort=False)["open_drop"].mean()
@@ -147,7 +146,7 @@ def fertility(frame: pd.DataFrame) -> Any:
 
 
 def perplexity(frame: pd.DataFrame) -> Any:
-    frame = frame[frame["perplexity"].notna()]
+    frame = frame[frame["perplexity"].notna() & (frame["language"] != MEAN)]
     if frame.empty:
         return None
     rows = Rows(frame)

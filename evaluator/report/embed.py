@@ -9,7 +9,7 @@ read is escaped, base64 has none, and the page only ever shows it as text.
     row   = [[[format, string, hit]...], [[string, hit, logprob]...], [[string, hit]...],
              [[string, gold, logprob, tokens]...], [rank, margin] | null, flag, [[string, gold, logprob, tokens]...]]
              greedy per format, beams, samples, options, rank, whether the prompt was cut, hard options
-    hit   = 1 contains a gold answer, 0 does not, -1 excluded, -2 engine error (its string says why)
+    hit   = 1 contains a gold answer, 0 does not, -1 excluded, -2 engine error (the string says why)
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@
   }
   function output(answer, golds) {
     if (!answer) return h("span", { class: "none" }, "not asked");
-    if (answer.hit === -1) return h("span", { class: "none" }, "excluded");
+    if (answer.hit === -1) return h("span", { class: "none" }, answer.text ? `excluded: ${answer.text}` : "excluded");
     if (answer.hit === -2) return h("span", { class: "none" }, `engine error ${answer.text}`.trim());
     const shown = answer.text.trim() ? marked(answer.text, golds) : [h("em", { class: "none" }, "(empty)")];
     return h("span", { class: answer.hit ? "yes" : "no" }, h("bdi", {}, ...shown));

@@ -29,7 +29,7 @@ _LEFT_OUT += ["open_base", "open_paired", "choice_base", "choice_paired"]  # the
 
 def render_page(
     *, name: str, run: Mapping[str, Any], tables: Mapping[str, Table], headline: pd.DataFrame,
-    paper: pd.DataFrame, index: str, chunks: Mapping[str, str],
+    paper: pd.DataFrame, left_out: pd.DataFrame, index: str, chunks: Mapping[str, str],
 ) -> str:  # fmt: skip
     """The page as HTML. `index` and `chunks` come from `embed.ItemView`, already safe inside a <script> element."""
     script = _asset("page.js")
@@ -42,7 +42,7 @@ def render_page(
             "note": table.note,
             "lacks": table.lacks,
             "paper": _beside(paper[paper["table"] == table.name]),
-            "figure": Markup(draw(table.name, table.frame) or ""),
+            "figure": Markup("" if table.note else draw(table.name, table.frame) or ""),
             "grid": None if table.frame.empty else grid(table.frame),
         }
         for table in tables.values()
@@ -57,6 +57,7 @@ def render_page(
         "sections": sections,
         "told": [section for section in sections if not section["note"]],
         "missing": [section for section in sections if section["note"]],
+        "left_out": None if left_out.empty else grid(left_out),
         "run": run,
         "definitions": DEFINITIONS,
         "index": Markup(index),

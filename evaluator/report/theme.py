@@ -250,6 +250,9 @@ def heat(
 
 
 def legend(panel: Axes, columns: int = 4) -> None:
+    """Under the panel; nothing where the panel shows nothing that has a name."""
+    if not panel.get_legend_handles_labels()[0]:
+        return
     panel.legend(
         loc="upper left", bbox_to_anchor=(-0.01, -0.24 / (ROW_INCHES * max(panel.get_ylim()[0] + 0.5, 2))),
         ncols=columns, frameon=False, fontsize=8.5, handletextpad=0.4, columnspacing=1.4, borderpad=0,

@@ -27,6 +27,7 @@ class Seen:
     options: int = 4
     truncated: bool = False
     hard: bool | str | None = None  # as `choice`, with hard distractors
+    why: str | None = None  # of a status that is no measurement: what the record's text says
     window: tuple[float, int] | None = None  # perplexity: summed log-probability, predicted tokens
 
 
@@ -74,7 +75,8 @@ def _records_of(item: Seen, common: dict) -> list[Record]:
 
     def generated(probe: str, index: int, hit: bool) -> Record:
         grade = {"contains": hit, "exact_match": hit, "token_f1": float(hit)} if measured else {}
-        return Record(**common, probe=probe, index=index, text="gold" if hit else "bad", **grade)
+        text = ("gold" if hit else "bad") if measured else item.why
+        return Record(**common, probe=probe, index=index, text=text, **grade)
 
     if item.greedy is not None:
         rows.append(generated("greedy", 0, item.greedy))
@@ -89,6 +91,7 @@ def _records_of(item: Seen, common: dict) -> list[Record]:
             score = best if index == 0 else -2.0
             score = score if status in ("ok", "truncated") else None
             option = {"is_gold": index == 0, "option_text": text, "token_ids": (1, 2), "logprob": score}
+            option["text"] = None if status in ("ok", "truncated") else item.why
             rows.append(Record(**{**common, "status": status}, probe=probe, index=index, **option))
     if item.window is not None:
         logprob, tokens = item.window

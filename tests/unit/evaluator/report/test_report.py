@@ -30,7 +30,8 @@ def made(tmp_path_factory) -> tuple[Path, ReportPaths]:
 
 def test_every_table_is_a_csv(made):
     run, paths = made
-    assert {path.name for path in (run / "tables").iterdir()} == {f"{name}.csv" for name in (*TABLES, "headline")}
+    names = (*TABLES, "headline", "left_out")
+    assert {path.name for path in (run / "tables").iterdir()} == {f"{name}.csv" for name in names}
     fates = pd.read_csv(paths.tables["fates"])
     assert fates["checkpoint"].unique().tolist() == ["wanda-0.6"]
     assert paths.headline["checkpoint"].tolist() == list(CHECKPOINTS)

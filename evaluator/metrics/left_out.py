@@ -1,0 +1,42 @@
+"""What was not measured, and why: items by checkpoint, task, format, probe, language, status and reason.
+
+Every table counts its exclusions and failures; this one says what they are. The reason is the record's own text.
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from evaluator.metrics.inputs import NO_REASON, PROBE_COLUMNS, Inputs, Row, slices
+
+COLUMNS = ("task", "checkpoint", "format", "probe", "language", "status", "n", "asked", "reason")
+_STATUSES = ("excluded", "engine_error")
+
+
+def left_out(inputs: Inputs) -> pd.DataFrame:
+    """The table, pooled rows before those of single languages; empty where everything that was asked was measured.
+
+    `n` counts items, or windows of a text, out of those that were `asked`; of samples, those of the run's own seed.
+    """
+    rows: list[Row] = []
+    for setting in [*inputs.checkpoints, *inputs.readers]:
+        for form in inputs.formats:
+            part = inputs.part(setting["checkpoint"], setting["task"], form)
+            for probe in PROBE_COLUMNS:
+                asked = part[part[f"{probe}_status"].notna()]
+                if not asked[f"{probe}_status"].isin(_STATUSES).any():
+                    continue
+                row = {"task": setting["task"], "checkpoint": setting["checkpoint"], "format": form, "probe": probe}
+                for language, items in slices(asked, inputs.languages(setting["task"])):
+                    here = row | {"language": language, "asked": len(items)}
+                    rows += [here | each for each in _by_reason(items, probe)]
+    return pd.DataFrame(rows, columns=list(COLUMNS)).astype({"n": "Int64", "asked": "Int64"})
+
+
+def _by_reason(items: pd.DataFrame, probe: str) -> list[Row]:
+    """One entry per status and reason, the most frequent first."""
+    found: list[Row] = []
+    for status in _STATUSES:
+        reasons = items.loc[items[f"{probe}_status"] == status, f"{probe}_why"].fillna(NO_REASON).tolist()
+        found += [{"status": status, "reason": why, "n": reasons.count(why)} for why in sorted(set(reasons))]
+    return sorted(found, key=lambda each: -int(each["n"]))

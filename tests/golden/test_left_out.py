@@ -1,0 +1,170 @@
+"""What was not measured is told with its reason, and means over languages carry intervals: cases worked out by hand."""
+
+from __future__ import annotations
+
+import io
+import math
+
+import pandas as pd
+import pytest
+from rich.console import Console
+
+from evaluator.metrics import Inputs, left_out, reduce_records
+from evaluator.metrics.inputs import NO_REASON
+from launch.summary import _left_out
+from tests.golden.hand import Seen, records
+from tests.golden.test_tables import only, tables
+
+SAID, SILENT = Seen(greedy=True, choice=True), Seen(greedy=False, choice=True)
+
+
+def excluded(why: str | None, **probes: object) -> Seen:
+    return Seen(**{"greedy": False, **probes}, status="excluded", why=why)
+
+
+# one_shot: Bengali has no item left for an example; one English prompt is over its cap in the pruned model alone.
+SHOTS = {
+    "dense": {
+        **{f"bengali/{i}": excluded("no example") for i in range(3)},
+        **{f"english/{i}": Seen(greedy=True) for i in range(3)},
+    },
+    "p": {
+        **{f"bengali/{i}": excluded("no example") for i in range(3)},
+        "english/0": Seen(greedy=True),
+        "english/1": Seen(greedy=False),
+        "english/2": excluded("over its cap"),
+    },
+}
+ZERO = {f"{language}/{i}": Seen(greedy=True) for language in ("bengali", "english") for i in range(3)}
+
+
+@pytest.fixture(scope="module")
+def shots() -> pd.DataFrame:
+    parts = [
+        records(name, seen, base=base, form=form)
+        for name, base in (("dense", None), ("p", "dense"))
+        for form, seen in (("open_capped", ZERO), ("one_shot", SHOTS[name]))
+    ]
+    return pd.concat(parts)
+
+
+def test_an_exclusion_shows_its_reason_in_accuracy_and_one_shot(shots):
+    found = tables(shots)
+    accuracy = found["accuracy"].query("format == 'one_shot'")
+    row = only(accuracy, checkpoint="dense", language="bengali")
+    assert (row["n"], row["excluded"], row["reason"]) == (0, 3, "no item was measured; 3 excluded (no example)")
+    pooled = only(accuracy, checkpoint="p", language="all")
+    assert pooled["reason"] == "3 excluded (no example); 1 excluded (over its cap)"
+    assert pd.isna(only(accuracy, checkpoint="dense", language="english")["reason"])
+    bengali = only(found["one_shot"], language="bengali")
+    assert bengali["reason"].endswith("in both formats and both checkpoints; 3 excluded (no example)")
+    english = only(found["one_shot"], language="english")
+    assert (english["n"], english["one_shot_gap"], english["reason"]) == (2, 0.5, "1 excluded (over its cap)")
+
+
+def test_the_table_of_what_was_left_out_counts_each_reason(shots):
+    found = left_out(Inputs(reduce_records(shots)))
+    assert set(found["format"]) == {"one_shot"}
+    rows = [(row["checkpoint"], row["language"], row["reason"], row["n"], row["asked"]) for _, row in found.iterrows()]
+    assert rows == [
+        ("dense", "all", "no example", 3, 6),
+        ("dense", "bengali", "no example", 3, 3),
+        ("p", "all", "no example", 3, 6),
+        ("p", "all", "over its cap", 1, 6),
+        ("p", "bengali", "no example", 3, 3),
+        ("p", "english", "over its cap", 1, 3),
+    ]
+
+
+def test_failures_and_silent_exclusions_are_told_apart():
+    seen = {
+        "english/1": SAID,
+        "english/2": Seen(greedy=False, choice=False, status="engine_error", why="out of memory"),
+        "english/3": excluded(None, choice=False),
+        "english/4": Seen(greedy=True, choice=False, choice_status="excluded", why="no distractor"),
+    }
+    outcomes = reduce_records(records("dense", seen))
+    found = left_out(Inputs(outcomes))
+    told = {
+        (row["probe"], row["status"], row["reason"]): row["n"] for _, row in found.query("language == 'all'").iterrows()
+    }
+    assert told == {
+        ("greedy", "engine_error", "out of memory"): 1,
+        ("greedy", "excluded", NO_REASON): 1,
+        ("choice", "engine_error", "out of memory"): 1,
+        ("choice", "excluded", NO_REASON): 1,
+        ("choice", "excluded", "no distractor"): 1,
+    }
+    row = only(tables(records("dense", seen))["accuracy"], probe="choice", language="all")
+    assert row["reason"] == (f"1 excluded (no distractor); 1 excluded ({NO_REASON}); 1 failed (out of memory)")
+
+
+def test_nothing_left_out_is_an_empty_table():
+    assert left_out(Inputs(reduce_records(records("dense", {"english/1": SAID})))).empty
+
+
+def test_the_terminal_tells_every_reason_once(shots):
+    console = Console(file=io.StringIO(), width=60)
+    _left_out(console, left_out(Inputs(reduce_records(shots))))
+    assert console.file.getvalue().splitlines() == [
+        "t: excluded, no example: bengali 3 (greedy of one_shot)",
+        "t: excluded, over its cap: english 1 (greedy of one_shot)",
+    ]
+
+
+def test_the_mean_over_languages_has_its_own_interval():
+    """English: 8 of 8, then 4 of 8; Swahili: 2 of 2, then 0 of 2; Thai was asked of the dense model only."""
+    english, swahili = ([f"{name}/{name[0]}{i}" for i in range(n)] for name, n in (("english", 8), ("swahili", 2)))
+    dense = dict.fromkeys((*english, *swahili, "thai/t0"), SAID)
+    pruned = {key: SAID if key in english[:4] else SILENT for key in (*english, *swahili)}
+    row = only(
+        tables(records("dense", dense), records("p", pruned, base="dense"))["accuracy"],
+        checkpoint="p", probe="greedy", language="mean",
+    )  # fmt: skip
+    assert (row["accuracy"], row["dense_accuracy"], row["drop"]) == ((0.5 + 0) / 2, 1.0, (0.5 + 1) / 2)
+    assert row["reason"] == "unweighted mean over 2 of 3 languages"
+    # Swahili does not vary; half of English's own bootstrap of 4 of 8
+    assert 0.05 <= row["accuracy_low"] < 0.25 < row["accuracy_high"] <= 0.45
+    assert row["drop_low"] == pytest.approx(1 - row["accuracy_high"])
+    assert row["drop_high"] == pytest.approx(1 - row["accuracy_low"])
+
+
+def test_fertility_has_a_mean_for_words_and_one_for_characters():
+    dense = dict.fromkeys(("english/1", "swahili/1", "thai/1"), SAID)
+    pruned = {**dense, "english/1": SILENT}
+    parts = [records("dense", dense), records("p", pruned, base="dense")]
+    for part in parts:
+        choice = part["probe"] == "choice"
+        words = ["a b", "c", "d", "e", "f", "g", "h", "i", "กขค", "ก", "ข", "ค"]
+        part.loc[choice, "option_text"] = words
+        sizes = (4, 2, 2, 2, 1, 1, 1, 1, 3, 1, 1, 4)
+        part.loc[choice, "token_ids"] = pd.Series([(1,) * n for n in sizes], part.index[choice])
+    found = tables(*parts)["fertility"]
+    assert found.loc[found["checkpoint"] == "p", "language"].tolist() == ["mean", "mean", "english", "swahili", "thai"]
+    word = only(found, checkpoint="p", language="mean", unit="word")
+    # English 10 tokens in 5 words, Swahili 4 in 4; open falls by 1 in English and by 0 in Swahili
+    assert (word["fertility"], word["tokens"], word["units"]) == ((2 + 1) / 2, 14, 9)
+    assert (word["open_drop"], word["open_normalised_drop"], word["choice_drop"]) == (0.5, 0.5, 0.0)
+    assert word["reason"] == "unweighted mean over 2 of 2 languages with tokens per word"
+    character = only(found, checkpoint="p", language="mean", unit="character")
+    assert (character["fertility"], character["open_drop"]) == (9 / 6, 0.0)
+
+
+def test_several_texts_have_a_mean_of_log_perplexity():
+    parts = [
+        records(name, {"text/0": Seen(window=(-nats * 10, 10)), "text/1": Seen(window=(-nats * 10, 10))},
+                base=base, task=task)
+        for name, base, task, nats in (
+            ("dense", None, "en", 1.0), ("dense", None, "sw", 2.0),
+            ("p", "dense", "en", 1.5), ("p", "dense", "sw", 3.5), ("p", "dense", "th", 4.0),
+        )
+    ]  # fmt: skip
+    found = tables(*parts)["perplexity"]
+    row = only(found, checkpoint="p", language="mean")
+    assert (row["task"], row["n"], row["tokens"]) == ("mean of 3 texts", 6, 60)
+    assert row["perplexity"] == pytest.approx(math.exp((1.5 + 3.5 + 4.0) / 3))
+    assert row["perplexity_ratio"] == pytest.approx(math.exp((0.5 + 1.5) / 2))  # the base has not read th
+    assert (row["perplexity_low"], row["perplexity_high"]) == pytest.approx((math.exp(3), math.exp(3)), rel=1e-5)
+    assert "perplexity_ratio of 2 of 3 texts" in row["reason"]
+    assert only(found, checkpoint="dense", language="mean")["perplexity"] == pytest.approx(math.exp(1.5))
+    assert only(found, checkpoint="p", task="th")["reason"] == "base 'dense' was not measured on this text"
