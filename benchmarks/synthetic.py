@@ -26,10 +26,16 @@ class Shape:
     kv_heads: int
     head_dim: int = 128
     vocabulary: int = 151_936
+    # Spread of the logits (the final norm's weight). 1: next tokens are nearly equally likely, as in no language model.
+    # 8: the likeliest has a probability of about 0.6, as in a trained one. What beam search has to do depends on it.
+    logit_spread: float = 1.0
 
 
 # parameters in brackets, embedding included
 SHAPES = {
+    "60m": Shape(
+        hidden=512, intermediate=1536, layers=12, heads=8, kv_heads=4, head_dim=64, vocabulary=32_000, logit_spread=8.0
+    ),
     "0.2b": Shape(hidden=768, intermediate=2304, layers=12, heads=12, kv_heads=4, head_dim=64),  # 0.21 B
     "0.6b": Shape(hidden=1024, intermediate=3072, layers=28, heads=16, kv_heads=8),  # Qwen3-0.6B
     "1.7b": Shape(hidden=2048, intermediate=6144, layers=28, heads=16, kv_heads=8),  # Qwen3-1.7B
@@ -72,8 +78,9 @@ def write_checkpoint(directory: Path, shape: Shape, seed: int = 0) -> Path:
     generator = torch.Generator().manual_seed(seed)
     with (directory / "model.safetensors").open("wb") as file:
         file.write(struct.pack("<Q", len(text)) + text)
-        for _, dimensions in _tensors(shape):
-            tensor = torch.ones(dimensions, dtype=torch.bfloat16)
+        for name, dimensions in _tensors(shape):
+            final = name == "model.norm.weight"
+            tensor = torch.full(dimensions, shape.logit_spread if final else 1.0, dtype=torch.bfloat16)
             if len(dimensions) > 1:
                 tensor.normal_(std=dimensions[1] ** -0.5, generator=generator)
             file.write(tensor.view(torch.uint8).numpy().data)

@@ -7,11 +7,15 @@ gazetteer, xquad:DIR, ...      the open prompts and the options of a task's ques
 from __future__ import annotations
 
 import argparse
+import atexit
 import json
 import random
+import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
+
+from synthetic import SHAPES, write_checkpoint
 
 from evaluator.config import EvalConfig
 from evaluator.probes import plan
@@ -24,7 +28,12 @@ from launch.models import resolve_model
 def parser(description: str | None, *, task: str, items: int, rounds: int) -> argparse.ArgumentParser:
     """The options that every serving benchmark takes."""
     made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("--model", default="bundled", help="a checkpoint directory (default: the bundled model)")
+    shapes = ", ".join(SHAPES)
+    made.add_argument(
+        "--model",
+        default="bundled",
+        help=f"a checkpoint directory, or random:SHAPE, made for the occasion ({shapes}); default: the bundled model",
+    )
     made.add_argument("--task", default=task, help=f"a task, or random:300,600 (default: {task})")
     made.add_argument("--items", type=int, default=items, help=f"items (default: {items})")
     made.add_argument("--rounds", type=int, default=rounds, help=f"timed rounds of each side (default: {rounds})")
@@ -35,7 +44,7 @@ def parser(description: str | None, *, task: str, items: int, rounds: int) -> ar
 
 def write(options: argparse.Namespace) -> Path:
     """The workload of `options` as a JSON file in a temporary place."""
-    model = resolve_model(options.model)
+    model = _model(options.model)
     prompter = Prompter(load_tokenizer(model), chat=False, prompt_tokens=512, one_shot_prompt_tokens=1024)
     kind, _, lengths = options.task.partition(":")
     document: dict[str, Any] = {
@@ -64,6 +73,17 @@ def write(options: argparse.Namespace) -> Path:
     with tempfile.NamedTemporaryFile("w", suffix=".json", delete=False) as file:
         json.dump(document, file)
     return Path(file.name)
+
+
+def _model(name: str) -> Path:
+    kind, _, shape = name.partition(":")
+    if kind != "random":
+        return resolve_model(name)
+    if shape not in SHAPES:
+        raise SystemExit(f"--model {name!r}: the shapes are {', '.join(SHAPES)}")
+    folder = Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return write_checkpoint(folder / shape, SHAPES[shape])
 
 
 def _random(model: Path, items: int, lengths: list[int]) -> list[dict[str, Any]]:
