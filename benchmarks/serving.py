@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -108,17 +109,27 @@ class Ours:
             "stats": self._stats(),
         }
 
+    @cached_property
+    def _task(self) -> tuple[Any, Any, list[Any]]:
+        """Settings, tokenizer and questions, read in the round before the timed ones: the other side has its prompts
+        as token ids from the start. Tokenising them is ours to do in every round."""
+        from evaluator.config import EvalConfig
+        from evaluator.prompts import Prompter, load_tokenizer
+        from evaluator.questions import questions_of
+        from evaluator.tasks import load_task
+
+        settings = self._work.get("settings", {})
+        config = EvalConfig(task=self._work["task"], items=self._work["per_language"], **settings)
+        prompter = Prompter(load_tokenizer(self._model), chat=False, prompt_tokens=512, one_shot_prompt_tokens=1024)
+        return config, prompter, questions_of(load_task(config.task, None), config)[: self._work["count"]]
+
     def everything(self) -> dict[str, Any]:
         """The whole probe set, as the evaluator does it: one stream, records, Parquet."""
         import tempfile
 
-        from evaluator.config import EvalConfig
         from evaluator.probes import Stamp, plan
-        from evaluator.prompts import Prompter, load_tokenizer
-        from evaluator.questions import questions_of
         from evaluator.run import evaluate
         from evaluator.store import RecordStore, to_table
-        from evaluator.tasks import load_task
 
         clock = {"tokenisation": 0.0, "engine": 0.0, "writing": 0.0}
 
@@ -129,10 +140,7 @@ class Ours:
                 clock["tokenisation"] += time.perf_counter() - before
                 yield planned
 
-        config = EvalConfig(task=self._work["task"], items=self._work["per_language"])
-        tokenizer = load_tokenizer(self._model)
-        prompter = Prompter(tokenizer, chat=False, prompt_tokens=512, one_shot_prompt_tokens=1024)
-        questions = questions_of(load_task(config.task, None), config)[: self._work["count"]]
+        config, prompter, questions = self._task
         started = time.perf_counter()
         stamp = Stamp(checkpoint="bench", weights_digest="", base=None, method=None, pattern=None, sparsity=None,
                       calibration=None, engine="vllm", engine_version="", dtype=self._engine.dtype)  # fmt: skip
@@ -163,9 +171,10 @@ class Ours:
         }
 
     def _stats(self) -> dict[str, Any]:
-        stats, share = self._engine.stats(), self._engine.stats().idle_share
+        stats = self._engine.stats()
         counters = {name: getattr(stats, name) for name in ("requests", "steps", "prompt_tokens", "generated_tokens")}
-        return counters | {"idle_share": None if share is None else round(share, 4)}
+        shares = {"idle_share": stats.idle_share, "waiting_share": stats.waiting_share}
+        return counters | {name: None if share is None else round(share, 4) for name, share in shares.items()}
 
     def machine(self) -> dict[str, float]:
         import roofline
