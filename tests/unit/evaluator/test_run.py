@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from evaluator.config import EvalConfig
-from evaluator.engine.base import Request, Response, Score
+from evaluator.engine.base import Generate, Request, Response, Score
 from evaluator.engine.fake import FakeEngine, FakeLM
 from evaluator.errors import EngineError
 from evaluator.probes import ItemPlan, plan, sample_seed
@@ -14,7 +14,7 @@ from evaluator.prompts import Continuation, Prompt
 from evaluator.questions import NO_GOLD, Question, questions_of
 from evaluator.recording import Stamp
 from evaluator.records import Item, Record
-from evaluator.run import evaluate
+from evaluator.run import ItemStream, evaluate
 from evaluator.store import SCHEMA, to_table
 from evaluator.tasks import TaskData
 
@@ -231,3 +231,17 @@ def test_sample_seeds_depend_on_run_item_and_number_only() -> None:
     assert all(0 <= seed < 2**63 for seed in seeds)
     # Pinned: another value would silently change every sample of every run.
     assert sample_seed(0, "q0", 0) == 5050325379533103084
+
+
+def test_a_response_of_an_ended_item_is_ignored_and_an_unknown_one_is_an_error() -> None:
+    config = CONFIG.model_copy(update={"probes": ("greedy",), "formats": ("open",)})
+    stream = ItemStream(_plans(_questions(_items(1), config), config), config, EOS, window=4)
+    (request,) = stream.take(8)
+    assert isinstance(request, Generate)
+    stream.handle(_lm().answer(request))
+    assert stream.idle
+    stream.handle(_lm().answer(request))
+    assert stream.idle
+    for unknown in ("7/greedy/open", "x/greedy/open"):
+        with pytest.raises(EngineError, match="unknown request"):
+            stream.handle(Response(request_id=unknown))

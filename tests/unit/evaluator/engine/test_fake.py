@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from evaluator.engine.base import FixedSource, Generate, Response, Score
+from evaluator.engine.base import Cancel, FixedSource, Generate, Response, Score
 from evaluator.engine.fake import FakeEngine, FakeLM
 from evaluator.errors import EngineError
 
@@ -80,3 +80,27 @@ def test_samples_follow_seed_and_nucleus():
     nucleus = order[: 1 + int((row[order].cumsum() < 0.5).sum())]
     assert {draw(seed).token_ids[0] for seed in range(100)} == set(nucleus.tolist())
     assert all(0 not in draw(seed, 1.0).token_ids[:-1] for seed in range(20))
+
+
+def test_a_streamed_answer_comes_token_by_token_and_can_be_cancelled():
+    lm = FakeLM(vocabulary=10, eos_ids=frozenset(), seed=4)
+    request = Generate(request_id="g", prompt_ids=(3,), max_tokens=5, top_logprobs=2, stream=True)
+    *early, last = FakeEngine(lm.answer).run(FixedSource([request]))
+    assert last == lm.answer(request)
+    assert [piece.final for piece in early] == [False] * 4
+    assert sum((piece.token_ids for piece in early), ()) == last.token_ids[:4]
+    assert sum((piece.top_ids for piece in early), ()) == last.top_ids[:4]
+
+    ready: list[Generate | Cancel] = [request]
+
+    class Source:
+        def take(self, limit):
+            taken, ready[:] = ready[:limit], ready[limit:]
+            return taken
+
+    pieces = []
+    for piece in FakeEngine(lm.answer).run(Source()):
+        pieces.append(piece)
+        if len(pieces) == 2:
+            ready.extend([Cancel(request_id="g"), Generate(request_id="h", prompt_ids=(4,), max_tokens=1)])
+    assert [piece.request_id for piece in pieces] == ["g", "g", "h"]

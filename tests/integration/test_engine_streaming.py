@@ -1,0 +1,99 @@
+"""VLLMEngine on streamed and cancelled requests."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from evaluator.config import EngineConfig
+from evaluator.engine.base import Cancel, FixedSource, Generate, Request, Response
+
+pytest.importorskip("vllm", reason="vLLM is not installed")
+
+from evaluator.engine.vllm_engine import VLLMEngine
+from tests.tiny_models import save_tiny_model
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VLLMEngine]:
+    made = VLLMEngine(EngineConfig(max_model_len=400, max_num_seqs=8))
+    made.load(save_tiny_model(tmp_path_factory.mktemp("streaming") / "one", "qwen3", 0, eos_ids=(0,)))
+    yield made
+    made.close()
+
+
+def asked(stream: bool, count: int = 4, max_tokens: int = 12) -> list[Generate]:
+    return [
+        Generate(
+            request_id=str(number),
+            prompt_ids=tuple(range(5, 40 + number)),
+            max_tokens=max_tokens,
+            top_logprobs=3,
+            stream=stream,
+        )
+        for number in range(count)
+    ]
+
+
+def test_the_pieces_of_a_streamed_answer_are_those_of_the_whole(engine):
+    whole = {r.request_id: r for r in engine.run(FixedSource(asked(stream=False)))}
+    pieces: dict[str, list[Response]] = defaultdict(list)
+    for response in engine.run(FixedSource(asked(stream=True))):
+        pieces[response.request_id].append(response)
+    assert set(pieces) == set(whole)
+    for name, parts in pieces.items():
+        *early, last = parts
+        assert not any(part.final for part in early)
+        assert last.final
+        assert last.token_ids == whole[name].token_ids
+        assert last.top_ids == whole[name].top_ids
+        assert sum((part.token_ids for part in early), ()) == last.token_ids[: len(early)]
+        assert sum((part.top_ids for part in early), ()) == last.top_ids[: len(early)]
+        assert all(len(part.token_ids) == len(part.logprobs) == len(part.top_logprobs) == 1 for part in early)
+        assert len(early) == len(last.token_ids) - 1
+
+
+class Cancelling:
+    """Gives requests, and cancels one when its third piece has come."""
+
+    def __init__(self, requests: Sequence[Request], cancelled: str) -> None:
+        self._ready: list[Request | Cancel] = list(requests)
+        self._cancelled = cancelled
+        self.pieces = 0
+
+    def take(self, limit: int) -> Sequence[Request | Cancel]:
+        taken, self._ready = self._ready[:limit], self._ready[limit:]
+        return taken
+
+    def handle(self, response: Response) -> None:
+        if response.request_id == self._cancelled:
+            self.pieces += 1
+            if self.pieces == 3:
+                self._ready.append(Cancel(request_id=self._cancelled))
+
+
+def test_a_cancelled_request_ends_and_the_others_are_as_without_it(engine):
+    alone = {r.request_id: r.token_ids for r in engine.run(FixedSource(asked(stream=False)))}
+    before = engine.stats()
+    source = Cancelling(asked(stream=True), cancelled="2")
+    finals = {}
+    for response in engine.run(source):
+        source.handle(response)
+        if response.final:
+            finals[response.request_id] = response.token_ids
+    assert finals == {name: ids for name, ids in alone.items() if name != "2"}
+    assert source.pieces == 3
+    after = engine.stats()
+    assert after.requests - before.requests == 4
+    assert after.generated_tokens - before.generated_tokens == sum(map(len, finals.values())) + 3
+
+
+def test_cancels_alone_neither_end_nor_hold_a_run(engine):
+    requests = [Cancel(request_id="never asked"), *asked(stream=False, count=1)]
+    answers = list(engine.run(FixedSource(requests)))  # type: ignore[arg-type]
+    assert [r.request_id for r in answers] == ["0"]
+    source = Cancelling([], cancelled="")
+    source._ready = [Cancel(request_id=str(n)) for n in range(40)] + list(asked(stream=False, count=2))
+    assert {r.request_id for r in engine.run(source)} == {"0", "1"}
