@@ -1,4 +1,4 @@
-"""Beam search, 5 beams and 32 tokens: cached rollouts without a barrier, against `LLM.beam_search`.
+"""Beam search, 5 beams and 32 tokens: streamed rollouts without a barrier, against `LLM.beam_search`.
 
     resurface bench beam [--model DIR] [--task gazetteer] [--items 20] [--rounds 3]
 
@@ -49,7 +49,7 @@ def main() -> None:
 
     compare(
         "beam",
-        ours=Side(name="cached rollouts", run=run_ours),
+        ours=Side(name="streamed rollouts", run=run_ours),
         theirs=Side(name="LLM.beam_search", run=theirs.round),
         agree=lambda mine, other: agreement,
         rounds=options.rounds,
