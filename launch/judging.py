@@ -26,7 +26,7 @@ from evaluator.store import RecordStore, RunLock
 from evaluator.verdicts import Answered, Part, Pending, VerdictStore, pending, responses
 from launch.actors import build_engine, enter_engine_process
 from launch.cluster import Cluster, cluster
-from launch.models import model_name, resolve_model
+from launch.models import names_of, resolve_model
 
 _PROMPT_TOKENS = 2048  # room for long references; a response has some tens of tokens
 _VERDICT_TOKENS = 8  # " yes" and " no" in the worst vocabulary, and what a boundary may move
@@ -77,13 +77,9 @@ def match_run(
 
     Raises InputError for what the user can mend, ResurfaceError when the work itself failed.
     """
-    names = [model_name(matcher) for matcher in matchers]
-    for name in names:
-        if names.count(name) > 1:
-            raise InputError(f"--matcher: {name!r} is given twice; verdicts are told apart by that name")
     infos = [
         inspect_checkpoint(resolve_model(matcher), name, trust_remote_code=engine.trust_remote_code)
-        for matcher, name in zip(matchers, names, strict=True)
+        for name, matcher in names_of(matchers, "--matcher").items()
     ]
     for info in infos:  # a chat template or tokenizer that cannot be used is said before Ray starts
         tokenizer = load_tokenizer(info.path, trust_remote_code=engine.trust_remote_code)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from evaluator.errors import InputError
@@ -38,13 +39,42 @@ def resolve_model(value: str) -> Path:
 
 
 def model_name(value: str) -> str:
-    """What records and directories call a model: the last part of its path or hub id."""
+    """What records and directories call a model: the last part of its path or hub id, with a hyphen for what is no
+    letter, digit, dot or underscore."""
     if value == BUNDLED:
         return BUNDLED
     path = Path(value).expanduser()
-    if path.exists() or not _HUB_ID.fullmatch(value):
-        return path.resolve().name
-    return value.partition("@")[0].partition("/")[2]
+    local = path.exists() or not _HUB_ID.fullmatch(value)
+    name = path.resolve().name if local else value.partition("@")[0].partition("/")[2]
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).lstrip("-._").rstrip("-") or "checkpoint"
+
+
+def names_of(values: Sequence[str], option: str) -> dict[str, str]:
+    """Each model by its name. Raises InputError, naming both, where two models would have the same one.
+
+    `option` is what the user typed them after.
+    """
+    models: dict[str, str] = {}
+    for value in values:
+        name = model_name(value)
+        if name not in models:
+            models[name] = value
+        elif same_model(models[name], value):
+            raise InputError(f"{option}: {value!r} is given twice")
+        else:
+            raise InputError(
+                f"{option}: {models[name]!r} and {value!r} would both be called {name!r}, the name that their results "
+                "are filed under: rename one, or name both in a sweep file (models: {one: DIR, other: DIR})"
+            )
+    return models
+
+
+def same_model(one: str, other: str) -> bool:
+    """Whether two values mean one model."""
+    if one == other:
+        return True
+    directories = (local_directory(one), local_directory(other))
+    return None not in directories and len({each.resolve() for each in directories if each is not None}) == 1
 
 
 def _mirrored(value: str) -> Path | None:

@@ -10,7 +10,7 @@ from typing import Any, get_args
 from evaluator.config import DType, EngineConfig, EngineKind
 from evaluator.errors import InputError, unknown
 from evaluator.records import FORMATS, PROBES
-from launch.models import model_name
+from launch.models import model_name, names_of, same_model
 from launch.sweep import SweepConfig, validated
 from pruning.config import Allocation, Group, Method, PruneConfig, needs_calibration
 
@@ -27,11 +27,11 @@ def eval_sweep(
 
     Raises InputError naming the option and the value.
     """
-    models = {model_name(checkpoint): checkpoint for checkpoint in checkpoints}
-    if len(models) < len(checkpoints):
-        raise InputError("CHECKPOINT: two directories have the same name; records are filed under it")
-    if base is not None and model_name(base) not in models:
-        models = {model_name(base): base} | models
+    models = names_of(checkpoints, "CHECKPOINT")
+    named = next((name for name, value in models.items() if base is not None and same_model(value, base)), None)
+    if base is not None and named is None:  # given by --base alone, or under a name that another checkpoint has
+        models = names_of([base, *checkpoints], "CHECKPOINT and --base")
+        named = model_name(base)
     listed = {
         "languages": None if task["languages"] is None else _listed("languages", task["languages"]),
         "formats": _known("format", _listed("formats", task["formats"]), FORMATS),
@@ -43,7 +43,7 @@ def eval_sweep(
         SweepConfig,
         {
             "models": models,
-            "base": None if base is None else model_name(base),
+            "base": named,
             "tasks": [{**task, **listed}],
             "seed": task["seed"],
             "engine": engine,

@@ -111,7 +111,8 @@ DEFINITIONS: Mapping[str, str] = {
     "drop": "dense minus pruned accuracy, on the items measured in both",
     "normalised drop": "drop / (dense accuracy - floor); the floor is 0 for generated answers and 1/K for K options",
     "Delta_PR": "normalised drop of open minus normalised drop of choice",
-    "excluded": "an item that could not be asked (no gold answer, no distractor, no example left, too long); counted, never graded",
+    "excluded": "an item that could not be asked (no gold answer, no distractor, no example left, a prompt that is too "
+    "long); counted, never graded",
     "engine error": "the engine failed on this item; counted, never graded",
     "intervals": "Wilson 95 % for rates; for differences and medians a bootstrap of 2,000 draws over contexts, drawn "
     "jointly for all checkpoints and, where contexts are translations, for all languages; p values are exact McNemar, "

@@ -6,7 +6,8 @@ import types
 import pytest
 
 from evaluator.errors import InputError
-from launch.models import BUNDLED, BUNDLED_MODEL, local_directory, model_name, resolve_model
+from launch.models import BUNDLED, BUNDLED_MODEL, local_directory, model_name, names_of, resolve_model
+from launch.sweep import SweepConfig
 
 
 @pytest.fixture
@@ -80,3 +81,32 @@ def test_offline_is_one_line_that_says_how_to_give_a_directory(hub, tmp_path, mo
 )
 def test_names(value, name):
     assert model_name(value) == name
+
+
+@pytest.mark.parametrize(
+    ("directory", "name"),
+    [
+        ("Qwen3 8B (pruned, 50%)", "Qwen3-8B-pruned-50"),
+        (".hidden", "hidden"),
+        ("wanda_0.5", "wanda_0.5"),
+        ("модель", "checkpoint"),
+    ],
+)
+def test_a_name_is_safe_as_a_directory_and_in_a_sweep(tmp_path, directory, name):
+    (tmp_path / directory).mkdir()
+    assert model_name(str(tmp_path / directory)) == name
+    assert SweepConfig(models={name: "x"}, tasks=({"task": "gazetteer"},)).models == {name: "x"}
+
+
+def test_two_models_of_one_name_are_refused_and_both_are_named(tmp_path):
+    one, other, odd = tmp_path / "a" / "my-model", tmp_path / "b" / "my-model", tmp_path / "my model"
+    for directory in (one, other, odd):
+        directory.mkdir(parents=True)
+    assert names_of([str(one), BUNDLED], "CHECKPOINT") == {"my-model": str(one), BUNDLED: BUNDLED}
+    for second in (other, odd):
+        with pytest.raises(InputError, match="would both be called 'my-model'") as caught:
+            names_of([str(one), str(second)], "CHECKPOINT")
+        assert str(one) in str(caught.value)
+        assert str(second) in str(caught.value)
+    with pytest.raises(InputError, match="is given twice"):
+        names_of([str(one), f"{one}/"], "--matcher")
