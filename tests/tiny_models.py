@@ -30,18 +30,19 @@ def save_tiny_model(
     eos_ids: tuple[int, ...] = (0,),
     dtype: str = "float32",
     max_position_embeddings: int = 2048,
+    vocabulary: int = VOCABULARY,
 ) -> Path:
     """Write a random checkpoint of `architecture` to `directory` and return it.
 
     `seed` changes the weights and nothing else; `eos_ids` is what generation_config.json says ends an answer (the
-    tokenizer's own EOS is id 0).
+    tokenizer's own EOS is id 0). A smaller `vocabulary` is the model's, not the tokenizer's.
     """
     import torch
     from transformers import AutoModelForCausalLM, GenerationConfig
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    config = _config(architecture, max_position_embeddings)
+    config = _config(architecture, max_position_embeddings, vocabulary)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -59,11 +60,11 @@ def save_tiny_model(
     return directory
 
 
-def _config(architecture: Architecture, max_position_embeddings: int) -> Any:
+def _config(architecture: Architecture, max_position_embeddings: int, vocabulary: int) -> Any:
     from transformers import MistralConfig, Phi3Config, Qwen3Config
 
     shape: dict[str, Any] = {
-        "vocab_size": VOCABULARY,
+        "vocab_size": vocabulary,
         "hidden_size": 64,
         "intermediate_size": 128,
         "num_hidden_layers": 2,
