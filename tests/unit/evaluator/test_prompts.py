@@ -375,6 +375,19 @@ def test_an_answer_without_tokens_is_refused():
         built.continuation(prompt, "")
 
 
+def test_an_empty_prompt_is_the_bos_and_where_there_is_none_nothing_can_follow_it():
+    bare = prompter(byte_tokenizer())
+    empty = bare.pose("", "", "")
+    assert empty.token_ids == ()
+    with pytest.raises(InputError, match="after the prompt"):
+        bare.continuation(empty, "Nile")
+    tokenizer = byte_tokenizer(template="<bos> $A")
+    opened = prompter(tokenizer)
+    scored = opened.continuation(opened.pose("", "", ""), "Nile")
+    assert scored.prompt_ids == (tokenizer.bos_token_id,)
+    assert opened.decode(scored.continuation_ids) == " Nile"
+
+
 def test_several_answers_at_once_are_the_same_as_one_by_one(merging):
     built = prompter(merging)
     prompt = built.build(make_item(0, context="x"), "open")
