@@ -28,23 +28,28 @@ from launch.models import resolve_model
 def parser(description: str | None, *, task: str, items: int, rounds: int) -> argparse.ArgumentParser:
     """The options that every serving benchmark takes."""
     made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    shapes = ", ".join(SHAPES)
-    made.add_argument(
-        "--model",
-        default="bundled",
-        help=f"a checkpoint directory, or random:SHAPE, made for the occasion ({shapes}); default: the bundled model",
-    )
+    add_model(made)
     made.add_argument("--task", default=task, help=f"a task, or random:300,600 (default: {task})")
     made.add_argument("--items", type=int, default=items, help=f"items (default: {items})")
     made.add_argument("--rounds", type=int, default=rounds, help=f"timed rounds of each side (default: {rounds})")
-    made.add_argument("--engine-args", type=json.loads, default={}, help="JSON: settings of our engine (EngineConfig)")
     made.add_argument("--llm-args", type=json.loads, default={}, help="JSON: arguments of vllm.LLM for the other side")
     return made
 
 
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """The options that say what is served, and how by us."""
+    shapes = ", ".join(SHAPES)
+    parser.add_argument(
+        "--model",
+        default="bundled",
+        help=f"a checkpoint directory, or random:SHAPE, made for the occasion ({shapes}); default: the bundled model",
+    )
+    parser.add_argument("--engine-args", type=json.loads, default={}, help="JSON: settings of our engine")
+
+
 def write(options: argparse.Namespace) -> Path:
     """The workload of `options` as a JSON file in a temporary place."""
-    model = _model(options.model)
+    model = model_directory(options.model)
     prompter = Prompter(load_tokenizer(model), chat=False, prompt_tokens=512, one_shot_prompt_tokens=1024)
     kind, _, lengths = options.task.partition(":")
     document: dict[str, Any] = {
@@ -75,7 +80,8 @@ def write(options: argparse.Namespace) -> Path:
     return Path(file.name)
 
 
-def _model(name: str) -> Path:
+def model_directory(name: str) -> Path:
+    """Where the model of `--model` lies; a random one is removed when the process ends."""
     kind, _, shape = name.partition(":")
     if kind != "random":
         return resolve_model(name)

@@ -64,10 +64,10 @@ def run_sweep(config: SweepConfig, run_dir: Path, progress: Progress) -> Outcome
             with captured(progress.console, run_dir / "logs" / "driver.log"):
                 outcome = run.execute()
         except (KeyboardInterrupt, SystemExit):  # Ctrl-C, or what Ray makes of SIGTERM
-            directory.mark("interrupted")
+            directory.mark("interrupted", engine_stats=run.engine_stats)
             raise
         except BaseException as error:
-            directory.mark("failed", error=str(error) or type(error).__name__)
+            directory.mark("failed", error=str(error) or type(error).__name__, engine_stats=run.engine_stats)
             raise
         infos = [dataclasses.asdict(info) for info in run.infos]
         directory.mark("finished", checkpoints=infos, engine_stats=run.engine_stats)
@@ -87,7 +87,7 @@ class _Run:
         self._progress = progress
         self._board = Board()
         self.infos: list[CheckpointInfo] = []
-        self.engine_stats: list[dict[str, Any]] = []  # of this call, per engine and checkpoint
+        self.engine_stats: list[dict[str, Any]] = []  # of this call, per engine and loaded checkpoint
         self._items = 0
 
     def execute(self) -> Outcome:
@@ -125,6 +125,10 @@ class _Run:
                     worker.join(timeout=0.2)
                 _check(machines, workers)
             _check(machines, workers)
+        except BaseException:
+            self._board.stop()  # before Ray goes: nobody is to take that for a death and try again
+            raise
+        finally:
             self.engine_stats = [
                 {
                     "engine": worker.number,
@@ -134,11 +138,8 @@ class _Run:
                     **dataclasses.asdict(stats),
                 }
                 for worker in workers
-                for name, stats in worker.stats.items()
+                for (_, name), stats in list(worker.stats.items())
             ]
-        except BaseException:
-            self._board.stop()  # before Ray goes: nobody is to take that for a death and try again
-            raise
 
     def _start_engines(self, machines: Cluster) -> list[EngineWorker]:
         config = self._prepared.config

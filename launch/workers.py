@@ -70,7 +70,8 @@ class EngineWorker(threading.Thread):
         self._loaded: str | None = None
         self._architecture: str | None = None
         self._failures = 0
-        self.stats: dict[str, EngineStats] = {}  # by checkpoint: the engine's counters since it was last loaded
+        self._loads = 0
+        self.stats: dict[tuple[int, str], EngineStats] = {}  # by load and checkpoint
         self._ahead: str | None = None  # the checkpoint whose files the actor was last told to read ahead
 
     def run(self) -> None:
@@ -119,6 +120,7 @@ class EngineWorker(threading.Thread):
             self._start()
         report = ray.get(self._actor.load.remote(info.path), timeout=_LOAD_SECONDS)
         self._loaded, self._architecture = info.weights_digest, info.architecture
+        self._loads += 1
         self._reporter.loaded(self.number, info.name, report.swapped, report.seconds)
 
     def _evaluate(self, assignment: Assignment) -> None:
@@ -151,7 +153,7 @@ class EngineWorker(threading.Thread):
     def _keep_stats(self, checkpoint: str) -> None:
         stats: EngineStats | None = ray.get(self._actor.stats.remote(), timeout=_CONTROL_SECONDS)
         if stats is not None:
-            self.stats[checkpoint] = stats
+            self.stats[self._loads, checkpoint] = stats
 
     def _read_ahead(self) -> None:
         """Have the actor bring the next checkpoint's files into the page cache, once."""
