@@ -53,6 +53,11 @@ class Judgement:
     probability: float | None  # of yes, against no alone
     status: Status  # truncated: the response was cut to fit the prompt's cap; excluded: even without it, it did not fit
 
+    @property
+    def failed(self) -> bool:
+        """Whether it is worth asking again."""
+        return self.status == "engine_error"
+
 
 class Matcher:
     """Makes the prompts and requests of one matcher; through its chat template where the tokenizer has one."""

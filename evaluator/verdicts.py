@@ -149,12 +149,14 @@ class Pending:
 
 
 def pending(answered: Iterable[Answered], done: Mapping[Key, Judgement], elsewhere: dict[Pair, Judgement]) -> Pending:
-    """Decide what is to be asked. `elsewhere` holds the same matcher's judgements of a pair, whoever gave the response;
-    it takes in what `done` adds to it."""
+    """Decide what is to be asked: what has no judgement, or one that failed in the engine.
+
+    `elsewhere` holds the same matcher's judgements of a pair, whoever gave the response; it takes in what `done` adds.
+    """
     waiting: dict[Pair, list[Key]] = {}
     known = dict(done)
     for each in answered:
-        if each.key in done:
+        if each.key in done and not done[each.key].failed:
             elsewhere[each.pair] = done[each.key]
         elif each.pair in elsewhere:
             known[each.key] = elsewhere[each.pair]

@@ -1,7 +1,7 @@
 """Matcher models over a run's responses: one engine actor per matcher, verdicts written part by part.
 
 The same call resumes: verdicts that are there are not asked for again, nor is a response that was judged for another
-checkpoint. A run is locked meanwhile, as by the driver that made it.
+checkpoint; what failed in the engine is. A run is locked meanwhile, as by the driver that made it.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ class Matched:
     asked: int  # distinct pairs of an item and a response
     verdicts: int  # that there are now, over all checkpoints
     yes: int
+    too_long: int  # responses that the matcher's prompt has no room to ask about
+    failed: int  # responses on which the engine failed: the same command asks again
 
 
 class MatchActor:
@@ -113,13 +115,13 @@ def judge_parts(
     for part, records in answered.items():
         left: Pending = pending(records, done[part], elsewhere)
         judged = judge_pairs(left.pairs) if left.pairs else []
-        elsewhere.update(zip(left.pairs, judged, strict=True))
+        elsewhere.update((pair, each) for pair, each in zip(left.pairs, judged, strict=True) if not each.failed)
         complete = left.complete(judged)
         if complete != done[part]:
             store.write(part, complete)
         asked += len(left.pairs)
         verdicts += complete.values()
-        tell(f"{part[0]}, {part[1]}: {len(left.pairs)} responses judged, {len(complete)} verdicts")
+        tell(f"{part[0]}, {part[1]}: {len(left.pairs)} responses asked about, {len(complete)} in all")
     return asked, verdicts
 
 
@@ -173,8 +175,14 @@ def _match(
         if actor is not None:
             with contextlib.suppress(RayError):
                 ray.kill(actor)  # ending the process is what frees an engine's memory
-    yes = sum(bool(judgement.verdict) for judgement in verdicts)
-    return Matched(matcher=info.name, asked=asked, verdicts=len(verdicts), yes=yes)
+    return Matched(
+        matcher=info.name,
+        asked=asked,
+        verdicts=sum(judgement.verdict is not None for judgement in verdicts),
+        yes=sum(bool(judgement.verdict) for judgement in verdicts),
+        too_long=sum(judgement.status == "excluded" for judgement in verdicts),
+        failed=sum(judgement.failed for judgement in verdicts),
+    )
 
 
 def _actor(machines: Cluster, config: EngineConfig) -> Any:

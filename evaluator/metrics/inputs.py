@@ -37,7 +37,7 @@ PROBE_COLUMNS: Mapping[str, tuple[str, ...]] = MappingProxyType(
             *("option_tokens", "option_words", "option_characters"),
         ),
         "hard_choice": ("hard_recognised",),
-        "beam": ("beams", "beam_hit"),
+        "beam": ("beams", "beam_hit", "beam_hits"),
         "sample": ("samples", "sample_hit", "sample_hits"),
         "rank": ("rank", "margin"),
         "perplexity": ("nll", "predicted_tokens"),
@@ -129,6 +129,16 @@ class Inputs:
         Where a probe was asked under several seeds, these are its outcomes under the run's own.
         """
         return self._by_part.get((checkpoint, task, form), self._no_part)
+
+    def run_seed(self, checkpoint: str, task: str) -> float:
+        """The lowest seed that greedy was asked with: a run's own (NaN where greedy was not asked)."""
+        return self._run_seeds.get((checkpoint, task), np.nan)
+
+    @cached_property
+    def _run_seeds(self) -> Mapping[tuple[str, str], float]:
+        greedy = self.compact[self.compact["greedy_status"].notna()]
+        groups = greedy.groupby(["checkpoint", "task"], sort=False)["seed"]
+        return {(str(checkpoint), str(task)): float(seeds.min()) for (checkpoint, task), seeds in groups}
 
     @cached_property
     def _no_part(self) -> pd.DataFrame:

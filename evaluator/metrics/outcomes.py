@@ -8,8 +8,8 @@ Columns beside the key and the checkpoint's own (METADATA):
     greedy_status, produced, exact_match, token_f1        the greedy output; produced = it contains a gold answer
     choice_status, options, recognised                    gold option's summed log-probability is strictly the highest
     recognised_per_token, recognised_per_byte             the same with length-normalised scores (secondary)
-    beam_status, beams, beam_hit                          some beam contains a gold answer
-    sample_status, samples, sample_hit, sample_hits       some sample does, and how many
+    beam_status, beams, beam_hit, beam_hits               some beam contains a gold answer, and how many do
+    sample_status, samples, sample_hit, sample_hits       the same of samples
     rank_status, rank, margin                             of the gold answer's first token
     hard_choice_status, hard_recognised                   the choice among hard distractors
     option_tokens, option_words, option_characters        of all options that `choice` scored, summed: fertility
@@ -47,6 +47,7 @@ DTYPES: dict[str, str] = {
     "beam_status": "string",
     "beams": "Int64",
     "beam_hit": "boolean",
+    "beam_hits": "Int64",
     "sample_status": "string",
     "samples": "Int64",
     "sample_hit": "boolean",
@@ -129,8 +130,7 @@ def _hits(asked: pd.DataFrame, probe: str) -> pd.DataFrame:
     hits = asked.assign(contains=asked["contains"].astype("boolean").fillna(False).astype("int64")).groupby(list(KEY))
     found = hits["contains"].sum().astype("Int64")
     reduced = pd.DataFrame({f"{probe}s": hits.size().astype("Int64"), f"{probe}_hit": (found > 0).astype("boolean")})
-    if probe == "sample":
-        reduced["sample_hits"] = found
+    reduced[f"{probe}_hits"] = found
     return _known(reduced, asked, probe, f"{probe}_hit")
 
 

@@ -163,7 +163,12 @@ def perplexity(frame: pd.DataFrame) -> Any:
 
 
 def matching(frame: pd.DataFrame) -> Any:
-    """Accuracy by grader at the left; at the right Scott's pi of every two graders that have one."""
+    """Of greedy open answers, or of what was judged instead: accuracy by grader at the left; at the right Scott's pi of
+    every two graders that have one."""
+    first = frame.loc[frame["n"] > 0, ["format", "probe"]].drop_duplicates().head(1)
+    frame = frame.merge(first, on=["format", "probe"])
+    if frame.empty:
+        return None
     rows = Rows(frame)
     agreed = frame[frame["against"].notna() & frame["scott_pi"].notna()]
     made, panels = theme.figure(len(rows), (1.0, 1.0) if len(agreed) else (1.0,))

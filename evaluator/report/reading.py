@@ -23,7 +23,7 @@ RECORD_COLUMNS = (
 ITEM_COLUMNS = ("task", "language", "item_id", "context", "question", "answers", "cluster")
 
 VERDICT_COLUMNS = (
-    *("checkpoint", "weights_digest", "task", "language", "item_id", "format", "probe", "seed"),
+    *("checkpoint", "weights_digest", "task", "language", "item_id", "format", "probe", "index", "seed"),
     *("matcher", "verdict", "status"),
 )
 

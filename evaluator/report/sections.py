@@ -89,7 +89,9 @@ SECTIONS: Mapping[str, Section] = {
         "A matcher model sees question, reference and response, and says whether they match in meaning; a response "
         "that contains a gold answer counts as right without it. Left: accuracy by containment, by each matcher and by "
         "the panel's majority. Right: Scott's pi, the agreement beyond chance, of containment with each matcher (where "
-        "all responses were judged) and of the matchers with each other on the responses that both judged.",
+        "all responses were judged) and of the matchers with each other on the responses that both judged. The figure "
+        "shows the first kind of answer in the table; other formats, beams and samples that were judged have rows of "
+        "their own. A tie in a panel is a no.",
     ),
 }
 

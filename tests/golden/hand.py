@@ -101,12 +101,25 @@ def _records_of(item: Seen, common: dict) -> list[Record]:
     return rows
 
 
-def judged(matcher: str, checkpoint: str, said: Mapping[str, bool | None], *, task: str = "t") -> pd.DataFrame:
-    """A matcher's verdicts on a checkpoint's greedy answers; `said` maps "language/item" to them, None to a failure."""
+def judged(
+    matcher: str,
+    checkpoint: str,
+    said: Mapping[str, bool | str | Sequence[bool | None] | None],
+    *,
+    task: str = "t",
+    form: Format = "open",
+    probe: str = "greedy",
+    seed: int = 0,
+) -> pd.DataFrame:
+    """A matcher's verdicts on a checkpoint's answers; `said` maps "language/item" to one of them, or to one of each
+    beam or sample: None is a failure of the engine, "too long" a response that the matcher's prompt has no room for."""
     rows = []
-    for key, verdict in said.items():
+    for key, verdicts in said.items():
         language, item_id = key.split("/")
         row = {"checkpoint": checkpoint, "weights_digest": checkpoint, "task": task, "language": language}
-        row |= {"item_id": item_id, "format": "open", "probe": "greedy", "seed": 0, "matcher": matcher}
-        rows.append(row | {"verdict": verdict, "status": "engine_error" if verdict is None else "ok"})
+        row |= {"item_id": item_id, "format": form, "probe": probe, "seed": seed, "matcher": matcher}
+        each_one = verdicts if isinstance(verdicts, list | tuple) else [verdicts]
+        for index, verdict in enumerate(each_one):
+            status = {None: "engine_error", "too long": "excluded"}.get(verdict, "ok")
+            rows.append(row | {"index": index, "verdict": verdict if status == "ok" else None, "status": status})
     return pd.DataFrame(rows)

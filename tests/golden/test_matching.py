@@ -122,3 +122,78 @@ def test_scott_pi_is_fleiss_kappa_of_two_raters():
         wanted = fleiss_kappa(counts, method="fleiss")
         found = scott_pi(np.array((one == other).mean()), np.array(one.mean()), np.array(other.mean()))
         assert float(found) == pytest.approx(wanted)
+
+
+# beams of three items: 1 holds the answer in one beam, 2 and 3 in none
+BEAMS = {
+    "english/1": Seen(greedy=False, beams=[False, True]),
+    "english/2": Seen(greedy=False, beams=[False, False]),
+    "english/3": Seen(greedy=False, beams=[False, False]),
+}
+
+
+def of_beams(matcher: str, *verdicts: object) -> pd.DataFrame:
+    return judged(matcher, "dense", dict(zip(BEAMS, verdicts, strict=True)), probe="beam")
+
+
+def test_a_beam_that_a_matcher_takes_makes_the_item_right():
+    found = table(of_beams("a", [False], [False, True], [False, False]), seen=BEAMS)
+    assert set(found["probe"]) == {"beam"}
+    contained, matcher = row(found, CONTAINMENT), row(found, "a")
+    assert (contained["n"], contained["yes"], contained["accuracy"]) == (3, 1, pytest.approx(1 / 3))
+    assert (matcher["n"], matcher["yes"]) == (3, 2)
+
+
+def test_an_item_lacks_a_verdict_until_one_beam_is_taken_or_all_are_judged():
+    found = table(of_beams("a", [False], [True, None], [False, None]), seen=BEAMS)
+    line = row(found, "a")
+    assert (line["n"], line["unjudged"], line["yes"]) == (2, 1, 2)
+    assert line["reason"] == "1 items have no verdict: run resurface match with the same matchers again"
+
+
+def test_matchers_are_compared_on_single_beams_and_with_containment_on_items():
+    one = of_beams("a", [False, True], [True, True], [False, False])
+    other = of_beams("b", [False, False], [True, False], [False, False])
+    found = table(one, other, seen=BEAMS)
+    line = row(found, "a", "b")
+    # six beams; yes of a 3, of b 1; equal on 4: p = 4/12, p_e = 1/9 + 4/9, pi = (6/9 - 5/9) / (4/9)
+    assert (line["n"], line["unjudged"], line["agreement"]) == (6, 0, pytest.approx(4 / 6))
+    assert line["scott_pi"] == pytest.approx(1 / 4)
+    line = row(found, CONTAINMENT, "a")
+    # items: containment 1, matcher 1 and 2, of three: p = 3/6, p_e = 1/2, pi = (2/3 - 1/2) / (1/2)
+    assert (line["n"], line["agreement"], line["scott_pi"]) == (3, pytest.approx(2 / 3), pytest.approx(1 / 3))
+    few = table(of_beams("a", [False], [True, True], [False, False]), seen=BEAMS)
+    assert "resurface match --all" in row(few, CONTAINMENT, "a")["reason"]
+
+
+def test_every_generated_format_that_was_judged_has_rows():
+    parts = [records("dense", SEEN, form=form) for form in ("open", "shown", "one_shot")]
+    verdicts = [
+        judged("a", "dense", dict.fromkeys(("english/3", "english/4", "korean/6", "korean/7"), True), form=form)
+        for form in ("open", "one_shot")
+    ]
+    found = compute_tables(reduce_records(pd.concat(parts)), None, pd.concat(verdicts))["matching"].frame
+    assert found["format"].unique().tolist() == ["open", "one_shot"]
+    pooled = found.query("language == 'all' and grader == 'a' and format == 'one_shot'")
+    assert pooled["accuracy"].tolist() == [1.0]
+
+
+def test_samples_are_those_of_the_runs_own_seed():
+    seen = {"english/1": Seen(greedy=False, samples=[False, False])}
+    verdicts = [
+        judged("a", "dense", {"english/1": [said] * 2}, probe="sample", seed=seed)
+        for seed, said in ((0, False), (1, True))
+    ]
+    parts = [records("dense", seen), records("dense", {"english/1": Seen(samples=[False, False])}, seed=1)]
+    found = compute_tables(reduce_records(pd.concat(parts)), None, pd.concat(verdicts))["matching"].frame
+    assert row(found, "a")["yes"] == 0
+
+
+def test_a_response_that_is_too_long_for_the_matcher_is_not_asked_for_again():
+    verdicts = judged("a", "dense", {"english/3": "too long", "english/4": True, "korean/6": None, "korean/7": False})
+    line = row(table(verdicts), "a")
+    assert (line["n"], line["unjudged"]) == (5, 2)
+    assert line["reason"] == (
+        "1 items have a response that is too long for a matcher's prompt; "
+        "1 items have no verdict: run resurface match with the same matchers again"
+    )

@@ -88,6 +88,26 @@ def test_an_interrupted_call_goes_on_and_ends_as_an_uninterrupted_one(run, tmp_p
     assert contents(run) == contents(whole)
 
 
+def test_what_failed_is_asked_again_and_what_was_judged_is_not(run):
+    class Flaky(Judge):
+        def __call__(self, pairs: Sequence[Pair]) -> list[Judgement]:
+            judged_now = super().__call__(pairs)
+            failed = Judgement(verdict=None, probability=None, status="engine_error")
+            too_long = Judgement(verdict=None, probability=None, status="excluded")
+            return [failed, too_long, *judged_now[2:]][: len(pairs)]
+
+    first, second, third = Flaky(), Judge(), Judge()
+    judged(run, first)
+    parts = len(contents(run))
+    judged(run, second)
+    assert 0 < len(second.asked) <= parts  # one of each part had failed; some pairs are in several
+    assert set(second.asked) <= set(first.asked)
+    rows = pq.read_table(run / "verdicts").to_pylist()
+    assert {row["status"] for row in rows} == {"ok", "excluded"}
+    judged(run, third)
+    assert third.asked == []
+
+
 def test_judging_all_later_adds_to_what_is_there(run):
     first, second = Judge(), Judge()
     judged(run, first)
