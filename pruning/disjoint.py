@@ -20,8 +20,8 @@ def text_digest(text: str) -> str:
     Empty for a text of which nothing is left.
     """
     lowered = unicodedata.normalize("NFC", text).lower()
-    kept = "".join(character for character in lowered if not unicodedata.category(character).startswith("P"))
-    words = " ".join(kept.split())
+    punctuation = {ord(one): None for one in set(lowered) if unicodedata.category(one).startswith("P")}
+    words = " ".join(lowered.translate(punctuation).split())
     return hashlib.sha256(words.encode("utf-8", "surrogatepass")).hexdigest() if words else ""
 
 

@@ -4,10 +4,36 @@ from __future__ import annotations
 
 import ctypes
 import resource
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # parameters of glibc's mallopt
+_LARGEST = 32 << 20  # bytes that glibc takes from its heap at most
+
+
+@contextmanager
+def kept_when_freed() -> Iterator[None]:
+    """Within, freed memory is kept for what is allocated next until `give_back` is called.
+
+    A layer allocates and frees the same few megabytes for every batch; left to itself, glibc returns them to the
+    system each time, which then clears them page by page: a tenth of a job's processor time.
+    """
+    before = 2 * _LARGEST  # where glibc's own adjustment ends
+    _set_thresholds(1 << 30)
+    try:
+        yield
+    finally:
+        _set_thresholds(before)
+
+
+def _set_thresholds(trim: int) -> None:
+    with suppress(OSError, AttributeError):  # another C library
+        library = ctypes.CDLL("libc.so.6")
+        library.mallopt(_TRIM_THRESHOLD, trim)
+        library.mallopt(_MMAP_THRESHOLD, _LARGEST)
 
 
 def give_back() -> None:

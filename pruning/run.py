@@ -6,9 +6,11 @@ import importlib.metadata
 import platform
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -74,12 +76,12 @@ def prune(
     finished = _finished(config, checkpoint, out, held_out or {})
     if finished is not None:
         return finished
-    decoder = _check(config, checkpoint, out, sources or {}, held_out or {})
+    decoder, tokenizer = _check(config, checkpoint, out, sources or {}, held_out or {})
     checkpoint.check_finite()
     memory.reset_peak(decoder.device)
     records: dict[str, int] = {}
-    with export.open_export(checkpoint, out) as target, _full_precision():
-        texts, batches = _calibrate(config, decoder, sources or {}, held_out or {})
+    with export.open_export(checkpoint, out) as target, _full_precision(), memory.kept_when_freed():
+        texts, batches = _calibrate(config, decoder, tokenizer, sources or {}, held_out or {})
         target.copy_weights()
 
         def write(name: str, weight_OI: Tensor) -> None:
@@ -155,24 +157,29 @@ def _check(
     out: Path,
     sources: Mapping[str, PassageSource],
     held_out: Mapping[str, str],
-) -> Decoder:
+) -> tuple[Decoder, Any]:
+    """The decoder, and the tokenizer if the job has a calibration."""
     decoder = Decoder(checkpoint, _device(config.device))
     check_divides(decoder.matrices(), config.weights_pattern)
     export.check_place(checkpoint, out)
+    tokenizer = None
     if config.calibration is not None:
-        calibration.load_tokenizer(checkpoint.directory)
+        tokenizer = calibration.load_tokenizer(checkpoint.directory)
         if is_local(config.calibration.source, sources):
             found = calibration.take_passages(config.calibration, config.seed, sources)
             calibration.check_passages(found, held_out)
-    return decoder
+    return decoder, tokenizer
 
 
 def _calibrate(
-    config: PruneConfig, decoder: Decoder, sources: Mapping[str, PassageSource], held_out: Mapping[str, str]
+    config: PruneConfig,
+    decoder: Decoder,
+    tokenizer: Any,
+    sources: Mapping[str, PassageSource],
+    held_out: Mapping[str, str],
 ) -> tuple[Calibration | None, list[Batch]]:
     if config.calibration is None or (config.method == "magnitude" and config.allocation == "uniform"):
         return None, []
-    tokenizer = calibration.load_tokenizer(config.source)
     texts = calibration.load(config.calibration, tokenizer, config.seed, sources, held_out)
     batches = calibration.batches(texts.sequences, _BATCH_TOKENS[decoder.device.type])
     decoder.open_skeleton(torch.tensor([token for sequence in texts.sequences for token in sequence]))
@@ -246,12 +253,13 @@ def _device_name(device: torch.device) -> str:
 
 
 def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
-    for name in ("resurface", "torch", "transformers", "tokenizers", "numpy"):
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:  # run from a source tree
-            continue
+    import tokenizers
+    import transformers
+
+    found = {module.__name__: str(module.__version__) for module in (torch, transformers, tokenizers, np)}
+    found["python"] = platform.python_version()
+    with suppress(importlib.metadata.PackageNotFoundError):  # run from a source tree
+        found["resurface"] = importlib.metadata.version("resurface")
     return found
 
 
