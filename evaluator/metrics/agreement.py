@@ -113,10 +113,8 @@ def _graded(inputs: Inputs, setting: Row, form: str, probe: str) -> _Graded:
     ours = ours[ours["seed"] == (own if (ours["seed"] == own).any() else ours["seed"].min())]
     # A matcher that was not asked about this checkpoint is no grader of it. Where containment left nothing to ask, none
     # has verdicts, and all agree.
-    everywhere = (
-        of_task["matcher"] if (items["contained"].dropna() == 1).all() and len(items) else of_task["matcher"][:0]
-    )
-    matchers = sorted(set(ours["matcher"]) or set(everywhere))
+    all_contained = len(items) > 0 and bool((items["contained"].dropna() == 1).all())
+    matchers = sorted(set(ours["matcher"]) or set(of_task["matcher"] if all_contained else ()))
     said = ours.assign(verdict=ours["verdict"].astype("float64"), long=ours["status"] == "excluded")
     for matcher in matchers:
         of_items = said[said["matcher"] == matcher].groupby(["language", "item_id"])
