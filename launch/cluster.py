@@ -105,10 +105,12 @@ def cluster(log_dir: Path) -> Iterator[Cluster]:
                 ray.shutdown()
         if session:
             _keep_logs(Path(session) / "logs", log_dir / "ray")
+            if connected.lost is None:
+                shutil.rmtree(session, ignore_errors=True)  # Ray leaves one behind for every run
 
 
 def _keep_logs(source: Path, target: Path) -> None:
-    """Copy what is small and not empty: the session's directory goes away with the machine's next clean-up."""
+    """Copy what is small and not empty."""
     with contextlib.suppress(OSError):
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir(parents=True, exist_ok=True)
