@@ -46,52 +46,53 @@ class FakeEngine:
         self._order = None if reorder_seed is None else random.Random(reorder_seed)
         self._fail_after = fail_after
         self._room = room
-        self._answered = 0
-        self._generated = 0
-        self._prompt_tokens = 0
+        self._requests = self._responses = self._generated = self._prompt_tokens = 0
         self.loaded: list[Path] = []
 
     def load(self, checkpoint: Path) -> LoadReport:
         """Remember `checkpoint`; the script knows nothing of it."""
         self.loaded.append(checkpoint)
-        self._answered = self._generated = self._prompt_tokens = 0
+        self._requests = self._responses = self._generated = self._prompt_tokens = 0
         return LoadReport(checkpoint=checkpoint, swapped=len(self.loaded) > 1, parameters=0, seconds=0.0)
 
     def run(self, source: RequestSource) -> Iterator[Response]:
         """Answer everything that the source gives. Raises EngineError when told to."""
-        waiting: list[Request] = []
-        streaming: dict[str, tuple[Response, int]] = {}  # the whole response, and how many of its tokens are out
+        waiting: dict[str, Iterator[Response]] = {}
         while True:
             given = source.take(self._room - len(waiting))
-            for taken in given:
-                if isinstance(taken, Cancel):
-                    waiting = [request for request in waiting if request.request_id != taken.request_id]
-                    streaming.pop(taken.request_id, None)
+            for request in given:
+                if isinstance(request, Cancel):
+                    waiting.pop(request.request_id, None)
                 else:
-                    waiting.append(taken)
+                    waiting[request.request_id] = self._answer(request)
             if not waiting:
                 if given:  # nothing but cancels
                     continue
                 return
-            if self._fail_after is not None and self._answered >= self._fail_after:
-                raise EngineError(f"the fake engine died after {self._answered} responses, as it was told to")
-            request = waiting.pop(0 if self._order is None else self._order.randrange(len(waiting)))
-            held = streaming.pop(request.request_id, None)
-            response, out = (self._script(request), 0) if held is None else held
-            if isinstance(request, Generate) and request.stream and out + 1 < len(response.token_ids):
-                waiting.append(request)
-                streaming[request.request_id] = (response, out + 1)
-                yield _piece(response, out)
-                continue
-            self._answered += 1
-            self._generated += len(response.token_ids)
-            self._prompt_tokens += len(request.prompt_ids)
+            if self._fail_after is not None and self._responses >= self._fail_after:
+                raise EngineError(f"the fake engine died after {self._responses} responses, as it was told to")
+            name = next(iter(waiting)) if self._order is None else self._order.choice(list(waiting))
+            answer = waiting.pop(name)
+            response = next(answer)
+            if not response.final:
+                waiting[name] = answer
+            self._responses += 1
             yield response
 
+    def _answer(self, request: Request) -> Iterator[Response]:
+        response = self._script(request)
+        self._requests += 1
+        self._prompt_tokens += len(request.prompt_ids)
+        if isinstance(request, Generate) and request.stream:
+            yield from (_piece(response, position) for position in range(len(response.token_ids) - 1))
+        self._generated += len(response.token_ids)
+        yield response
+
     def stats(self) -> EngineStats:
+        """A step is a response; a cancelled request counts as a request."""
         return EngineStats(
-            requests=self._answered,
-            steps=self._answered,
+            requests=self._requests,
+            steps=self._responses,
             prompt_tokens=self._prompt_tokens,
             generated_tokens=self._generated,
         )
