@@ -129,27 +129,45 @@ def _note(name: str, frame: pd.DataFrame) -> str:
 
 def _lacks(name: str, frame: pd.DataFrame) -> str:
     """What a table that has records still lacks of its columns or kinds of rows."""
+    told: list[str] = []
     for column, wanted in _PARTS.get(name, {}).items():
-        present = set(frame[column].dropna().astype(str))
-        told = [what for value, what in wanted.items() if value not in present]
-        if told:
-            return f"Not in this run: {', '.join(told)}."
-    empty = [what for column, what in _COLUMNS.get(name, {}).items() if frame[column].isna().all()]
-    return f"Not in this run: {', '.join(empty)}." if empty else ""
+        present = set(frame.loc[frame["n"] > 0, column].dropna().astype(str))
+        told += [what for value, what in wanted.items() if value not in present]
+    told += [what for column, what in _COLUMNS.get(name, {}).items() if frame[column].isna().all()]
+    reasons = [reason for whole in frame["reason"].dropna().unique() for reason in str(whole).split("; ")]
+    told += [reason.removeprefix("needs ") for reason in reasons if reason.startswith("needs ")]
+    return f"Not in this run: {'; '.join(dict.fromkeys(told))}." if told else ""
 
 
 _PARTS: Mapping[str, Mapping[str, Mapping[str, str]]] = MappingProxyType(
     {
-        "ladder": {"rung": {rung: f"the {rung} rung" for rung in ("open", "choice")} | {"shown": "the format shown"}},
-        "candidates": {"format": {form: f"the format {form}" for form in CANDIDATE_FORMATS}},
+        "accuracy": {"probe": {probe: f"the probe {probe}" for probe in ("greedy", "choice")}},
+        "ladder": {
+            "rung": {
+                "open": "the probe greedy (the rung open)",
+                "shown": "the format shown with the probe greedy",
+                "choice": "the probe choice (its rung)",
+            }
+        },
+        "recovery": {
+            "probe": {
+                "greedy": "the probe greedy (for what is recovered among its failures)",
+                "beam": "the probe beam",
+                "sample": "the probe sample",
+            }
+        },
+        "candidates": {"format": {form: f"the format {form} with the probe greedy" for form in CANDIDATE_FORMATS}},
         "one_shot": {
-            "zero_shot_format": {"open_capped": "the format open_capped (0-shot is open, with whole contexts)"}
+            "zero_shot_format": {
+                "open_capped": "the format open_capped with the probe greedy (0-shot here is open, with whole contexts)"
+            }
         },
     }
 )
 _COLUMNS: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
-        "recovery": {"drop": "a checkpoint with its base"},
+        "accuracy": {"drop": "a checkpoint with its base (for the drops)"},
+        "recovery": {"drop": "a checkpoint with its base (for the drops)"},
         "fertility": {"open_drop": "the probe greedy on a checkpoint and its base"},
         "hard_distractors": {"known": "the probe greedy on a checkpoint and its base (for the dissociation rates)"},
         "perplexity": {"perplexity_ratio": "the same text on the base"},

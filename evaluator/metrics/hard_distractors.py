@@ -29,6 +29,7 @@ from evaluator.metrics.inputs import (
 from evaluator.metrics.outcomes import MEASURED
 
 _RECOGNISED = {"standard": "recognised", "hard": "hard_recognised"}
+NEEDS_GREEDY = "needs the probe greedy on a checkpoint and its base (for the dissociation rates)"
 _COUNTS = ("n", "excluded", "engine_error", "known")
 COLUMNS = (
     *("task", "checkpoint", "base", *SETTING, "language"),
@@ -53,7 +54,9 @@ def hard_distractors(inputs: Inputs) -> pd.DataFrame:
             pair = paired.get((setting["task"], setting["checkpoint"]))
             if pair is not None:
                 row |= _dissociations(inputs, pair, language)
-                row["reason"] = joined_reasons(pair.reason, row["reason"])
+                said = pair.items[["greedy_status_dense", "greedy_status_pruned"]].notna().all(axis=1).any()
+                unsaid = None if said or pair.reason else NEEDS_GREEDY
+                row["reason"] = joined_reasons(pair.reason, unsaid, row["reason"])
             rows.append(row)
     correct_for_many(rows, ("task", "language"))
     return table_frame(rows, COLUMNS, _COUNTS)

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import pandas as pd
 
-from evaluator.metrics.fates import item_fates
+from evaluator.metrics.fates import UNMEASURED, item_fates
 from evaluator.metrics.inputs import SETTING, Inputs, Row, numbers, pairs, rate, slices, table_frame, truth
 from evaluator.metrics.outcomes import MEASURED
 
 GROUPS = ("all", "mc_only", "dense_failures")
+NEEDS = {
+    "mc_only": "needs the probes greedy and choice on a checkpoint and its base (for the group mc_only)",
+    "dense_failures": "needs the probe greedy on the dense model (for the group dense_failures)",
+}
 BANDS = {"rank_1": (1, 1), "rank_2_5": (2, 5), "rank_6_20": (6, 20), "rank_over_20": (21, None)}
 
 _COUNTS = ("n", "excluded", "engine_error")
@@ -31,30 +35,48 @@ def rank(inputs: Inputs) -> pd.DataFrame:
     for setting in inputs.checkpoints:
         items = inputs.part(setting["checkpoint"], setting["task"], "open")
         if setting["base"] is None and items["rank_status"].notna().any():
-            for group, part in (("all", items), ("dense_failures", items[items["produced"] == 0])):
-                rows += _group(inputs, setting, part, group, "own", "")
+            missed = None if items["produced"].notna().any() else NEEDS["dense_failures"]
+            rows += _group(inputs, setting, items, "all", "own", "")
+            rows += _group(inputs, setting, items[items["produced"] == 0], "dense_failures", "own", "", missed)
     for pair in pairs(inputs):
         items = pair.items
         if not pair.reason and not items["rank_status_pruned"].notna().any():
             continue
+        fates = item_fates(items)
         grouped = {
             "all": items,
-            "mc_only": items[item_fates(items) == "mc_only"],
+            "mc_only": items[fates == "mc_only"],
             "dense_failures": items[items["produced_dense"] == 0],
         }
-        for group in GROUPS:
+        unknown = {
+            "mc_only": (fates == UNMEASURED).all(),
+            "dense_failures": items["produced_dense"].isna().all(),
+        }
+        if pair.reason:  # its own ranks are known all the same
+            own = inputs.part(pair.checkpoint, pair.task, "open")
+            if own["rank_status"].notna().any():
+                rows += _group(inputs, pair.setting, own, "all", "own", "")
+        for group in GROUPS[1:] if pair.reason else GROUPS:
+            why = NEEDS[group] if unknown.get(group) else None
             for side, suffix in (("own", "_pruned"), ("base", "_dense")):
-                rows += _group(inputs, pair.setting, grouped[group], group, side, suffix, pair.reason)
+                rows += _group(inputs, pair.setting, grouped[group], group, side, suffix, why, pair.reason)
     return table_frame(rows, COLUMNS, _COUNTS)
 
 
 def _group(
-    inputs: Inputs, setting: Row, items: pd.DataFrame, group: str, side: str, suffix: str, why_empty: str | None = None
+    inputs: Inputs,
+    setting: Row,
+    items: pd.DataFrame,
+    group: str,
+    side: str,
+    suffix: str,
+    why_empty: str | None = None,
+    no_pair: str | None = None,
 ) -> list[Row]:
     rows = []
-    for language, part in slices(items, [] if why_empty else inputs.languages(setting["task"])):
+    for language, part in slices(items, [] if no_pair else inputs.languages(setting["task"])):
         row = {**setting, "language": language, "group": group, "side": side}
-        rows.append(row | _statistics(inputs, setting["task"], part, suffix, why_empty))
+        rows.append(row | _statistics(inputs, setting["task"], part, suffix, no_pair or why_empty))
     return rows
 
 

@@ -404,6 +404,6 @@ def test_a_re_run_is_not_the_headline_unless_it_is_alone():
 def test_what_a_table_lacks_is_said():
     outcomes = pd.concat([reduce_records(asked(4, name="dense", base=None)), reduce_records(asked(1))])
     lacks = {name: table.lacks for name, table in compute_tables(outcomes).items()}
-    assert lacks["ladder"] == "Not in this run: the format shown."
+    assert lacks["ladder"] == "Not in this run: the format shown with the probe greedy."
     assert lacks["accuracy"] == ""
     assert lacks["candidates"] == ""  # there is nothing of it: its note says what to run

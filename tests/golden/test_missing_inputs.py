@@ -1,0 +1,85 @@
+"""Every table with every probe and every format missing: it says what to run, and is never silently empty."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+from evaluator.metrics import TABLES, Table, compute_tables, reduce_records
+from evaluator.records import FORMATS, PROBES
+from tests.golden.hand import Seen, judged, records
+
+# One item that stays, one that goes unsaid; every probe, every format, two seeds of samples.
+DENSE = Seen(greedy=True, choice=True, hard=True, beams=[True], samples=[True], rank=1, margin=0.0)
+MISSED = Seen(greedy=False, choice=True, hard=True, beams=[True], samples=[True], rank=7, margin=-2.0)
+PRUNED = {"english/1": DENSE, "english/2": MISSED, "english/3": MISSED}
+WITH = {
+    "greedy": {"accuracy", "fates", "ladder", "recovery", "rank", "pr_gap", "candidates", "hard_distractors",
+               "recovery_seeds", "one_shot", "calibration", "fertility", "matching"},
+    "choice": {"accuracy", "fates", "ladder", "rank", "pr_gap", "hard_distractors", "calibration", "fertility"},
+    "hard_choice": {"hard_distractors"},
+    "beam": {"recovery"},
+    "sample": {"recovery", "recovery_seeds"},
+    "rank": {"rank"},
+    "perplexity": {"perplexity"},
+    "shown": {"ladder", "candidates"},
+    "distractors_only": {"candidates"},
+    "unrelated": {"candidates"},
+    "one_shot": {"one_shot"},
+    "open_capped": {"one_shot"},
+    "open": set(),  # of the open format nothing but greedy is missing where it is not asked
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def whole() -> pd.DataFrame:
+    parts = []
+    for name, base, seen in (("dense", None, {**PRUNED, "english/2": DENSE}), ("p", "dense", PRUNED)):
+        setting = {"base": base, "calibration": "c4" if base else None}
+        parts.append(records(name, seen, **setting))
+        parts.append(records(name, {key: Seen(samples=[True]) for key in seen}, seed=1, **setting))
+        parts += [
+            records(name, {key: Seen(greedy=item.greedy) for key, item in seen.items()}, form=form, **setting)
+            for form in FORMATS[1:]
+        ]
+        parts.append(records(name, {"text/0": Seen(window=(-9.0, 3))}, task="book", **setting))
+    return pd.concat(parts, ignore_index=True)
+
+
+def computed(frame: pd.DataFrame) -> dict[str, Table]:
+    verdicts = judged("m", "p", {"english/1": True, "english/2": True, "english/3": False})
+    if not (frame["probe"] == "greedy").any():
+        verdicts = verdicts.iloc[:0]
+    return compute_tables(reduce_records(frame), None, verdicts)
+
+
+def test_nothing_is_told_where_nothing_is_missing(whole):
+    assert {name: (table.note, table.lacks) for name, table in computed(whole).items()} == dict.fromkeys(
+        TABLES, ("", "")
+    )
+
+
+@pytest.mark.parametrize("missing", [*PROBES, *FORMATS[1:]])
+def test_a_table_says_what_it_lacks(whole, missing):
+    column = "probe" if missing in PROBES else "format"
+    tables = computed(whole[whole[column] != missing])
+    told = {name for name, table in tables.items() if missing in f"{table.note} {table.lacks}"}
+    assert told == WITH[missing]
+    assert all(not table.frame.empty for table in tables.values() if not table.note)
+
+
+def test_a_run_without_pruned_checkpoints_says_what_pairs_would_add(whole):
+    tables = computed(whole[whole["checkpoint"] == "dense"])
+    for name in ("accuracy", "fates", "ladder", "recovery", "pr_gap", "one_shot", "hard_distractors", "fertility"):
+        assert "base" in f"{tables[name].note} {tables[name].lacks}", name
+
+
+def test_a_pruned_checkpoint_without_its_base_keeps_its_own_numbers(whole):
+    tables = computed(whole[whole["checkpoint"] == "p"])
+    for name in ("fates", "ladder", "pr_gap"):
+        assert "base 'dense' has no records of task 't': evaluate it into the same run" in tables[name].note
+    rank = tables["rank"].frame
+    own = rank[(rank["group"] == "all") & (rank["language"] == "english")]
+    assert own[["side", "n", "rank_median"]].to_numpy().tolist() == [["own", 3, 7.0]]
+    for name in ("accuracy", "recovery", "candidates", "hard_distractors", "calibration", "fertility", "perplexity"):
+        assert not tables[name].note, name
