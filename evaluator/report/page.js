@@ -176,8 +176,8 @@
     const shown = matches.slice(from, to).map((number) => h("li", {}, h("button", {
       type: "button", "data-item": number, onclick: () => show(number),
     }, h("span", { class: "q", dir: "auto" }, index.question[number] || index.id[number]), strip(number))));
-    const ends = [more(from, from - WINDOW, "earlier"), more(matches.length - to, to, "later")];
-    $("list").replaceChildren(...[ends[0], ...shown, ends[1]].filter(Boolean));
+    const [before, after] = [more(from, from - WINDOW, "earlier"), more(matches.length - to, to, "later")];
+    $("list").replaceChildren(...[before, ...shown, after].filter(Boolean));
     if (start === undefined) point();
     else $("list").scrollTop = 0;
   }
@@ -309,11 +309,9 @@
     const base = chosen && rows.find((row) => row.checkpoint.name === chosen.checkpoint.base);
     const at = matches.indexOf(number);
     const passage = context && context.at.has(number) ? context.s[context.at.get(number)] : "";
-    const turnButton = (label, by, able) => {
-      const button = h("button", { type: "button", onclick: () => step(by) }, label);
-      button.disabled = !able;
-      return button;
-    };
+    const turnButton = (label, by, able) => h("button", {
+      type: "button", onclick: () => step(by), disabled: able ? null : "",
+    }, label);
     $("item").replaceChildren(
       h("div", { class: "bar" }, h("code", {}, index.id[number]), h("span", {}, placeOf(number).reverse().join(", ")), h("span", { class: "grow" }),
         h("span", {}, at < 0 ? "" : `${at + 1} of ${matches.length}`),

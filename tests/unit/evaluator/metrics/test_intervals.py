@@ -12,8 +12,12 @@ from statsmodels.stats.contingency_tables import mcnemar
 from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.proportion import proportion_confint
 
+from evaluator.metrics import Inputs, reduce_records
+from evaluator.metrics.agreement import scott_pi
 from evaluator.metrics.gaps import drop_of
+from evaluator.metrics.inputs import language_mean
 from evaluator.metrics.intervals import Resampler, holm, mcnemar_exact, percentile_interval, wilson
+from tests.golden.hand import Seen, records
 
 
 @given(st.integers(1, 400).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
@@ -213,4 +217,39 @@ def test_the_interval_of_a_median_covers_at_its_nominal_rate():
     for _ in range(trials):
         low, high = resampler.median_interval(np.arange(n), rng.exponential(1.0, n))
         covered += low <= np.log(2) <= high
+    assert 0.9 <= covered / trials <= 0.985
+
+
+def test_the_interval_of_a_mean_over_languages_covers_at_its_nominal_rate():
+    """Three languages of 20 to 160 items: the pooled interval is about another number and misses the mean of rates."""
+    rng, trials, covered, pooled = np.random.default_rng(12), 200, 0, 0
+    sizes, rates = {"a": 160, "b": 60, "c": 20}, {"a": 0.8, "b": 0.5, "c": 0.2}
+    outcomes = reduce_records(
+        records("m", {f"{name}/{name}{i}": Seen(greedy=True) for name, size in sizes.items() for i in range(size)})
+    )
+    inputs = Inputs(outcomes)
+    items = inputs.part("m", "t", "open")
+    right = items["language"].map(rates).to_numpy()
+    for _ in range(trials):
+        values = (rng.random(len(items)) < right).astype(float)
+        row = language_mean(inputs, "t", items, share=values)
+        assert row["share"] == pytest.approx(np.mean([values[items["language"] == name].mean() for name in sizes]))
+        covered += row["share_low"] <= 0.5 <= row["share_high"]
+        low, high = wilson(int(values.sum()), len(values))
+        pooled += low <= 0.5 <= high
+    assert 0.9 <= covered / trials <= 0.985
+    assert pooled / trials < 0.1
+
+
+def test_the_interval_of_scotts_pi_covers_at_its_nominal_rate():
+    """Two graders of a truth that is yes for 60 %, each right in 90 %: p_o = 0.82, p = 0.58, pi = 0.6305."""
+    rng, n, trials, covered = np.random.default_rng(13), 200, 200, 0
+    resampler = Resampler("t", ["a"] * n, apart(n), draws=400)
+    chance = 0.58**2 + 0.42**2
+    for _ in range(trials):
+        truth = rng.random(n) < 0.6
+        one, other = (np.where(rng.random(n) < 0.9, truth, ~truth).astype(float) for _ in range(2))
+        draws = resampler.means(np.arange(n), (one == other).astype(float), one, other)
+        low, high = resampler.interval(np.arange(n), scott_pi(*draws))
+        covered += low <= (0.82 - chance) / (1 - chance) <= high
     assert 0.9 <= covered / trials <= 0.985

@@ -62,6 +62,17 @@ def test_every_table_with_records_has_a_section_with_a_figure(made):
     assert "it needs the probes greedy and sample, the latter under at least two run seeds" in html
 
 
+def test_what_was_left_out_is_told_with_its_reason(made):
+    html = made[1].page.read_text(encoding="utf-8")
+    section = html.split('<section id="left_out">')[1].split("</section>")[0]
+    assert "What was not measured, and why" in section
+    assert "the records do not say why" in section  # the made-up records give no reason
+    table = pd.read_csv(made[1].tables["left_out"])
+    pooled = table.query("language == 'all' and probe == 'greedy' and checkpoint == 'dense'")
+    assert dict(zip(pooled["status"], pooled["n"], strict=True)) == {"excluded": 2, "engine_error": 2}
+    assert set(pooled["asked"]) == {12}
+
+
 def test_the_same_records_give_the_same_bytes_however_they_were_cut(made, tmp_path):
     again = write_run(tmp_path / made[0].name, 6, CHECKPOINTS, languages=LANGUAGES)
     for folder in (again / "records").glob("*/*"):
