@@ -1,11 +1,16 @@
 """Our pruning against the published recipe, written plainly: whole-job time, peak memory, and whether masks agree.
 
-    resurface bench prune [--model DIR | --shape 0.2b] [--samples 16] [--tokens 512] [--methods wanda,sparsegpt]
+    resurface bench prune [--samples 16] [--tokens 512] [--methods wanda,sparsegpt] [--repeat 3] [--threads N]
+    resurface bench prune --shape 0.2b        one of the two models that it takes by itself; or --model bundled, or DIR
     python benchmarks/prune.py --shape 1.7b --only ours      the memory of a large model
     python benchmarks/prune.py --peer llm-compressor         with llm-compressor's modifiers beside
 
-Each job runs in a process of its own, in turn, `--repeat` times; the fastest counts. Peak memory is resident memory
-above what the process held after its imports. Prints a table and, as last line, JSON.
+Two models: the bundled one with the demo's calibration (128 gazetteer passages), and a random Qwen3 of 0.2 B parameters
+with 16 passages of 512 tokens. Each job runs in a process of its own, the sides in turn, and the ratio is the median of
+the ratios of neighbours. Peak memory is resident memory above what the process held after its imports. The floor is
+what the matrix products alone would take at the rate that this machine reaches (see `prune_floor.py`).
+
+Prints a table and, as last line, JSON. If masks do not agree, no ratio is printed and the exit code is 1.
 """
 
 from __future__ import annotations
@@ -13,15 +18,37 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import os
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from statistics import median
 from typing import Any
 
+import prune_floor
 import prune_peer
 from synthetic import SHAPES, write_checkpoint, write_passages
+
+_ROOT = Path(__file__).resolve().parents[1]
+_BUNDLED = _ROOT / "launch" / "reference_model"
+_DEMO = {"samples": 128, "tokens": 512}  # calibration of `resurface demo`
+# What share of all weights must be alike. SparseGPT's later layers are chaotic: it picks among updated weights, so one
+# that was rounded otherwise changes what comes after it. The first layer sees the same inputs on both sides.
+_BARS = {"wanda": {"masks_agree": 0.9999}, "sparsegpt": {"first_layer_agrees": 0.999, "masks_agree": 0.97}}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Case:
+    """One model and the text that it is calibrated with."""
+
+    model: str
+    source: Path
+    passages: Path
+    tokens: int  # a passage is cut to so many
 
 
 def _status(field: str) -> int:
@@ -34,9 +61,11 @@ def job(who: str, method: str, source: Path, passages: Path, out: Path, tokens: 
     """One pruning in this process."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3ForCausalLM  # noqa: F401
+    from transformers.utils import logging
 
     from pruning import run
 
+    logging.disable_progress_bar()
     torch.set_num_threads(threads)
     texts = passages.read_text().splitlines()
     base = _status("VmRSS")
@@ -58,56 +87,44 @@ def job(who: str, method: str, source: Path, passages: Path, out: Path, tokens: 
     }
 
 
-def agreement(first: Path, second: Path) -> float:
-    """Share of the weights of all decoder matrices whose zeros agree."""
+def agreement(first: Path, second: Path) -> dict[str, float]:
+    """Share of the weights of all decoder matrices whose zeros agree, and of those of the first layer alone."""
     from pruning.checkpoint import Checkpoint
 
     one, two = Checkpoint(first), Checkpoint(second)
-    same = total = 0
+    same, total = [0, 0], [0, 0]  # of all, of the first layer
     for name, entry in one.entries.items():
         if ".layers." in name and len(entry.shape) == 2:
             equal = (one.read(name) == 0) == (two.read(name) == 0)
-            same, total = same + int(equal.sum()), total + equal.numel()
-    return same / total
+            for i in (0, 1) if ".layers.0." in name else (0,):
+                same[i], total[i] = same[i] + int(equal.sum()), total[i] + equal.numel()
+    return {"masks_agree": same[0] / total[0], "first_layer_agrees": same[1] / total[1]}
 
 
-def compare(arguments: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
-    if arguments.model is None:
-        shape = SHAPES[arguments.shape]
+def _cases(arguments: argparse.Namespace, folder: Path) -> list[Case]:
+    """The model that was asked for; if none was, the bundled one and a random one."""
+    given = arguments.model or arguments.shape
+    cases = []
+    if arguments.model == "bundled" or not given:
+        from launch.calibration import SOURCES
+
+        passages = folder / "gazetteer.txt"
+        lines = SOURCES["gazetteer"](_DEMO["samples"], 0)
+        passages.write_text("".join(" ".join(line.split()) + "\n" for line in lines))
+        cases.append(Case("bundled", _BUNDLED, passages, _DEMO["tokens"]))
+    elif arguments.model:
+        passages = write_passages(folder / "passages.txt", arguments.samples, arguments.tokens)
+        cases.append(Case(Path(arguments.model).name, Path(arguments.model), passages, arguments.tokens))
+    if arguments.shape or not given:
+        name = arguments.shape or "0.2b"
+        shape = SHAPES[name]
         if arguments.layers:
             shape = dataclasses.replace(shape, layers=arguments.layers)
-        source = write_checkpoint(folder / "dense", shape)
-    else:
-        source = arguments.model
-    passages = arguments.passages or write_passages(folder / "passages.txt", arguments.samples, arguments.tokens)
-    sides = ["ours", "recipe"] if arguments.only is None else [arguments.only]
-    python = None if arguments.peer is None else prune_peer.environment()
-    if isinstance(python, Path):
-        sides.append(prune_peer.NAME)
-    elif python is not None:
-        print(f"{prune_peer.NAME} is left out: {python}", file=sys.stderr)
-    rows = []
-    for method in arguments.methods.split(","):
-        made: dict[str, Path] = {}
-        measured: dict[str, dict[str, Any]] = {}
-        for who in sides:
-            runs = []
-            for number in range(arguments.repeat):
-                made[who] = folder / f"{who}-{method}-{number}"
-                work = (method, source, passages, made[who], arguments.tokens, arguments.threads)
-                if who == prune_peer.NAME:
-                    assert isinstance(python, Path)
-                    runs.append(prune_peer.run(python, *work))
-                else:
-                    runs.append(_apart(who, *work))
-            measured[who] = {"method": method, "who": who} | min(runs, key=lambda run: run["seconds"])
-        for other in [who for who in sides if who != "ours" and "ours" in measured]:
-            ours, theirs = measured["ours"], measured[other]
-            theirs["ours_times_faster"] = theirs["seconds"] / ours["seconds"]
-            theirs["ours_times_less_cpu"] = theirs["cpu_seconds"] / ours["cpu_seconds"]
-            theirs["masks_agree"] = agreement(made["ours"], made[other])
-        rows += measured.values()
-    return rows
+        passages = write_passages(folder / "words.txt", arguments.samples, arguments.tokens)
+        cases.append(Case(name, write_checkpoint(folder / "dense", shape), passages, arguments.tokens))
+    if arguments.passages:
+        cases = [dataclasses.replace(case, passages=arguments.passages, tokens=arguments.tokens) for case in cases]
+    return cases
 
 
 def _apart(*work: object) -> dict[str, Any]:
@@ -118,38 +135,113 @@ def _apart(*work: object) -> dict[str, Any]:
     return measured
 
 
+def measure(
+    case: Case, method: str, sides: Mapping[str, Path | None], rounds: int, threads: int, folder: Path
+) -> list[dict[str, Any]]:
+    """A row per side, of `rounds` jobs of each in turn; a side's value is its interpreter if it is not ours."""
+    runs: dict[str, list[dict[str, Any]]] = {who: [] for who in sides}
+    made: dict[str, Path] = {}
+    for number in range(rounds):
+        for who, python in sides.items():
+            if who in made:
+                shutil.rmtree(made[who])
+            made[who] = folder / f"{case.model}-{method}-{who}-{number}"
+            work = (method, case.source, case.passages, made[who], case.tokens, threads)
+            runs[who].append(_apart(who, *work) if python is None else prune_peer.run(python, *work))
+    rows = []
+    for who, measured in runs.items():
+        row: dict[str, Any] = {"model": case.model, "method": method, "who": who, "rounds": rounds}
+        row |= {key: median(run[key] for run in measured) for key in measured[0]}
+        row |= {"seconds_min": min(run["seconds"] for run in measured)}
+        row |= {"seconds_max": max(run["seconds"] for run in measured)}
+        if who != "ours" and "ours" in runs:
+            for key, field in (("ours_times_faster", "seconds"), ("ours_times_less_cpu", "cpu_seconds")):
+                ratios = [theirs[field] / ours[field] for theirs, ours in zip(measured, runs["ours"], strict=True)]
+                row |= {key: median(ratios), f"{key}_min": min(ratios), f"{key}_max": max(ratios)}
+            row |= agreement(made["ours"], made[who])
+        rows.append(row)
+    for out in made.values():
+        shutil.rmtree(out)
+    return rows
+
+
+def _refuse_disagreement(rows: list[dict[str, Any]]) -> None:
+    """Exits 1 if ours and the recipe did not take the same weights."""
+    for row in rows:
+        for field, bar in _BARS[row["method"]].items() if row["who"] == "recipe" else ():
+            if field in row and row[field] < bar:
+                print(
+                    f"prune: no ratio: {row['method']} on {row['model']}: {field}: {row[field]:.4%} of the weights, "
+                    f"{bar:.2%} are asked",
+                    file=sys.stderr,
+                )
+                raise SystemExit(1)
+
+
+def _print(rows: list[dict[str, Any]], rate: float) -> None:
+    head = f"{'model':8} {'method':9} {'who':14} {'median s (min-max)':>22} {'cpu s':>7} {'peak GiB':>8} {'floor s':>7}"
+    print(f"{head} {'ours is, times faster':>22} {'at most':>7} {'masks agree (layer 0)':>24}")
+    for row in rows:
+        spread = f"{row['seconds']:.2f} ({row['seconds_min']:.2f}-{row['seconds_max']:.2f})"
+        faster = agree = most = ""
+        if "ours_times_faster" in row:
+            faster = f"{row['ours_times_faster']:.2f} ({row['ours_times_faster_min']:.2f}-"
+            faster += f"{row['ours_times_faster_max']:.2f})"
+            agree = f"{row['masks_agree']:.4%} ({row['first_layer_agrees']:.3%})"
+            most = f"{row['at_most']:.2f}"
+        print(
+            f"{row['model']:8} {row['method']:9} {row['who']:14} {spread:>22} {row['cpu_seconds']:7.2f} "
+            f"{row['peak_gib']:8.2f} {row['floor_s']:7.2f} {faster:>22} {most:>7} {agree:>24}"
+        )
+    print(
+        f"floor: our products alone at {rate / 1e9:.0f} GFLOP/s of float32, this machine's best; at most: the other "
+        "side's median over that"
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=Path, help="a dense checkpoint")
-    parser.add_argument("--passages", type=Path, help="text file, one passage a line; default: random letters")
-    parser.add_argument("--shape", choices=SHAPES, default="0.2b")
+    models = parser.add_mutually_exclusive_group()
+    models.add_argument("--model", help="'bundled', or a dense checkpoint's directory")
+    models.add_argument("--shape", choices=SHAPES, help="of a random checkpoint")
+    parser.add_argument("--passages", type=Path, help="text file, one passage a line; default: see above")
     parser.add_argument("--layers", type=int, help="of the shape, if not all")
-    parser.add_argument("--samples", type=int, default=16)
-    parser.add_argument("--tokens", type=int, default=512)
+    parser.add_argument("--samples", type=int, default=16, help="random passages")
+    parser.add_argument("--tokens", type=int, default=512, help="of a random passage, and the window")
     parser.add_argument("--methods", default="wanda,sparsegpt")
     parser.add_argument("--only", choices=("ours", "recipe"))
     parser.add_argument("--peer", choices=(prune_peer.NAME,), help="compare with it too, in an environment of its own")
-    parser.add_argument("--repeat", type=int, default=1)
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--repeat", type=int, default=3, help="jobs of each side, in turn")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--job", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.job:
         who, method, source, passages, out, tokens, threads = json.loads(arguments.job)
         print(json.dumps(job(who, method, Path(source), Path(passages), Path(out), int(tokens), int(threads))))
         return
+    methods = arguments.methods.split(",")
+    if unknown := set(methods) - set(_BARS):
+        parser.error(f"--methods: {min(unknown)!r} is not one of {', '.join(_BARS)}")
+    sides: dict[str, Path | None] = dict.fromkeys([arguments.only] if arguments.only else ["ours", "recipe"])
+    if arguments.peer:
+        python = prune_peer.environment()
+        if isinstance(python, Path):
+            sides[prune_peer.NAME] = python
+        else:
+            print(f"{prune_peer.NAME} is left out: {python}", file=sys.stderr)
+    rate = prune_floor.rate(arguments.threads)
+    rows = []
     with tempfile.TemporaryDirectory() as folder:
-        rows = compare(arguments, Path(folder))
-    print(f"{'method':10} {'who':14} {'seconds':>8} {'cpu s':>8} {'peak GiB':>9} {'ours is':>14} {'masks agree':>12}")
-    for row in rows:
-        faster = f"{row['ours_times_faster']:.2f}x as fast" if "ours_times_faster" in row else ""
-        agree = f"{row['masks_agree']:.6%}" if "masks_agree" in row else ""
-        print(
-            f"{row['method']:10} {row['who']:14} {row['seconds']:8.1f} {row['cpu_seconds']:8.1f} "
-            f"{row['peak_gib']:9.2f} {faster:>14} {agree:>12}"
-        )
-    model = arguments.shape if arguments.model is None else arguments.model.name
+        for case in _cases(arguments, Path(folder)):
+            tokens = prune_floor.tokens(case.source, case.passages, case.tokens)
+            for method in methods:
+                needed = prune_floor.operations(case.source, method, tokens) / rate
+                made = measure(case, method, sides, arguments.repeat, arguments.threads, Path(folder))
+                rows += [row | {"floor_s": needed, "at_most": row["seconds"] / needed} for row in made]
+    _refuse_disagreement(rows)
+    _print(rows, rate)
     ratios = [row["ours_times_faster"] for row in rows if row["who"] == "recipe" and "ours_times_faster" in row]
-    print(json.dumps({"benchmark": "prune", "model": model, "ratio": min(ratios, default=None), "rows": rows}))
+    print(json.dumps({"benchmark": "prune", "ratio": min(ratios, default=None), "gflops": rate / 1e9, "rows": rows}))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
 """Random checkpoints with the shapes of real models, written tensor by tensor so that any size fits any machine.
 
 Weights are normal with a spread of 1 / sqrt(columns): activations stay finite through any number of layers. The
-tokenizer is byte-level without merges: one token a byte, so a passage of N ASCII characters is N tokens.
+tokenizer knows `WORDS` words, each of them one token: a passage of N words is N tokens, and the inputs of the first
+layer span its width. (Of text in 26 letters they span 26 dimensions: Hessians are then nearly all damping, and the
+rounding of float32 decides which weights go.)
 """
 
 from __future__ import annotations
@@ -13,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+
+WORDS = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +68,7 @@ def _tensors(shape: Shape) -> Iterator[tuple[str, tuple[int, ...]]]:
 
 def write_checkpoint(directory: Path, shape: Shape, seed: int = 0) -> Path:
     """A bfloat16 checkpoint with tied embeddings in one safetensors file; one tensor is in memory at a time."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast, Qwen3Config
 
     directory.mkdir(parents=True, exist_ok=True)
@@ -100,17 +104,16 @@ def write_checkpoint(directory: Path, shape: Shape, seed: int = 0) -> Path:
         eos_token_id=0,
         pad_token_id=None,
     ).save_pretrained(directory)
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    backend = Tokenizer(models.BPE(vocab={"<eos>": 0} | {c: i + 1 for i, c in enumerate(alphabet)}, merges=[]))
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    backend.decoder = decoders.ByteLevel()
+    known = {"<eos>": 0} | {f"w{i}": i + 1 for i in range(min(WORDS, shape.vocabulary - 1))}
+    backend = Tokenizer(models.WordLevel(vocab=known, unk_token="<eos>"))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<eos>").save_pretrained(directory)
     return directory
 
 
 def write_passages(file: Path, count: int, tokens: int, seed: int = 0) -> Path:
-    """`count` lines of exactly `tokens` random printable ASCII characters."""
+    """`count` lines of `tokens` random words."""
     generator = torch.Generator().manual_seed(seed)
-    lines = (torch.randint(97, 123, (tokens,), generator=generator, dtype=torch.uint8) for _ in range(count))
-    file.write_text("".join(bytes(line.tolist()).decode() + "\n" for line in lines))
+    lines = (torch.randint(0, WORDS, (tokens,), generator=generator).tolist() for _ in range(count))
+    file.write_text("".join(" ".join(f"w{number}" for number in line) + "\n" for line in lines))
     return file

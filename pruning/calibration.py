@@ -10,7 +10,7 @@ import hashlib
 import random
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -77,10 +77,10 @@ class Batch:
 
     sequences: tuple[Tensor, ...]  # of int64 ids
     order: tuple[int, ...]  # which sequence of the calibration each is
+    lengths: tuple[int, ...] = field(init=False)
 
-    @property
-    def lengths(self) -> tuple[int, ...]:
-        return tuple(len(ids) for ids in self.sequences)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "lengths", tuple(len(ids) for ids in self.sequences))
 
 
 def load_tokenizer(directory: Path) -> Any:

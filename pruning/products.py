@@ -35,7 +35,7 @@ def available() -> bool:
     return torch._C._has_mkldnn and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
-def _times_transposed(left_MK: Tensor, right_NK: Tensor) -> Tensor:
+def times_transposed(left_MK: Tensor, right_NK: Tensor) -> Tensor:
     """left @ right^T by oneDNN, float32; `right_NK` may be packed."""
     return cast("Tensor", torch.ops.mkldnn._linear_pointwise(left_MK, right_NK, None, "none", [], ""))
 
@@ -81,7 +81,7 @@ class Linear(nn.Linear):
             self._packed = [torch.ops.mkldnn._reorder_linear_weight(part.contiguous()) for part in parts]
         outputs_TO: Tensor | None = None
         for part_TK, packed in zip(torch.split(inputs_TI, _STRETCH, dim=1), self._packed, strict=True):
-            product_TO = _times_transposed(part_TK, packed)
+            product_TO = times_transposed(part_TK, packed)
             if outputs_TO is not None:
                 outputs_TO += product_TO
             else:
@@ -107,7 +107,7 @@ def add_second_moments(sum_II: Tensor, inputs_TI: Tensor) -> None:
         for start in range(0, len(sum_II), _BLOCK):
             for part_IT in stretches_IT:
                 part_BT = part_IT[start : start + _BLOCK]
-                sum_II[start : start + _BLOCK, start:] += _times_transposed(part_BT, part_IT[start:])
+                sum_II[start : start + _BLOCK, start:] += times_transposed(part_BT, part_IT[start:])
         return
     for start in range(0, len(sum_II), _BLOCK):
         part_TB = inputs_TI[:, start : start + _BLOCK]

@@ -12,14 +12,14 @@ from pruning.config import CalibrationConfig, PruneConfig
 from pruning.run import prune
 from tests.unit.pruning import tiny
 
-_SHAPE = Shape(hidden=64, intermediate=128, layers=2, heads=4, kv_heads=2, head_dim=16, vocabulary=300)
+_SHAPE = Shape(hidden=64, intermediate=128, layers=2, heads=4, kv_heads=2, head_dim=16, vocabulary=5000)
 
 
 def test_the_recipe_and_ours_take_the_same_weights_of_a_synthetic_checkpoint(tmp_path):
     source = write_checkpoint(tmp_path / "dense", _SHAPE)
     passages = write_passages(tmp_path / "passages.txt", 8, 32)
     texts = passages.read_text().splitlines()
-    assert {len(text) for text in texts} == {32}
+    assert {len(text.split()) for text in texts} == {32}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         prune_recipe.run(source, tmp_path / "recipe", "wanda", 0.5, texts, 32)

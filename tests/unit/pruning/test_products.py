@@ -44,7 +44,7 @@ def test_a_shape_whose_bits_differ_stays_with_torch(monkeypatch):
         calls.append(left)
         return torch.full((len(left), 512), 1.0)
 
-    monkeypatch.setattr(products, "_times_transposed", rounded_otherwise)
+    monkeypatch.setattr(products, "times_transposed", rounded_otherwise)
     inputs = torch.randn(128, 512)
     with torch.no_grad():
         for count in (128, 128, 100):
