@@ -45,6 +45,7 @@ ARCHITECTURES = {
     "qwen3": Architecture(),
 }
 _KEPT_MASKS = 1 << 27  # elements of all sliding-window masks that are kept, a byte each
+_EMBEDDED = 1024  # tokens that are embedded at once: the masks that come along grow with their square
 _EXPERT_FIELDS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_intermediate_size")
 
 
@@ -204,8 +205,9 @@ class Decoder:
         self._compact_ids = unique
 
     def embed(self, batch: Batch) -> Tensor:
-        """hidden_1TH: the first layer's input, sequences end to end."""
-        return torch.cat([self._run(ids)[0] for ids in batch.sequences], dim=1)
+        """hidden_1TH: the first layer's input, sequences end to end. A token's does not depend on its place."""
+        pieces = torch.split(torch.cat(batch.sequences), _EMBEDDED)
+        return torch.cat([self._run(ids)[0] for ids in pieces], dim=1)
 
     def keywords(self, layer: int, batch: Batch) -> dict[str, Any]:
         """The keywords of a layer's call."""

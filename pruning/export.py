@@ -15,7 +15,6 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from fnmatch import fnmatch
 from pathlib import Path
 
 import torch
@@ -28,7 +27,7 @@ from pruning.passages import digest_of_file
 
 _SUFFIX = ".partial"
 # What goes along with weights and config.json. No other weights, no model card: it describes the dense model.
-_COMPANIONS = (
+_NAMES = {
     "generation_config.json",
     "tokenizer.json",
     "tokenizer_config.json",
@@ -37,19 +36,20 @@ _COMPANIONS = (
     "vocab.json",
     "vocab.txt",
     "merges.txt",
-    "*.model",
-    "tokenizer.model.*",
     "tekken.json",
-    "*.tiktoken",
-    "chat_template*",
-    "additional_chat_templates/*",
     "preprocessor_config.json",
     "processor_config.json",
-    "LICENSE*",
-    "LICENCE*",
-    "NOTICE*",
-    "USE_POLICY*",
+}
+_BEGINNINGS = (
+    "tokenizer.model.",
+    "chat_template",
+    "additional_chat_templates/",
+    "LICENSE",
+    "LICENCE",
+    "NOTICE",
+    "USE_POLICY",
 )
+_ENDINGS = (".model", ".tiktoken")
 
 
 def companions(checkpoint: Checkpoint) -> list[str]:
@@ -57,7 +57,7 @@ def companions(checkpoint: Checkpoint) -> list[str]:
     directory = checkpoint.directory
     candidates = [*directory.iterdir(), *directory.glob("additional_chat_templates/*")]
     names = [str(file.relative_to(directory)) for file in candidates if file.is_file()]
-    chosen = {name for name in names if any(fnmatch(name, pattern) for pattern in _COMPANIONS)}
+    chosen = {n for n in names if n in _NAMES or n.startswith(_BEGINNINGS) or n.endswith(_ENDINGS)}
     if checkpoint.index is not None:
         chosen.add(checkpoint.index.name)
     return sorted(chosen)

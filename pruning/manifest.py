@@ -5,7 +5,6 @@ It is written last: a directory without it is no pruned checkpoint. `verify` hol
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +84,7 @@ def read_manifest(directory: Path) -> PruneManifest | None:
 
 
 def to_json(manifest: PruneManifest) -> str:
-    return json.dumps(manifest.model_dump(mode="json"), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    return manifest.model_dump_json(indent=2) + "\n"
 
 
 def verify(directory: Path) -> list[str]:
