@@ -47,7 +47,7 @@ def import_backend() -> tuple[Any, str]:
 
 
 class Timed:
-    """A function that adds up the seconds spent in it."""
+    """A method that adds up the seconds spent in it."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
@@ -61,6 +61,21 @@ class Timed:
             self.seconds += time.perf_counter() - started
 
 
+class Engine(Timed):
+    """`_model_generate`, which keeps the greedy answers by their prompts: lm-eval itself hands on their texts only."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(function)
+        self.greedy: dict[tuple[int, ...], list[int]] = {}
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        outputs = super().__call__(*arguments, **named)
+        for parameters, output in zip(named.get("sampling_params") or (), outputs, strict=False):
+            if parameters.temperature == 0:
+                self.greedy[tuple(output.prompt_token_ids)] = list(output.outputs[0].token_ids)
+        return outputs
+
+
 def main() -> None:
     model, arguments, folder = sys.argv[1], json.loads(Path(sys.argv[2]).read_text()), Path(sys.argv[3])
     os.environ.update(VLLM_CPU_KVCACHE_SPACE="1", VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_LOGGING_LEVEL="ERROR")
@@ -71,7 +86,7 @@ def main() -> None:
 
     lm = backend(pretrained=model, batch_size="auto", **arguments)
     manager = TaskManager(include_path=str(folder), include_defaults=False)
-    scored, engine = Timed(lm._loglikelihood_tokens), Timed(lm._model_generate)
+    scored, engine = Timed(lm._loglikelihood_tokens), Engine(lm._model_generate)
     lm._loglikelihood_tokens, lm._model_generate = scored, engine
     print("{}", flush=True)
     for _ in sys.stdin:
@@ -84,7 +99,7 @@ def main() -> None:
         samples = results["samples"]
         answer = {
             "scores": [[value for ((value, _greedy),) in one["resps"]] for one in samples["candidates"]],
-            "greedy": [one["resps"][0][0] for one in samples.get("greedy", [])],
+            "greedy": [engine.greedy[tuple(lm.tok_encode(one["doc"]["text"]))] for one in samples.get("greedy", [])],
             "evaluate_s": seconds,
             "scoring_s": scored.seconds,
             "engine_s": engine.seconds,

@@ -3,7 +3,7 @@
 It runs on the vLLM that we run on, in an environment beside ours (peer_environment.py), with the engine arguments of
 the other side (serving.py) and its own defaults elsewhere (lm_eval_job.py). Its work is a folder of local YAML tasks
 and the JSON lines that they read, written here from the workload. It starts from texts, so the workload is respelled
-first: every item gets a text, and the ids that lm-eval makes of it are what all sides work on.
+first: the ids that lm-eval makes of its texts are what all sides work on.
 
 score    `multiple_choice`; timed from token ids to log-likelihoods, as our side is.
 pass     `multiple_choice`, `generate_until` greedy and ten times sampled; its whole `evaluate()` is timed. It has no
@@ -59,7 +59,6 @@ class Harness:
         self._folder = tempfile.TemporaryDirectory()
         folder = Path(self._folder.name)
         write_tasks(document, folder, generate=generate)
-        self._decode = lambda ids: tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
         self._rounds: list[Mapping[str, Any]] = []
         self._child = _Process(python, document, folder)
         self._ours: Child | None = None
@@ -69,16 +68,12 @@ class Harness:
             self._ours = Child("ours", "everything", same)
 
     def peer(self, agree: Callable[[Any, Any], Agreement]) -> Peer:
-        """`agree` compares scores, and greedy answers, as texts, where there are any."""
-
-        def as_texts(ours: Any, theirs: Any) -> Agreement:
-            return agree({**ours, "greedy": [self._decode(ids) for ids in ours.get("greedy", [])]}, theirs)
-
+        """`agree` compares scores, and greedy answers where there are any."""
         ours = None
         if self._ours is not None:
             ours = Side(name="one stream: greedy, samples, candidates", run=self._ours.round)
         name = next(pin for pin in pins(_LOCK) if pin.startswith(NAME)).replace("==", " ")
-        return Peer(side=Side(name=name, run=self._run), ours=ours, agree=as_texts, facts=self._facts)
+        return Peer(side=Side(name=name, run=self._run), ours=ours, agree=agree, facts=self._facts)
 
     def close(self) -> None:
         for child in (self._child, self._ours):
@@ -126,36 +121,29 @@ class _Process(Child):
 
 
 def respell(document: dict[str, Any], tokenizer: Any) -> None:
-    """Give every item of the workload a `text` and `option_texts`, and the ids that lm-eval makes of them.
+    """Give every item of the workload the ids that lm-eval makes of its `text` and `option_texts`.
 
-    It encodes context and option together and takes what follows as many tokens as the context alone has. The text of
-    random ids would be encoded differently, so random items become words of the vocabulary, of about as many tokens.
-    Raises SystemExit for an option that has no tokens of its own.
+    It encodes context and option together and takes what follows as many tokens as the context alone has. Random items
+    have no text, and that of random ids would be encoded differently: they become words of the vocabulary, of about as
+    many tokens. Raises SystemExit for an option that has no tokens of its own.
     """
-    words = _words(tokenizer) if document["task"].startswith("random") else None
+    words = _words(tokenizer) if any("text" not in item for item in document["items"]) else []
     for number, item in enumerate(document["items"]):
-        if words is None:
-            text = _text(tokenizer, item["prompt"])
-            options = [_text(tokenizer, [*item["prompt"], *ids])[len(text) :] for ids in item["options"]]
-        else:
+        if "text" not in item:
             draw = random.Random(number)
-            text = _draw(tokenizer, draw, words, len(item["prompt"]))
-            options = [" " + _draw(tokenizer, draw, words, len(ids)) for ids in item["options"]]
-        item["text"], item["option_texts"] = text, options
+            item["text"] = _draw(tokenizer, draw, words, len(item["prompt"]))
+            item["option_texts"] = [" " + _draw(tokenizer, draw, words, len(ids)) for ids in item["options"]]
+        text = item["text"]
         item["prompt"] = tokenizer(text)["input_ids"]
-        item["options"] = [tokenizer(text + option)["input_ids"][len(item["prompt"]) :] for option in options]
+        together = [tokenizer(text + option)["input_ids"] for option in item["option_texts"]]
+        item["options"] = [ids[len(item["prompt"]) :] for ids in together]
         if not all(item["options"]):
             raise SystemExit(f"{NAME}: item {number} has an option without tokens of its own")
 
 
-def _text(tokenizer: Any, ids: Sequence[int]) -> str:
-    text: str = tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-    return text
-
-
 def _words(tokenizer: Any) -> list[str]:
-    pieces = {_text(tokenizer, [number]).strip() for number in range(len(tokenizer))}
-    return sorted(piece for piece in pieces if piece.isascii() and piece.isalpha())
+    pieces = {tokenizer.decode([number], skip_special_tokens=True).strip() for number in range(len(tokenizer))}
+    return sorted(piece for piece in pieces if piece.isascii() and piece.isalnum())
 
 
 def _draw(tokenizer: Any, draw: random.Random, words: Sequence[str], tokens: int) -> str:

@@ -69,7 +69,9 @@ def write(options: argparse.Namespace) -> Path:
         plans = [plan(q, prompter, config) for q in questions_of(load_task(config.task, None), config)][: options.items]
         document["items"] = [
             {
+                "text": p.prompts["open"].text,
                 "prompt": list(p.prompts["open"].token_ids),
+                "option_texts": [f" {option.text}" for option in p.options],
                 "options": [list(option.scored.continuation_ids) for option in p.options],
                 "deep": p.question.deep,
             }

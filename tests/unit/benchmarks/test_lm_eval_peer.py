@@ -22,15 +22,14 @@ def encode_as_lm_eval(tokenizer, context, option):
     return own, tokenizer(context + option)["input_ids"][len(own) :]
 
 
-def test_a_task_s_texts_come_back_in_the_ids_that_they_were(tokenizer):
+def test_a_task_s_items_are_what_lm_eval_makes_of_their_texts(tokenizer):
     text, options = "Lake Onti: 48 km. Answer in a few words:", [" Онти", " 48 kilometres", " بحيرة"]
-    ids = tokenizer(text)["input_ids"]
-    scored = [tokenizer(text + option)["input_ids"][len(ids) :] for option in options]
-    document = {"task": "gazetteer", "items": [{"prompt": ids, "options": scored, "deep": True}]}
-    lm_eval_peer.respell(document, tokenizer)
-    (item,) = document["items"]
+    item = {"text": text, "prompt": [5], "option_texts": options, "options": [[5]], "deep": True}
+    lm_eval_peer.respell({"task": "gazetteer", "items": [item]}, tokenizer)
     assert (item["text"], item["option_texts"]) == (text, options)
-    assert (item["prompt"], item["options"]) == (ids, scored)
+    for option, ids in zip(options, item["options"], strict=True):
+        assert encode_as_lm_eval(tokenizer, text, option) == (item["prompt"], ids)
+        assert tokenizer.decode(ids) == option
 
 
 def test_random_items_become_words_of_about_their_length(tokenizer):
@@ -49,7 +48,7 @@ def test_random_items_become_words_of_about_their_length(tokenizer):
 
 
 def test_an_option_without_tokens_of_its_own_is_refused(tokenizer):
-    document = {"task": "gazetteer", "items": [{"prompt": [40, 41], "options": [[40], []]}]}
+    document = {"task": "gazetteer", "items": [{"text": "a:", "option_texts": [" b", ""]}]}
     with pytest.raises(SystemExit, match="item 0 has an option without tokens"):
         lm_eval_peer.respell(document, tokenizer)
 
