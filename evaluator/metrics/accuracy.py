@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import pandas as pd
 
+from evaluator.metrics.counting import joined_reasons, measured
 from evaluator.metrics.inputs import (
     ALL,
     MEAN,
@@ -20,15 +21,13 @@ from evaluator.metrics.inputs import (
     Row,
     correct_for_many,
     difference,
-    joined_reasons,
     language_mean,
+    paired,
     paired_p,
-    pairs,
     rate,
     slices,
     table_frame,
     truth,
-    why_left_out,
 )
 from evaluator.metrics.outcomes import MEASURED
 
@@ -62,12 +61,12 @@ def accuracy(inputs: Inputs) -> pd.DataFrame:
     """The table; holm_p corrects over the checkpoints that share task, format, probe and language."""
     rows: list[Row] = []
     for form in inputs.formats:
-        paired = {(pair.task, pair.checkpoint): pair for pair in pairs(inputs, form)}
+        with_base = paired(inputs, form)
         for setting in inputs.checkpoints:
             items = inputs.part(setting["checkpoint"], setting["task"], form)
             for probe in CORRECT:
                 if items[f"{probe}_status"].notna().any():
-                    pair = paired.get((setting["task"], setting["checkpoint"]))
+                    pair = with_base.get((setting["task"], setting["checkpoint"]))
                     rows += _checkpoint_rows(inputs, setting, items, pair, form, probe)
     correct_for_many(rows, ("task", "format", "probe", "language"))
     return table_frame(rows, COLUMNS, _COUNTS)
@@ -124,18 +123,9 @@ def _means(inputs: Inputs, task: str, done: pd.DataFrame, pair: Pair | None, pro
 
 
 def _measured(items: pd.DataFrame, probe: str) -> Row:
-    status = items[f"{probe}_status"]
-    done = items[status.isin(MEASURED)]
-    n = len(done)
-    cut = int(done["truncated"].sum())
-    row: Row = {
-        "n": n,
-        "excluded": int((status == "excluded").sum()),
-        "engine_error": int((status == "engine_error").sum()),
-        "truncated": cut,
-        **rate("truncation", cut, n),
-        "reason": joined_reasons(None if n else "no item was measured", why_left_out(items, probe)),
-    }
+    done, row = measured(items, probe)
+    n, cut = len(done), int(done["truncated"].sum())
+    row |= {"truncated": cut, **rate("truncation", cut, n)}
     for name, column in _RATES[probe].items():
         known = done[column].dropna()
         row |= rate(name, int(known.sum()), len(known))

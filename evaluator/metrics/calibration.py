@@ -19,6 +19,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
+from evaluator.metrics.counting import measured
 from evaluator.metrics.inputs import (
     MEAN,
     SETTING,
@@ -31,7 +32,6 @@ from evaluator.metrics.inputs import (
     table_frame,
     truth,
 )
-from evaluator.metrics.outcomes import MEASURED
 
 _COUNTS = ("n", "excluded", "engine_error")
 COLUMNS = (
@@ -115,25 +115,19 @@ def _together(inputs: Inputs, settings: Sequence[Row]) -> tuple[Row, pd.DataFram
 
 
 def _rows(inputs: Inputs, setting: Row, part: pd.DataFrame) -> list[Row]:
-    status = part[["greedy_status", "choice_status"]]
-    measured = status.isin(MEASURED).all(axis=1)
-    if not measured.any():
+    known, _ = measured(part, "greedy", "choice")
+    if known.empty:
         return []
-    excluded = (status == "excluded").any(axis=1)
-    failed = (status == "engine_error").any(axis=1) & ~excluded
-    marked = part.assign(measured=measured, excluded=excluded, engine_error=failed)
-    rows = []
-    for language, asked in slices(marked, inputs.languages(setting["task"])):
-        done = asked[asked["measured"]]
-        row: Row = {**setting, "language": language, "n": len(done)}
-        row |= {name: int(asked[name].sum()) for name in ("excluded", "engine_error")}
+    rows: list[Row] = []
+    for language, asked in slices(part, inputs.languages(setting["task"])):
+        done, counts = measured(asked, "greedy", "choice", nothing="no item was measured with both greedy and choice")
+        row: Row = {**setting, "language": language, **counts}
         opened, chosen = truth(done["produced"]), truth(done["recognised"])
         row |= rate("open_accuracy", int(opened.sum()), len(done))
         row |= rate("choice_accuracy", int(chosen.sum()), len(done))
         row |= difference(inputs, setting["task"], done, chosen - opened, "choice_minus_open")
-        rows.append(row | {"reason": None if len(done) else "no item was measured with both greedy and choice"})
+        rows.append(row)
     mean = {name: value for name, value in rows[0].items() if not name.endswith(("_low", "_high"))}
-    known = marked[marked["measured"]]
     opened, chosen = truth(known["produced"]), truth(known["recognised"])
     values = {"open_accuracy": opened, "choice_accuracy": chosen, "choice_minus_open": chosen - opened}
     mean |= {"language": MEAN} | language_mean(inputs, setting["task"], known, **values)

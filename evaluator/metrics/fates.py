@@ -18,18 +18,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from evaluator.metrics.inputs import (
-    SETTING,
-    Inputs,
-    Pair,
-    Row,
-    numbers,
-    pairs,
-    rate,
-    slices,
-    table_frame,
-    truth,
-)
+from evaluator.metrics.inputs import SETTING, Inputs, Pair, Row, numbers, pairs, rate, slices, table_frame, truth
 
 FATES = ("kept", "mc_only", "produced_only", "lost")
 NOT_KNOWN = "not_known"  # the dense model did not both produce and recognise it

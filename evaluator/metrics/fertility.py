@@ -18,9 +18,20 @@ import pandas as pd
 
 from evaluator.grading import without_spaces
 from evaluator.metrics.accuracy import CORRECT, floor_of, normalised
-from evaluator.metrics.inputs import MEAN, SETTING, Inputs, Pair, Row, language_mean, numbers, pairs, table_frame, truth
+from evaluator.metrics.counting import measured
+from evaluator.metrics.inputs import (
+    MEAN,
+    SETTING,
+    Inputs,
+    Pair,
+    Row,
+    language_mean,
+    numbers,
+    paired,
+    table_frame,
+    truth,
+)
 from evaluator.metrics.intervals import Floats, nan_mean, percentile_interval
-from evaluator.metrics.outcomes import MEASURED
 
 _SUMMED = ("n", "excluded", "engine_error", "tokens", "units")
 _COUNTS = (*_SUMMED, "n_paired")
@@ -35,13 +46,13 @@ COLUMNS = (
 
 def fertility(inputs: Inputs) -> pd.DataFrame:
     """The table: a mean for each unit and a row per language; drops where the checkpoint has a base."""
-    paired = {(pair.task, pair.checkpoint): pair for pair in pairs(inputs)}
+    with_base = paired(inputs)
     rows: list[Row] = []
     for setting in inputs.checkpoints:
         items = inputs.part(setting["checkpoint"], setting["task"], "open")
         if not items["choice_status"].notna().any():
             continue
-        pair = paired.get((setting["task"], setting["checkpoint"]))
+        pair = with_base.get((setting["task"], setting["checkpoint"]))
         by_language: list[Row] = []
         draws: dict[str, Floats] = {}
         for language in inputs.languages(setting["task"]):
@@ -52,21 +63,12 @@ def fertility(inputs: Inputs) -> pd.DataFrame:
 
 
 def _fertility(inputs: Inputs, setting: Row, items: pd.DataFrame, language: str) -> tuple[Row, Floats]:
-    done = items[items["choice_status"].isin(MEASURED) & items["option_tokens"].notna()]
+    done, counts = measured(items, "choice", nothing="no option was scored")
+    done = done[done["option_tokens"].notna()]
     unit = "character" if without_spaces(language) else "word"
     tokens, units = int(done["option_tokens"].sum()), int(done[f"option_{unit}s"].sum())
-    row: Row = {
-        **setting,
-        "language": language,
-        "n": len(done),
-        "excluded": int((items["choice_status"] == "excluded").sum()),
-        "engine_error": int((items["choice_status"] == "engine_error").sum()),
-        "tokens": tokens,
-        "units": units,
-        "unit": unit,
-        "fertility": tokens / units if units else None,
-        "reason": None if units else "no option was scored",
-    }
+    row: Row = {**setting, "language": language, **counts, "n": len(done), "tokens": tokens, "units": units}
+    row |= {"unit": unit, "fertility": tokens / units if units else None}
     if not units:
         return row, np.array([])
     resampler, names = inputs.resampler(setting["task"]), numbers(done)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
+from evaluator.metrics.counting import joined_reasons, measured, why_left_out
 from evaluator.metrics.inputs import (
     ALL,
     ITEM,
@@ -19,15 +20,14 @@ from evaluator.metrics.inputs import (
     Row,
     correct_for_many,
     difference,
-    joined_reasons,
     numbers,
+    paired,
     paired_p,
     pairs,
     rate,
     slices,
     table_frame,
     truth,
-    why_left_out,
 )
 from evaluator.metrics.intervals import Rows
 from evaluator.metrics.outcomes import MEASURED
@@ -83,7 +83,7 @@ def one_shot(inputs: Inputs) -> pd.DataFrame:
     the example alone. Otherwise it is `open`, and `zero_shot_format` says so.
     """
     rows: list[Row] = []
-    zeros = {form: {(p.task, p.checkpoint): p for p in pairs(inputs, form)} for form in ("open_capped", "open")}
+    zeros = {form: paired(inputs, form) for form in ("open_capped", "open")}
     for one in pairs(inputs, "one_shot"):
         if one.items.empty:
             continue
@@ -128,6 +128,6 @@ def _pick(part: pd.DataFrame, items: Rows) -> pd.DataFrame:
 
 def _answered(part: pd.DataFrame, language: str, n: int) -> Row:
     here = part if language == ALL else part[part["language"] == language]
-    left_out = {name: int((here["greedy_status"] == name).sum()) for name in ("excluded", "engine_error")}
-    reason = joined_reasons(None if n else "no item was measured in every format", why_left_out(here, "greedy"))
-    return {"n": n, **left_out, "reason": reason}
+    _, row = measured(here, "greedy")
+    nothing = None if n else "no item was measured in every format"
+    return row | {"n": n, "reason": joined_reasons(nothing, row["reason"])}

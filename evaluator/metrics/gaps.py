@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from evaluator.metrics.accuracy import CORRECT, floor_of, normalised
+from evaluator.metrics.counting import joined_reasons
 from evaluator.metrics.inputs import (
     ALL,
     MEAN,
@@ -23,9 +24,9 @@ from evaluator.metrics.inputs import (
     Pair,
     Row,
     correct_for_many,
-    joined_reasons,
     measured_in_both,
     numbers,
+    paired,
     paired_p,
     pairs,
     slices,
@@ -156,7 +157,7 @@ def ladder(inputs: Inputs) -> pd.DataFrame:
     """
     rows: list[Row] = []
     read = first_readings(inputs)
-    by_form = {form: {(p.task, p.checkpoint): p for p in pairs(inputs, form)} for form in ("open", "shown")}
+    by_form = {form: paired(inputs, form) for form in ("open", "shown")}
     for key, pair in by_form["open"].items():
         rungs = {
             rung: by_form[form][key]

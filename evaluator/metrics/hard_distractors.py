@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import pandas as pd
 
+from evaluator.metrics.counting import joined_reasons, measured
 from evaluator.metrics.inputs import (
     ALL,
     SETTING,
@@ -17,16 +18,13 @@ from evaluator.metrics.inputs import (
     Row,
     correct_for_many,
     difference,
-    joined_reasons,
+    paired,
     paired_p,
-    pairs,
     rate,
     slices,
     table_frame,
     truth,
-    why_left_out,
 )
-from evaluator.metrics.outcomes import MEASURED
 
 _RECOGNISED = {"standard": "recognised", "hard": "hard_recognised"}
 NEEDS_GREEDY = "needs the probe greedy on a checkpoint and its base (for the dissociation rates)"
@@ -43,7 +41,7 @@ COLUMNS = (
 
 def hard_distractors(inputs: Inputs) -> pd.DataFrame:
     """The table; differences are hard minus standard, `known` is n of the dissociation rates."""
-    paired = {(pair.task, pair.checkpoint): pair for pair in pairs(inputs)}
+    with_base = paired(inputs)
     rows: list[Row] = []
     for setting in inputs.checkpoints:
         items = inputs.part(setting["checkpoint"], setting["task"], "open")
@@ -51,7 +49,7 @@ def hard_distractors(inputs: Inputs) -> pd.DataFrame:
             continue
         for language, part in slices(items, inputs.languages(setting["task"])):
             row = {**setting, "language": language, **_accuracies(inputs, setting["task"], part)}
-            pair = paired.get((setting["task"], setting["checkpoint"]))
+            pair = with_base.get((setting["task"], setting["checkpoint"]))
             if pair is not None:
                 row |= _dissociations(inputs, pair, language)
                 said = pair.items[["greedy_status_dense", "greedy_status_pruned"]].notna().all(axis=1).any()
@@ -63,18 +61,8 @@ def hard_distractors(inputs: Inputs) -> pd.DataFrame:
 
 
 def _accuracies(inputs: Inputs, task: str, items: pd.DataFrame) -> Row:
-    status = items[["choice_status", "hard_choice_status"]]
-    done = items[status.isin(MEASURED).all(axis=1)]
-    excluded = (status == "excluded").any(axis=1)
-    row: Row = {
-        "n": len(done),
-        "excluded": int(excluded.sum()),
-        "engine_error": int(((status == "engine_error").any(axis=1) & ~excluded).sum()),
-        "reason": joined_reasons(
-            None if len(done) else "no item was measured with both choice and hard_choice",
-            why_left_out(items, "choice", "hard_choice"),
-        ),
-    }
+    nothing = "no item was measured with both choice and hard_choice"
+    done, row = measured(items, "choice", "hard_choice", nothing=nothing)
     for kind, column in _RECOGNISED.items():
         row |= rate(f"{kind}_accuracy", int(done[column].sum()), len(done))
     hard, standard = truth(done["hard_recognised"]), truth(done["recognised"])

@@ -45,7 +45,6 @@ PROBE_COLUMNS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 PART_COLUMNS = (*ITEM, *(name for name in DTYPES if name not in (*KEY, *METADATA)))
 SETTING = ("method", "pattern", "sparsity", "calibration")
-NO_REASON = "the records do not say why"
 
 Row = dict[str, Any]
 
@@ -248,6 +247,11 @@ def measured_in_both(items: pd.DataFrame, *probes: str) -> pd.Series:
     return keep
 
 
+def paired(inputs: Inputs, form: str = "open") -> dict[tuple[str, str], Pair]:
+    """`pairs` by task and checkpoint."""
+    return {(pair.task, pair.checkpoint): pair for pair in pairs(inputs, form)}
+
+
 def pairs(inputs: Inputs, form: str = "open") -> list[Pair]:
     """Every checkpoint that names a base, joined with it on the items of one format, in display order."""
     if form not in inputs._pairs:
@@ -346,30 +350,3 @@ def table_frame(rows: Sequence[Row], columns: Sequence[str], counts: Sequence[st
     """Rows as a frame with exactly these columns; counts are nullable integers, missing numbers are null."""
     frame = pd.DataFrame(list(rows), columns=list(columns))
     return frame.astype(dict.fromkeys(counts, "Int64"))
-
-
-def why_left_out(items: pd.DataFrame, *probes: str) -> str | None:
-    """Why items were not measured, the most frequent reason first: `3 excluded (reason); 1 failed (message)`.
-
-    `probes` are names of probes, or of one side of a pair: `greedy:_dense`. An item counts once.
-    """
-    told: list[str] = []
-    counted = np.zeros(len(items), dtype=bool)
-    for status, word in (("excluded", "excluded"), ("engine_error", "failed")):
-        why = pd.Series(None, index=items.index, dtype=object)
-        left_out = np.zeros(len(items), dtype=bool)
-        for probe in probes:
-            name, _, side = probe.partition(":")
-            here = (items[f"{name}_status{side}"] == status).to_numpy()
-            left_out |= here
-            why = why.where(why.notna() | ~here, items[f"{name}_why{side}"])
-        reasons = why[left_out & ~counted].fillna(NO_REASON).value_counts(sort=False)
-        counted |= left_out
-        for reason, count in sorted(reasons.items(), key=lambda each: (-each[1], str(each[0]))):
-            told.append(f"{count} {word} ({reason})")
-    return "; ".join(told) if told else None
-
-
-def joined_reasons(*reasons: str | None) -> str | None:
-    told = [reason for reason in dict.fromkeys(reasons) if reason]
-    return "; ".join(told) if told else None

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import pandas as pd
 
-from evaluator.metrics.inputs import NO_REASON, PROBE_COLUMNS, Inputs, Row, slices
+from evaluator.metrics.counting import NO_REASON
+from evaluator.metrics.inputs import PROBE_COLUMNS, Inputs, Row, slices
 
 COLUMNS = ("task", "checkpoint", "format", "probe", "language", "status", "n", "asked", "reason")
 _STATUSES = ("excluded", "engine_error")

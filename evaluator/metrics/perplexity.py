@@ -15,19 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from evaluator.metrics.inputs import (
-    ALL,
-    ITEM,
-    MEAN,
-    SETTING,
-    Inputs,
-    Row,
-    joined_reasons,
-    numbers,
-    table_frame,
-    truth,
-    why_left_out,
-)
+from evaluator.metrics.counting import joined_reasons, why_left_out
+from evaluator.metrics.inputs import ALL, ITEM, MEAN, SETTING, Inputs, Row, numbers, table_frame, truth
 from evaluator.metrics.intervals import UNDEFINED, Floats, percentile_interval
 
 _COUNTS = ("n", "excluded", "engine_error", "tokens")

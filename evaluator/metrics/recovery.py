@@ -17,8 +17,8 @@ from evaluator.metrics.inputs import (
     Row,
     correct_for_many,
     difference,
+    paired,
     paired_p,
-    pairs,
     rate,
     slices,
     table_frame,
@@ -44,7 +44,7 @@ SEED_COLUMNS = (
 
 def recovery(inputs: Inputs) -> pd.DataFrame:
     """The table: greedy, beam and sample, over all items and among the checkpoint's own greedy failures."""
-    paired = {(pair.task, pair.checkpoint): pair for pair in pairs(inputs)}
+    with_base = paired(inputs)
     rows: list[Row] = []
     for setting in inputs.checkpoints:
         items = inputs.part(setting["checkpoint"], setting["task"], "open")
@@ -58,7 +58,7 @@ def recovery(inputs: Inputs) -> pd.DataFrame:
                         continue
                     row = {**setting, "language": language, "population": population, "probe": probe}
                     row |= _measured(part, population, probe)
-                    pair = paired.get((setting["task"], setting["checkpoint"]))
+                    pair = with_base.get((setting["task"], setting["checkpoint"]))
                     if pair is not None and population == EVERYTHING:
                         row |= _paired(inputs, pair, language, probe)
                     rows.append(row)

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from evaluator.metrics import Inputs, left_out, reduce_records
-from evaluator.metrics.inputs import NO_REASON
+from evaluator.metrics.counting import NO_REASON
 from launch.summary import _left_out
 from tests.golden.hand import Seen, records
 from tests.golden.test_tables import only, tables

@@ -1,0 +1,56 @@
+"""What was measured of the items that were asked, what was not, and why."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from evaluator.metrics.inputs import Row
+from evaluator.metrics.outcomes import MEASURED
+
+NO_REASON = "the records do not say why"
+
+
+def measured(items: pd.DataFrame, *probes: str, nothing: str = "no item was measured") -> tuple[pd.DataFrame, Row]:
+    """The items on which all these probes were measured, and n, excluded and engine_error with the reasons.
+
+    An item is excluded if any of the probes is, and failed if none is excluded and any failed. `nothing` is the reason
+    for an n of 0. `probes` are as in `why_left_out`.
+    """
+    status = pd.DataFrame({probe: items[_column(probe, "status")] for probe in probes})
+    done = items[status.isin(MEASURED).all(axis=1)]
+    excluded = (status == "excluded").any(axis=1)
+    failed = (status == "engine_error").any(axis=1) & ~excluded
+    counts = {"n": len(done), "excluded": int(excluded.sum()), "engine_error": int(failed.sum())}
+    return done, counts | {"reason": joined_reasons(None if len(done) else nothing, why_left_out(items, *probes))}
+
+
+def why_left_out(items: pd.DataFrame, *probes: str) -> str | None:
+    """Why items were not measured, the most frequent reason first: `3 excluded (reason); 1 failed (message)`.
+
+    `probes` are names of probes, or of one side of a pair: `greedy:_dense`. An item counts once.
+    """
+    told: list[str] = []
+    counted = np.zeros(len(items), dtype=bool)
+    for status, word in (("excluded", "excluded"), ("engine_error", "failed")):
+        why = pd.Series(None, index=items.index, dtype=object)
+        left_out = np.zeros(len(items), dtype=bool)
+        for probe in probes:
+            here = (items[_column(probe, "status")] == status).to_numpy()
+            left_out |= here
+            why = why.where(why.notna() | ~here, items[_column(probe, "why")])
+        reasons = why[left_out & ~counted].fillna(NO_REASON).value_counts(sort=False)
+        counted |= left_out
+        for reason, count in sorted(reasons.items(), key=lambda each: (-each[1], str(each[0]))):
+            told.append(f"{count} {word} ({reason})")
+    return "; ".join(told) if told else None
+
+
+def joined_reasons(*reasons: str | None) -> str | None:
+    told = [reason for reason in dict.fromkeys(reasons) if reason]
+    return "; ".join(told) if told else None
+
+
+def _column(probe: str, what: str) -> str:
+    name, _, side = probe.partition(":")
+    return f"{name}_{what}{side}"
