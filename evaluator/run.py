@@ -40,12 +40,19 @@ class ItemStream:
         self._serial = 0
         self._active: dict[str, Asked] = {}
         self._ready: deque[Request | Cancel] = deque()
+        self._waiting: set[str] = set()  # requests in `_ready` that nobody has cancelled
         self._done: list[Asked] = []
 
     def take(self, limit: int) -> Sequence[Request | Cancel]:
-        while len(self._ready) < limit and len(self._active) < self._window and self._start_next():
-            pass
-        return [self._ready.popleft() for _ in range(min(limit, len(self._ready)))]
+        taken: list[Request | Cancel] = []
+        while len(taken) < limit and (self._ready or (len(self._active) < self._window and self._start_next())):
+            if not self._ready:  # an item that needs no request
+                continue
+            request = self._ready.popleft()
+            if isinstance(request, Cancel) or request.request_id in self._waiting:
+                self._waiting.discard(request.request_id)
+                taken.append(request)
+        return taken
 
     def _start_next(self) -> bool:
         plan = next(self._plans, None)
@@ -56,7 +63,9 @@ class ItemStream:
             item = ItemProbes(plan, self._config, self._eos_ids, self._serial)
         else:
             item = WindowProbe(plan, self._config.seed, self._serial)
-        self._ready.extend(item.start())
+        requests = item.start()
+        self._waiting.update(request.request_id for request in requests)
+        self._ready.extend(requests)
         if item.done:
             self._done.append(item)
         else:
@@ -75,7 +84,13 @@ class ItemStream:
             if serial.isdecimal() and int(serial) < self._serial:
                 return
             raise EngineError(f"engine answered an unknown request {response.request_id!r}")
-        self._ready.extendleft(reversed(item.receive(response)))
+        for request in reversed(item.receive(response)):
+            if not isinstance(request, Cancel):
+                self._waiting.add(request.request_id)
+            elif request.request_id in self._waiting:  # the engine never hears of it
+                self._waiting.remove(request.request_id)
+                continue
+            self._ready.appendleft(request)
         if item.done:
             self._done.append(self._active.pop(serial))
 

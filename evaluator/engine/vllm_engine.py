@@ -151,6 +151,7 @@ class VLLMEngine:
 
     def _start(self, checkpoint: Path, blueprint: Blueprint) -> None:
         from vllm import EngineArgs
+        from vllm.config import KVTransferConfig
         from vllm.platforms import current_platform
         from vllm.v1.engine.llm_engine import LLMEngine
 
@@ -184,6 +185,11 @@ class VLLMEngine:
             # generator cannot do ("CPU Generator does not use offset"): prompts are computed whole.
             arguments["enable_chunked_prefill"] = False
             arguments["max_num_batched_tokens"] = max(_CPU_STEP_TOKENS, self._max_model_len)
+            arguments["kv_transfer_config"] = KVTransferConfig(
+                kv_connector="PartialBlocks",
+                kv_connector_module_path="evaluator.engine.vllm_partial_blocks",
+                kv_role="kv_both",
+            )
         try:
             self._forcing = Forcing(v2=not on_cpu)
             try:
@@ -205,7 +211,7 @@ class VLLMEngine:
             _read, missing = self._on_workers("swap_weights", files)
             if missing:
                 raise EngineError(f"{checkpoint}: no value for {missing[0]}")
-            if self._llm.reset_prefix_cache() is not True:
+            if self._llm.engine_core.reset_prefix_cache(reset_connector=True) is not True:
                 raise EngineError(f"{checkpoint}: vLLM did not reset its prefix cache")
         except Exception as error:  # a half-swapped engine must never answer
             self._give_up()

@@ -16,6 +16,7 @@ import pytest
 from evaluator.config import EngineConfig
 from evaluator.engine.base import FixedSource, Generate, Request, Response, Score
 from evaluator.engine.beam import BeamSearch
+from tests.rounding import rank_bounds
 from tests.tiny_models import save_tiny_model
 
 pytest.importorskip("vllm", reason="vLLM is not installed")
@@ -28,7 +29,6 @@ CONFIG = EngineConfig(max_model_len=400, max_num_seqs=16)
 BLOCK = 32
 EOS_IDS = (0, 7)
 TOLERANCE = 1e-4  # nats
-ROUNDING = 2e-5  # nats: tokens that are closer may change places between two implementations in float32
 
 
 @dataclass
@@ -119,18 +119,6 @@ def test_top_logprobs_equal_the_oracle(served):
         assert a.logprobs == pytest.approx(b.logprobs, abs=TOLERANCE)
         for row, expected in zip(a.top_logprobs, b.top_logprobs, strict=True):
             assert row == pytest.approx(expected, abs=TOLERANCE)
-
-
-def rank_bounds(model: Any, request: Score) -> tuple[list[int], list[int]]:
-    """The ranks that a token may have if its neighbours were computed with other roundings; mostly both are equal."""
-    import torch
-
-    ids = request.prompt_ids + request.continuation_ids
-    with torch.no_grad():
-        rows = model(torch.tensor([ids])).logits[0, len(request.prompt_ids) - 1 : -1].log_softmax(-1)
-    own = rows.gather(1, torch.tensor(request.continuation_ids)[:, None])
-    low, high = (rows > own + ROUNDING).sum(-1) + 1, (rows > own - ROUNDING).sum(-1)
-    return low.tolist(), high.tolist()
 
 
 @pytest.mark.parametrize("length", [1, 15, 16, 17, BLOCK - 1, BLOCK, BLOCK + 1, 127, 128, 129, 256])

@@ -1,12 +1,12 @@
 """One evaluation as a stream, on the shipped fake engine: every probe, any order, any cut, and what failures leave."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import pytest
 
 from evaluator.config import EvalConfig
-from evaluator.engine.base import Generate, Request, Response, Score
+from evaluator.engine.base import Cancel, Generate, Request, Response, Score
 from evaluator.engine.fake import FakeEngine, FakeLM
 from evaluator.errors import EngineError
 from evaluator.probes import ItemPlan, plan, sample_seed
@@ -245,3 +245,29 @@ def test_a_response_of_an_ended_item_is_ignored_and_an_unknown_one_is_an_error()
     for unknown in ("7/greedy/open", "x/greedy/open"):
         with pytest.raises(EngineError, match="unknown request"):
             stream.handle(Response(request_id=unknown))
+
+
+@pytest.mark.parametrize("room", [1, 2, 5, 64])
+def test_a_cancel_names_a_request_that_was_given_and_others_are_never_given(room: int) -> None:
+    config = CONFIG.model_copy(update={"probes": ("greedy", "beam"), "formats": ("open",), "max_new_tokens": 12})
+    stream = ItemStream(_plans(_questions(_items(4), config), config), config, EOS, window=4)
+    given: set[str] = set()
+    cancelled: set[str] = set()
+
+    class Watched:
+        def take(self, limit: int) -> Sequence[Request | Cancel]:
+            taken = stream.take(limit)
+            assert len(taken) <= limit
+            for request in taken:
+                assert request.request_id not in cancelled
+                if isinstance(request, Cancel):
+                    assert request.request_id in given
+                    cancelled.add(request.request_id)
+                given.add(request.request_id)
+            return taken
+
+    for response in FakeEngine(_lm().answer, reorder_seed=1, room=room).run(Watched()):
+        stream.handle(response)
+    assert stream.idle
+    assert len(stream.finished()) == 4
+    assert cancelled

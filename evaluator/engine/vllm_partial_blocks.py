@@ -1,0 +1,167 @@
+"""Sharing the prompt's last, partly filled cache block: a connector for vLLM's scheduler and worker.
+
+vLLM's prefix cache holds whole blocks. Requests that share a prompt therefore each compute its last, partly filled
+block again: 16 tokens on average with a CPU's smallest block of 32, in every sample, every candidate and every branch
+of a beam search. Measured on the bundled model: 50 thousand prompt tokens where 11 thousand differ. Here a new request
+takes over what another one has computed of that block: the whole block is copied into its own before the forward pass,
+and only the tokens after the common ones are computed. vLLM asks its connector how many tokens of a request can be had
+from elsewhere; for us elsewhere is another block of the same cache.
+
+What makes it safe: a block's content is known from the request that it was allocated to last (its tokens, how many of
+them earlier steps have computed, and the hash of everything before), whether that request is still there or not. Every
+allocation passes through `update_state_after_alloc` or `build_connector_meta`, so that content which was overwritten is
+never taken; copies are read before anything is written in the same step. With new weights, `reset_cache` forgets all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+    KVConnectorBase_V1,
+    KVConnectorMetadata,
+    KVConnectorRole,
+)
+
+_REMEMBERED = 4096  # blocks whose content is known, the latest: what is shared is shared within moments
+_Place = tuple[int, bytes | None]  # a block's number in its sequence, and the hash of all tokens before it
+
+
+@dataclass
+class Copies(KVConnectorMetadata):  # type: ignore[misc]  # vllm is not followed by mypy
+    """What the worker copies before the next forward pass: block numbers, pairwise."""
+
+    sources: list[int] = field(default_factory=list)
+    targets: list[int] = field(default_factory=list)
+
+
+class PartialBlocks(KVConnectorBase_V1):  # type: ignore[misc]
+    """Both ends: the scheduler's instance decides, the worker's copies."""
+
+    def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
+        super().__init__(vllm_config, role, kv_cache_config)
+        self._caches: list[torch.Tensor] = []  # one per layer, [blocks, ...]
+        groups = kv_cache_config.kv_cache_groups
+        self._block_size: int = groups[0].kv_cache_spec.block_size
+        self._usable = len(groups) == 1  # layers with block tables of their own: nothing is shared
+        self.reset_cache()
+
+    def reset_cache(self) -> bool:
+        self._held: dict[_Place, dict[str, tuple[Any, int]]] = {}  # -> request id -> (request, block)
+        self._owner: dict[int, tuple[_Place, str]] = {}  # of a block, since its last allocation
+        self._running: dict[str, tuple[Any, int]] = {}  # request id -> (request, its blocks)
+        self._now: set[str] = set()  # requests that begin in the step being scheduled
+        self._found: dict[str, tuple[int, int | None]] = {}  # request id -> (whole cached blocks, block to copy)
+        self._copies = Copies()
+        return True
+
+    # ---- the scheduler's end ----------------------------------------------------------------------------------
+
+    def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int | None, bool]:
+        """How many tokens after the first `num_computed_tokens`, which end with a block, another block has.
+
+        None puts the request off by one step: what it can use is only being computed in this one.
+        """
+        number = num_computed_tokens // self._block_size
+        self._found[request.request_id] = (number, None)
+        wanted = list(request.all_token_ids[num_computed_tokens : request.num_tokens - 1])[: self._block_size]
+        if not self._usable or not wanted:
+            return 0, False
+        best, block, coming = 0, None, 0
+        for name, (other, candidate) in self._held.get(self._place(request, number), {}).items():
+            if name == request.request_id:
+                continue
+            common = _common(other.all_token_ids[num_computed_tokens : num_computed_tokens + len(wanted)], wanted)
+            if name in self._now:  # its block is only being filled, or copied to, in this step
+                coming = max(coming, common)
+                continue
+            ready = min(common, other.num_computed_tokens - num_computed_tokens)
+            if ready > best:
+                best, block = ready, candidate
+        if coming > best:
+            return None, False
+        self._found[request.request_id] = (number, block)
+        return best, False
+
+    def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
+        ids = blocks.get_block_ids()[0]
+        number, source = self._found.pop(request.request_id)
+        self._running[request.request_id] = (request, len(ids))
+        self._now.add(request.request_id)
+        if num_external_tokens and source is not None and source != ids[number]:
+            self._copies.sources.append(source)
+            self._copies.targets.append(ids[number])
+        self._take(request, number, ids[number:])
+
+    def build_connector_meta(self, scheduler_output: Any) -> Copies:
+        again = scheduler_output.scheduled_cached_reqs
+        for name, new_ids in zip(again.req_ids, again.new_block_ids, strict=True):
+            if new_ids is not None and name not in again.resumed_req_ids:
+                request, count = self._running[name]
+                self._take(request, count, new_ids[0])
+                self._running[name] = (request, count + len(new_ids[0]))
+        self._now.clear()
+        copies, self._copies = self._copies, Copies()
+        return copies
+
+    def request_finished(self, request: Any, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
+        self._running.pop(request.request_id, None)
+        self._found.pop(request.request_id, None)
+        return False, None
+
+    def _place(self, request: Any, number: int) -> _Place:
+        return number, request.block_hashes[number - 1] if number else None
+
+    def _take(self, request: Any, number: int, ids: Sequence[int]) -> None:
+        """`ids` now hold the request's tokens from its block `number` on, whatever they held before."""
+        for position, block in enumerate(ids, start=number):
+            self._forget(block)
+            place = self._place(request, position)
+            self._held.setdefault(place, {})[request.request_id] = (request, block)
+            self._owner[block] = (place, request.request_id)
+        while len(self._owner) > _REMEMBERED:
+            self._forget(next(iter(self._owner)))
+
+    def _forget(self, block: int) -> None:
+        if block not in self._owner:
+            return
+        place, name = self._owner.pop(block)
+        held = self._held.get(place, {})
+        if name in held and held[name][1] == block:
+            del held[name]
+            if not held:
+                del self._held[place]
+
+    # ---- the worker's end -------------------------------------------------------------------------------------
+
+    def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
+        self._caches = list(kv_caches.values())
+
+    def start_load_kv(self, forward_context: Any, **_: Any) -> None:
+        copies = self._get_connector_metadata()
+        if copies.sources:
+            device = self._caches[0].device
+            sources = torch.tensor(copies.sources, device=device)
+            targets = torch.tensor(copies.targets, device=device)
+            for cache in self._caches:
+                cache.index_copy_(0, targets, cache.index_select(0, sources))
+
+    def wait_for_layer_load(self, layer_name: str) -> None:
+        """Copies are made at once."""
+
+    def save_kv_layer(self, layer_name: str, kv_layer: torch.Tensor, attn_metadata: Any, **_: Any) -> None:
+        """Nothing leaves the cache."""
+
+    def wait_for_save(self) -> None:
+        """Nothing leaves the cache."""
+
+
+def _common(one: Sequence[int], other: Sequence[int]) -> int:
+    """How many tokens two sequences begin with in common."""
+    one = list(one)
+    if one == other[: len(one)]:
+        return len(one)
+    return next(index for index, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)

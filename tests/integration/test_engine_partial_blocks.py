@@ -1,0 +1,135 @@
+"""Sharing partly filled cache blocks: what is saved, and that no answer changes when blocks are scarce and reused."""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from evaluator.config import EngineConfig
+from evaluator.engine.base import Cancel, FixedSource, Generate, Request, Response, Score
+from tests.tiny_models import save_tiny_model
+
+pytest.importorskip("vllm", reason="vLLM is not installed")
+
+import vllm
+
+from evaluator.engine.torch_engine import TorchEngine
+from evaluator.engine.vllm_engine import VLLMEngine
+
+CONFIG = EngineConfig(max_model_len=256, max_num_seqs=12)
+BLOCK = 32
+VOCABULARY = 96
+TOLERANCE = 1e-4  # nats
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("partial")
+    return tuple(save_tiny_model(folder / str(seed), "qwen3", seed, eos_ids=(0,)) for seed in (0, 1))  # type: ignore[return-value]
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[VLLMEngine]:
+    """With 16 blocks of 32 tokens: 12 requests of up to 150 tokens do not fit, and some are preempted."""
+    made = VLLMEngine(CONFIG)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(vllm, "EngineArgs", functools.partial(vllm.EngineArgs, num_gpu_blocks_override=16))
+        yield made
+    made.close()
+
+
+class Cutting:
+    """Gives requests in order, and cancels every third streamed one at its second piece."""
+
+    def __init__(self, requests: Sequence[Request]) -> None:
+        self._ready: list[Request | Cancel] = list(requests)
+        self._pieces: dict[str, int] = {}
+        self.cancelled: set[str] = set()
+
+    def take(self, limit: int) -> Sequence[Request | Cancel]:
+        taken, self._ready = self._ready[:limit], self._ready[limit:]
+        return taken
+
+    def handle(self, response: Response) -> None:
+        name = response.request_id
+        if response.final:
+            return
+        self._pieces[name] = self._pieces.get(name, 0) + 1
+        if self._pieces[name] == 2 and int(name.split("/")[1]) % 3 == 0:
+            self.cancelled.add(name)
+            self._ready.insert(0, Cancel(request_id=name))
+
+
+def family(draw: random.Random, number: int) -> list[Request]:
+    """Requests that share more or less of one prompt, as the probes of an item do."""
+    prompt = tuple(draw.randrange(8, VOCABULARY) for _ in range(draw.choice([3, 15, 17, 31, 32, 33, 50, 64, 90, 127])))
+    made: list[Request] = [
+        Generate(request_id=f"{number}/0", prompt_ids=prompt, max_tokens=24, top_logprobs=3, stream=True)
+    ]
+    for index in range(1, 9):
+        if index % 2:
+            options = tuple(draw.randrange(8, VOCABULARY) for _ in range(draw.randrange(1, 6)))
+            made.append(Score(request_id=f"{number}/{index}", prompt_ids=prompt, continuation_ids=options))
+        else:
+            branch = prompt[: draw.randrange(1, len(prompt) + 1)]
+            branch += tuple(draw.randrange(8, VOCABULARY) for _ in range(draw.randrange(0, 40)))
+            made.append(
+                Generate(request_id=f"{number}/{index}", prompt_ids=branch, max_tokens=20, top_logprobs=3, stream=True)
+            )
+    return made
+
+
+def check(answer: Response, expected: Response) -> None:
+    assert answer.status == "ok"
+    assert answer.token_ids == expected.token_ids
+    assert answer.logprobs == pytest.approx(expected.logprobs, abs=TOLERANCE)
+
+
+def test_answers_are_the_oracles_while_blocks_are_scarce_reused_and_swapped(engine, checkpoints):
+    oracle = TorchEngine(CONFIG)
+    draw = random.Random(4)
+    requests = [request for number in range(14) for request in family(draw, number)]
+    for checkpoint in (*checkpoints, checkpoints[0]):  # the same prompts again: nothing of the old weights may remain
+        engine.load(checkpoint)
+        oracle.load(checkpoint)
+        source, finals = Cutting(requests), {}
+        for response in engine.run(source):
+            source.handle(response)
+            if response.final:
+                finals[response.request_id] = response
+        assert set(finals) == {request.request_id for request in requests} - source.cancelled
+        assert source.cancelled
+        for request in requests:
+            if request.request_id in finals:
+                check(finals[request.request_id], oracle.answer(request))
+
+
+@pytest.mark.parametrize("length", [5, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK - 1, 90])
+def test_a_shared_prompt_is_computed_once_and_then_its_last_token_only(engine, checkpoints, length):
+    engine.load(checkpoints[0])
+    prompt = tuple(range(8, 8 + 60)) + tuple(range(8, 8 + 60))
+    asked = [
+        Generate(
+            request_id=str(n), prompt_ids=prompt[:length], max_tokens=4, temperature=1.0, top_p=0.9, seed=n,
+        )
+        for n in range(6)
+    ]  # fmt: skip
+    assert len(list(engine.run(FixedSource(asked)))) == 6
+    assert engine.stats().prompt_tokens == length + 5
+
+
+def test_a_branch_computes_its_own_token_only(engine, checkpoints):
+    engine.load(checkpoints[0])
+    prompt = tuple(range(8, 50))
+    (whole,) = engine.run(FixedSource([Generate(request_id="g", prompt_ids=prompt, max_tokens=12)]))
+    before = engine.stats().prompt_tokens
+    branch = (*prompt, *whole.token_ids[:6], 9)
+    (answer,) = engine.run(FixedSource([Generate(request_id="b", prompt_ids=branch, max_tokens=3)]))
+    assert engine.stats().prompt_tokens == before + 1
+    oracle = TorchEngine(CONFIG)
+    oracle.load(checkpoints[0])
+    check(answer, oracle.answer(Generate(request_id="b", prompt_ids=branch, max_tokens=3)))
