@@ -27,7 +27,6 @@ from pruning.packing import ALONE_BELOW
 from pruning.passages import Passage, PassageSource
 
 _VOCABULARIES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tekken.json")
-_WINDOW_POOL = 4096  # documents of the shard that windows are drawn from
 _WINDOW_DRAWS = 2000  # draws that may be too short in a row before the source is given up
 
 
@@ -182,14 +181,18 @@ def _encode(tokenizer: Any, passage: Passage) -> Sequence[int]:
 
 
 def _windows(config: CalibrationConfig, tokenizer: Any, seed: int) -> Iterator[tuple[Passage, int, Sequence[int]]]:
-    """Random windows of random documents that are longer than the window; documents are drawn with replacement."""
-    pool = list(islice(passages.iterate("c4", config.samples, seed, {}), _WINDOW_POOL))
+    """Random windows of random documents of the whole shard that are longer than the window.
+
+    Draw for draw what the Wanda authors' loader does with Python's generator: a document, again while it is too short,
+    then an offset, which never reaches the last window.
+    """
+    documents = passages.c4_shard()
     generator = random.Random(seed)
     window = config.sequence_length
     for _ in range(config.samples):
         for _ in range(_WINDOW_DRAWS):
-            passage = generator.choice(pool)
-            ids = _encode(tokenizer, passage)
+            row = generator.randint(0, len(documents) - 1)
+            ids = tokenizer(documents[row]["text"], verbose=False)["input_ids"]
             if len(ids) > window:
                 break
         else:
@@ -197,7 +200,7 @@ def _windows(config: CalibrationConfig, tokenizer: Any, seed: int) -> Iterator[t
                 f"calibration.sequence_length: none of {_WINDOW_DRAWS} documents drawn is longer than {window} tokens"
             )
         offset = generator.randint(0, len(ids) - window - 1)
-        yield passage, offset, ids[offset : offset + window]
+        yield Passage(documents[row]["text"], passages.C4_ORIGIN, row), offset, ids[offset : offset + window]
 
 
 def batches(sequences: Sequence[Sequence[int]], token_budget: int) -> list[Batch]:

@@ -1,7 +1,7 @@
 """Where calibration text comes from: files on disk and hub data sets, read by the rules that the source's name spells.
 
 A passage keeps its origin, so that the manifest can say which row of which file was used. Hub data sets are streamed:
-only the first rows of the first shard are fetched.
+only the first rows of the first shard are fetched; `c4:windows` alone draws from the whole shard.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import gzip
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -22,6 +23,7 @@ from pruning.errors import PruneInputError
 PassageSource = Callable[[int, int], Iterator[str]]
 
 KINDS = ("c4", "c4:windows", "wikipedia:LANG", "balanced:LANG", "text:FILE", "jsonl:FILE")
+C4_ORIGIN = "c4:train:00000"
 _C4: dict[str, Any] = {"path": "allenai/c4", "data_files": {"train": "en/c4-train.00000-of-01024.json.gz"}}
 _WIKIPEDIA = "wikimedia/wikipedia"
 _WIKIPEDIA_DATE = "20231101"
@@ -87,7 +89,7 @@ def iterate(source: str, samples: int, seed: int, sources: Mapping[str, PassageS
     if kind in ("text", "jsonl"):
         return _files(source, kind == "jsonl")
     if source in ("c4", "c4:windows"):
-        return _hub("c4:train:00000", **_C4)
+        return _hub(C4_ORIGIN, **_C4)
     if kind in ("wikipedia", "balanced") and rest:
         return _wikipedia(_shares(source, rest.split(","), samples, balanced=kind == "balanced"))
     known = ", ".join((*KINDS, *sorted(sources)))
@@ -126,17 +128,33 @@ def _decode(file: Path, row: int, line: bytes, json_lines: bool) -> str:
     return passage if passage.strip() else ""
 
 
+def c4_shard() -> Sequence[Mapping[str, str]]:
+    """All documents of shard 0 of C4, by row: fetched whole once, then read from the hub's cache on disk.
+
+    Raises PruneInputError if it is out of reach.
+    """
+    with _reading(_C4["path"]) as load_dataset:
+        rows: Sequence[Mapping[str, str]] = load_dataset(split="train", **_C4)
+        return rows
+
+
 def _hub(origin: str, path: str, **arguments: Any) -> Iterator[Passage]:
     """The rows of a hub data set's train split, streamed."""
+    with _reading(path) as load_dataset:
+        for row, value in enumerate(load_dataset(path, split="train", streaming=True, **arguments)):
+            if value["text"].strip():
+                yield Passage(value["text"], origin, row)
+
+
+@contextmanager
+def _reading(path: str) -> Iterator[Callable[..., Any]]:
+    """The library's `load_dataset`; whatever it raises within is one line as PruneInputError."""
     from datasets import load_dataset
 
     # What it logs of its retries would bury the one line that says what is wrong.
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     try:
-        rows = load_dataset(path, split="train", streaming=True, **arguments)
-        for row, value in enumerate(rows):
-            if value["text"].strip():
-                yield Passage(value["text"], origin, row)
+        yield load_dataset
     except (OSError, ValueError, ConnectionError, KeyError, RuntimeError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise PruneInputError(

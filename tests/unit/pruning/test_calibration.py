@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import random
 import struct
 
 import datasets
@@ -78,7 +79,8 @@ def hub(monkeypatch):
     def load_dataset(path, **arguments):
         asked.append((path, arguments))
         words = 30 if path == "allenai/c4" else 1
-        return iter([{"text": ""}] + [{"text": " ".join(f"w{i}" for _ in range(words + i))} for i in range(50)])
+        rows = [{"text": ""}] + [{"text": " ".join(f"w{i}" for _ in range(words + i))} for i in range(50)]
+        return iter(rows) if arguments.get("streaming") else rows
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     return asked
@@ -104,6 +106,22 @@ def test_c4_windows_are_exactly_as_long_as_asked_and_seeded(hub, tokenizer):
         text = " ".join(f"w{passage.row - 1}" for _ in range(30 + passage.row - 1))
         whole = tokenizer(text)["input_ids"]
         assert tuple(whole[passage.offset : passage.offset + 70]) == ids
+
+
+def test_c4_windows_draw_from_the_whole_shard_as_the_authors_loader_does(hub, tokenizer):
+    found = load("c4:windows", tokenizer, samples=6, window=70, seed=3)
+    assert [arguments.get("streaming", False) for _, arguments in hub] == [False]
+    texts = [""] + [" ".join(f"w{i}" for _ in range(30 + i)) for i in range(50)]
+    generator = random.Random(3)
+    for passage, ids in zip(found.manifest.passages, found.sequences, strict=True):
+        while True:
+            row = generator.randint(0, len(texts) - 1)
+            whole = tokenizer(texts[row])["input_ids"]
+            if len(whole) > 70:
+                break
+        start = generator.randint(0, len(whole) - 70 - 1)
+        assert (passage.row, passage.offset) == (row, start)
+        assert ids == tuple(whole[start : start + 70])
 
 
 def test_windows_longer_than_every_document_are_given_up(hub, tokenizer):
