@@ -154,7 +154,7 @@ class Decoder:
         """Read one layer's tensors. `release` must be called before memory can hold the next."""
         layer: nn.Module = self.layers[index]
         state = {
-            name: self.checkpoint.read(self.tensor_name(index, name)).to(self.device, self.dtype)
+            name: self.checkpoint.read(self.tensor_name(index, name), self.dtype).to(self.device)
             for name in layer.state_dict()
         }
         layer.load_state_dict(state, assign=True)

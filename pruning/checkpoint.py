@@ -151,7 +151,8 @@ class Checkpoint:
     def _map(self, entry: Entry) -> np.ndarray[Any, np.dtype[np.uint8]]:
         if entry.end == entry.begin:
             return np.empty(0, dtype=np.uint8)
-        return np.memmap(entry.file, dtype=np.uint8, mode="r", offset=entry.begin, shape=(entry.end - entry.begin,))
+        # Copy-on-write: torch takes no array that cannot be written.
+        return np.memmap(entry.file, dtype=np.uint8, mode="c", offset=entry.begin, shape=(entry.end - entry.begin,))
 
     def entry(self, name: str) -> Entry:
         """Raises PruneInputError if the checkpoint lacks the tensor or holds it in a type that is not pruned."""
@@ -162,11 +163,11 @@ class Checkpoint:
             raise PruneInputError(f"{entry.file}: tensor {name} has type {entry.dtype}; {', '.join(FLOATS)} are read")
         return entry
 
-    def read(self, name: str) -> Tensor:
-        """A copy of one tensor, in the dtype of the file."""
+    def read(self, name: str, dtype: torch.dtype | None = None) -> Tensor:
+        """A copy of one tensor, in `dtype` or else that of the file."""
         entry = self.entry(name)
-        flat = torch.from_numpy(np.array(self._map(entry)))
-        return flat.view(FLOATS[entry.dtype]).view(entry.shape)
+        mapped = torch.from_numpy(self._map(entry)).view(FLOATS[entry.dtype]).view(entry.shape)
+        return mapped.to(dtype or mapped.dtype, copy=True)
 
     def rows(self, name: str, ids: Tensor) -> Tensor:
         """Copies of the rows `ids` of a matrix: an embedding table is never held whole."""

@@ -17,7 +17,7 @@ def magnitude(weight_OI: Tensor) -> Tensor:
 
 def wanda(weight_OI: Tensor, norm_sq_I: Tensor) -> Tensor:
     """|W| * ||x||, float32 (Sun et al., A Simple and Effective Pruning Approach for LLMs, eq. 1)."""
-    return weight_OI.float().abs() * norm_sq_I.float().sqrt()
+    return weight_OI.float().abs().mul_(norm_sq_I.float().sqrt())
 
 
 def ria(weight_OI: Tensor, norm_sq_I: Tensor, power: float = 0.5) -> Tensor:
