@@ -27,6 +27,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 )
 
 _REMEMBERED = 4096  # blocks whose content is known, the latest: what is shared is shared within moments
+_WORTH_WAITING = 8  # tokens: for fewer, a request is not put off by a step
 _Place = tuple[int, bytes | None]  # a block's number in its sequence, and the hash of all tokens before it
 
 
@@ -81,7 +82,7 @@ class PartialBlocks(KVConnectorBase_V1):  # type: ignore[misc]
             ready = min(common, other.num_computed_tokens - num_computed_tokens)
             if ready > best:
                 best, block = ready, candidate
-        if coming > best:
+        if coming >= best + _WORTH_WAITING:
             return None, False
         self._found[request.request_id] = (number, block)
         return best, False

@@ -119,7 +119,9 @@ def test_a_shared_prompt_is_computed_once_and_then_its_last_token_only(engine, c
         for n in range(6)
     ]  # fmt: skip
     assert len(list(engine.run(FixedSource(asked)))) == 6
-    assert engine.stats().prompt_tokens == length + 5
+    partial = (length - 1) % BLOCK  # the tokens before the last one that no whole block holds
+    again = 0 if partial >= 8 else partial  # too few to wait a step for
+    assert engine.stats().prompt_tokens == length + 5 * (1 + again)
 
 
 def test_a_branch_computes_its_own_token_only(engine, checkpoints):
