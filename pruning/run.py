@@ -6,7 +6,6 @@ import importlib.metadata
 import platform
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -81,13 +80,7 @@ def prune(
     checkpoint.check_finite()
     memory.reset_peak(decoder.device)
     records: dict[str, int] = {}
-    with (
-        ThreadPoolExecutor(1) as beside,
-        export.open_export(checkpoint, out) as target,
-        _full_precision(),
-        memory.kept_when_freed(),
-    ):
-        hashing = beside.submit(export.source_files, checkpoint)  # while layers are computed
+    with export.open_export(checkpoint, out) as target, _full_precision(), memory.kept_when_freed():
         texts, batches = _calibrate(config, decoder, tokenizer, sources or {}, held_out or {})
         target.copy_weights()
 
@@ -105,7 +98,7 @@ def prune(
                     config, decoder, patterns, batches, activations, write, progress or (lambda done, total: None)
                 )
         matrices = _matrices(config, decoder, patterns, outcomes, records)
-        sources_digest = hashing.result()
+        sources_digest = export.source_files(checkpoint)
 
         def describe(files: dict[str, str]) -> PruneManifest:
             return PruneManifest(
