@@ -46,6 +46,7 @@ ARCHITECTURES = {
 }
 _KEPT_MASKS = 1 << 27  # elements of all sliding-window masks that are kept, a byte each
 _EMBEDDED = 1024  # tokens that are embedded at once: the masks that come along grow with their square
+_KEPT_BYTES = 1 << 27  # of released layers, until memory is given back: what is given back is cleared page by page anew
 _EXPERT_FIELDS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_intermediate_size")
 
 
@@ -112,6 +113,7 @@ class Decoder:
             products.substitute(self.layers)
         self._check_tensors()
         # A CPU computes in float32, a GPU in the checkpoint's own dtype.
+        self._released = 0
         self.dtype = torch.float32 if device.type == "cpu" else self.checkpoint_dtype(0, next(iter(self.linears(0))))
         self._skeleton: nn.Module | None = None
         self._received: list[dict[str, Any]] = []
@@ -176,7 +178,10 @@ class Decoder:
         for linear in self.linears(index).values():
             if isinstance(linear, products.Linear):
                 linear.forget()
-        memory.give_back()
+            self._released += linear.in_features * linear.out_features * self.dtype.itemsize
+        if self._released >= _KEPT_BYTES:
+            self._released = 0
+            memory.give_back()
 
     def open_skeleton(self, ids: Tensor) -> None:
         """Prepare `embed` and `keywords` for the token ids `ids` (any shape), of which there are few distinct ones."""

@@ -14,6 +14,7 @@ import fcntl
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -141,8 +142,9 @@ class Export:
             written = os.pwrite(self._descriptors[entry.file], data, offset)
             data, offset = data[written:], offset + written
 
-    def finish(self, describe: Callable[[dict[str, str]], PruneManifest]) -> PruneManifest:
-        """Add the other files, then the manifest that `describe` makes of their digests, and put all in place."""
+    def finish(self, describe: Callable[[dict[str, str], dict[str, str]], PruneManifest]) -> PruneManifest:
+        """Add the other files, then the manifest that `describe` makes of their digests and of the source's, and put
+        all in place."""
         self.close()
         copied = companions(self._checkpoint)
         for name in copied:
@@ -152,7 +154,10 @@ class Export:
         shutil.copyfile(self._checkpoint.directory / "config.json", self.partial / f"config.json{_SUFFIX}")
         files = {name: self.partial / (name + _SUFFIX) for name in hidden}
         files |= {name: self.partial / name for name in copied}
-        manifest = describe({name: digest_of_file(files[name]) for name in sorted(files)})
+        with ThreadPoolExecutor(1) as beside:  # hashing is slower than reading, and lets go of the interpreter
+            source = beside.submit(source_files, self._checkpoint)
+            made = {name: digest_of_file(files[name]) for name in sorted(files)}
+            manifest = describe(made, source.result())
         files[MANIFEST_NAME] = self.partial / (MANIFEST_NAME + _SUFFIX)
         files[MANIFEST_NAME].write_text(to_json(manifest), encoding="utf-8")
         for file in files.values():

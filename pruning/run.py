@@ -98,9 +98,8 @@ def prune(
                     config, decoder, patterns, batches, activations, write, progress or (lambda done, total: None)
                 )
         matrices = _matrices(config, decoder, patterns, outcomes, records)
-        sources_digest = export.source_files(checkpoint)
 
-        def describe(files: dict[str, str]) -> PruneManifest:
+        def describe(files: dict[str, str], source_files: dict[str, str]) -> PruneManifest:
             return PruneManifest(
                 method=config.method,
                 pattern=config.pattern,
@@ -109,7 +108,7 @@ def prune(
                 allocation=config.allocation,
                 layer_sparsity=tuple(pattern.ratio for pattern in patterns),
                 config=config.model_dump(mode="json"),
-                source_files=sources_digest,
+                source_files=source_files,
                 matrices=matrices,
                 calibration=None if texts is None else texts.manifest,
                 versions=_versions(),
