@@ -46,7 +46,7 @@ ARCHITECTURES = {
 }
 _KEPT_MASKS = 1 << 27  # elements of all sliding-window masks that are kept, a byte each
 _EMBEDDED = 1024  # tokens that are embedded at once: the masks that come along grow with their square
-_KEPT_BYTES = 1 << 27  # of released layers, until memory is given back: what is given back is cleared page by page anew
+_KEPT_BYTES = 1 << 26  # of released layers, until memory is given back: what is given back is cleared page by page anew
 _EXPERT_FIELDS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_intermediate_size")
 
 

@@ -27,7 +27,10 @@ from pruning.patterns import NofM, Pattern
 from pruning.sequential import Outcome
 from pruning.sparsity import asked, check_counts, check_divides, count_zeros
 
-_BATCH_TOKENS = {"cpu": 1024, "cuda": 16384}  # enough for full-speed products, little enough for one layer's inputs
+_BATCH_TOKENS_CUDA = 16_384  # enough for full-speed products
+# On a CPU: few enough that a layer's widest activation stays in the cache between one operation and the next.
+_CACHED_ELEMENTS = 1_800_000
+_BATCH_TOKENS_CPU = (512, 4096)  # at least, at most
 _ACTIVATION_BYTES = 4 << 30  # activations beyond this go to disk
 # Where a job runs and where its input lies do not change what it makes; digests say whether the input is the same.
 _NOT_IDENTITY = {"source", "device"}
@@ -180,9 +183,18 @@ def _calibrate(
     if config.calibration is None or (config.method == "magnitude" and config.allocation == "uniform"):
         return None, []
     texts = calibration.load(config.calibration, tokenizer, config.seed, sources, held_out)
-    batches = calibration.batches(texts.sequences, _BATCH_TOKENS[decoder.device.type])
+    batches = calibration.batches(texts.sequences, _batch_tokens(decoder))
     decoder.open_skeleton(torch.tensor([token for sequence in texts.sequences for token in sequence]))
     return texts, batches
+
+
+def _batch_tokens(decoder: Decoder) -> int:
+    """How many tokens go through a layer at once."""
+    if decoder.device.type == "cuda":
+        return _BATCH_TOKENS_CUDA
+    least, most = _BATCH_TOKENS_CPU
+    widest = max(linear.out_features for linear in decoder.linears(0).values())
+    return min(most, max(least, _CACHED_ELEMENTS // widest))
 
 
 @contextmanager
