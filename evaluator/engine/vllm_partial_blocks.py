@@ -51,7 +51,8 @@ class PartialBlocks(KVConnectorBase_V1):  # type: ignore[misc]
         self.reset_cache()
 
     def reset_cache(self) -> bool:
-        self._held: dict[_Place, dict[str, tuple[Any, int]]] = {}  # -> request id -> (request, block)
+        # -> request id -> (request, block, how often the request had been preempted when it got the block)
+        self._held: dict[_Place, dict[str, tuple[Any, int, int]]] = {}
         self._owner: dict[int, tuple[_Place, str]] = {}  # of a block, since its last allocation
         self._running: dict[str, tuple[Any, int]] = {}  # request id -> (request, its blocks)
         self._now: set[str] = set()  # requests that begin in the step being scheduled
@@ -72,8 +73,8 @@ class PartialBlocks(KVConnectorBase_V1):  # type: ignore[misc]
         if not self._usable or not wanted:
             return 0, False
         best, block, coming = 0, None, 0
-        for name, (other, candidate) in self._held.get(self._place(request, number), {}).items():
-            if name == request.request_id:
+        for name, (other, candidate, preempted) in self._held.get(self._place(request, number), {}).items():
+            if name == request.request_id or other.num_preemptions != preempted:  # it counts anew, in other blocks
                 continue
             common = _common(other.all_token_ids[num_computed_tokens : num_computed_tokens + len(wanted)], wanted)
             if name in self._now:  # its block is only being filled, or copied to, in this step
@@ -121,7 +122,7 @@ class PartialBlocks(KVConnectorBase_V1):  # type: ignore[misc]
         for position, block in enumerate(ids, start=number):
             self._forget(block)
             place = self._place(request, position)
-            self._held.setdefault(place, {})[request.request_id] = (request, block)
+            self._held.setdefault(place, {})[request.request_id] = (request, block, request.num_preemptions)
             self._owner[block] = (place, request.request_id)
         while len(self._owner) > _REMEMBERED:
             self._forget(next(iter(self._owner)))
