@@ -23,17 +23,18 @@ from typing import Any
 
 import workload
 
-from evaluator.config import EvalConfig
+from evaluator.asking.prompts import Prompter
+from evaluator.asking.questions import questions_of
+from evaluator.checkpoints.tokenizer import load_tokenizer
 from evaluator.engine.base import Request, Response, Score
 from evaluator.engine.fake import FakeEngine
-from evaluator.probes import ItemPlan, plan
-from evaluator.prompts import Prompter, load_tokenizer
-from evaluator.questions import questions_of
-from evaluator.recording import Stamp
-from evaluator.run import evaluate
-from evaluator.store import RecordStore, to_table
+from evaluator.probes.config import EvalConfig
+from evaluator.probes.item import ItemPlan, plan
+from evaluator.probes.recording import Stamp
+from evaluator.probes.stream import evaluate
+from evaluator.store.records import RecordStore, to_table
 from evaluator.tasks import load_task
-from launch.models import resolve_model
+from launch.sweep.models import resolve_model
 
 _SHARD_ITEMS = 20
 _STAMP = Stamp(checkpoint="bench", weights_digest="", base=None, method=None, pattern=None, sparsity=None,

@@ -28,7 +28,7 @@ from harness import Agreement, Peer, Side
 from peer_environment import pins, python_of
 from serving import SAMPLES, TOKENS, TOP_P, Child, llm_arguments
 
-from evaluator.prompts import load_tokenizer
+from evaluator.checkpoints.tokenizer import load_tokenizer
 
 NAME = "lm-eval"
 _LOCK = Path(__file__).resolve().parents[1] / "requirements" / "lm-eval.lock"

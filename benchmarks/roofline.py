@@ -50,7 +50,7 @@ def measure(dtype_name: str) -> dict[str, float]:
 def work(model: Path, forwards: int, distributions: int, steps: int) -> dict[str, float]:
     """Fewest floating-point operations and bytes of `forwards` tokens through the layers, `distributions` of which go
     on through the output head, when every weight is read once in each of `steps` steps that wait for one another."""
-    from evaluator.engine.blueprint import read_blueprint
+    from evaluator.checkpoints.blueprint import read_blueprint
 
     blueprint = read_blueprint(model)
     tied = "lm_head.weight" not in blueprint.tensors

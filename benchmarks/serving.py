@@ -62,8 +62,8 @@ class Child:
 
 class Ours:
     def __init__(self, workload: Mapping[str, Any]) -> None:
-        from evaluator.config import EngineConfig
-        from evaluator.engine.vllm_engine import VLLMEngine
+        from evaluator.engine.config import EngineConfig
+        from evaluator.engine.vllm.engine import VLLMEngine
 
         self._model = Path(workload["model"])
         self._work = workload
@@ -113,9 +113,10 @@ class Ours:
     def _task(self) -> tuple[Any, Any, list[Any]]:
         """Settings, tokenizer and questions, read in the round before the timed ones: the other side has its prompts
         as token ids from the start. Tokenising them is ours to do in every round."""
-        from evaluator.config import EvalConfig
-        from evaluator.prompts import Prompter, load_tokenizer
-        from evaluator.questions import questions_of
+        from evaluator.asking.prompts import Prompter
+        from evaluator.asking.questions import questions_of
+        from evaluator.checkpoints.tokenizer import load_tokenizer
+        from evaluator.probes.config import EvalConfig
         from evaluator.tasks import load_task
 
         settings = self._work.get("settings", {})
@@ -127,9 +128,9 @@ class Ours:
         """The whole probe set, as the evaluator does it: one stream, records, Parquet."""
         import tempfile
 
-        from evaluator.probes import Stamp, plan
-        from evaluator.run import evaluate
-        from evaluator.store import RecordStore, to_table
+        from evaluator.probes.item import Stamp, plan
+        from evaluator.probes.stream import evaluate
+        from evaluator.store.records import RecordStore, to_table
 
         clock = {"tokenisation": 0.0, "engine": 0.0, "writing": 0.0}
 

@@ -34,8 +34,8 @@ def fresh(checkpoint: str, engine_args: dict[str, Any]) -> None:
     """The child: a new engine for `checkpoint`; prints how long it took and what it computes."""
     import vllm  # noqa: F401  # importing it is not part of a start
 
-    from evaluator.config import EngineConfig
-    from evaluator.engine.vllm_engine import VLLMEngine
+    from evaluator.engine.config import EngineConfig
+    from evaluator.engine.vllm.engine import VLLMEngine
 
     engine = VLLMEngine(EngineConfig(**engine_args))
     started = time.perf_counter()
@@ -59,9 +59,9 @@ def main() -> None:
     if options.fresh:
         fresh(options.fresh, options.engine_args)
         return
-    from evaluator.config import EngineConfig
-    from evaluator.engine.readahead import read_ahead
-    from evaluator.engine.vllm_engine import VLLMEngine
+    from evaluator.checkpoints.readahead import read_ahead
+    from evaluator.engine.config import EngineConfig
+    from evaluator.engine.vllm.engine import VLLMEngine
 
     dense = workload.model_directory(options.model)
     with tempfile.TemporaryDirectory() as folder:

@@ -17,12 +17,13 @@ from typing import Any
 
 from synthetic import SHAPES, write_checkpoint
 
-from evaluator.config import EvalConfig
-from evaluator.probes import plan
-from evaluator.prompts import Prompter, load_tokenizer
-from evaluator.questions import questions_of
+from evaluator.asking.prompts import Prompter
+from evaluator.asking.questions import questions_of
+from evaluator.checkpoints.tokenizer import load_tokenizer
+from evaluator.probes.config import EvalConfig
+from evaluator.probes.item import plan
 from evaluator.tasks import load_task
-from launch.models import resolve_model
+from launch.sweep.models import resolve_model
 
 
 def parser(description: str | None, *, task: str, items: int, rounds: int) -> argparse.ArgumentParser:

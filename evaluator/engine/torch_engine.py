@@ -14,10 +14,11 @@ from typing import Any
 
 import torch
 
-from evaluator.config import EngineConfig
+from evaluator.checkpoints.blueprint import read_blueprint
+from evaluator.checkpoints.tokenizer import read_eos_ids
 from evaluator.engine.admission import refusal, refuse
 from evaluator.engine.base import Cancel, EngineStats, Generate, LoadReport, Request, RequestSource, Response, Score
-from evaluator.engine.blueprint import read_blueprint, read_eos_ids
+from evaluator.engine.config import EngineConfig
 from evaluator.errors import EngineError, InputError
 
 

@@ -22,11 +22,11 @@ from itertools import combinations
 import numpy as np
 import pandas as pd
 
-from evaluator.matching import majority
 from evaluator.metrics.inputs import ITEM, SETTING, Inputs, Row, numbers, rate, slices, table_frame, truth
 from evaluator.metrics.intervals import Floats
 from evaluator.metrics.outcomes import MEASURED
 from evaluator.metrics.recovery import HIT
+from evaluator.probes.matcher import majority
 
 CONTAINMENT, PANEL = "containment", "panel (majority)"
 _COUNTS = ("n", "excluded", "engine_error", "unjudged", "yes")

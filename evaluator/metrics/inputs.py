@@ -52,7 +52,7 @@ Row = dict[str, Any]
 @dataclass(frozen=True, eq=False)
 class Inputs:
     """Outcomes of any number of checkpoints and tasks; optionally the items (task, language, item_id, cluster), and the
-    verdicts of matcher models (the columns of `evaluator.verdicts`)."""
+    verdicts of matcher models (the columns of `evaluator.store.verdicts`)."""
 
     outcomes: pd.DataFrame
     items: pd.DataFrame | None = None

@@ -18,8 +18,8 @@ import pandas as pd
 from evaluator.metrics import Inputs, compute_tables, headline_of, left_out, reduce_records, reference
 from evaluator.report.embed import ItemView
 from evaluator.report.page import render_page
-from evaluator.report.reading import frames, read_items, read_run, read_verdicts, record_parts
-from evaluator.store import write_atomically
+from evaluator.store.files import write_atomically
+from evaluator.store.reading import frames, read_items, read_run, read_verdicts, record_parts
 
 Progress = Callable[[str, int, int], None]  # what, done, of how many
 

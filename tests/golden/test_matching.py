@@ -9,7 +9,7 @@ from statsmodels.stats.inter_rater import aggregate_raters, fleiss_kappa
 
 from evaluator.metrics import compute_tables, reduce_records
 from evaluator.metrics.agreement import CONTAINMENT, PANEL, scott_pi
-from tests.golden.hand import Seen, judged, records
+from tests.support.records import Seen, judged, records
 
 # greedy: english 1, 2 and korean 5 contain the gold answer
 SEEN = {

@@ -7,7 +7,7 @@ import pytest
 
 from evaluator.metrics import TABLES, Table, compute_tables, reduce_records
 from evaluator.records import FORMATS, PROBES
-from tests.golden.hand import Seen, judged, records
+from tests.support.records import Seen, judged, records
 
 # One item that stays, one that goes unsaid; every probe, every format, two seeds of samples.
 DENSE = Seen(greedy=True, choice=True, hard=True, beams=[True], samples=[True], rank=1, margin=0.0)

@@ -9,8 +9,8 @@ import pytest
 
 from evaluator.metrics import TABLES
 from evaluator.metrics.reference import model_names, paper, reference
-from tests.golden.hand import Seen, records
 from tests.golden.test_tables import only, tables
+from tests.support.records import Seen, records
 
 RUN = {
     "config": {

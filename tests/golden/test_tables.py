@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from evaluator.metrics import compute_tables, headline_of, headline_sentence, headline_table, reduce_records
-from tests.golden.hand import Seen, records
+from tests.support.records import Seen, records
 
 BOTH = Seen(greedy=True, choice=True)
 

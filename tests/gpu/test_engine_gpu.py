@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from evaluator.config import EngineConfig
 from evaluator.engine.base import FixedSource, Generate, Score
+from evaluator.engine.config import EngineConfig
 from evaluator.engine.torch_engine import TorchEngine
-from evaluator.engine.vllm_engine import VLLMEngine
-from tests.tiny_models import save_tiny_model
+from evaluator.engine.vllm.engine import VLLMEngine
+from tests.support.models import save_tiny_model
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 

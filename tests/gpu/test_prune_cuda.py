@@ -11,7 +11,7 @@ import torch
 from pruning.config import CalibrationConfig, PruneConfig
 from pruning.manifest import verify
 from pruning.run import prune
-from tests.unit.pruning import tiny
+from tests.support import pruning as tiny
 
 pytestmark = [
     pytest.mark.gpu,

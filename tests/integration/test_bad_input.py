@@ -19,10 +19,10 @@ import pytest
 import ray
 import yaml
 
-from evaluator.store import RunLock
-from launch import cli
-from tests.runs import resurface
-from tests.tiny_models import save_tiny_model
+from launch.commands import cli
+from launch.run.lock import RunLock
+from tests.support.models import save_tiny_model
+from tests.support.runs import resurface
 
 ITEM = {"id": "a-1", "language": "english", "context": "Karo lies on the Belu.", "question": "Where?", "answers": ["x"]}
 ITEMS = [ITEM | {"id": f"a-{number}", "answers": [f"answer {number}"]} for number in range(6)]

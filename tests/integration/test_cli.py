@@ -8,8 +8,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from tests.runs import records, resurface
-from tests.tiny_models import save_tiny_model
+from tests.support.models import save_tiny_model
+from tests.support.runs import records, resurface
 
 pytestmark = pytest.mark.slow
 

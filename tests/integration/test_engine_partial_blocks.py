@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.config import EngineConfig
 from evaluator.engine.base import Cancel, FixedSource, Generate, Request, Response, Score
-from tests.tiny_models import save_tiny_model
+from evaluator.engine.config import EngineConfig
+from tests.support.models import save_tiny_model
 
 pytest.importorskip("vllm", reason="vLLM is not installed")
 
 import vllm
 
 from evaluator.engine.torch_engine import TorchEngine
-from evaluator.engine.vllm_engine import VLLMEngine
+from evaluator.engine.vllm.engine import VLLMEngine
 
 CONFIG = EngineConfig(max_model_len=256, max_num_seqs=12)
 BLOCK = 32

@@ -11,7 +11,7 @@ from vllm import SamplingParams
 from vllm.v1.sample.logits_processor import BatchUpdate
 from vllm.v1.sample.logits_processor.interface import MoveDirectionality
 
-from evaluator.engine.vllm_processors import FORCED, NUCLEUS, ForcedTokens, Nucleus, nucleus_floor
+from evaluator.engine.vllm.processors import FORCED, NUCLEUS, ForcedTokens, Nucleus, nucleus_floor
 
 VOCABULARY = 300
 

@@ -18,15 +18,15 @@ import numpy as np
 import pytest
 import torch
 
-from evaluator.config import EngineConfig
 from evaluator.engine.base import Cancel, Request, Response, Score
 from evaluator.engine.beam import BeamSearch, Hypothesis
-from tests.plain_search import Tokens, plain_beams
-from tests.tiny_models import save_tiny_model
+from evaluator.engine.config import EngineConfig
+from tests.support.models import save_tiny_model
+from tests.support.search import Tokens, plain_beams
 
 pytest.importorskip("vllm", reason="vLLM is not installed")
 
-from evaluator.engine.vllm_engine import VLLMEngine
+from evaluator.engine.vllm.engine import VLLMEngine
 
 VOCABULARY, EOS_IDS = 24, (0, 3, 5, 7)
 TWINS = {16 + k: 8 + k for k in range(8)}

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.config import EngineConfig
+from evaluator.checkpoints.blueprint import read_blueprint
 from evaluator.engine.base import EngineStats, FixedSource, Response, Score
-from evaluator.engine.blueprint import read_blueprint
-from tests.rounding import rank_bounds
-from tests.tiny_models import save_tiny_model
+from evaluator.engine.config import EngineConfig
+from tests.support.models import save_tiny_model
+from tests.support.rounding import rank_bounds
 
 pytest.importorskip("vllm", reason="vLLM is not installed")
 
-from evaluator.engine.vllm_engine import VLLMEngine
+from evaluator.engine.vllm.engine import VLLMEngine
 
 BUNDLED = Path(__file__).resolve().parents[2] / "launch" / "reference_model"
 CONFIG = EngineConfig(max_model_len=400, max_num_seqs=16)

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from evaluator.config import EngineConfig
 from evaluator.engine.base import Cancel, FixedSource, Generate, Request, Response
+from evaluator.engine.config import EngineConfig
 
 pytest.importorskip("vllm", reason="vLLM is not installed")
 
-from evaluator.engine.vllm_engine import VLLMEngine
-from tests.tiny_models import save_tiny_model
+from evaluator.engine.vllm.engine import VLLMEngine
+from tests.support.models import save_tiny_model
 
 
 @pytest.fixture(scope="module")

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.config import EngineConfig
 from evaluator.engine.base import FixedSource, Generate, Score
+from evaluator.engine.config import EngineConfig
 from evaluator.errors import EngineError, InputError
-from tests.tiny_models import VOCABULARY, save_tiny_model
+from tests.support.models import VOCABULARY, save_tiny_model
 
 pytest.importorskip("vllm", reason="vLLM is not installed")
 
 from evaluator.engine.torch_engine import TorchEngine
-from evaluator.engine.vllm_engine import VLLMEngine
+from evaluator.engine.vllm.engine import VLLMEngine
 
 CONFIG = EngineConfig(max_model_len=128, max_num_seqs=8)
 
@@ -117,10 +117,10 @@ def test_a_checkpoint_with_other_constants_is_refused(engine, tmp_path):
 
 
 def test_weights_that_did_not_arrive_are_noticed(engine, checkpoint, tmp_path, monkeypatch):
-    from evaluator.engine import vllm_worker
+    from evaluator.engine.vllm import weights
 
     other = save_tiny_model(tmp_path / "other", "qwen3_untied", 5)
-    monkeypatch.setattr(vllm_worker, "_read", lambda files: list(_read_other(checkpoint)))
+    monkeypatch.setattr(weights, "_read", lambda files: list(_read_other(checkpoint)))
     with pytest.raises(EngineError, match=r"after loading, model.* in the engine is not that of the files"):
         engine.load(other)
     with pytest.raises(EngineError, match="before a checkpoint was loaded, or after it failed"):

@@ -9,9 +9,9 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from evaluator.verdicts import SCHEMA
-from launch.models import BUNDLED_MODEL
-from tests.runs import records, resurface
+from evaluator.store.verdicts import SCHEMA
+from launch.sweep.models import BUNDLED_MODEL
+from tests.support.runs import records, resurface
 
 pytestmark = pytest.mark.slow
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.runs import environment, resurface
-from tests.tiny_models import save_tiny_model
+from tests.support.models import save_tiny_model
+from tests.support.runs import environment, resurface
 
 README = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
 COMMANDS = [
@@ -68,7 +68,7 @@ def test_the_commands_run(tmp_path: Path) -> None:
     assert [command[1] for command in COMMANDS] == ["prune", "eval", "report", "sweep", "sweep"]
     for command in COMMANDS:
         done = subprocess.run(
-            [sys.executable, "-m", "launch.cli", *command[1:]],
+            [sys.executable, "-m", "launch.commands.cli", *command[1:]],
             cwd=tmp_path,
             env=environment(),
             capture_output=True,

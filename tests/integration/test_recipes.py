@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from evaluator.metrics import TABLES
-from tests.runs import records, resurface
+from tests.support.runs import records, resurface
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from evaluator.report import write_report
-from tests.unit.evaluator.report.synthetic import HOSTILE, write_run
+from tests.support.synthetic import HOSTILE, write_run
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = pytest.mark.skipif(

@@ -20,8 +20,8 @@ import psutil
 import pytest
 import yaml
 
-from tests.runs import KEY, command, environment, records
-from tests.tiny_models import save_tiny_model
+from tests.support.models import save_tiny_model
+from tests.support.runs import KEY, command, environment, records
 
 pytestmark = pytest.mark.slow
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from tests.runs import records, resurface
-from tests.tiny_models import save_tiny_model
+from tests.support.models import save_tiny_model
+from tests.support.runs import records, resurface
 
 LINES = [
     {"id": "own", "answers": ["48 kilometres"], "options": ["4 kilometres", "84 kilometres", "48 kilometres", "8 m"]},

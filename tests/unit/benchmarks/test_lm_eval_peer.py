@@ -6,12 +6,12 @@ import pytest
 import yaml
 
 from benchmarks import lm_eval_peer
-from tests.tiny_models import save_tiny_model
+from tests.support.models import save_tiny_model
 
 
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory):
-    from evaluator.prompts import load_tokenizer
+    from evaluator.checkpoints.tokenizer import load_tokenizer
 
     return load_tokenizer(save_tiny_model(tmp_path_factory.mktemp("model") / "tiny"))
 

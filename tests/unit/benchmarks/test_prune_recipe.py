@@ -10,7 +10,7 @@ from benchmarks import prune_recipe
 from benchmarks.synthetic import Shape, write_checkpoint, write_passages
 from pruning.config import CalibrationConfig, PruneConfig
 from pruning.run import prune
-from tests.unit.pruning import tiny
+from tests.support import pruning as tiny
 
 _SHAPE = Shape(hidden=64, intermediate=128, layers=2, heads=4, kv_heads=2, head_dim=16, vocabulary=5000)
 

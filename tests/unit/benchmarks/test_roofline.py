@@ -1,7 +1,7 @@
 """The arithmetic of the roofline on a checkpoint whose sizes can be counted by hand."""
 
 from benchmarks import roofline
-from tests.tiny_models import save_tiny_model
+from tests.support.models import save_tiny_model
 
 
 def test_work_counts_layers_for_every_token_and_the_tied_head_where_a_distribution_is_needed(tmp_path):

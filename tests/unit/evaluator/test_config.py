@@ -3,7 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
-from evaluator.config import EvalConfig
+from evaluator.probes.config import EvalConfig
 
 
 def test_defaults_are_the_protocols():

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.unit.pruning import tiny
+from tests.support import pruning as tiny
 
 
 @pytest.fixture(scope="session", autouse=True)

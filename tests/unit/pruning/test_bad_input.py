@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from pruning.config import CalibrationConfig, PruneConfig
 from pruning.errors import PruneInputError
 from pruning.run import check, prune
-from tests.unit.pruning import tiny
+from tests.support import pruning as tiny
 
 
 def job(source: Path, calibration: str | None, **fields) -> PruneConfig:

@@ -14,7 +14,7 @@ import pytest
 from pruning import calibration
 from pruning.config import CalibrationConfig
 from pruning.errors import PruneInputError
-from tests.unit.pruning import tiny
+from tests.support import pruning as tiny
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from pruning.calibration import ALONE_BELOW, Batch, batches
 from pruning.capture import ColumnNorms, Hessian, Observer
 from pruning.checkpoint import Checkpoint
 from pruning.errors import PruneError
-from tests.unit.pruning import tiny
+from tests.support import pruning as tiny
 
 CPU = torch.device("cpu")
 

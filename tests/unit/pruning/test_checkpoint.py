@@ -11,7 +11,7 @@ import torch
 
 from pruning.checkpoint import Checkpoint, read_header
 from pruning.errors import PruneInputError
-from tests.unit.pruning import tiny
+from tests.support import pruning as tiny
 
 
 @pytest.mark.parametrize("shard", ["5GB", "60KB"])

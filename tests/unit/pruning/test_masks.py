@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pruning import masks
 from pruning.patterns import NofM, Unstructured
-from tests.unit.pruning import brute_force
+from tests.support import brute_force
 
 
 def scores(rows: int, columns: int, levels: int, seed: int) -> torch.Tensor:

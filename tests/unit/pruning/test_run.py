@@ -12,7 +12,8 @@ from pruning.config import CalibrationConfig, PruneConfig
 from pruning.errors import PruneInputError
 from pruning.manifest import MANIFEST_NAME, read_manifest, verify
 from pruning.run import check, prune
-from tests.unit.pruning import brute_force, tiny
+from tests.support import brute_force
+from tests.support import pruning as tiny
 
 WINDOW = 32
 

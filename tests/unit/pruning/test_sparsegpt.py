@@ -9,7 +9,7 @@ from torch import Tensor
 from pruning import sparsegpt
 from pruning.errors import PruneError
 from pruning.patterns import NofM, Unstructured
-from tests.unit.pruning import brute_force
+from tests.support import brute_force
 
 
 def problem(rows: int = 24, columns: int = 160, tokens: int = 400, seed: int = 0) -> tuple[Tensor, Tensor]:

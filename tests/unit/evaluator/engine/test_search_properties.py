@@ -13,14 +13,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evaluator.config import EngineConfig
 from evaluator.engine.admission import SharedScores
 from evaluator.engine.base import Cancel, Generate, Request, Score
 from evaluator.engine.beam import BeamSearch
+from evaluator.engine.config import EngineConfig
 from evaluator.engine.fake import FakeEngine, FakeLM
 from evaluator.engine.torch_engine import TorchEngine
-from tests.plain_search import plain_beams
-from tests.tiny_models import save_tiny_model
+from tests.support.models import save_tiny_model
+from tests.support.search import plain_beams
 
 PROMPT = (5, 6)
 VOCABULARY, EOS_IDS, CONTEXT = 12, (0, 7), 64  # of the tiny models

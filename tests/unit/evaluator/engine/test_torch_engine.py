@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from evaluator.config import EngineConfig
 from evaluator.engine.base import FixedSource, Generate, Score
+from evaluator.engine.config import EngineConfig
 from evaluator.engine.torch_engine import TorchEngine
 from evaluator.errors import EngineError, InputError
-from tests.tiny_models import save_tiny_model
+from tests.support.models import save_tiny_model
 
 PROMPT = (20, 30, 40, 50, 60)
 

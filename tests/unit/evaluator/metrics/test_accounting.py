@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from evaluator.metrics import compute_tables, reduce_records
-from tests.unit.evaluator.report.synthetic import SETTINGS, frame_of, records_of
+from tests.support.synthetic import SETTINGS, frame_of, records_of
 
 CHECKPOINTS = ("dense", "wanda-0.5", "magnitude-0.6")
 

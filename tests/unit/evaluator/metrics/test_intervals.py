@@ -17,7 +17,7 @@ from evaluator.metrics.agreement import scott_pi
 from evaluator.metrics.gaps import drop_of
 from evaluator.metrics.inputs import language_mean
 from evaluator.metrics.intervals import Resampler, holm, mcnemar_exact, percentile_interval, wilson
-from tests.golden.hand import Seen, records
+from tests.support.records import Seen, records
 
 
 @given(st.integers(1, 400).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))

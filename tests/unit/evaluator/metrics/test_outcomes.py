@@ -8,8 +8,8 @@ import pytest
 
 from evaluator.metrics import empty_outcomes, reduce_records
 from evaluator.metrics.outcomes import DTYPES
-from tests.golden.hand import Seen, records
-from tests.unit.evaluator.report.synthetic import frame_of, records_of
+from tests.support.records import Seen, records
+from tests.support.synthetic import frame_of, records_of
 
 
 def outcome(seen: Seen) -> pd.Series:

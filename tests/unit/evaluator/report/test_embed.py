@@ -11,8 +11,8 @@ import pytest
 
 from evaluator.metrics import Inputs, reduce_records
 from evaluator.report.embed import ItemView, packed, safe_json
-from tests.golden.hand import Seen, records
-from tests.unit.evaluator.report.synthetic import HOSTILE
+from tests.support.records import Seen, records
+from tests.support.synthetic import HOSTILE
 
 
 def unpacked(data: str) -> dict:

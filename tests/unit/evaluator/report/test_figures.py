@@ -12,7 +12,7 @@ from evaluator.metrics import TABLES, Inputs, reduce_records
 from evaluator.report.figures import draw
 from evaluator.report.sections import SECTIONS
 from evaluator.report.theme import COLOURS, spread
-from tests.golden.hand import Seen, judged, records
+from tests.support.records import Seen, judged, records
 
 ITEMS = [f"english/{i}" for i in range(6)] + [f"korean/{i}" for i in range(6)]
 

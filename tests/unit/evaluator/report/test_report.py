@@ -15,8 +15,8 @@ import pytest
 from evaluator.errors import InputError
 from evaluator.metrics import TABLES
 from evaluator.report import ReportPaths, write_report
-from evaluator.store import SCHEMA
-from tests.unit.evaluator.report.synthetic import write_run
+from evaluator.store.records import SCHEMA
+from tests.support.synthetic import write_run
 
 CHECKPOINTS = ("dense", "wanda-0.6")
 LANGUAGES = ("english", "arabic")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from evaluator.errors import InputError
 from evaluator.grading import normalise
 from evaluator.tasks.distractors import choose_options, hard_distractors, unrelated_candidates
-from tests.unit.evaluator.tasks.items import make_item
+from tests.support.items import make_item
 
 answers = st.lists(st.sampled_from(["Nile", "nile.", "The Nile", "Po", "Ob", "...", "", "1", "1.", "Ob!"]), max_size=2)
 pools = st.lists(answers, min_size=1, max_size=12).map(

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from evaluator.tasks import gold_option, is_excluded, select
-from tests.unit.evaluator.tasks.items import make_item
+from tests.support.items import make_item
 
 
 def test_the_subset_is_the_start_of_the_seeded_shuffle_of_the_file_order():

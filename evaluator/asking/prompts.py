@@ -1,0 +1,250 @@
+"""From an item and a format to token ids, and from an answer to the ids that it adds: protocol.md's prompts. Pure.
+
+    prompter = Prompter(load_tokenizer(checkpoint), chat=False, prompt_tokens=512, one_shot_prompt_tokens=1024)
+    prompt = prompter.build(item, "open")
+    scored = prompter.continuation(prompt, "Nile")       # scored.continuation_ids are the ids of " Nile"
+
+A prompt over its token cap loses the end of its context, never its question: see `Prompter.build`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from evaluator.checkpoints.tokenizer import eos_ids_of
+from evaluator.errors import InputError
+from evaluator.records import Format, Item
+from evaluator.tasks.selection import gold_option
+
+CAPPED_CONTEXT_CHARS = 500  # of the item in `one_shot`, and in `open_capped`, the 0-shot column beside it
+EXEMPLAR_CONTEXT_CHARS = 300
+CAPPED_FORMATS: tuple[Format, ...] = ("one_shot", "open_capped")
+
+# Some templates (Llama 3) tell the model today's date; a prompt must not change at midnight. It is their own default.
+_DATE = "26 Jul 2024"
+_INSTRUCTION = "Answer in a few words:"
+# How many longer prefixes are tried past one that fits: a merge can make a longer text the shorter one in tokens.
+_LOOKAHEAD = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    """A prompt as the model sees it."""
+
+    text: str  # chat template applied, context cut
+    token_ids: tuple[int, ...]
+    truncated: bool  # the token cap (not a cap in characters) has cut the context
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Continuation:
+    """An answer after a prompt: `prompt_ids + continuation_ids` is the encoding of both together."""
+
+    prompt_ids: tuple[int, ...]
+    continuation_ids: tuple[int, ...]  # at least one
+    boundary_moved: bool  # the tokenizer merged across the boundary: prompt_ids are fewer than the prompt's own
+
+
+class Prompter:
+    """Makes the prompts of one task for one tokenizer. Holds configuration only; the same call gives the same ids.
+
+    `tokenizer` is a transformers tokenizer; with `chat`, prompts are user turns of its chat template.
+    `prompt_tokens` and `one_shot_prompt_tokens` cap a prompt's length.
+
+    Raises InputError if `chat` is asked of a tokenizer without a template.
+    """
+
+    def __init__(self, tokenizer: Any, *, chat: bool, prompt_tokens: int, one_shot_prompt_tokens: int) -> None:
+        self._tokenizer = tokenizer
+        self._chat = chat
+        self._prompt_tokens = prompt_tokens
+        self._one_shot_prompt_tokens = one_shot_prompt_tokens
+        if chat and not tokenizer.chat_template:
+            raise InputError(f"{tokenizer.name_or_path}: chat: the tokenizer has no chat template")
+        # A chat template writes its special tokens itself. A tokenizer that ends every text with one (EOS) would close
+        # the prompt before its answer: such a tail is left off.
+        self._add_special_tokens = not chat
+        self._tail = 0 if chat else _special_tail(tokenizer)
+        self.eos_ids = eos_ids_of(tokenizer)
+
+    def build(
+        self,
+        item: Item,
+        format: Format,
+        *,
+        candidates: Sequence[str] = (),
+        exemplar: Item | None = None,
+        context_chars: int | None = None,
+    ) -> Prompt:
+        """The prompt that poses `item`.
+
+        `candidates` are listed by the formats `shown`, `distractors_only` and `unrelated`; `exemplar` is shown by
+        `one_shot`; `context_chars` cuts the context first, and is 500 for `one_shot` and `open_capped` where it is not
+        given. These two share a token cap as well, so that they differ by the exemplar only.
+
+        If the prompt is over its cap, the context is cut from its end, at a code point: to the longest prefix that
+        fits, where "longest" means that neither the next 8 longer ones fit. (The number of tokens is not monotonic in
+        that of characters, so the search starts at the character that the cap's last token comes from, gallops and
+        bisects to a prefix that fits while the next one does not, and then looks ahead.)
+
+        Raises InputError when the prompt is too long without any context, and when `one_shot` lacks an exemplar.
+        """
+        assert bool(candidates) == (format not in ("open", *CAPPED_FORMATS)), format
+        if context_chars is None and format in CAPPED_FORMATS:
+            context_chars = CAPPED_CONTEXT_CHARS
+        cap = self._one_shot_prompt_tokens if format in CAPPED_FORMATS else self._prompt_tokens
+        before, context, after = _pieces(item, format, candidates, exemplar, context_chars)
+        if self._chat:
+            before, after = self._in_chat_template(before, context, after)
+        prompt = self._fit(before, context, after, cap)
+        if prompt is None:
+            shortest = len(self._encode(before + after))
+            raise InputError(
+                f"task {item.task!r}, item {item.item_id!r}: the {format!r} prompt takes {shortest} tokens without "
+                f"its context, and the cap is {cap}"
+            )
+        return prompt
+
+    def pose(self, before: str, middle: str, after: str) -> Prompt | None:
+        """Any other text as a prompt; `middle` is cut from its end, as contexts are, to fit `prompt_tokens`.
+
+        None when the text is too long without any of it.
+        """
+        if self._chat:
+            before, after = self._in_chat_template(before, middle, after)
+        return self._fit(before, middle, after, self._prompt_tokens)
+
+    def _fit(self, before: str, middle: str, after: str, cap: int) -> Prompt | None:
+        """The pieces as one prompt of at most `cap` tokens; None when it has more without the middle."""
+        ids = self._encode(before + middle + after)
+        if len(ids) <= cap:
+            return Prompt(text=before + middle + after, token_ids=ids, truncated=False)
+        kept = self._longest_prefix(before, middle, after, cap)
+        if kept is None:
+            return None
+        text = before + middle[:kept] + after
+        return Prompt(text=text, token_ids=self._encode(text), truncated=True)
+
+    def continuation(self, prompt: Prompt, answer: str) -> Continuation:
+        """`answer` as the model would have to go on from `prompt`, the boundary checked by encoding both together.
+
+        After a completion prompt the answer is preceded by a space, after a chat template it is not. If the joint
+        encoding does not begin with the prompt's ids, its own ids are used, split after the last token in common.
+
+        Raises InputError for an answer that has no tokens of its own.
+        """
+        return self.continuations(prompt, [answer])[0]
+
+    def continuations(self, prompt: Prompt, answers: Sequence[str]) -> list[Continuation]:
+        """`continuation` of several answers to one prompt, encoded in one batch."""
+        separator = "" if self._chat else " "
+        joint = self._encode_batch([prompt.text + separator + answer for answer in answers])
+        return [_split(prompt, ids, answer) for ids, answer in zip(joint, answers, strict=True)]
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """The text of generated ids, without special tokens and with its white space as it was generated."""
+        text: str = self._tokenizer.decode(
+            list(token_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False
+        )
+        return text
+
+    def _in_chat_template(self, before: str, context: str, after: str) -> tuple[str, str]:
+        """What stands before and after the context once the template is applied."""
+        turn = before + context + after
+        rendered: str = self._tokenizer.apply_chat_template(
+            [{"role": "user", "content": turn}],
+            tokenize=False,
+            add_generation_prompt=True,
+            enable_thinking=False,
+            date_string=_DATE,
+        )
+        start = rendered.find(turn)
+        if start < 0:
+            raise InputError(f"{self._tokenizer.name_or_path}: chat: the chat template rewrites the user's turn")
+        return rendered[:start] + before, after + rendered[start + len(turn) :]
+
+    def _encode(self, text: str) -> tuple[int, ...]:
+        return self._encode_batch([text])[0]
+
+    def _encode_batch(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
+        if not texts:
+            return []
+        encoded = self._tokenizer(list(texts), add_special_tokens=self._add_special_tokens, verbose=False)["input_ids"]
+        return [tuple(ids[: len(ids) - self._tail]) for ids in encoded]
+
+    def _longest_prefix(self, before: str, context: str, after: str, cap: int) -> int | None:
+        """The length in characters of the context's longest prefix with which the prompt has at most `cap` tokens."""
+
+        def fits(length: int) -> bool:
+            return len(self._encode(before + context[:length] + after)) <= cap
+
+        if not context or not fits(0):
+            return None
+        low, high = 0, len(context)  # fits(low) and not fits(high)
+        step, probe = 4, self._estimate(before, context, after, cap)
+        while high - low > 1:
+            length = probe if low < probe < high else (low + high) // 2
+            if fits(length):
+                low, probe = length, length + step
+            else:
+                high, probe = length, length - step
+            step *= 2
+        while low < len(context):
+            longer = [low + ahead for ahead in range(1, _LOOKAHEAD + 1) if low + ahead < len(context)]
+            encoded = self._encode_batch([before + context[:length] + after for length in longer])
+            fitting = [length for length, ids in zip(longer, encoded, strict=True) if len(ids) <= cap]
+            if not fitting:
+                break
+            low = fitting[-1]
+        return low
+
+    def _estimate(self, before: str, context: str, after: str, cap: int) -> int:
+        """About how many characters of the context fit."""
+        text = before + context + after
+        if not self._tokenizer.is_fast:
+            return len(context) * cap // len(self._encode(text))
+        encoded = self._tokenizer(
+            text, add_special_tokens=self._add_special_tokens, return_offsets_mapping=True, verbose=False
+        )
+        ends: list[int] = [end for _, end in encoded["offset_mapping"]]
+        end_of_context = len(before) + len(context)
+        tokens_after = sum(end > end_of_context for end in ends) + self._tail
+        return ends[max(0, cap - tokens_after - 1)] - len(before)
+
+
+def _pieces(
+    item: Item, format: Format, candidates: Sequence[str], exemplar: Item | None, context_chars: int | None
+) -> tuple[str, str, str]:
+    """What stands before the context, the context, and what stands after it."""
+    context = item.context[:context_chars]
+    if format == "one_shot":
+        if exemplar is None:
+            raise InputError(
+                f"task {item.task!r}, language {item.language!r}: format 'one_shot' needs an item that is not "
+                f"evaluated as its exemplar, and there is none; ask for fewer items"
+            )
+        shown = exemplar.context[:EXEMPLAR_CONTEXT_CHARS]
+        before = f"Context: {shown}\nQuestion: {exemplar.question}\n{_INSTRUCTION} {gold_option(exemplar)}\n\nContext: "
+        return before, context, f"\nQuestion: {item.question}\n{_INSTRUCTION}"
+    listed = f"Candidates: {'; '.join(candidates)}\n\n" if candidates else ""
+    return "Context: ", context, f"\n\nQuestion: {item.question}\n\n{listed}{_INSTRUCTION}"
+
+
+def _split(prompt: Prompt, joint: tuple[int, ...], answer: str) -> Continuation:
+    own = prompt.token_ids
+    pairs = enumerate(zip(own, joint, strict=False))
+    common = next((place for place, (one, other) in pairs if one != other), min(len(own), len(joint)))
+    if not 0 < common < len(joint):
+        raise InputError(f"answer {answer!r} has no tokens of its own after the prompt in this tokenizer")
+    return Continuation(prompt_ids=joint[:common], continuation_ids=joint[common:], boundary_moved=common < len(own))
+
+
+def _special_tail(tokenizer: Any) -> int:
+    """How many special tokens the tokenizer puts after every text."""
+    with_special = tokenizer("a", verbose=False)["input_ids"]
+    bare = tokenizer("a", add_special_tokens=False, verbose=False)["input_ids"]
+    starts = range(len(with_special) - len(bare) + 1)
+    start = next((start for start in starts if with_special[start : start + len(bare)] == bare), None)
+    return 0 if start is None else len(with_special) - start - len(bare)

@@ -1,0 +1,80 @@
+"""What an engine must know of a checkpoint before it loads a byte of its weights.
+
+Two checkpoints whose blueprints do not differ can be served by one engine, the second swapped in place. The driver
+groups checkpoints by a key of its own (`CheckpointInfo.architecture`, at least as strict); an engine looks again, and
+says in words what differs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from evaluator.checkpoints.info import read_config
+from evaluator.checkpoints.tensors import read_tensors
+from evaluator.errors import InputError
+
+# Keys of config.json that do not change what is computed.
+_INCIDENTAL = frozenset({"_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version", "use_cache"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blueprint:
+    """The architecture of a checkpoint: everything but the values of its weights."""
+
+    config: dict[str, Any]  # config.json without the keys that do not change what is computed
+    tensors: dict[str, tuple[str, tuple[int, ...]]]  # name -> (dtype as in safetensors: "BF16", ..., shape)
+    files: tuple[Path, ...]  # where the tensors are
+    vocabulary: int
+    longest: int | None  # the most positions that the model was made for, if its config says
+
+    def difference(self, other: Blueprint) -> str | None:
+        """The first thing that keeps `other` from being swapped into an engine built for this one, in words."""
+        for key in sorted(self.config.keys() | other.config.keys()):
+            ours, theirs = self.config.get(key), other.config.get(key)
+            if ours != theirs:
+                return f"config.json: {key} is {theirs!r}, not {ours!r}"
+        for name in sorted(self.tensors.keys() | other.tensors.keys()):
+            if name not in other.tensors:
+                return f"tensor {name} is missing"
+            if name not in self.tensors:
+                return f"tensor {name} is not part of the served architecture"
+            (our_dtype, our_shape), (dtype, shape) = self.tensors[name], other.tensors[name]
+            if our_shape != shape:
+                return f"tensor {name} has shape {list(shape)}, not {list(our_shape)}"
+            if our_dtype != dtype:
+                return f"tensor {name} is {dtype}, not {our_dtype}"
+        return None
+
+
+def read_blueprint(checkpoint: Path) -> Blueprint:
+    """Read a checkpoint's config and tensor headers. Raises InputError if a file is missing, truncated or wrong."""
+    path = checkpoint / "config.json"
+    config = _complete(path, read_config(checkpoint))
+    vocabulary, longest = config.get("vocab_size"), config.get("max_position_embeddings")
+    if not isinstance(vocabulary, int):
+        raise InputError(f"{path}: vocab_size is {vocabulary!r}, not a number")
+    tensors = read_tensors(checkpoint)
+    return Blueprint(
+        config={key: value for key, value in config.items() if key not in _INCIDENTAL},
+        tensors={tensor.name: (tensor.dtype, tensor.shape) for tensor in tensors},
+        files=tuple(sorted({tensor.file for tensor in tensors})),
+        vocabulary=vocabulary,
+        longest=longest if isinstance(longest, int) else None,
+    )
+
+
+def _complete(path: Path, config: dict[str, Any]) -> dict[str, Any]:
+    """The defaults of the architecture filled in: one file may spell out what another leaves out."""
+    from transformers import CONFIG_MAPPING
+
+    model_type = config["model_type"]
+    if model_type not in CONFIG_MAPPING:
+        return config
+    try:
+        complete: dict[str, Any] = CONFIG_MAPPING[model_type].from_dict(config).to_dict()
+    except Exception as error:  # each architecture checks its fields in its own way
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(f"{path}: not a {model_type} configuration: {reason}") from error
+    return complete

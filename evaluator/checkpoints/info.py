@@ -1,0 +1,163 @@
+"""What a checkpoint is, found out before an engine starts: which weights, which architecture, pruned how.
+
+`inspect_checkpoint` reads every byte of the weights once, in bounded memory, for their digest and to refuse what no
+engine should be given: missing or truncated files, NaN weights, half-written directories, code from the hub.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from evaluator.checkpoints.tensors import Tensor, identity, read_tensors
+from evaluator.errors import InputError
+from evaluator.fields import field, of_kind, parse
+
+MANIFEST = "prune_manifest.json"
+
+_DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+# Keys of config.json that say where a checkpoint came from or how it is called, and not what it computes.
+_INCIDENTAL = ("_name_or_path", "name_or_path", "transformers_version", "use_cache", "dtype", "torch_dtype")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointInfo:
+    """One checkpoint directory. The last four are None for a checkpoint without a pruning manifest."""
+
+    name: str
+    path: Path
+    weights_digest: str  # SHA-256 (hex) over name, dtype, shape and bytes of every tensor; sharding does not change it
+    architecture: str  # checkpoints with equal keys can be swapped into one engine
+    parameters: int  # tensors
+    bytes: int  # of all tensors
+    dtype: str  # "bfloat16": what the configuration says, or else most of the weights
+    method: str | None
+    pattern: str | None
+    sparsity: float | None
+    calibration: str | None
+
+
+def inspect_checkpoint(path: Path, name: str | None = None, *, trust_remote_code: bool = False) -> CheckpointInfo:
+    """Check a checkpoint directory and describe it; `name` is by default the directory's own.
+
+    Raises InputError, in one line that names the file and the field or tensor, for a directory that is not a whole
+    checkpoint with finite weights, and for one that needs code of its own unless `trust_remote_code`. (Phi-3 brings
+    code, but its architecture has long been known: the code is not needed, and not run.)
+    """
+    if not path.is_dir():
+        raise InputError(f"checkpoint {path}: {'is not a directory' if path.exists() else 'no such directory'}")
+    label = path.resolve().name
+    if ".partial-" in label or any(path.glob("*.partial")):
+        raise InputError(f"checkpoint {path}: half-written (what wrote it was stopped); make it again")
+    config = read_config(path)
+    if "auto_map" in config and not trust_remote_code and not _is_known(config["model_type"]):
+        raise InputError(f"{path / 'config.json'}: field 'auto_map' asks for code of its own, which is not run")
+    pruning = _read_pruning(path)
+    tensors = read_tensors(path)
+    dtype = _dtype(config, tensors)
+    return CheckpointInfo(
+        name=name or label,
+        path=path,
+        weights_digest=_weights_digest(tensors),
+        architecture=_architecture(config, dtype, tensors),
+        parameters=len(tensors),
+        bytes=sum(tensor.size for tensor in tensors),
+        dtype=dtype,
+        method=pruning.method,
+        pattern=pruning.pattern,
+        sparsity=pruning.sparsity,
+        calibration=pruning.calibration,
+    )
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """config.json of a checkpoint directory. Raises InputError if it is missing or describes no model."""
+    file = path / "config.json"
+    try:
+        text = file.read_bytes()
+    except FileNotFoundError:
+        raise InputError(f"checkpoint {path}: config.json is missing") from None
+    except OSError as error:
+        raise InputError(f"{file}: cannot be read ({error.strerror})") from error
+    config: dict[str, Any] = of_kind(parse(text, str(file)), dict, str(file))
+    field(config, "model_type", str, str(file))
+    return config
+
+
+def _is_known(model_type: str) -> bool:
+    from transformers import CONFIG_MAPPING
+
+    return model_type in CONFIG_MAPPING
+
+
+def _weights_digest(tensors: Sequence[Tensor]) -> str:
+    digest = hashlib.sha256()
+    for tensor in tensors:
+        digest.update(identity(tensor))
+        for chunk in tensor.chunks():
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _architecture(config: dict[str, Any], dtype: str, tensors: Sequence[Tensor]) -> str:
+    """Every field of the configuration but the incidental ones, and the names, dtypes and shapes of the tensors.
+
+    More fields than shapes depend on: an engine also keeps the first checkpoint's rotary base or window. A key that is
+    too fine costs one start of an engine, one that is too coarse a wrong result.
+    """
+    kept = {key: value for key, value in config.items() if key not in _INCIDENTAL}
+    digest = hashlib.sha256(json.dumps([kept, dtype], sort_keys=True).encode())
+    for tensor in tensors:
+        digest.update(identity(tensor))
+    return digest.hexdigest()
+
+
+def _dtype(config: dict[str, Any], tensors: Sequence[Tensor]) -> str:
+    named = config.get("dtype") or config.get("torch_dtype")
+    if isinstance(named, str) and named != "auto":
+        return named.removeprefix("torch.")
+    sizes: Counter[str] = Counter()
+    for tensor in tensors:
+        sizes[tensor.dtype] += tensor.size
+    most = sizes.most_common(1)[0][0]
+    return _DTYPES.get(most, most.lower())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pruning:
+    """How a checkpoint was pruned; all None for a dense one."""
+
+    method: str | None = None
+    pattern: str | None = None
+    sparsity: float | None = None
+    calibration: str | None = None
+
+
+def _read_pruning(path: Path) -> _Pruning:
+    """From the manifest, which is written last and lists every other file with its digest. Raises InputError."""
+    file = path / MANIFEST
+    if not file.exists():
+        return _Pruning()
+    place = str(file)
+    try:
+        manifest = of_kind(parse(file.read_bytes(), place), dict, place)
+    except OSError as error:
+        raise InputError(f"{file}: cannot be read ({error.strerror})") from error
+    absent = [name for name in field(manifest, "files", dict, place) if not (path / name).is_file()]
+    if absent:
+        raise InputError(f"checkpoint {path}: half-written or damaged: {MANIFEST} lists {absent[0]}, which is missing")
+    calibration = field(manifest, "config", dict, place).get("calibration")
+    sparsity = manifest.get("sparsity")
+    if not isinstance(sparsity, int | float):
+        raise InputError(f"{file}: field 'sparsity' must be a number, not {sparsity!r}")
+    return _Pruning(
+        method=field(manifest, "method", str, place),
+        pattern=field(manifest, "pattern", str, place),
+        sparsity=float(sparsity),
+        calibration=None if calibration is None else field(calibration, "source", str, f"{place}: config.calibration"),
+    )

@@ -1,0 +1,59 @@
+"""A checkpoint's tokenizer, and the token ids that end an answer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from evaluator.errors import InputError
+from evaluator.fields import of_kind, parse
+
+
+def load_tokenizer(checkpoint: Path, trust_remote_code: bool = False) -> Any:
+    """The tokenizer of a checkpoint directory; nothing is looked for elsewhere. Raises InputError."""
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(
+            str(checkpoint), local_files_only=True, trust_remote_code=trust_remote_code
+        )
+    # A broken file raises whatever the parser underneath raises, up to the Exception of a Rust library.
+    except Exception as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise InputError(f"{checkpoint}: the tokenizer cannot be loaded: {reason[:200]}") from error
+    if not tokenizer("a", add_special_tokens=False)["input_ids"]:
+        # Where the files are missing, transformers makes an empty tokenizer for some architectures.
+        raise InputError(f"{checkpoint}: the tokenizer has no vocabulary (are its files missing?)")
+    return tokenizer
+
+
+def eos_ids_of(tokenizer: Any) -> frozenset[int]:
+    """The ids that end an answer: the tokenizer's own EOS, and those that the checkpoint's configuration names.
+
+    Raises InputError for a configuration whose `eos_token_id` is not an id or a list of ids.
+    """
+    own = tokenizer.eos_token_id
+    return _configured_eos(tokenizer) | (frozenset() if own is None else {own})
+
+
+def read_eos_ids(checkpoint: Path, *, trust_remote_code: bool = False) -> frozenset[int]:
+    """`eos_ids_of` a checkpoint directory. Raises InputError."""
+    return eos_ids_of(load_tokenizer(checkpoint, trust_remote_code=trust_remote_code))
+
+
+def _configured_eos(tokenizer: Any) -> frozenset[int]:
+    """`eos_token_id` of generation_config.json, or of config.json where the former names none. Raises InputError."""
+    if not tokenizer.name_or_path:
+        return frozenset()
+    for name in ("generation_config.json", "config.json"):
+        file = Path(tokenizer.name_or_path) / name
+        if file.is_file():
+            configured = of_kind(parse(file.read_bytes(), str(file)), dict, str(file)).get("eos_token_id")
+            ids = configured if isinstance(configured, list) else [configured]
+            if configured is not None and not all(isinstance(number, int) for number in ids):
+                raise InputError(
+                    f"{file}: field 'eos_token_id' must be a token id or a list of them, not {configured!r}"
+                )
+            if configured is not None:
+                return frozenset(ids)
+    return frozenset()

@@ -1,0 +1,1 @@
+"""The product's engine. The only folder that imports vLLM."""

@@ -1,0 +1,77 @@
+"""How scoring and sampling are put to vLLM, which depends on its model runner.
+
+A continuation is scored by *forced decoding*: the engine is told which tokens to generate after the prompt, and reports
+what the model thought of them. That costs the prompt once for all continuations (it stays in the prefix cache) and
+one decode step per token; the log-probabilities and ranks are the raw model's, taken before anything is forced.
+
+- V1 runner (CPUs): logits processors, see vllm_processors.py, which read their orders from `SamplingParams.extra_args`;
+- V2 runner (GPUs): vLLM's own trace replay and top-p. Written from vLLM 0.32's source; **not yet tested on a GPU**.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from vllm import SamplingParams
+from vllm.sampling_params import RequestOutputKind
+
+from evaluator.engine.base import Generate
+from evaluator.engine.vllm.processors import FORCED, NUCLEUS, ForcedTokens, Nucleus
+
+_ALWAYS: dict[str, Any] = {
+    "detokenize": False,
+    "flat_logprobs": True,
+    "skip_clone": True,
+    "output_kind": RequestOutputKind.FINAL_ONLY,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Forcing:
+    """The wording of requests for one of vLLM's two runners."""
+
+    v2: bool
+
+    def engine_arguments(self) -> dict[str, Any]:
+        """What vLLM's EngineArgs must carry for it."""
+        if self.v2:
+            return {"enable_trace_replay": True}
+        return {"logits_processors": [ForcedTokens, Nucleus], "async_scheduling": False}
+
+    def score(self, token_ids: tuple[int, ...]) -> SamplingParams:
+        """Parameters that generate `token_ids`, each with its log-probability, its rank, and the top token."""
+        forced = list(token_ids)
+        return SamplingParams(
+            temperature=0.0,
+            max_tokens=len(forced),
+            logprobs=1,
+            ignore_eos=True,
+            trace_decode_token_ids=forced if self.v2 else None,
+            extra_args=None if self.v2 else {FORCED: forced},
+            **_ALWAYS,
+        )
+
+    def reference_score(self) -> SamplingParams:
+        """Parameters that report prompt log-probabilities: the reference for `score`, on either runner.
+
+        vLLM then computes the whole prompt. `skip_reading_prefix_cache` must keep its default: told to read the
+        cache all the same, the V1 runner returns uninitialised memory for the rows that came from it.
+        """
+        return SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=1, ignore_eos=True, **_ALWAYS)
+
+    def generate(self, request: Generate, eos_ids: list[int], vocabulary: int) -> SamplingParams:
+        """Parameters of a greedy or sampled answer that ends with any of `eos_ids`, the id included."""
+        top = min(request.top_logprobs, vocabulary)
+        greedy = request.temperature == 0
+        ours = not greedy and not self.v2 and request.top_p < 1
+        return SamplingParams(
+            temperature=request.temperature,
+            top_p=1.0 if greedy or ours else request.top_p,
+            extra_args={NUCLEUS: request.top_p} if ours else None,
+            seed=None if greedy else request.seed,
+            max_tokens=request.max_tokens,
+            stop_token_ids=eos_ids,
+            logprobs=top if top or greedy else None,
+            **_ALWAYS,
+        )

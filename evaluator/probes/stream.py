@@ -1,0 +1,132 @@
+"""One evaluation, given an engine: every probe of every item as one stream through it.
+
+The engine is never drained between probes or items: `ItemStream` keeps a bounded window of items in flight, starts the
+next item as soon as one is done, and hands out follow-up requests (beams) before those of new items, so that items
+finish in about the order in which they began and memory stays bounded by the window.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from evaluator.engine.base import Cancel, Engine, Request, Response
+from evaluator.errors import EngineError
+from evaluator.probes.config import EvalConfig
+from evaluator.probes.item import Decode, ItemPlan, ItemProbes
+from evaluator.probes.perplexity import WindowProbe
+from evaluator.probes.recording import Stamp
+from evaluator.records import Record
+
+Asked = ItemProbes | WindowProbe  # what is being asked: a question, or the window of a text
+WINDOW = 64  # items in flight: enough requests to fill a large batch while the slowest items' beams finish
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishedItem:
+    plan: ItemPlan
+    records: tuple[Record, ...]
+
+
+class ItemStream:
+    """The request source of one evaluation. `plans` is consumed lazily, as the window has room."""
+
+    def __init__(self, plans: Iterator[ItemPlan], config: EvalConfig, eos_ids: frozenset[int], window: int) -> None:
+        self._plans = plans
+        self._config = config
+        self._eos_ids = eos_ids
+        self._window = window
+        self._serial = 0
+        self._active: dict[str, Asked] = {}
+        self._ready: deque[Request | Cancel] = deque()
+        self._waiting: set[str] = set()  # requests in `_ready` that nobody has cancelled
+        self._done: list[Asked] = []
+
+    def take(self, limit: int) -> Sequence[Request | Cancel]:
+        taken: list[Request | Cancel] = []
+        while len(taken) < limit and (self._ready or (len(self._active) < self._window and self._start_next())):
+            if not self._ready:  # an item that needs no request
+                continue
+            request = self._ready.popleft()
+            if isinstance(request, Cancel) or request.request_id in self._waiting:
+                self._waiting.discard(request.request_id)
+                taken.append(request)
+        return taken
+
+    def _start_next(self) -> bool:
+        plan = next(self._plans, None)
+        if plan is None:
+            return False
+        item: Asked
+        if plan.question.window is None:
+            item = ItemProbes(plan, self._config, self._eos_ids, self._serial)
+        else:
+            item = WindowProbe(plan, self._config.seed, self._serial)
+        requests = item.start()
+        self._waiting.update(request.request_id for request in requests)
+        self._ready.extend(requests)
+        if item.done:
+            self._done.append(item)
+        else:
+            self._active[str(self._serial)] = item
+        self._serial += 1
+        return True
+
+    def handle(self, response: Response) -> None:
+        """Pass a response to its item; what follows from it goes before the requests of items not yet started.
+
+        A response of an item that has ended is of a request that the item cancelled.
+        """
+        serial = response.request_id.partition("/")[0]
+        item = self._active.get(serial)
+        if item is None:
+            if serial.isdecimal() and int(serial) < self._serial:
+                return
+            raise EngineError(f"engine answered an unknown request {response.request_id!r}")
+        for request in reversed(item.receive(response)):
+            if not isinstance(request, Cancel):
+                self._waiting.add(request.request_id)
+            elif request.request_id in self._waiting:  # the engine never hears of it
+                self._waiting.remove(request.request_id)
+                continue
+            self._ready.appendleft(request)
+        if item.done:
+            self._done.append(self._active.pop(serial))
+
+    def finished(self) -> list[Asked]:
+        """The items that ended since the last call."""
+        done, self._done = self._done, []
+        return done
+
+    @property
+    def idle(self) -> bool:
+        return not self._active and not self._ready
+
+
+def evaluate(
+    engine: Engine,
+    plans: Iterator[ItemPlan],
+    *,
+    config: EvalConfig,
+    stamp: Stamp,
+    decode: Decode,
+    eos_ids: frozenset[int],
+    window: int = WINDOW,
+) -> Iterator[FinishedItem]:
+    """Ask every item of `plans` with every probe; items are yielded as they finish, in any order.
+
+    Raises EngineError when the engine stops before every item has ended.
+    """
+    stream = ItemStream(plans, config, eos_ids, window)
+
+    def drain() -> Iterator[FinishedItem]:
+        for item in stream.finished():
+            yield FinishedItem(plan=item.plan, records=tuple(item.records(stamp, decode)))
+
+    for response in engine.run(stream):
+        stream.handle(response)
+        yield from drain()
+    yield from drain()  # items that needed no request at all
+    if not stream.idle:
+        raise EngineError(f"{engine.name} stopped with items unanswered")

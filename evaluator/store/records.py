@@ -1,0 +1,144 @@
+"""The run directory's records: append-only Parquet parts, each written whole or not at all.
+
+A part is written to a temporary file, synced and renamed, so a reader or a resumed run sees complete parts only. All
+records of an item lie in one part; an item that is in any part is finished. Only one process writes (`RunLock`).
+
+    RUN/records/<checkpoint>/<task>/<shard>.parquet
+    RUN/items/<task>.parquet                          what was asked: the report's item view reads it
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from evaluator.asking.questions import Question
+from evaluator.errors import InputError, ResurfaceError
+from evaluator.records import Record
+from evaluator.store.files import write_parquet
+
+SCHEMA = pa.schema(
+    [
+        *((name, pa.string()) for name in ("checkpoint", "weights_digest", "base", "method", "pattern")),
+        ("sparsity", pa.float64()),
+        *((name, pa.string()) for name in ("calibration", "task", "language", "item_id", "format", "probe")),
+        ("index", pa.int32()),
+        ("seed", pa.int64()),
+        ("status", pa.string()),
+        ("text", pa.string()),
+        ("token_ids", pa.list_(pa.int32())),
+        ("logprob", pa.float64()),
+        ("rank", pa.int32()),
+        ("margin", pa.float64()),
+        ("is_gold", pa.bool_()),
+        ("option_text", pa.string()),
+        ("contains", pa.bool_()),
+        ("exact_match", pa.bool_()),
+        ("token_f1", pa.float64()),
+        ("prompt_tokens", pa.int32()),
+        ("truncated", pa.bool_()),
+        ("cached_tokens", pa.int32()),
+        *((name, pa.string()) for name in ("engine", "engine_version", "dtype")),
+    ]
+)
+assert SCHEMA.names == [field.name for field in dataclasses.fields(Record)]
+
+_ITEMS_SCHEMA = pa.schema(
+    [
+        *((name, pa.string()) for name in ("task", "language", "item_id", "context", "question")),
+        ("answers", pa.list_(pa.string())),
+        ("cluster", pa.string()),
+        ("options", pa.list_(pa.string())),
+    ]
+)
+
+ItemKey = tuple[str, str]  # (language, item_id), unique within a task
+
+
+def to_table(records: Sequence[Record]) -> pa.Table:
+    """Records as one Arrow table with the contract's columns."""
+    columns = {name: [getattr(record, name) for record in records] for name in SCHEMA.names}
+    return pa.table(columns, schema=SCHEMA)
+
+
+class RecordStore:
+    """The records of one run directory."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self.root = run_dir / "records"
+        self._items = run_dir / "items"
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def append(self, checkpoint: str, task: str, shard: str, table: pa.Table) -> Path:
+        """Write one finished shard; thread-safe.
+
+        Raises InputError when the disk is full (nothing half-written stays), ResurfaceError after `close`.
+        """
+        path = self.root / checkpoint / task / f"{shard}.parquet"
+        with self._lock:
+            if self._closed:
+                raise ResurfaceError(f"{path}: came after the run had ended, and was not written")
+            write_parquet(table, path)
+        return path
+
+    def close(self) -> None:
+        """Nothing is appended from now on, by whatever thread."""
+        with self._lock:
+            self._closed = True
+
+    def parts(self, checkpoint: str, task: str) -> list[Path]:
+        return sorted((self.root / checkpoint / task).glob("*.parquet"))
+
+    def finished(self, checkpoint: str, task: str, weights_digest: str) -> set[ItemKey]:
+        """The items that have their records.
+
+        Raises InputError for a damaged part, and when they were measured on other weights than `weights_digest`.
+        """
+        keys: set[ItemKey] = set()
+        for path in self.parts(checkpoint, task):
+            try:
+                table = pq.read_table(path, columns=["weights_digest", "language", "item_id"])
+            except (pa.ArrowException, OSError) as error:
+                reason = " ".join(str(error).split())[:200]
+                raise InputError(f"{path}: not a readable part ({reason}); remove it, and it is made again") from error
+            digests = set(table["weights_digest"].unique().to_pylist())
+            if digests - {weights_digest}:
+                raise InputError(
+                    f"{path}: weights_digest: records of other weights ({digests.pop()[:12]}...) than checkpoint "
+                    f"{checkpoint!r} has now ({weights_digest[:12]}...); use a new --out"
+                )
+            keys.update(zip(table["language"].to_pylist(), table["item_id"].to_pylist(), strict=True))
+        return keys
+
+    def tables(self) -> Iterator[tuple[str, str, Path]]:
+        """Every committed part as (checkpoint, task, path), in a fixed order."""
+        for path in sorted(self.root.glob("*/*/*.parquet")):
+            yield path.parent.parent.name, path.parent.name, path
+
+    def write_items(self, task: str, questions: Iterable[Question]) -> None:
+        """Keep what was asked, beside the records, for the report's item view and clustered intervals."""
+        rows = [
+            {
+                "task": task,
+                "language": question.item.language,
+                "item_id": question.item.item_id,
+                "context": question.item.context,
+                "question": question.item.question,
+                "answers": list(question.item.answers),
+                "cluster": question.item.cluster,
+                "options": list(question.options.texts) if question.options else [],
+            }
+            for question in questions
+        ]
+        write_parquet(pa.Table.from_pylist(rows, schema=_ITEMS_SCHEMA), self._items / f"{task}.parquet")
+
+    def clean(self) -> None:
+        """Remove what killed writers left behind."""
+        for stale in self.root.parent.glob("**/.*.writing"):
+            stale.unlink(missing_ok=True)

@@ -1,0 +1,173 @@
+"""The verdicts of matcher models beside a run's records: which responses are to be judged, and what was decided.
+
+    RUN/verdicts/<matcher>/<checkpoint>/<task>.parquet     one row per judged record, in one order
+
+A file appears whole or not at all; judging more records later (other probes, or all of them) adds rows to it.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from evaluator.errors import InputError
+from evaluator.grading import strip_thinking
+from evaluator.probes.matcher import Judgement, Pair
+from evaluator.store.files import write_atomically
+from evaluator.store.records import RecordStore
+
+_KEY_TYPES = [
+    *((name, pa.string()) for name in ("checkpoint", "weights_digest", "task", "language", "item_id")),
+    *((name, pa.string()) for name in ("format", "probe")),
+    ("index", pa.int32()),
+    ("seed", pa.int64()),
+]
+SCHEMA = pa.schema(
+    [
+        *_KEY_TYPES,
+        ("matcher", pa.string()),
+        ("matcher_digest", pa.string()),
+        ("verdict", pa.bool_()),
+        ("probability", pa.float64()),
+        ("status", pa.string()),
+    ]
+)
+KEY = tuple(name for name, _ in _KEY_TYPES)
+WITH_TEXT = ("greedy", "beam", "sample")  # the probes whose records hold a response
+
+Key = tuple[str | int, ...]  # the values of KEY: what names a record
+Part = tuple[str, str]  # checkpoint, task
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A record with a response, as a matcher is asked about it."""
+
+    key: Key
+    pair: Pair
+
+
+def responses(run_dir: Path, probes: Sequence[str], *, everything: bool) -> dict[Part, list[Answered]]:
+    """The responses to judge: of these probes, and only those without a gold answer in them unless `everything`.
+
+    Spans of thinking are no part of a response. Raises InputError where RUN/items lacks what was asked.
+    """
+    found: dict[Part, list[Answered]] = {}
+    asked: dict[str, Mapping[tuple[str, str], tuple[str, tuple[str, ...]]]] = {}
+    for checkpoint, task, path in RecordStore(run_dir).tables():
+        table = _read(path, [*KEY, "status", "text", "contains"])
+        keep = pc.and_(pc.is_in(table["probe"], pa.array(list(probes))), pc.is_valid(table["contains"]))
+        if not everything:
+            keep = pc.and_(keep, pc.invert(table["contains"]))
+        for row in table.filter(keep).to_pylist():
+            if task not in asked:
+                asked[task] = _questions(run_dir, task)
+            item = asked[task].get((row["language"], row["item_id"]))
+            if item is None:
+                raise InputError(f"{run_dir / 'items' / task}.parquet: item_id: {row['item_id']!r} is missing")
+            pair = Pair(question=item[0], answers=item[1], response=strip_thinking(row["text"] or "").strip())
+            found.setdefault((checkpoint, task), []).append(Answered(tuple(row[name] for name in KEY), pair))
+    return found
+
+
+def _questions(run_dir: Path, task: str) -> dict[tuple[str, str], tuple[str, tuple[str, ...]]]:
+    path = run_dir / "items" / f"{task}.parquet"
+    if not path.is_file():
+        raise InputError(f"{path}: missing: a matcher needs the questions and their answers, which a run keeps there")
+    rows = _read(path, ["language", "item_id", "question", "answers"]).to_pylist()
+    return {(row["language"], row["item_id"]): (row["question"], tuple(row["answers"])) for row in rows}
+
+
+class VerdictStore:
+    """The verdicts of one matcher on one run. `digest` is that of the matcher's weights."""
+
+    def __init__(self, run_dir: Path, matcher: str, digest: str) -> None:
+        self._root = run_dir / "verdicts" / matcher
+        self._matcher = matcher
+        self._digest = digest
+
+    def read(self, part: Part) -> dict[Key, Judgement]:
+        """What was decided. Raises InputError for verdicts of another matcher of that name, or an unreadable file."""
+        path = self._path(part)
+        if not path.exists():
+            return {}
+        table = _read(path, SCHEMA.names)
+        others = set(table["matcher_digest"].unique().to_pylist()) - {self._digest}
+        if others:
+            raise InputError(
+                f"{path}: matcher_digest: verdicts of another matcher named {self._matcher!r} ({others.pop()[:12]}..., "
+                f"this one is {self._digest[:12]}...); remove them, or give the matcher's directory another name"
+            )
+        return {
+            tuple(row[name] for name in KEY): Judgement(
+                verdict=row["verdict"], probability=row["probability"], status=row["status"]
+            )
+            for row in table.to_pylist()
+        }
+
+    def write(self, part: Part, verdicts: Mapping[Key, Judgement]) -> Path:
+        """Replace the verdicts of one checkpoint and task, whole or not at all."""
+        rows = [
+            {
+                **dict(zip(KEY, key, strict=True)),
+                "matcher": self._matcher,
+                "matcher_digest": self._digest,
+                "verdict": judgement.verdict,
+                "probability": judgement.probability,
+                "status": judgement.status,
+            }
+            for key, judgement in sorted(verdicts.items(), key=lambda item: item[0])
+        ]
+        content = io.BytesIO()
+        pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), content, compression="zstd")
+        path = self._path(part)
+        write_atomically(path, content.getvalue())
+        return path
+
+    def _path(self, part: Part) -> Path:
+        checkpoint, task = part
+        return self._root / checkpoint / f"{task}.parquet"
+
+
+@dataclass(frozen=True, eq=False)
+class Pending:
+    """What is left to ask a matcher about one part, each distinct response to an item once."""
+
+    known: Mapping[Key, Judgement]  # of this part: there before, or the same response to the item judged elsewhere
+    pairs: tuple[Pair, ...]
+    keys: tuple[tuple[Key, ...], ...]  # for each pair, the records that it stands for
+
+    def complete(self, judgements: Sequence[Judgement]) -> dict[Key, Judgement]:
+        """All verdicts of the part, once the pairs were judged."""
+        new = {key: judged for keys, judged in zip(self.keys, judgements, strict=True) for key in keys}
+        return {**self.known, **new}
+
+
+def pending(answered: Iterable[Answered], done: Mapping[Key, Judgement], elsewhere: dict[Pair, Judgement]) -> Pending:
+    """Decide what is to be asked: what has no judgement, or one that failed in the engine.
+
+    `elsewhere` holds the same matcher's judgements of a pair, whoever gave the response; it takes in what `done` adds.
+    """
+    waiting: dict[Pair, list[Key]] = {}
+    known = dict(done)
+    for each in answered:
+        if each.key in done and not done[each.key].failed:
+            elsewhere[each.pair] = done[each.key]
+        elif each.pair in elsewhere:
+            known[each.key] = elsewhere[each.pair]
+        else:
+            waiting.setdefault(each.pair, []).append(each.key)
+    return Pending(known, tuple(waiting), tuple(tuple(keys) for keys in waiting.values()))
+
+
+def _read(path: Path, columns: Sequence[str]) -> pa.Table:
+    try:
+        return pq.ParquetFile(path).read(columns=list(columns)).select(list(columns))
+    except (OSError, pa.ArrowException, KeyError) as error:
+        raise InputError(f"{path}: cannot be read: {' '.join(str(error).split())[:200]}") from error

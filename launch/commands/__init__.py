@@ -1,0 +1,1 @@
+"""What users type: one file per command. No rule lives here."""

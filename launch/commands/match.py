@@ -1,0 +1,64 @@
+"""`resurface match`: have matcher models judge the responses of a run, and rebuild its report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from evaluator.errors import InputError
+from launch.commands.options import match_request
+
+if TYPE_CHECKING:
+    from launch.run.judging import Matched
+
+
+def match(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="a run directory")],
+    matcher: Annotated[
+        list[str], typer.Option(help="a checkpoint that judges; several make a panel, one after the other")
+    ],
+    everything: Annotated[
+        bool, typer.Option("--all", help="judge also responses that contain a gold answer: agreement needs it")
+    ] = False,
+    probes: Annotated[
+        str, typer.Option(help="greedy,beam,sample: whose responses are judged, in every format that was asked")
+    ] = "greedy",
+    engine: Annotated[str, typer.Option(help="vllm, torch")] = "vllm",
+    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16; as in eval")] = "auto",
+    trust_remote_code: Annotated[bool, typer.Option(help="run the matcher's own code; off by default")] = False,
+) -> None:
+    """Ask matcher models whether responses mean the reference answer; the same command resumes.
+
+    One engine at a time: it takes one matcher, judges the whole run, and makes room for the next.
+    """
+    from launch.commands.summary import finish
+    from launch.run.judging import match_run
+    from launch.run.quiet import captured
+
+    if not (run / "records").is_dir():
+        raise InputError(f"{run}: not a run directory: it has no records/")
+    settings = {"kind": engine, "dtype": dtype, "trust_remote_code": trust_remote_code}
+    chosen, config = match_request(probes, settings)
+    console = Console()
+    with captured(console, run / "logs" / "match.log"), console.status("matching") as status:
+        matched = match_run(run, matcher, probes=chosen, everything=everything, engine=config, tell=status.update)
+    for each in matched:
+        console.print(
+            f"{each.matcher}: {each.asked} pairs of item and response judged now; of {each.verdicts} responses with a "
+            f"verdict {each.yes} match the reference" + _unjudged(each),
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
+        )
+    finish(console, run)
+
+
+def _unjudged(matched: Matched) -> str:
+    """What has no verdict, and what to do about it."""
+    told = f"; {matched.too_long} are too long for the matcher's prompt" if matched.too_long else ""
+    if matched.failed:
+        told += f"; on {matched.failed} the engine failed: the same command asks again"
+    return told

@@ -1,0 +1,115 @@
+"""From what was typed to a checked configuration: `resurface eval` and `resurface prune` as the sweeps they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+from evaluator.engine.config import DType, EngineConfig, EngineKind
+from evaluator.errors import InputError, unknown
+from evaluator.records import FORMATS, PROBES
+from launch.sweep.config import SweepConfig, validated
+from launch.sweep.models import model_name, names_of, same_model
+from pruning.config import Allocation, Group, Method, PruneConfig, needs_calibration
+
+
+def eval_sweep(
+    checkpoints: Sequence[str],
+    *,
+    base: str | None,
+    task: Mapping[str, Any],
+    engine: Mapping[str, Any],
+    resources: Mapping[str, Any],
+) -> SweepConfig:
+    """A sweep without pruning. Lists arrive as typed, comma-separated.
+
+    Raises InputError naming the option and the value.
+    """
+    models = names_of(checkpoints, "CHECKPOINT")
+    named = next((name for name, value in models.items() if base is not None and same_model(value, base)), None)
+    if base is not None and named is None:  # given by --base alone, or under a name that another checkpoint has
+        models = names_of([base, *checkpoints], "CHECKPOINT and --base")
+        named = model_name(base)
+    listed = {
+        "languages": None if task["languages"] is None else _listed("languages", task["languages"]),
+        "formats": _known("format", _listed("formats", task["formats"]), FORMATS),
+        "probes": _known("probe", _listed("probes", task["probes"]), PROBES),
+    }
+    _known("--engine", [engine["kind"]], get_args(EngineKind))
+    _known("--dtype", [engine["dtype"]], get_args(DType))
+    return validated(
+        SweepConfig,
+        {
+            "models": models,
+            "base": named,
+            "tasks": [{**task, **listed}],
+            "seed": task["seed"],
+            "engine": engine,
+            "resources": resources,
+        },
+        "resurface eval",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PruneOptions:
+    """The options of `resurface prune` as typed; None: not given."""
+
+    method: str | None
+    sparsity: float | None
+    pattern: str | None
+    allocation: str
+    group: str | None
+    calibration: str | None
+    samples: int
+    sequence_length: int
+    seed: int
+
+
+def prune_request(source: Path, options: PruneOptions) -> PruneConfig:
+    """Raises InputError naming the option and the value."""
+    if options.method is None:
+        raise InputError(f"Missing option '--method': one of {', '.join(get_args(Method))}")
+    _known("--method", [options.method], get_args(Method))
+    _known("--allocation", [options.allocation], get_args(Allocation))
+    if options.group is not None:
+        _known("--group", [options.group], get_args(Group))
+    if (options.sparsity is None) == (options.pattern is None):
+        raise InputError("give exactly one of --sparsity (0.5) and --pattern (2:4)")
+    wanted: dict[str, Any] = {"source": source} | {
+        option: getattr(options, option) for option in ("method", "allocation", "group", "seed")
+    }
+    wanted |= {"sparsity": options.sparsity} if options.pattern is None else {"pattern": options.pattern}
+    if needs_calibration(options.method, options.allocation):
+        wanted["calibration"] = {
+            "source": options.calibration or "c4",
+            "samples": options.samples,
+            "sequence_length": options.sequence_length,
+        }
+    return validated(PruneConfig, wanted, "resurface prune")
+
+
+def match_request(probes: str, engine: Mapping[str, Any]) -> tuple[list[str], EngineConfig]:
+    """The probes and the engine of `resurface match`. Raises InputError naming the option and the value."""
+    from evaluator.store.verdicts import WITH_TEXT
+
+    _known("--engine", [engine["kind"]], get_args(EngineKind))
+    _known("--dtype", [engine["dtype"]], get_args(DType))
+    chosen = _known("probe with responses", _listed("probes", probes), WITH_TEXT)
+    return chosen, validated(EngineConfig, engine, "resurface match")
+
+
+def _listed(option: str, value: str) -> list[str]:
+    parts = [part.strip() for part in value.split(",") if part.strip()]
+    if not parts:
+        raise InputError(f"--{option}: {value!r} names none")
+    return parts
+
+
+def _known(what: str, values: list[str], known: Sequence[str]) -> list[str]:
+    for value in values:
+        if value not in known:
+            raise unknown(what, value, known)
+    return values

@@ -1,0 +1,247 @@
+"""A sweep from start to finish: prune, evaluate, report. The same call resumes.
+
+Prune tasks run while the dense checkpoints are evaluated; a pruned checkpoint goes on the board as soon as its manifest
+is written. On GPUs all pruning comes first, because an engine keeps its GPU until the run ends.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import RayError, RayTaskError
+
+from evaluator.checkpoints.info import CheckpointInfo, inspect_checkpoint
+from evaluator.errors import InputError, ResurfaceError
+from evaluator.store.records import RecordStore
+from launch.run.actors import EvalJob, Shard, prune_checkpoint
+from launch.run.board import Assignment, Board
+from launch.run.cluster import Cluster, cluster
+from launch.run.progress import Progress
+from launch.run.provenance import provenance
+from launch.run.quiet import captured
+from launch.run.rundir import RunDirectory
+from launch.run.workers import EngineWorker
+from launch.sweep.config import SweepConfig
+from launch.sweep.jobs import CheckpointJob
+from launch.sweep.preflight import Prepared, PreparedTask, prepare
+from pruning.errors import PruneError, PruneInputError
+from pruning.manifest import read_manifest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a finished run can say of itself in one line."""
+
+    run_dir: Path
+    checkpoints: int
+    items: int  # evaluated by this call, over all checkpoints
+    seconds: float  # spent evaluating and pruning, start of Ray included
+
+
+def run_sweep(config: SweepConfig, run_dir: Path, progress: Progress) -> Outcome:
+    """Do everything that `config` asks for and `run_dir` does not yet hold; the report is written by the caller.
+
+    Raises InputError for what the user can mend, ResurfaceError when the work itself failed.
+    """
+    progress.stage("checking models, tasks and settings")
+    prepared = prepare(config, run_dir)
+    for note in prepared.short_languages():
+        progress.warned(note)
+    directory = RunDirectory(run_dir, prepared.identity, config.model_dump(mode="json"), prepared.disk_bytes)
+    store = RecordStore(run_dir)
+    try:
+        store.clean()
+        directory.mark("running")
+        run = _Run(prepared, run_dir, store, progress)
+        try:
+            with captured(progress.console, run_dir / "logs" / "driver.log"):
+                outcome = run.execute()
+        except (KeyboardInterrupt, SystemExit):  # Ctrl-C, or what Ray makes of SIGTERM
+            directory.mark("interrupted", engine_stats=run.engine_stats)
+            raise
+        except BaseException as error:
+            directory.mark("failed", error=str(error) or type(error).__name__, engine_stats=run.engine_stats)
+            raise
+        infos = [dataclasses.asdict(info) for info in run.infos]
+        directory.mark("finished", checkpoints=infos, engine_stats=run.engine_stats)
+        return outcome
+    finally:
+        store.close()  # an engine's thread may outlive this; the next driver must find nothing but what it sees now
+        directory.close()
+
+
+class _Run:
+    """The mutable middle of a sweep: which checkpoints exist, and what is left to evaluate of each."""
+
+    def __init__(self, prepared: Prepared, run_dir: Path, store: RecordStore, progress: Progress) -> None:
+        self._prepared = prepared
+        self._run_dir = run_dir
+        self._store = store
+        self._progress = progress
+        self._board = Board()
+        self.infos: list[CheckpointInfo] = []
+        self.engine_stats: list[dict[str, Any]] = []  # of this call, per engine and loaded checkpoint
+        self._items = 0
+
+    def execute(self) -> Outcome:
+        started = time.monotonic()
+        for task, questions in self._prepared.items().items():
+            self._store.write_items(task, questions)
+        to_prune = []
+        for job in self._prepared.jobs:
+            if job.prune is not None and read_manifest(job.path) is None:
+                to_prune.append(job)
+            else:  # a pruned checkpoint that is there was held against its manifest and its configuration before
+                self._add(job)
+        if to_prune or self._board.has_work:
+            self._progress.stage("starting Ray")
+            with cluster(self._run_dir / "logs") as machines:
+                self._on(machines, to_prune)
+        return Outcome(
+            run_dir=self._run_dir,
+            checkpoints=len(self._prepared.jobs),
+            items=self._items,
+            seconds=time.monotonic() - started,
+        )
+
+    def _on(self, machines: Cluster, to_prune: Sequence[CheckpointJob]) -> None:
+        self._board.expect(len(to_prune))
+        workers: list[EngineWorker] = []
+        if not machines.gpus:
+            workers = self._start_engines(machines)
+        try:
+            self._prune(to_prune, machines, workers)
+            if machines.gpus:
+                workers = self._start_engines(machines)
+            while any(worker.is_alive() for worker in workers):
+                for worker in workers:
+                    worker.join(timeout=0.2)
+                _check(machines, workers)
+            _check(machines, workers)
+        except BaseException:
+            self._board.stop()  # before Ray goes: nobody is to take that for a death and try again
+            raise
+        finally:
+            self.engine_stats = [
+                {
+                    "engine": worker.number,
+                    "checkpoint": name,
+                    "idle_share": stats.idle_share,
+                    "waiting_share": stats.waiting_share,
+                    **dataclasses.asdict(stats),
+                }
+                for worker in workers
+                for (_, name), stats in list(worker.stats.items())
+            ]
+
+    def _start_engines(self, machines: Cluster) -> list[EngineWorker]:
+        config = self._prepared.config
+        per_engine = config.engine.tensor_parallel if machines.gpus else 0
+        count = config.resources.engines or (max(1, machines.gpus // per_engine) if machines.gpus else 1)
+        if count * per_engine > machines.gpus:  # Ray would wait for the missing ones for ever
+            raise InputError(
+                f"resources.engines: {count} of tensor_parallel {per_engine} need {count * per_engine} GPUs, "
+                f"there are {machines.gpus}"
+            )
+        questions = {task.key: ray.put(task.questions) for task in self._prepared.tasks}
+        workers = [
+            EngineWorker(
+                number,
+                config=self._prepared.engine,
+                board=self._board,
+                store=self._store,
+                questions=questions,
+                reporter=self._progress,
+                log_dir=(self._run_dir / "logs").absolute(),
+                attempts=config.resources.attempts,
+                gpus=per_engine,
+                # All cores but one (driver, Ray, pruning) divided among the engines; the user's own setting stays.
+                threads=None if machines.gpus or "OMP_NUM_THREADS" in os.environ else (machines.cpus - 1) // count,
+            )
+            for number in range(count)
+        ]
+        for worker in workers:
+            worker.start()
+        return workers
+
+    def _prune(self, jobs: Sequence[CheckpointJob], machines: Cluster, workers: Sequence[EngineWorker]) -> None:
+        """Run every prune job; each finished checkpoint goes on the board at once."""
+        task = ray.remote(prune_checkpoint).options(
+            num_cpus=1, num_gpus=1 if machines.gpus else 0, max_retries=2, retry_exceptions=False
+        )
+        log = (self._run_dir / "logs" / "prune.log").absolute()
+        held_out = ray.put(dict(self._prepared.held_out))
+        running: dict[Any, CheckpointJob] = {
+            task.remote(job.prune, job.path.absolute(), held_out, provenance(), log): job for job in jobs
+        }
+        self._progress.pruning(0, len(jobs))
+        while running:
+            done, _ = ray.wait(list(running), num_returns=1, timeout=0.2)
+            _check(machines, workers)
+            for reference in done:
+                job = running.pop(reference)
+                try:
+                    ray.get(reference)
+                except RayError as error:
+                    raise _prune_failure(job, error) from error
+                self._add(job, expected=1)
+                self._progress.pruning(len(jobs) - len(running), len(jobs))
+
+    def _add(self, job: CheckpointJob, expected: int = 0) -> None:
+        """Put what is left to evaluate of a checkpoint on the board."""
+        trust = self._prepared.engine.trust_remote_code
+        info = self._prepared.dense.get(job.name) or inspect_checkpoint(job.path, job.name, trust_remote_code=trust)
+        self.infos.append(info)
+        assignments = []
+        for task in self._prepared.asked[job.name]:
+            finished = self._store.finished(job.name, task.name, info.weights_digest)
+            shards = shards_of(task, finished, self._prepared.config.resources.shard_items)
+            self._items += sum(len(shard.questions) for shard in shards)
+            if not shards:
+                self._progress.already_done(job.name, task.name, len(task.questions))
+            stamp = {
+                "checkpoint": job.name,
+                "weights_digest": info.weights_digest,
+                "base": job.base,
+                "method": info.method,
+                "pattern": info.pattern,
+                "sparsity": info.sparsity,
+                "calibration": info.calibration,
+            }
+            eval_job = EvalJob(checkpoint=info.path.absolute(), task_key=task.key, config=task.config, stamp=stamp)
+            assignments.append(Assignment(checkpoint=info, task=task.name, job=eval_job, shards=shards))
+        self._board.add(assignments, expected)
+
+
+def shards_of(task: PreparedTask, finished: set[tuple[str, str]], size: int) -> tuple[Shard, ...]:
+    """The questions that have no records yet, cut into shards of at most `size`, named by what they hold."""
+    left = [
+        position
+        for position, question in enumerate(task.questions)
+        if (question.item.language, question.item.item_id) not in finished
+    ]
+    cuts = [tuple(left[start : start + size]) for start in range(0, len(left), size)]
+    return tuple(Shard(name=f"{cut[0]:06d}-{len(cut)}", questions=cut) for cut in cuts)
+
+
+def _check(machines: Cluster, workers: Sequence[EngineWorker]) -> None:
+    """Raises what ends the run: Ray is gone, or an engine could not do its work."""
+    for worker in workers:
+        if worker.failure is not None:
+            raise worker.failure
+    machines.check()
+
+
+def _prune_failure(job: CheckpointJob, error: RayError) -> ResurfaceError:
+    cause = error.cause if isinstance(error, RayTaskError) else error
+    if isinstance(cause, PruneInputError):
+        return InputError(f"{job.name}: {cause}")
+    reason = str(cause) if isinstance(cause, PruneError) else f"{type(cause).__name__}: {cause}"
+    return ResurfaceError(f"pruning {job.name!r} failed: {' '.join(reason.split())[:300]}")

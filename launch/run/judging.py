@@ -1,0 +1,208 @@
+"""Matcher models over a run's responses: one engine actor per matcher, verdicts written part by part.
+
+The same call resumes: verdicts that are there are not asked for again, nor is a response that was judged for another
+checkpoint; what failed in the engine is. A run is locked meanwhile, as by the driver that made it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import RayError, RayTaskError
+
+from evaluator.checkpoints.info import CheckpointInfo, inspect_checkpoint, read_config
+from evaluator.checkpoints.tokenizer import load_tokenizer
+from evaluator.engine.base import Engine
+from evaluator.engine.config import EngineConfig
+from evaluator.errors import EngineError, InputError, ResurfaceError
+from evaluator.probes.matcher import Judgement, Matcher, Pair, judge
+from evaluator.store.records import RecordStore
+from evaluator.store.verdicts import Answered, Part, Pending, VerdictStore, pending, responses
+from launch.run.actors import build_engine, enter_engine_process
+from launch.run.cluster import Cluster, cluster
+from launch.run.lock import RunLock
+from launch.sweep.models import names_of, resolve_model
+
+_PROMPT_TOKENS = 2048  # room for long references; a response has some tens of tokens
+_VERDICT_TOKENS = 8  # " yes" and " no" in the worst vocabulary, and what a boundary may move
+
+Judge = Callable[[Sequence[Pair]], list[Judgement]]
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matched:
+    """What one matcher did in this call."""
+
+    matcher: str
+    asked: int  # distinct pairs of an item and a response
+    verdicts: int  # that there are now, over all checkpoints
+    yes: int
+    too_long: int  # responses that the matcher's prompt has no room to ask about
+    failed: int  # responses on which the engine failed: the same command asks again
+
+
+class MatchActor:
+    """Owns the engine of one matcher."""
+
+    def __init__(self, config: EngineConfig, log_path: Path, threads: int | None) -> None:
+        """`threads`: what an engine on a CPU computes with; None: as the environment says."""
+        enter_engine_process(log_path, threads)
+        self._config = config
+        self._engine: Engine | None = None
+
+    def load(self, checkpoint: Path) -> None:
+        self._engine = build_engine(self._config)
+        self._engine.load(checkpoint)
+
+    def judge(self, checkpoint: Path, pairs: Sequence[Pair], prompt_tokens: int) -> list[Judgement]:
+        assert self._engine is not None, "load comes before judge"
+        tokenizer = load_tokenizer(checkpoint, trust_remote_code=self._config.trust_remote_code)
+        return judge(self._engine, Matcher(tokenizer, prompt_tokens=prompt_tokens), pairs)
+
+
+def match_run(
+    run_dir: Path,
+    matchers: Sequence[str],
+    *,
+    probes: Sequence[str],
+    everything: bool,
+    engine: EngineConfig,
+    tell: Tell,
+) -> list[Matched]:
+    """Have every matcher judge what it has not judged yet.
+
+    Raises InputError for what the user can mend, ResurfaceError when the work itself failed.
+    """
+    infos = [
+        inspect_checkpoint(resolve_model(matcher), name, trust_remote_code=engine.trust_remote_code)
+        for name, matcher in names_of(matchers, "--matcher").items()
+    ]
+    for info in infos:  # a chat template or tokenizer that cannot be used is said before Ray starts
+        tokenizer = load_tokenizer(info.path, trust_remote_code=engine.trust_remote_code)
+        Matcher(tokenizer, prompt_tokens=_prompt_tokens(info)).requests(
+            Pair(question="x", answers=("x",), response="x"), "check"
+        )
+    lock = RunLock(run_dir)
+    try:
+        RecordStore(run_dir).clean()
+        answered = responses(run_dir, probes, everything=everything)
+        with contextlib.ExitStack() as stack:
+            ray_of = _Lazily(stack, run_dir / "logs")
+            return [_match(run_dir, info, answered, engine, ray_of, tell) for info in infos]
+    finally:
+        lock.release()
+
+
+def judge_parts(
+    store: VerdictStore, answered: Mapping[Part, Sequence[Answered]], judge_pairs: Judge, tell: Tell
+) -> tuple[int, list[Judgement]]:
+    """Judge and write part after part; how many pairs were asked, and every verdict that there is now.
+
+    Raises InputError for verdicts of another matcher under the store's name before anything is asked.
+    """
+    done = {part: store.read(part) for part in answered}
+    elsewhere: dict[Pair, Judgement] = {}
+    for part, records in answered.items():
+        pending(records, done[part], elsewhere)
+    asked = 0
+    verdicts: list[Judgement] = []
+    for part, records in answered.items():
+        left: Pending = pending(records, done[part], elsewhere)
+        judged = judge_pairs(left.pairs) if left.pairs else []
+        elsewhere.update((pair, each) for pair, each in zip(left.pairs, judged, strict=True) if not each.failed)
+        complete = left.complete(judged)
+        if complete != done[part]:
+            store.write(part, complete)
+        asked += len(left.pairs)
+        verdicts += complete.values()
+        tell(f"{part[0]}, {part[1]}: {len(left.pairs)} responses asked about, {len(complete)} in all")
+    return asked, verdicts
+
+
+class _Lazily:
+    """Ray, started when the first response has to be judged: a run that is judged already needs none."""
+
+    def __init__(self, stack: contextlib.ExitStack, log_dir: Path) -> None:
+        self._stack = stack
+        self._cluster: Cluster | None = None
+        self.log_dir = log_dir
+
+    def machines(self) -> Cluster:
+        if self._cluster is None:
+            self._cluster = self._stack.enter_context(cluster(self.log_dir))
+        return self._cluster
+
+
+def _match(
+    run_dir: Path,
+    info: CheckpointInfo,
+    answered: Mapping[Part, Sequence[Answered]],
+    config: EngineConfig,
+    ray_of: _Lazily,
+    tell: Tell,
+) -> Matched:
+    actor: Any = None
+    prompt_tokens = _prompt_tokens(info)
+    log = (ray_of.log_dir / f"matcher-{info.name}.log").absolute()
+    path = info.path.absolute()
+
+    def judge_pairs(pairs: Sequence[Pair]) -> list[Judgement]:
+        nonlocal actor
+        machines = ray_of.machines()
+        try:
+            if actor is None:
+                tell("starting the engine")
+                fitted = config.model_copy(update={"max_model_len": prompt_tokens + _VERDICT_TOKENS})
+                threads = None if machines.gpus or "OMP_NUM_THREADS" in os.environ else max(1, machines.cpus)
+                actor = _actor(machines, config).remote(fitted, log, threads)
+                ray.get(actor.load.remote(path))
+            judgements: list[Judgement] = ray.get(actor.judge.remote(path, pairs, prompt_tokens))
+        except RayError as error:
+            machines.check()
+            raise _failure(info.name, error, log) from error
+        return judgements
+
+    try:
+        store = VerdictStore(run_dir, info.name, info.weights_digest)
+        asked, verdicts = judge_parts(store, answered, judge_pairs, lambda what: tell(f"{info.name}: {what}"))
+    finally:
+        if actor is not None:
+            with contextlib.suppress(RayError):
+                ray.kill(actor)  # ending the process is what frees an engine's memory
+    return Matched(
+        matcher=info.name,
+        asked=asked,
+        verdicts=sum(judgement.verdict is not None for judgement in verdicts),
+        yes=sum(bool(judgement.verdict) for judgement in verdicts),
+        too_long=sum(judgement.status == "excluded" for judgement in verdicts),
+        failed=sum(judgement.failed for judgement in verdicts),
+    )
+
+
+def _actor(machines: Cluster, config: EngineConfig) -> Any:
+    gpus = config.tensor_parallel if machines.gpus else 0
+    if gpus > machines.gpus:
+        raise InputError(f"tensor_parallel: {gpus} needs as many GPUs, there are {machines.gpus}")
+    return ray.remote(num_gpus=gpus, num_cpus=0, max_restarts=0)(MatchActor)
+
+
+def _prompt_tokens(info: CheckpointInfo) -> int:
+    positions = read_config(info.path).get("max_position_embeddings") or _PROMPT_TOKENS + _VERDICT_TOKENS
+    if not isinstance(positions, int) or positions <= _VERDICT_TOKENS:
+        raise InputError(f"{info.path / 'config.json'}: field 'max_position_embeddings' is {positions!r}, not a count")
+    return min(_PROMPT_TOKENS, positions - _VERDICT_TOKENS)
+
+
+def _failure(matcher: str, error: RayError, log: Path) -> ResurfaceError:
+    cause = error.cause if isinstance(error, RayTaskError) else error
+    if isinstance(cause, ResurfaceError) and not isinstance(cause, EngineError):
+        return cause
+    reason = " ".join(str(cause).split())[:200]
+    return EngineError(f"matcher {matcher!r} failed: {reason}; see {log}; the same command goes on from here")

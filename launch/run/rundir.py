@@ -1,0 +1,102 @@
+"""A run directory as a whole: whom it belongs to, and what state it is in."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from evaluator.errors import InputError
+from evaluator.store.files import write_atomically
+from launch.run.lock import RunLock
+from launch.run.provenance import provenance
+from launch.sweep.config import SCHEMA_VERSION, digest
+
+State = Literal["running", "finished", "failed", "interrupted"]
+
+
+class RunDirectory:
+    """Created or reopened for one sweep; `close` frees its lock."""
+
+    def __init__(self, path: Path, identity: Mapping[str, Any], config: Mapping[str, Any], needed_bytes: int) -> None:
+        """`identity` is what the records depend on: its digest decides whether the directory is this sweep's.
+
+        Raises InputError when the directory belongs to another sweep or to something else, is being written, cannot
+        be written, or is to be new where fewer than `needed_bytes` are free.
+        """
+        self.path = path
+        self._document: dict[str, Any] = {
+            "schema_version": SCHEMA_VERSION,
+            "digest": digest(identity),
+            "identity": identity,
+            "config": config,
+            "provenance": provenance(),
+            "state": "running",
+        }
+        existing = _read(path)
+        if existing is not None:
+            _same_sweep(path / "run.json", existing, self._document)
+        elif path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise InputError(f"{path}: --out exists and is not a run directory (it has no run.json)")
+        else:
+            _need_space(path, needed_bytes)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            self._lock = RunLock(path)
+        except OSError as error:
+            raise InputError(f"{path}: --out: cannot write there: {error.strerror}") from error
+
+    def mark(self, state: State, **more: Any) -> None:
+        self._document |= {"state": state} | more
+        write_atomically(self.path / "run.json", json.dumps(self._document, indent=2, default=str).encode())
+
+    def close(self) -> None:
+        self._lock.release()
+
+
+def _need_space(path: Path, needed: int) -> None:
+    existing = next(parent for parent in (path.absolute(), *path.absolute().parents) if parent.exists())
+    free = shutil.disk_usage(existing).free
+    if free < needed:
+        raise InputError(
+            f"{path}: --out: the disk has {free / 2**20:,.0f} MiB free, the run needs about {needed / 2**20:,.0f} MiB"
+        )
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    file = path / "run.json"
+    if not file.exists():
+        return None
+    try:
+        document = json.loads(file.read_bytes())
+    except (OSError, ValueError) as error:
+        raise InputError(f"{file}: not a readable run file: {error}") from error
+    if not isinstance(document, dict) or "digest" not in document:
+        raise InputError(f"{file}: digest: missing; this is not a run directory of Resurface")
+    return document
+
+
+def _same_sweep(file: Path, existing: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    if existing.get("schema_version") != wanted["schema_version"]:
+        raise InputError(
+            f"{file}: schema_version: {existing.get('schema_version')} was written by another version of Resurface "
+            f"(this one writes {wanted['schema_version']}); use a new --out"
+        )
+    if existing["digest"] != wanted["digest"]:
+        stored = json.loads(json.dumps(existing.get("identity", {}), default=str))
+        difference = _first_difference(stored, json.loads(json.dumps(wanted["identity"], default=str)))
+        raise InputError(f"{file}: digest: the directory belongs to another sweep ({difference}); use a new --out")
+
+
+def _first_difference(stored: Any, wanted: Any, field: str = "") -> str:
+    if isinstance(stored, dict) and isinstance(wanted, dict):
+        for key in sorted(stored.keys() | wanted.keys()):
+            if stored.get(key) != wanted.get(key):
+                return _first_difference(stored.get(key), wanted.get(key), f"{field}.{key}" if field else str(key))
+    if isinstance(stored, list) and isinstance(wanted, list) and len(stored) == len(wanted):
+        for number, (one, other) in enumerate(zip(stored, wanted, strict=True)):
+            if one != other:
+                return _first_difference(one, other, f"{field}.{number}")
+    return f"{field} is {json.dumps(stored)[:60]} there, {json.dumps(wanted)[:60]} here"

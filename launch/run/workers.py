@@ -1,0 +1,185 @@
+"""The driver's side of an engine: a thread that gives one actor its work, writes what comes back, and replaces the
+actor when it dies. Results are in the store as soon as a shard is done, so a death costs the shards in flight only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import ray
+from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
+
+from evaluator.engine.base import EngineStats
+from evaluator.engine.config import EngineConfig
+from evaluator.errors import EngineError, ResurfaceError
+from evaluator.store.records import RecordStore
+from launch.run.actors import CONTROL, EngineActor, Shard, ShardResult
+from launch.run.board import Assignment, Board
+
+_log = logging.getLogger(__name__)
+_LOAD_SECONDS = 1800  # an actor that has not loaded its checkpoint by then is taken for dead
+_CONTROL_SECONDS = 60
+
+
+class Reporter(Protocol):
+    """What a worker tells whoever watches."""
+
+    def loading(self, engine: int, checkpoint: str) -> None: ...
+    def loaded(self, engine: int, checkpoint: str, swapped: bool, seconds: float) -> None: ...
+    def began(self, engine: int, checkpoint: str, task: str, items: int) -> None: ...
+    def advanced(self, engine: int, items: int) -> None: ...
+    def ended(self, engine: int) -> None: ...
+    def died(self, engine: int, reason: str) -> None: ...
+
+
+class EngineWorker(threading.Thread):
+    """Serves assignments from the board until there are none. `failure` holds what stopped it, if anything did."""
+
+    def __init__(
+        self,
+        number: int,
+        *,
+        config: EngineConfig,
+        board: Board,
+        store: RecordStore,
+        questions: Mapping[str, Any],
+        reporter: Reporter,
+        log_dir: Path,
+        attempts: int,
+        gpus: int,
+        threads: int | None,
+    ) -> None:
+        super().__init__(name=f"engine-{number}", daemon=True)
+        self.number = number
+        self.failure: BaseException | None = None
+        self._config = config
+        self._board = board
+        self._store = store
+        self._questions = questions  # task key -> object reference of its questions
+        self._reporter = reporter
+        self._log_dir = log_dir
+        self._attempts = attempts
+        self._gpus = gpus
+        self._threads = threads  # that an engine on a CPU computes with; None: as the environment says
+        self._actor: Any = None
+        self._loaded: str | None = None
+        self._architecture: str | None = None
+        self._failures = 0
+        self._loads = 0
+        self.stats: dict[tuple[int, str], EngineStats] = {}  # by load and checkpoint
+        self._ahead: str | None = None  # the checkpoint whose files the actor was last told to read ahead
+
+    def run(self) -> None:
+        try:
+            while (assignment := self._board.take(self.number, self._loaded, self._architecture)) is not None:
+                self._serve(assignment)
+        except BaseException as error:  # handed to the driver's thread, which raises it
+            self.failure = error
+            self._board.stop()
+        finally:
+            self._kill()
+
+    def _serve(self, assignment: Assignment) -> None:
+        try:
+            self._load(assignment)
+            self._evaluate(assignment)
+        except (RayActorError, EngineError, RayTaskError, GetTimeoutError) as error:
+            self._recover(error, assignment)
+        finally:
+            self._board.end(self.number)  # what is unfinished is there for any engine again
+
+    def _recover(self, error: Exception, assignment: Assignment) -> None:
+        """Make room for a new engine, unless engines keep dying without finishing any shard between."""
+        if self._board.stopped:
+            return
+        cause = error.cause if isinstance(error, RayTaskError) else error
+        if isinstance(cause, ResurfaceError) and not isinstance(cause, EngineError):
+            raise cause from None
+        self._kill()
+        self._failures += 1
+        reason = " ".join(str(cause).split())[:200]
+        if self._failures >= self._attempts:
+            raise EngineError(
+                f"engine {self.number} failed {self._failures} times in a row on checkpoint "
+                f"{assignment.checkpoint.name!r}: {reason}; see {self._log_path}"
+            ) from error
+        self._reporter.died(self.number, type(cause).__name__)
+
+    def _load(self, assignment: Assignment) -> None:
+        info = assignment.checkpoint
+        if self._loaded == info.weights_digest:
+            return
+        self._reporter.loading(self.number, info.name)
+        if self._actor is None or self._architecture != info.architecture:
+            self._kill()
+            self._start()
+        report = ray.get(self._actor.load.remote(info.path), timeout=_LOAD_SECONDS)
+        self._loaded, self._architecture = info.weights_digest, info.architecture
+        self._loads += 1
+        self._reporter.loaded(self.number, info.name, report.swapped, report.seconds)
+
+    def _evaluate(self, assignment: Assignment) -> None:
+        def give_up(count: int) -> list[Shard]:
+            # An answer that comes too late is no harm: what the actor then leaves out is unfinished, and comes again.
+            with contextlib.suppress(RayError):
+                given: list[Shard] = ray.get(self._actor.give_up.remote(count), timeout=_CONTROL_SECONDS)
+                return given
+            return []
+
+        shards = self._board.begin(self.number, give_up)
+        items = sum(len(shard.questions) for shard in shards)
+        self._reporter.began(self.number, assignment.checkpoint.name, assignment.task, items)
+        try:
+            self._read_ahead()
+            stream = self._actor.evaluate.options(num_returns="streaming").remote(
+                assignment.job, shards, self._questions[assignment.job.task_key]
+            )
+            for reference in stream:
+                result: ShardResult = ray.get(reference)
+                self._store.append(assignment.checkpoint.name, assignment.task, result.shard.name, result.table)
+                self._failures = 0
+                self._board.finished(self.number, result.shard)
+                self._reporter.advanced(self.number, len(result.shard.questions))
+                self._read_ahead()  # what comes next may only just have been pruned
+            self._keep_stats(assignment.checkpoint.name)
+        finally:
+            self._reporter.ended(self.number)
+
+    def _keep_stats(self, checkpoint: str) -> None:
+        stats: EngineStats | None = ray.get(self._actor.stats.remote(), timeout=_CONTROL_SECONDS)
+        if stats is not None:
+            self.stats[self._loads, checkpoint] = stats
+
+    def _read_ahead(self) -> None:
+        """Have the actor bring the next checkpoint's files into the page cache, once."""
+        assert self._loaded is not None
+        upcoming = self._board.upcoming(self._loaded, self._architecture)
+        if upcoming is not None and upcoming.weights_digest != self._ahead:
+            self._ahead = upcoming.weights_digest
+            self._actor.read_ahead.remote(upcoming.path)
+
+    @property
+    def _log_path(self) -> Path:
+        return self._log_dir / f"engine-{self.number}.log"
+
+    def _start(self) -> None:
+        actor_class = ray.remote(
+            num_gpus=self._gpus,
+            num_cpus=0,  # an engine that held a CPU for the whole run could keep the prune tasks that it waits for out
+            scheduling_strategy="SPREAD",
+            max_restarts=0,  # the worker replaces its actor itself, with a checkpoint to load
+            concurrency_groups={CONTROL: 1},
+        )(EngineActor)
+        self._actor = actor_class.remote(self._config, self._log_path, self._threads)
+
+    def _kill(self) -> None:
+        """Ending the process is what frees an engine's memory."""
+        if self._actor is not None:
+            with contextlib.suppress(RayError):
+                ray.kill(self._actor)
+        self._actor, self._loaded, self._architecture = None, None, None

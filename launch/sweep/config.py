@@ -1,0 +1,224 @@
+"""A sweep: the YAML file that a user writes. Reads files, starts nothing; what it expands to is jobs.py's work.
+
+models: {dense: bundled}                 # name: checkpoint directory or hub id
+prune:                                   # every method x sparsity (or pattern) x model
+  - {method: wanda, sparsity: [0.5, 0.6, 0.7]}
+  - {method: sparsegpt, pattern: "2:4"}
+calibration: {source: gazetteer, samples: 64, sequence_length: 512}
+tasks:
+  - {task: gazetteer, items: 40}
+include: [main.yaml]                     # other sweeps (files, bundled recipes, or in place), joined with this one
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
+
+from evaluator.config import Frozen
+from evaluator.engine.config import EngineConfig
+from evaluator.errors import InputError, unknown
+from evaluator.probes.config import EvalConfig
+from launch.sweep.models import BUNDLED
+from pruning.config import Allocation, CalibrationConfig, Group
+
+SCHEMA_VERSION = 1
+RECIPES = Path(__file__).parents[1] / "recipes"
+_Model = TypeVar("_Model", bound=BaseModel)
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+class PruneSetting(Frozen):
+    """One line of the grid: a method at one or several sparsities, or at one or several N:M patterns."""
+
+    method: str
+    sparsity: tuple[float, ...] = ()
+    pattern: tuple[str, ...] = ()
+    allocation: Allocation = "uniform"
+    group: Group | None = None  # None: the method's own
+    calibration: CalibrationConfig | None = None  # None: the sweep's
+    # What the names of its checkpoints end in; None: the calibration's source, if that is not the usual one.
+    label: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._]*$")
+
+    @field_validator("sparsity", "pattern", mode="before")
+    @classmethod
+    def _one_or_many(cls, value: object) -> object:
+        return value if isinstance(value, list | tuple) else (value,)
+
+    @model_validator(mode="after")
+    def _asks_for_something(self) -> PruneSetting:
+        if not self.sparsity and not self.pattern:
+            raise ValueError("needs a sparsity (0.5) or a pattern (2:4)")
+        return self
+
+
+class Resources(Frozen):
+    """How the work is spread. Nothing here changes a result, so nothing here is part of the sweep's digest."""
+
+    engines: int | None = Field(default=None, ge=1)  # None: one per GPU, or one on a CPU machine
+    shard_items: int = Field(default=20, ge=1)  # items per Parquet part: what a crash can lose, per engine
+    attempts: int = Field(default=3, ge=1)  # engine failures in a row, without a finished shard between, that end a run
+
+
+class SweepConfig(Frozen):
+    """models x pruning settings x tasks, joined with other sweeps.
+
+    Each included sweep keeps its own models, settings, tasks and seed; the engine and the resources are those of the
+    outermost one. Models of one name must be the same model.
+    """
+
+    models: dict[str, str] = Field(default_factory=dict)
+    base: str | None = None  # the model that models without pruning lines are compared with (`resurface eval --base`)
+    prune: tuple[PruneSetting, ...] = ()
+    calibration: CalibrationConfig = CalibrationConfig(source="c4")
+    tasks: tuple[EvalConfig, ...] = ()
+    include: tuple[SweepConfig, ...] = ()  # in YAML also files and names of bundled recipes
+    seed: int = Field(default=0, ge=0)
+    engine: EngineConfig = EngineConfig()
+    resources: Resources = Resources()
+
+    @model_validator(mode="after")
+    def _names(self) -> SweepConfig:
+        for name in self.models:
+            if not _NAME.fullmatch(name):
+                raise ValueError(f"models: name {name!r}: letters, digits, '.', '_' and '-' only")
+        if bool(self.models) != bool(self.tasks) or not (self.models or self.include):
+            raise ValueError("models and tasks: at least one of each is needed")
+        if self.prune and not self.models:
+            raise ValueError("prune: there are no models to prune")
+        if self.base is not None and self.base not in self.models:
+            raise ValueError(f"base: {self.base!r} is not one of the models ({', '.join(self.models)})")
+        return self
+
+
+def find_recipe(value: str, beside: Path = Path()) -> Path:
+    """The file that a user means: one that is there, or a bundled recipe by its name (`main`, `small/main`).
+
+    Raises InputError for a name that is neither.
+    """
+    path = beside / Path(value).expanduser()
+    for file in (path, Path(f"{path}.yaml")):
+        if file.is_file():
+            return file
+    bundled = {str(file.relative_to(RECIPES).with_suffix("")): file for file in sorted(RECIPES.rglob("*.yaml"))}
+    name = value.removesuffix(".yaml")
+    if name in bundled:
+        return bundled[name]
+    if path.suffix or path.exists():
+        raise InputError(f"{path}: cannot read the sweep file: no such file, and no bundled recipe {name!r}")
+    raise unknown("recipe", value, bundled)
+
+
+def load_sweep(path: Path) -> SweepConfig:
+    """Read and check a sweep file and those that it includes. Raises InputError naming file, field and value.
+
+    Relative paths of models and tasks are looked for beside the file that names them, then in the current directory.
+    """
+    return validated(SweepConfig, _document(path, ()), str(path))
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML lets a later key replace an equal earlier one without a word; in a sweep that is a mistake."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[object] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value in seen:
+                raise yaml.MarkedYAMLError(problem=f"key {key.value!r} stands here twice", problem_mark=key.start_mark)
+            seen.add(str(key.value))
+        return super().construct_mapping(node, deep)
+
+
+def _document(path: Path, including: tuple[Path, ...]) -> dict[str, Any]:
+    """The YAML document of a file, with the sweeps that it includes in the place of their names."""
+    if path.resolve() in including:
+        raise InputError(f"{including[-1]}: include: {path.name!r} includes this file in turn")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise InputError(f"{path}: cannot read the sweep file: {reason}") from error
+    try:
+        document = yaml.load(text, _Loader)
+    except yaml.YAMLError as error:
+        raise InputError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(document, dict):
+        raise InputError(f"{path}: a sweep file is a mapping with models, prune and tasks, not {document!r}"[:200])
+    return _with_includes(document, path, (*including, path.resolve()))
+
+
+def _find_beside(directory: Path, document: dict[str, Any]) -> None:
+    """Make paths that are relative to the sweep file's directory ones that this process finds."""
+    models, tasks = document.get("models"), document.get("tasks")
+    if isinstance(models, dict):
+        for name, value in models.items():
+            if isinstance(value, str) and value != BUNDLED and (directory / value).is_dir():
+                models[name] = str(directory / value)
+    for task in tasks if isinstance(tasks, list) else ():
+        if isinstance(task, dict):
+            kind, _, value = str(task.get("task")).partition(":")
+            if value and (directory / value).exists():
+                task["task"] = f"{kind}:{directory / value}"
+
+
+def _with_includes(document: dict[str, Any], path: Path, including: tuple[Path, ...]) -> dict[str, Any]:
+    _find_beside(path.parent, document)
+    entries = document.get("include", [])
+    if not isinstance(entries, list) or not all(isinstance(entry, str | dict) for entry in entries):
+        raise InputError(f"{path}: include: {json.dumps(entries, default=str)[:120]}: a list of sweeps is needed")
+    included = []
+    for number, entry in enumerate(entries):
+        if isinstance(entry, dict):
+            inner, where = _with_includes(entry, path, including), f"{path}: include.{number}"
+        else:
+            file = find_recipe(entry, path.parent)
+            inner, where = _document(file, including), str(file)
+        included.append(validated(SweepConfig, inner, where))
+    return document | {"include": included} if included else document
+
+
+def validated(model: type[_Model], document: Mapping[str, Any], where: str) -> _Model:
+    """`model` made from `document`. Raises InputError with the first problem as one line: where, field and value."""
+    try:
+        return model.model_validate(document)
+    except ValidationError as error:
+        # A key that is not known often explains why another one is missing.
+        problem = min(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden")
+        field = ".".join(str(part) for part in problem["loc"]) or "(top level)"
+        if problem["type"] == "extra_forbidden":
+            known = _known_keys(model, problem["loc"])
+            raise InputError(f"{where}: {unknown('key', str(problem['loc'][-1]), known)}, at {field}") from error
+        message = problem["msg"].removeprefix("Value error, ")
+        if not problem["loc"] and problem["type"] == "value_error":  # fields contradict each other; it names them
+            raise InputError(f"{where}: {message}") from error
+        value = "" if problem["type"] == "missing" else f": {json.dumps(problem['input'], default=str)[:120]}"
+        raise InputError(f"{where}: {field}{value}: {message}") from error
+
+
+def _known_keys(model: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
+    """The field names valid where an unknown key stood, found by walking the model's annotations."""
+    fields = model.model_fields
+    for part in location[:-1]:
+        if isinstance(part, int) or part not in fields:
+            continue
+        inner = [t for t in _leaf_types(fields[part].annotation) if hasattr(t, "model_fields")]
+        if inner:
+            fields = inner[0].model_fields
+    return list(fields)
+
+
+def _leaf_types(annotation: Any) -> list[Any]:
+    arguments = getattr(annotation, "__args__", None)
+    return [leaf for a in arguments for leaf in _leaf_types(a)] if arguments else [annotation]
+
+
+def digest(document: object) -> str:
+    """sha256 of a JSON document with sorted keys."""
+    return hashlib.sha256(json.dumps(document, sort_keys=True, default=str).encode()).hexdigest()

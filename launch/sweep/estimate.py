@@ -1,0 +1,275 @@
+"""What a sweep would cost: jobs, requests, tokens and GPU hours, without reading a weight or asking the network.
+
+Items, requests and prompts are counted from the settings. Lengths and speeds are assumptions, stated with the result:
+
+    evaluation = 2 P (prompt tokens / PREFILL + generated tokens / DECODE) / PEAK + REQUEST * requests + LOAD   seconds
+    pruning    = 2 P passes * samples * sequence_length / (PREFILL * PEAK) + 4 P / DISK                        seconds
+
+with P the number of parameters (Kaplan et al., 2020: 2 P floating-point operations per token of a forward pass). Every
+bfloat16 weight is read from and written to the disk once. None of the speeds was measured: the hours tell which of two
+sweeps is the larger one, and whether one takes a morning or a week.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from evaluator.errors import unknown
+from evaluator.probes.config import EvalConfig
+from evaluator.probes.perplexity import PIECE
+from evaluator.tasks import DEEP_ITEMS, load_task
+from launch.sweep.config import SweepConfig
+from launch.sweep.jobs import CheckpointJob, expand
+from launch.sweep.models import local_directory
+from pruning.config import PruneConfig
+
+PEAK = 989e12  # operations per second: dense bfloat16 of one H100 or H200
+PREFILL, DECODE = 0.4, 0.15  # shares of PEAK that prompts and generated tokens reach
+REQUEST = 0.002  # seconds that the driver and the engine's scheduler spend on a request
+LOAD = 60.0  # seconds to swap one checkpoint in and start its first requests
+DISK = 1e9  # bytes per second
+_PASSES = {"magnitude": 0, "wanda": 2, "ria": 2, "sparsegpt": 4}  # forward passes over the calibration text, or as much
+
+# Mean tokens, measured with Qwen's vocabulary on 60 items in each language of XQuAD (caps 512 and 1024).
+_PROMPT = {"open": 328, "open_capped": 250, "one_shot": 428}
+_LISTED = 40  # what a list of candidates adds; the rest of such a prompt is shared with the open one
+_OPTION = 9  # tokens of a candidate
+_BYTES_PER_TOKEN = 4
+_BEAM_REQUESTS = 3  # per beam: measured 15 for a width of 5
+
+# Parameters, as in the checkpoints' own safetensors; embeddings once where they are tied.
+_PARAMETERS: Mapping[str, float] = {
+    "Qwen/Qwen3-0.6B": 0.60e9,
+    "Qwen/Qwen3-1.7B": 1.72e9,
+    "Qwen/Qwen3-4B": 4.02e9,
+    "Qwen/Qwen3-8B": 8.19e9,
+    "Qwen/Qwen3-14B": 14.77e9,
+    "mistralai/Mistral-7B-Instruct-v0.3": 7.25e9,
+    "microsoft/Phi-3-mini-4k-instruct": 3.82e9,
+}
+# Items by language of the hub's data sets, so that nothing needs to be fetched to count them.
+_POOLS: Mapping[str, Mapping[str, int]] = {
+    "tydiqa": {
+        "arabic": 921, "bengali": 113, "english": 440, "finnish": 782, "indonesian": 565,
+        "korean": 276, "russian": 812, "swahili": 499, "telugu": 669,
+    },
+    "xquad": dict.fromkeys(("ar", "de", "el", "en", "es", "hi", "ro", "ru", "th", "tr", "vi", "zh"), 1190),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What some jobs ask of engines."""
+
+    items: int = 0
+    requests: int = 0
+    prompt_tokens: int = 0  # computed, not those that the prefix cache answers
+    generated_tokens: int = 0  # scored ones included: they are forced
+
+    def __add__(self, other: Work) -> Work:
+        return Work(
+            items=self.items + other.items,
+            requests=self.requests + other.requests,
+            prompt_tokens=self.prompt_tokens + other.prompt_tokens,
+            generated_tokens=self.generated_tokens + other.generated_tokens,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobEstimate:
+    """One checkpoint; the hours are None where nobody knows how large the model is."""
+
+    job: CheckpointJob
+    work: Work
+    evaluation_hours: float | None
+    pruning_hours: float | None
+
+    @property
+    def hours(self) -> float | None:
+        if self.evaluation_hours is None or self.pruning_hours is None:
+            return None
+        return self.evaluation_hours + self.pruning_hours
+
+
+def estimate(config: SweepConfig) -> list[JobEstimate]:
+    """One estimate for each checkpoint, in the order of the jobs. Raises InputError as expanding the sweep does."""
+    values: dict[str, str] = {}
+    for grid in (config, *_included(config)):
+        values |= grid.models
+    works: dict[str, Work] = {}
+    estimates = []
+    for job in expand(config, Path("RUN"), resolve=lambda value: local_directory(value) or Path(value)):
+        for task in job.tasks.values():
+            if task.model_dump_json() not in works:
+                works[task.model_dump_json()] = work_of(task)
+        work = sum((works[task.model_dump_json()] for task in job.tasks.values()), Work())
+        size = _parameters(values[job.model])
+        estimates.append(
+            JobEstimate(
+                job=job,
+                work=work,
+                evaluation_hours=None if size is None else evaluation_hours(size, work),
+                pruning_hours=0.0 if job.prune is None else None if size is None else pruning_hours(size, job.prune),
+            )
+        )
+    return estimates
+
+
+def work_of(task: EvalConfig) -> Work:
+    """What one task asks of one checkpoint. Reads data that is on this machine, nothing else."""
+    if task.is_text:
+        text = load_task(task.task, task.languages).text
+        assert text is not None
+        tokens = max(1, len(text.encode()) // _BYTES_PER_TOKEN)
+        return Work(items=-(-tokens // task.window), requests=-(-tokens // PIECE), prompt_tokens=tokens,
+                    generated_tokens=tokens)  # fmt: skip
+    asked = [min(task.items or size, size) for size in _sizes(task).values()]
+    items, deep = sum(asked), sum(min(each, DEEP_ITEMS) for each in asked)
+    forms = task.formats if "greedy" in task.probes else ()
+    capped = {"open_capped": task.one_shot_prompt_tokens, "one_shot": task.one_shot_prompt_tokens}
+    prompts = min(_PROMPT["open"], task.prompt_tokens)
+    for form in forms:
+        if form in capped:
+            prompts += min(_PROMPT[form], capped[form])
+        elif form != "open":
+            prompts += _LISTED
+    scores = 4 * ("choice" in task.probes) + 3 * ("hard_choice" in task.probes)
+    scores += "rank" in task.probes and not scores  # the gold answer is one of the options
+    samples = task.samples * len(task.seeds) if "sample" in task.probes else 0
+    beams = _BEAM_REQUESTS * task.beam_width if "beam" in task.probes else 0
+    each, deeper = len(forms) + scores, samples + beams
+    return Work(
+        items=items,
+        requests=items * each + deep * deeper,
+        prompt_tokens=items * prompts,
+        generated_tokens=items * (len(forms) * task.max_new_tokens + scores * _OPTION)
+        + deep * (samples + task.beam_width * ("beam" in task.probes)) * task.max_new_tokens,
+    )
+
+
+def evaluation_hours(parameters: float, work: Work) -> float:
+    """Of one GPU; see the module's formula."""
+    operations = 2 * parameters * (work.prompt_tokens / PREFILL + work.generated_tokens / DECODE)
+    return (operations / PEAK + REQUEST * work.requests + LOAD) / 3600
+
+
+def pruning_hours(parameters: float, prune: PruneConfig) -> float:
+    """Of one GPU; see the module's formula."""
+    calibration = prune.calibration
+    tokens = 0 if calibration is None else calibration.samples * calibration.sequence_length
+    operations = 2 * parameters * _PASSES[prune.method] * tokens / PREFILL
+    return (operations / PEAK + 4 * parameters / DISK) / 3600
+
+
+def _sizes(task: EvalConfig) -> Mapping[str, int]:
+    """Items by language, of the languages asked for."""
+    pools = _POOLS.get(task.task)
+    if pools is None:
+        return {language: len(pool) for language, pool in load_task(task.task, task.languages).pools.items()}
+    for language in task.languages or ():
+        if language not in pools:
+            raise unknown(f"language of task {task.task!r}:", language, pools)
+    return {language: pools[language] for language in task.languages or pools}
+
+
+def _parameters(value: str) -> float | None:
+    """How many parameters a model has: from the size of its files, or of a known hub id; None for any other."""
+    directory = local_directory(value)
+    if directory is None:
+        return _PARAMETERS.get(value.partition("@")[0])
+    files = list(directory.glob("*.safetensors"))
+    if not files:
+        return None
+    try:
+        config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+        width = 4 if "float32" in str(config.get("dtype") or config.get("torch_dtype")) else 2
+    except (OSError, ValueError, AttributeError):
+        return None
+    return sum(file.stat().st_size for file in files) / width
+
+
+def _included(config: SweepConfig) -> Iterator[SweepConfig]:
+    for each in config.include:
+        yield each
+        yield from _included(each)
+
+
+def print_estimate(console: Console, config: SweepConfig) -> None:
+    """The table of `resurface sweep RECIPE --dry-run`, and what it assumes."""
+    estimates = estimate(config)
+    table = Table(box=SIMPLE_HEAD, padding=(0, 0), pad_edge=False)
+    table.add_column("checkpoint", overflow="fold")
+    for name in ("items", "requests", "prompt tok", "gen. tok", "prune h", "eval h"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for each in estimates:
+        table.add_row(
+            escape(each.job.name),
+            *_counts(each.work),
+            _hours(each.pruning_hours) if each.job.prune is not None else "",
+            _hours(each.evaluation_hours),
+        )
+    total = sum((each.work for each in estimates), Work())
+    known = [each for each in estimates if each.hours is not None]
+    pruning, evaluation = (
+        sum(getattr(each, f"{kind}_hours") or 0.0 for each in known) for kind in ("pruning", "evaluation")
+    )
+    table.add_section()
+    table.add_row("total", *_counts(total), _hours(pruning), _hours(evaluation))
+    console.print(table)
+    jobs = sum(len(each.job.tasks) for each in estimates)
+    asked: dict[str, list[str]] = {}
+    for each in estimates:
+        for name, task in each.job.tasks.items():
+            asked.setdefault(f"{name}: {_asked(task)}", []).append(each.job.name)
+    lines = [f"{what}; of {len(names)}: {', '.join(names)}" for what, names in asked.items()]
+    lines += [
+        f"{len(estimates)} checkpoints, {jobs} jobs (checkpoint x task), {total.requests:,} requests, "
+        f"{total.prompt_tokens:,} prompt and {total.generated_tokens:,} generated tokens, "
+        f"about {pruning + evaluation:.1f} GPU hours"
+    ]
+    unsized = sorted({each.job.model for each in estimates if each.hours is None})
+    if unsized:
+        lines.append(f"not in the hours, since the size is not known here: {', '.join(unsized)}")
+    for line in (*lines, *_assumptions()):
+        console.print(escape(line), highlight=False, soft_wrap=True)
+
+
+def _assumptions() -> tuple[str, ...]:
+    return (
+        f"assumed: {_PROMPT['open']} tokens in an open prompt, {_PROMPT['open_capped']} in open_capped, "
+        f"{_PROMPT['one_shot']} in one_shot (mean of XQuAD with Qwen's vocabulary), each computed once; "
+        f"{_OPTION} tokens in a candidate; {_BYTES_PER_TOKEN} bytes in a token of a text; no answer ends early;",
+        f"one GPU of {PEAK / 1e12:.0f} TFLOP/s in bfloat16, of which prompts reach {100 * PREFILL:.0f} % and "
+        f"generation {100 * DECODE:.0f} %; 2 operations per parameter and token; "
+        f"{1e3 * REQUEST:.0f} ms of Python for each request; {LOAD:.0f} s to load a checkpoint; "
+        f"{DISK / 1e9:.0f} GB/s of disk. The speeds are not measured. Nothing was started and nothing fetched.",
+    )
+
+
+def _asked(task: EvalConfig) -> str:
+    """Probes, formats and seeds of a task in words."""
+    forms = f" of {'+'.join(task.formats)}" if "greedy" in task.probes else ""
+    seeds = f" x {len(task.seeds)} seeds" if "sample" in task.probes and len(task.seeds) > 1 else ""
+    marks = {"greedy": forms, "sample": seeds}
+    chat = " (chat template)" if task.chat else ""
+    return ", ".join(probe + marks.get(probe, "") for probe in task.probes) + chat
+
+
+def _counts(work: Work) -> tuple[str, ...]:
+    return (f"{work.items:,}", f"{work.requests:,}", _short(work.prompt_tokens), _short(work.generated_tokens))
+
+
+def _short(count: int) -> str:
+    return f"{count / 1e6:.1f}M" if count >= 1e6 else f"{count / 1e3:.1f}k"
+
+
+def _hours(hours: float | None) -> str:
+    return "?" if hours is None else f"{hours:.2f}"

@@ -1,0 +1,192 @@
+"""From a sweep to its jobs: which checkpoints there are, how they are made, and what each is asked.
+
+A checkpoint that several of the joined sweeps name (the dense baseline, most often) is one job. What they ask of it is
+merged: tasks that differ in nothing but formats, probes and sample seeds become one task with the union of these, so
+that no prompt is computed twice. The union is of each list on its own: a joined sweep may ask a little more than its
+parts, never less.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from evaluator.errors import InputError
+from evaluator.probes.config import EvalConfig
+from evaluator.records import FORMATS, PROBES
+from evaluator.tasks import task_name
+from launch.sweep.config import PruneSetting, SweepConfig, validated
+from launch.sweep.models import resolve_model
+from pruning.config import CalibrationConfig, PruneConfig, needs_calibration
+
+# What decides which items a task asks, and with which candidates: one name of a task means one of these.
+_ITEM_SETTINGS = ("task", "languages", "items", "seed")
+_MERGED = ("formats", "probes", "sample_seeds")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointJob:
+    """One checkpoint to evaluate; `prune` says how to make it when it is not there to begin with."""
+
+    name: str
+    path: Path
+    model: str  # name of the dense model that it is, or was made from
+    base: str | None  # name of the checkpoint that it is compared with
+    prune: PruneConfig | None = None
+    tasks: Mapping[str, EvalConfig]  # by the name of their records
+
+
+@dataclass(slots=True)
+class _Cell:
+    """A checkpoint while the joined sweeps are gone through."""
+
+    model: str
+    base: str | None
+    prune: PruneConfig | None
+    suffix: str
+    tasks: dict[str, EvalConfig] = field(default_factory=dict)
+
+
+def expand(
+    config: SweepConfig, run_dir: Path, resolve: Callable[[str], Path] = resolve_model
+) -> tuple[CheckpointJob, ...]:
+    """Every checkpoint of a sweep: each model, then its pruned versions.
+
+    `resolve` finds a model's directory. Raises InputError for a bad setting, and where joined sweeps contradict each
+    other.
+    """
+    grids = list(_grids(config))
+    sources = {name: resolve(value) for name, value in _models(grids).items()}
+    usual = grids[0].calibration
+    cells: dict[object, _Cell] = {}
+    for grid in grids:
+        asked: set[object] = set()
+        tasks = [_with_seed(task, grid.seed) for task in grid.tasks]
+        for cell in _cells(grid, sources, usual):
+            key = (cell.model, None if cell.prune is None else cell.prune.model_dump_json(exclude={"source"}))
+            if key in asked:
+                raise InputError(f"checkpoint {_name(cell, sources)!r} is asked for twice by models and prune")
+            asked.add(key)
+            known = cells.setdefault(key, cell)
+            known.base = known.base or cell.base
+            for task in tasks:
+                _merge(known.tasks, task)
+    _check_items(cells.values())
+    ordered = sorted(cells.values(), key=lambda cell: list(sources).index(cell.model))
+    names = [_name(cell, sources) for cell in ordered]
+    for name in names:
+        if names.count(name) > 1:
+            raise InputError(f"checkpoint {name!r} is asked for twice by models and prune; give a setting a label")
+    return tuple(
+        CheckpointJob(
+            name=name,
+            path=sources[cell.model] if cell.prune is None else run_dir / "checkpoints" / name,
+            model=cell.model,
+            base=cell.base,
+            prune=cell.prune,
+            tasks=cell.tasks,
+        )
+        for name, cell in zip(names, ordered, strict=True)
+    )
+
+
+def _grids(config: SweepConfig) -> Iterator[SweepConfig]:
+    """The joined sweeps that have models of their own, included ones first."""
+    for included in config.include:
+        yield from _grids(included)
+    if config.models:
+        yield config
+
+
+def _models(grids: Sequence[SweepConfig]) -> dict[str, str]:
+    models: dict[str, str] = {}
+    for grid in grids:
+        for name, value in grid.models.items():
+            if models.setdefault(name, value) != value:
+                raise InputError(f"models: {name!r} is {models[name]!r} in one joined sweep, {value!r} in another")
+    return models
+
+
+def _cells(grid: SweepConfig, sources: Mapping[str, Path], usual: CalibrationConfig) -> Iterator[_Cell]:
+    for model in grid.models:
+        yield _Cell(model, grid.base if model != grid.base else None, None, "")
+        for number, setting in enumerate(grid.prune):
+            observing = needs_calibration(setting.method, setting.allocation)
+            calibration = (setting.calibration or grid.calibration) if observing else None
+            suffix = _suffix(setting, calibration, usual)
+            for pattern in [{"sparsity": s} for s in setting.sparsity] + [{"pattern": p} for p in setting.pattern]:
+                wanted: dict[str, Any] = {"source": sources[model], "seed": grid.seed, "calibration": calibration}
+                wanted |= {name: getattr(setting, name) for name in ("method", "allocation", "group")} | pattern
+                yield _Cell(model, model, _plain(validated(PruneConfig, wanted, f"prune.{number}")), suffix)
+
+
+def _plain(prune: PruneConfig) -> PruneConfig:
+    """The method's own group, when it is spelled out, is the same job as when it is not."""
+    usual = prune.model_copy(update={"group": None})
+    return usual if usual.comparison == prune.comparison else prune
+
+
+def _suffix(setting: PruneSetting, calibration: CalibrationConfig | None, usual: CalibrationConfig) -> str:
+    if setting.label is not None:
+        return f"-{setting.label}"
+    if calibration is None or calibration == usual:
+        return ""
+    return "-" + re.sub(r"[^A-Za-z0-9]+", "_", calibration.source).strip("_")
+
+
+def _name(cell: _Cell, models: Mapping[str, Path]) -> str:
+    if cell.prune is None:
+        return cell.model
+    prefix = f"{cell.model}-" if len(models) > 1 else ""
+    how_much = cell.prune.pattern if cell.prune.sparsity is None else cell.prune.sparsity
+    how: list[str] = [] if cell.prune.allocation == "uniform" else [cell.prune.allocation]
+    how += [] if cell.prune.group is None else [cell.prune.group]
+    return prefix + "-".join([cell.prune.method, str(how_much).replace(":", "of"), *how]) + cell.suffix
+
+
+def _with_seed(task: EvalConfig, seed: int) -> EvalConfig:
+    if "seed" not in task.model_fields_set:
+        task = task.model_copy(update={"seed": seed})
+    if task.seed not in task.seeds:
+        raise InputError(
+            f"tasks: sample_seeds: {', '.join(map(str, task.seeds))}: the run seed {task.seed} must be one of them"
+        )
+    return task
+
+
+def _merge(tasks: dict[str, EvalConfig], task: EvalConfig) -> None:
+    """Add a task to those of a checkpoint, into one of the same name if there is one. Raises InputError."""
+    name = task_name(task.task, task.name)
+    known = tasks.setdefault(name, task)
+    if known is task:
+        return
+    _same(name, known, task, [setting for setting in EvalConfig.model_fields if setting not in (*_MERGED, "name")])
+    one_seed = known.sample_seeds is None and task.sample_seeds is None
+    seeds = None if one_seed else tuple(sorted({*known.seeds, *task.seeds}))
+    tasks[name] = known.model_copy(
+        update={
+            "formats": tuple(form for form in FORMATS if form in known.formats or form in task.formats),
+            "probes": tuple(probe for probe in PROBES if probe in known.probes or probe in task.probes),
+            "sample_seeds": seeds,
+        }
+    )
+
+
+def _check_items(cells: Iterable[_Cell]) -> None:
+    """Records of one task are compared across checkpoints, so its items must be the same everywhere."""
+    first: dict[str, EvalConfig] = {}
+    for cell in cells:
+        for name, task in cell.tasks.items():
+            _same(name, first.setdefault(name, task), task, _ITEM_SETTINGS)
+
+
+def _same(name: str, one: EvalConfig, other: EvalConfig, settings: Sequence[str]) -> None:
+    for setting in settings:
+        if getattr(one, setting) != getattr(other, setting):
+            raise InputError(
+                f"tasks: {name!r} is asked for twice, with {setting} {getattr(one, setting)!r} and "
+                f"{getattr(other, setting)!r}; give one of the two a name of its own (name: ...)"
+            )

@@ -1,0 +1,102 @@
+"""From what a user types for a model to a checkpoint directory: `bundled`, a directory, or a hub id.
+
+A hub id is `org/name` or `org/name@revision`, and no directory of that name is there. It is looked for in the directory
+that the environment variable RESURFACE_MODELS names, as DIR/org/name (with `@revision` where one is given), and
+otherwise taken from the hub's cache or fetched into it: weights in safetensors, configuration and tokenizer, no code.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from evaluator.errors import InputError
+
+BUNDLED = "bundled"  # names the model that ships with Resurface wherever a checkpoint is asked for
+BUNDLED_MODEL = Path(__file__).parents[1] / "reference_model"
+MIRROR = "RESURFACE_MODELS"  # environment variable: a directory with checkpoints under their hub ids
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+(@[\w./-]+)?")
+_FETCHED = ["*.safetensors", "*.json", "*.jinja", "tokenizer*", "*.tiktoken", "vocab*", "merges.txt", "LICENSE*"]
+_NOT_FETCHED = ["consolidated*", "*/*"]  # the same weights once more, in their makers' own format
+
+
+def local_directory(value: str) -> Path | None:
+    """The directory of a model that needs no network; None for a hub id that is not in RESURFACE_MODELS."""
+    if value == BUNDLED:
+        return BUNDLED_MODEL
+    path = Path(value).expanduser()
+    if path.exists() or not _HUB_ID.fullmatch(value):
+        return path
+    mirrored = _mirrored(value)
+    return mirrored if mirrored is not None and mirrored.is_dir() else None
+
+
+def resolve_model(value: str) -> Path:
+    """The checkpoint directory of a model, fetched from the hub if need be. Raises InputError if that fails."""
+    return local_directory(value) or _fetch(value)
+
+
+def model_name(value: str) -> str:
+    """What records and directories call a model: the last part of its path or hub id, with a hyphen for what is no
+    letter, digit, dot or underscore."""
+    if value == BUNDLED:
+        return BUNDLED
+    path = Path(value).expanduser()
+    local = path.exists() or not _HUB_ID.fullmatch(value)
+    name = path.resolve().name if local else value.partition("@")[0].partition("/")[2]
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).lstrip("-._").rstrip("-") or "checkpoint"
+
+
+def names_of(values: Sequence[str], option: str) -> dict[str, str]:
+    """Each model by its name. Raises InputError, naming both, where two models would have the same one.
+
+    `option` is what the user typed them after.
+    """
+    models: dict[str, str] = {}
+    for value in values:
+        name = model_name(value)
+        if name not in models:
+            models[name] = value
+        elif same_model(models[name], value):
+            raise InputError(f"{option}: {value!r} is given twice")
+        else:
+            raise InputError(
+                f"{option}: {models[name]!r} and {value!r} would both be called {name!r}, the name that their results "
+                "are filed under: rename one, or name both in a sweep file (models: {one: DIR, other: DIR})"
+            )
+    return models
+
+
+def same_model(one: str, other: str) -> bool:
+    """Whether two values mean one model."""
+    if one == other:
+        return True
+    directories = (local_directory(one), local_directory(other))
+    return None not in directories and len({each.resolve() for each in directories if each is not None}) == 1
+
+
+def _mirrored(value: str) -> Path | None:
+    mirror = os.environ.get(MIRROR)
+    return Path(mirror).expanduser() / value if mirror else None
+
+
+def _fetch(hub_id: str) -> Path:
+    from huggingface_hub import snapshot_download
+
+    repository, _, revision = hub_id.partition("@")
+    try:
+        return Path(
+            snapshot_download(
+                repository, revision=revision or None, allow_patterns=_FETCHED, ignore_patterns=_NOT_FETCHED
+            )
+        )
+    # No network, a name that does not exist, a gated model: each raises another library's exceptions.
+    except Exception as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0].strip()
+        mirrored = _mirrored(hub_id) or Path(f"${MIRROR}", hub_id)
+        raise InputError(
+            f"model {hub_id!r}: no such directory here, none at {mirrored}, and it cannot be fetched from the hub "
+            f"({reason[:160]}); name a local directory, or set {MIRROR}=DIR where DIR/{hub_id} is one"
+        ) from error

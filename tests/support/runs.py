@@ -1,0 +1,40 @@
+"""Running the real command line on tiny models, for tests that need a whole run."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pyarrow.parquet as pq
+
+KEY = ["checkpoint", "task", "language", "item_id", "format", "probe", "seed", "index"]
+
+
+def environment() -> dict[str, str]:
+    """Quiet, offline and never on somebody else's cluster."""
+    keep = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    return keep | {"HF_HUB_OFFLINE": "1", "COLUMNS": "160"}
+
+
+def command(*arguments: str | Path) -> list[str]:
+    return [sys.executable, "-m", "launch.commands.cli", *map(str, arguments)]
+
+
+def resurface(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run the command line to its end."""
+    return subprocess.run(command(*arguments), env=environment(), capture_output=True, text=True, check=False)
+
+
+def start(*arguments: str | Path, log: Path) -> subprocess.Popen[bytes]:
+    """Run the command line in the background, its output in `log`."""
+    with log.open("ab") as output:
+        return subprocess.Popen(command(*arguments), env=environment(), stdout=output, stderr=output)
+
+
+def records(run: Path) -> pd.DataFrame:
+    """Every record of a run, in one order, without the counter that says how warm the cache happened to be."""
+    frames = [pq.read_table(path).to_pandas() for path in sorted((run / "records").glob("*/*/*.parquet"))]
+    return pd.concat(frames).sort_values(KEY).reset_index(drop=True).drop(columns="cached_tokens")

@@ -1,0 +1,153 @@
+"""A made-up run directory: seeded, in several scripts, with every status, fate and probe, and with hostile output."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, fields
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from evaluator.records import Record
+from evaluator.store.records import RecordStore, to_table
+
+WORDS = {
+    "arabic": ["نهر كالو", "جبل سيران", "مدينة تورا", "قلعة ميدا", "بحيرة نوفا", "جزيرة لارين"],
+    "bengali": ["কালো নদী", "সেরান পাহাড়", "তুরা নগর", "মিদা দুর্গ", "নোভা হ্রদ", "লারিন দ্বীপ"],
+    "english": ["the river Kalo", "Mount Seran", "Tura City", "Fort Mida", "Lake Nova", "Larin Island"],
+    "korean": ["칼로 강", "세란 산", "투라 시", "미다 요새", "노바 호수", "라린 섬"],
+    "russian": ["река Кало", "гора Серан", "город Тура", "крепость Мида", "озеро Нова", "остров Ларин"],
+    "swahili": ["Mto Kalo", "Mlima Seran", "Mji wa Tura", "Ngome ya Mida", "Ziwa Nova", "Kisiwa cha Larin"],
+}
+HOSTILE = "</script><script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">\u2028 & end"
+SETTINGS: dict[str, dict[str, object]] = {
+    "dense": {"base": None, "method": None, "pattern": None, "sparsity": None, "calibration": None, "harm": 0.0},
+    "wanda-0.5": {"method": "wanda", "sparsity": 0.5, "harm": 0.25},
+    "wanda-0.6": {"method": "wanda", "sparsity": 0.6, "harm": 0.5},
+    "wanda-0.7": {"method": "wanda", "sparsity": 0.7, "harm": 0.85},
+    "magnitude-0.6": {"method": "magnitude", "sparsity": 0.6, "harm": 1.0},
+    "sparsegpt-0.6": {"method": "sparsegpt", "sparsity": 0.6, "harm": 0.35},
+}
+
+
+def records_of(
+    checkpoint: str, task: str, per_language: int, *, languages: Sequence[str] = tuple(WORDS), harm: float | None = None
+) -> Iterator[Record]:
+    """One checkpoint's records; the first item of each language is excluded, the second failed in the engine."""
+    setting = {"base": "dense", "pattern": "unstructured", "calibration": "gazetteer"} | SETTINGS.get(checkpoint, {})
+    damage = float(str(setting.pop("harm", 0.4))) if harm is None else harm
+    setting.setdefault("method", "wanda")
+    setting.setdefault("sparsity", 0.5)
+    for language in languages:
+        weight = 0.4 + 0.6 * list(WORDS).index(language) / len(WORDS)
+        for number in range(per_language):
+            common = {
+                "checkpoint": checkpoint,
+                "weights_digest": f"digest of {checkpoint}",
+                **setting,
+                "task": task,
+                "language": language,
+                "item_id": f"{language}-{number:04d}",
+                "seed": 0,
+                "engine": "fake",
+                "engine_version": "1",
+                "dtype": "float32",
+            }
+            if number == 0:
+                for probe in ("greedy", "beam", "sample", "choice", "rank"):
+                    yield Record(**common, format="open", probe=probe, index=0, status="excluded")
+            else:
+                yield from _item(common, language, number, damage * weight, number < per_language // 2)
+
+
+def _item(common: dict, language: str, number: int, damage: float, broad: bool) -> Iterator[Record]:
+    words = WORDS[language]
+    gold = words[number % len(words)]
+    fixed = random.Random(f"{language} {number}")
+    rng = random.Random(f"{language} {number} {common['checkpoint']}")
+    hardness = fixed.random() + damage * rng.uniform(0.3, 1.0)
+    rank = 1 if hardness < 0.7 else max(2, int(rng.lognormvariate(1.2 + 2.5 * (hardness - 0.7), 0.8)))
+
+    def generated(probe: str, index: int, hit: bool, **more: object) -> Record:
+        text = gold if hit else rng.choice([word for word in words if word != gold])
+        if not hit and fixed.random() < 0.02:
+            text = HOSTILE
+        return Record(
+            **{**common, "format": "open", "probe": probe, "index": index, "status": "ok", "text": text + "."},
+            contains=hit,
+            exact_match=hit,
+            token_f1=float(hit),
+            token_ids=(5, 6, 7),
+            truncated=False,
+            **{"prompt_tokens": 140, "cached_tokens": 128, "logprob": -rng.expovariate(0.5), **more},
+        )
+
+    if number == 1:
+        yield Record(**common, format="open", probe="greedy", index=0, status="engine_error")
+    else:
+        yield generated("greedy", 0, rank == 1 and rng.random() < 0.95)
+    if broad:
+        for index in range(5):
+            yield generated("beam", index, rng.random() < 0.9 / rank**0.9)
+        for index in range(10):
+            yield generated("sample", index, rng.random() < 0.7 / rank**0.7, logprob=None)
+    options = [gold, *fixed.sample([word for word in words if word != gold], 3)]
+    for index, option in enumerate(options):
+        score = -2.0 - (max(0.0, hardness - 1.1) * 6 if index == 0 else 2.2 + rng.random())
+        yield Record(
+            **{**common, "format": "open", "probe": "choice", "index": index, "status": "ok", "option_text": option},
+            is_gold=index == 0,
+            logprob=score,
+            token_ids=tuple(range(3 + index)),
+            truncated=False,
+        )
+    margin = 0.0 if rank == 1 else -0.4 * rank**0.5
+    yield Record(
+        **{**common, "format": "open", "probe": "rank", "index": 0, "status": "ok", "rank": rank, "margin": margin},
+        truncated=False,
+    )
+
+
+def frame_of(records: Iterator[Record]) -> pd.DataFrame:
+    """Records as they come back from Parquet: every column of the contract, lists for token ids."""
+    return pd.DataFrame([asdict(record) for record in records], columns=[each.name for each in fields(Record)])
+
+
+def write_run(
+    run: Path,
+    per_language: int = 12,
+    checkpoints: Sequence[str] = tuple(SETTINGS),
+    *,
+    languages: Sequence[str] = tuple(WORDS),
+    items: bool = True,
+) -> Path:
+    """A run directory with one shard per checkpoint and language."""
+    for checkpoint in checkpoints:
+        for shard, language in enumerate(languages):
+            part = to_table(list(records_of(checkpoint, "gazetteer", per_language, languages=[language])))
+            RecordStore(run).append(checkpoint, "gazetteer", f"{shard:05d}", part)
+    (run / "run.json").write_text(json.dumps({"schema_version": 1, "provenance": {"device": "<b>CPU</b>"}}))
+    if items:
+        (run / "items").mkdir(exist_ok=True)
+        rows = [_question(language, number) for language in languages for number in range(per_language)]
+        pq.write_table(pa.Table.from_pylist(rows), run / "items" / "gazetteer.parquet")
+    return run
+
+
+def _question(language: str, number: int) -> dict:
+    words = WORDS[language]
+    gold = words[number % len(words)]
+    return {
+        "task": "gazetteer",
+        "language": language,
+        "item_id": f"{language}-{number:04d}",
+        "options": [],
+        "context": f"{words[0]} 1427. {gold} <b>1893</b>. {words[-1]}.",
+        "question": f"{words[1]} / {number}?",
+        "answers": [gold],
+        "cluster": f"{language}-{number // 3}",
+    }

@@ -1,0 +1,44 @@
+"""Fast tokenizers made from the real vocabularies in the shared data, for tests that skip where these are absent."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
+NAMES = ("qwen", "mistral", "phi3")
+
+# The pre-tokenisation of Qwen2 and Qwen3 (their tokenizer.json).
+_QWEN_PATTERN = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
+def absent(name: str) -> bool:
+    return not (SHARED / f"{name}_tokenizer").is_dir()
+
+
+@cache
+def real_tokenizer(name: str) -> Any:
+    """`qwen` (byte-level BPE, no BOS), `mistral` (SentencePiece, BOS) or `phi3` (SentencePiece as BPE, no BOS)."""
+    from transformers import LlamaTokenizer, PreTrainedTokenizerFast
+
+    folder = SHARED / f"{name}_tokenizer"
+    if name == "phi3":
+        return PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
+    if name == "qwen":
+        from tokenizers.normalizers import NFC
+        from transformers.convert_slow_tokenizer import TikTokenConverter
+
+        converter = TikTokenConverter(vocab_file=str(folder / "qwen.tiktoken"), pattern=_QWEN_PATTERN)
+        tokenizer = converter.converted()
+        tokenizer.normalizer = NFC()
+        return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+    with tempfile.TemporaryDirectory() as made:
+        shutil.copy(folder / "tokenizer.model", made)
+        (Path(made) / "tokenizer_config.json").write_text(json.dumps({"add_bos_token": True}), encoding="utf-8")
+        return LlamaTokenizer.from_pretrained(made)

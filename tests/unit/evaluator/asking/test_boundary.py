@@ -1,0 +1,79 @@
+"""The answer boundary on real vocabularies: the gold answers of all of XQuAD, after completion and chat prompts.
+
+`pytest -rP tests/unit/evaluator/test_boundary.py` shows how many items of each language are flagged.
+"""
+
+import pytest
+
+from evaluator.asking.prompts import Prompter
+from evaluator.tasks import gold_option, load_task
+from tests.support.tokenizers import NAMES, SHARED, absent, real_tokenizer
+
+LANGUAGES = ("ar", "de", "el", "en", "es", "hi", "ro", "ru", "th", "tr", "vi", "zh")
+
+# How the published chat templates of these models put a user's turn, up to where the answer begins.
+TEMPLATES = {
+    "qwen": "<|im_start|>user\n{{ messages[0].content }}<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n",
+    "mistral": "[INST] {{ messages[0].content }} [/INST]",
+    "phi3": "<|user|>\n{{ messages[0].content }}<|end|>\n<|assistant|>\n",
+}
+# How many of the 1,190 items of each language are flagged, where any are. A completion prompt ends in a colon, and no
+# vocabulary joins a colon and a space; Mistral's template ends in "]", which it joins with "(", "," and "$".
+FLAGGED = {("mistral", True): {"el": 1, "en": 3, "hi": 3, "ro": 2, "ru": 1, "vi": 1}}
+
+
+@pytest.mark.parametrize("chat", [False, True], ids=["completion", "chat"])
+@pytest.mark.parametrize("name", NAMES)
+def test_boundaries_of_all_gold_answers_of_xquad(name, chat, record_property):
+    if absent(name) or not (SHARED / "xquad").is_dir():
+        pytest.skip(f"the shared vocabulary of {name} or the shared XQuAD files are not here")
+    tokenizer = real_tokenizer(name)
+    before, tokenizer.chat_template = tokenizer.chat_template, TEMPLATES[name] if chat else None
+    try:
+        built = Prompter(tokenizer, chat=chat, prompt_tokens=512, one_shot_prompt_tokens=1024)
+        flagged = {}
+        for language, pool in load_task(f"xquad:{SHARED / 'xquad'}", None).pools.items():
+            # A boundary depends on the prompt's end only, which is the same for every item.
+            prompt = built.build(pool[0], "open", context_chars=0)
+            answers = [gold_option(item) for item in pool]
+            assert len(answers) == 1190
+            scored = built.continuations(prompt, answers)
+            separator = "" if chat else " "
+            joint = tokenizer(
+                [f"{prompt.text}{separator}{answer}" for answer in answers], add_special_tokens=not chat
+            ).input_ids
+            for one, ids in zip(scored, joint, strict=True):
+                assert list(one.prompt_ids + one.continuation_ids) == ids
+                common = len(one.prompt_ids)
+                assert one.prompt_ids == prompt.token_ids[:common]
+                assert one.boundary_moved == (common < len(prompt.token_ids))
+                if one.boundary_moved:  # the last token in common: the next one is another
+                    assert one.continuation_ids[0] != prompt.token_ids[common]
+            flagged[language] = sum(one.boundary_moved for one in scored)
+    finally:
+        tokenizer.chat_template = before
+    print(name, "chat" if chat else "completion", flagged)
+    record_property("flagged", flagged)
+    assert flagged == dict.fromkeys(LANGUAGES, 0) | FLAGGED.get((name, chat), {})
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_first_scored_token_is_that_of_the_leading_space_variant(name):
+    """The boundary token of the joint encoding is the first token of " answer" on its own, in every script."""
+    if absent(name) or not (SHARED / "xquad").is_dir():
+        pytest.skip(f"the shared vocabulary of {name} or the shared XQuAD files are not here")
+    tokenizer = real_tokenizer(name)
+    built = Prompter(tokenizer, chat=False, prompt_tokens=512, one_shot_prompt_tokens=1024)
+    for language, pool in load_task(f"xquad:{SHARED / 'xquad'}", None).pools.items():
+        prompt = built.build(pool[0], "open", context_chars=0)
+        answers = [gold_option(item) for item in pool]
+        # After a letter, so that a vocabulary which puts a space before every text puts it before that.
+        alone = tokenizer([f"a {answer}" for answer in answers], add_special_tokens=False).input_ids
+        start = len(tokenizer("a", add_special_tokens=False).input_ids)
+        scored = built.continuations(prompt, answers)
+        differing = [
+            answer
+            for answer, one, ids in zip(answers, scored, alone, strict=True)
+            if one.continuation_ids[0] != ids[start]
+        ]
+        assert differing == [], language

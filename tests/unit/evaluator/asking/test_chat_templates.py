@@ -1,0 +1,128 @@
+"""Chat templates like those of Qwen3, Mistral and Phi-3, in our own words, on the real vocabularies.
+
+Templates of the wild loop over turns, look at roles, write their own BOS and switch thinking off by an argument.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from evaluator.asking.prompts import Prompter
+from evaluator.records import Item
+from evaluator.tasks import gold_option, load_task
+from tests.support.tokenizers import SHARED, absent, real_tokenizer
+
+TEMPLATES = {
+    "qwen": """
+{%- if messages[0].role == 'system' %}{{- '<|im_start|>system\\n' + messages[0].content + '<|im_end|>\\n' }}{%- endif %}
+{%- for message in messages if message.role != 'system' %}
+{{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}
+{%- if enable_thinking is defined and enable_thinking is false %}{{- '<think>\\n\\n</think>\\n\\n' }}{%- endif %}
+{%- endif %}""",
+    "mistral": """
+{{- bos_token }}
+{%- for message in messages %}
+{%- if (message.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('turns must alternate') }}{%- endif %}
+{%- if message.role == 'user' %}{{- '[INST] ' + message.content + ' [/INST]' }}
+{%- else %}{{- ' ' + message.content + eos_token }}{%- endif %}
+{%- endfor %}""",
+    "phi3": """
+{%- for message in messages %}{{- '<|' + message.role + '|>\\n' + message.content + '<|end|>\\n' }}{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|assistant|>\\n' }}{%- else %}{{- eos_token }}{%- endif %}""",
+}
+BEFORE = {"qwen": "<|im_start|>user\n", "mistral": "<s>[INST] ", "phi3": "<|user|>\n"}
+AFTER = {
+    "qwen": "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n",
+    "mistral": " [/INST]",
+    "phi3": "<|end|>\n<|assistant|>\n",
+}
+MARKS = {"qwen": ("<|im_start|>", "<|im_end|>"), "mistral": ("<s>",), "phi3": ("<|user|>", "<|end|>", "<|assistant|>")}
+
+
+@pytest.fixture(params=TEMPLATES)
+def chat(request: pytest.FixtureRequest) -> tuple[str, Any]:
+    """A model's name and its vocabulary, with the special tokens of its turns and a template."""
+    name: str = request.param
+    if absent(name) or not (SHARED / "xquad").is_dir():
+        pytest.skip(f"the shared vocabulary of {name} or the shared XQuAD files are not here")
+    tokenizer = copy.deepcopy(real_tokenizer(name))  # that one is shared with other tests
+    if name != "mistral":
+        end = {"qwen": "<|im_end|>", "phi3": "<|end|>"}[name]
+        tokenizer.add_special_tokens({"additional_special_tokens": list(MARKS[name]), "eos_token": end})
+    tokenizer.chat_template = TEMPLATES[name]
+    return name, tokenizer
+
+
+def items() -> list[Item]:
+    """The first item of each language of XQuAD, and one with a long context."""
+    return [pool[0] for pool in load_task(f"xquad:{SHARED / 'xquad'}", None).pools.values()]
+
+
+def prompter(tokenizer: Any, cap: int = 512) -> Prompter:
+    return Prompter(tokenizer, chat=True, prompt_tokens=cap, one_shot_prompt_tokens=cap)
+
+
+def test_the_turn_stands_between_the_templates_own_marks(chat):
+    name, tokenizer = chat
+    for item in items():
+        prompt = prompter(tokenizer, 4096).build(item, "open")
+        turn = f"Context: {item.context}\n\nQuestion: {item.question}\n\nAnswer in a few words:"
+        assert prompt.text == BEFORE[name] + turn + AFTER[name]
+        for mark in MARKS[name]:  # one id each, as often as it is written: no second BOS, no closing EOS
+            assert prompt.token_ids.count(tokenizer.convert_tokens_to_ids(mark)) == prompt.text.count(mark) > 0
+        assert not prompt.truncated
+
+
+def test_a_cut_keeps_question_template_and_the_longest_context_that_fits(chat):
+    name, tokenizer = chat
+    for item in items():
+        prompt = prompter(tokenizer, 120).build(item, "open")
+        assert prompt.truncated
+        assert len(prompt.token_ids) <= 120
+        assert prompt.text.startswith(f"{BEFORE[name]}Context: ")
+        assert prompt.text.endswith(f"\n\nQuestion: {item.question}\n\nAnswer in a few words:{AFTER[name]}")
+        kept = prompt.text.removeprefix(f"{BEFORE[name]}Context: ").partition("\n\nQuestion: ")[0]
+        assert item.context.startswith(kept)
+        longer = prompt.text.replace(f"Context: {kept}", f"Context: {item.context[: len(kept) + 1]}", 1)
+        assert len(tokenizer(longer, add_special_tokens=False).input_ids) > 120
+
+
+def test_answers_follow_without_a_space_and_begin_with_the_prompts_ids(chat):
+    _, tokenizer = chat
+    built = prompter(tokenizer)
+    for item in items():
+        prompt, answer = built.build(item, "open"), gold_option(item)
+        scored = built.continuation(prompt, answer)
+        joint = tokenizer(prompt.text + answer, add_special_tokens=False).input_ids
+        assert list(scored.prompt_ids + scored.continuation_ids) == joint
+        assert scored.prompt_ids == prompt.token_ids[: len(scored.prompt_ids)]
+        if not scored.boundary_moved:
+            assert built.decode(scored.continuation_ids).strip() == answer
+
+
+def test_thinking_is_off_only_where_a_template_knows_the_word(chat):
+    name, tokenizer = chat
+    text = prompter(tokenizer).build(items()[0], "open").text
+    assert text.count("<think>") == text.count("</think>") == (name == "qwen")
+    thinking = tokenizer.apply_chat_template(
+        [{"role": "user", "content": "x"}], tokenize=False, add_generation_prompt=True
+    )
+    assert "<think>" not in thinking  # by default such a model opens its thinking itself
+
+
+def test_every_format_is_a_user_turn(chat):
+    name, tokenizer = chat
+    item, exemplar = items()[:2]
+    built = prompter(tokenizer, 1024)
+    listed = built.build(item, "shown", candidates=("a", "b"))
+    shot = built.build(item, "one_shot", exemplar=exemplar)
+    for prompt in (listed, shot, built.build(item, "open_capped")):
+        assert prompt.text.startswith(f"{BEFORE[name]}Context: ")
+        assert prompt.text.endswith(f"Answer in a few words:{AFTER[name]}")
+    assert "\n\nCandidates: a; b\n\n" in listed.text
+    assert f"Answer in a few words: {gold_option(exemplar)}\n\nContext: {item.context[:500]}\n" in shot.text

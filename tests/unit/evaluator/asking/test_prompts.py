@@ -1,0 +1,398 @@
+"""Prompts to the letter, their token caps, and the laws of the answer boundary."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
+from tokenizers import decoders as token_decoders
+from transformers import PreTrainedTokenizerFast
+
+from evaluator.asking.prompts import Prompt, Prompter
+from evaluator.asking.questions import exemplar_of
+from evaluator.checkpoints.tokenizer import load_tokenizer
+from evaluator.errors import InputError
+from evaluator.tasks import load_task, select
+from tests.support.items import make_item
+from tests.support.models import save_tiny_model
+from tests.support.tokenizers import NAMES, SHARED, absent, real_tokenizer
+
+CHATML = (
+    "{{ bos_token }}{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n"
+    "{% if enable_thinking is defined and enable_thinking is false %}<think>\n\n</think>\n\n{% endif %}{% endif %}"
+)
+CORPUS = ["Context: the Nile is long.\n\nQuestion: how long?\n\nAnswer in a few words: 6650 km", "Answer: Nile", "a: b"]
+
+
+def byte_tokenizer(*, special=("<bos>", "<eos>", "<|im_start|>", "<|im_end|>"), template=None, merges=()):
+    """Byte-level BPE, one id a byte but for `merges`, which know no word boundaries."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {char: number for number, char in enumerate(alphabet)}
+    for one, other in merges:
+        vocabulary[one + other] = len(vocabulary)
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=list(merges)))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = token_decoders.ByteLevel()
+    tokenizer.add_special_tokens(list(special))
+    if template is not None:
+        ids = [(token, tokenizer.token_to_id(token)) for token in ("<bos>", "<eos>")]
+        tokenizer.post_processor = processors.TemplateProcessing(single=template, special_tokens=ids)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<bos>", eos_token="<eos>")
+
+
+@pytest.fixture(scope="module")
+def merging():
+    """A tokenizer trained without any pre-tokenisation: it merges across words, lines and the answer boundary."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.decoder = token_decoders.Fuse()
+    trainer = trainers.BpeTrainer(
+        vocab_size=300,
+        show_progress=False,
+        initial_alphabet=[*map(chr, range(32, 127)), "\n", *"äกน\u0301\u0627\u0654"],
+    )
+    tokenizer.train_from_iterator(CORPUS * 3, trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    return save_tiny_model(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture
+def checkpoint(saved, tmp_path):
+    """A checkpoint that the test may break."""
+    return Path(shutil.copytree(saved, tmp_path / "checkpoint"))
+
+
+def prompter(tokenizer, *, chat=False, cap=512, one_shot_cap=1024):
+    return Prompter(tokenizer, chat=chat, prompt_tokens=cap, one_shot_prompt_tokens=one_shot_cap)
+
+
+# ---- formats ----------------------------------------------------------------------------------------------------
+
+
+ITEM = make_item(0, answers=["Nile"], context="C" * 600, question="Which?")
+EXEMPLAR = make_item(1, answers=["...", "Po"], context="E" * 400, question="Where?")
+
+
+@pytest.mark.parametrize(
+    ("form", "arguments", "expected"),
+    [
+        ("open", {}, f"Context: {'C' * 600}\n\nQuestion: Which?\n\nAnswer in a few words:"),
+        ("open", {"context_chars": 500}, f"Context: {'C' * 500}\n\nQuestion: Which?\n\nAnswer in a few words:"),
+        (
+            "shown",
+            {"candidates": ["a", "b", "c", "d"]},
+            f"Context: {'C' * 600}\n\nQuestion: Which?\n\nCandidates: a; b; c; d\n\nAnswer in a few words:",
+        ),
+        (
+            "distractors_only",
+            {"candidates": ["a", "b", "c"]},
+            f"Context: {'C' * 600}\n\nQuestion: Which?\n\nCandidates: a; b; c\n\nAnswer in a few words:",
+        ),
+        (
+            "unrelated",
+            {"candidates": ["a", "b", "c", "d"]},
+            f"Context: {'C' * 600}\n\nQuestion: Which?\n\nCandidates: a; b; c; d\n\nAnswer in a few words:",
+        ),
+        (
+            "one_shot",
+            {"exemplar": EXEMPLAR},
+            f"Context: {'E' * 300}\nQuestion: Where?\nAnswer in a few words: Po\n\n"
+            f"Context: {'C' * 500}\nQuestion: Which?\nAnswer in a few words:",
+        ),
+        (
+            "one_shot",
+            {"exemplar": EXEMPLAR, "context_chars": 2},
+            f"Context: {'E' * 300}\nQuestion: Where?\nAnswer in a few words: Po\n\n"
+            "Context: CC\nQuestion: Which?\nAnswer in a few words:",
+        ),
+    ],
+)
+def test_formats_to_the_letter(form, arguments, expected):
+    prompt = prompter(byte_tokenizer(), cap=1000).build(ITEM, form, **arguments)
+    assert prompt.text == expected
+    assert prompt.token_ids == tuple(byte_tokenizer()(expected).input_ids)
+    assert not prompt.truncated
+
+
+def test_a_cut_in_characters_is_not_a_truncation_but_the_token_cap_is():
+    short = prompter(byte_tokenizer(), cap=300).build(ITEM, "open", context_chars=100)
+    assert not short.truncated
+    cut = prompter(byte_tokenizer(), cap=300).build(ITEM, "open", context_chars=500)
+    assert cut.truncated
+    assert len(cut.token_ids) == 300  # every character is one token here
+    assert cut.text.endswith("C\n\nQuestion: Which?\n\nAnswer in a few words:")
+
+
+def test_one_shot_has_a_cap_of_its_own_and_needs_an_exemplar():
+    small = prompter(byte_tokenizer(), cap=100, one_shot_cap=500)
+    cut = small.build(ITEM, "one_shot", exemplar=EXEMPLAR)
+    assert cut.truncated
+    assert len(cut.token_ids) == 500
+    assert cut.text.startswith(f"Context: {'E' * 300}\n")
+    with pytest.raises(InputError, match=r"language 'english': format 'one_shot' needs an item that is not evaluated"):
+        small.build(ITEM, "one_shot")
+
+
+def test_a_prompt_that_does_not_fit_without_its_context_names_the_item():
+    long = make_item(3, question="Q" * 300)
+    with pytest.raises(InputError, match=r"item 'i3': the 'open' prompt takes 345 tokens .* cap is 64"):
+        prompter(byte_tokenizer(), cap=64).build(long, "open")
+    with pytest.raises(InputError, match="item 'i4'"):
+        prompter(byte_tokenizer(), cap=64).build(make_item(4, question="Q" * 300, context=""), "open")
+
+
+def test_the_exemplar_is_the_first_item_that_is_neither_evaluated_nor_excluded():
+    pool = [make_item(0), make_item(1, answers=["?"]), make_item(2), make_item(3)]
+    assert exemplar_of(pool, [pool[0]]) == pool[2]
+    assert exemplar_of(pool, pool[1:]) == pool[0]
+    assert exemplar_of(pool, [pool[0], pool[2], pool[3]]) is None
+
+
+# ---- special tokens and chat templates --------------------------------------------------------------------------
+
+
+def test_the_tokenizer_adds_its_bos_but_never_closes_the_prompt():
+    text = "Context: x\n\nQuestion: q\n\nAnswer in a few words:"
+    item = make_item(0, context="x", question="q")
+    bare = tuple(byte_tokenizer()(text).input_ids)
+    for template, start in (("<bos> $A", True), ("<bos> $A <eos>", True), ("$A <eos>", False), (None, False)):
+        tokenizer = byte_tokenizer(template=template)
+        built = prompter(tokenizer, cap=100)
+        prompt = built.build(item, "open")
+        bos = (tokenizer.bos_token_id,) if start else ()
+        assert prompt.token_ids == bos + bare
+        scored = built.continuation(prompt, "Nile")
+        assert scored.prompt_ids == prompt.token_ids
+        assert scored.continuation_ids == tuple(byte_tokenizer()(" Nile").input_ids)
+        cut = prompter(tokenizer, cap=len(bare) + 1 - (not start)).build(make_item(0, question="q"), "open")
+        assert cut.text == text.replace(": x", ": T")
+
+
+def test_chat_prompts_are_user_turns_without_thinking_and_without_a_second_bos():
+    tokenizer = byte_tokenizer(template="<bos> $A")
+    tokenizer.chat_template = CHATML
+    built = prompter(tokenizer, chat=True, cap=140)
+    item = make_item(0, context="x", question="q")
+    prompt = built.build(item, "open")
+    assert prompt.text == (
+        "<bos><|im_start|>user\nContext: x\n\nQuestion: q\n\nAnswer in a few words:<|im_end|>\n"
+        "<|im_start|>assistant\n<think>\n\n</think>\n\n"
+    )
+    assert prompt.token_ids.count(tokenizer.bos_token_id) == 1
+    scored = built.continuation(prompt, "Nile")
+    assert scored.prompt_ids == prompt.token_ids
+    assert scored.continuation_ids == tuple(byte_tokenizer()("Nile").input_ids)  # no space before it
+    cut = built.build(ITEM, "open")
+    assert cut.truncated
+    assert len(cut.token_ids) == 140
+    assert cut.text.endswith("words:<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n")
+    assert cut.text.startswith("<bos><|im_start|>user\nContext: CC")
+
+
+def test_chat_templates_with_system_turns_and_dates_are_the_same_every_day():
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = (
+        "{% if date_string is not defined %}{% set date_string = strftime_now('%d %b %Y') %}{% endif %}"
+        "Today: {{ date_string }}\n[INST] {{ messages[0].content | trim }} [/INST]"
+    )
+    prompt = prompter(tokenizer, chat=True).build(make_item(0, context="x"), "open")
+    assert prompt.text.startswith("Today: 26 Jul 2024\n[INST] Context: x\n")
+    assert prompt.text.endswith("few words: [/INST]")
+
+
+def test_bad_chat_templates_are_refused():
+    tokenizer = byte_tokenizer()
+    with pytest.raises(InputError, match="no chat template"):
+        prompter(tokenizer, chat=True)
+    tokenizer.chat_template = "{{ messages[0].content | upper }}"
+    with pytest.raises(InputError, match="rewrites the user's turn"):
+        prompter(tokenizer, chat=True).build(ITEM, "open")
+
+
+def test_decode_keeps_everything_but_special_tokens():
+    tokenizer = byte_tokenizer()
+    built = prompter(tokenizer)
+    ids = tokenizer(" <think>x </think> a , b .\n")["input_ids"]
+    assert built.decode([*ids, tokenizer.eos_token_id]) == " <think>x </think> a , b .\n"
+    assert built.decode([]) == ""
+
+
+# ---- the checkpoint's tokenizer ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("generation", "config", "expected"),
+    [
+        (None, {}, {0}),
+        ({"eos_token_id": 5}, {"eos_token_id": 7}, {0, 5}),
+        ({"eos_token_id": [5, 6]}, {}, {0, 5, 6}),
+        ({"eos_token_id": None}, {"eos_token_id": 7}, {0, 7}),
+        ({}, {"eos_token_id": [7]}, {0, 7}),
+        (None, {"eos_token_id": 7}, {0, 7}),
+    ],
+)
+def test_eos_ids(checkpoint, generation, config, expected):
+    (checkpoint / "generation_config.json").unlink()
+    if generation is not None:
+        (checkpoint / "generation_config.json").write_text(json.dumps(generation))
+    whole = json.loads((checkpoint / "config.json").read_text())
+    whole.pop("eos_token_id", None)
+    (checkpoint / "config.json").write_text(json.dumps(whole | config))
+    assert prompter(load_tokenizer(checkpoint)).eos_ids == expected
+
+
+@pytest.mark.parametrize("content", ["{", '{"eos_token_id": "x"}', '{"eos_token_id": [1, null]}', "[]"])
+def test_a_bad_generation_config_is_named(checkpoint, content):
+    (checkpoint / "generation_config.json").write_text(content)
+    with pytest.raises(InputError, match=r"generation_config\.json"):
+        prompter(load_tokenizer(checkpoint))
+
+
+@pytest.mark.parametrize("content", [None, "{", "{}"])
+def test_a_missing_or_broken_tokenizer_is_one_line(checkpoint, content):
+    (checkpoint / "tokenizer.json").unlink()
+    if content is None:
+        (checkpoint / "tokenizer_config.json").unlink()
+    else:
+        (checkpoint / "tokenizer.json").write_text(content)
+    with pytest.raises(InputError, match=r"tokenizer (cannot be loaded|has no vocabulary)") as caught:
+        load_tokenizer(checkpoint)
+    assert str(checkpoint) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+# ---- token caps -------------------------------------------------------------------------------------------------
+
+TEXT = st.text(alphabet=st.sampled_from("ab Nile:\nä\u0301กน้ำ\u0627\u0654东𐍈"), max_size=120)
+
+
+def check_cut(built, tokenizer, item, cap):
+    """The laws of a prompt under a cap. Returns the prompt."""
+    after = f"\n\nQuestion: {item.question}\n\nAnswer in a few words:"
+    whole = tokenizer(f"Context: {item.context}{after}").input_ids
+    prompt = built.build(item, "open")
+    assert prompt == built.build(item, "open")
+    assert prompt.token_ids == tuple(tokenizer(prompt.text).input_ids)
+    assert prompt.truncated == (len(whole) > cap)
+    assert len(prompt.token_ids) <= cap
+    assert prompt.text.startswith("Context: ")
+    assert prompt.text.endswith(after)
+    kept = prompt.text.removeprefix("Context: ").removesuffix(after)
+    assert item.context.startswith(kept)
+    for longer in range(len(kept) + 1, min(len(kept) + 9, len(item.context) + 1)):
+        assert len(tokenizer(f"Context: {item.context[:longer]}{after}").input_ids) > cap
+    return prompt
+
+
+@settings(max_examples=60, deadline=None)
+@given(context=TEXT, question=st.text(alphabet="ab Nil:", max_size=8), room=st.integers(0, 60))
+def test_the_cap_cuts_the_context_and_nothing_else(merging, context, question, room):
+    item = make_item(0, context=context, question=question)
+    shortest = len(merging(f"Context: \n\nQuestion: {question}\n\nAnswer in a few words:").input_ids)
+    check_cut(prompter(merging, cap=shortest + room), merging, item, shortest + room)
+
+
+@settings(max_examples=40, deadline=None)
+@given(context=TEXT, room=st.integers(0, 200))
+def test_the_cap_with_several_tokens_a_character(context, room):
+    tokenizer = byte_tokenizer(template="<bos> $A")
+    item = make_item(0, context=context, question="q")
+    cap = len(tokenizer("Context: \n\nQuestion: q\n\nAnswer in a few words:").input_ids) + room
+    check_cut(prompter(tokenizer, cap=cap), tokenizer, item, cap)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_cap_on_real_text(name):
+    if absent(name) or not (SHARED / "xquad").is_dir():
+        pytest.skip(f"the shared vocabulary of {name} or the shared XQuAD files are not here")
+    tokenizer = real_tokenizer(name)
+    built = prompter(tokenizer, cap=200)
+    for pool in load_task(f"xquad:{SHARED / 'xquad'}", None).pools.values():
+        for item in select(pool, 4):
+            prompt = check_cut(built, tokenizer, item, 200)
+            # a character takes a few tokens at most, so little of the cap is left unused
+            assert not prompt.truncated or len(prompt.token_ids) >= 196
+
+
+# ---- the answer boundary ----------------------------------------------------------------------------------------
+
+
+def check_boundary(built, tokenizer, prompt, answer, separator=" "):
+    scored = built.continuation(prompt, answer)
+    joint = tuple(tokenizer(prompt.text + separator + answer).input_ids)
+    assert scored.prompt_ids + scored.continuation_ids == joint
+    assert scored.continuation_ids
+    assert scored.prompt_ids == prompt.token_ids[: len(scored.prompt_ids)]
+    assert scored.boundary_moved == (joint[: len(prompt.token_ids)] != prompt.token_ids)
+    if scored.boundary_moved:  # the last token in common: the next one differs
+        common = len(scored.prompt_ids)
+        assert common < len(prompt.token_ids)
+        assert joint[common] != prompt.token_ids[common]
+    else:
+        assert scored.prompt_ids == prompt.token_ids
+    return scored
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    start=st.sampled_from(["Answer in a few words:", "Context: the Nile", "a: b\n\nA"]),
+    answer=st.text(alphabet="Nile 6k\nä\u0301:", min_size=1, max_size=8),
+)
+def test_boundary_laws_where_merges_cross_it(merging, start, answer):
+    ids = tuple(merging(start).input_ids)
+    joint = tuple(merging(f"{start} {answer}").input_ids)
+    assume(ids[0] == joint[0])
+    check_boundary(prompter(merging), merging, Prompt(text=start, token_ids=ids, truncated=False), answer)
+
+
+def test_a_merge_across_the_boundary_moves_the_split_back():
+    tokenizer = byte_tokenizer(merges=[(":", "Ġ"), (":Ġ", "N")])
+    built = prompter(tokenizer)
+    prompt = built.build(make_item(0, context="x"), "open")
+    # " Nile" eats the colon, " Po" takes only the space into it: both are split before the colon
+    for answer, first in (("Nile", ":ĠN"), ("Po", ":Ġ")):
+        scored = check_boundary(built, tokenizer, prompt, answer)
+        assert scored.boundary_moved
+        assert scored.prompt_ids == prompt.token_ids[:-1]
+        assert tokenizer.convert_ids_to_tokens([scored.continuation_ids[0]]) == [first]
+    tokenizer.chat_template = "{{ messages[0].content }}"
+    chat = prompter(tokenizer, chat=True)
+    scored = check_boundary(chat, tokenizer, chat.build(make_item(0, context="x"), "open"), "Nile", separator="")
+    assert not scored.boundary_moved
+
+
+def test_an_answer_without_tokens_is_refused():
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = "{{ messages[0].content }}"
+    built = prompter(tokenizer, chat=True)
+    prompt = built.build(make_item(0, context="x"), "open")
+    with pytest.raises(InputError, match="answer '' has no tokens of its own"):
+        built.continuation(prompt, "")
+
+
+def test_an_empty_prompt_is_the_bos_and_where_there_is_none_nothing_can_follow_it():
+    bare = prompter(byte_tokenizer())
+    empty = bare.pose("", "", "")
+    assert empty.token_ids == ()
+    with pytest.raises(InputError, match="after the prompt"):
+        bare.continuation(empty, "Nile")
+    tokenizer = byte_tokenizer(template="<bos> $A")
+    opened = prompter(tokenizer)
+    scored = opened.continuation(opened.pose("", "", ""), "Nile")
+    assert scored.prompt_ids == (tokenizer.bos_token_id,)
+    assert opened.decode(scored.continuation_ids) == " Nile"
+
+
+def test_several_answers_at_once_are_the_same_as_one_by_one(merging):
+    built = prompter(merging)
+    prompt = built.build(make_item(0, context="x"), "open")
+    answers = ["Nile", "6650 km", "b"]
+    assert built.continuations(prompt, answers) == [built.continuation(prompt, answer) for answer in answers]
+    assert built.continuations(prompt, []) == []

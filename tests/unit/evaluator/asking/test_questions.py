@@ -1,0 +1,135 @@
+"""Which questions a task asks, with which candidates; and what becomes of an item that cannot be asked."""
+
+import pytest
+
+from evaluator.asking.questions import NO_DISTRACTOR, NO_UNRELATED, TOO_LONG, questions_of
+from evaluator.errors import InputError
+from evaluator.grading import normalise
+from evaluator.probes.config import EvalConfig
+from evaluator.tasks import TaskData, select
+from evaluator.tasks.distractors import choose_options, hard_distractors
+from tests.support.items import make_item
+
+
+def data(**pools):
+    made = {language: tuple(items) for language, items in pools.items()}
+    return TaskData(name="t", digest="d", pools=made, every_pool=made)
+
+
+def config(**changes):
+    return EvalConfig(task="t", **changes)
+
+
+def pool(count, language="english", answer="answer {}"):
+    return [make_item(number, language=language, answers=[answer.format(number)]) for number in range(count)]
+
+
+def test_the_subset_its_first_hundred_and_the_exemplar():
+    english = pool(230)
+    questions = questions_of(data(english=english), config(items=200))
+    subset = select(english, 200)
+    assert [question.item for question in questions] == subset
+    assert [question.deep for question in questions] == [True] * 100 + [False] * 100
+    left = next(item for item in english if item not in subset)
+    assert {question.exemplar for question in questions} == {left}
+
+
+def test_no_run_seed_moves_the_subset_but_it_does_move_the_distractors():
+    several = [questions_of(data(english=pool(40)), config(items=10, seed=seed)) for seed in (0, 1)]
+    assert [question.item for question in several[0]] == [question.item for question in several[1]]
+    assert [question.options for question in several[0]] != [question.options for question in several[1]]
+
+
+def test_a_language_with_fewer_items_uses_all_of_them():
+    questions = questions_of(data(english=pool(7)), config(items=10))
+    assert len(questions) == 7
+    assert all(question.deep for question in questions)
+    assert {question.exemplar for question in questions} == {None}
+    assert not questions[0].can_pose("one_shot")
+
+
+def test_candidates_of_each_format():
+    pools = data(english=pool(9), finnish=pool(9, "finnish", "vastaus {}"))
+    question = questions_of(pools, config(formats=("shown", "distractors_only", "unrelated"), probes=("greedy",)))[0]
+    assert question.options == choose_options(question.item, pools.pools["english"], 0)
+    assert question.candidates["shown"] == question.options.texts
+    wrong = [text for number, text in enumerate(question.options.texts) if number != question.options.gold]
+    assert list(question.candidates["distractors_only"]) == wrong
+    assert len(wrong) == 3
+    assert len(question.candidates["unrelated"]) == 4
+    assert all(text.startswith("vastaus") for text in question.candidates["unrelated"])
+
+
+def test_hard_options_are_the_gold_and_what_looks_most_like_it_in_the_items_own_order():
+    english = pool(20)
+    for question in questions_of(data(english=english), config(probes=("hard_choice",))):
+        assert question.options is None
+        options = question.hard_options
+        assert options.texts[options.gold] == question.item.answers[0]
+        wrong = [text for number, text in enumerate(options.texts) if number != options.gold]
+        assert sorted(wrong) == sorted(hard_distractors(question.item, english))
+    again = questions_of(data(english=english), config(probes=("hard_choice",)))
+    assert [question.hard_options for question in again] == [
+        question.hard_options for question in questions_of(data(english=english), config(probes=("hard_choice",)))
+    ]
+
+
+def test_the_gold_is_not_always_at_the_same_place():
+    questions = questions_of(data(english=pool(60)), config(probes=("choice", "hard_choice")))
+    assert {question.options.gold for question in questions} == {0, 1, 2, 3}
+    assert {question.hard_options.gold for question in questions} == {0, 1, 2, 3}
+
+
+def test_an_item_without_a_distractor_is_still_asked_what_needs_none():
+    lone = data(english=[make_item(0, answers=["Nile"]), make_item(1, answers=["nile."])])
+    formats = ("open", "shown", "unrelated")
+    for question in questions_of(lone, config(formats=formats, probes=("greedy", "choice", "hard_choice"))):
+        assert question.options is None
+        assert question.hard_options is None
+        assert [form for form in formats if question.can_pose(form)] == ["open"]
+        assert {question.why_not(what) for what in ("shown", "choice", "hard_choice")} == {NO_DISTRACTOR}
+        assert question.why_not("unrelated") == NO_UNRELATED
+        assert question.why_not("open") == TOO_LONG  # it can be posed: only its length can have kept it out
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"probes": ("choice",)}, "no distractor differs"),
+        ({"probes": ("hard_choice",)}, "no distractor differs"),
+        ({"probes": ("greedy",), "formats": ("shown", "distractors_only")}, "no distractor differs"),
+        ({"probes": ("greedy",), "formats": ("unrelated",)}, "'unrelated' lists answers of other languages"),
+    ],
+)
+def test_a_task_of_which_nothing_can_be_asked_is_refused(settings, message):
+    lone = data(english=[make_item(0, answers=["Nile"]), make_item(1, answers=["?"])])
+    with pytest.raises(InputError, match=message):
+        questions_of(lone, config(**settings))
+
+
+def test_one_item_that_can_be_asked_is_enough():
+    english = [make_item(0, answers=["Nile"]), make_item(1, answers=["Nile", "Po"]), make_item(2, answers=["Ob"])]
+    questions = {q.item.item_id: q for q in questions_of(data(english=english), config(probes=("choice",)))}
+    assert all(question.options is not None for question in questions.values())
+    english[0] = make_item(0, answers=["Nile", "Ob"])
+    english[1] = make_item(1, answers=["Nile", "Ob"])
+    questions = {q.item.item_id: q for q in questions_of(data(english=english), config(probes=("choice",)))}
+    assert [questions[name].options is None for name in ("i0", "i1", "i2")] == [True, True, False]
+
+
+def test_distractors_are_the_pools_and_not_the_subsets():
+    """The pool is the whole file of the language, whatever part of it is asked."""
+    english = pool(200)
+    questions = questions_of(data(english=english), config(items=4))
+    asked = {normalise(question.item.answers[0]) for question in questions}
+    drawn = {normalise(text) for question in questions for text in question.options.texts}
+    assert len(drawn - asked) > 6
+
+
+def test_excluded_items_have_no_candidates():
+    questions = questions_of(
+        data(english=[*pool(5), make_item(9, answers=["?!"]), make_item(10, answers=[])]), config()
+    )
+    excluded = {question.item.item_id: question for question in questions if question.excluded}
+    assert set(excluded) == {"i9", "i10"}
+    assert all(question.options is None and not question.candidates for question in excluded.values())

@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from evaluator.checkpoints.blueprint import read_blueprint
+from evaluator.checkpoints.tokenizer import read_eos_ids
+from evaluator.errors import InputError
+from tests.support.models import VOCABULARY, save_tiny_model
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny_model(tmp_path_factory.mktemp("models") / "one", "qwen3", eos_ids=(5, 9))
+
+
+@pytest.fixture
+def edited(saved: Path, tmp_path: Path) -> Path:
+    import shutil
+
+    return Path(shutil.copytree(saved, tmp_path / "edited"))
+
+
+def edit(path: Path, **changes: object) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def test_another_set_of_weights_does_not_differ(saved, tmp_path):
+    blueprint = read_blueprint(saved)
+    assert blueprint.difference(read_blueprint(save_tiny_model(tmp_path / "two", "qwen3", 1))) is None
+    assert (blueprint.vocabulary, blueprint.longest) == (VOCABULARY, 2048)
+    assert blueprint.files == (saved / "model.safetensors",)
+
+
+def test_a_default_that_is_spelled_out_is_no_difference(saved, edited):
+    edit(edited / "config.json", attention_dropout=0.0, transformers_version="0", use_cache=False)
+    config = json.loads((edited / "config.json").read_text())
+    config.pop("attention_bias", None)
+    (edited / "config.json").write_text(json.dumps(config))
+    assert read_blueprint(saved).difference(read_blueprint(edited)) is None
+
+
+def test_a_constant_that_differs_is_named(saved, edited):
+    edit(edited / "config.json", rms_norm_eps=0.5)
+    assert read_blueprint(saved).difference(read_blueprint(edited)) == "config.json: rms_norm_eps is 0.5, not 1e-06"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda t: t.pop("model.norm.weight"), "tensor model.norm.weight is missing"),
+        (
+            lambda t: t.update(extra=t["model.norm.weight"].clone()),
+            "tensor extra is not part of the served architecture",
+        ),
+        (
+            lambda t: t.update({"model.norm.weight": t["model.norm.weight"][:32].clone()}),
+            "tensor model.norm.weight has shape [32], not [64]",
+        ),
+        (
+            lambda t: t.update({"model.norm.weight": t["model.norm.weight"].bfloat16()}),
+            "tensor model.norm.weight is BF16, not F32",
+        ),
+    ],
+)
+def test_tensors_that_differ_are_named(saved, edited, change, message):
+    from safetensors.torch import load_file, save_file
+
+    tensors = load_file(edited / "model.safetensors")
+    change(tensors)
+    save_file(tensors, edited / "model.safetensors")
+    assert read_blueprint(saved).difference(read_blueprint(edited)) == message
+
+
+def test_a_config_that_is_none_is_refused(edited):
+    edit(edited / "config.json", vocab_size="many")
+    with pytest.raises(InputError, match=r"config.json: .*vocab_size"):
+        read_blueprint(edited)
+    (edited / "config.json").unlink()
+    with pytest.raises(InputError, match=r"config\.json is missing"):
+        read_blueprint(edited)
+
+
+def test_eos_ids_are_those_of_generation_and_tokenizer(saved, edited):
+    assert read_eos_ids(saved) == {0, 5, 9}
+    (edited / "generation_config.json").unlink()
+    edit(edited / "config.json", eos_token_id=7)
+    assert read_eos_ids(edited) == {0, 7}

@@ -1,0 +1,189 @@
+"""What a checkpoint is said to be, and the directories, configurations and manifests that are refused."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from evaluator.checkpoints.info import MANIFEST, inspect_checkpoint
+from evaluator.checkpoints.tensors import SINGLE
+from tests.support.checkpoint_files import CONFIG, only_error, tensors, write, write_sharded
+from tests.support.models import save_tiny_model
+
+PRUNED = {
+    "method": "wanda",
+    "pattern": "unstructured",
+    "sparsity": 0.5,
+    "config": {"calibration": {"source": "gazetteer", "samples": 128}},
+    "files": {"config.json": "9f", SINGLE: "3c"},
+}
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    return write(tmp_path / "dense")
+
+
+# ---- what it says -----------------------------------------------------------------------------------------------
+
+
+def test_a_dense_checkpoint(checkpoint):
+    info = inspect_checkpoint(checkpoint)
+    assert (info.name, info.path, info.parameters, info.bytes, info.dtype) == ("dense", checkpoint, 3, 72, "bfloat16")
+    assert (info.method, info.pattern, info.sparsity, info.calibration) == (None, None, None, None)
+    assert inspect_checkpoint(checkpoint, "base").name == "base"
+
+
+def test_a_real_one(tmp_path):
+    info = inspect_checkpoint(save_tiny_model(tmp_path / "tiny"))
+    weights = load_file(tmp_path / "tiny" / SINGLE)
+    assert info.parameters == len(weights)
+    assert info.bytes == sum(weight.numel() * weight.element_size() for weight in weights.values())
+    assert info.dtype == "float32"
+
+
+def test_the_name_of_the_working_directory(checkpoint, monkeypatch):
+    monkeypatch.chdir(checkpoint)
+    assert inspect_checkpoint(Path()).name == "dense"
+
+
+def test_a_pruned_checkpoint(checkpoint):
+    (checkpoint / MANIFEST).write_text(json.dumps(PRUNED))
+    info = inspect_checkpoint(checkpoint)
+    assert (info.method, info.pattern, info.sparsity, info.calibration) == ("wanda", "unstructured", 0.5, "gazetteer")
+    (checkpoint / MANIFEST).write_text(json.dumps({**PRUNED, "method": "magnitude", "config": {"calibration": None}}))
+    assert inspect_checkpoint(checkpoint).calibration is None
+
+
+def test_the_digest_is_of_the_weights_however_they_are_cut_and_called(checkpoint, tmp_path):
+    weights = tensors()
+    first, *others = sorted(weights)
+    digest = inspect_checkpoint(checkpoint).weights_digest
+    sharded = write_sharded(tmp_path / "s", weights, {"m-1.safetensors": others, "m-2.safetensors": [first]})
+    reordered = write(tmp_path / "r", dict(reversed(weights.items())), {**CONFIG, "_name_or_path": "x"})
+    assert {inspect_checkpoint(sharded).weights_digest, inspect_checkpoint(reordered).weights_digest} == {digest}
+
+
+@pytest.mark.parametrize("change", ["value", "name", "shape", "dtype", "sign of zero", "more"])
+def test_the_digest_tells_weights_apart(tmp_path, change):
+    weights = tensors()
+    weights["lm_head.weight"][0, 0] = 0.0
+    before = inspect_checkpoint(write(tmp_path / "a", weights)).weights_digest
+    head = weights["lm_head.weight"]
+    if change == "value":
+        head[3, 2] += 1
+    elif change == "name":
+        weights["lm_head.weights"] = weights.pop("lm_head.weight")
+    elif change == "shape":
+        weights["lm_head.weight"] = head.reshape(3, 4)
+    elif change == "dtype":
+        weights["lm_head.weight"] = head.view(torch.float16)
+    elif change == "sign of zero":
+        head[0, 0] = -0.0
+    else:
+        weights["z"] = torch.zeros(0, dtype=torch.bfloat16)
+    assert inspect_checkpoint(write(tmp_path / "b", weights)).weights_digest != before
+
+
+@pytest.mark.parametrize(
+    ("change", "same"),
+    [
+        ({"_name_or_path": "elsewhere", "transformers_version": "4.0", "use_cache": False}, True),
+        ({"dtype": None, "torch_dtype": "bfloat16"}, True),
+        ({"dtype": "float32"}, False),
+        ({"vocab_size": 5}, False),
+        ({"rope_theta": 1e6}, False),
+        ({"model_type": "mistral"}, False),
+    ],
+)
+def test_the_architecture_is_what_a_swap_depends_on(checkpoint, tmp_path, change, same):
+    other = write(tmp_path / "b", tensors(seed=1), CONFIG | change)
+    assert (inspect_checkpoint(checkpoint).architecture == inspect_checkpoint(other).architecture) is same
+
+
+def test_the_architecture_knows_tensors_too(checkpoint, tmp_path):
+    weights = tensors()
+    tied = write(tmp_path / "tied", {name: weights[name] for name in weights if name != "lm_head.weight"})
+    assert inspect_checkpoint(tied).architecture != inspect_checkpoint(checkpoint).architecture
+
+
+@pytest.mark.parametrize(
+    ("config", "dtype"),
+    [
+        ({"dtype": "float16"}, "float16"),
+        ({"torch_dtype": "torch.float32"}, "float32"),
+        ({}, "bfloat16"),
+        ({"dtype": "auto"}, "bfloat16"),
+    ],
+)
+def test_the_dtype_is_the_configuration_s_or_that_of_most_weights(tmp_path, config, dtype):
+    weights = tensors() | {"norm": torch.ones(3)}
+    assert inspect_checkpoint(write(tmp_path / "m", weights, {"model_type": "qwen3"} | config)).dtype == dtype
+
+
+# ---- directories that are no whole checkpoint -------------------------------------------------------------------
+
+
+def test_directories(tmp_path, checkpoint):
+    assert "no such directory" in only_error(tmp_path / "gone")
+    assert "is not a directory" in only_error(checkpoint / SINGLE)
+    assert "half-written" in only_error(Path(shutil.copytree(checkpoint, tmp_path / "out.partial-77")))
+    (checkpoint / f"{SINGLE}.partial").touch()
+    assert "half-written" in only_error(checkpoint)
+
+
+@pytest.mark.parametrize(
+    ("content", "part"),
+    [
+        (None, "config.json is missing"),
+        ("", "config.json: not JSON"),
+        ("{", "config.json: not JSON"),
+        ("[]", "config.json must be an object"),
+        ("{}", "config.json: field 'model_type' is missing"),
+        ('{"model_type": 3}', "field 'model_type' must be a string, not 3"),
+    ],
+)
+def test_configurations(checkpoint, content, part):
+    (checkpoint / "config.json").unlink()
+    if content is not None:
+        (checkpoint / "config.json").write_text(content)
+    assert part in only_error(checkpoint)
+
+
+def test_code_of_its_own_is_not_run_unless_trusted(tmp_path):
+    code = {"auto_map": {"AutoModelForCausalLM": "m.M"}}
+    directory = write(tmp_path / "m", config=CONFIG | code | {"model_type": "of_its_own"})
+    assert "config.json: field 'auto_map'" in only_error(directory)
+    assert inspect_checkpoint(directory, trust_remote_code=True).parameters == 3
+    # Phi-3 as published: code that nobody needs any more
+    known = write(tmp_path / "known", config=CONFIG | code | {"model_type": "phi3"})
+    assert inspect_checkpoint(known).parameters == 3
+
+
+# ---- manifests --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("manifest", "part"),
+    [
+        ("", "not JSON"),
+        ("[]", "must be an object"),
+        ({**PRUNED, "files": {"tokenizer.json": "aa"}}, "lists tokenizer.json, which is missing"),
+        ({**PRUNED, "method": None}, "field 'method' must be a string, not null"),
+        ({**PRUNED, "sparsity": "half"}, "field 'sparsity' must be a number, not 'half'"),
+        ({**PRUNED, "config": []}, "field 'config' must be an object"),
+        ({**PRUNED, "config": {"calibration": {}}}, "config.calibration: field 'source' is missing"),
+        *(
+            ({k: v for k, v in PRUNED.items() if k != name}, f"field '{name}'")
+            for name in ("method", "pattern", "sparsity", "config", "files")
+        ),
+    ],
+)
+def test_bad_manifests(checkpoint, manifest, part):
+    (checkpoint / MANIFEST).write_text(manifest if isinstance(manifest, str) else json.dumps(manifest))
+    message = only_error(checkpoint)
+    assert MANIFEST in message
+    assert part in message

@@ -1,0 +1,207 @@
+"""Weights: damaged files and NaN are refused by name, and every tensor is found where it lies."""
+
+import json
+import struct
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+
+from evaluator.checkpoints.info import inspect_checkpoint
+from evaluator.checkpoints.tensors import _CHUNK, INDEX, SINGLE, read_tensors
+from tests.support.checkpoint_files import only_error, tensors, write, write_sharded
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    return write(tmp_path / "dense")
+
+
+# ---- weights that are not finite --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e5m2])
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
+def test_weights_that_are_not_finite_are_refused_by_name(tmp_path, dtype, value):
+    weights = tensors()
+    bad = torch.zeros(5, 7)
+    bad[4, 6] = float(value)
+    weights["model.a.weight"] = bad.to(dtype)
+    message = only_error(write(tmp_path / "bad", weights))
+    assert "tensor 'model.a.weight' holds NaN or infinity" in message
+
+
+def test_float8_without_infinities(tmp_path):
+    weights = {"w": torch.full((3,), 448.0).to(torch.float8_e4m3fn)}
+    assert inspect_checkpoint(write(tmp_path / "ok", weights)).parameters == 1
+    weights = {"w": torch.full((3,), float("nan")).to(torch.float8_e4m3fn)}
+    assert "tensor 'w'" in only_error(write(tmp_path / "bad", weights))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_the_largest_and_the_smallest_numbers_are_finite(tmp_path, dtype):
+    limits = torch.finfo(dtype)
+    weights = {"w": torch.tensor([limits.max, limits.min, limits.tiny, limits.smallest_normal, 0.0, -0.0], dtype=dtype)}
+    assert inspect_checkpoint(write(tmp_path / "ok", weights)).parameters == 1
+
+
+@settings(max_examples=50, deadline=None)
+@given(values=st.lists(st.floats(width=32), min_size=1, max_size=20))
+def test_finite_as_numpy_sees_it(tmp_path_factory, values):
+    directory = write(tmp_path_factory.mktemp("checkpoint"), {"w": torch.tensor(values, dtype=torch.float32)})
+    if np.isfinite(np.array(values, dtype=np.float32)).all():
+        assert inspect_checkpoint(directory).parameters == 1
+    else:
+        assert "tensor 'w'" in only_error(directory)
+
+
+@pytest.mark.parametrize("position", [0, _CHUNK // 2 - 1, _CHUNK // 2, _CHUNK // 2 + 4])
+def test_a_tensor_of_more_than_one_chunk(tmp_path, position):
+    weight = torch.ones(_CHUNK // 2 + 5, dtype=torch.bfloat16)
+    directory = write(tmp_path / "big", {"w": weight})
+    before = inspect_checkpoint(directory).weights_digest
+    weight[position] = 2
+    assert inspect_checkpoint(write(directory, {"w": weight})).weights_digest != before
+    weight[position] = torch.inf
+    assert "tensor 'w'" in only_error(write(directory, {"w": weight}))
+
+
+def test_integers_and_empty_tensors_are_taken(tmp_path):
+    weights = {"i": torch.tensor([2**31 - 1], dtype=torch.int32), "b": torch.tensor([True]), "e": torch.zeros(0, 3)}
+    assert inspect_checkpoint(write(tmp_path / "m", weights | tensors())).parameters == 6
+
+
+# ---- files and indices ------------------------------------------------------------------------------------------
+
+
+def test_other_weight_files_are_not_read(checkpoint):
+    (checkpoint / SINGLE).unlink()
+    assert "holds no *.safetensors file" in only_error(checkpoint)
+    (checkpoint / "pytorch_model.bin").write_bytes(b"cos\nsystem\n(S'exit 1'\ntR.")
+    assert "safetensors only, not from pytorch_model.bin" in only_error(checkpoint)
+
+
+def test_several_files_need_an_index(checkpoint):
+    save_file(tensors(), checkpoint / "other.safetensors")
+    assert f"2 *.safetensors files and no {INDEX}" in only_error(checkpoint)
+
+
+def sharded(tmp_path):
+    names = sorted(tensors())
+    return write_sharded(tmp_path / "s", tensors(), {"a.safetensors": names[:2], "b.safetensors": names[2:]}), names
+
+
+def test_a_missing_shard(tmp_path):
+    directory, _ = sharded(tmp_path)
+    (directory / "b.safetensors").unlink()
+    assert f"{INDEX}: field 'weight_map' names 'b.safetensors', which is missing" in only_error(directory)
+
+
+def test_a_missing_tensor(tmp_path):
+    directory, names = sharded(tmp_path)
+    save_file({names[0]: tensors()[names[0]]}, directory / "a.safetensors")
+    assert f"a.safetensors: lacks tensor '{names[1]}'" in only_error(directory)
+
+
+def test_a_tensor_in_two_shards(tmp_path):
+    directory, _ = sharded(tmp_path)
+    save_file(tensors(), directory / "b.safetensors")
+    assert "is also in a.safetensors" in only_error(directory)
+
+
+def test_an_index_beside_a_single_file(tmp_path):
+    directory, _ = sharded(tmp_path)
+    save_file(tensors(), directory / SINGLE)
+    assert "remove one of them" in only_error(directory)
+
+
+@pytest.mark.parametrize(
+    ("index", "part"),
+    [
+        ("{", "not JSON"),
+        ({}, "field 'weight_map' is missing"),
+        ({"weight_map": []}, "must be an object"),
+        ({"weight_map": {}}, "is empty"),
+        ({"weight_map": {"w": 3}}, "weight_map['w'] must be a string"),
+        ({"weight_map": {"w": "../dense/model.safetensors"}}, "names '../dense/model.safetensors', which is missing"),
+    ],
+)
+def test_bad_indices(tmp_path, checkpoint, index, part):
+    directory, _ = sharded(tmp_path)
+    (directory / INDEX).write_text(index if isinstance(index, str) else json.dumps(index))
+    assert part in only_error(directory)
+
+
+@pytest.mark.parametrize("size", [0, 4, 8, 40, -1, -72])
+def test_truncated_files(checkpoint, size):
+    file = checkpoint / SINGLE
+    content = file.read_bytes()
+    file.write_bytes(content[:size])
+    assert f"{file}: truncated" in only_error(checkpoint)
+
+
+def test_trailing_bytes(checkpoint):
+    with (checkpoint / SINGLE).open("ab") as stream:
+        stream.write(b"\0")
+    assert "bytes, but its header describes" in only_error(checkpoint)
+
+
+def test_every_truncation_of_a_whole_file_is_refused(checkpoint):
+    file = checkpoint / SINGLE
+    content = file.read_bytes()
+    for size in range(len(content)):
+        file.write_bytes(content[:size])
+        assert SINGLE in only_error(checkpoint)
+
+
+def entry(dtype="F32", shape=(2,), offsets=(0, 8)):
+    return {"dtype": dtype, "shape": list(shape), "data_offsets": list(offsets)}
+
+
+@pytest.mark.parametrize(
+    ("header", "part"),
+    [
+        ("nonsense", "not JSON"),
+        ([], "header must be an object"),
+        ({}, "holds no tensor"),
+        ({"__metadata__": {"format": "pt"}}, "holds no tensor"),
+        ({"w": 3}, "tensor 'w' must be an object"),
+        ({"w": {"dtype": "F32", "shape": [2]}}, "tensor 'w': field 'data_offsets' is missing"),
+        ({"w": entry(dtype="F31")}, "field 'dtype' is 'F31'"),
+        ({"w": entry(dtype=3)}, "field 'dtype' must be a string"),
+        ({"w": entry(shape=(-2,))}, "not counts"),
+        ({"w": entry(shape=(True, 2))}, "not counts"),
+        ({"w": entry(shape=("2",))}, "not counts"),
+        ({"w": entry(offsets=(0,))}, "not counts"),
+        ({"w": entry(shape=(3,))}, "8 bytes do not hold shape [3] of F32"),
+        ({"w": entry(offsets=(8, 0))}, "-8 bytes do not hold"),
+        ({"w": entry(offsets=(4, 12))}, "starts at byte"),
+        ({"w": entry(), "x": entry()}, "starts at byte"),
+        ({"w": entry(), "x": entry(offsets=(4, 12))}, "starts at byte"),
+        ({"w": entry(offsets=(10**15, 10**15 + 8))}, "starts at byte"),
+        ({"w": entry(shape=(10**15,), offsets=(0, 4 * 10**15))}, "truncated"),
+    ],
+)
+def test_bad_headers(checkpoint, header, part):
+    text = (header if isinstance(header, str) else json.dumps(header)).encode()
+    (checkpoint / SINGLE).write_bytes(struct.pack("<Q", len(text)) + text + b"\0" * 8)
+    assert part in only_error(checkpoint)
+
+
+@pytest.mark.parametrize("length", [2**63, 2**64 - 1, 100_000_001, 10_000])
+def test_a_header_s_length_is_not_trusted(checkpoint, length):
+    (checkpoint / SINGLE).write_bytes(struct.pack("<Q", length) + b"{}")
+    assert "hold no whole header" in only_error(checkpoint)
+
+
+def test_tensors_lie_where_safetensors_puts_them(checkpoint):
+    expected = load_file(checkpoint / SINGLE)
+    found = read_tensors(checkpoint)
+    assert [tensor.name for tensor in found] == sorted(expected)
+    for tensor in found:
+        content = b"".join(bytes(chunk) for chunk in tensor.chunks())
+        assert content == expected[tensor.name].view(torch.uint8).numpy().tobytes()
+        assert tensor.shape == tuple(expected[tensor.name].shape)

@@ -1,0 +1,120 @@
+"""Perplexity: windows of a text, and the engine's numbers against one full forward pass of transformers."""
+
+import math
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from evaluator.asking.questions import Window
+from evaluator.checkpoints.tokenizer import load_tokenizer
+from evaluator.engine.base import Response
+from evaluator.engine.config import EngineConfig
+from evaluator.engine.fake import FakeEngine, FakeLM
+from evaluator.engine.torch_engine import TorchEngine
+from evaluator.errors import InputError
+from evaluator.probes.config import EvalConfig
+from evaluator.probes.item import plan
+from evaluator.probes.perplexity import PIECE, WindowProbe, window_question, windows_of
+from evaluator.probes.stream import evaluate
+from tests.support.models import save_tiny_model
+from tests.support.tokenizers import NAMES, absent, real_tokenizer
+from tests.unit.evaluator.probes.test_stream import STAMP
+
+TEXT = "The town of Karo lies on the river Belu, and was founded in 1714.\n" * 9 + "Онти, బెలు."
+CONFIG = EvalConfig(task="text:book.txt", probes=("perplexity",))
+
+
+def records(engine, windows):
+    plans = (plan(window_question("book", window), None, CONFIG) for window in windows)
+    stream = evaluate(engine, plans, config=CONFIG, stamp=STAMP, decode=lambda ids: "", eos_ids=frozenset({0}))
+    found = [record for finished in stream for record in finished.records]
+    return sorted(found, key=lambda record: record.index)
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    return save_tiny_model(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.mark.parametrize("size", [100, 150])
+def test_every_token_but_a_windows_first_as_in_one_full_forward_pass(tiny, size):
+    tokenizer = load_tokenizer(tiny)
+    windows = windows_of(TEXT, tokenizer, size, 2048)
+    engine = TorchEngine(EngineConfig(kind="torch", max_model_len=size))
+    engine.load(tiny)
+    found = records(engine, windows)
+    model = AutoModelForCausalLM.from_pretrained(tiny, dtype=torch.float32).eval()
+    whole = tokenizer(TEXT, add_special_tokens=False)["input_ids"]
+    assert [list(window.token_ids) for window in windows] == [
+        whole[start : start + size] for start in range(0, len(whole), size)
+    ]
+    for number, start in enumerate(range(0, len(whole), size)):
+        ids = torch.tensor([whole[start : start + size]])
+        with torch.no_grad():
+            logprobs = model(ids).logits[0].log_softmax(-1)
+        expected = logprobs[:-1].gather(1, ids[0, 1:, None]).sum().item()
+        assert found[number].prompt_tokens == ids.shape[1] - 1
+        assert abs(found[number].logprob - expected) <= 1e-4 * found[number].prompt_tokens
+    assert sum(record.prompt_tokens for record in found) == len(whole) - len(windows)
+    perplexity = math.exp(-sum(r.logprob for r in found) / sum(r.prompt_tokens for r in found))
+    assert 1 < perplexity < 1e6
+
+
+def test_records_say_which_window_and_nothing_that_was_not_measured():
+    lm = FakeLM(vocabulary=16)
+    windows = [Window(number=n, token_ids=list(range(1, 4 + 70 * n))) for n in range(3)]
+    windows = [Window(number=w.number, token_ids=[1 + t % 15 for t in w.token_ids]) for w in windows]
+    found = records(FakeEngine(lm.answer, reorder_seed=1), windows)
+    assert [record.item_id for record in found] == ["window-000000", "window-000001", "window-000002"]
+    assert [record.index for record in found] == [0, 1, 2]
+    for record, window in zip(found, windows, strict=True):
+        assert (record.probe, record.format, record.language, record.task) == ("perplexity", "open", "text", "book")
+        assert (record.status, record.text, record.token_ids, record.rank) == ("ok", None, None, None)
+        ids = tuple(window.token_ids)
+        expected = sum(float(lm.logprobs(ids[:place])[ids[place]]) for place in range(1, len(ids)))
+        assert record.logprob == pytest.approx(expected)
+        assert record.prompt_tokens == len(ids) - 1
+
+
+def test_the_longest_prompt_comes_first_and_no_request_is_longer_than_a_piece():
+    window = Window(number=0, token_ids=list(range(200)))
+    requests = WindowProbe(plan(window_question("book", window), None, CONFIG), 0, 5).start()
+    lengths = [len(request.prompt_ids) for request in requests]
+    assert lengths == sorted(lengths, reverse=True)
+    assert max(len(request.continuation_ids) for request in requests) == PIECE
+    pieces = sorted(requests, key=lambda request: len(request.prompt_ids))
+    assert [token for piece in pieces for token in piece.continuation_ids] == list(range(1, 200))
+    assert all(list(piece.prompt_ids) == list(range(len(piece.prompt_ids))) for piece in pieces)
+
+
+def test_a_failed_piece_is_a_status_and_a_window_of_one_token_is_excluded():
+    def script(request):
+        if len(request.prompt_ids) > PIECE:
+            return Response(request_id=request.request_id, status="engine_error", error="too long")
+        return FakeLM().answer(request)
+
+    windows = [Window(number=0, token_ids=[1] * 100), Window(number=1, token_ids=[1])]
+    failed, single = records(FakeEngine(script), windows)
+    assert (failed.status, failed.logprob, failed.text) == ("engine_error", None, "too long")
+    assert (single.status, single.logprob, single.prompt_tokens) == ("excluded", None, 0)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_bos_stands_before_every_window_where_the_tokenizer_puts_one_before_a_text(name):
+    if absent(name):
+        pytest.skip(f"the shared vocabulary of {name} is not here")
+    tokenizer = real_tokenizer(name)
+    bare = tokenizer(TEXT, add_special_tokens=False)["input_ids"]
+    bos = [tokenizer.bos_token_id] if name == "mistral" else []
+    windows = windows_of(TEXT, tokenizer, 64, 4096)
+    assert all(list(window.token_ids)[: len(bos)] == bos for window in windows)
+    assert [token for window in windows for token in list(window.token_ids)[len(bos) :]] == bare
+    assert all(len(window.token_ids) == 64 + len(bos) for window in windows[:-1])
+    # as many as fit the model's positions, the BOS among them
+    assert max(len(window.token_ids) for window in windows_of(TEXT, tokenizer, 64, 50)) == 50
+
+
+def test_a_text_without_tokens_is_refused(tiny):
+    with pytest.raises(InputError, match="no token"):
+        windows_of("", load_tokenizer(tiny), 64, 128)

@@ -1,0 +1,189 @@
+"""Parts are whole or absent, whatever happens while they are written."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import IO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from evaluator.asking.questions import Question
+from evaluator.errors import InputError, ResurfaceError
+from evaluator.records import Item, Record
+from evaluator.store import records as store
+from evaluator.store.files import write_atomically
+from evaluator.store.records import SCHEMA, RecordStore, to_table
+from launch.run.lock import RunLock
+
+
+def _record(number: int = 0, language: str = "english", digest: str = "d1") -> Record:
+    return Record(
+        checkpoint="dense",
+        weights_digest=digest,
+        base=None,
+        method=None,
+        pattern=None,
+        sparsity=None,
+        calibration=None,
+        task="gazetteer",
+        language=language,
+        item_id=f"{language}-{number:04d}",
+        format="open",
+        probe="greedy",
+        index=0,
+        seed=0,
+        status="ok",
+        text="호수 ఒంటి",
+        token_ids=(7, 0),
+        logprob=-1.5,
+        engine="fake",
+        engine_version="1",
+        dtype="float32",
+    )
+
+
+def test_a_part_says_what_its_records_say(tmp_path: Path) -> None:
+    path = RecordStore(tmp_path).append("dense", "gazetteer", "000000-2", to_table([_record(0), _record(1)]))
+    assert path == tmp_path / "records" / "dense" / "gazetteer" / "000000-2.parquet"
+    table = pq.read_table(path)
+    assert table.schema.names == SCHEMA.names
+    row = table.to_pylist()[1]
+    assert row["item_id"] == "english-0001"
+    assert row["text"] == "호수 ఒంటి"
+    assert row["token_ids"] == [7, 0]
+    assert row["rank"] is None
+    assert [file.name for file in path.parent.iterdir()] == ["000000-2.parquet"]
+
+
+def test_finished_items_are_those_of_all_parts(tmp_path: Path) -> None:
+    records = RecordStore(tmp_path)
+    assert records.finished("dense", "gazetteer", "d1") == set()
+    records.append("dense", "gazetteer", "a", to_table([_record(0), _record(1)]))
+    records.append("dense", "gazetteer", "b", to_table([_record(0, "thai")]))
+    records.append("wanda", "gazetteer", "a", to_table([_record(9)]))
+    finished = records.finished("dense", "gazetteer", "d1")
+    assert finished == {("english", "english-0000"), ("english", "english-0001"), ("thai", "thai-0000")}
+    assert [(checkpoint, task, path.stem) for checkpoint, task, path in records.tables()] == [
+        ("dense", "gazetteer", "a"),
+        ("dense", "gazetteer", "b"),
+        ("wanda", "gazetteer", "a"),
+    ]
+
+
+def test_records_of_other_weights_are_refused(tmp_path: Path) -> None:
+    records = RecordStore(tmp_path)
+    records.append("dense", "gazetteer", "a", to_table([_record(0, digest="an older model")]))
+    with pytest.raises(InputError, match=r"a\.parquet: weights_digest: records of other weights \(an older mod"):
+        records.finished("dense", "gazetteer", "d1")
+
+
+def test_a_damaged_part_is_named(tmp_path: Path) -> None:
+    records = RecordStore(tmp_path)
+    part = records.append("dense", "gazetteer", "a", to_table([_record(0)]))
+    part.write_bytes(part.read_bytes()[:-9])
+    with pytest.raises(InputError, match=r"a\.parquet: not a readable part .*remove it"):
+        records.finished("dense", "gazetteer", "d1")
+
+
+def test_a_writer_that_is_killed_leaves_nothing_that_is_read(tmp_path: Path) -> None:
+    """SIGKILL between the temporary file and its rename, in a process of its own."""
+    program = (
+        "import os, signal, sys\n"
+        "from pathlib import Path\n"
+        "import pyarrow as pa\n"
+        "from evaluator.store.records import SCHEMA, RecordStore\n"
+        "Path.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "RecordStore(Path(sys.argv[1])).append('dense', 'gazetteer', 'a', SCHEMA.empty_table())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program, tmp_path], check=False, env=os.environ | {"PYTHONPATH": "."})
+    assert done.returncode == -signal.SIGKILL
+    records = RecordStore(tmp_path)
+    folder = tmp_path / "records" / "dense" / "gazetteer"
+    assert [file.name for file in folder.iterdir()] == [".a.parquet.writing"]
+    assert records.finished("dense", "gazetteer", "d1") == set()
+    assert list(records.tables()) == []
+    records.clean()
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_is_the_users_to_mend_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def write_half(table: pa.Table, handle: IO[bytes], **_: object) -> None:
+        handle.write(b"PAR1 and then no more")
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(store.pq, "write_table", write_half)
+    with pytest.raises(InputError, match=r"a\.parquet: no space left on the device"):
+        RecordStore(tmp_path).append("dense", "gazetteer", "a", to_table([_record()]))
+    assert list((tmp_path / "records" / "dense" / "gazetteer").iterdir()) == []
+
+
+def test_other_errors_stay_what_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "fsync", broken)
+    with pytest.raises(OSError, match="Input/output error"):
+        write_atomically(tmp_path / "run.json", b"{}")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_is_written_again_is_the_old_one_or_the_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "run.json"
+    write_atomically(path, b"old")
+
+    def broken(*_: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", broken)
+        with pytest.raises(OSError, match="Input/output error"):
+            write_atomically(path, b"new")
+    assert path.read_bytes() == b"old"
+    write_atomically(path, b"new")
+    assert path.read_bytes() == b"new"
+
+
+def test_questions_are_kept_beside_the_records(tmp_path: Path) -> None:
+    item = Item(
+        task="gazetteer",
+        language="thai",
+        item_id="thai-1",
+        context="ทะเลสาบ",
+        question="?",
+        answers=("a", "b"),
+        cluster="c",
+    )
+    question = Question(item=item, excluded=False, deep=True, options=None, candidates={}, exemplar=None)
+    RecordStore(tmp_path).write_items("gazetteer", [question])
+    (row,) = pq.read_table(tmp_path / "items" / "gazetteer.parquet").to_pylist()
+    assert row["context"] == "ทะเลสาบ"
+    assert row["answers"] == ["a", "b"]
+    assert row["options"] == []
+
+
+def test_nothing_is_appended_to_a_closed_store(tmp_path: Path) -> None:
+    records = RecordStore(tmp_path)
+    records.close()
+    with pytest.raises(ResurfaceError, match=r"a\.parquet: came after the run had ended"):
+        records.append("dense", "gazetteer", "a", to_table([_record()]))
+    assert list(records.tables()) == []
+
+
+def test_one_writer_at_a_time(tmp_path: Path) -> None:
+    lock = RunLock(tmp_path)
+    with pytest.raises(InputError, match="another resurface process"):
+        RunLock(tmp_path)
+    lock.release()
+    RunLock(tmp_path).release()

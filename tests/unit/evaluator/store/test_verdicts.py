@@ -1,0 +1,169 @@
+"""Which responses are judged, that each is judged once, and that verdicts survive being interrupted and extended."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from evaluator.errors import EngineError, InputError
+from evaluator.probes.matcher import Judgement, Pair
+from evaluator.records import Record
+from evaluator.store.records import RecordStore, to_table
+from evaluator.store.verdicts import SCHEMA, VerdictStore, responses
+from launch.run.judging import judge_parts
+from tests.support.synthetic import write_run
+
+CHECKPOINTS = ("dense", "wanda-0.6")
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return write_run(tmp_path, 6, CHECKPOINTS, languages=("english", "arabic"))
+
+
+class Judge:
+    """Says yes to short responses, remembers what it was asked, and dies when told to."""
+
+    def __init__(self, dies_after: int = 10**6) -> None:
+        self.asked: list[Pair] = []
+        self._left = dies_after
+
+    def __call__(self, pairs: Sequence[Pair]) -> list[Judgement]:
+        if self._left == 0:
+            raise EngineError("died")
+        self._left -= 1
+        self.asked += pairs
+        return [Judgement(verdict=len(pair.response) < 12, probability=0.5, status="ok") for pair in pairs]
+
+
+def judged(run: Path, judge: Judge, *, everything: bool = False, probes: Sequence[str] = ("greedy",)) -> int:
+    store = VerdictStore(run, "m", "digest")
+    return judge_parts(store, responses(run, probes, everything=everything), judge, lambda what: None)[0]
+
+
+def contents(run: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(run)): path.read_bytes() for path in sorted((run / "verdicts").rglob("*.parquet"))}
+
+
+def test_only_what_cheap_grading_denies_is_judged_unless_asked(run):
+    records = pq.read_table(run / "records").to_pylist()
+    greedy = [row for row in records if row["probe"] == "greedy" and row["contains"] is not None]
+    few, all_ = (responses(run, ["greedy"], everything=everything) for everything in (False, True))
+    assert sum(map(len, all_.values())) == len(greedy)
+    assert sum(map(len, few.values())) == sum(not row["contains"] for row in greedy) > 0
+    more = responses(run, ["greedy", "sample"], everything=False)
+    assert sum(map(len, more.values())) > sum(map(len, few.values()))
+
+
+def test_a_pair_is_asked_once_over_all_checkpoints(run):
+    judge = Judge()
+    assert judged(run, judge, probes=["greedy", "beam", "sample"]) == len(judge.asked) == len(set(judge.asked))
+    rows = pq.read_table(run / "verdicts" / "m" / "dense" / "gazetteer.parquet")
+    assert rows.schema.equals(SCHEMA)
+    found = [each for part in responses(run, ["greedy", "beam", "sample"], everything=False).values() for each in part]
+    assert len(judge.asked) == len({each.pair for each in found}) < len(found)
+
+
+def test_the_same_call_again_asks_nothing(run):
+    judged(run, Judge())
+    before, judge = contents(run), Judge()
+    assert judged(run, judge) == 0
+    assert judge.asked == []
+    assert contents(run) == before
+
+
+def test_an_interrupted_call_goes_on_and_ends_as_an_uninterrupted_one(run, tmp_path_factory):
+    whole = write_run(tmp_path_factory.mktemp("whole"), 6, CHECKPOINTS, languages=("english", "arabic"))
+    judged(whole, Judge())
+    first = Judge(dies_after=1)
+    with pytest.raises(EngineError):
+        judged(run, first)
+    assert len(contents(run)) == 1
+    second = Judge()
+    judged(run, second)
+    assert not set(first.asked) & set(second.asked)
+    assert contents(run) == contents(whole)
+
+
+def test_what_failed_is_asked_again_and_what_was_judged_is_not(run):
+    class Flaky(Judge):
+        def __call__(self, pairs: Sequence[Pair]) -> list[Judgement]:
+            judged_now = super().__call__(pairs)
+            failed = Judgement(verdict=None, probability=None, status="engine_error")
+            too_long = Judgement(verdict=None, probability=None, status="excluded")
+            return [failed, too_long, *judged_now[2:]][: len(pairs)]
+
+    first, second, third = Flaky(), Judge(), Judge()
+    many = ["greedy", "beam", "sample"]
+    judged(run, first, probes=many)
+    parts = len(contents(run))
+    judged(run, second, probes=many)
+    assert 0 < len(second.asked) <= parts  # one pair of each part had failed
+    assert set(second.asked) <= set(first.asked)
+    assert {row["status"] for row in pq.read_table(run / "verdicts").to_pylist()} == {"ok", "excluded"}
+    judged(run, third, probes=many)
+    assert third.asked == []
+
+
+def test_judging_all_later_adds_to_what_is_there(run):
+    first, second = Judge(), Judge()
+    judged(run, first)
+    judged(run, second, everything=True)
+    assert second.asked
+    assert not set(first.asked) & set(second.asked)
+    at_once = contents(run)
+    for path in (run / "verdicts").rglob("*.parquet"):
+        path.unlink()
+    judged(run, Judge(), everything=True)
+    assert contents(run) == at_once
+
+
+def test_verdicts_of_another_matcher_of_that_name_are_refused(run):
+    judged(run, Judge())
+    store = VerdictStore(run, "m", "other digest")
+    with pytest.raises(InputError, match="matcher_digest: verdicts of another matcher named 'm'"):
+        judge_parts(store, responses(run, ["greedy"], everything=False), Judge(), lambda what: None)
+
+
+def test_a_run_without_its_items_is_one_clear_line(run):
+    (run / "items" / "gazetteer.parquet").unlink()
+    with pytest.raises(InputError, match=r"gazetteer\.parquet: missing: a matcher needs the questions"):
+        responses(run, ["greedy"], everything=False)
+
+
+def test_a_damaged_file_of_verdicts_is_named(run):
+    judged(run, Judge())
+    path = run / "verdicts" / "m" / "dense" / "gazetteer.parquet"
+    path.write_bytes(b"PAR1")
+    with pytest.raises(InputError, match="cannot be read"):
+        judged(run, Judge())
+
+
+def test_thinking_is_no_part_of_a_response(run):
+    record = Record(
+        checkpoint="t",
+        weights_digest="t",
+        base=None,
+        method=None,
+        pattern=None,
+        sparsity=None,
+        calibration=None,
+        task="gazetteer",
+        language="english",
+        item_id="english-0001",
+        format="open",
+        probe="greedy",
+        index=0,
+        seed=0,
+        status="ok",
+        text="<think>Lima?</think> Quito. ",
+        contains=False,
+        engine="fake",
+        engine_version="1",
+        dtype="float32",
+    )
+    RecordStore(run).append("t", "gazetteer", "0", to_table([record]))
+    assert responses(run, ["greedy"], everything=False)["t", "gazetteer"][0].pair.response == "Quito."

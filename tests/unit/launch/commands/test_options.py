@@ -1,0 +1,57 @@
+"""What was typed becomes a checked sweep: names of checkpoints, and the base among them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from evaluator.errors import InputError
+from launch.commands.options import eval_sweep, match_request
+from launch.sweep.config import SweepConfig
+
+
+def sweep(*checkpoints: Path | str, base: Path | str | None = None) -> SweepConfig:
+    return eval_sweep(
+        [str(each) for each in checkpoints],
+        base=None if base is None else str(base),
+        task={"task": "gazetteer", "languages": None, "formats": "open", "probes": "greedy,choice", "seed": 0},
+        engine={"kind": "torch", "dtype": "auto"},
+        resources={},
+    )
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Path:
+    for name in ("dense", "my sparse model", "other/dense"):
+        (tmp_path / name).mkdir(parents=True)
+    return tmp_path
+
+
+def test_a_directory_with_a_space_is_asked_under_a_safe_name(desk):
+    config = sweep(desk / "dense", desk / "my sparse model", base=f"{desk / 'dense'}/")
+    assert config.models == {"dense": str(desk / "dense"), "my-sparse-model": str(desk / "my sparse model")}
+    assert config.base == "dense"
+
+
+def test_a_base_that_is_no_checkpoint_is_asked_too_and_first(desk):
+    config = sweep(desk / "my sparse model", base=desk / "dense")
+    assert list(config.models) == ["dense", "my-sparse-model"]
+    assert config.base == "dense"
+
+
+def test_a_base_with_the_name_of_another_checkpoint_is_not_taken_for_it(desk):
+    with pytest.raises(InputError, match=r"^CHECKPOINT and --base: .*dense' and .*other/dense' would both be called"):
+        sweep(desk / "other" / "dense", base=desk / "dense")
+
+
+def test_two_checkpoints_of_one_name_are_both_named(desk):
+    with pytest.raises(InputError, match=r"CHECKPOINT: .*dense' and .*other/dense'"):
+        sweep(desk / "dense", desk / "other" / "dense")
+
+
+def test_what_a_matcher_judges_has_a_response():
+    chosen, config = match_request("greedy, sample", {"kind": "torch", "dtype": "float32"})
+    assert (chosen, config.kind) == (["greedy", "sample"], "torch")
+    with pytest.raises(InputError, match="probe with responses 'choice'"):
+        match_request("choice", {"kind": "torch", "dtype": "auto"})

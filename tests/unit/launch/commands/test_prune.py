@@ -1,0 +1,95 @@
+"""`resurface prune`: options are checked one by one, and a finished checkpoint can be held against its manifest."""
+
+import shutil
+
+import pytest
+from typer.testing import CliRunner
+
+from evaluator.errors import InputError
+from launch.commands.cli import app
+from launch.commands.options import PruneOptions, prune_request
+from launch.commands.prune import run_prune
+from pruning.errors import PruneInputError
+from tests.support.models import save_tiny_model
+
+
+def options(**changes):
+    usual = {"method": "wanda", "sparsity": 0.5, "pattern": None, "allocation": "uniform", "group": None}
+    return PruneOptions(
+        **usual | {"calibration": "gazetteer", "samples": 4, "sequence_length": 32, "seed": 0} | changes
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"method": None}, "Missing option '--method': one of magnitude, wanda, sparsegpt, ria"),
+        ({"method": "rya"}, "unknown --method 'rya'; did you mean 'ria'?"),
+        ({"allocation": "owls"}, "unknown --allocation 'owls'; did you mean 'owl'? (known: owl, uniform)"),
+        ({"group": "col"}, "unknown --group 'col' (known: matrix, row)"),
+        ({"sparsity": 1.5}, "resurface prune: sparsity: 1.5 is outside [0, 1)"),
+        ({"sparsity": None}, "give exactly one of --sparsity"),
+        ({"method": "sparsegpt", "group": "row"}, "resurface prune: group: 'row' means nothing with sparsegpt"),
+        ({"sparsity": None, "pattern": "2:4", "allocation": "owl"}, "resurface prune: allocation: 'owl' varies"),
+    ],
+)
+def test_bad_options_are_one_line_without_the_rest_of_the_input(changes, message, tmp_path):
+    with pytest.raises(InputError) as caught:
+        prune_request(tmp_path, options(**changes))
+    assert str(caught.value).startswith(message)
+    assert "{" not in str(caught.value)
+
+
+def test_magnitude_looks_at_text_for_owl_only(tmp_path):
+    assert prune_request(tmp_path, options(method="magnitude")).calibration is None
+    assert prune_request(tmp_path, options(method="magnitude", allocation="owl")).calibration.source == "gazetteer"
+
+
+def test_options_are_checked_before_a_model_is_fetched(tmp_path):
+    with pytest.raises(InputError, match="unknown --method"):
+        run_prune(None, "nobody/nothing", tmp_path / "out", options(method="x"))
+    with pytest.raises(InputError, match="MODEL"):
+        run_prune(None, None, tmp_path / "out", options())
+    with pytest.raises(InputError, match="--out"):
+        run_prune(None, "bundled", None, options())
+
+
+@pytest.fixture(scope="module")
+def pruned(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pruned")
+    save_tiny_model(folder / "dense")
+    out = folder / "sparse"
+    arguments = ["prune", folder / "dense", "--method", "ria", "--sparsity", "0.5", "--group", "row", "--out", out]
+    arguments += ["--allocation", "owl", "--calibration", "gazetteer", "--samples", "4", "--sequence-length", "32"]
+    assert CliRunner().invoke(app, list(map(str, arguments))).exit_code == 0
+    return out
+
+
+def verify(directory, *more):
+    return CliRunner().invoke(app, ["prune", "--verify", str(directory), *more])
+
+
+def test_a_sound_checkpoint_is_one_line(pruned):
+    done = verify(pruned)
+    assert done.exit_code == 0
+    assert done.stdout.count("\n") == 1
+    assert "sound" in done.stdout
+    assert "ria, unstructured, measured sparsity 0." in done.stdout
+
+
+def test_a_changed_checkpoint_is_a_line_per_problem(pruned, tmp_path):
+    copy = shutil.copytree(pruned, tmp_path / "copy")
+    (copy / "config.json").write_text((copy / "config.json").read_text() + " ")
+    (copy / "more.txt").write_text("")
+    done = verify(copy)
+    assert done.exit_code == 1
+    assert len(done.stderr.splitlines()) == 2
+    assert "config.json: its sha256 is not the manifest's" in done.stderr
+    assert "more.txt: not in the manifest" in done.stderr
+
+
+def test_what_is_no_pruned_checkpoint_cannot_be_verified(pruned, tmp_path):
+    assert isinstance(verify(tmp_path).exception, InputError)
+    (tmp_path / "prune_manifest.json").write_text("{}")
+    assert isinstance(verify(tmp_path).exception, PruneInputError)
+    assert "takes" in str(verify(pruned, "--method", "ria").exception)

@@ -1,0 +1,198 @@
+"""The board's decisions, and that no shard is ever lost or done twice whatever engines do."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from evaluator.checkpoints.info import CheckpointInfo
+from evaluator.probes.config import EvalConfig
+from launch.run.actors import EvalJob, Shard
+from launch.run.board import Assignment, Board
+
+
+def _checkpoint(name: str, architecture: str = "qwen3") -> CheckpointInfo:
+    return CheckpointInfo(
+        name=name, path=Path(name), weights_digest=f"digest of {name}", architecture=architecture, parameters=1,
+        bytes=1, dtype="float32", method=None, pattern=None, sparsity=None, calibration=None,
+    )  # fmt: skip
+
+
+def _assignment(name: str, shards: int, architecture: str = "qwen3", task: str = "gazetteer") -> Assignment:
+    job = EvalJob(checkpoint=Path(name), task_key=task, config=EvalConfig(task=task), stamp={})
+    return Assignment(
+        checkpoint=_checkpoint(name, architecture),
+        task=task,
+        job=job,
+        shards=tuple(Shard(name=f"{name}-{number}", questions=(number,)) for number in range(shards)),
+    )
+
+
+def _names(assignment: Assignment | None) -> list[str]:
+    assert assignment is not None
+    return [shard.name for shard in assignment.shards]
+
+
+def _no_spare(_: int) -> Sequence[Shard]:
+    return []
+
+
+def test_more_work_on_the_same_checkpoint_comes_first_then_the_same_architecture() -> None:
+    board = Board()
+    board.add([_assignment("other", 1, "mistral"), _assignment("sibling", 1), _assignment("held", 1)])
+    order = []
+    for _ in range(3):
+        assignment = board.take(0, "digest of held", "qwen3")
+        assert assignment is not None
+        order.append(assignment.checkpoint.name)
+        board.begin(0, _no_spare)
+        board.finished(0, assignment.shards[0])
+        board.end(0)
+    assert order == ["held", "sibling", "other"]
+    assert board.take(0, "digest of other", "mistral") is None
+
+
+def test_assignments_without_shards_are_no_work() -> None:
+    board = Board()
+    board.add([_assignment("dense", 0)])
+    assert not board.has_work
+    assert board.take(0, None, None) is None
+
+
+def test_an_engine_waits_for_what_is_expected() -> None:
+    board = Board()
+    board.expect(1)
+    taken: list[Assignment | None] = []
+    thread = threading.Thread(target=lambda: taken.append(board.take(0, None, None)))
+    thread.start()
+    board.add([_assignment("wanda", 2)], expected=1)
+    thread.join()
+    assert _names(taken[0]) == ["wanda-0", "wanda-1"]
+
+
+def test_an_expected_checkpoint_that_has_nothing_left_ends_the_waiting() -> None:
+    board = Board()
+    board.expect(1)
+    taken: list[Assignment | None] = []
+    thread = threading.Thread(target=lambda: taken.append(board.take(0, None, None)))
+    thread.start()
+    board.add([_assignment("wanda", 0)], expected=1)
+    thread.join()
+    assert taken == [None]
+
+
+def test_stop_ends_the_waiting() -> None:
+    board = Board()
+    board.expect(1)
+    taken: list[Assignment | None] = []
+    thread = threading.Thread(target=lambda: taken.append(board.take(0, None, None)))
+    thread.start()
+    board.stop()
+    thread.join()
+    assert taken == [None]
+    assert board.stopped
+    board.add([_assignment("dense", 1)])
+    assert board.take(0, None, None) is None
+
+
+def test_the_busiest_engine_is_relieved_of_half_of_what_it_has_not_begun() -> None:
+    board = Board()
+    board.add([_assignment("small", 2), _assignment("large", 8)])
+    asked: list[int] = []
+    large = _assignment("large", 8).shards
+
+    def give_up(count: int) -> Sequence[Shard]:
+        asked.append(count)
+        return large[-2:]  # it had begun the others meanwhile
+
+    assert _names(board.take(0, None, None)) == ["small-0", "small-1"]
+    assert len(_names(board.take(1, None, None))) == 8
+    board.begin(0, _no_spare)
+    board.begin(1, give_up)
+    relieved = board.take(2, None, None)
+    assert asked == [4]
+    assert _names(relieved) == ["large-6", "large-7"]
+    board.end(2)
+    assert _names(board.take(2, None, None)) == ["large-6", "large-7"]
+
+
+def test_an_engine_that_still_loads_is_relieved_without_being_asked() -> None:
+    board = Board()
+    board.add([_assignment("dense", 5)])
+    assert len(_names(board.take(0, None, None))) == 5
+    assert _names(board.take(1, None, None)) == ["dense-3", "dense-4"]
+    assert [shard.name for shard in board.begin(0, _no_spare)] == ["dense-0", "dense-1", "dense-2"]
+
+
+def test_what_an_engine_leaves_unfinished_comes_next() -> None:
+    board = Board()
+    board.add([_assignment("dense", 3), _assignment("wanda", 1)])
+    board.take(0, None, None)
+    first, *_ = board.begin(0, _no_spare)
+    board.finished(0, first)
+    board.end(0)  # it died
+    assert _names(board.take(0, None, None)) == ["dense-1", "dense-2"]
+
+
+@pytest.mark.parametrize("engines", [1, 2, 3])
+@settings(max_examples=25, deadline=None)
+@given(sizes=st.lists(st.integers(0, 9), min_size=1, max_size=4), seed=st.integers(0, 2**16))
+def test_every_shard_is_done_once_whatever_engines_do(engines: int, sizes: list[int], seed: int) -> None:
+    board = Board()
+    board.expect(len(sizes))
+    done: Counter[str] = Counter()
+    lock = threading.Lock()
+
+    def serve(number: int) -> None:
+        luck = random.Random(seed * 10 + number)
+        held = None
+        while (assignment := board.take(number, held, None)) is not None:
+            held = assignment.checkpoint.weights_digest
+            queue: list[Shard] = []
+            guard = threading.Lock()
+
+            def give_up(count: int, queue: list[Shard] = queue, guard: threading.Lock = guard) -> Sequence[Shard]:
+                with guard:
+                    return [queue.pop() for _ in range(min(count, len(queue)))]
+
+            try:
+                if luck.random() < 0.1:
+                    continue  # it died while it loaded
+                with guard:
+                    queue.extend(board.begin(number, give_up))
+                while True:
+                    with guard:
+                        shard = queue.pop(0) if queue else None
+                    if shard is None or luck.random() < 0.1:
+                        break  # finished, or died with the shard in flight
+                    with lock:
+                        done[shard.name] += 1
+                    board.finished(number, shard)
+            finally:
+                board.end(number)
+
+    threads = [threading.Thread(target=serve, args=(number,)) for number in range(engines)]
+    for thread in threads:
+        thread.start()
+    for number, size in enumerate(sizes):
+        board.add([_assignment(f"checkpoint{number}", size)], expected=1)
+    for thread in threads:
+        thread.join()
+    assert done == Counter({f"checkpoint{number}-{i}": 1 for number, size in enumerate(sizes) for i in range(size)})
+
+
+def test_what_comes_next_is_the_nearest_other_checkpoint_and_stays_on_the_board() -> None:
+    board = Board()
+    board.add([_assignment("other", 1, "mistral"), _assignment("sibling", 1), _assignment("held", 1)])
+    upcoming = board.upcoming("digest of held", "qwen3")
+    assert upcoming is not None
+    assert upcoming.name == "sibling"
+    assert _names(board.take(0, "digest of sibling", "qwen3")) == ["sibling-0"]
+    assert Board().upcoming("digest of held", "qwen3") is None

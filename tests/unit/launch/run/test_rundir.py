@@ -1,0 +1,96 @@
+"""Whom a run directory belongs to, and what is said when it is somebody else's."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import namedtuple
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evaluator.errors import InputError
+from launch.run.rundir import RunDirectory
+
+IDENTITY = {
+    "models": {"dense": "9f3c"},
+    "checkpoints": [{"name": "wanda-0.5", "prune": {"method": "wanda", "sparsity": 0.5}}],
+    "tasks": {"gazetteer": "k1"},
+}
+
+
+def _open(path: Path, identity: Any = IDENTITY, needed: int = 0) -> RunDirectory:
+    return RunDirectory(path, identity, {"seed": 0}, needed)
+
+
+def _changed(**changes: Any) -> dict[str, Any]:
+    return json.loads(json.dumps(IDENTITY)) | changes
+
+
+def test_a_new_directory_is_made_and_reopened(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "run"
+    directory = _open(path)
+    directory.mark("running")
+    directory.close()
+    document = json.loads((path / "run.json").read_text())
+    assert document["state"] == "running"
+    assert document["identity"] == IDENTITY
+    assert {"schema_version", "digest", "config", "provenance"} <= document.keys()
+    again = _open(path)
+    again.mark("finished", checkpoints=[])
+    again.close()
+    assert json.loads((path / "run.json").read_text())["state"] == "finished"
+
+
+def test_an_empty_directory_may_be_taken(tmp_path: Path) -> None:
+    _open(tmp_path).close()
+    assert (tmp_path / ".lock").exists()
+
+
+@pytest.mark.parametrize(
+    ("identity", "difference"),
+    [
+        (_changed(models={"dense": "1111"}), 'models.dense is "9f3c" there, "1111" here'),
+        (_changed(models={"dense": "9f3c", "b": "2"}), 'models.b is null there, "2" here'),
+        (
+            _changed(checkpoints=[{"name": "wanda-0.5", "prune": {"method": "wanda", "sparsity": 0.6}}]),
+            "checkpoints.0.prune.sparsity is 0.5 there, 0.6 here",
+        ),
+        (_changed(checkpoints=[]), "checkpoints is ["),
+    ],
+)
+def test_the_first_difference_from_another_sweep_is_named(tmp_path: Path, identity: Any, difference: str) -> None:
+    directory = _open(tmp_path)
+    directory.mark("finished")
+    directory.close()
+    with pytest.raises(InputError) as refused:
+        _open(tmp_path, identity)
+    assert f"{tmp_path / 'run.json'}: digest: the directory belongs to another sweep" in str(refused.value)
+    assert difference in str(refused.value)
+
+
+def test_another_schema_is_refused(tmp_path: Path) -> None:
+    directory = _open(tmp_path)
+    directory.mark("finished")
+    directory.close()
+    document = json.loads((tmp_path / "run.json").read_text())
+    (tmp_path / "run.json").write_text(json.dumps(document | {"schema_version": 99}))
+    with pytest.raises(InputError, match="schema_version: 99 was written by another version"):
+        _open(tmp_path)
+
+
+def test_space_is_asked_for_before_anything_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(0, 0, 5 * 2**20))
+    with pytest.raises(InputError, match=r"--out: the disk has 5 MiB free, the run needs about 10 MiB"):
+        _open(tmp_path / "run", needed=10 * 2**20)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_one_driver_at_a_time(tmp_path: Path) -> None:
+    directory = _open(tmp_path)
+    directory.mark("running")
+    with pytest.raises(InputError, match="another resurface process"):
+        _open(tmp_path)
+    directory.close()

@@ -1,0 +1,100 @@
+"""What a sweep would cost: counts by hand, without a network and without starting anything."""
+
+import io
+import socket
+import sys
+
+import pytest
+from rich.console import Console
+
+from evaluator.errors import InputError
+from evaluator.probes.config import EvalConfig
+from launch.sweep import estimate
+from launch.sweep.config import RECIPES, SweepConfig, find_recipe, load_sweep, validated
+from launch.sweep.estimate import Work, evaluation_hours, print_estimate, pruning_hours, work_of
+from pruning.config import PruneConfig
+
+
+@pytest.fixture
+def no_network(monkeypatch):
+    def refuse(*arguments, **named):
+        raise AssertionError("the network was asked")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+
+
+def printed(config):
+    console = Console(file=io.StringIO(), width=100)
+    print_estimate(console, config)
+    return console.file.getvalue()
+
+
+def test_work_by_hand():
+    task = EvalConfig(task="tydiqa", items=200, languages=("bengali", "english"))
+    work = work_of(task)
+    assert work.items == 113 + 200  # Bengali has 113
+    # greedy, 4 options (gold among them) for each; 10 samples and 15 requests of the beams for the first 100
+    assert work.requests == 313 * 5 + 200 * 25
+    assert work.prompt_tokens == 313 * 328
+    assert work.generated_tokens == 313 * (32 + 4 * 9) + 200 * (10 * 32 + 5 * 32)
+
+
+def test_formats_seeds_and_probes_add_up():
+    settings = {"task": "xquad", "items": 10, "languages": ("en",)}
+    greedy = work_of(EvalConfig(**settings, probes=("greedy",)))
+    assert (greedy.items, greedy.requests) == (10, 10)
+    formats = work_of(EvalConfig(**settings, probes=("greedy",), formats=("open", "shown", "one_shot", "open_capped")))
+    assert formats.requests == 40
+    assert formats.prompt_tokens == 10 * (328 + 40 + 428 + 250)
+    seeds = work_of(EvalConfig(**settings, probes=("sample",), sample_seeds=(0, 1, 2)))
+    assert seeds.requests == 10 * 30
+    assert work_of(EvalConfig(**settings, probes=("rank",))).requests == 10
+    assert work_of(EvalConfig(**settings, probes=("choice", "hard_choice", "rank"))).requests == 10 * 7
+
+
+def test_data_on_this_machine_is_counted(tmp_path):
+    (tmp_path / "book.txt").write_text("x" * 40_000, encoding="utf-8")
+    work = work_of(EvalConfig(task=f"text:{tmp_path / 'book.txt'}", probes=("perplexity",)))
+    assert work == Work(items=5, requests=157, prompt_tokens=10_000, generated_tokens=10_000)
+    assert work_of(EvalConfig(task="gazetteer", items=0, languages=("english",))).items == 300
+    with pytest.raises(InputError, match="did you mean 'bengali'"):
+        work_of(EvalConfig(task="tydiqa", languages=("bengal",)))
+
+
+def test_hours_follow_the_formula():
+    work = Work(items=1, requests=1000, prompt_tokens=1_000_000, generated_tokens=100_000)
+    operations = 2 * 8e9 * (1_000_000 / estimate.PREFILL + 100_000 / estimate.DECODE)
+    assert evaluation_hours(8e9, work) * 3600 == pytest.approx(operations / estimate.PEAK + 2 + estimate.LOAD)
+    assert evaluation_hours(16e9, work) > evaluation_hours(8e9, work)
+    c4 = {"source": "c4", "samples": 128, "sequence_length": 2048}
+    hours = [
+        pruning_hours(8e9, PruneConfig(source=".", method=method, sparsity=0.5, calibration=c4))
+        for method in ("magnitude", "wanda", "sparsegpt")
+    ]
+    assert hours == sorted(hours)
+    assert hours[0] * 3600 == pytest.approx(32)
+
+
+@pytest.mark.parametrize("path", sorted(RECIPES.rglob("*.yaml")), ids=lambda path: str(path.relative_to(RECIPES)))
+def test_every_recipe_is_estimated_without_a_network(path, no_network):
+    imported = "ray" in sys.modules
+    text = printed(load_sweep(path))
+    assert "GPU hours" in text
+    assert "?" not in text.split("GPU hours")[0]  # the size of every model is known
+    assert "not measured" in text
+    assert ("ray" in sys.modules) == imported
+
+
+def test_sharing_makes_the_paper_cheaper_than_its_parts():
+    def requests(name):
+        return sum(each.work.requests for each in estimate.estimate(load_sweep(find_recipe(name))))
+
+    parts = ("main", "ladder", "candidates", "hard_distractors", "recovery_seeds", "one_shot")
+    assert requests("paper") < sum(map(requests, (*parts, "models_and_datasets", "scale", "calibration")))
+
+
+def test_a_model_of_unknown_size_is_said_and_not_guessed():
+    sweep = {"models": {"big": "org/unheard-of"}, "tasks": [{"task": "xquad"}]}
+    text = printed(validated(SweepConfig, sweep, "s.yaml"))
+    assert "not in the hours, since the size is not known here: big" in text

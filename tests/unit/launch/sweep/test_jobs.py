@@ -1,0 +1,268 @@
+"""What a sweep expands to, and how joined sweeps share their checkpoints."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from evaluator.errors import InputError
+from launch.sweep.config import RECIPES, SweepConfig, find_recipe, load_sweep, validated
+from launch.sweep.jobs import expand
+
+RUN = Path("run")
+MAIN = {
+    "models": {"dense": "bundled"},
+    "prune": [{"method": "wanda", "sparsity": 0.5}],
+    "calibration": {"source": "gazetteer", "samples": 8},
+    "tasks": [{"task": "gazetteer", "items": 4, "probes": ["greedy"]}],
+}
+
+
+def jobs(document):
+    return {job.name: job for job in expand(validated(SweepConfig, document, "s.yaml"), RUN, resolve=Path)}
+
+
+def joined(*documents, **more):
+    return jobs({"include": list(documents), **more})
+
+
+def with_tasks(*tasks, **changes):
+    return {**MAIN, **changes, "tasks": [{"task": "gazetteer", "items": 4, **task} for task in tasks]}
+
+
+def only_error(function, *arguments, **named):
+    with pytest.raises(InputError) as caught:
+        function(*arguments, **named)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_models_times_settings_times_tasks():
+    document = {
+        **MAIN,
+        "models": {"a": "x", "b": "y"},
+        "prune": [{"method": "wanda", "sparsity": [0.5, 0.6]}, {"method": "magnitude", "pattern": "2:4"}],
+    }
+    made = jobs(document)
+    assert list(made) == [
+        *("a", "a-wanda-0.5", "a-wanda-0.6", "a-magnitude-2of4"),
+        *("b", "b-wanda-0.5", "b-wanda-0.6", "b-magnitude-2of4"),
+    ]
+    assert {name: job.base for name, job in made.items()}["b-wanda-0.5"] == "b"
+    assert made["a"].base is None
+    assert made["a"].path == Path("x")
+    assert made["a-wanda-0.6"].path == RUN / "checkpoints" / "a-wanda-0.6"
+    assert made["a-wanda-0.6"].prune.source == Path("x")
+    assert made["a-magnitude-2of4"].prune.calibration is None
+    assert all(list(job.tasks) == ["gazetteer"] for job in made.values())
+
+
+def test_calibrations_are_named_where_they_are_not_the_usual_one():
+    other = {"source": "gazetteer:english", "samples": 8}
+    wanda = {"method": "wanda", "sparsity": 0.5}
+    document = {**MAIN, "prune": [wanda, {**wanda, "calibration": other}]}
+    assert list(jobs(document)) == ["dense", "wanda-0.5", "wanda-0.5-gazetteer_english"]
+    document["prune"] = [wanda, {**wanda, "calibration": other, "label": "en"}]
+    assert list(jobs(document)) == ["dense", "wanda-0.5", "wanda-0.5-en"]
+    same_source = {**wanda, "calibration": {"source": "gazetteer", "samples": 9}}
+    assert list(jobs({**MAIN, "prune": [wanda, {**same_source, "label": "nine"}]}))[-1] == "wanda-0.5-nine"
+    document["prune"] = [{**wanda, "calibration": other}, {**wanda, "calibration": {**other, "samples": 9}}]
+    assert "give a setting a label" in only_error(jobs, document)
+
+
+def test_allocation_and_group_are_part_of_the_job_and_of_its_name():
+    wanda = {"method": "wanda", "sparsity": 0.6}
+    settings = [wanda, {**wanda, "allocation": "owl"}, {**wanda, "group": "matrix"}, {"method": "ria", "sparsity": 0.6}]
+    settings.append({"method": "magnitude", "sparsity": 0.6, "allocation": "owl", "group": "row", "label": "mine"})
+    made = jobs({**MAIN, "prune": settings})
+    assert list(made)[1:] == [
+        *("wanda-0.6", "wanda-0.6-owl", "wanda-0.6-matrix"),
+        *("ria-0.6", "magnitude-0.6-owl-row-mine"),
+    ]
+    assert made["wanda-0.6-owl"].prune.allocation == "owl"
+    assert made["wanda-0.6-matrix"].prune.group == "matrix"
+    assert made["magnitude-0.6-owl-row-mine"].prune.calibration.source == "gazetteer"  # outliers are seen in text
+    # the method's own group, spelled out, is the same job
+    assert "'wanda-0.6' is asked for twice" in only_error(jobs, {**MAIN, "prune": [wanda, {**wanda, "group": "row"}]})
+    message = only_error(jobs, {**MAIN, "prune": [{"method": "wanda", "pattern": "2:4", "allocation": "owl"}]})
+    assert message == "prune.0: allocation: 'owl' varies the ratio, which pattern '2:4' fixes"
+    message = only_error(jobs, {**MAIN, "prune": [{**wanda, "group": "column"}]})
+    assert message.startswith("""s.yaml: prune.0.group: "column":""")
+
+
+def test_a_setting_or_a_name_twice_in_one_sweep_is_an_error():
+    wanda = {"method": "wanda", "sparsity": 0.5}
+    assert "'wanda-0.5' is asked for twice" in only_error(jobs, {**MAIN, "prune": [wanda, wanda]})
+    assert "'wanda-0.5' is asked for twice" in only_error(jobs, {**MAIN, "models": {"wanda-0.5": "x"}})
+
+
+def test_joined_sweeps_share_checkpoints_and_merge_what_they_ask():
+    made = joined(
+        with_tasks({"probes": ["greedy", "choice"]}),
+        with_tasks({"probes": ["greedy"], "formats": ["shown", "open"]}),
+        with_tasks({"probes": ["sample"], "sample_seeds": [0, 1]}),
+        with_tasks({"probes": ["sample"], "sample_seeds": [0, 7]}, prune=[]),
+    )
+    assert list(made) == ["dense", "wanda-0.5"]
+    dense, pruned = (made[name].tasks["gazetteer"] for name in made)
+    assert dense.probes == pruned.probes == ("greedy", "sample", "choice")
+    assert dense.formats == ("open", "shown")
+    assert dense.sample_seeds == (0, 1, 7)  # the pruned one is not part of the last sweep
+    assert pruned.sample_seeds == (0, 1)
+
+
+def test_lines_of_one_sweep_merge_too():
+    made = jobs(with_tasks({"probes": ["greedy"]}, {"probes": ["rank"]}))
+    assert made["dense"].tasks["gazetteer"].probes == ("greedy", "rank")
+
+
+def test_other_items_need_a_name_of_their_own():
+    task = {"probes": ["greedy"]}
+    message = only_error(joined, with_tasks(task), with_tasks({**task, "items": 5}))
+    assert "'gazetteer' is asked for twice, with items 4 and 5; give one of the two a name" in message
+    # of different checkpoints, too: records of one name are compared
+    message = only_error(
+        joined, with_tasks(task), {**with_tasks({**task, "languages": ["english"]}), "models": {"o": "x"}}
+    )
+    assert "with languages None and ('english',)" in message
+    made = joined(with_tasks(task), with_tasks({**task, "items": 5, "name": "five"}))
+    assert list(made["dense"].tasks) == ["gazetteer", "five"]
+
+
+def test_other_prompts_may_share_a_name_on_other_checkpoints_only():
+    chat = with_tasks({"probes": ["greedy"], "chat": True})
+    assert "with chat False and True" in only_error(joined, with_tasks({"probes": ["greedy"]}), chat)
+    made = joined(with_tasks({"probes": ["greedy"]}), {**chat, "models": {"instruct": "x"}})
+    assert made["instruct"].tasks["gazetteer"].chat
+    assert not made["dense"].tasks["gazetteer"].chat
+
+
+def test_a_models_name_means_one_model():
+    message = only_error(joined, MAIN, {**MAIN, "models": {"dense": "other"}})
+    assert "'dense' is 'bundled' in one joined sweep, 'other' in another" in message
+
+
+def test_seeds_belong_to_their_sweep_and_the_run_seed_is_one_of_the_sample_seeds():
+    made = jobs({**MAIN, "seed": 42})
+    assert made["dense"].tasks["gazetteer"].seed == 42
+    assert made["wanda-0.5"].prune.seed == 42
+    assert jobs({**with_tasks({"probes": ["greedy"], "seed": 3}), "seed": 42})["dense"].tasks["gazetteer"].seed == 3
+    bad = {**with_tasks({"probes": ["sample"], "sample_seeds": [0, 1]}), "seed": 42}
+    assert "sample_seeds: 0, 1: the run seed 42 must be one of them" in only_error(jobs, bad)
+
+
+def test_the_base_of_evaluated_checkpoints():
+    made = jobs({**MAIN, "models": {"dense": "x", "sparse": "y"}, "base": "dense", "prune": []})
+    assert {name: job.base for name, job in made.items()} == {"dense": None, "sparse": "dense"}
+
+
+# ---- files --------------------------------------------------------------------------------------------------------
+
+
+def write(path, document):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(yaml.safe_dump(document), encoding="utf-8")
+    return path
+
+
+def test_includes_are_files_beside_the_sweep_bundled_recipes_or_in_place(tmp_path):
+    write(tmp_path / "one.yaml", with_tasks({"probes": ["greedy"]}))
+    file = write(tmp_path / "all.yaml", {"include": ["one", "one.yaml", "small/candidates", MAIN]})
+    included = load_sweep(file).include
+    assert included[0] == included[1]
+    assert included[2] == load_sweep(RECIPES / "small" / "candidates.yaml")
+    assert included[3].models == {"dense": "bundled"}
+
+
+def test_bad_includes_name_file_and_entry(tmp_path):
+    file = tmp_path / "all.yaml"
+    assert f"{file}: include: 3: a list of sweeps" in only_error(load_sweep, write(file, {"include": 3}))
+    assert "no bundled recipe 'gone'" in only_error(load_sweep, write(file, {"include": ["gone.yaml"]}))
+    assert "did you mean 'ladder'?" in only_error(load_sweep, write(file, {"include": ["laddr"]}))
+    assert "includes this file in turn" in only_error(load_sweep, write(file, {"include": ["all.yaml"]}))
+    broken = {**MAIN, "tasks": [{"task": "gazetteer", "probe": ["greedy"]}]}
+    message = only_error(load_sweep, write(file, {"include": [broken]}))
+    assert f"{file}: include.0: unknown key 'probe'; did you mean 'probes'?" in message
+    write(tmp_path / "inner.yaml", broken)
+    assert str(tmp_path / "inner.yaml") in only_error(load_sweep, write(file, {"include": ["inner"]}))
+
+
+@pytest.mark.parametrize(
+    ("document", "part"),
+    [
+        ({}, "at least one of each"),
+        ({"models": {"a": "x"}}, "at least one of each"),
+        ({"include": [MAIN], "tasks": [{"task": "gazetteer"}]}, "at least one of each"),
+        ({"include": [MAIN], "prune": [{"method": "wanda", "sparsity": 0.5}]}, "no models to prune"),
+    ],
+)
+def test_sweeps_that_ask_for_nothing(tmp_path, document, part):
+    assert part in only_error(load_sweep, write(tmp_path / "s.yaml", document))
+
+
+def test_recipes_are_found_by_name_and_files_first(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert find_recipe("main") == RECIPES / "main.yaml"
+    assert find_recipe("small/main") == RECIPES / "small" / "main.yaml"
+    (tmp_path / "ladder").mkdir()  # a directory is no recipe
+    assert find_recipe("ladder") == RECIPES / "ladder.yaml"
+    mine = write(tmp_path / "main.yaml", MAIN)
+    assert find_recipe("main").resolve() == mine
+    assert "did you mean 'main'?" in only_error(find_recipe, "man")
+    assert "no such file, and no bundled recipe 'mine'" in only_error(find_recipe, "mine.yaml")
+
+
+# ---- the bundled recipes ------------------------------------------------------------------------------------------
+
+PAPER = (
+    *("main", "ladder", "candidates", "hard_distractors", "recovery_seeds", "one_shot"),
+    *("models_and_datasets", "scale", "calibration"),
+)
+
+
+def recipe_jobs(name):
+    return {job.name: job for job in expand(load_sweep(find_recipe(name)), RUN, resolve=Path)}
+
+
+@pytest.mark.parametrize("folder", ["", "small/"])
+def test_paper_is_all_the_recipes_and_shares_their_checkpoints(folder):
+    paper = recipe_jobs(f"{folder}paper")
+    prunes = {(job.model, job.prune and job.prune.model_dump_json()) for job in paper.values()}
+    assert len(prunes) == len(paper)  # every checkpoint once
+    apart = 0
+    for name in PAPER:
+        alone = recipe_jobs(f"{folder}{name}")
+        apart += len(alone)
+        for job in alone.values():
+            assert (job.model, job.prune and job.prune.model_dump_json()) in prunes
+            (shared,) = [
+                other for other in paper.values()
+                if (other.model, other.prune) == (job.model, job.prune)
+            ]  # fmt: skip
+            for task, config in job.tasks.items():
+                assert set(config.formats) <= set(shared.tasks[task].formats)
+                assert set(config.probes) <= set(shared.tasks[task].probes)
+                assert set(config.seeds) <= set(shared.tasks[task].seeds)
+    assert len(paper) < apart
+
+
+def test_every_recipe_has_its_twin():
+    assert {path.stem for path in (RECIPES / "small").glob("*.yaml")} == {*PAPER, "paper"}
+    assert {path.stem for path in RECIPES.glob("*.yaml")} == {*PAPER, "paper", "demo"}
+
+
+def test_the_papers_settings():
+    jobs = recipe_jobs("paper")
+    dense = jobs["qwen3-8b"].tasks["tydiqa"]
+    assert (dense.items, dense.prompt_tokens, dense.one_shot_prompt_tokens, dense.max_new_tokens) == (
+        200,
+        512,
+        1024,
+        32,
+    )
+    assert len(dense.seeds) == 5
+    calibration = jobs["qwen3-8b-wanda-0.5"].prune.calibration
+    assert (calibration.source, calibration.samples, calibration.sequence_length) == ("c4", 128, 2048)
+    chats = {name for name, job in jobs.items() if any(task.chat for task in job.tasks.values())}
+    assert {name.rpartition("-wanda")[0] or name for name in chats} == {"mistral-7b-instruct", "phi-3-mini"}
+    assert {job.prune.sparsity for job in jobs.values() if job.prune} == {0.5}

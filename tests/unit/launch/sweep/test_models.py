@@ -1,0 +1,112 @@
+"""Directories, hub ids and the mirror of the environment: which model a user means."""
+
+import sys
+import types
+
+import pytest
+
+from evaluator.errors import InputError
+from launch.sweep.config import SweepConfig
+from launch.sweep.models import BUNDLED, BUNDLED_MODEL, local_directory, model_name, names_of, resolve_model
+
+
+@pytest.fixture
+def hub(monkeypatch, tmp_path):
+    """A stand-in for `huggingface_hub`: answers with a directory, or fails like a machine without a network."""
+    asked = []
+
+    def snapshot_download(repository, **arguments):
+        asked.append((repository, arguments))
+        if repository == "org/offline":
+            raise ConnectionError("Couldn't reach the hub\nmore lines")
+        return str(tmp_path / "cache" / repository)
+
+    monkeypatch.setitem(sys.modules, "huggingface_hub", types.SimpleNamespace(snapshot_download=snapshot_download))
+    monkeypatch.delenv("RESURFACE_MODELS", raising=False)
+    return asked
+
+
+def test_directories_and_the_bundled_model_need_no_hub(hub, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models" / "mine").mkdir(parents=True)
+    assert resolve_model(BUNDLED) == BUNDLED_MODEL
+    assert str(resolve_model("models/mine")) == "models/mine"  # looks like a hub id, but is there
+    assert resolve_model(str(tmp_path / "gone")) == tmp_path / "gone"  # for the checks of checkpoints to complain of
+    assert str(resolve_model("../gone/model")) == "../gone/model"
+    assert hub == []
+
+
+def test_hub_ids_are_fetched_at_their_revision_without_code(hub, tmp_path):
+    assert resolve_model("org/name@abc123") == tmp_path / "cache" / "org" / "name"
+    ((repository, arguments),) = hub
+    assert repository == "org/name"
+    assert arguments["revision"] == "abc123"
+    assert "*.safetensors" in arguments["allow_patterns"]
+    assert not any(pattern.endswith((".py", ".bin", "*")) and pattern == "*" for pattern in arguments["allow_patterns"])
+    assert resolve_model("org/name") == tmp_path / "cache" / "org" / "name"
+    assert hub[1][1]["revision"] is None
+
+
+def test_the_mirror_comes_before_the_hub(hub, tmp_path, monkeypatch):
+    monkeypatch.setenv("RESURFACE_MODELS", str(tmp_path))
+    (tmp_path / "org" / "name").mkdir(parents=True)
+    (tmp_path / "org" / "name@v2").mkdir(parents=True)
+    assert resolve_model("org/name") == tmp_path / "org" / "name"
+    assert resolve_model("org/name@v2") == tmp_path / "org" / "name@v2"
+    assert hub == []
+    assert local_directory("org/other") is None
+
+
+def test_offline_is_one_line_that_says_how_to_give_a_directory(hub, tmp_path, monkeypatch):
+    with pytest.raises(InputError) as caught:
+        resolve_model("org/offline")
+    message = str(caught.value)
+    assert "\n" not in message
+    for part in ("model 'org/offline'", "Couldn't reach the hub", "RESURFACE_MODELS=DIR", "DIR/org/offline"):
+        assert part in message
+    monkeypatch.setenv("RESURFACE_MODELS", str(tmp_path))
+    with pytest.raises(InputError, match=str(tmp_path / "org" / "offline")):
+        resolve_model("org/offline")
+
+
+@pytest.mark.parametrize(
+    ("value", "name"),
+    [
+        ("bundled", "bundled"),
+        ("Qwen/Qwen3-8B", "Qwen3-8B"),
+        ("Qwen/Qwen3-8B@main", "Qwen3-8B"),
+        ("/models/wanda-0.5", "wanda-0.5"),
+        ("../x/dense/", "dense"),
+    ],
+)
+def test_names(value, name):
+    assert model_name(value) == name
+
+
+@pytest.mark.parametrize(
+    ("directory", "name"),
+    [
+        ("Qwen3 8B (pruned, 50%)", "Qwen3-8B-pruned-50"),
+        (".hidden", "hidden"),
+        ("wanda_0.5", "wanda_0.5"),
+        ("модель", "checkpoint"),
+    ],
+)
+def test_a_name_is_safe_as_a_directory_and_in_a_sweep(tmp_path, directory, name):
+    (tmp_path / directory).mkdir()
+    assert model_name(str(tmp_path / directory)) == name
+    assert SweepConfig(models={name: "x"}, tasks=({"task": "gazetteer"},)).models == {name: "x"}
+
+
+def test_two_models_of_one_name_are_refused_and_both_are_named(tmp_path):
+    one, other, odd = tmp_path / "a" / "my-model", tmp_path / "b" / "my-model", tmp_path / "my model"
+    for directory in (one, other, odd):
+        directory.mkdir(parents=True)
+    assert names_of([str(one), BUNDLED], "CHECKPOINT") == {"my-model": str(one), BUNDLED: BUNDLED}
+    for second in (other, odd):
+        with pytest.raises(InputError, match="would both be called 'my-model'") as caught:
+            names_of([str(one), str(second)], "CHECKPOINT")
+        assert str(one) in str(caught.value)
+        assert str(second) in str(caught.value)
+    with pytest.raises(InputError, match="is given twice"):
+        names_of([str(one), f"{one}/"], "--matcher")

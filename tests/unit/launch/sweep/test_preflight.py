@@ -1,0 +1,211 @@
+"""What a sweep is checked for before anything starts, and what it is prepared to."""
+
+import json
+
+import pytest
+
+from evaluator.errors import InputError
+from launch.commands.options import eval_sweep
+from launch.sweep.config import SweepConfig, validated
+from launch.sweep.preflight import prepare
+from pruning.config import CalibrationConfig, PruneConfig
+from pruning.run import prune
+from tests.support.models import save_tiny_model
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    save_tiny_model(folder / "a")
+    save_tiny_model(folder / "b", seed=1, max_position_embeddings=1024)
+    # of another tokenizer: without one merge
+    save_tiny_model(folder / "c")
+    tokenizer = json.loads((folder / "c" / "tokenizer.json").read_text(encoding="utf-8"))
+    tokenizer["model"]["merges"] = tokenizer["model"]["merges"][:5]
+    (folder / "c" / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
+    return folder
+
+
+def prepared(tmp_path, **document):
+    return prepare(validated(SweepConfig, document, "s.yaml"), tmp_path / "run")
+
+
+def book(tmp_path, text="The town of Karo lies on the river Belu.\n" * 200):
+    (tmp_path / "book.txt").write_text(text, encoding="utf-8")
+    return f"text:{tmp_path / 'book.txt'}"
+
+
+def test_checkpoints_that_are_asked_alike_share_their_questions(models, tmp_path):
+    tasks = [{"task": "gazetteer", "items": 4, "languages": ["english"], "probes": ["greedy"]}]
+    more = [{**tasks[0], "probes": ["choice"]}]
+    plan = prepared(
+        tmp_path,
+        include=[
+            {"models": {"a": str(models / "a"), "c": str(models / "c")}, "tasks": tasks},
+            {"models": {"a": str(models / "a")}, "tasks": more},
+        ],
+    )
+    assert {name: [task.config.probes for task in asked] for name, asked in plan.asked.items()} == {
+        "a": [("greedy", "choice")],
+        "c": [("greedy",)],
+    }
+    assert len(plan.tasks) == 2
+    items = plan.items()["gazetteer"]
+    assert len(items) == 4
+    assert all(question.options is not None for question in items)  # from whoever needs them
+
+
+def test_windows_are_those_of_each_models_tokenizer_and_fit_every_model(models, tmp_path):
+    task = {"task": book(tmp_path), "probes": ["perplexity"], "window": 4096}
+    plan = prepared(
+        tmp_path,
+        models={name: str(models / name) for name in ("a", "b", "c")},
+        prune=[{"method": "magnitude", "sparsity": 0.5}],
+        tasks=[task],
+    )
+    a, b, c = (plan.asked[name][0] for name in ("a", "b", "c"))
+    assert a is plan.asked["a-magnitude-0.5"][0]
+    assert a.key == b.key != c.key
+    assert len(a.questions) < len(c.questions)
+    assert {task.config.window for task in (a, b, c)} == {1024}  # the shortest of the models'
+    assert plan.engine.max_model_len == 1024
+    assert plan.items() == {}  # a text has no items
+    assert [question.item.item_id for question in a.questions[:2]] == ["window-000000", "window-000001"]
+    ids = [token for question in a.questions for token in question.window.token_ids]
+    assert len(ids) == sum(len(question.window.token_ids) for question in a.questions)
+    assert max(len(question.window.token_ids) for question in a.questions) == 1024
+
+
+def test_the_text_and_its_windows_are_part_of_the_identity(models, tmp_path):
+    def key(**changes):
+        sweep = {"models": {"a": str(models / "a")}, "tasks": [{"task": task, "probes": ["perplexity"], **changes}]}
+        return prepared(tmp_path, **sweep).tasks[0].key
+
+    task = book(tmp_path)
+    first = key()
+    assert key(window=100) != first
+    task = book(tmp_path, "Other words.")
+    assert key() != first
+
+
+@pytest.mark.parametrize("form", ["open_capped", "one_shot"])
+def test_capped_formats_need_their_own_room(models, tmp_path, form):
+    def length(formats):
+        task = {"task": "gazetteer", "items": 2, "probes": ["greedy"], "formats": formats}
+        settings = {"prompt_tokens": 100, "one_shot_prompt_tokens": 400, "max_new_tokens": 8}
+        return prepared(tmp_path, models={"a": str(models / "a")}, tasks=[task | settings]).engine.max_model_len
+
+    assert length(["open", form]) == length(["open"]) + 300
+
+
+@pytest.mark.parametrize(
+    ("task", "probes", "part"),
+    [
+        ("text:FILE", "greedy", "takes the probe perplexity and no other: greedy"),
+        ("gazetteer", "perplexity", "takes a text, as in task text:FILE"),
+        ("gazetteer", "perplexities", "did you mean 'perplexity'?"),
+        ("text:/no/such/file", "perplexity", "/no/such/file: no such file"),
+        ("text:", "perplexity", "the path after ':' is empty"),
+        ("text", "perplexity", "name its file, as in text:FILE"),
+        ("text:BINARY", "perplexity", "not UTF-8 text (byte 1"),
+        ("text:BLANK", "perplexity", "holds no text"),
+    ],
+)
+def test_bad_texts_are_one_line(models, tmp_path, task, probes, part):
+    (tmp_path / "book.txt").write_text("words", encoding="utf-8")
+    (tmp_path / "binary").write_bytes(b"a\xff")
+    (tmp_path / "blank").write_text(" \n", encoding="utf-8")
+    for name, file in (("FILE", "book.txt"), ("BINARY", "binary"), ("BLANK", "blank")):
+        task = task.replace(name, str(tmp_path / file))
+    settings = {"languages": None, "items": 4, "formats": "open", "seed": 0, "chat": False}
+
+    def check():
+        config = eval_sweep(
+            [str(models / "a")],
+            base=None,
+            task={"task": task, "probes": probes, **settings},
+            engine={"kind": "torch", "dtype": "auto"},
+            resources={},
+        )
+        prepare(config, tmp_path / "run")
+
+    with pytest.raises(InputError) as caught:
+        check()
+    assert part in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_text_takes_no_languages(models, tmp_path):
+    task = {"task": book(tmp_path), "probes": ["perplexity"], "languages": ["english"]}
+    with pytest.raises(InputError, match="languages: a text has none"):
+        prepared(tmp_path, models={"a": str(models / "a")}, tasks=[task])
+
+
+def test_a_chat_template_that_is_missing_or_no_good_is_found_before_anything_starts(models, tmp_path):
+    task = {"task": "gazetteer", "items": 2, "languages": ["english"], "probes": ["greedy"], "chat": True}
+    with pytest.raises(InputError, match="no chat template"):
+        prepared(tmp_path, models={"a": str(models / "a")}, tasks=[task])
+    save_tiny_model(tmp_path / "chat")
+    template = tmp_path / "chat" / "chat_template.jinja"
+    template.write_text("{{ messages[0].content | upper }}", encoding="utf-8")
+    with pytest.raises(InputError, match="rewrites the user's turn"):
+        prepared(tmp_path, models={"chat": str(tmp_path / "chat")}, tasks=[task])
+    template.write_text("USER: {{ messages[0].content }} BOT:", encoding="utf-8")
+    assert prepared(tmp_path, models={"chat": str(tmp_path / "chat")}, tasks=[task]).tasks[0].config.chat
+
+
+def test_languages_with_fewer_items_than_asked_for_are_told(models, tmp_path):
+    task = {"task": "gazetteer", "items": 301, "languages": ["english"], "probes": ["greedy"]}
+    plan = prepared(tmp_path, models={"a": str(models / "a")}, tasks=[task])
+    assert plan.short_languages() == ["gazetteer: english has 300 items, not 301: all of them are asked"]
+    plan = prepared(tmp_path, models={"a": str(models / "a")}, tasks=[{**task, "formats": ["one_shot"]}])
+    assert plan.short_languages()[0].endswith("none is left to be the example of one_shot")
+    plan = prepared(tmp_path, models={"a": str(models / "a")}, tasks=[{**task, "items": 0}])
+    assert plan.short_languages() == []
+
+
+def asked_about(tmp_path, calibration):
+    """A sweep that prunes on `calibration` and asks about one context."""
+    item = {
+        "id": "i1",
+        "language": "english",
+        "context": "Karo lies on the Belu.",
+        "question": "Where is Karo?",
+        "answers": ["on the Belu"],
+    }
+    more = {
+        "id": "i2",
+        "language": "english",
+        "context": "Tiro lies on the Sana.",
+        "question": "Where is Tiro?",
+        "answers": ["on the Sana"],
+    }
+    file = tmp_path / "items.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in (item, more)), encoding="utf-8")
+    (tmp_path / "calibration.txt").write_text(calibration, encoding="utf-8")
+    return {
+        "prune": [{"method": "wanda", "sparsity": 0.5}],
+        "calibration": {"source": f"text:{tmp_path / 'calibration.txt'}", "samples": 2, "sequence_length": 16},
+        "tasks": [{"task": f"jsonl:{file}", "probes": ["greedy"]}],
+    }
+
+
+def test_what_is_asked_about_cannot_be_calibrated_on(models, tmp_path):
+    source = {"models": {"a": str(models / "a")}}
+    plan = prepared(tmp_path, **source, **asked_about(tmp_path, "Karo.\nTiro.\n"))
+    assert len(plan.held_out) == 2
+    with pytest.raises(InputError) as caught:
+        prepared(tmp_path, **source, **asked_about(tmp_path, "Karo.\ntiro lies  on the Sana\n"))
+    message = str(caught.value)
+    assert message.startswith("wanda-0.5: calibration.source: passage 1 of ")
+    assert "is also the context of item 'i2' of task 'items'" in message
+    assert "\n" not in message
+
+
+def test_a_checkpoint_that_has_seen_what_it_is_asked_about_is_refused(models, tmp_path):
+    document = asked_about(tmp_path, "Karo.\ntiro lies  on the Sana\n")
+    config = CalibrationConfig(source=document["calibration"]["source"], samples=2)
+    made = PruneConfig(source=models / "a", method="wanda", sparsity=0.5, calibration=config, device="cpu")
+    prune(made, tmp_path / "sparse")
+    with pytest.raises(InputError, match=r"^sparse: calibration.source: passage 1 of .* of item 'i2'"):
+        prepared(tmp_path, models={"sparse": str(tmp_path / "sparse")}, tasks=document["tasks"])
