@@ -1,0 +1,12 @@
+"""A language is the same one under its name and under its code."""
+
+from evaluator.languages import code_of, name_of
+
+
+def test_names_and_codes_mean_the_same_language() -> None:
+    assert code_of("swahili") == code_of(" Swahili") == code_of("sw") == code_of("SW") == "sw"
+    assert name_of("sw") == name_of("Swahili") == "swahili"
+
+
+def test_an_unknown_language_keeps_its_spelling() -> None:
+    assert code_of("be-tarask") == name_of("be-tarask") == "be-tarask"
