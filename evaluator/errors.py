@@ -23,6 +23,17 @@ class EngineError(ResurfaceError):
     """An engine died or answered nonsense; the work in flight was lost, records were not."""
 
 
+def one_line(error: BaseException | str, limit: int = 200) -> str:
+    """An error's text as one line of at most `limit` characters; the name of its type where it has no text.
+
+    Libraries raise errors of many lines; a message to a user quotes them with this.
+    """
+    text = " ".join(str(error).split())
+    if not text and isinstance(error, BaseException):
+        return type(error).__name__
+    return text[:limit]
+
+
 def unknown(what: str, value: str, known: Iterable[str]) -> InputError:
     """The error for a name that is not one of `known`, with the nearest valid name suggested."""
     names = sorted(known)

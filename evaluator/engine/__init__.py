@@ -1,1 +1,11 @@
-"""Engines: whatever can generate from, and score, token ids. `base` is the seam; only `vllm_engine` imports vLLM."""
+"""Engines: whatever can generate from token ids, and score them. `base` is the seam; only `vllm` imports vLLM.
+
+Importing this package imports neither torch nor vLLM: an engine does that when it is built.
+"""
+
+from evaluator.engine.config import ENGINES
+from evaluator.engine.torch_engine import TORCH
+from evaluator.engine.vllm.engine import VLLM
+
+ENGINES.register(VLLM)
+ENGINES.register(TORCH)

@@ -1,22 +1,29 @@
-"""How an engine is built."""
+"""The engines that exist, and how one is configured and built.
+
+An engine is one file: a class that keeps `base.Engine`, and an `EngineKind` that says what users call it. `ENGINES` is
+filled in this folder's `__init__.py`, one line for each kind; options, YAML validation and "did you mean" read it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from evaluator.config import Frozen
+from evaluator.engine.base import Engine
+from evaluator.errors import InputError
+from evaluator.registry import Registry
 
 DType = Literal["auto", "float32", "bfloat16"]
-EngineKind = Literal["vllm", "torch"]
-Scoring = Literal["forced", "prompt_logprobs"]
 
 
 class EngineConfig(Frozen):
     """How an engine is built. `auto` computes in float32 on a CPU and in the checkpoint's own dtype on a GPU."""
 
-    kind: EngineKind = "vllm"
+    kind: str = "vllm"  # a name in ENGINES
     dtype: DType = "auto"
     max_model_len: int = Field(default=1088, ge=64)  # longest prompt + generated tokens
     block_size: int | None = None  # None: 32 on a CPU, vLLM's default on a GPU
@@ -25,13 +32,43 @@ class EngineConfig(Frozen):
     gpu_memory_utilization: float = Field(default=0.9, gt=0, le=1)
     tensor_parallel: int = Field(default=1, ge=1)
     compile: bool = False  # vLLM's torch.compile: slower to start, faster for large models
-    # How vLLM scores a continuation: by forced decoding after a shared prompt, or the reference for checking it, one
-    # prompt-log-probability request per prompt and continuation.
-    scoring: Scoring = "forced"
+    # How a continuation is scored: `forced` decodes it after a prompt that all continuations share; `prompt_logprobs`
+    # sends prompt and continuation as one prompt each, which is slower and checks the former.
+    scoring: Literal["forced", "prompt_logprobs"] = "forced"
     trust_remote_code: bool = False
 
+    @field_validator("kind")
+    @classmethod
+    def _is_registered(cls, kind: str) -> str:
+        try:
+            return ENGINES[kind].name
+        except InputError as error:
+            raise ValueError(str(error)) from error
+
     @model_validator(mode="after")
-    def _scoring_is_of_vllm(self) -> EngineConfig:
-        if self.kind != "vllm" and self.scoring != "forced":
-            raise ValueError(f"scoring {self.scoring!r} is a way of engine vllm, not of {self.kind}")
+    def _engine_knows_the_scoring(self) -> EngineConfig:
+        if self.scoring not in ENGINES[self.kind].scorings:
+            able = ", ".join(each.name for each in ENGINES if self.scoring in each.scorings)
+            raise ValueError(f"scoring {self.scoring!r} is a way of engine {able}, not of {self.kind}")
         return self
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineKind:
+    """One engine that a user can name."""
+
+    name: str
+    help: str  # one clause for help texts
+    build: Callable[[EngineConfig], Engine]  # imports what it serves with when it is called, not before
+    scorings: tuple[str, ...] = ("forced",)  # the values of EngineConfig.scoring that it knows
+
+
+ENGINES: Registry[EngineKind] = Registry("engine")
+
+
+def build_engine(config: EngineConfig) -> Engine:
+    """The engine that a configuration names, without a checkpoint.
+
+    Raises InputError where the package that it serves with is not installed.
+    """
+    return ENGINES[config.kind].build(config)

@@ -1,25 +1,26 @@
 """The oracle: transformers, one request at a time, float32 unless told otherwise.
 
-Nothing here is fast; everything is plain. Tests hold the other engines against it, and it serves where vLLM is not
-installed (`--engine torch`).
+Nothing here is fast; everything is plain. Tests compare the other engines with it, and it serves where vLLM is not
+installed (`--engine torch`). torch is imported when an engine is built.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from evaluator.checkpoints.blueprint import read_blueprint
 from evaluator.checkpoints.tokenizer import read_eos_ids
 from evaluator.engine.admission import refusal, refuse
 from evaluator.engine.base import Cancel, EngineStats, Generate, LoadReport, Request, RequestSource, Response, Score
-from evaluator.engine.config import EngineConfig
-from evaluator.errors import EngineError, InputError
+from evaluator.engine.config import EngineConfig, EngineKind
+from evaluator.errors import EngineError, InputError, one_line
+
+if TYPE_CHECKING:
+    import torch
 
 
 class TorchEngine:
@@ -28,6 +29,8 @@ class TorchEngine:
     name = "torch"
 
     def __init__(self, config: EngineConfig) -> None:
+        import torch
+
         self.version = version("transformers")
         self.dtype = "float32" if config.dtype == "auto" else config.dtype
         self._config = config
@@ -54,12 +57,12 @@ class TorchEngine:
         try:
             model, loading = AutoModelForCausalLM.from_pretrained(
                 checkpoint,
-                dtype=getattr(torch, self.dtype),
+                dtype=self.dtype,
                 trust_remote_code=self._config.trust_remote_code,
                 output_loading_info=True,
             )
         except (OSError, ValueError, RuntimeError) as error:
-            raise InputError(f"{checkpoint}: transformers cannot load it: {str(error).splitlines()[0]}") from error
+            raise InputError(f"{checkpoint}: transformers cannot load it: {one_line(error)}") from error
         for kind in ("missing_keys", "mismatched_keys"):
             if loading[kind]:
                 raise InputError(f"{checkpoint}: {kind.replace('_', ' ')}: {sorted(map(str, loading[kind]))[0]}")
@@ -78,13 +81,15 @@ class TorchEngine:
             if not isinstance(requests[0], Cancel):  # a cancelled request was answered when it came
                 yield self.answer(requests[0])
 
-    @torch.inference_mode()
     def answer(self, request: Request) -> Response:
         """The response to a single request."""
+        import torch
+
         reason = refusal(request, self._max_model_len, self._vocabulary)
         if reason is not None:
             return refuse(request, reason)
-        response = self._score(request) if isinstance(request, Score) else self._generate(request)
+        with torch.inference_mode():
+            response = self._score(request) if isinstance(request, Score) else self._generate(request)
         self._stats = EngineStats(
             requests=self._stats.requests + 1,
             steps=self._stats.steps + len(response.token_ids),
@@ -100,15 +105,22 @@ class TorchEngine:
         """Free the model."""
         self._model = None
         if self._device.type == "cuda":
+            import torch
+
             torch.cuda.empty_cache()
+
+    def _tensor(self, ids: Sequence[Sequence[int]]) -> torch.Tensor:
+        import torch
+
+        return torch.tensor(ids, device=self._device)
 
     def _score(self, request: Score) -> Response:
         """One forward pass over prompt and continuation, with the log-softmax in float32."""
         continuation = request.continuation_ids
-        ids = torch.tensor([request.prompt_ids + continuation[:-1]], device=self._device)
+        ids = self._tensor([request.prompt_ids + continuation[:-1]])
         logits_TV = self._model(ids, logits_to_keep=len(continuation)).logits[0].float()
         logprobs_TV = logits_TV.log_softmax(-1)
-        targets_T1 = torch.tensor(continuation, device=self._device).unsqueeze(1)
+        targets_T1 = self._tensor([continuation]).T
         ranks_T = 1 + (logits_TV > logits_TV.gather(1, targets_T1)).sum(-1)
         top = [_top(row, 1) for row in logprobs_TV]
         return Response(
@@ -122,6 +134,7 @@ class TorchEngine:
         )
 
     def _generate(self, request: Generate) -> Response:
+        import torch
         from transformers import DynamicCache
 
         draw = torch.Generator(device=self._device)
@@ -131,7 +144,7 @@ class TorchEngine:
             draw.seed()
         with_logprobs = request.temperature == 0 or request.top_logprobs > 0
         cache = DynamicCache()
-        ids = torch.tensor([request.prompt_ids], device=self._device)
+        ids = self._tensor([request.prompt_ids])
         tokens: list[int] = []
         logprobs: list[float] = []
         top: list[tuple[tuple[int, ...], tuple[float, ...]]] = []
@@ -146,7 +159,7 @@ class TorchEngine:
                     top.append(_top(logprobs_V, request.top_logprobs))
             if token in self._eos_ids:
                 break
-            ids = torch.tensor([[token]], device=self._device)
+            ids = self._tensor([[token]])
         return Response(
             request_id=request.request_id,
             token_ids=tuple(tokens),
@@ -168,4 +181,7 @@ def _nucleus(logits_V: torch.Tensor, request: Generate, draw: torch.Generator) -
     values, ids = (logits_V / request.temperature).softmax(-1).sort(descending=True, stable=True)
     before = values.cumsum(-1) - values
     values[before >= request.top_p] = 0.0
-    return int(ids[torch.multinomial(values, 1, generator=draw)])
+    return int(ids[values.multinomial(1, generator=draw)])
+
+
+TORCH = EngineKind(name="torch", help="transformers, one request at a time; needs no vLLM", build=TorchEngine)

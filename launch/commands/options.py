@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-from evaluator.engine.config import DType, EngineConfig, EngineKind
+from evaluator.engine.config import ENGINES, DType, EngineConfig
 from evaluator.errors import InputError, unknown
 from evaluator.records import FORMATS, PROBES
 from launch.sweep.config import SweepConfig, validated
@@ -37,7 +37,7 @@ def eval_sweep(
         "formats": _known("format", _listed("formats", task["formats"]), FORMATS),
         "probes": _known("probe", _listed("probes", task["probes"]), PROBES),
     }
-    _known("--engine", [engine["kind"]], get_args(EngineKind))
+    _known("--engine", [engine["kind"]], ENGINES.names)
     _known("--dtype", [engine["dtype"]], get_args(DType))
     return validated(
         SweepConfig,
@@ -95,7 +95,7 @@ def match_request(probes: str, engine: Mapping[str, Any]) -> tuple[list[str], En
     """The probes and the engine of `resurface match`. Raises InputError naming the option and the value."""
     from evaluator.store.verdicts import WITH_TEXT
 
-    _known("--engine", [engine["kind"]], get_args(EngineKind))
+    _known("--engine", [engine["kind"]], ENGINES.names)
     _known("--dtype", [engine["dtype"]], get_args(DType))
     chosen = _known("probe with responses", _listed("probes", probes), WITH_TEXT)
     return chosen, validated(EngineConfig, engine, "resurface match")

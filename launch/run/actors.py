@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any
 import ray
 
 from evaluator.asking.questions import Question
-from evaluator.engine.config import EngineConfig
-from evaluator.errors import InputError
+from evaluator.engine.config import EngineConfig, build_engine
 from evaluator.probes.config import EvalConfig
 from pruning.config import PruneConfig
 
@@ -144,19 +143,6 @@ class EngineActor:
     def _next_shard(self) -> Shard | None:
         with self._lock:
             return self._shards.popleft() if self._shards else None
-
-
-def build_engine(config: EngineConfig) -> Engine:
-    """The engine that a configuration names. Raises InputError where vLLM is asked for and not installed."""
-    if config.kind == "torch":
-        from evaluator.engine.torch_engine import TorchEngine
-
-        return TorchEngine(config)
-    try:
-        from evaluator.engine.vllm.engine import VLLMEngine
-    except ModuleNotFoundError as error:
-        raise InputError("engine: vllm is not installed here; install it, or use --engine torch") from error
-    return VLLMEngine(config)
 
 
 def prune_checkpoint(

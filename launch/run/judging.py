@@ -19,12 +19,12 @@ from ray.exceptions import RayError, RayTaskError
 from evaluator.checkpoints.info import CheckpointInfo, inspect_checkpoint, read_config
 from evaluator.checkpoints.tokenizer import load_tokenizer
 from evaluator.engine.base import Engine
-from evaluator.engine.config import EngineConfig
+from evaluator.engine.config import EngineConfig, build_engine
 from evaluator.errors import EngineError, InputError, ResurfaceError
 from evaluator.probes.matcher import Judgement, Matcher, Pair, judge
 from evaluator.store.records import RecordStore
 from evaluator.store.verdicts import Answered, Part, Pending, VerdictStore, pending, responses
-from launch.run.actors import build_engine, enter_engine_process
+from launch.run.actors import enter_engine_process
 from launch.run.cluster import Cluster, cluster
 from launch.run.lock import RunLock
 from launch.sweep.models import names_of, resolve_model

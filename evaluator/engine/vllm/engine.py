@@ -26,7 +26,7 @@ from evaluator.checkpoints.blueprint import Blueprint, read_blueprint
 from evaluator.checkpoints.tokenizer import read_eos_ids
 from evaluator.engine.admission import SharedScores, refusal, refuse
 from evaluator.engine.base import Cancel, EngineStats, Generate, LoadReport, Request, RequestSource, Response, Score
-from evaluator.engine.config import EngineConfig
+from evaluator.engine.config import EngineConfig, EngineKind
 from evaluator.errors import EngineError, InputError
 
 MAX_TOP_LOGPROBS = 64
@@ -329,3 +329,11 @@ def _installed_version() -> str:
 def _one_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0] if lines else 'no message'}"
+
+
+VLLM = EngineKind(
+    name="vllm",
+    help="vLLM: batched, and swaps checkpoints in place",
+    build=VLLMEngine,
+    scorings=("forced", "prompt_logprobs"),
+)
