@@ -89,7 +89,7 @@ def job(who: str, method: str, source: Path, passages: Path, out: Path, tokens: 
 
 def agreement(first: Path, second: Path) -> dict[str, float]:
     """Share of the weights of all decoder matrices whose zeros agree, and of those of the first layer alone."""
-    from pruning.checkpoint import Checkpoint
+    from pruning.model.checkpoint import Checkpoint
 
     one, two = Checkpoint(first), Checkpoint(second)
     same, total = [0, 0], [0, 0]  # of all, of the first layer

@@ -26,7 +26,7 @@ def tokens(source: Path, passages: Path, window: int) -> int:
 
 def operations(source: Path, method: str, tokens: int) -> float:
     """Floating-point operations of our products, two for each multiply-add."""
-    from pruning.checkpoint import Checkpoint
+    from pruning.model.checkpoint import Checkpoint
 
     layers: dict[int, dict[str, tuple[int, ...]]] = defaultdict(dict)
     for name, entry in Checkpoint(source).entries.items():
@@ -48,12 +48,12 @@ def rate(threads: int) -> float:
     """Operations per second of a float32 product of a layer's size: the best of torch's two libraries."""
     import torch
 
-    from pruning import products
+    from pruning.model import onednn
 
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     left, right = torch.randn(1024, 1024), torch.randn(2048, 1024)
-    ways = [torch.nn.functional.linear] + ([products.times_transposed] if products.available() else [])
+    ways = [torch.nn.functional.linear] + ([onednn.times_transposed] if onednn.available() else [])
     seconds = []
     for way in ways:
         way(left, right)

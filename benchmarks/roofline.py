@@ -18,7 +18,7 @@ def measure(dtype_name: str) -> dict[str, float]:
     and written by a copy, on the device and in the dtype that the engine uses."""
     import torch
 
-    from pruning import products
+    from pruning.model import onednn
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     size = _SIZE_GPU if device.type == "cuda" else _SIZE
@@ -38,8 +38,8 @@ def measure(dtype_name: str) -> dict[str, float]:
         return min(seconds[1:])
 
     ways = [lambda: one @ other]
-    if device.type == "cpu" and dtype == torch.float32 and products.available():  # torch's own choice may be MKL's AVX2
-        ways.append(lambda: products.times_transposed(one, other))
+    if device.type == "cpu" and dtype == torch.float32 and onednn.available():  # torch's own choice may be MKL's AVX2
+        ways.append(lambda: onednn.times_transposed(one, other))
     with torch.inference_mode():
         return {
             "flops_per_second": 2 * size**3 / min(best(way) for way in ways),

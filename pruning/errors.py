@@ -1,15 +1,9 @@
-"""The exceptions of `pruning`.
-
-PruneError                    a pruning job failed; the text is one complete line
-`-- PruneInputError           something that the user can mend (file, field and value are named): exit code 2
-"""
+"""What pruning raises besides InputError: the error of a job that failed."""
 
 from __future__ import annotations
 
-
-class PruneError(Exception):
-    """Base of everything that pruning raises for a user to read."""
+from evaluator.errors import ResurfaceError
 
 
-class PruneInputError(PruneError):
-    """A file, field or value is wrong. The message names all three."""
+class PruneError(ResurfaceError):
+    """A pruning job failed, and not because of its input; the text is one complete line."""

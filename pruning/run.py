@@ -14,18 +14,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pruning import allocation, calibration, export, memory, sequential
-from pruning.activations import Activations
-from pruning.architectures import Decoder
-from pruning.calibration import Batch, Calibration
-from pruning.checkpoint import Checkpoint
+from evaluator.errors import InputError
+from pruning.calibration import sequences
+from pruning.calibration.passages import PassageSource, digest_of_file, files_of, is_local
+from pruning.calibration.sequences import Calibration
 from pruning.config import PruneConfig
-from pruning.errors import PruneInputError
-from pruning.manifest import MatrixRecord, PruneManifest, read_manifest
-from pruning.passages import PassageSource, digest_of_file, files_of, is_local
+from pruning.layers import allocation, sequential
+from pruning.layers.activations import Activations
+from pruning.layers.counts import asked, check_counts, check_divides, count_zeros
+from pruning.layers.sequential import Outcome
+from pruning.model import memory
+from pruning.model.batches import Batch, batches
+from pruning.model.checkpoint import Checkpoint
+from pruning.model.decoder import Decoder
+from pruning.output import export
+from pruning.output.manifest import MatrixRecord, PruneManifest, read_manifest
 from pruning.patterns import NofM, Pattern
-from pruning.sequential import Outcome
-from pruning.sparsity import asked, check_counts, check_divides, count_zeros
 
 _BATCH_TOKENS_CUDA = 16_384  # enough for full-speed products
 # On a CPU: few enough that a layer's widest activation stays in the cache between one operation and the next.
@@ -43,7 +47,7 @@ def check(
     sources: Mapping[str, PassageSource] | None = None,
     held_out: Mapping[str, str] | None = None,
 ) -> None:
-    """Look for every bad input that shows before heavy work. Raises PruneInputError; writes nothing.
+    """Look for every bad input that shows before heavy work. Raises InputError; writes nothing.
 
     What is read: configuration, headers, tokenizer, and calibration passages (one, of a source on the network). Weights
     are searched for NaN by `prune` itself, and so are the passages of a source on the network for those that
@@ -54,7 +58,7 @@ def check(
         return
     _check(config, checkpoint, out, sources or {}, held_out or {})
     if config.calibration is not None and not is_local(config.calibration.source, sources or {}):
-        calibration.check_source(config.calibration, sources or {})
+        sequences.check_source(config.calibration, sources or {})
 
 
 def prune(
@@ -72,7 +76,7 @@ def prune(
     `sources` are named passages that calibration may ask for; `held_out` are the digests of texts that no passage may
     be (see `disjoint`), each with what it is; `provenance` goes into the manifest; `progress` is
     called with (layers done, layers). An `out` that the same job has already finished is returned at once. Raises
-    PruneInputError for what the user can mend and PruneError for a job that failed.
+    InputError for what the user can mend and PruneError for a job that failed.
     """
     started = time.perf_counter()
     checkpoint = Checkpoint(config.source)
@@ -143,10 +147,10 @@ def _finished(
         files = {str(file): digest_of_file(file) for file in files_of(config.calibration.source) if file.is_file()}
         differing = [] if files == manifest.calibration.files else ["calibration"]
     if differing:
-        raise PruneInputError(f"out: {out} holds another pruning's checkpoint (field {differing[0]} differs)")
+        raise InputError(f"out: {out} holds another pruning's checkpoint (field {differing[0]} differs)")
     missing = [name for name in manifest.files if not (out / name).is_file()]
     if missing:
-        raise PruneInputError(f"{out / missing[0]}: the manifest lists this file, and it is gone; remove {out}")
+        raise InputError(f"{out / missing[0]}: the manifest lists this file, and it is gone; remove {out}")
     if manifest.calibration is not None:
         manifest.calibration.check_disjoint(held_out)
     Checkpoint(out)  # no shard is truncated
@@ -166,10 +170,10 @@ def _check(
     export.check_place(checkpoint, out)
     tokenizer = None
     if config.calibration is not None:
-        tokenizer = calibration.load_tokenizer(checkpoint.directory)
+        tokenizer = sequences.load_tokenizer(checkpoint.directory)
         if is_local(config.calibration.source, sources):
-            found = calibration.take_passages(config.calibration, config.seed, sources)
-            calibration.check_passages(found, held_out)
+            found = sequences.take_passages(config.calibration, config.seed, sources)
+            sequences.check_passages(found, held_out)
     return decoder, tokenizer
 
 
@@ -182,10 +186,10 @@ def _calibrate(
 ) -> tuple[Calibration | None, list[Batch]]:
     if config.calibration is None or (config.method == "magnitude" and config.allocation == "uniform"):
         return None, []
-    texts = calibration.load(config.calibration, tokenizer, config.seed, sources, held_out)
-    batches = calibration.batches(texts.sequences, _batch_tokens(decoder))
+    texts = sequences.load(config.calibration, tokenizer, config.seed, sources, held_out)
+    made = batches(texts.sequences, _batch_tokens(decoder))
     decoder.open_skeleton(torch.tensor([token for sequence in texts.sequences for token in sequence]))
-    return texts, batches
+    return texts, made
 
 
 def _batch_tokens(decoder: Decoder) -> int:
@@ -255,7 +259,7 @@ def _device(name: str) -> torch.device:
         return torch.device("cuda" if available else "cpu")
     device = torch.device(name)
     if device.type == "cuda" and (not available or (device.index or 0) >= torch.cuda.device_count()):
-        raise PruneInputError(f"device: {name!r} is not on this machine")
+        raise InputError(f"device: {name!r} is not on this machine")
     return device
 
 

@@ -17,7 +17,6 @@ from launch.commands.match import match
 from launch.commands.options import PruneOptions, eval_sweep
 from launch.sweep.config import RECIPES, SweepConfig, find_recipe, load_sweep
 from launch.sweep.models import BUNDLED
-from pruning.errors import PruneError, PruneInputError
 
 app = typer.Typer(
     name="resurface",
@@ -187,12 +186,12 @@ def _explain(error: BaseException) -> int:
     if isinstance(error, SystemExit):  # what Ray makes of a signal that ends this process
         errors.print("stopped; the same command resumes")
         return 128 + int(error.code or 0)
-    expected = isinstance(error, ResurfaceError | PruneError | TyperException)
+    expected = isinstance(error, ResurfaceError | TyperException)
     message = error.format_message() if isinstance(error, TyperException) else str(error)
     name = "" if expected else f"{type(error).__name__}: "
     hint = "" if expected else " (run again with --debug for the traceback)"
     errors.print(f"[red]error:[/red] {name}{escape(' '.join(message.split()))}{hint}", highlight=False)
-    return 2 if isinstance(error, InputError | PruneInputError | TyperException) else 1
+    return 2 if isinstance(error, InputError | TyperException) else 1
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from launch.commands.summary import print_manifest
 from launch.run.provenance import provenance
 from launch.sweep.calibration import SOURCES
 from launch.sweep.models import resolve_model
-from pruning.manifest import MANIFEST_NAME, read_manifest, verify
+from pruning.output.manifest import MANIFEST_NAME, read_manifest, verify
 from pruning.run import check, prune
 
 
@@ -40,7 +40,7 @@ def run_prune(console: Console, model: str | None, out: Path | None, options: Pr
 def run_verify(console: Console, errors: Console, directory: Path) -> int:
     """Hold a pruned checkpoint against its manifest: one line and 0 if it is sound, else a line per problem and 1.
 
-    Raises InputError or PruneInputError for a directory that has no manifest that can be read.
+    Raises InputError for a directory that has no manifest that can be read.
     """
     manifest = read_manifest(directory)
     if manifest is None:

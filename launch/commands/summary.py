@@ -15,7 +15,7 @@ from evaluator.metrics import headline_sentence
 from evaluator.metrics.inputs import ALL
 from evaluator.report import write_report
 from launch.run.driver import Outcome
-from pruning.manifest import PruneManifest
+from pruning.output.manifest import PruneManifest
 
 # headline column -> what the terminal calls it; short, so that the table fits 80 columns
 _HEADLINE = {

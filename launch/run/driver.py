@@ -31,8 +31,7 @@ from launch.run.workers import EngineWorker
 from launch.sweep.config import SweepConfig
 from launch.sweep.jobs import CheckpointJob
 from launch.sweep.preflight import Prepared, PreparedTask, prepare
-from pruning.errors import PruneError, PruneInputError
-from pruning.manifest import read_manifest
+from pruning.output.manifest import read_manifest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,7 +240,7 @@ def _check(machines: Cluster, workers: Sequence[EngineWorker]) -> None:
 
 def _prune_failure(job: CheckpointJob, error: RayError) -> ResurfaceError:
     cause = error.cause if isinstance(error, RayTaskError) else error
-    if isinstance(cause, PruneInputError):
+    if isinstance(cause, InputError):
         return InputError(f"{job.name}: {cause}")
-    reason = str(cause) if isinstance(cause, PruneError) else f"{type(cause).__name__}: {cause}"
+    reason = str(cause) if isinstance(cause, ResurfaceError) else f"{type(cause).__name__}: {cause}"
     return ResurfaceError(f"pruning {job.name!r} failed: {' '.join(reason.split())[:300]}")

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 from evaluator.tasks.gazetteer import LANGUAGES, gazetteer_passages
-from pruning.passages import PassageSource
+from pruning.calibration.passages import PassageSource
 
 
 def gazetteer(samples: int, seed: int, languages: Sequence[str] = LANGUAGES) -> Iterator[str]:

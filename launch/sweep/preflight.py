@@ -22,9 +22,8 @@ from evaluator.tasks import TaskData, load_task
 from launch.sweep.calibration import SOURCES
 from launch.sweep.config import SweepConfig, digest
 from launch.sweep.jobs import CheckpointJob, expand
-from pruning.disjoint import text_digest
-from pruning.errors import PruneInputError
-from pruning.manifest import read_manifest
+from pruning.calibration.disjoint import text_digest
+from pruning.output.manifest import read_manifest
 from pruning.run import check
 
 _OPTION_TOKENS = 1024  # room for the longest gold answer of a byte-level vocabulary after a full prompt
@@ -157,7 +156,7 @@ def _check_pruning(job: CheckpointJob, held_out: Mapping[str, str]) -> None:
         manifest = read_manifest(job.path)
         if manifest is not None and manifest.calibration is not None:
             manifest.calibration.check_disjoint(held_out)
-    except PruneInputError as error:
+    except InputError as error:
         raise InputError(f"{job.name}: {error}") from error
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pruning.activations import Activations
-from pruning.calibration import Batch
+from pruning.layers.activations import Activations
+from pruning.model.batches import Batch
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pruning.allocation import owl
-from pruning.errors import PruneInputError
+from evaluator.errors import InputError
+from pruning.layers.allocation import owl
 
 
 def test_layers_with_more_outliers_keep_more():
@@ -21,5 +21,5 @@ def test_equal_layers_are_pruned_alike():
 
 @pytest.mark.parametrize("ratio", [0.02, 0.97])
 def test_a_ratio_out_of_range_names_the_layer(ratio):
-    with pytest.raises(PruneInputError, match=f"sparsity: {ratio} with allocation 'owl' gives layer"):
+    with pytest.raises(InputError, match=f"sparsity: {ratio} with allocation 'owl' gives layer"):
         owl([0.0, 1.0, 0.5], ratio)

@@ -12,8 +12,8 @@ import torch
 from pydantic import ValidationError
 from safetensors.torch import load_file, save_file
 
+from evaluator.errors import InputError
 from pruning.config import CalibrationConfig, PruneConfig
-from pruning.errors import PruneInputError
 from pruning.run import check, prune
 from tests.support import pruning as tiny
 
@@ -35,7 +35,7 @@ def copied(checkpoints, tmp_path) -> Path:
 
 def refused(config: PruneConfig, out: Path, message: str, *, by=check) -> None:
     """`by` raises one line that matches, and nothing is left behind."""
-    with pytest.raises(PruneInputError, match=message) as caught:
+    with pytest.raises(InputError, match=message) as caught:
         by(config, out)
     assert "\n" not in str(caught.value)
     assert not [file for file in out.parent.iterdir() if file.name.startswith(out.name)]
@@ -125,7 +125,7 @@ def test_a_file_that_would_give_nothing_is_refused(checkpoints, passages, tmp_pa
 def test_a_place_inside_the_source_is_refused(copied, passages):
     config = job(copied, f"text:{passages}")
     refused(config, copied / "pruned", "is inside the source")
-    with pytest.raises(PruneInputError, match="is inside the source"):
+    with pytest.raises(InputError, match="is inside the source"):
         check(config, copied)
 
 
@@ -133,7 +133,7 @@ def test_a_place_that_holds_something_is_refused(copied, passages, tmp_path):
     (tmp_path / "out").mkdir()
     check(job(copied, f"text:{passages}"), tmp_path / "out")
     (tmp_path / "out" / "thesis.tex").write_text("precious")
-    with pytest.raises(PruneInputError, match="exists and is not"):
+    with pytest.raises(InputError, match="exists and is not"):
         prune(job(copied, f"text:{passages}"), tmp_path / "out")
     assert (tmp_path / "out" / "thesis.tex").read_text() == "precious"
 
@@ -141,7 +141,7 @@ def test_a_place_that_holds_something_is_refused(copied, passages, tmp_path):
 def test_a_place_that_nothing_can_be_renamed_onto_is_refused(copied, tmp_path):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(PruneInputError, match="link is a symbolic link"):
+    with pytest.raises(InputError, match="link is a symbolic link"):
         check(job(copied, None, method="magnitude"), tmp_path / "link")
 
 

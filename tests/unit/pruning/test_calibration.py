@@ -11,9 +11,9 @@ import struct
 import datasets
 import pytest
 
-from pruning import calibration
+from evaluator.errors import InputError
+from pruning.calibration import sequences
 from pruning.config import CalibrationConfig
-from pruning.errors import PruneInputError
 from tests.support import pruning as tiny
 
 
@@ -24,7 +24,7 @@ def tokenizer():
 
 def load(source: str, tokenizer, samples: int = 4, window: int = 32, seed: int = 0, **sources):
     config = CalibrationConfig(source=source, samples=samples, sequence_length=window)
-    return calibration.load(config, tokenizer, seed, sources)
+    return sequences.load(config, tokenizer, seed, sources)
 
 
 def test_text_takes_the_first_lines_in_file_order(tokenizer, tmp_path):
@@ -125,7 +125,7 @@ def test_c4_windows_draw_from_the_whole_shard_as_the_authors_loader_does(hub, to
 
 
 def test_windows_longer_than_every_document_are_given_up(hub, tokenizer):
-    with pytest.raises(PruneInputError, match="longer than 5000 tokens"):
+    with pytest.raises(InputError, match="longer than 5000 tokens"):
         load("c4:windows", tokenizer, window=5000)
 
 
@@ -138,7 +138,7 @@ def test_wikipedia_and_balanced_divide_passages_by_language(hub, tokenizer):
 
 
 def test_a_language_with_too_few_passages_says_how_many(hub, tokenizer):
-    with pytest.raises(PruneInputError, match=r"20231101.sw has 50 passages, 60 were asked"):
+    with pytest.raises(InputError, match=r"20231101.sw has 50 passages, 60 were asked"):
         load("balanced:sw,en", tokenizer, samples=120)
 
 
@@ -147,7 +147,7 @@ def test_a_hub_out_of_reach_is_one_clear_line(monkeypatch, tokenizer):
         raise ConnectionError("Couldn't reach the hub\nmore")
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    with pytest.raises(PruneInputError, match=r"allenai/c4 cannot be read .*offline, use text:FILE") as caught:
+    with pytest.raises(InputError, match=r"allenai/c4 cannot be read .*offline, use text:FILE") as caught:
         load("c4", tokenizer)
     assert "\n" not in str(caught.value)
 
@@ -159,5 +159,5 @@ def test_a_passage_without_tokens_is_named(tmp_path):
     def silent(text, verbose):
         return {"input_ids": [] if text == "w2" else [3]}
 
-    with pytest.raises(PruneInputError, match=f"passage 1 of {file}: gives no token"):
+    with pytest.raises(InputError, match=f"passage 1 of {file}: gives no token"):
         load(f"text:{file}", silent, samples=2)

@@ -8,11 +8,12 @@ import pytest
 import torch
 from torch import nn
 
-from pruning.architectures import Decoder
-from pruning.calibration import ALONE_BELOW, Batch, batches
-from pruning.capture import ColumnNorms, Hessian, Observer
-from pruning.checkpoint import Checkpoint
 from pruning.errors import PruneError
+from pruning.layers.capture import ColumnNorms, Hessian, Observer
+from pruning.model.batches import Batch, batches
+from pruning.model.checkpoint import Checkpoint
+from pruning.model.decoder import Decoder
+from pruning.model.packing import ALONE_BELOW
 from tests.support import pruning as tiny
 
 CPU = torch.device("cpu")

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from pruning.checkpoint import Checkpoint, read_header
-from pruning.errors import PruneInputError
+from evaluator.errors import InputError
+from pruning.model.checkpoint import Checkpoint, read_header
 from tests.support import pruning as tiny
 
 
@@ -49,7 +49,7 @@ def written(file: Path, header: object, data: bytes) -> Path:
     ],
 )
 def test_a_header_that_does_not_fit_is_refused(header, message, tmp_path):
-    with pytest.raises(PruneInputError, match=message):
+    with pytest.raises(InputError, match=message):
         read_header(written(tmp_path / "x.safetensors", header, bytes(8)))
 
 
@@ -70,5 +70,5 @@ def test_an_index_that_does_not_fit_is_refused(index, message, tmp_path):
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
     written(tmp_path / "x.safetensors", {"w": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}, bytes(8))
-    with pytest.raises(PruneInputError, match=message):
+    with pytest.raises(InputError, match=message):
         Checkpoint(tmp_path)

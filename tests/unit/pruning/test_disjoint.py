@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from evaluator.errors import InputError
+from pruning.calibration.disjoint import check_disjoint, text_digest
 from pruning.config import CalibrationConfig, PruneConfig
-from pruning.disjoint import check_disjoint, text_digest
-from pruning.errors import PruneInputError
-from pruning.manifest import read_manifest
+from pruning.output.manifest import read_manifest
 from pruning.run import check, prune
 
 
@@ -20,7 +20,7 @@ def test_texts_are_equal_but_for_case_punctuation_and_white_space():
 def test_the_first_passage_that_is_held_out_is_named():
     held_out = {text_digest("b"): "item 7"}
     check_disjoint([("f.txt", 0, text_digest("a")), ("f.txt", 1, "")], held_out)
-    with pytest.raises(PruneInputError, match=r"^calibration.source: passage 2 of f.txt is also item 7; leave"):
+    with pytest.raises(InputError, match=r"^calibration.source: passage 2 of f.txt is also item 7; leave"):
         check_disjoint([("f.txt", 0, text_digest("a")), ("f.txt", 2, text_digest("B."))], held_out)
 
 
@@ -40,17 +40,17 @@ def test_files_are_held_against_it_before_and_sources_of_the_network_while_they_
     source, out = checkpoints("qwen3"), tmp_path / "out"
     third = passages.read_text().splitlines()[2]
     held_out = {text_digest(third.upper() + "."): "the context of item 'x'"}
-    with pytest.raises(PruneInputError, match=r"passage 2 of .*passages.txt is also the context of item 'x'"):
+    with pytest.raises(InputError, match=r"passage 2 of .*passages.txt is also the context of item 'x'"):
         check(job(source, f"text:{passages}"), out, held_out=held_out)
 
     def rows(origin, **_):
-        from pruning.passages import Passage
+        from pruning.calibration.passages import Passage
 
         return (Passage(line, origin, row) for row, line in enumerate(passages.read_text().splitlines()))
 
-    monkeypatch.setattr("pruning.passages._hub", rows)
+    monkeypatch.setattr("pruning.calibration.passages._hub", rows)
     check(job(source, "c4"), out, held_out=held_out)  # reads one passage
-    with pytest.raises(PruneInputError, match="passage 2 of c4:train:00000 is also"):
+    with pytest.raises(InputError, match="passage 2 of c4:train:00000 is also"):
         prune(job(source, "c4"), out, held_out=held_out)
     assert not out.exists()
     assert prune(job(source, "c4"), out, held_out={text_digest("other"): "x"}).calibration is not None
@@ -64,6 +64,6 @@ def test_a_finished_checkpoint_is_held_against_it_by_its_manifest(checkpoints, p
     assert manifest.calibration is not None
     held_out = {manifest.calibration.passages[3].text_digest: "the context of item 'y'"}
     for again in (check, prune):
-        with pytest.raises(PruneInputError, match=r"passage 3 of .* is also the context of item 'y'"):
+        with pytest.raises(InputError, match=r"passage 3 of .* is also the context of item 'y'"):
             again(config, out, held_out=held_out)
     check(config, out, held_out={})

@@ -13,17 +13,18 @@ from pathlib import Path
 import pytest
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from pruning import export
+from evaluator.errors import InputError
 from pruning.config import PruneConfig
-from pruning.errors import PruneError, PruneInputError
-from pruning.manifest import MANIFEST_NAME, verify
+from pruning.errors import PruneError
+from pruning.output import export
+from pruning.output.manifest import MANIFEST_NAME, verify
 from pruning.run import prune
 
 _KILLED = textwrap.dedent(
     """
     import os, signal, sys
     from pathlib import Path
-    from pruning import export
+    from pruning.output import export
     from pruning.config import PruneConfig
     from pruning.run import prune
 
@@ -103,7 +104,7 @@ def test_a_live_writer_is_left_alone(checkpoints, tmp_path):
     partial.mkdir()
     descriptor = os.open(partial, os.O_RDONLY)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
-    with pytest.raises(PruneInputError, match="being written by another process"):
+    with pytest.raises(InputError, match="being written by another process"):
         prune(magnitude(checkpoints("qwen3")), tmp_path / "out")
     os.close(descriptor)
     prune(magnitude(checkpoints("qwen3")), tmp_path / "out")
@@ -135,8 +136,8 @@ def test_verify_counts_zeros_and_groups_again(checkpoints, tmp_path):
     """A file whose digest was forged along is still found out by its zeros."""
     from safetensors.torch import load_file, save_file
 
-    from pruning.manifest import read_manifest, to_json
-    from pruning.passages import digest_of_file
+    from pruning.calibration.passages import digest_of_file
+    from pruning.output.manifest import read_manifest, to_json
 
     out = tmp_path / "out"
     prune(PruneConfig(source=checkpoints("qwen3"), method="magnitude", pattern="2:4"), out)
@@ -153,7 +154,7 @@ def test_verify_counts_zeros_and_groups_again(checkpoints, tmp_path):
 
 
 def test_verify_recomputes_the_measured_sparsity(checkpoints, tmp_path):
-    from pruning.manifest import read_manifest, to_json
+    from pruning.output.manifest import read_manifest, to_json
 
     out = tmp_path / "out"
     manifest = prune(magnitude(checkpoints("qwen3")), out)

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pruning import masks
+from pruning.methods import masks
 from pruning.patterns import NofM, Unstructured
 from tests.support import brute_force
 

@@ -7,14 +7,14 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from pruning import products
+from pruning.model import onednn
 
 
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize(("columns", "rows"), [(768, 256), (192, 512), (1000, 300)])
 def test_a_linear_s_bits_are_torch_s(columns, rows, bias):
     plain = nn.Linear(columns, rows, bias=bias).requires_grad_(False)
-    quick = products.Linear(plain)
+    quick = onednn.Linear(plain)
     with torch.no_grad():
         for tokens in (3, 64, 100, 512, 100):
             inputs = torch.randn(1, tokens, columns)
@@ -25,7 +25,7 @@ def test_a_linear_s_bits_are_torch_s(columns, rows, bias):
 
 def test_a_changed_weight_is_used_once_the_old_one_is_forgotten():
     plain = nn.Linear(512, 512, bias=False).requires_grad_(False)
-    quick = products.Linear(plain)
+    quick = onednn.Linear(plain)
     inputs = torch.randn(128, 512)
     with torch.no_grad():
         quick(inputs)
@@ -36,15 +36,15 @@ def test_a_changed_weight_is_used_once_the_old_one_is_forgotten():
 
 
 def test_a_shape_whose_bits_differ_stays_with_torch(monkeypatch):
-    monkeypatch.setattr(products, "_agreed", {})
-    quick = products.Linear(nn.Linear(512, 512, bias=False).requires_grad_(False))
+    monkeypatch.setattr(onednn, "_agreed", {})
+    quick = onednn.Linear(nn.Linear(512, 512, bias=False).requires_grad_(False))
     calls = []
 
     def rounded_otherwise(left, right):
         calls.append(left)
         return torch.full((len(left), 512), 1.0)
 
-    monkeypatch.setattr(products, "times_transposed", rounded_otherwise)
+    monkeypatch.setattr(onednn, "times_transposed", rounded_otherwise)
     inputs = torch.randn(128, 512)
     with torch.no_grad():
         for count in (128, 128, 100):
@@ -55,8 +55,8 @@ def test_a_shape_whose_bits_differ_stays_with_torch(monkeypatch):
 def test_every_linear_module_is_replaced_and_keeps_its_name():
     module = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 2, bias=False)), nn.ReLU())
     before = module.state_dict()
-    products.substitute(module)
-    assert [type(part) for part in (module[0], module[1][0])] == [products.Linear] * 2
+    onednn.substitute(module)
+    assert [type(part) for part in (module[0], module[1][0])] == [onednn.Linear] * 2
     assert module.state_dict().keys() == before.keys()
 
 
@@ -66,8 +66,8 @@ def test_second_moments_are_those_of_the_whole_product(tokens, columns, dtype):
     total = torch.zeros(columns, columns, dtype=dtype)
     parts = [torch.randn(tokens, columns, dtype=dtype) for _ in range(2)]
     for part in parts:
-        products.add_second_moments(total, part)
-    products.mirror(total)
+        onednn.add_second_moments(total, part)
+    onednn.mirror(total)
     wanted = sum(part.double().T @ part.double() for part in parts)
     assert torch.equal(total[256:, :256], total[:256, 256:].T)
     torch.testing.assert_close(total.double(), wanted, rtol=1e-5, atol=2e-5 * tokens**0.5)

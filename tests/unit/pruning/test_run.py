@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from evaluator.errors import InputError
 from pruning.config import CalibrationConfig, PruneConfig
-from pruning.errors import PruneInputError
-from pruning.manifest import MANIFEST_NAME, read_manifest, verify
+from pruning.output.manifest import MANIFEST_NAME, read_manifest, verify
 from pruning.run import check, prune
 from tests.support import brute_force
 from tests.support import pruning as tiny
@@ -235,12 +235,12 @@ def test_a_finished_job_is_not_done_again(checkpoints, passages, tmp_path):
     before = (tmp_path / "out" / MANIFEST_NAME).stat().st_mtime_ns
     assert prune(config(source, passages), tmp_path / "out") == first
     assert (tmp_path / "out" / MANIFEST_NAME).stat().st_mtime_ns == before
-    with pytest.raises(PruneInputError, match="field sparsity differs"):
+    with pytest.raises(InputError, match="field sparsity differs"):
         check(config(source, passages, sparsity=0.7), tmp_path / "out")
-    with pytest.raises(PruneInputError, match="field source differs"):
+    with pytest.raises(InputError, match="field source differs"):
         check(config(checkpoints("llama"), passages), tmp_path / "out")
     passages.write_text("another text\n" * 40)
-    with pytest.raises(PruneInputError, match="field calibration differs"):
+    with pytest.raises(InputError, match="field calibration differs"):
         prune(config(source, passages), tmp_path / "out")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from pruning import saliency
+from pruning.methods import saliency
 
 
 def test_scores_are_their_formulas():

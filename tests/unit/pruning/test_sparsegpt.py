@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from pruning import sparsegpt
 from pruning.errors import PruneError
+from pruning.methods import sparsegpt
 from pruning.patterns import NofM, Unstructured
 from tests.support import brute_force
 

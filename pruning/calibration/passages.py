@@ -17,7 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from pruning.errors import PruneInputError
+from evaluator.errors import InputError
 
 # (samples, seed) -> passages of text, in order: what a caller supplies under a name of its own.
 PassageSource = Callable[[int, int], Iterator[str]]
@@ -79,7 +79,7 @@ def files_of(source: str) -> list[Path]:
 def iterate(source: str, samples: int, seed: int, sources: Mapping[str, PassageSource]) -> Iterator[Passage]:
     """The passages of a source in order; at least `samples` of them if it holds so many.
 
-    A name in `sources` wins over the kinds known here. Raises PruneInputError for an unknown kind and, while it is
+    A name in `sources` wins over the kinds known here. Raises InputError for an unknown kind and, while it is
     read, for a file that is missing, not UTF-8, or not JSON lines with a `text`.
     """
     if source in sources:
@@ -93,7 +93,7 @@ def iterate(source: str, samples: int, seed: int, sources: Mapping[str, PassageS
     if kind in ("wikipedia", "balanced") and rest:
         return _wikipedia(_shares(source, rest.split(","), samples, balanced=kind == "balanced"))
     known = ", ".join((*KINDS, *sorted(sources)))
-    raise PruneInputError(f"calibration.source: {source!r} is unknown (known: {known})")
+    raise InputError(f"calibration.source: {source!r} is unknown (known: {known})")
 
 
 def _files(source: str, json_lines: bool) -> Iterator[Passage]:
@@ -107,7 +107,7 @@ def _files(source: str, json_lines: bool) -> Iterator[Passage]:
                         yield Passage(text, str(file), row)
         except (OSError, EOFError) as error:
             reason = getattr(error, "strerror", None) or error
-            raise PruneInputError(f"{file}: calibration file cannot be read: {reason}") from None
+            raise InputError(f"{file}: calibration file cannot be read: {reason}") from None
 
 
 def _decode(file: Path, row: int, line: bytes, json_lines: bool) -> str:
@@ -115,23 +115,23 @@ def _decode(file: Path, row: int, line: bytes, json_lines: bool) -> str:
     try:
         text = line.decode("utf-8").removeprefix("\ufeff").strip("\r\n")
     except UnicodeDecodeError as error:
-        raise PruneInputError(f"{file}, line {row + 1}: calibration file is not UTF-8 ({error.reason})") from None
+        raise InputError(f"{file}, line {row + 1}: calibration file is not UTF-8 ({error.reason})") from None
     if not text.strip() or not json_lines:
         return text if text.strip() else ""
     try:
         value = json.loads(text)
     except json.JSONDecodeError as error:
-        raise PruneInputError(f"{file}, line {row + 1}: is not JSON ({error.msg})") from None
+        raise InputError(f"{file}, line {row + 1}: is not JSON ({error.msg})") from None
     passage = value.get("text") if isinstance(value, dict) else None
     if not isinstance(passage, str):
-        raise PruneInputError(f"{file}, line {row + 1}: field 'text' is missing or not a string")
+        raise InputError(f"{file}, line {row + 1}: field 'text' is missing or not a string")
     return passage if passage.strip() else ""
 
 
 def c4_shard() -> Sequence[Mapping[str, str]]:
     """All documents of shard 0 of C4, by row: fetched whole once, then read from the hub's cache on disk.
 
-    Raises PruneInputError if it is out of reach.
+    Raises InputError if it is out of reach.
     """
     with _reading(_C4["path"]) as load_dataset:
         rows: Sequence[Mapping[str, str]] = load_dataset(split="train", **_C4)
@@ -148,7 +148,7 @@ def _hub(origin: str, path: str, **arguments: Any) -> Iterator[Passage]:
 
 @contextmanager
 def _reading(path: str) -> Iterator[Callable[..., Any]]:
-    """The library's `load_dataset`; whatever it raises within is one line as PruneInputError."""
+    """The library's `load_dataset`; whatever it raises within is one line as InputError."""
     from datasets import load_dataset
 
     # What it logs of its retries would bury the one line that says what is wrong.
@@ -157,7 +157,7 @@ def _reading(path: str) -> Iterator[Callable[..., Any]]:
         yield load_dataset
     except (OSError, ValueError, ConnectionError, KeyError, RuntimeError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise PruneInputError(
+        raise InputError(
             f"calibration.source: {path} cannot be read from the hub ({reason}); offline, use text:FILE or jsonl:FILE"
         ) from None
 
@@ -165,9 +165,9 @@ def _reading(path: str) -> Iterator[Callable[..., Any]]:
 def _shares(source: str, languages: list[str], samples: int, *, balanced: bool) -> dict[str, int]:
     """How many passages of each language: as even as `samples` allows; exactly even for `balanced`."""
     if not all(languages) or len(set(languages)) != len(languages):
-        raise PruneInputError(f"calibration.source: {source!r} must name each language once")
+        raise InputError(f"calibration.source: {source!r} must name each language once")
     if balanced and samples % len(languages):
-        raise PruneInputError(
+        raise InputError(
             f"calibration.samples: {samples} cannot be the same number of each of {len(languages)} languages"
         )
     share, rest = divmod(samples, len(languages))
@@ -180,7 +180,5 @@ def _wikipedia(shares: Mapping[str, int]) -> Iterator[Passage]:
         name = f"{_WIKIPEDIA_DATE}.{_CODES.get(language, language)}"
         found = list(islice(_hub(f"{_WIKIPEDIA}:{name}", _WIKIPEDIA, name=name), wanted))
         if len(found) < wanted:
-            raise PruneInputError(
-                f"calibration.source: {_WIKIPEDIA} {name} has {len(found)} passages, {wanted} were asked"
-            )
+            raise InputError(f"calibration.source: {_WIKIPEDIA} {name} has {len(found)} passages, {wanted} were asked")
         yield from found

@@ -6,23 +6,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from evaluator.errors import InputError
 from pruning.config import Group, Method
-from pruning.errors import PruneError, PruneInputError
+from pruning.errors import PruneError
+from pruning.methods.sparsegpt import BLOCK
 from pruning.patterns import NofM, Pattern
-from pruning.sparsegpt import BLOCK
 
 _INTEGERS = {2: torch.int16, 4: torch.int32}  # by bytes
 
 
 def check_divides(matrices: dict[str, tuple[int, int]], pattern: Pattern) -> None:
-    """Raises PruneInputError naming the first matrix whose columns an N:M pattern does not divide."""
+    """Raises InputError naming the first matrix whose columns an N:M pattern does not divide."""
     if not isinstance(pattern, NofM):
         return
     for name, (_, columns) in matrices.items():
         if columns % pattern.m:
-            raise PruneInputError(
-                f"pattern: {pattern.n}:{pattern.m} does not divide the {columns} columns of matrix {name}"
-            )
+            raise InputError(f"pattern: {pattern.n}:{pattern.m} does not divide the {columns} columns of matrix {name}")
 
 
 def asked(rows: int, columns: int, pattern: Pattern, method: Method, group: Group) -> int:

@@ -10,13 +10,13 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from pruning.calibration import CalibrationManifest
-from pruning.checkpoint import FLOATS, Checkpoint
-from pruning.errors import PruneInputError
-from pruning.masks import groups_hold
-from pruning.passages import digest_of_file
+from evaluator.errors import InputError
+from pruning.calibration.passages import digest_of_file
+from pruning.calibration.sequences import CalibrationManifest
+from pruning.layers.counts import count_zeros
+from pruning.methods.masks import groups_hold
+from pruning.model.checkpoint import FLOATS, Checkpoint
 from pruning.patterns import NofM, parse
-from pruning.sparsity import count_zeros
 
 MANIFEST_NAME = "prune_manifest.json"
 SCHEMA_VERSION = 1
@@ -67,20 +67,20 @@ class PruneManifest(Record):
 
 
 def read_manifest(directory: Path) -> PruneManifest | None:
-    """The manifest of a pruned checkpoint; None where there is none. Raises PruneInputError for a broken one."""
+    """The manifest of a pruned checkpoint; None where there is none. Raises InputError for a broken one."""
     file = directory / MANIFEST_NAME
     try:
         text = file.read_text(encoding="utf-8")
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, UnicodeDecodeError) as error:
-        raise PruneInputError(f"{file}: cannot be read: {error}") from None
+        raise InputError(f"{file}: cannot be read: {error}") from None
     try:
         return PruneManifest.model_validate_json(text)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the file"
-        raise PruneInputError(f"{file}: {where}: {first['msg']}") from None
+        raise InputError(f"{file}: {where}: {first['msg']}") from None
 
 
 def to_json(manifest: PruneManifest) -> str:
@@ -94,7 +94,7 @@ def verify(directory: Path) -> list[str]:
     """
     try:
         manifest = read_manifest(directory)
-    except PruneInputError as error:
+    except InputError as error:
         return [str(error)]
     if manifest is None:
         return [f"{directory / MANIFEST_NAME}: no such file"]
@@ -110,7 +110,7 @@ def verify(directory: Path) -> list[str]:
     problems += [f"{directory / name}: not in the manifest" for name in sorted(present - listed)]
     try:
         problems += _verify_matrices(Checkpoint(directory), manifest)
-    except PruneInputError as error:
+    except InputError as error:
         problems.append(str(error))
     return problems
 

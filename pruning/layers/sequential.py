@@ -14,15 +14,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from pruning import masks, saliency, sparsegpt
-from pruning.activations import Activations
-from pruning.architectures import Decoder
-from pruning.calibration import Batch
-from pruning.capture import ColumnNorms, Hessian, Observer, Statistic
 from pruning.config import PruneConfig
 from pruning.errors import PruneError
+from pruning.layers.activations import Activations
+from pruning.layers.capture import ColumnNorms, Hessian, Observer, Statistic
+from pruning.layers.counts import count_true
+from pruning.methods import masks, saliency, sparsegpt
+from pruning.model.batches import Batch
+from pruning.model.decoder import Decoder
 from pruning.patterns import Pattern
-from pruning.sparsity import count_true
 
 # Called with each pruned matrix, in the checkpoint's dtype: (tensor name, weight_OI on the CPU).
 Writer = Callable[[str, Tensor], None]

@@ -10,21 +10,18 @@ import hashlib
 import random
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import torch
 from pydantic import BaseModel, ConfigDict
-from torch import Tensor
 
-from pruning import passages
+from evaluator.errors import InputError
+from pruning.calibration import passages
+from pruning.calibration.disjoint import check_disjoint, text_digest
+from pruning.calibration.passages import Passage, PassageSource
 from pruning.config import CalibrationConfig
-from pruning.disjoint import check_disjoint, text_digest
-from pruning.errors import PruneInputError
-from pruning.packing import ALONE_BELOW
-from pruning.passages import Passage, PassageSource
 
 _VOCABULARIES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tekken.json")
 _WINDOW_DRAWS = 2000  # draws that may be too short in a row before the source is given up
@@ -58,7 +55,7 @@ class CalibrationManifest(BaseModel):
     passages: tuple[PassageRecord, ...]
 
     def check_disjoint(self, held_out: Mapping[str, str]) -> None:
-        """Raises PruneInputError if a passage that was seen is held out (see `disjoint`)."""
+        """Raises InputError if a passage that was seen is held out (see `disjoint`)."""
         check_disjoint(((passage.origin, passage.row, passage.text_digest) for passage in self.passages), held_out)
 
 
@@ -70,44 +67,32 @@ class Calibration:
     manifest: CalibrationManifest
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """Sequences that run together, end to end."""
-
-    sequences: tuple[Tensor, ...]  # of int64 ids
-    order: tuple[int, ...]  # which sequence of the calibration each is
-    lengths: tuple[int, ...] = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "lengths", tuple(len(ids) for ids in self.sequences))
-
-
 def load_tokenizer(directory: Path) -> Any:
-    """Raises PruneInputError if the checkpoint's tokenizer cannot be loaded."""
+    """Raises InputError if the checkpoint's tokenizer cannot be loaded."""
     from transformers import AutoTokenizer
 
     # Without any of them the library answers with an empty tokenizer instead of an error.
     if not any(file.name in _VOCABULARIES or file.suffix == ".tiktoken" for file in directory.iterdir()):
-        raise PruneInputError(f"{directory}: holds no tokenizer (none of {', '.join(_VOCABULARIES)})")
+        raise InputError(f"{directory}: holds no tokenizer (none of {', '.join(_VOCABULARIES)})")
     try:
         return AutoTokenizer.from_pretrained(directory, trust_remote_code=False)
     except Exception as error:  # every tokenizer backend raises its own
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise PruneInputError(f"{directory}: its tokenizer cannot be loaded: {reason}") from None
+        raise InputError(f"{directory}: its tokenizer cannot be loaded: {reason}") from None
 
 
 def take_passages(config: CalibrationConfig, seed: int, sources: Mapping[str, PassageSource]) -> list[Passage]:
-    """The first `samples` passages. Raises PruneInputError if there are fewer, saying how many there were."""
+    """The first `samples` passages. Raises InputError if there are fewer, saying how many there were."""
     found = list(islice(passages.iterate(config.source, config.samples, seed, sources), config.samples))
     if not found:
-        raise PruneInputError(f"calibration.source: {config.source!r} is empty: it holds no passage")
+        raise InputError(f"calibration.source: {config.source!r} is empty: it holds no passage")
     if len(found) < config.samples:
-        raise PruneInputError(
+        raise InputError(
             f"calibration.samples: {config.samples} were asked, {config.source!r} holds {len(found)} passages"
         )
     unused = [str(file) for file in passages.files_of(config.source) if str(file) not in {p.origin for p in found}]
     if unused:
-        raise PruneInputError(
+        raise InputError(
             f"calibration.source: {unused[0]} gives nothing: the first {config.samples} passages "
             "are in the files before it; raise samples or leave it out"
         )
@@ -115,12 +100,12 @@ def take_passages(config: CalibrationConfig, seed: int, sources: Mapping[str, Pa
 
 
 def check_source(config: CalibrationConfig, sources: Mapping[str, PassageSource]) -> None:
-    """Read one passage. Raises PruneInputError for a source that is unknown or out of reach."""
+    """Read one passage. Raises InputError for a source that is unknown or out of reach."""
     next(passages.iterate(config.source, config.samples, 0, sources), None)
 
 
 def check_passages(found: Sequence[Passage], held_out: Mapping[str, str]) -> None:
-    """Raises PruneInputError for a passage that is held out."""
+    """Raises InputError for a passage that is held out."""
     if held_out:
         check_disjoint(((passage.origin, passage.row, text_digest(passage.text)) for passage in found), held_out)
 
@@ -134,7 +119,7 @@ def load(
 ) -> Calibration:
     """Read and encode the calibration passages; `held_out`: texts that none of them may be (see `disjoint`).
 
-    Raises PruneInputError for whatever is wrong with the source (see `passages.iterate`, `take_passages`) and for a
+    Raises InputError for whatever is wrong with the source (see `passages.iterate`, `take_passages`) and for a
     passage that gives no token.
     """
     if config.source == "c4:windows" and config.source not in sources:
@@ -176,7 +161,7 @@ def load(
 def _encode(tokenizer: Any, passage: Passage) -> Sequence[int]:
     ids: list[int] = tokenizer(passage.text, verbose=False)["input_ids"]
     if not ids:
-        raise PruneInputError(f"calibration passage {passage.row} of {passage.origin}: gives no token")
+        raise InputError(f"calibration passage {passage.row} of {passage.origin}: gives no token")
     return ids
 
 
@@ -196,23 +181,8 @@ def _windows(config: CalibrationConfig, tokenizer: Any, seed: int) -> Iterator[t
             if len(ids) > window:
                 break
         else:
-            raise PruneInputError(
+            raise InputError(
                 f"calibration.sequence_length: none of {_WINDOW_DRAWS} documents drawn is longer than {window} tokens"
             )
         offset = generator.randint(0, len(ids) - window - 1)
         yield Passage(documents[row]["text"], passages.C4_ORIGIN, row), offset, ids[offset : offset + window]
-
-
-def batches(sequences: Sequence[Sequence[int]], token_budget: int) -> list[Batch]:
-    """Batches of at most `token_budget` tokens (a longer sequence is alone), sequences of like length together."""
-    order = sorted(range(len(sequences)), key=lambda i: (-len(sequences[i]), i))
-    made: list[list[int]] = []
-    room = 0
-    for i in order:
-        length = len(sequences[i])
-        if length > room or length < ALONE_BELOW:
-            made.append([])
-            room = token_budget
-        made[-1].append(i)
-        room -= length
-    return [Batch(tuple(torch.tensor(sequences[i]) for i in rows), tuple(rows)) for rows in made]

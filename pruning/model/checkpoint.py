@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pruning.errors import PruneInputError
+from evaluator.errors import InputError
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -47,11 +47,11 @@ class Entry:
 
 
 def _refuse(file: Path, why: str) -> NoReturn:
-    raise PruneInputError(f"{file}: {why}")
+    raise InputError(f"{file}: {why}")
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """A JSON object. Raises PruneInputError that names the file."""
+    """A JSON object. Raises InputError that names the file."""
     try:
         value = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -66,7 +66,7 @@ def read_json(file: Path) -> dict[str, Any]:
 
 
 def read_header(file: Path) -> dict[str, Entry]:
-    """The tensors of one safetensors file, by name. Raises PruneInputError for a missing, truncated or broken file."""
+    """The tensors of one safetensors file, by name. Raises InputError for a missing, truncated or broken file."""
     try:
         size = file.stat().st_size
         with file.open("rb") as stream:
@@ -109,10 +109,10 @@ class Checkpoint:
     """A directory with config.json and model.safetensors, or shards and their index."""
 
     def __init__(self, directory: Path) -> None:
-        """Read config and headers; no weights. Raises PruneInputError naming directory, file or tensor."""
+        """Read config and headers; no weights. Raises InputError naming directory, file or tensor."""
         self.directory = directory
         if not directory.is_dir():
-            raise PruneInputError(f"{directory}: no such checkpoint directory")
+            raise InputError(f"{directory}: no such checkpoint directory")
         self.config: dict[str, Any] = read_json(directory / "config.json")
         self.files: tuple[Path, ...]  # the shards, in name order
         self.entries: dict[str, Entry] = {}
@@ -124,7 +124,7 @@ class Checkpoint:
             self.index = directory / INDEX
             self.files, self.entries = self._read_shards(self.index)
         else:
-            raise PruneInputError(f"{directory}: holds neither {SINGLE} nor {INDEX} (only safetensors is read)")
+            raise InputError(f"{directory}: holds neither {SINGLE} nor {INDEX} (only safetensors is read)")
 
     @staticmethod
     def _read_shards(index: Path) -> tuple[tuple[Path, ...], dict[str, Entry]]:
@@ -155,12 +155,12 @@ class Checkpoint:
         return np.memmap(entry.file, dtype=np.uint8, mode="c", offset=entry.begin, shape=(entry.end - entry.begin,))
 
     def entry(self, name: str) -> Entry:
-        """Raises PruneInputError if the checkpoint lacks the tensor or holds it in a type that is not pruned."""
+        """Raises InputError if the checkpoint lacks the tensor or holds it in a type that is not pruned."""
         entry = self.entries.get(name)
         if entry is None:
-            raise PruneInputError(f"{self.directory}: tensor {name} is missing")
+            raise InputError(f"{self.directory}: tensor {name} is missing")
         if entry.dtype not in FLOATS:
-            raise PruneInputError(f"{entry.file}: tensor {name} has type {entry.dtype}; {', '.join(FLOATS)} are read")
+            raise InputError(f"{entry.file}: tensor {name} has type {entry.dtype}; {', '.join(FLOATS)} are read")
         return entry
 
     def read(self, name: str, dtype: torch.dtype | None = None) -> Tensor:
@@ -178,7 +178,7 @@ class Checkpoint:
         return torch.from_numpy(np.array(table[ids.numpy()])).view(dtype).view(len(ids), columns)
 
     def check_finite(self) -> None:
-        """Raises PruneInputError naming the first tensor, in file order, that holds a NaN or an infinity."""
+        """Raises InputError naming the first tensor, in file order, that holds a NaN or an infinity."""
         for entry in sorted(self.entries.values(), key=lambda entry: (entry.file, entry.begin)):
             exponent = _EXPONENTS.get(entry.dtype)
             if exponent is None:

@@ -15,9 +15,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from pruning import products
-from pruning.calibration import Batch
 from pruning.errors import PruneError
+from pruning.model import onednn
+from pruning.model.batches import Batch
 
 
 class Statistic(Protocol):
@@ -62,11 +62,11 @@ class Hessian:
         self._sequences = sequences
 
     def add(self, inputs_TI: Tensor, batch: Batch) -> None:
-        products.add_second_moments(self._sum_II, inputs_TI.float())
+        onednn.add_second_moments(self._sum_II, inputs_TI.float())
 
     def result(self) -> Tensor:
         """hessian_II; the sum itself, scaled in place: it can be gigabytes."""
-        return products.mirror(self._sum_II).mul_(2 / self._sequences)
+        return onednn.mirror(self._sum_II).mul_(2 / self._sequences)
 
 
 class _Complete(Exception):

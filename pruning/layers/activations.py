@@ -14,7 +14,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from pruning.calibration import Batch
+from pruning.model.batches import Batch
 
 
 class Activations:

@@ -11,7 +11,7 @@ import hashlib
 import unicodedata
 from collections.abc import Iterable, Mapping
 
-from pruning.errors import PruneInputError
+from evaluator.errors import InputError
 
 
 def text_digest(text: str) -> str:
@@ -26,12 +26,12 @@ def text_digest(text: str) -> str:
 
 
 def check_disjoint(passages: Iterable[tuple[str, int, str]], held_out: Mapping[str, str]) -> None:
-    """Raises PruneInputError for the first passage whose digest is held out.
+    """Raises InputError for the first passage whose digest is held out.
 
     `passages`: (origin, row, digest); `held_out`: what has that digest, in words, by `text_digest`.
     """
     for origin, row, digest in passages:
         if digest and digest in held_out:
-            raise PruneInputError(
+            raise InputError(
                 f"calibration.source: passage {row} of {origin} is also {held_out[digest]}; leave one of the two out"
             )

@@ -21,10 +21,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from pruning.checkpoint import Checkpoint
-from pruning.errors import PruneError, PruneInputError
-from pruning.manifest import MANIFEST_NAME, PruneManifest, to_json
-from pruning.passages import digest_of_file
+from evaluator.errors import InputError
+from pruning.calibration.passages import digest_of_file
+from pruning.errors import PruneError
+from pruning.model.checkpoint import Checkpoint
+from pruning.output.manifest import MANIFEST_NAME, PruneManifest, to_json
 
 _SUFFIX = ".partial"
 # What goes along with weights and config.json. No other weights, no model card: it describes the dense model.
@@ -71,26 +72,26 @@ def source_files(checkpoint: Checkpoint) -> dict[str, str]:
 
 
 def check_place(checkpoint: Checkpoint, out: Path) -> None:
-    """Raises PruneInputError if a checkpoint cannot be written at `out`: a bad place, or too little space."""
+    """Raises InputError if a checkpoint cannot be written at `out`: a bad place, or too little space."""
     source, target = checkpoint.directory.resolve(), out.resolve()
     if target == source or source in target.parents:
-        raise PruneInputError(f"out: {out} is inside the source checkpoint {checkpoint.directory}")
+        raise InputError(f"out: {out} is inside the source checkpoint {checkpoint.directory}")
     if target in source.parents:
-        raise PruneInputError(f"out: {out} holds the source checkpoint {checkpoint.directory}")
+        raise InputError(f"out: {out} holds the source checkpoint {checkpoint.directory}")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise PruneInputError(f"out: {out} exists and is not this pruning's finished checkpoint; remove it first")
+        raise InputError(f"out: {out} exists and is not this pruning's finished checkpoint; remove it first")
     if out.is_symlink() or out.is_mount():  # the finished directory could not be renamed onto it
-        raise PruneInputError(f"out: {out} is a symbolic link or a mount point; name a directory inside it")
+        raise InputError(f"out: {out} is a symbolic link or a mount point; name a directory inside it")
     ancestor = next(parent for parent in (target.parent, *target.parent.parents) if parent.exists())
     if not ancestor.is_dir() or not os.access(ancestor, os.W_OK):
-        raise PruneInputError(f"out: {ancestor} is not a directory that can be written")
+        raise InputError(f"out: {ancestor} is not a directory that can be written")
     free = shutil.disk_usage(ancestor).free
     if free < checkpoint.size:
-        raise PruneInputError(f"out: no space left at {ancestor}: {checkpoint.size} bytes are needed, {free} are free")
+        raise InputError(f"out: no space left at {ancestor}: {checkpoint.size} bytes are needed, {free} are free")
 
 
 def _remove_stale(out: Path) -> None:
-    """Remove what killed exports left. Raises PruneInputError if one of them is still alive."""
+    """Remove what killed exports left. Raises InputError if one of them is still alive."""
     for partial in out.parent.glob(f"{out.name}{_SUFFIX}-*"):
         if not partial.is_dir() or not partial.name.rpartition("-")[2].isdecimal():
             continue
@@ -99,7 +100,7 @@ def _remove_stale(out: Path) -> None:
             _lock(descriptor)
             shutil.rmtree(partial)
         except BlockingIOError:
-            raise PruneInputError(f"out: {out} is being written by another process ({partial.name})") from None
+            raise InputError(f"out: {out} is being written by another process ({partial.name})") from None
         finally:
             os.close(descriptor)
 
@@ -188,7 +189,7 @@ def _sync(path: Path) -> None:
 def open_export(checkpoint: Checkpoint, out: Path) -> Iterator[Export]:
     """A directory beside `out` to write into. Left by an exception, it is removed.
 
-    Raises PruneInputError if the disk fills up or another process is writing to the same `out`.
+    Raises InputError if the disk fills up or another process is writing to the same `out`.
     """
     lock = -1
     partial = out.parent / f"{out.name}{_SUFFIX}-{os.getpid()}"
@@ -207,8 +208,8 @@ def open_export(checkpoint: Checkpoint, out: Path) -> Iterator[Export]:
                 shutil.rmtree(partial)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise PruneInputError(f"out: no space left at {out.parent} while the checkpoint was written") from error
-        raise PruneInputError(f"out: {out} cannot be written: {error}") from error
+            raise InputError(f"out: no space left at {out.parent} while the checkpoint was written") from error
+        raise InputError(f"out: {out} cannot be written: {error}") from error
     finally:
         if lock >= 0:
             os.close(lock)

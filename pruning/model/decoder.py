@@ -18,11 +18,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pruning import memory, products
-from pruning.calibration import Batch
-from pruning.checkpoint import FLOATS, Checkpoint
-from pruning.errors import PruneError, PruneInputError
-from pruning.packing import pack, register
+from evaluator.errors import InputError
+from pruning.errors import PruneError
+from pruning.model import memory, onednn
+from pruning.model.batches import Batch
+from pruning.model.checkpoint import FLOATS, Checkpoint
+from pruning.model.packing import pack, register
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,20 +52,20 @@ _EXPERT_FIELDS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_i
 
 
 def recognise(checkpoint: Checkpoint) -> Architecture:
-    """The architecture of a checkpoint. Raises PruneInputError, naming it, for one that is not pruned."""
+    """The architecture of a checkpoint. Raises InputError, naming it, for one that is not pruned."""
     file, config = checkpoint.directory / "config.json", checkpoint.config
     kind = config.get("model_type")
     text = config.get("text_config")
     for part in (config, text if isinstance(text, dict) else {}):
         experts = [field for field in _EXPERT_FIELDS if part.get(field)]
         if experts:
-            raise PruneInputError(f"{file}: model_type {kind!r} is a mixture of experts ({experts[0]}), not pruned")
+            raise InputError(f"{file}: model_type {kind!r} is a mixture of experts ({experts[0]}), not pruned")
         quantised = part.get("quantization_config")
         if quantised:
             name = quantised.get("quant_method", "unnamed") if isinstance(quantised, dict) else quantised
-            raise PruneInputError(f"{file}: the checkpoint is already quantised (quant_method {name!r}), not pruned")
+            raise InputError(f"{file}: the checkpoint is already quantised (quant_method {name!r}), not pruned")
     if kind not in ARCHITECTURES:
-        raise PruneInputError(f"{file}: model_type {kind!r} is not one of {', '.join(ARCHITECTURES)}")
+        raise InputError(f"{file}: model_type {kind!r} is not one of {', '.join(ARCHITECTURES)}")
     return ARCHITECTURES[kind]
 
 
@@ -86,7 +87,7 @@ class Decoder:
     def __init__(self, checkpoint: Checkpoint, device: torch.device) -> None:
         """Build the modules on the meta device; no weights are read.
 
-        Raises PruneInputError if the architecture is not supported or the checkpoint's tensors are not its tensors.
+        Raises InputError if the architecture is not supported or the checkpoint's tensors are not its tensors.
         """
         from transformers import AutoConfig, AutoModel
 
@@ -96,9 +97,7 @@ class Decoder:
         try:
             config = AutoConfig.from_pretrained(checkpoint.directory, trust_remote_code=False)
         except (ValueError, TypeError, OSError, KeyError, AttributeError) as error:
-            raise PruneInputError(
-                f"{checkpoint.directory / 'config.json'}: {str(error).strip().splitlines()[0]}"
-            ) from None
+            raise InputError(f"{checkpoint.directory / 'config.json'}: {str(error).strip().splitlines()[0]}") from None
         if architecture.text_config:
             config = config.text_config
         self.config = config
@@ -109,8 +108,8 @@ class Decoder:
             self._model = AutoModel.from_config(copy.deepcopy(config)).eval()
         register(self._model.config)
         self.layers: nn.ModuleList = self._model.layers
-        if device.type == "cpu" and products.available():
-            products.substitute(self.layers)
+        if device.type == "cpu" and onednn.available():
+            onednn.substitute(self.layers)
         self._check_tensors()
         # A CPU computes in float32, a GPU in the checkpoint's own dtype.
         self._released = 0
@@ -150,7 +149,7 @@ class Decoder:
         for name, shape in names.items():
             entry = self.checkpoint.entry(name)
             if entry.shape != shape:
-                raise PruneInputError(f"{entry.file}: tensor {name} has shape {entry.shape}, config.json says {shape}")
+                raise InputError(f"{entry.file}: tensor {name} has shape {entry.shape}, config.json says {shape}")
 
     def load(self, index: int) -> nn.Module:
         """Read one layer's tensors. `release` must be called before memory can hold the next."""
@@ -169,14 +168,14 @@ class Decoder:
         """Give a module of a loaded layer another weight."""
         linear = self.linears(index)[module]
         linear.weight.data = weight_OI.to(linear.weight.dtype)
-        if isinstance(linear, products.Linear):
+        if isinstance(linear, onednn.Linear):
             linear.forget()
 
     def release(self, index: int) -> None:
         """Forget one layer's tensors."""
         self.layers[index].to("meta")
         for linear in self.linears(index).values():
-            if isinstance(linear, products.Linear):
+            if isinstance(linear, onednn.Linear):
                 linear.forget()
             self._released += linear.in_features * linear.out_features * self.dtype.itemsize
         if self._released >= _KEPT_BYTES:
@@ -190,7 +189,7 @@ class Decoder:
         vocabulary = int(self._model.embed_tokens.num_embeddings)
         highest = int(ids.max())
         if highest >= vocabulary:
-            raise PruneInputError(
+            raise InputError(
                 f"{self.checkpoint.directory}: its tokenizer gives id {highest}, its embedding has {vocabulary} rows"
             )
         unique = torch.unique(ids)

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pruning import masks, saliency
 from pruning.errors import PruneError
+from pruning.methods import masks, saliency
 from pruning.patterns import NofM, Pattern
 
 BLOCK = 128

@@ -1,0 +1,38 @@
+"""Which sequences run through a layer together: of like length, end to end, within a budget of tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from pruning.model.packing import ALONE_BELOW
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Sequences that run together, end to end."""
+
+    sequences: tuple[Tensor, ...]  # of int64 ids
+    order: tuple[int, ...]  # which sequence of the calibration each is
+    lengths: tuple[int, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "lengths", tuple(len(ids) for ids in self.sequences))
+
+
+def batches(sequences: Sequence[Sequence[int]], token_budget: int) -> list[Batch]:
+    """Batches of at most `token_budget` tokens (a longer sequence is alone), sequences of like length together."""
+    order = sorted(range(len(sequences)), key=lambda i: (-len(sequences[i]), i))
+    made: list[list[int]] = []
+    room = 0
+    for i in order:
+        length = len(sequences[i])
+        if length > room or length < ALONE_BELOW:
+            made.append([])
+            room = token_budget
+        made[-1].append(i)
+        room -= length
+    return [Batch(tuple(torch.tensor(sequences[i]) for i in rows), tuple(rows)) for rows in made]
