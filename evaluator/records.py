@@ -1,7 +1,9 @@
 """What flows through the evaluator: items in, records out, both frozen.
 
-An `Item` is one question. A `Record` is the outcome of one probe of one item on one checkpoint; its columns are the run
-directory's contract. A number that was not measured is None: no record ever carries a sentinel.
+An `Item` is one question. A `Record` is the outcome of one probe of one item on one checkpoint. A `Verdict` is what a
+matcher model decided about a record's response. Their fields are the columns of the run directory's Parquet files: each
+states its meaning and unit here, once. `evaluator.store.schema` derives the Arrow schemas, what the report reads and
+docs/records.md from them. A number that was not measured is None: no record ever carries a sentinel.
 
 Example (the beam probe's second beam of one item)::
 
@@ -9,28 +11,12 @@ Example (the beam probe's second beam of one item)::
            sparsity=0.5, calibration="gazetteer", task="gazetteer", language="swahili", item_id="swahili-0017",
            format="open", probe="beam", index=1, seed=0, status="ok", text="Mto Kalo", token_ids=(88, 912, 2),
            logprob=-1.73, contains=True, exact_match=True, token_f1=1.0, prompt_tokens=143, truncated=False, ...)
-
-What the columns mean beyond their names:
-
-- `seed` is the run seed, but for `sample` records: there it is the sample seed (`EvalConfig.sample_seeds`, of which the
-  run seed is always one). Samples of several seeds differ in nothing but `seed`; `index` starts at 0 for each.
-- format `open_capped` is `open` with the context cut to 500 characters: what `one_shot` is compared with (Table 1).
-- probe `hard_choice` is `choice` with the distractors most like the gold answer; the two may share options.
-- a `choice`, `hard_choice` or `rank` record with fewer `prompt_tokens` than its item's open prompt is flagged: the
-  tokenizer merged prompt and answer, and the split was moved back to the last token in common.
-- an item that a probe or format cannot be asked of (no gold answer, no distractor in its pool, no exemplar left) has
-  one record of it, index 0, with status `excluded`; its `text` says why, as that of an `engine_error` does.
-- probe `perplexity` (tasks `text:FILE` only) has one record for each window of the text: item_id "window-000017",
-  language "text", index 17, format "open", `logprob` summed over the window's predicted tokens, and `prompt_tokens` how
-  many those are: all but the window's first, or all where the tokenizer brings a BOS to predict it from. Perplexity
-  over any windows is exp(-sum(logprob) / sum(prompt_tokens)). A window in which nothing is predicted (a single token)
-  is `excluded`. token_ids is null, and so is the text of a measured window.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
 Format = Literal["open", "shown", "distractors_only", "unrelated", "one_shot", "open_capped"]
 Probe = Literal["greedy", "beam", "sample", "choice", "rank", "hard_choice", "perplexity"]
@@ -40,52 +26,153 @@ FORMATS: tuple[Format, ...] = get_args(Format)
 PROBES: tuple[Probe, ...] = get_args(Probe)
 
 
+@dataclass(frozen=True, slots=True)
+class Column:
+    """What is known of a stored field beside its name and Python type."""
+
+    meaning: str  # completes "<name>: ..."; Markdown
+    unit: str = ""
+    key: bool = False  # one of the columns that together name a record
+    reported: bool = True  # False: kept for audits; neither the tables nor the page read it
+    arrow: str = ""  # the Arrow type, where it is not that of the Python type (str, int32, float64, bool)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
     """One question, with everything needed to pose and to grade it."""
 
-    task: str
-    language: str
-    item_id: str  # unique in its task; never changes between versions
-    context: str
-    question: str
-    answers: tuple[str, ...]  # gold answers, the first is the gold option
-    cluster: str  # questions of one context share it: intervals resample clusters, not items
-    options: tuple[str, ...] = ()  # distractors that the task itself brings; empty: drawn by the protocol
+    task: Annotated[str, Column("the task's name")]
+    language: Annotated[str, Column("as the task spells it; `text` for a task of text")]
+    item_id: Annotated[str, Column("unique within its task; never changes between versions")]
+    context: Annotated[str, Column("the passage that the question is about")]
+    question: Annotated[str, Column("the question")]
+    answers: Annotated[tuple[str, ...], Column("gold answers; the first is the gold option")]
+    cluster: Annotated[
+        str, Column("questions about one context share it: confidence intervals resample clusters, not items")
+    ]
+    options: Annotated[
+        tuple[str, ...],
+        Column(
+            "on disk: the options of the `choice` probe in order, gold option included, empty where nothing needs "
+            "them; in memory: the distractors that the task brings, empty where the protocol draws them",
+            reported=False,
+        ),
+    ] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
     """The outcome of one probe of one item on one checkpoint: one row of a Parquet part."""
 
-    checkpoint: str
-    weights_digest: str
-    base: str | None  # the dense checkpoint that this one is compared with; None for a dense one
-    method: str | None
-    pattern: str | None
-    sparsity: float | None
-    calibration: str | None
-    task: str
-    language: str
-    item_id: str
-    format: Format
-    probe: Probe
-    index: int  # beam, sample, option or window number; 0 for greedy and rank
-    seed: int
-    status: Status
-    text: str | None = None
-    token_ids: tuple[int, ...] | None = None  # generated ids (EOS included), or the scored continuation
-    logprob: float | None = None  # summed over token_ids, nats
-    rank: int | None = None  # of the gold answer's first token, 1 = most likely
-    margin: float | None = None  # gold first token's log-probability minus the top token's, nats, <= 0
-    is_gold: bool | None = None
-    option_text: str | None = None
-    contains: bool | None = None
-    exact_match: bool | None = None
-    token_f1: float | None = None
-    prompt_tokens: int | None = None
-    truncated: bool | None = None  # the context was cut to fit the prompt's token cap
-    cached_tokens: int | None = None
-    engine: str
-    engine_version: str
-    dtype: str
+    checkpoint: Annotated[str, Column("the checkpoint's name in this run", key=True)]
+    weights_digest: Annotated[
+        str, Column("SHA-256 (hex) over name, dtype, shape and bytes of every tensor of the checkpoint", key=True)
+    ]
+    base: Annotated[str | None, Column("the dense checkpoint that this one is compared with; null for a dense one")]
+    method: Annotated[str | None, Column("the pruning method; null for a dense checkpoint")]
+    pattern: Annotated[str | None, Column("the pattern of zeros: `unstructured`, `2:4`, ...; null for a dense one")]
+    sparsity: Annotated[
+        float | None,
+        Column("the requested share of zeros in the pruned matrices; N / M of a pattern N:M", unit="0 to 1"),
+    ]
+    calibration: Annotated[str | None, Column("the source of the calibration text; null where none was used")]
+    task: Annotated[str, Column("the task's name", key=True)]
+    language: Annotated[str, Column("as the task spells it; `text` for a task of text", key=True)]
+    item_id: Annotated[str, Column("unique within its task; `window-000017` for a window of a task of text", key=True)]
+    format: Annotated[
+        Format,
+        Column(
+            "how the item was posed; `open_capped` is `open` with the context cut to 500 characters, which `one_shot` "
+            "is compared with",
+            key=True,
+        ),
+    ]
+    probe: Annotated[
+        Probe,
+        Column(
+            "how an answer was looked for; `hard_choice` is `choice` among the distractors most like the gold answer, "
+            "and the two may share options; `perplexity` has one record for each window of a task of text",
+            key=True,
+        ),
+    ]
+    index: Annotated[
+        int, Column("number of the beam, sample, option or window, from 0; 0 for `greedy` and `rank`", key=True)
+    ]
+    seed: Annotated[
+        int,
+        Column(
+            "the run's seed; for `sample` the sample seed, one of which is the run's: samples of several seeds differ "
+            "in `seed` alone, and `index` starts at 0 for each",
+            key=True,
+            arrow="int64",
+        ),
+    ]
+    status: Annotated[
+        Status,
+        Column(
+            "`ok`; `truncated`: `ok`, with a context that was cut; `excluded`: the item cannot be posed this way (no "
+            "gold answer, no distractor in its pool, no exemplar left, a window that predicts nothing), one record, "
+            "index 0; `engine_error`: the engine failed"
+        ),
+    ]
+    text: Annotated[
+        str | None, Column("the decoded response; the reason of an `excluded` or `engine_error` record")
+    ] = None
+    token_ids: Annotated[
+        tuple[int, ...] | None, Column("generated ids, EOS included, or the scored continuation; null for `perplexity`")
+    ] = None
+    logprob: Annotated[
+        float | None,
+        Column(
+            "log-probability summed over `token_ids`, for `perplexity` over the window's predicted tokens: perplexity "
+            "over any windows is exp(-sum(logprob) / sum(prompt_tokens))",
+            unit="nats",
+        ),
+    ] = None
+    rank: Annotated[
+        int | None, Column("of the gold answer's first token in the vocabulary: 1 + the number of likelier tokens")
+    ] = None
+    margin: Annotated[
+        float | None,
+        Column("log-probability of the gold answer's first token minus the likeliest token's; <= 0", unit="nats"),
+    ] = None
+    is_gold: Annotated[bool | None, Column("whether the scored option is the gold answer")] = None
+    option_text: Annotated[str | None, Column("the scored option")] = None
+    contains: Annotated[bool | None, Column("whether the response contains a gold answer, both normalised")] = None
+    exact_match: Annotated[bool | None, Column("whether the response equals a gold answer, both normalised")] = None
+    token_f1: Annotated[
+        float | None, Column("token F1 of response and gold answer, the best over the answers", unit="0 to 1")
+    ] = None
+    prompt_tokens: Annotated[
+        int | None,
+        Column(
+            "length of the prompt. Fewer in a `choice`, `hard_choice` or `rank` record than in its item's open prompt: "
+            "the tokenizer merged prompt and answer, and the split was moved back to the last token in common. For "
+            "`perplexity` the number of predicted tokens: all of the window but its first, or all where the tokenizer "
+            "brings a BOS to predict it from",
+            unit="tokens",
+        ),
+    ] = None
+    truncated: Annotated[bool | None, Column("whether the context was cut to fit the prompt's token cap")] = None
+    cached_tokens: Annotated[
+        int | None, Column("prompt tokens that came from the engine's prefix cache", unit="tokens", reported=False)
+    ] = None
+    engine: Annotated[str, Column("the engine's name", reported=False)]
+    engine_version: Annotated[str, Column("the version of the library that it serves with", reported=False)]
+    dtype: Annotated[str, Column("what it computed in", reported=False)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What a matcher model decided about one record's response; on disk it follows the record's key."""
+
+    matcher: Annotated[str, Column("the matcher's name")]
+    matcher_digest: Annotated[str, Column("digest of the matcher's weights, as `weights_digest`", reported=False)]
+    verdict: Annotated[bool | None, Column("whether the response means what a gold answer does; null: not measured")]
+    probability: Annotated[
+        float | None, Column("of yes, against no alone; null: not measured", unit="0 to 1", reported=False)
+    ]
+    status: Annotated[
+        Status,
+        Column("`truncated`: the response was cut to fit the matcher's prompt; `excluded`: even without it, no room"),
+    ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
@@ -12,20 +11,9 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from evaluator.errors import InputError
-
-# What outcomes and the item view need; the rest of the contract is not read.
-RECORD_COLUMNS = (
-    *("checkpoint", "weights_digest", "base", "method", "pattern", "sparsity", "calibration", "task", "language"),
-    *("item_id", "format", "probe", "index", "seed", "status", "text", "token_ids", "logprob", "rank", "margin"),
-    *("is_gold", "option_text", "contains", "exact_match", "token_f1", "prompt_tokens", "truncated"),
-)
-ITEM_COLUMNS = ("task", "language", "item_id", "context", "question", "answers", "cluster")
-
-VERDICT_COLUMNS = (
-    *("checkpoint", "weights_digest", "task", "language", "item_id", "format", "probe", "index", "seed"),
-    *("matcher", "verdict", "status"),
-)
+from evaluator.errors import InputError, one_line
+from evaluator.fields import parse
+from evaluator.store.schema import READ_ITEMS, READ_RECORDS, READ_VERDICTS
 
 
 def record_parts(run_dir: Path) -> list[list[Path]]:
@@ -38,7 +26,7 @@ def record_parts(run_dir: Path) -> list[list[Path]]:
 
 def read_records(paths: list[Path]) -> pd.DataFrame:
     """The records of some parts. Raises InputError for a part that cannot be read or lacks a column."""
-    return _frame(paths, RECORD_COLUMNS)
+    return _frame(paths, READ_RECORDS)
 
 
 def read_items(run_dir: Path) -> pd.DataFrame | None:
@@ -46,13 +34,13 @@ def read_items(run_dir: Path) -> pd.DataFrame | None:
     paths = sorted((run_dir / "items").glob("*.parquet"))
     if not paths:
         return None
-    return _frame(paths, ITEM_COLUMNS)
+    return _frame(paths, READ_ITEMS)
 
 
 def read_verdicts(run_dir: Path) -> pd.DataFrame | None:
     """What matcher models decided, or None where none was asked."""
     paths = sorted((run_dir / "verdicts").glob("*/*/*.parquet"))
-    return _frame(paths, VERDICT_COLUMNS) if paths else None
+    return _frame(paths, READ_VERDICTS) if paths else None
 
 
 def read_run(run_dir: Path) -> dict[str, Any]:
@@ -60,10 +48,7 @@ def read_run(run_dir: Path) -> dict[str, Any]:
     path = run_dir / "run.json"
     if not path.exists():
         return {}
-    try:
-        run = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise InputError(f"{path}: not JSON: {error}") from error
+    run = parse(path.read_bytes(), str(path))
     if not isinstance(run, dict):
         raise InputError(f"{path}: must be a JSON object, is {type(run).__name__}")
     return run
@@ -87,7 +72,7 @@ def _table(path: Path, columns: tuple[str, ...]) -> pa.Table:
     try:
         table = pq.ParquetFile(path).read()
     except (OSError, pa.ArrowException) as error:
-        raise InputError(f"{path}: cannot be read as Parquet: {str(error).splitlines()[0]}") from error
+        raise InputError(f"{path}: cannot be read as Parquet: {one_line(error)}") from error
     missing = [name for name in columns if name not in table.column_names]
     if missing:
         raise InputError(f"{path}: has no column {missing[0]!r}")

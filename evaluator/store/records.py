@@ -9,61 +9,27 @@ records of an item lie in one part; an item that is in any part is finished. Onl
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from evaluator.asking.questions import Question
-from evaluator.errors import InputError, ResurfaceError
+from evaluator.errors import InputError, ResurfaceError, one_line
 from evaluator.records import Record
 from evaluator.store.files import write_parquet
-
-SCHEMA = pa.schema(
-    [
-        *((name, pa.string()) for name in ("checkpoint", "weights_digest", "base", "method", "pattern")),
-        ("sparsity", pa.float64()),
-        *((name, pa.string()) for name in ("calibration", "task", "language", "item_id", "format", "probe")),
-        ("index", pa.int32()),
-        ("seed", pa.int64()),
-        ("status", pa.string()),
-        ("text", pa.string()),
-        ("token_ids", pa.list_(pa.int32())),
-        ("logprob", pa.float64()),
-        ("rank", pa.int32()),
-        ("margin", pa.float64()),
-        ("is_gold", pa.bool_()),
-        ("option_text", pa.string()),
-        ("contains", pa.bool_()),
-        ("exact_match", pa.bool_()),
-        ("token_f1", pa.float64()),
-        ("prompt_tokens", pa.int32()),
-        ("truncated", pa.bool_()),
-        ("cached_tokens", pa.int32()),
-        *((name, pa.string()) for name in ("engine", "engine_version", "dtype")),
-    ]
-)
-assert SCHEMA.names == [field.name for field in dataclasses.fields(Record)]
-
-_ITEMS_SCHEMA = pa.schema(
-    [
-        *((name, pa.string()) for name in ("task", "language", "item_id", "context", "question")),
-        ("answers", pa.list_(pa.string())),
-        ("cluster", pa.string()),
-        ("options", pa.list_(pa.string())),
-    ]
-)
+from evaluator.store.schema import ITEMS, RECORDS
 
 ItemKey = tuple[str, str]  # (language, item_id), unique within a task
 
 
 def to_table(records: Sequence[Record]) -> pa.Table:
-    """Records as one Arrow table with the contract's columns."""
-    columns = {name: [getattr(record, name) for record in records] for name in SCHEMA.names}
-    return pa.table(columns, schema=SCHEMA)
+    """Records as one Arrow table of the schema `RECORDS`, one row each."""
+    columns = {name: [getattr(record, name) for record in records] for name in RECORDS.names}
+    return pa.table(columns, schema=RECORDS)
 
 
 class RecordStore:
@@ -105,8 +71,9 @@ class RecordStore:
             try:
                 table = pq.read_table(path, columns=["weights_digest", "language", "item_id"])
             except (pa.ArrowException, OSError) as error:
-                reason = " ".join(str(error).split())[:200]
-                raise InputError(f"{path}: not a readable part ({reason}); remove it, and it is made again") from error
+                raise InputError(
+                    f"{path}: not a readable part ({one_line(error)}); remove it, and it is made again"
+                ) from error
             digests = set(table["weights_digest"].unique().to_pylist())
             if digests - {weights_digest}:
                 raise InputError(
@@ -124,19 +91,10 @@ class RecordStore:
     def write_items(self, task: str, questions: Iterable[Question]) -> None:
         """Keep what was asked, beside the records, for the report's item view and clustered intervals."""
         rows = [
-            {
-                "task": task,
-                "language": question.item.language,
-                "item_id": question.item.item_id,
-                "context": question.item.context,
-                "question": question.item.question,
-                "answers": list(question.item.answers),
-                "cluster": question.item.cluster,
-                "options": list(question.options.texts) if question.options else [],
-            }
+            asdict(question.item) | {"options": question.options.texts if question.options else ()}
             for question in questions
         ]
-        write_parquet(pa.Table.from_pylist(rows, schema=_ITEMS_SCHEMA), self._items / f"{task}.parquet")
+        write_parquet(pa.Table.from_pylist(rows, schema=ITEMS), self._items / f"{task}.parquet")
 
     def clean(self) -> None:
         """Remove what killed writers left behind."""

@@ -7,38 +7,22 @@ A file appears whole or not at all; judging more records later (other probes, or
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from evaluator.errors import InputError
+from evaluator.errors import InputError, one_line
 from evaluator.grading import strip_thinking
 from evaluator.probes.matcher import Judgement, Pair
-from evaluator.store.files import write_atomically
+from evaluator.records import Verdict
+from evaluator.store.files import write_parquet
 from evaluator.store.records import RecordStore
+from evaluator.store.schema import KEY, VERDICTS
 
-_KEY_TYPES = [
-    *((name, pa.string()) for name in ("checkpoint", "weights_digest", "task", "language", "item_id")),
-    *((name, pa.string()) for name in ("format", "probe")),
-    ("index", pa.int32()),
-    ("seed", pa.int64()),
-]
-SCHEMA = pa.schema(
-    [
-        *_KEY_TYPES,
-        ("matcher", pa.string()),
-        ("matcher_digest", pa.string()),
-        ("verdict", pa.bool_()),
-        ("probability", pa.float64()),
-        ("status", pa.string()),
-    ]
-)
-KEY = tuple(name for name, _ in _KEY_TYPES)
 WITH_TEXT = ("greedy", "beam", "sample")  # the probes whose records hold a response
 
 Key = tuple[str | int, ...]  # the values of KEY: what names a record
@@ -97,7 +81,7 @@ class VerdictStore:
         path = self._path(part)
         if not path.exists():
             return {}
-        table = _read(path, SCHEMA.names)
+        table = _read(path, VERDICTS.names)
         others = set(table["matcher_digest"].unique().to_pylist()) - {self._digest}
         if others:
             raise InputError(
@@ -116,18 +100,12 @@ class VerdictStore:
         rows = [
             {
                 **dict(zip(KEY, key, strict=True)),
-                "matcher": self._matcher,
-                "matcher_digest": self._digest,
-                "verdict": judgement.verdict,
-                "probability": judgement.probability,
-                "status": judgement.status,
+                **asdict(Verdict(matcher=self._matcher, matcher_digest=self._digest, **asdict(judgement))),
             }
             for key, judgement in sorted(verdicts.items(), key=lambda item: item[0])
         ]
-        content = io.BytesIO()
-        pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), content, compression="zstd")
         path = self._path(part)
-        write_atomically(path, content.getvalue())
+        write_parquet(pa.Table.from_pylist(rows, schema=VERDICTS), path)
         return path
 
     def _path(self, part: Part) -> Path:
@@ -170,4 +148,4 @@ def _read(path: Path, columns: Sequence[str]) -> pa.Table:
     try:
         return pq.ParquetFile(path).read(columns=list(columns)).select(list(columns))
     except (OSError, pa.ArrowException, KeyError) as error:
-        raise InputError(f"{path}: cannot be read: {' '.join(str(error).split())[:200]}") from error
+        raise InputError(f"{path}: cannot be read: {one_line(error)}") from error

@@ -9,7 +9,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from evaluator.store.verdicts import SCHEMA
+from evaluator.store.schema import VERDICTS
 from launch.sweep.models import BUNDLED_MODEL
 from tests.support.runs import records, resurface
 
@@ -45,7 +45,7 @@ def test_a_panel_judges_a_run_and_the_same_command_asks_nothing_more(run: Path) 
     assert done.returncode == 0, done.stderr
     greedy = records(run)
     verdicts = pq.read_table(run / "verdicts" / "bundled" / "bundled" / "items.parquet")
-    assert verdicts.schema.equals(SCHEMA)
+    assert verdicts.schema.equals(VERDICTS)
     found = verdicts.to_pandas()
     assert sorted(found["item_id"]) == sorted(greedy["item_id"])
     assert set(found["status"]) == {"ok"}

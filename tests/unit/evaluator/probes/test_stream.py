@@ -15,7 +15,8 @@ from evaluator.probes.item import ItemPlan, plan, sample_seed
 from evaluator.probes.recording import Stamp
 from evaluator.probes.stream import ItemStream, evaluate
 from evaluator.records import Item, Record
-from evaluator.store.records import SCHEMA, to_table
+from evaluator.store.records import to_table
+from evaluator.store.schema import RECORDS
 from evaluator.tasks import TaskData
 
 EOS = frozenset({0})
@@ -109,7 +110,7 @@ def test_every_probe_of_every_item_ends_as_records() -> None:
     assert {record.status for record in records} == {"ok"}
     keys = [(r.item_id, r.format, r.probe, r.index) for r in records]
     assert len(set(keys)) == len(keys)
-    assert to_table(records).schema == SCHEMA
+    assert to_table(records).schema == RECORDS
 
 
 def test_numbers_are_the_language_models_own() -> None:

@@ -15,7 +15,7 @@ import pytest
 from evaluator.errors import InputError
 from evaluator.metrics import TABLES
 from evaluator.report import ReportPaths, write_report
-from evaluator.store.records import SCHEMA
+from evaluator.store.schema import RECORDS
 from tests.support.synthetic import write_run
 
 CHECKPOINTS = ("dense", "wanda-0.6")
@@ -133,7 +133,7 @@ def test_the_papers_numbers_are_a_table_and_stand_in_their_sections(tmp_path):
         path.unlink()
         (run / "records" / table["checkpoint"].iloc[0] / "tydiqa").mkdir(exist_ok=True)
         part = run / "records" / table["checkpoint"].iloc[0] / "tydiqa" / path.name
-        pq.write_table(pa.Table.from_pandas(table, schema=SCHEMA, preserve_index=False), part)
+        pq.write_table(pa.Table.from_pandas(table, schema=RECORDS, preserve_index=False), part)
     config = {"models": {"dense": "/models/Qwen3-8B"}, "tasks": [{"task": "tydiqa", "items": 200, "chat": False}]}
     (run / "run.json").write_text(json.dumps({"config": config}))
     paths = write_report(run)

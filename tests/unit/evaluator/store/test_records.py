@@ -19,7 +19,8 @@ from evaluator.errors import InputError, ResurfaceError
 from evaluator.records import Item, Record
 from evaluator.store import records as store
 from evaluator.store.files import write_atomically
-from evaluator.store.records import SCHEMA, RecordStore, to_table
+from evaluator.store.records import RecordStore, to_table
+from evaluator.store.schema import RECORDS
 from launch.run.lock import RunLock
 
 
@@ -53,7 +54,7 @@ def test_a_part_says_what_its_records_say(tmp_path: Path) -> None:
     path = RecordStore(tmp_path).append("dense", "gazetteer", "000000-2", to_table([_record(0), _record(1)]))
     assert path == tmp_path / "records" / "dense" / "gazetteer" / "000000-2.parquet"
     table = pq.read_table(path)
-    assert table.schema.names == SCHEMA.names
+    assert table.schema.names == RECORDS.names
     row = table.to_pylist()[1]
     assert row["item_id"] == "english-0001"
     assert row["text"] == "호수 ఒంటి"
@@ -98,9 +99,9 @@ def test_a_writer_that_is_killed_leaves_nothing_that_is_read(tmp_path: Path) -> 
         "import os, signal, sys\n"
         "from pathlib import Path\n"
         "import pyarrow as pa\n"
-        "from evaluator.store.records import SCHEMA, RecordStore\n"
+        "from evaluator.store.records import RECORDS, RecordStore\n"
         "Path.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
-        "RecordStore(Path(sys.argv[1])).append('dense', 'gazetteer', 'a', SCHEMA.empty_table())\n"
+        "RecordStore(Path(sys.argv[1])).append('dense', 'gazetteer', 'a', RECORDS.empty_table())\n"
     )
     done = subprocess.run([sys.executable, "-c", program, tmp_path], check=False, env=os.environ | {"PYTHONPATH": "."})
     assert done.returncode == -signal.SIGKILL

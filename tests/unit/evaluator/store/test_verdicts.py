@@ -12,7 +12,8 @@ from evaluator.errors import EngineError, InputError
 from evaluator.probes.matcher import Judgement, Pair
 from evaluator.records import Record
 from evaluator.store.records import RecordStore, to_table
-from evaluator.store.verdicts import SCHEMA, VerdictStore, responses
+from evaluator.store.schema import VERDICTS
+from evaluator.store.verdicts import VerdictStore, responses
 from launch.run.judging import judge_parts
 from tests.support.synthetic import write_run
 
@@ -62,7 +63,7 @@ def test_a_pair_is_asked_once_over_all_checkpoints(run):
     judge = Judge()
     assert judged(run, judge, probes=["greedy", "beam", "sample"]) == len(judge.asked) == len(set(judge.asked))
     rows = pq.read_table(run / "verdicts" / "m" / "dense" / "gazetteer.parquet")
-    assert rows.schema.equals(SCHEMA)
+    assert rows.schema.equals(VERDICTS)
     found = [each for part in responses(run, ["greedy", "beam", "sample"], everything=False).values() for each in part]
     assert len(judge.asked) == len({each.pair for each in found}) < len(found)
 

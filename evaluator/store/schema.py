@@ -1,0 +1,141 @@
+"""The columns of everything that a run keeps, derived from the fields of `evaluator.records`.
+
+    python -m evaluator.store.schema > docs/records.md
+
+`RECORDS`, `ITEMS` and `VERDICTS` are the Arrow schemas that files are written with; `READ_RECORDS` and its like are the
+columns that the report reads; `PANDAS` types a frame of records. Nothing else lists the columns.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import pyarrow as pa
+
+from evaluator.records import Column, Item, Record, Verdict
+
+_ARROW: dict[Any, str] = {
+    str: "string",
+    int: "int32",
+    float: "double",
+    bool: "bool",
+    tuple[str, ...]: "list<string>",
+    tuple[int, ...]: "list<int32>",
+}
+_PANDAS = {"string": "string", "int32": "Int64", "int64": "Int64", "double": "Float64", "bool": "boolean"}
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A field as it is stored."""
+
+    name: str
+    arrow: str  # "string", "int32", "int64", "double", "bool", "list<...>"
+    nullable: bool
+    values: tuple[str, ...]  # all that it can hold, where its type lists them
+    column: Column
+
+
+def stored(kind: type) -> tuple[Stored, ...]:
+    """The columns of a dataclass whose every field is `Annotated[type, Column(...)]`, in the order of its fields.
+
+    Raises TypeError for a field that says no Column or whose type has no place in a file.
+    """
+    hints = get_type_hints(kind, include_extras=True)
+    return tuple(_stored(field.name, hints[field.name]) for field in fields(kind))
+
+
+def _stored(name: str, hint: Any) -> Stored:
+    if get_origin(hint) is not Annotated:
+        raise TypeError(f"field {name!r} states no Column")
+    inner, column = get_args(hint)
+    nullable = get_origin(inner) in (Union, types.UnionType)
+    if nullable:
+        (inner,) = (part for part in get_args(inner) if part is not type(None))
+    values: tuple[str, ...] = ()
+    if get_origin(inner) is Literal:
+        inner, values = str, get_args(inner)
+    if inner not in _ARROW:
+        raise TypeError(f"field {name!r}: {inner} cannot be stored")
+    return Stored(name, column.arrow or _ARROW[inner], nullable, values, column)
+
+
+def _arrow(name: str) -> pa.DataType:
+    if name.startswith("list<"):
+        return pa.list_(_arrow(name[5:-1]))
+    return pa.type_for_alias(name)
+
+
+def _schema(columns: Sequence[Stored]) -> pa.Schema:
+    return pa.schema([(each.name, _arrow(each.arrow)) for each in columns])
+
+
+def _reported(columns: Sequence[Stored]) -> tuple[str, ...]:
+    return tuple(each.name for each in columns if each.column.reported)
+
+
+_RECORD, _ITEM = stored(Record), stored(Item)
+_KEY = tuple(each for each in _RECORD if each.column.key)
+_VERDICT = (*_KEY, *stored(Verdict))
+
+RECORDS = _schema(_RECORD)
+ITEMS = _schema(_ITEM)
+VERDICTS = _schema(_VERDICT)
+KEY = tuple(each.name for each in _KEY)  # the columns that together name a record
+READ_RECORDS, READ_ITEMS, READ_VERDICTS = _reported(_RECORD), _reported(_ITEM), _reported(_VERDICT)
+# The nullable pandas type of every record column that holds one value.
+PANDAS = {each.name: _PANDAS[each.arrow] for each in _RECORD if each.arrow in _PANDAS}
+
+_HEAD = """# What a run keeps
+
+Generated from `evaluator/records.py` by `python -m evaluator.store.schema > docs/records.md`; a test compares the two.
+
+Every part is a Parquet file that is written whole or not at all. A number is null where it was not measured: no column
+holds a sentinel. Any Parquet reader takes a run's records as one table:
+
+```python
+import pandas as pd
+
+records = pd.read_parquet("RUN/records")
+```
+"""
+_FILES = (
+    (
+        "Records",
+        "RUN/records/<checkpoint>/<task>/<shard>.parquet",
+        "One row for each record: the outcome of one probe of one item on one checkpoint. All records of an item lie "
+        f"in one part. A record's key: {', '.join(f'`{name}`' for name in KEY)}.",
+        _RECORD,
+    ),
+    ("Items", "RUN/items/<task>.parquet", "One row for each item: what was asked.", _ITEM),
+    (
+        "Verdicts",
+        "RUN/verdicts/<matcher>/<checkpoint>/<task>.parquet",
+        "One row for each record that `resurface match` judged: the columns of the record's key, then these.",
+        stored(Verdict),
+    ),
+)
+
+
+def document() -> str:
+    """docs/records.md: every column of every file, with type, unit and meaning."""
+    return "\n".join([_HEAD, *(_section(*each) for each in _FILES)])
+
+
+def _section(title: str, path: str, rows: str, columns: Sequence[Stored]) -> str:
+    lines = [f"## {title}", "", f"`{path}`", "", rows, "", "| column | type | unit | meaning |", "|---|---|---|---|"]
+    return "\n".join([*lines, *map(_line, columns), ""])
+
+
+def _line(each: Stored) -> str:
+    meaning = each.column.meaning
+    if each.values:
+        meaning += f" (one of {', '.join(f'`{value}`' for value in each.values)})"
+    return f"| `{each.name}` | `{each.arrow}`{', nullable' if each.nullable else ''} | {each.column.unit} | {meaning} |"
+
+
+if __name__ == "__main__":
+    print(document(), end="")

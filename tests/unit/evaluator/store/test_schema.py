@@ -1,0 +1,99 @@
+"""The columns are written once; what is derived from them is what runs were written with."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from evaluator.records import Column
+from evaluator.store import schema
+from evaluator.store.records import RecordStore
+from tests.support.records import Seen, records
+
+DOCUMENT = Path(__file__).resolve().parents[4] / "docs" / "records.md"
+
+
+def test_the_document_is_the_one_that_the_schema_prints():
+    assert DOCUMENT.read_text(encoding="utf-8") == schema.document(), "run what its second paragraph says"
+
+
+def test_records_are_stored_as_the_contract_says():
+    """By hand: a run that is there already must be readable, so names, order and types stay."""
+    text, count = pa.string(), pa.int32()
+    assert schema.RECORDS.equals(
+        pa.schema(
+            [
+                *((name, text) for name in ("checkpoint", "weights_digest", "base", "method", "pattern")),
+                ("sparsity", pa.float64()),
+                *((name, text) for name in ("calibration", "task", "language", "item_id", "format", "probe")),
+                ("index", count),
+                ("seed", pa.int64()),
+                ("status", text),
+                ("text", text),
+                ("token_ids", pa.list_(count)),
+                ("logprob", pa.float64()),
+                ("rank", count),
+                ("margin", pa.float64()),
+                ("is_gold", pa.bool_()),
+                ("option_text", text),
+                ("contains", pa.bool_()),
+                ("exact_match", pa.bool_()),
+                ("token_f1", pa.float64()),
+                ("prompt_tokens", count),
+                ("truncated", pa.bool_()),
+                ("cached_tokens", count),
+                *((name, text) for name in ("engine", "engine_version", "dtype")),
+            ]
+        )
+    )
+
+
+def test_verdicts_repeat_the_key_of_their_records():
+    key = ["checkpoint", "weights_digest", "task", "language", "item_id", "format", "probe", "index", "seed"]
+    assert list(schema.KEY) == key
+    assert schema.VERDICTS.names == [*key, "matcher", "matcher_digest", "verdict", "probability", "status"]
+    assert all(schema.VERDICTS.field(name).equals(schema.RECORDS.field(name)) for name in key)
+
+
+def test_the_report_leaves_out_what_is_kept_for_audits():
+    assert set(schema.RECORDS.names) - set(schema.READ_RECORDS) == {
+        "cached_tokens",
+        "engine",
+        "engine_version",
+        "dtype",
+    }
+    assert set(schema.ITEMS.names) - set(schema.READ_ITEMS) == {"options"}
+    assert set(schema.VERDICTS.names) - set(schema.READ_VERDICTS) == {"matcher_digest", "probability"}
+
+
+def test_a_column_of_one_value_has_a_nullable_pandas_type():
+    assert set(schema.RECORDS.names) - set(schema.PANDAS) == {"token_ids"}
+    assert (schema.PANDAS["rank"], schema.PANDAS["text"], schema.PANDAS["is_gold"]) == ("Int64", "string", "boolean")
+
+
+@dataclass
+class _Bare:
+    name: str
+
+
+@dataclass
+class _Strange:
+    name: Annotated[bytes, Column("bytes")]
+
+
+@pytest.mark.parametrize(("kind", "message"), [(_Bare, "'name' states no Column"), (_Strange, "bytes.* cannot be")])
+def test_a_field_that_cannot_be_a_column_is_refused(kind, message):
+    with pytest.raises(TypeError, match=message):
+        schema.stored(kind)
+
+
+def test_any_parquet_reader_takes_a_run(tmp_path):
+    """As docs/records.md shows."""
+    for checkpoint in ("dense", "pruned"):
+        frame = records(checkpoint, {"english/1": Seen(greedy=True)})
+        table = pa.Table.from_pandas(frame, schema=schema.RECORDS, preserve_index=False)
+        RecordStore(tmp_path).append(checkpoint, "gazetteer", "a", table)
+    assert sorted(pd.read_parquet(tmp_path / "records")["checkpoint"]) == ["dense", "pruned"]
