@@ -25,11 +25,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, TypeVar
 
 import yaml
 
 from evaluator.records import Item
+from evaluator.tasks.base import Task
 
 Stream = Literal["items", "calibration", "training"]
 Kind = Literal["word", "place", "person", "year", "people", "height", "length"]
@@ -45,8 +46,7 @@ LANGUAGES: tuple[str, ...] = (
     "swahili",
     "telugu",
 )
-STREAMS: tuple[Stream, ...] = get_args(Stream)
-TASK = "gazetteer"
+NAME = "gazetteer"
 FACTS_PER_PASSAGE = (3, 6)
 
 # relation -> (kind of its subject, kind of its answer). A town and a ship have several relations, so that a question
@@ -139,7 +139,7 @@ def gazetteer_items(language: str, count: int = 300) -> list[Item]:
         item_id = f"{language}-{index:04d}"
         items.append(
             Item(
-                task=TASK,
+                task=NAME,
                 language=language,
                 item_id=item_id,
                 context=passage.text,
@@ -268,3 +268,10 @@ def _is_unambiguous(text: str, facts: Sequence[Fact]) -> bool:
 def _pick(rng: random.Random, options: Sequence[_T]) -> _T:
     # Only random() is promised to give the same sequence in every Python version; choice() is not.
     return options[int(rng.random() * len(options))]
+
+
+TASK = Task(
+    name=NAME,
+    help="bundled: invented facts in nine languages",
+    read_items=lambda _: [item for language in LANGUAGES for item in gazetteer_items(language)],
+)

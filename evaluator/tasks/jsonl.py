@@ -1,7 +1,7 @@
-"""Items of the user's own: one JSON object a line with `id, language, context, question, answers` (a list of strings).
+"""Items of the user's own: one JSON object per line with `id, language, context, question, answers` (list of strings).
 
-An optional `options` lists the distractors of a multiple-choice benchmark (gold answers among them are passed over).
-Other fields are ignored. Blank lines are skipped.
+An optional `options` lists the distractors of a multiple-choice benchmark (gold answers in it are skipped). Other
+fields are ignored, and so are blank lines.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from pathlib import Path
 from evaluator.errors import InputError
 from evaluator.fields import field, parse, strings, text_field
 from evaluator.records import Item
+from evaluator.tasks.base import Argument, Task
 
 
 def read_jsonl(path: Path, task: str) -> list[Item]:
@@ -66,3 +67,17 @@ def _options(record: object, place: str) -> tuple[str, ...]:
     if blank is not None:
         raise InputError(f"{place}: field 'options'[{blank}] is empty")
     return options
+
+
+def _items(path: Path | None) -> list[Item]:
+    assert path is not None, "the argument is required"
+    return read_jsonl(path, TASK.name)
+
+
+TASK = Task(
+    name="jsonl",
+    help="your own questions, a JSON object per line",
+    argument=Argument("FILE", required=True),
+    named_after="file",
+    read_items=_items,
+)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from evaluator.errors import InputError
+from evaluator.tasks.base import Argument, Task
 from evaluator.tasks.gazetteer import LANGUAGES, gazetteer_passages
 
 BUNDLED = "gazetteer"
@@ -26,9 +27,23 @@ def read_text(path: Path) -> str:
 
 
 def bundled_text() -> str:
-    """Passages that no calibration sees, a line each, the languages one after the other."""
+    """Passages that no calibration sees, one per line, one language after the other."""
     return "\n".join(
         passage
         for language in LANGUAGES
         for passage in gazetteer_passages(language, start=_BUNDLED_START, count=_BUNDLED_PASSAGES)
     )
+
+
+def _text(path: Path | None) -> str:
+    assert path is not None, "the argument is required"
+    return bundled_text() if path == Path(BUNDLED) else read_text(path)
+
+
+TASK = Task(
+    name="text",
+    help="running text, for the perplexity probe",
+    argument=Argument("FILE", required=True, words={BUNDLED: f"{BUNDLED}-text"}),
+    named_after="file",
+    read_text=_text,
+)

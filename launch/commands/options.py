@@ -10,6 +10,7 @@ from typing import Any, get_args
 from evaluator.engine.config import ENGINES, DType, EngineConfig
 from evaluator.errors import InputError, unknown
 from evaluator.records import FORMATS, PROBES
+from launch.sweep.calibration import spelled_source
 from launch.sweep.config import SweepConfig, validated
 from launch.sweep.models import model_name, names_of, same_model
 from pruning.config import Allocation, Group, Method, PruneConfig, needs_calibration
@@ -88,7 +89,10 @@ def prune_request(source: Path, options: PruneOptions) -> PruneConfig:
             "samples": options.samples,
             "sequence_length": options.sequence_length,
         }
-    return validated(PruneConfig, wanted, "resurface prune")
+    config = validated(PruneConfig, wanted, "resurface prune")
+    if config.calibration is None:
+        return config
+    return config.model_copy(update={"calibration": spelled_source(config.calibration)})
 
 
 def match_request(probes: str, engine: Mapping[str, Any]) -> tuple[list[str], EngineConfig]:

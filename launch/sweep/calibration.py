@@ -1,6 +1,6 @@
-"""Calibration passages that Resurface brings itself, for `pruning`, which must not know the evaluator's tasks.
+"""The calibration passages that come with Resurface, for `pruning`, which does not know the evaluator's tasks.
 
-`gazetteer` has the nine languages in turn, `gazetteer:LANG` one of them.
+`gazetteer` takes the nine languages in turn, `gazetteer:LANG` is one of them, by name or by code.
 """
 
 from __future__ import annotations
@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
+from evaluator.languages import name_of
 from evaluator.tasks.gazetteer import LANGUAGES, gazetteer_passages
 from pruning.calibration.passages import PassageSource
+from pruning.config import CalibrationConfig
 
 
 def gazetteer(samples: int, seed: int, languages: Sequence[str] = LANGUAGES) -> Iterator[str]:
-    """Bundled passages, the languages in turn, disjoint from the bundled items; each seed has its own."""
+    """`samples` bundled passages, the languages in turn, disjoint from the bundled items; every seed has its own."""
     each = -(-samples // len(languages))
     streams = [gazetteer_passages(language, start=seed * each, count=each) for language in languages]
     for number in range(samples):
@@ -24,3 +26,11 @@ SOURCES: Mapping[str, PassageSource] = {
     "gazetteer": gazetteer,
     **{f"gazetteer:{language}": partial(gazetteer, languages=(language,)) for language in LANGUAGES},
 }
+
+
+def spelled_source(calibration: CalibrationConfig) -> CalibrationConfig:
+    """The same settings with the language of `gazetteer:LANG` by its name, under which SOURCES has it."""
+    kind, colon, language = calibration.source.partition(":")
+    if kind != "gazetteer" or not colon:
+        return calibration
+    return calibration.model_copy(update={"source": f"{kind}:{name_of(language)}"})

@@ -22,10 +22,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from evaluator.errors import unknown
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.perplexity import PIECE
-from evaluator.tasks import DEEP_ITEMS, load_task
+from evaluator.tasks import DEEP_ITEMS, items_by_language, load_task
 from launch.sweep.config import SweepConfig
 from launch.sweep.jobs import CheckpointJob, expand
 from launch.sweep.models import local_directory
@@ -55,14 +54,6 @@ _PARAMETERS: Mapping[str, float] = {
     "mistralai/Mistral-7B-Instruct-v0.3": 7.25e9,
     "microsoft/Phi-3-mini-4k-instruct": 3.82e9,
 }
-# Items by language of the hub's data sets, so that nothing needs to be fetched to count them.
-_POOLS: Mapping[str, Mapping[str, int]] = {
-    "tydiqa": {
-        "arabic": 921, "bengali": 113, "english": 440, "finnish": 782, "indonesian": 565,
-        "korean": 276, "russian": 812, "swahili": 499, "telugu": 669,
-    },
-    "xquad": dict.fromkeys(("ar", "de", "el", "en", "es", "hi", "ro", "ru", "th", "tr", "vi", "zh"), 1190),
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +122,7 @@ def work_of(task: EvalConfig) -> Work:
         tokens = max(1, len(text.encode()) // _BYTES_PER_TOKEN)
         return Work(items=-(-tokens // task.window), requests=-(-tokens // PIECE), prompt_tokens=tokens,
                     generated_tokens=tokens)  # fmt: skip
-    asked = [min(task.items or size, size) for size in _sizes(task).values()]
+    asked = [min(task.items or size, size) for size in items_by_language(task.task, task.languages).values()]
     items, deep = sum(asked), sum(min(each, DEEP_ITEMS) for each in asked)
     forms = task.formats if "greedy" in task.probes else ()
     capped = {"open_capped": task.one_shot_prompt_tokens, "one_shot": task.one_shot_prompt_tokens}
@@ -167,17 +158,6 @@ def pruning_hours(parameters: float, prune: PruneConfig) -> float:
     tokens = 0 if calibration is None else calibration.samples * calibration.sequence_length
     operations = 2 * parameters * _PASSES[prune.method] * tokens / PREFILL
     return (operations / PEAK + 4 * parameters / DISK) / 3600
-
-
-def _sizes(task: EvalConfig) -> Mapping[str, int]:
-    """Items by language, of the languages asked for."""
-    pools = _POOLS.get(task.task)
-    if pools is None:
-        return {language: len(pool) for language, pool in load_task(task.task, task.languages).pools.items()}
-    for language in task.languages or ():
-        if language not in pools:
-            raise unknown(f"language of task {task.task!r}:", language, pools)
-    return {language: pools[language] for language in task.languages or pools}
 
 
 def _parameters(value: str) -> float | None:

@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from evaluator.errors import InputError
+from evaluator.languages import code_of
 from evaluator.probes.config import EvalConfig
 from evaluator.records import FORMATS, PROBES
 from evaluator.tasks import task_name
+from launch.sweep.calibration import spelled_source
 from launch.sweep.config import PruneSetting, SweepConfig, validated
 from launch.sweep.models import resolve_model
 from pruning.config import CalibrationConfig, PruneConfig, needs_calibration
@@ -60,7 +62,7 @@ def expand(
     """
     grids = list(_grids(config))
     sources = {name: resolve(value) for name, value in _models(grids).items()}
-    usual = grids[0].calibration
+    usual = spelled_source(grids[0].calibration)
     cells: dict[object, _Cell] = {}
     for grid in grids:
         asked: set[object] = set()
@@ -115,7 +117,7 @@ def _cells(grid: SweepConfig, sources: Mapping[str, Path], usual: CalibrationCon
         yield _Cell(model, grid.base if model != grid.base else None, None, "")
         for number, setting in enumerate(grid.prune):
             observing = needs_calibration(setting.method, setting.allocation)
-            calibration = (setting.calibration or grid.calibration) if observing else None
+            calibration = spelled_source(setting.calibration or grid.calibration) if observing else None
             suffix = _suffix(setting, calibration, usual)
             for pattern in [{"sparsity": s} for s in setting.sparsity] + [{"pattern": p} for p in setting.pattern]:
                 wanted: dict[str, Any] = {"source": sources[model], "seed": grid.seed, "calibration": calibration}
@@ -185,8 +187,16 @@ def _check_items(cells: Iterable[_Cell]) -> None:
 
 def _same(name: str, one: EvalConfig, other: EvalConfig, settings: Sequence[str]) -> None:
     for setting in settings:
-        if getattr(one, setting) != getattr(other, setting):
+        if _compared(one, setting) != _compared(other, setting):
             raise InputError(
                 f"tasks: {name!r} is asked for twice, with {setting} {getattr(one, setting)!r} and "
                 f"{getattr(other, setting)!r}; give one of the two a name of its own (name: ...)"
             )
+
+
+def _compared(task: EvalConfig, setting: str) -> object:
+    """A setting in the form in which two tasks are compared: a language's name and its code are equal."""
+    if setting == "languages" and task.languages is not None:
+        return tuple(map(code_of, task.languages))
+    value: object = getattr(task, setting)
+    return value

@@ -18,7 +18,7 @@ from evaluator.errors import InputError
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.perplexity import window_question, windows_of
 from evaluator.records import Item
-from evaluator.tasks import TaskData, load_task
+from evaluator.tasks import TaskData, load_task, spelled
 from launch.sweep.calibration import SOURCES
 from launch.sweep.config import SweepConfig, digest
 from launch.sweep.jobs import CheckpointJob, expand
@@ -174,9 +174,12 @@ class _Preparation:
         config = self._fitting(job.tasks[name])
         if config.chat:
             self._check_chat(job.model)
+        data = self._load(config, name)
+        if config.languages is not None:  # "sw" and "swahili" are one task: questions have the spelling of the data
+            languages = spelled(name, config.languages, data.every_pool)
+            config = config.model_copy(update={"languages": languages})
         key = (name + config.model_dump_json(), job.model if config.is_text else None)
         if key not in self._tasks:
-            data = self._load(config, name)
             make = self._windows if config.is_text else self._questions
             self._tasks[key] = make(data, config, job.model)
         return self._tasks[key]

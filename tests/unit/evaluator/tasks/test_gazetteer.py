@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import unicodedata
+from typing import get_args
 
 import pytest
 
@@ -13,7 +14,7 @@ from evaluator.tasks.gazetteer import (
     FACTS_PER_PASSAGE,
     LANGUAGES,
     RELATIONS,
-    STREAMS,
+    Stream,
     build_passage,
     gazetteer_items,
     gazetteer_passages,
@@ -110,7 +111,7 @@ def test_grammar_is_complete(language: str) -> None:
 
 
 def test_every_invented_word_belongs_to_its_stream_alone() -> None:
-    for stream in STREAMS:
+    for stream in get_args(Stream):
         for language in LANGUAGES:
             for index in range(60):
                 for fact in build_passage(language, stream, index).facts:

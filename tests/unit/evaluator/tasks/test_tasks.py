@@ -8,14 +8,18 @@ from pathlib import Path
 import pytest
 
 from evaluator.errors import InputError
-from evaluator.tasks import check_task, load_task
+from evaluator.records import Item
+from evaluator.tasks import TASKS, Argument, Task, TaskSpec, items_by_language, load_task, task_name
 from evaluator.tasks.jsonl import read_jsonl
-from evaluator.tasks.squad import read_tydiqa, read_xquad
+from evaluator.tasks.tydiqa import read_tydiqa
+from evaluator.tasks.xquad import read_xquad
 
 XQUAD = Path(__file__).resolve().parents[5] / "shared" / "data" / "xquad"
 needs_xquad = pytest.mark.skipif(not XQUAD.is_dir(), reason="the shared XQuAD files are not here")
 
 LINE = {"id": "a", "language": "english", "context": "c", "question": "q?", "answers": ["x"]}
+
+ITEM = {"language": "english", "question": "q?", "answers": ("x",)}
 
 
 def squad(*questions, context="c", title="T"):
@@ -72,7 +76,7 @@ def test_gazetteer():
     ],
 )
 def test_bad_specs(spec, parts):
-    for function in (check_task, lambda spec: load_task(spec, None)):
+    for function in (TaskSpec.parse, lambda spec: load_task(spec, None)):
         message = only_error(function, spec)
         assert all(part in message for part in parts), message
 
@@ -80,7 +84,7 @@ def test_bad_specs(spec, parts):
 def test_good_specs_are_checked_without_reading(tmp_path):
     broken = write(tmp_path / "broken.jsonl", "{")
     for spec in ("gazetteer", "xquad", "tydiqa", f"jsonl:{broken}", f"xquad:{tmp_path}"):
-        assert check_task(spec) is None
+        assert TaskSpec.parse(spec).task.name == spec.partition(":")[0]
 
 
 def test_unknown_languages():
@@ -120,6 +124,33 @@ def test_names_of_files_become_names_of_directories(tmp_path, file, name):
     data = load_task(f"jsonl:{write_lines(tmp_path / file, LINE)}", None)
     assert data.name == name
     assert data.pools["english"][0].task == name
+
+
+def test_both_spellings_of_a_language_are_accepted(tmp_path):
+    assert list(load_task("gazetteer", ["sw", "English", "swahili"]).pools) == ["swahili", "english"]
+    for language in ("en", "th"):
+        write(tmp_path / f"xquad.{language}.json", squad(question("1", "x")))
+    assert list(load_task(f"xquad:{tmp_path}", ["thai"]).pools) == ["th"]
+    assert items_by_language("xquad", ["thai", "en"]) == {"th": 1190, "en": 1190}
+    assert items_by_language("tydiqa", ["sw"]) == {"swahili": 499}
+    assert "did you mean 'th'?" in only_error(load_task, f"xquad:{tmp_path}", ["tai"])
+
+
+def test_a_task_is_one_object(tmp_path):
+    toy = Task(
+        name="toy",
+        help="a toy",
+        argument=Argument("DIR", words={"own": "toy-own"}),
+        read_items=lambda path: [Item(task="?", item_id="1", cluster="1", **{**ITEM, "context": str(path)})],
+    )
+    with TASKS.temporarily(toy):
+        assert toy.spellings == ("toy", "toy:DIR")
+        assert load_task("toy", None).pools["english"][0].task == "toy"
+        assert (task_name("toy:own"), task_name(f"toy:{tmp_path}")) == ("toy-own", "toy")
+        assert items_by_language(f"toy:{tmp_path}", None) == {"english": 1}
+    assert "unknown task 'toy'" in only_error(TaskSpec.parse, "toy")
+    with pytest.raises(ValueError, match="exactly one of read_items and read_text"):
+        Task(name="toy", help="neither")
 
 
 # ---- jsonl ------------------------------------------------------------------------------------------------------

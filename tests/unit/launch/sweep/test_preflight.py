@@ -209,3 +209,16 @@ def test_a_checkpoint_that_has_seen_what_it_is_asked_about_is_refused(models, tm
     prune(made, tmp_path / "sparse")
     with pytest.raises(InputError, match=r"^sparse: calibration.source: passage 1 of .* of item 'i2'"):
         prepared(tmp_path, models={"sparse": str(tmp_path / "sparse")}, tasks=document["tasks"])
+
+
+def test_a_language_by_name_or_by_code_is_one_sweep(models, tmp_path):
+    def identity(*languages, calibration):
+        task = {"task": "gazetteer", "items": 4, "probes": ["greedy"], "languages": languages}
+        setting = {"method": "wanda", "sparsity": 0.5, "calibration": {"source": calibration, "samples": 2}}
+        plan = prepared(tmp_path, models={"a": str(models / "a")}, prune=[setting], tasks=[task])
+        assert [question.item.language for question in plan.tasks[0].questions[:1]] == ["swahili"]
+        return plan.identity
+
+    named = identity("swahili", "english", calibration="gazetteer:swahili")
+    assert identity("sw", "English", calibration="gazetteer:sw") == named
+    assert named["task_settings"]["a"]["gazetteer"]["languages"] == ["swahili", "english"]

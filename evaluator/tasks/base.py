@@ -1,0 +1,116 @@
+"""A task as one object, and the registry that the command line, validation and estimates read.
+
+    MINE = Task(
+        name="riddles",
+        help="riddles of my own",
+        argument=Argument("FILE", required=True),
+        read_items=lambda file: [Item(task="riddles", ...), ...],
+    )
+    TASKS.register(MINE)            # --task riddles:FILE
+
+`evaluator/tasks/__init__.py` registers the tasks that ship with Resurface, one line each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from evaluator.errors import InputError
+from evaluator.records import Item
+from evaluator.registry import Registry
+
+Kind = Literal["items", "text"]
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """What stands after the colon of `TASK:...`."""
+
+    placeholder: Literal["FILE", "DIR"]  # FILE: a file; DIR: a directory, or one file of it
+    required: bool = False
+    # Words that name data of Resurface's own where a path is expected -> what records call the task then.
+    words: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """One source of questions, or of running text. Exactly one of `read_items` and `read_text` is given.
+
+    Both readers take the path after the colon (None: nothing stands there; one of `argument.words` arrives as a path,
+    too) and raise InputError for data that is missing or malformed. Items keep the order of their file; what they hold
+    in `Item.task` is replaced by the name of the task in the run.
+    """
+
+    name: str
+    help: str  # a phrase: where the data comes from
+    argument: Argument | None = None  # None: nothing may stand after the colon
+    read_items: Callable[[Path | None], Iterable[Item]] | None = None
+    read_text: Callable[[Path | None], str] | None = None
+    named_after: Literal["task", "file"] = "task"  # what records call the task unless the user names it
+    # Language -> items, where reading them takes the network: a dry run counts with these. Empty: it reads the items.
+    sizes: Mapping[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if (self.read_items is None) == (self.read_text is None):
+            raise ValueError(f"task {self.name!r}: exactly one of read_items and read_text is needed")
+
+    @property
+    def kind(self) -> Kind:
+        """`items`: questions, for every probe but perplexity; `text`: running text, for perplexity alone."""
+        return "items" if self.read_text is None else "text"
+
+    @property
+    def spellings(self) -> tuple[str, ...]:
+        """How the task may be written on a command line: `xquad`, `xquad:DIR`."""
+        if self.argument is None:
+            return (self.name,)
+        with_argument = f"{self.name}:{self.argument.placeholder}"
+        return (with_argument,) if self.argument.required else (self.name, with_argument)
+
+
+TASKS: Registry[Task] = Registry("task")
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSpec:
+    """`TASK[:PATH]`, checked."""
+
+    task: Task
+    path: Path | None = None
+    word: str | None = None  # the part after the colon, where it is one of the task's own words
+
+    @classmethod
+    def parse(cls, spec: str) -> TaskSpec:
+        """Read a specification; the path must exist, its content is not looked at.
+
+        Raises InputError for an unknown task, and for a path that is missing or out of place.
+        """
+        name, colon, rest = spec.partition(":")
+        task = TASKS[name]
+        argument = task.argument
+        if argument is None:
+            if colon:
+                raise InputError(f"task {spec!r}: {name!r} is bundled and takes no path")
+            return cls(task)
+        if colon and not rest:
+            raise InputError(f"task {spec!r}: the path after ':' is empty")
+        if not rest:
+            if argument.required:
+                raise InputError(f"task {name!r}: name its file, as in {name}:{argument.placeholder}")
+            return cls(task)
+        path = Path(rest).expanduser()
+        if rest in argument.words:
+            return cls(task, path, rest)
+        if not path.exists():
+            raise InputError(f"task {spec!r}: {path}: no such file or directory")
+        if argument.placeholder == "FILE" and path.is_dir():
+            raise InputError(f"task {spec!r}: {path}: is a directory, not a file")
+        return cls(task, path)
+
+
+def spellings() -> Sequence[str]:
+    """Every way to write a task, for help texts."""
+    return [spelling for task in TASKS for spelling in task.spellings]

@@ -1,0 +1,120 @@
+"""From `TASK[:PATH]` to its items by language, or its text."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from evaluator.errors import InputError, unknown
+from evaluator.languages import code_of
+from evaluator.records import Item
+from evaluator.tasks.base import TaskSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskData:
+    """A task with everything that it can ask."""
+
+    name: str  # what records call it; safe as the name of a directory
+    digest: str  # SHA-256 (hex) over every item of every language: identifies the data
+    pools: Mapping[str, tuple[Item, ...]]  # requested language -> all its items in file order, as requested
+    every_pool: Mapping[str, tuple[Item, ...]]  # the same for all languages of the task: `unrelated` draws from these
+    text: str | None = None  # of a text task, which has no pools
+
+
+def load_task(spec: str, languages: Sequence[str] | None, name: str | None = None) -> TaskData:
+    """The items of `TASK` or `TASK:PATH` in `languages` (None: all that it has), or the text of a text task.
+
+    A language may be given by name or by code ("swahili", "sw"); the pools have the spelling of the data. `name` is
+    what records will call the task. Raises InputError for an unknown task or language, and for data that is missing or
+    that the task cannot read.
+    """
+    parsed = TaskSpec.parse(spec)
+    name = task_name(spec, name)
+    task = parsed.task
+    if task.read_text is not None:
+        if languages is not None:
+            raise InputError(f"task {spec!r}: languages: a text has none to choose from")
+        text = task.read_text(parsed.path)
+        digest = hashlib.sha256(text.encode("utf-8")).hexdigest()
+        return TaskData(name=name, digest=digest, pools={}, every_pool={}, text=text)
+    assert task.read_items is not None
+    items = [item if item.task == name else replace(item, task=name) for item in task.read_items(parsed.path)]
+    every_pool = {language: tuple(pool) for language, pool in sorted(_by_language(items).items())}
+    wanted = every_pool if languages is None else dict.fromkeys(spelled(name, languages, every_pool))
+    return TaskData(
+        name=name,
+        digest=_digest(item for pool in every_pool.values() for item in pool),
+        pools={language: every_pool[language] for language in wanted},
+        every_pool=every_pool,
+    )
+
+
+def items_by_language(spec: str, languages: Sequence[str] | None) -> Mapping[str, int]:
+    """How many items each of `languages` has, without the network. Raises InputError as `load_task` does."""
+    parsed = TaskSpec.parse(spec)
+    sizes = parsed.task.sizes
+    if parsed.path is not None or not sizes:
+        return {language: len(pool) for language, pool in load_task(spec, languages).pools.items()}
+    return {language: sizes[language] for language in spelled(spec, languages or tuple(sizes), sizes)}
+
+
+def task_name(spec: str, name: str | None = None) -> str:
+    """What records call a task: `name` if there is one, else a file's stem, else the task itself.
+
+    Raises InputError as `TaskSpec.parse` does.
+    """
+    parsed = TaskSpec.parse(spec)
+    task, argument = parsed.task, parsed.task.argument
+    if name is not None:
+        return name
+    if parsed.word is not None and argument is not None:
+        return argument.words[parsed.word]
+    if task.named_after == "file" and parsed.path is not None:
+        return _file_task_name(parsed.path) or task.name
+    return task.name
+
+
+def spelled(task: str, languages: Sequence[str], known: Collection[str]) -> tuple[str, ...]:
+    """`languages` as `known` spells them: "swahili" and "sw" are one language. Repetitions stay.
+
+    Raises InputError for a language that is not known, and where there is none at all.
+    """
+    if not languages:
+        raise InputError(f"task {task!r}: no language is asked for")
+    by_code = {code_of(language): language for language in known}
+    found = []
+    for language in languages:
+        own = language if language in known else by_code.get(code_of(language))
+        if own is None:
+            raise unknown(f"language of task {task!r}:", language, known)
+        found.append(own)
+    return tuple(found)
+
+
+def _file_task_name(path: Path) -> str:
+    """The file's stem without anything that could upset a file system or a shell; empty if nothing is left."""
+    return re.sub(r"[^\w.-]+", "-", path.stem).strip("-.")
+
+
+def _by_language(items: Iterable[Item]) -> dict[str, list[Item]]:
+    pools: dict[str, list[Item]] = {}
+    for item in items:
+        pools.setdefault(item.language, []).append(item)
+    return pools
+
+
+def _digest(items: Iterable[Item]) -> str:
+    digest = hashlib.sha256()
+    for item in items:
+        # Without the task's name: a file that is renamed holds the same data.
+        fields = (
+            *(item.language, item.item_id, item.context, item.question),
+            *(item.answers, item.cluster, item.options),
+        )
+        digest.update(json.dumps(fields, ensure_ascii=False).encode("utf-8") + b"\n")
+    return digest.hexdigest()

@@ -1,0 +1,47 @@
+"""XQuAD: 1190 parallel questions in twelve languages, which it names by their codes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from evaluator.records import Item
+from evaluator.tasks import hub, squad
+from evaluator.tasks.base import Argument, Task
+
+_DATASET = "google/xquad"
+_LANGUAGES = ("ar", "de", "el", "en", "es", "hi", "ru", "th", "tr", "vi", "zh", "ro")
+
+
+def read_xquad(path: Path) -> list[Item]:
+    """Every item of the files `xquad.<language>.json` of a directory, or of one such file.
+
+    Questions on one paragraph share a cluster, named by the article and the paragraph, which are the same ones in every
+    language of XQuAD. Raises InputError.
+    """
+    files = squad.files(path, "xquad.*.json")
+    return squad.read_all(files, "xquad", _language_of, shared_contexts=True)
+
+
+def load_xquad() -> list[Item]:
+    """Items of all twelve configurations on the hub; questions on one context share a cluster. Raises InputError."""
+    items = []
+    for language in _LANGUAGES:
+        # Numbered in order of appearance, which is the same in every language.
+        contexts: dict[str, str] = {}
+        for row in hub.rows("xquad", _DATASET, f"xquad.{language}"):
+            cluster = contexts.setdefault(row["context"], f"context {len(contexts)}")
+            items.append(hub.item("xquad", language, row, cluster))
+    return items
+
+
+def _language_of(_: str, file: Path) -> str:
+    return file.stem.rpartition(".")[2]
+
+
+TASK = Task(
+    name="xquad",
+    help="XQuAD, from the hub or from its files on disk",
+    argument=Argument("DIR"),
+    read_items=lambda path: load_xquad() if path is None else read_xquad(path),
+    sizes=dict.fromkeys(sorted(_LANGUAGES), 1190),
+)
