@@ -12,7 +12,7 @@ from evaluator.errors import InputError
 from launch.commands.options import match_request
 
 if TYPE_CHECKING:
-    from launch.run.judging import Matched
+    from launch.run.work import Matched
 
 
 def match(

@@ -14,7 +14,7 @@ from rich.table import Table
 from evaluator.metrics import headline_sentence
 from evaluator.metrics.inputs import ALL
 from evaluator.report import write_report
-from launch.run.driver import Outcome
+from launch.run.work import Outcome
 from pruning.output.manifest import PruneManifest
 
 # headline column -> what the terminal calls it; short, so that the table fits 80 columns

@@ -1,7 +1,7 @@
 """What runs in Ray's processes: one engine per actor, one checkpoint per prune task.
 
-An actor evaluates shards as one stream and yields each as soon as its last item ends. `give_up` takes shards that it
-has not begun away again, so that an idle engine can have them.
+An actor evaluates shards as one stream and yields each as soon as its last item ends. `give_up` takes back shards that
+it has not begun, for an idle engine.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import ray
 
 from evaluator.asking.questions import Question
-from evaluator.engine.config import EngineConfig, build_engine
-from evaluator.probes.config import EvalConfig
+from evaluator.engine.config import build_engine
+from launch.run.shards import ShardCollector
+from launch.run.work import EngineSetup, EvalJob, Shard, ShardResult
+from launch.sweep.plugins import load_plugins
 from pruning.config import PruneConfig
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
+    from evaluator.asking.prompts import Prompter
     from evaluator.engine.base import Engine, EngineStats, LoadReport
     from evaluator.probes.item import ItemPlan
     from evaluator.probes.recording import Stamp
@@ -33,39 +33,16 @@ if TYPE_CHECKING:
 CONTROL = "control"  # the concurrency group of calls that must be answered while a stream is running
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shard:
-    """Some of a task's questions: the unit that is written, retried and moved."""
-
-    name: str
-    questions: tuple[int, ...]  # positions in the task's list
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EvalJob:
-    """One task on one checkpoint."""
-
-    checkpoint: Path
-    task_key: str  # identifies questions + config: what tokenised plans are remembered under
-    config: EvalConfig
-    stamp: Mapping[str, Any]  # the fields of Stamp that the driver knows
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShardResult:
-    shard: Shard
-    table: pa.Table
-
-
 class EngineActor:
     """Owns one engine. The driver starts it with `ray.remote` options that give it its GPU."""
 
-    def __init__(self, config: EngineConfig, log_path: Path, threads: int | None) -> None:
-        enter_engine_process(log_path, threads)
-        self._config = config
+    def __init__(self, setup: EngineSetup) -> None:
+        enter_engine_process(setup)
+        self._config = setup.config
         self._engine: Engine | None = None
+        # (task, tokenizer) -> the tokenised questions, by position: for every checkpoint that tokenises alike.
         self._plans: dict[tuple[str, str], dict[int, ItemPlan]] = {}
-        self._shards: deque[Shard] = deque()
+        self._waiting: deque[Shard] = deque()  # shards that are not begun
         self._lock = threading.Lock()
 
     def load(self, checkpoint: Path) -> LoadReport:
@@ -74,61 +51,59 @@ class EngineActor:
         return self._engine.load(checkpoint)
 
     def evaluate(self, job: EvalJob, shards: Sequence[Shard], questions: Sequence[Question]) -> Iterator[ShardResult]:
-        """Stream `shards` through the engine; yields each when its last item is done."""
-        from evaluator.asking.prompts import Prompter
-        from evaluator.checkpoints.tokenizer import load_tokenizer
+        """Stream `shards` through the engine; each is yielded when its last item is done."""
         from evaluator.probes.stream import evaluate
         from evaluator.store.records import to_table
 
         engine = self._engine
         assert engine is not None, "load comes before evaluate"
-        tokenizer = load_tokenizer(job.checkpoint, trust_remote_code=self._config.trust_remote_code)
-        prompter = Prompter(
-            tokenizer,
-            chat=job.config.chat,
-            prompt_tokens=job.config.prompt_tokens,
-            one_shot_prompt_tokens=job.config.one_shot_prompt_tokens,
-        )
-        plans = self._plans.setdefault((job.task_key, _tokenizer_key(job.checkpoint)), {})
+        prompter = self._prompter(job)
         with self._lock:
-            self._shards = deque(shards)
-        open_shards: dict[str, tuple[Shard, dict[int, Any]]] = {}
-        shard_of: dict[tuple[str, str], tuple[str, int]] = {}
-
-        def stream() -> Iterator[ItemPlan]:
-            from evaluator.probes.item import plan
-
-            while (shard := self._next_shard()) is not None:
-                open_shards[shard.name] = (shard, {})
-                for position in shard.questions:
-                    if position not in plans:
-                        plans[position] = plan(questions[position], prompter, job.config)
-                    item = questions[position].item
-                    shard_of[item.language, item.item_id] = (shard.name, position)
-                    yield plans[position]
-
+            self._waiting = deque(shards)
+        collector = ShardCollector()
         for finished in evaluate(
             engine,
-            stream(),
+            self._begin(job, questions, prompter, collector),
             config=job.config,
             stamp=_stamp(job.stamp, engine),
             decode=prompter.decode,
             eos_ids=prompter.eos_ids,
         ):
-            item = finished.plan.question.item
-            name, position = shard_of.pop((item.language, item.item_id))
-            shard, done = open_shards[name]
-            done[position] = finished.records
-            if len(done) == len(shard.questions):
-                del open_shards[name]
-                records = [record for position in shard.questions for record in done[position]]
+            complete = collector.add(finished.plan.question.item, finished.records)
+            if complete is not None:
+                shard, records = complete
                 yield ShardResult(shard=shard, table=to_table(records))
+
+    def _begin(
+        self, job: EvalJob, questions: Sequence[Question], prompter: Prompter, collector: ShardCollector
+    ) -> Iterator[ItemPlan]:
+        """The plans of one waiting shard after another, each shard begun when the stream has room for it."""
+        from evaluator.probes.item import plan
+
+        plans = self._plans.setdefault((job.task_key, _tokenizer_key(job.checkpoint)), {})
+        while (shard := self._next_shard()) is not None:
+            collector.begin(shard, [questions[position].item for position in shard.questions])
+            for position in shard.questions:
+                if position not in plans:
+                    plans[position] = plan(questions[position], prompter, job.config)
+                yield plans[position]
+
+    def _prompter(self, job: EvalJob) -> Prompter:
+        from evaluator.asking.prompts import Prompter
+        from evaluator.checkpoints.tokenizer import load_tokenizer
+
+        return Prompter(
+            load_tokenizer(job.checkpoint, trust_remote_code=self._config.trust_remote_code),
+            chat=job.config.chat,
+            prompt_tokens=job.config.prompt_tokens,
+            one_shot_prompt_tokens=job.config.one_shot_prompt_tokens,
+        )
 
     @ray.method(concurrency_group=CONTROL)  # type: ignore[untyped-decorator]
     def give_up(self, count: int) -> list[Shard]:
-        """Take the last `count` shards that were not begun away from this engine."""
+        """Take up to `count` shards back, the last ones first, of those that this engine has not begun."""
         with self._lock:
-            return [self._shards.pop() for _ in range(min(count, len(self._shards)))]
+            return [self._waiting.pop() for _ in range(min(count, len(self._waiting)))]
 
     @ray.method(concurrency_group=CONTROL)  # type: ignore[untyped-decorator]
     def read_ahead(self, checkpoint: Path) -> None:
@@ -142,7 +117,7 @@ class EngineActor:
 
     def _next_shard(self) -> Shard | None:
         with self._lock:
-            return self._shards.popleft() if self._shards else None
+            return self._waiting.popleft() if self._waiting else None
 
 
 def prune_checkpoint(
@@ -153,6 +128,7 @@ def prune_checkpoint(
     from pruning.run import prune
 
     _log_to(log_path)
+    load_plugins()
     prune(config, out, sources=SOURCES, held_out=held_out, provenance=provenance)
 
 
@@ -174,13 +150,14 @@ def _tokenizer_key(checkpoint: Path) -> str:
     return content.hexdigest()
 
 
-def enter_engine_process(log_path: Path, threads: int | None) -> None:
-    """What a Ray process does before it builds an engine. `threads`: what an engine on a CPU computes with."""
-    _log_to(log_path)
-    if threads is not None:
+def enter_engine_process(setup: EngineSetup) -> None:
+    """What a Ray process does before it builds an engine."""
+    _log_to(setup.log_path)
+    load_plugins()
+    if setup.threads is not None:
         # Ray makes it 1 for an actor without CPUs of its own. OpenMP reads it once, when torch is imported. vLLM
         # pins threads to cores in worker processes only; ours are free to move when a core is busy.
-        os.environ["OMP_NUM_THREADS"] = str(max(1, min(threads, len(os.sched_getaffinity(0)))))
+        os.environ["OMP_NUM_THREADS"] = str(max(1, min(setup.threads, len(os.sched_getaffinity(0)))))
     # Inherited from a launcher, these would make a single engine believe that it is a part of a larger one.
     for name in [name for name in os.environ if name.startswith("VLLM_DP_")]:
         del os.environ[name]

@@ -13,18 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from evaluator.checkpoints.info import CheckpointInfo
-from launch.run.actors import EvalJob, Shard
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Assignment:
-    """Shards of one task on one checkpoint."""
-
-    checkpoint: CheckpointInfo
-    task: str
-    job: EvalJob
-    shards: tuple[Shard, ...]
-
+from launch.run.work import Assignment, Shard
 
 GiveUp = Callable[[int], Sequence[Shard]]
 

@@ -1,7 +1,7 @@
 """Ray: a local one by default, the cluster of RAY_ADDRESS when that is set; quiet either way, and watched.
 
-Ray's own answer to the death of its control service is to end the driver's process after a minute without a word to
-the program, and to the death of a local raylet to wait for another. `Cluster.check` notices both sooner.
+When its control service dies, Ray ends the driver's process after a minute without a word to the program; when a local
+raylet dies, it waits for another. `Cluster.check` notices both sooner.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from typing import Any
 
 import ray
 
-from evaluator.errors import ResurfaceError
+from evaluator.errors import ResurfaceError, one_line
+from launch.sweep.plugins import VARIABLE
 
 _OBJECT_STORE_BYTES = 256 * 2**20  # shards and questions are small; Ray's own default takes 30 % of the memory
 _LOOK_SECONDS = 0.25
@@ -51,6 +52,10 @@ class Cluster:
             return "its raylet is gone"
         silence = time.monotonic() - self._answered
         return f"no answer for {silence:.0f} s" if silence > _SILENCE_SECONDS else None
+
+    def engine_threads(self, cores: int, engines: int) -> int | None:
+        """How many threads each of `engines` on a CPU computes with; None on GPUs, and where the user has said."""
+        return None if self.gpus or "OMP_NUM_THREADS" in os.environ else max(1, cores // engines)
 
     def check(self) -> None:
         """Raises ClusterError when Ray is gone."""
@@ -85,6 +90,8 @@ def cluster(log_dir: Path) -> Iterator[Cluster]:
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": True}
     try:
         if address:
+            if VARIABLE in os.environ:  # a local Ray inherits it
+                quiet["runtime_env"] = {"env_vars": {VARIABLE: os.environ[VARIABLE]}}
             context = ray.init(address=address, **quiet)
         else:
             # "local" starts one of our own even where somebody else's is running on this machine.
@@ -94,7 +101,7 @@ def cluster(log_dir: Path) -> Iterator[Cluster]:
         connected = Cluster(local=not address)
     except Exception as error:
         where = f"cannot reach the Ray cluster at RAY_ADDRESS={address}" if address else "cannot start a local Ray"
-        raise ClusterError(f"{where}: {' '.join(str(error).split())[:300]}") from error
+        raise ClusterError(f"{where}: {one_line(error, 300)}") from error
     try:
         yield connected
     finally:

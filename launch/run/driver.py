@@ -7,10 +7,8 @@ is written. On GPUs all pruning comes first, because an engine keeps its GPU unt
 from __future__ import annotations
 
 import dataclasses
-import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,28 +18,20 @@ from ray.exceptions import RayError, RayTaskError
 from evaluator.checkpoints.info import CheckpointInfo, inspect_checkpoint
 from evaluator.errors import InputError, ResurfaceError
 from evaluator.store.records import RecordStore
-from launch.run.actors import EvalJob, Shard, prune_checkpoint
-from launch.run.board import Assignment, Board
+from launch.run.actors import prune_checkpoint
+from launch.run.board import Board
 from launch.run.cluster import Cluster, cluster
 from launch.run.progress import Progress
 from launch.run.provenance import provenance
 from launch.run.quiet import captured
 from launch.run.rundir import RunDirectory
+from launch.run.shards import shards_of
+from launch.run.work import Assignment, EngineSetup, EvalJob, Outcome
 from launch.run.workers import EngineWorker
 from launch.sweep.config import SweepConfig
 from launch.sweep.jobs import CheckpointJob
-from launch.sweep.preflight import Prepared, PreparedTask, prepare
+from launch.sweep.preflight import Prepared, prepare
 from pruning.output.manifest import read_manifest
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """What a finished run can say of itself in one line."""
-
-    run_dir: Path
-    checkpoints: int
-    items: int  # evaluated by this call, over all checkpoints
-    seconds: float  # spent evaluating and pruning, start of Ray included
 
 
 def run_sweep(config: SweepConfig, run_dir: Path, progress: Progress) -> Outcome:
@@ -103,12 +93,7 @@ class _Run:
             self._progress.stage("starting Ray")
             with cluster(self._run_dir / "logs") as machines:
                 self._on(machines, to_prune)
-        return Outcome(
-            run_dir=self._run_dir,
-            checkpoints=len(self._prepared.jobs),
-            items=self._items,
-            seconds=time.monotonic() - started,
-        )
+        return Outcome(items=self._items, seconds=time.monotonic() - started)
 
     def _on(self, machines: Cluster, to_prune: Sequence[CheckpointJob]) -> None:
         self._board.expect(len(to_prune))
@@ -150,19 +135,22 @@ class _Run:
                 f"there are {machines.gpus}"
             )
         questions = {task.key: ray.put(task.questions) for task in self._prepared.tasks}
+        # All cores but one (driver, Ray, pruning) divided among the engines.
+        threads = machines.engine_threads(machines.cpus - 1, count)
         workers = [
             EngineWorker(
                 number,
-                config=self._prepared.engine,
+                EngineSetup(
+                    config=self._prepared.engine,
+                    log_path=(self._run_dir / "logs").absolute() / f"engine-{number}.log",
+                    gpus=per_engine,
+                    threads=threads,
+                ),
                 board=self._board,
                 store=self._store,
                 questions=questions,
                 reporter=self._progress,
-                log_dir=(self._run_dir / "logs").absolute(),
                 attempts=config.resources.attempts,
-                gpus=per_engine,
-                # All cores but one (driver, Ray, pruning) divided among the engines; the user's own setting stays.
-                threads=None if machines.gpus or "OMP_NUM_THREADS" in os.environ else (machines.cpus - 1) // count,
             )
             for number in range(count)
         ]
@@ -202,7 +190,6 @@ class _Run:
         for task in self._prepared.asked[job.name]:
             finished = self._store.finished(job.name, task.name, info.weights_digest)
             shards = shards_of(task, finished, self._prepared.config.resources.shard_items)
-            self._items += sum(len(shard.questions) for shard in shards)
             if not shards:
                 self._progress.already_done(job.name, task.name, len(task.questions))
             stamp = {
@@ -216,18 +203,8 @@ class _Run:
             }
             eval_job = EvalJob(checkpoint=info.path.absolute(), task_key=task.key, config=task.config, stamp=stamp)
             assignments.append(Assignment(checkpoint=info, task=task.name, job=eval_job, shards=shards))
+            self._items += assignments[-1].items
         self._board.add(assignments, expected)
-
-
-def shards_of(task: PreparedTask, finished: set[tuple[str, str]], size: int) -> tuple[Shard, ...]:
-    """The questions that have no records yet, cut into shards of at most `size`, named by what they hold."""
-    left = [
-        position
-        for position, question in enumerate(task.questions)
-        if (question.item.language, question.item.item_id) not in finished
-    ]
-    cuts = [tuple(left[start : start + size]) for start in range(0, len(left), size)]
-    return tuple(Shard(name=f"{cut[0]:06d}-{len(cut)}", questions=cut) for cut in cuts)
 
 
 def _check(machines: Cluster, workers: Sequence[EngineWorker]) -> None:

@@ -1,15 +1,13 @@
 """Matcher models over a run's responses: one engine actor per matcher, verdicts written part by part.
 
-The same call resumes: verdicts that are there are not asked for again, nor is a response that was judged for another
-checkpoint; what failed in the engine is. A run is locked meanwhile, as by the driver that made it.
+The same call resumes: it asks again only where the engine failed. A response that was judged for one checkpoint is not
+asked about for another. The run is locked meanwhile, as by the driver that made it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +18,14 @@ from evaluator.checkpoints.info import CheckpointInfo, inspect_checkpoint, read_
 from evaluator.checkpoints.tokenizer import load_tokenizer
 from evaluator.engine.base import Engine
 from evaluator.engine.config import EngineConfig, build_engine
-from evaluator.errors import EngineError, InputError, ResurfaceError
+from evaluator.errors import EngineError, InputError, ResurfaceError, one_line
 from evaluator.probes.matcher import Judgement, Matcher, Pair, judge
 from evaluator.store.records import RecordStore
 from evaluator.store.verdicts import Answered, Part, Pending, VerdictStore, pending, responses
 from launch.run.actors import enter_engine_process
 from launch.run.cluster import Cluster, cluster
 from launch.run.lock import RunLock
+from launch.run.work import EngineSetup, Matched
 from launch.sweep.models import names_of, resolve_model
 
 _PROMPT_TOKENS = 2048  # room for long references; a response has some tens of tokens
@@ -36,25 +35,12 @@ Judge = Callable[[Sequence[Pair]], list[Judgement]]
 Tell = Callable[[str], None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Matched:
-    """What one matcher did in this call."""
-
-    matcher: str
-    asked: int  # distinct pairs of an item and a response
-    verdicts: int  # that there are now, over all checkpoints
-    yes: int
-    too_long: int  # responses that the matcher's prompt has no room to ask about
-    failed: int  # responses on which the engine failed: the same command asks again
-
-
 class MatchActor:
     """Owns the engine of one matcher."""
 
-    def __init__(self, config: EngineConfig, log_path: Path, threads: int | None) -> None:
-        """`threads`: what an engine on a CPU computes with; None: as the environment says."""
-        enter_engine_process(log_path, threads)
-        self._config = config
+    def __init__(self, setup: EngineSetup) -> None:
+        enter_engine_process(setup)
+        self._config = setup.config
         self._engine: Engine | None = None
 
     def load(self, checkpoint: Path) -> None:
@@ -160,8 +146,7 @@ def _match(
             if actor is None:
                 tell("starting the engine")
                 fitted = config.model_copy(update={"max_model_len": prompt_tokens + _VERDICT_TOKENS})
-                threads = None if machines.gpus or "OMP_NUM_THREADS" in os.environ else max(1, machines.cpus)
-                actor = _actor(machines, config).remote(fitted, log, threads)
+                actor = _start(machines, fitted, log)
                 ray.get(actor.load.remote(path))
             judgements: list[Judgement] = ray.get(actor.judge.remote(path, pairs, prompt_tokens))
         except RayError as error:
@@ -186,11 +171,12 @@ def _match(
     )
 
 
-def _actor(machines: Cluster, config: EngineConfig) -> Any:
+def _start(machines: Cluster, config: EngineConfig, log: Path) -> Any:
     gpus = config.tensor_parallel if machines.gpus else 0
     if gpus > machines.gpus:
         raise InputError(f"tensor_parallel: {gpus} needs as many GPUs, there are {machines.gpus}")
-    return ray.remote(num_gpus=gpus, num_cpus=0, max_restarts=0)(MatchActor)
+    setup = EngineSetup(config=config, log_path=log, gpus=gpus, threads=machines.engine_threads(machines.cpus, 1))
+    return ray.remote(num_gpus=gpus, num_cpus=0, max_restarts=0)(MatchActor).remote(setup)
 
 
 def _prompt_tokens(info: CheckpointInfo) -> int:
@@ -204,5 +190,4 @@ def _failure(matcher: str, error: RayError, log: Path) -> ResurfaceError:
     cause = error.cause if isinstance(error, RayTaskError) else error
     if isinstance(cause, ResurfaceError) and not isinstance(cause, EngineError):
         return cause
-    reason = " ".join(str(cause).split())[:200]
-    return EngineError(f"matcher {matcher!r} failed: {reason}; see {log}; the same command goes on from here")
+    return EngineError(f"matcher {matcher!r} failed: {one_line(cause)}; see {log}; the same command goes on from here")

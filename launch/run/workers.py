@@ -1,5 +1,6 @@
-"""The driver's side of an engine: a thread that gives one actor its work, writes what comes back, and replaces the
-actor when it dies. Results are in the store as soon as a shard is done, so a death costs the shards in flight only.
+"""The driver's side of an engine: a thread that feeds one actor, writes its results, and replaces it when it dies.
+
+A shard is in the store as soon as it is done, so that a death costs only the shards in flight.
 """
 
 from __future__ import annotations
@@ -8,18 +9,17 @@ import contextlib
 import logging
 import threading
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Protocol
 
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 
 from evaluator.engine.base import EngineStats
-from evaluator.engine.config import EngineConfig
-from evaluator.errors import EngineError, ResurfaceError
+from evaluator.errors import EngineError, ResurfaceError, one_line
 from evaluator.store.records import RecordStore
-from launch.run.actors import CONTROL, EngineActor, Shard, ShardResult
-from launch.run.board import Assignment, Board
+from launch.run.actors import CONTROL, EngineActor
+from launch.run.board import Board
+from launch.run.work import Assignment, EngineSetup, Shard, ShardResult
 
 _log = logging.getLogger(__name__)
 _LOAD_SECONDS = 1800  # an actor that has not loaded its checkpoint by then is taken for dead
@@ -27,7 +27,7 @@ _CONTROL_SECONDS = 60
 
 
 class Reporter(Protocol):
-    """What a worker tells whoever watches."""
+    """Whom a worker reports to."""
 
     def loading(self, engine: int, checkpoint: str) -> None: ...
     def loaded(self, engine: int, checkpoint: str, swapped: bool, seconds: float) -> None: ...
@@ -43,42 +43,37 @@ class EngineWorker(threading.Thread):
     def __init__(
         self,
         number: int,
+        setup: EngineSetup,
         *,
-        config: EngineConfig,
         board: Board,
         store: RecordStore,
         questions: Mapping[str, Any],
         reporter: Reporter,
-        log_dir: Path,
         attempts: int,
-        gpus: int,
-        threads: int | None,
     ) -> None:
+        """`questions`: task key -> object reference of its questions; `attempts`: failures in a row that end a run."""
         super().__init__(name=f"engine-{number}", daemon=True)
         self.number = number
         self.failure: BaseException | None = None
-        self._config = config
+        self._setup = setup
         self._board = board
         self._store = store
-        self._questions = questions  # task key -> object reference of its questions
+        self._questions = questions
         self._reporter = reporter
-        self._log_dir = log_dir
         self._attempts = attempts
-        self._gpus = gpus
-        self._threads = threads  # that an engine on a CPU computes with; None: as the environment says
         self._actor: Any = None
         self._loaded: str | None = None
         self._architecture: str | None = None
         self._failures = 0
         self._loads = 0
         self.stats: dict[tuple[int, str], EngineStats] = {}  # by load and checkpoint
-        self._ahead: str | None = None  # the checkpoint whose files the actor was last told to read ahead
+        self._ahead: str | None = None  # the checkpoint that the actor last read ahead
 
     def run(self) -> None:
         try:
             while (assignment := self._board.take(self.number, self._loaded, self._architecture)) is not None:
                 self._serve(assignment)
-        except BaseException as error:  # handed to the driver's thread, which raises it
+        except BaseException as error:  # the driver's thread raises it
             self.failure = error
             self._board.stop()
         finally:
@@ -102,11 +97,10 @@ class EngineWorker(threading.Thread):
             raise cause from None
         self._kill()
         self._failures += 1
-        reason = " ".join(str(cause).split())[:200]
         if self._failures >= self._attempts:
             raise EngineError(
                 f"engine {self.number} failed {self._failures} times in a row on checkpoint "
-                f"{assignment.checkpoint.name!r}: {reason}; see {self._log_path}"
+                f"{assignment.checkpoint.name!r}: {one_line(cause)}; see {self._setup.log_path}"
             ) from error
         self._reporter.died(self.number, type(cause).__name__)
 
@@ -125,7 +119,7 @@ class EngineWorker(threading.Thread):
 
     def _evaluate(self, assignment: Assignment) -> None:
         def give_up(count: int) -> list[Shard]:
-            # An answer that comes too late is no harm: what the actor then leaves out is unfinished, and comes again.
+            # A late answer does no harm: the shards that the actor then skips are unfinished, and come again.
             with contextlib.suppress(RayError):
                 given: list[Shard] = ray.get(self._actor.give_up.remote(count), timeout=_CONTROL_SECONDS)
                 return given
@@ -163,19 +157,15 @@ class EngineWorker(threading.Thread):
             self._ahead = upcoming.weights_digest
             self._actor.read_ahead.remote(upcoming.path)
 
-    @property
-    def _log_path(self) -> Path:
-        return self._log_dir / f"engine-{self.number}.log"
-
     def _start(self) -> None:
         actor_class = ray.remote(
-            num_gpus=self._gpus,
+            num_gpus=self._setup.gpus,
             num_cpus=0,  # an engine that held a CPU for the whole run could keep the prune tasks that it waits for out
             scheduling_strategy="SPREAD",
             max_restarts=0,  # the worker replaces its actor itself, with a checkpoint to load
             concurrency_groups={CONTROL: 1},
         )(EngineActor)
-        self._actor = actor_class.remote(self._config, self._log_path, self._threads)
+        self._actor = actor_class.remote(self._setup)
 
     def _kill(self) -> None:
         """Ending the process is what frees an engine's memory."""

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from evaluator.checkpoints.info import CheckpointInfo
 from evaluator.probes.config import EvalConfig
-from launch.run.actors import EvalJob, Shard
-from launch.run.board import Assignment, Board
+from launch.run.board import Board
+from launch.run.work import Assignment, EvalJob, Shard
 
 
 def _checkpoint(name: str, architecture: str = "qwen3") -> CheckpointInfo:

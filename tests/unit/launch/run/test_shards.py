@@ -1,4 +1,4 @@
-"""What is left of a task is cut into shards, whatever is finished already."""
+"""What is left of a task is cut into shards, and what comes back in any order is put together again."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launch.run.driver import shards_of
+from launch.run.shards import ShardCollector, shards_of
+from launch.run.work import Shard
 
 
 def _task(count: int) -> Any:
@@ -44,3 +45,32 @@ def test_parts_of_earlier_runs_are_never_written_over(count: int, sizes: list[in
         names += [shard.name for shard in kept]
         done |= {_key(task, position) for shard in kept for position in shard.questions}
     assert len(set(names)) == len(names)
+
+
+@given(sizes=st.lists(st.integers(1, 4), min_size=1, max_size=4), data=st.data())
+def test_items_in_any_order_become_whole_shards_in_the_order_of_their_questions(
+    sizes: list[int], data: st.DataObject
+) -> None:
+    task = _task(sum(sizes))
+    items = [question.item for question in task.questions]
+    positions = iter(range(len(items)))
+    shards = [Shard(name=str(number), questions=tuple(next(positions) for _ in range(n)))
+              for number, n in enumerate(sizes)]  # fmt: skip
+    collector = ShardCollector()
+    for shard in shards:
+        collector.begin(shard, [items[position] for position in shard.questions])
+    complete = {}
+    left = set(range(len(items)))
+    for position in data.draw(st.permutations(range(len(items)))):
+        left.discard(position)
+        records: Any = [f"{position} greedy", f"{position} beam"]
+        done = collector.add(items[position], records)
+        assert (done is not None) == any(
+            position in shard.questions and left.isdisjoint(shard.questions) for shard in shards
+        )
+        if done is not None:
+            complete[done[0].name] = done[1]
+    assert complete == {
+        shard.name: [f"{position} {probe}" for position in shard.questions for probe in ("greedy", "beam")]
+        for shard in shards
+    }

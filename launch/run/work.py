@@ -1,0 +1,85 @@
+"""What a run hands around: units of work and their results. Plain records; nothing here needs Ray or an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from evaluator.checkpoints.info import CheckpointInfo
+from evaluator.engine.config import EngineConfig
+from evaluator.probes.config import EvalConfig
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shard:
+    """Some of a task's questions: the unit that is written, retried and moved."""
+
+    name: str
+    questions: tuple[int, ...]  # positions in the task's list
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalJob:
+    """One task on one checkpoint."""
+
+    checkpoint: Path
+    task_key: str  # identifies questions + config: what tokenised plans are remembered under
+    config: EvalConfig
+    stamp: Mapping[str, Any]  # the fields of Stamp that the driver knows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """Shards of one task on one checkpoint."""
+
+    checkpoint: CheckpointInfo
+    task: str
+    job: EvalJob
+    shards: tuple[Shard, ...]
+
+    @property
+    def items(self) -> int:
+        return sum(len(shard.questions) for shard in self.shards)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardResult:
+    """A finished shard and its records, in the order of its questions."""
+
+    shard: Shard
+    table: pa.Table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSetup:
+    """How the process of an engine is started."""
+
+    config: EngineConfig
+    log_path: Path  # where its stdout and stderr go
+    gpus: int  # that Ray gives it
+    threads: int | None  # that an engine on a CPU computes with; None: as the environment says
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a finished run can say of itself in one line."""
+
+    items: int  # evaluated by this call, over all checkpoints
+    seconds: float  # spent evaluating and pruning, start of Ray included
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matched:
+    """What one matcher did in this call."""
+
+    matcher: str
+    asked: int  # distinct pairs of an item and a response
+    verdicts: int  # current ones, over all checkpoints
+    yes: int
+    too_long: int  # responses that do not fit the matcher's prompt
+    failed: int  # responses on which the engine failed: the same command asks again

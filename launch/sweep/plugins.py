@@ -1,0 +1,43 @@
+"""Probes, pruning methods, tasks, tables and engines of the user's own, registered by modules that Resurface imports.
+
+The environment variable RESURFACE_PLUGINS names these modules, separated by commas. With `riddles.py` on PYTHONPATH:
+
+    from evaluator.tasks import TASKS, Argument, Task
+
+    TASKS.register(Task(name="riddles", help="riddles of my own", argument=Argument("FILE"), read_items=...))
+
+this evaluates them:
+
+    RESURFACE_PLUGINS=riddles resurface eval bundled --task riddles:my.txt --out runs/riddles
+
+Every process of a run imports the plugins before it looks a name up. On a cluster, the modules must be importable on
+every node.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from functools import cache
+
+from evaluator.errors import InputError, one_line
+
+VARIABLE = "RESURFACE_PLUGINS"
+
+
+def load_plugins() -> None:
+    """Import the modules that RESURFACE_PLUGINS names, each once per process.
+
+    Raises InputError naming the module that cannot be imported, and why.
+    """
+    for name in os.environ.get(VARIABLE, "").split(","):
+        if name.strip():
+            _load(name.strip())
+
+
+@cache
+def _load(name: str) -> None:
+    try:
+        importlib.import_module(name)
+    except Exception as error:  # a plugin is anybody's code
+        raise InputError(f"{VARIABLE}: cannot import {name!r}: {type(error).__name__}: {one_line(error)}") from error
