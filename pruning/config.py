@@ -1,32 +1,41 @@
-"""What a pruning job is told: frozen, checked when it is made, unknown keys are errors."""
+"""The configuration of a pruning job: frozen, checked when it is made, unknown keys are errors."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
+from evaluator.config import Frozen
+from evaluator.errors import InputError
+from pruning.methods import METHODS
+from pruning.methods.base import Group
 from pruning.patterns import UNSTRUCTURED, NofM, Pattern, parse
 
-Method = Literal["magnitude", "wanda", "sparsegpt", "ria"]
-Group = Literal["row", "matrix"]
 Allocation = Literal["uniform", "owl"]
 
 
+def _registered(name: str) -> str:
+    try:
+        return METHODS[name].name
+    except InputError as error:  # pydantic adds field and value to a ValueError
+        raise ValueError(str(error)) from None
+
+
+MethodName = Annotated[str, AfterValidator(_registered)]
+
+
 def needs_calibration(method: str, allocation: str) -> bool:
-    """Whether a job looks at text: every method but magnitude does, and so does whatever divides by outliers."""
-    return method != "magnitude" or allocation == "owl"
+    """Whether a job looks at text: for its method, or to divide the sparsity over layers by their outliers.
 
-
-class Frozen(BaseModel):
-    """Base of every configuration: immutable, and a key that it does not know is an error."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    Raises InputError for a method that is not registered.
+    """
+    return METHODS[method].needs_calibration or allocation == "owl"
 
 
 class CalibrationConfig(Frozen):
-    """The text whose activations decide what goes.
+    """The text whose activations decide which weights go.
 
     `source` is `c4`, `c4:windows`, `wikipedia:LANG,...`, `balanced:LANG,...`, `text:FILE[,FILE]`, `jsonl:FILE[,FILE]`
     (plain or .gz), or a name that the caller supplies, such as `gazetteer`.
@@ -48,12 +57,12 @@ class PruneConfig(Frozen):
     """One dense checkpoint, one method, one pattern."""
 
     source: Path  # directory of the dense checkpoint
-    method: Method
+    method: MethodName
     pattern: str = UNSTRUCTURED  # or "N:M"
     sparsity: float | None = None  # with pattern "unstructured", and only then
-    group: Group | None = None  # what a weight is compared with; None: the method's own (see `comparison`)
-    allocation: Allocation = "uniform"  # "owl": ratios by layer, from the share of outliers
-    calibration: CalibrationConfig | None = None  # None where nothing is observed (see `needs_calibration`)
+    group: Group | None = None  # what a weight is compared with; None: the method's own
+    allocation: Allocation = "uniform"  # "owl": a ratio for each layer, from its share of outliers
+    calibration: CalibrationConfig | None = None  # needed only where text is looked at (see `needs_calibration`)
     seed: int = Field(default=0, ge=0)
     device: str = "auto"  # "auto", "cpu", "cuda" or "cuda:N"
 
@@ -72,7 +81,7 @@ class PruneConfig(Frozen):
             raise ValueError(f"calibration: method {self.method!r}, allocation {self.allocation!r} needs a source")
         if isinstance(pattern, NofM) and self.allocation != "uniform":
             raise ValueError(f"allocation: {self.allocation!r} varies the ratio, which pattern {self.pattern!r} fixes")
-        if self.group is not None and (self.method == "sparsegpt" or isinstance(pattern, NofM)):
+        if self.group is not None and (isinstance(pattern, NofM) or not METHODS[self.method].takes_group):
             raise ValueError(f"group: {self.group!r} means nothing with {self.method}, pattern {self.pattern!r}")
         return self
 
@@ -82,5 +91,5 @@ class PruneConfig(Frozen):
 
     @property
     def comparison(self) -> Group:
-        """The group within which scores are compared: a row for Wanda, as published; the matrix for the others."""
-        return self.group or ("row" if self.method == "wanda" else "matrix")
+        """The group within which weights are compared: the job's, or else the method's own."""
+        return self.group or METHODS[self.method].group

@@ -13,7 +13,9 @@ from evaluator.records import FORMATS, PROBES
 from launch.sweep.calibration import spelled_source
 from launch.sweep.config import SweepConfig, validated
 from launch.sweep.models import model_name, names_of, same_model
-from pruning.config import Allocation, Group, Method, PruneConfig, needs_calibration
+from pruning.config import Allocation, PruneConfig, needs_calibration
+from pruning.methods import METHODS
+from pruning.methods.base import Group
 
 
 def eval_sweep(
@@ -72,8 +74,8 @@ class PruneOptions:
 def prune_request(source: Path, options: PruneOptions) -> PruneConfig:
     """Raises InputError naming the option and the value."""
     if options.method is None:
-        raise InputError(f"Missing option '--method': one of {', '.join(get_args(Method))}")
-    _known("--method", [options.method], get_args(Method))
+        raise InputError(f"Missing option '--method': one of {', '.join(METHODS.names)}")
+    _known("--method", [options.method], METHODS.names)
     _known("--allocation", [options.allocation], get_args(Allocation))
     if options.group is not None:
         _known("--group", [options.group], get_args(Group))

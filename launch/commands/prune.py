@@ -13,7 +13,8 @@ from launch.commands.summary import print_manifest
 from launch.run.provenance import provenance
 from launch.sweep.calibration import SOURCES
 from launch.sweep.models import resolve_model
-from pruning.output.manifest import MANIFEST_NAME, read_manifest, verify
+from pruning.output.manifest import MANIFEST_NAME, read_manifest
+from pruning.output.verify import verify
 from pruning.run import check, prune
 
 

@@ -27,7 +27,8 @@ from evaluator.engine.config import EngineConfig
 from evaluator.errors import InputError, unknown
 from evaluator.probes.config import EvalConfig
 from launch.sweep.models import BUNDLED
-from pruning.config import Allocation, CalibrationConfig, Group
+from pruning.config import Allocation, CalibrationConfig, MethodName
+from pruning.methods.base import Group
 
 SCHEMA_VERSION = 1
 RECIPES = Path(__file__).parents[1] / "recipes"
@@ -38,7 +39,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 class PruneSetting(Frozen):
     """One line of the grid: a method at one or several sparsities, or at one or several N:M patterns."""
 
-    method: str
+    method: MethodName
     sparsity: tuple[float, ...] = ()
     pattern: tuple[str, ...] = ()
     allocation: Allocation = "uniform"

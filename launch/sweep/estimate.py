@@ -29,13 +29,13 @@ from launch.sweep.config import SweepConfig
 from launch.sweep.jobs import CheckpointJob, expand
 from launch.sweep.models import local_directory
 from pruning.config import PruneConfig
+from pruning.methods import METHODS
 
 PEAK = 989e12  # operations per second: dense bfloat16 of one H100 or H200
 PREFILL, DECODE = 0.4, 0.15  # shares of PEAK that prompts and generated tokens reach
 REQUEST = 0.002  # seconds that the driver and the engine's scheduler spend on a request
 LOAD = 60.0  # seconds to swap one checkpoint in and start its first requests
 DISK = 1e9  # bytes per second
-_PASSES = {"magnitude": 0, "wanda": 2, "ria": 2, "sparsegpt": 4}  # forward passes over the calibration text, or as much
 
 # Mean tokens, measured with Qwen's vocabulary on 60 items in each language of XQuAD (caps 512 and 1024).
 _PROMPT = {"open": 328, "open_capped": 250, "one_shot": 428}
@@ -156,7 +156,7 @@ def pruning_hours(parameters: float, prune: PruneConfig) -> float:
     """Of one GPU; see the module's formula."""
     calibration = prune.calibration
     tokens = 0 if calibration is None else calibration.samples * calibration.sequence_length
-    operations = 2 * parameters * _PASSES[prune.method] * tokens / PREFILL
+    operations = 2 * parameters * METHODS[prune.method].passes * tokens / PREFILL
     return (operations / PEAK + 4 * parameters / DISK) / 3600
 
 

@@ -1,1 +1,20 @@
-"""How it is decided which weights go: scores, masks, and the solver that makes up for what went."""
+"""How it is decided which weights go: a file for each method, and the registry of them.
+
+To add a method, write its file and add its line here; the command line, sweep files, estimates and the layer driver
+read the object. Importing this needs no torch, so that a mistyped name is reported at once.
+"""
+
+from __future__ import annotations
+
+from evaluator.registry import Registry
+from pruning.methods.base import Method
+from pruning.methods.magnitude import Magnitude
+from pruning.methods.ria import RIA
+from pruning.methods.sparsegpt import SparseGPT
+from pruning.methods.wanda import Wanda
+
+METHODS: Registry[Method] = Registry("method")
+METHODS.register(Magnitude())
+METHODS.register(Wanda())
+METHODS.register(SparseGPT())
+METHODS.register(RIA())

@@ -1,6 +1,6 @@
 """`prune_manifest.json`: what a pruned checkpoint is, how it was made, and the digest of each of its files.
 
-It is written last: a directory without it is no pruned checkpoint. `verify` holds the directory against it.
+It is written last: a directory without it is no pruned checkpoint.
 """
 
 from __future__ import annotations
@@ -8,15 +8,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from evaluator.errors import InputError
-from pruning.calibration.passages import digest_of_file
 from pruning.calibration.sequences import CalibrationManifest
-from pruning.layers.counts import count_zeros
-from pruning.methods.masks import groups_hold
-from pruning.model.checkpoint import FLOATS, Checkpoint
-from pruning.patterns import NofM, parse
 
 MANIFEST_NAME = "prune_manifest.json"
 SCHEMA_VERSION = 1
@@ -31,11 +26,13 @@ class Record(BaseModel):
 class MatrixRecord(Record):
     """One pruned matrix."""
 
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
     name: str
     rows: int
     columns: int
-    asked: int  # weights that the pattern takes
-    zeros: int  # weights that are zero in the file; more than asked where dense ones were zero already
+    requested: int = Field(alias="asked")  # weights that the pattern takes; "asked" in the file
+    zeros: int  # weights that are zero in the file; more than requested where dense ones were zero already
     dead_columns: int | None = None  # inputs that were zero on every calibration token
     damping: float | None = None  # SparseGPT: share of the Hessian's mean diagonal added to it
     solver_dtype: str | None = None  # SparseGPT: what the Hessian was factored in
@@ -47,10 +44,10 @@ class PruneManifest(Record):
     schema_version: int = SCHEMA_VERSION
     method: str
     pattern: str  # "unstructured" or "N:M"
-    sparsity: float  # asked; N / M for a pattern
+    sparsity: float  # requested; N / M for a pattern
     measured_sparsity: float  # zeros / weights over the pruned matrices
     allocation: str
-    layer_sparsity: tuple[float, ...]  # asked of each layer
+    layer_sparsity: tuple[float, ...]  # requested of each layer
     config: dict[str, Any]  # the PruneConfig as JSON
     source_files: dict[str, str]  # sha256 of the dense checkpoint's files
     matrices: tuple[MatrixRecord, ...]
@@ -84,64 +81,5 @@ def read_manifest(directory: Path) -> PruneManifest | None:
 
 
 def to_json(manifest: PruneManifest) -> str:
-    return manifest.model_dump_json(indent=2) + "\n"
-
-
-def verify(directory: Path) -> list[str]:
-    """Every way in which the directory differs from its manifest; empty if it is what it says.
-
-    Files are re-hashed; zeros are re-counted; an N:M pattern is checked group by group.
-    """
-    try:
-        manifest = read_manifest(directory)
-    except InputError as error:
-        return [str(error)]
-    if manifest is None:
-        return [f"{directory / MANIFEST_NAME}: no such file"]
-    problems = []
-    for name, digest in manifest.files.items():
-        file = directory / name
-        if not file.is_file():
-            problems.append(f"{file}: missing")
-        elif digest_of_file(file) != digest:
-            problems.append(f"{file}: its sha256 is not the manifest's")
-    listed = {*manifest.files, MANIFEST_NAME}
-    present = {str(file.relative_to(directory)) for file in directory.rglob("*") if file.is_file()}
-    problems += [f"{directory / name}: not in the manifest" for name in sorted(present - listed)]
-    try:
-        problems += _verify_matrices(Checkpoint(directory), manifest)
-    except InputError as error:
-        problems.append(str(error))
-    return problems
-
-
-def _verify_matrices(checkpoint: Checkpoint, manifest: PruneManifest) -> list[str]:
-    file = checkpoint.directory / MANIFEST_NAME
-    try:
-        pattern = parse(manifest.pattern, None if ":" in manifest.pattern else manifest.sparsity)
-    except ValueError as error:
-        return [f"{file}: {error}"]
-    weights = sum(matrix.rows * matrix.columns for matrix in manifest.matrices)
-    zeros = sum(matrix.zeros for matrix in manifest.matrices)
-    problems = []
-    if not weights:
-        problems.append(f"{file}: matrices: there are none")
-    elif manifest.measured_sparsity != zeros / weights:
-        problems.append(
-            f"{file}: measured_sparsity: {manifest.measured_sparsity}: its matrices' counts make {zeros / weights}"
-        )
-    for matrix in manifest.matrices:
-        entry = checkpoint.entries.get(matrix.name)
-        if entry is None or entry.dtype not in FLOATS or entry.shape != (matrix.rows, matrix.columns):
-            problems.append(f"{checkpoint.directory}: matrix {matrix.name} is missing or has another type or shape")
-            continue
-        weight_OI = checkpoint.read(matrix.name)
-        zeros = count_zeros(weight_OI)
-        if zeros != matrix.zeros or zeros < matrix.asked:
-            problems.append(
-                f"{entry.file}: matrix {matrix.name} holds {zeros} zeros, the manifest says {matrix.zeros}, "
-                f"at least {matrix.asked} were asked"
-            )
-        if isinstance(pattern, NofM) and not groups_hold(weight_OI == 0, pattern.n, pattern.m):
-            problems.append(f"{entry.file}: matrix {matrix.name} breaks the pattern {manifest.pattern}")
-    return problems
+    """The text of the file."""
+    return manifest.model_dump_json(indent=2, by_alias=True) + "\n"

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from pruning.config import CalibrationConfig, PruneConfig
-from pruning.output.manifest import verify
+from pruning.output.verify import verify
 from pruning.run import prune
 from tests.support import pruning as tiny
 

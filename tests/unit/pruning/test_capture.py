@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from pruning.errors import PruneError
-from pruning.layers.capture import ColumnNorms, Hessian, Observer
+from pruning.layers.observer import Observer
+from pruning.layers.statistics import ColumnNorms, Hessian
 from pruning.model.batches import Batch, batches
 from pruning.model.checkpoint import Checkpoint
 from pruning.model.decoder import Decoder

@@ -17,7 +17,8 @@ from evaluator.errors import InputError
 from pruning.config import PruneConfig
 from pruning.errors import PruneError
 from pruning.output import export
-from pruning.output.manifest import MANIFEST_NAME, verify
+from pruning.output.manifest import MANIFEST_NAME
+from pruning.output.verify import verify
 from pruning.run import prune
 
 _KILLED = textwrap.dedent(

@@ -10,7 +10,8 @@ import torch
 
 from evaluator.errors import InputError
 from pruning.config import CalibrationConfig, PruneConfig
-from pruning.output.manifest import MANIFEST_NAME, read_manifest, verify
+from pruning.output.manifest import MANIFEST_NAME, read_manifest
+from pruning.output.verify import verify
 from pruning.run import check, prune
 from tests.support import brute_force
 from tests.support import pruning as tiny

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from pruning.errors import PruneError
-from pruning.methods import sparsegpt
+from pruning.methods import solver
+from pruning.methods.sparsegpt import BLOCK
 from pruning.patterns import NofM, Unstructured
 from tests.support import brute_force
 
@@ -25,7 +26,7 @@ def test_equals_the_plain_algorithm(pattern):
     weight, hessian = problem()
     n_of_m = (pattern.n, pattern.m) if isinstance(pattern, NofM) else None
     wanted, wanted_mask = brute_force.plain_sparsegpt(weight, hessian, 128, pattern.ratio, n_of_m)
-    ((solved, mask),) = sparsegpt.solve([weight], sparsegpt.factorise(hessian.clone(), "w"), pattern)
+    ((solved, mask),) = solver.solve([weight], solver.factorise(hessian.clone(), "w"), pattern, block=BLOCK)
     assert torch.equal(mask, wanted_mask)
     assert (solved[mask] == 0).all()
     torch.testing.assert_close(solved.double(), wanted, rtol=1e-4, atol=1e-5)
@@ -33,11 +34,11 @@ def test_equals_the_plain_algorithm(pattern):
 
 def test_the_block_does_not_matter_for_a_fixed_mask():
     weight, hessian = problem()
-    factor = sparsegpt.factorise(hessian, "w")
-    exact = sparsegpt.Factor(factor.upper_II.double(), factor.dead_I, factor.damping, factor.dtype)
+    factor = solver.factorise(hessian, "w")
+    exact = solver.Factor(factor.upper_II.double(), factor.dead_I, factor.damping, factor.dtype)
     mask = torch.rand(weight.shape, generator=torch.Generator().manual_seed(1)) < 0.5
     results = [
-        sparsegpt.solve([weight.double()], exact, Unstructured(0.0), block=block, fixed_masks_OI=[mask])[0][0]
+        solver.solve([weight.double()], exact, Unstructured(0.0), block=block, fixed_masks_OI=[mask])[0][0]
         for block in (1, 7, 128, 1000)
     ]
     for other in results[1:]:
@@ -47,25 +48,25 @@ def test_the_block_does_not_matter_for_a_fixed_mask():
 def test_a_diagonal_hessian_leaves_kept_weights_alone():
     weight, _ = problem()
     hessian = torch.diag(torch.rand(160, generator=torch.Generator().manual_seed(2)) + 0.1)
-    ((solved, mask),) = sparsegpt.solve([weight], sparsegpt.factorise(hessian, "w"), Unstructured(0.5))
+    ((solved, mask),) = solver.solve([weight], solver.factorise(hessian, "w"), Unstructured(0.5), block=BLOCK)
     assert torch.equal(solved, weight.masked_fill(mask, 0))
 
 
 def test_stacked_matrices_are_those_solved_alone():
     weight, hessian = problem(rows=36)
-    factor = sparsegpt.factorise(hessian, "w")
+    factor = solver.factorise(hessian, "w")
     parts = [weight[:20], weight[20:26], weight[26:]]
     for pattern in (Unstructured(0.6), NofM(2, 4)):
-        together = sparsegpt.solve(parts, factor, pattern)
+        together = solver.solve(parts, factor, pattern, block=BLOCK)
         for part, (solved, mask) in zip(parts, together, strict=True):
-            ((alone, alone_mask),) = sparsegpt.solve([part], factor, pattern)
+            ((alone, alone_mask),) = solver.solve([part], factor, pattern, block=BLOCK)
             assert torch.equal(mask, alone_mask)
             torch.testing.assert_close(solved, alone, rtol=1e-5, atol=1e-6)
 
 
 def test_counts_are_exact_in_every_block():
     weight, hessian = problem()
-    ((_, mask),) = sparsegpt.solve([weight], sparsegpt.factorise(hessian, "w"), Unstructured(0.7))
+    ((_, mask),) = solver.solve([weight], solver.factorise(hessian, "w"), Unstructured(0.7), block=BLOCK)
     assert int(mask[:, :128].sum()) == int(24 * 128 * 0.7)
     assert int(mask[:, 128:].sum()) == int(24 * 32 * 0.7)
 
@@ -73,8 +74,8 @@ def test_counts_are_exact_in_every_block():
 def test_dead_columns_become_zero_and_are_counted():
     weight, hessian = problem()
     hessian[5], hessian[:, 5] = 0, 0
-    factor = sparsegpt.factorise(hessian, "w")
-    ((solved, _),) = sparsegpt.solve([weight], factor, Unstructured(0.5))
+    factor = solver.factorise(hessian, "w")
+    ((solved, _),) = solver.solve([weight], factor, Unstructured(0.5), block=BLOCK)
     assert factor.dead_I.sum() == 1
     assert (solved[:, 5] == 0).all()
 
@@ -83,7 +84,7 @@ def test_the_ladder_is_climbed_and_recorded():
     # A negative direction that only ten times the usual damping outweighs.
     hessian = torch.eye(4)
     hessian[0, 0] = -0.03
-    factor = sparsegpt.factorise(hessian, "w")
+    factor = solver.factorise(hessian, "w")
     assert factor.damping == pytest.approx(0.1)
     assert factor.dtype == "float32"
 
@@ -93,4 +94,4 @@ def test_a_hopeless_hessian_is_an_error_that_names_the_matrix(value, message):
     hessian = torch.eye(4)
     hessian[0, 0] = value
     with pytest.raises(PruneError, match=f"layer.q: .*{message}"):
-        sparsegpt.factorise(hessian, "layer.q")
+        solver.factorise(hessian, "layer.q")

@@ -1,72 +1,20 @@
 """What flows into the Linear modules of one decoder layer: statistics gathered by hooks, batch by batch.
 
 Modules that are handed the same tensor (query, key and value; gate and up) are found by the tensor's identity and
-share one statistic. The pass stops at the last module's input: its output is not needed for any statistic.
-
-Shapes: T tokens of a batch, its sequences end to end; I input columns.
+share one statistic. The pass stops at the last module's input: no statistic needs its output.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from pruning.errors import PruneError
-from pruning.model import onednn
+from pruning.layers.statistics import Accumulator
 from pruning.model.batches import Batch
-
-
-class Statistic(Protocol):
-    """Something that is summed over the calibration tokens of one input."""
-
-    def add(self, inputs_TI: Tensor, batch: Batch) -> None:
-        """Take one batch."""
-        ...
-
-    def result(self) -> Tensor:
-        """The finished statistic; nothing is added after it."""
-        ...
-
-
-class ColumnNorms:
-    """Squared norm of every input column: sum of x^2 over tokens, divided by the number of sequences, float32.
-
-    Each sequence is summed by itself and the sums are added in the calibration's order, so that the result does not
-    depend on how sequences were batched.
-    """
-
-    def __init__(self, columns: int, sequences: int, device: torch.device) -> None:
-        self._sums_NI = torch.zeros(sequences, columns, dtype=torch.float32, device=device)
-
-    def add(self, inputs_TI: Tensor, batch: Batch) -> None:
-        for sequence, part_TI in zip(batch.order, torch.split(inputs_TI, list(batch.lengths)), strict=True):
-            self._sums_NI[sequence] = part_TI.float().square().sum(dim=0)
-
-    def result(self) -> Tensor:
-        """norm_sq_I."""
-        total_I = torch.zeros_like(self._sums_NI[0])
-        for sum_I in self._sums_NI:
-            total_I += sum_I
-        return total_I / len(self._sums_NI)
-
-
-class Hessian:
-    """2 / N * sum of x x^T over the tokens of N sequences, float32."""
-
-    def __init__(self, columns: int, sequences: int, device: torch.device) -> None:
-        self._sum_II = torch.zeros(columns, columns, dtype=torch.float32, device=device)
-        self._sequences = sequences
-
-    def add(self, inputs_TI: Tensor, batch: Batch) -> None:
-        onednn.add_second_moments(self._sum_II, inputs_TI.float())
-
-    def result(self) -> Tensor:
-        """hessian_II; the sum itself, scaled in place: it can be gigabytes."""
-        return onednn.mirror(self._sum_II).mul_(2 / self._sequences)
 
 
 class _Complete(Exception):
@@ -76,12 +24,12 @@ class _Complete(Exception):
 class Observer:
     """Gathers one statistic per distinct input of a layer's Linear modules."""
 
-    def __init__(self, linears: Mapping[str, nn.Linear], make: Callable[[int], Statistic]) -> None:
+    def __init__(self, linears: Mapping[str, nn.Linear], make: Callable[[int], Accumulator]) -> None:
         """`make(columns)` builds an empty statistic."""
         self._linears = linears
         self._make = make
         self.groups: dict[str, list[str]] = {}  # first module of a distinct input -> all modules that read it
-        self.statistics: dict[str, Statistic] = {}  # by that first module
+        self.statistics: dict[str, Accumulator] = {}  # by that first module
         self._unseen = set(linears)  # modules that have not run yet; the first pass that sees them all shows the groups
         self._known = False
         self._batch: Batch | None = None
@@ -103,6 +51,10 @@ class Observer:
         if self._unseen:
             raise PruneError(f"module {min(self._unseen)} did not run in its layer's forward pass")
         self._known = True
+
+    def take(self, leader: str) -> Tensor:
+        """The finished statistic of the input that `leader` reads first; it is forgotten here."""
+        return self.statistics.pop(leader).result()
 
     def _see(self, name: str, _module: nn.Module, arguments: tuple[Tensor, ...]) -> None:
         inputs_1TI = arguments[0]

@@ -1,0 +1,102 @@
+"""One pruning job before anything heavy starts: is it done already, and could it be done?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from evaluator.errors import InputError
+from pruning.calibration import sequences
+from pruning.calibration.passages import PassageSource, digest_of_file, files_of, is_local
+from pruning.config import PruneConfig
+from pruning.layers.counts import check_divides
+from pruning.model.checkpoint import Checkpoint
+from pruning.model.decoder import Decoder
+from pruning.output import export
+from pruning.output.manifest import PruneManifest, read_manifest
+
+# Where a job runs and where its input lies do not change what it makes; digests say whether the input is the same.
+_NOT_IDENTITY = {"source", "device"}
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A configuration, the checkpoint that it names, and what the caller knows of texts."""
+
+    config: PruneConfig
+    out: Path
+    sources: Mapping[str, PassageSource]  # named passages that calibration may take
+    held_out: Mapping[str, str]  # digests of texts that no passage may be (see `disjoint`), each with what it is
+    checkpoint: Checkpoint = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Raises InputError for a checkpoint that cannot be read."""
+        object.__setattr__(self, "checkpoint", Checkpoint(self.config.source))
+
+    def finished(self) -> PruneManifest | None:
+        """The manifest of `out` if this very job has made it; None if nothing is there.
+
+        Raises InputError if it is another job's, or damaged, or saw a text that is held out.
+        """
+        manifest = read_manifest(self.out)
+        if manifest is None:
+            return None
+        differing = self._difference(manifest)
+        if differing is not None:
+            raise InputError(f"out: {self.out} holds another pruning's checkpoint (field {differing} differs)")
+        missing = [name for name in manifest.files if not (self.out / name).is_file()]
+        if missing:
+            raise InputError(
+                f"{self.out / missing[0]}: the manifest lists this file, and it is gone; remove {self.out}"
+            )
+        if manifest.calibration is not None:
+            manifest.calibration.check_disjoint(self.held_out)
+        Checkpoint(self.out)  # no shard is truncated
+        return manifest
+
+    def _difference(self, manifest: PruneManifest) -> str | None:
+        """The first field in which this job differs from the one that the manifest describes."""
+        mine = self.config.model_dump(mode="json")
+        for name in mine:
+            if name not in _NOT_IDENTITY and mine[name] != manifest.config.get(name):
+                return name
+        if manifest.source_files != export.source_files(self.checkpoint):
+            return "source"
+        if manifest.calibration is not None and self.config.calibration is not None:
+            files = files_of(self.config.calibration.source)
+            if manifest.calibration.files != {str(file): digest_of_file(file) for file in files if file.is_file()}:
+                return "calibration"
+        return None
+
+    @property
+    def reads_network(self) -> bool:
+        """Whether the calibration passages have to be fetched."""
+        calibration = self.config.calibration
+        return calibration is not None and not is_local(calibration.source, self.sources)
+
+    def check(self) -> tuple[Decoder, Any]:
+        """The decoder, and the tokenizer if the job has a calibration. Raises InputError; no weights are read."""
+        decoder = Decoder(self.checkpoint, _device(self.config.device))
+        check_divides(decoder.matrices(), self.config.weights_pattern)
+        export.check_place(self.checkpoint, self.out)
+        if self.config.calibration is None:
+            return decoder, None
+        tokenizer = sequences.load_tokenizer(self.checkpoint.directory)
+        if not self.reads_network:
+            found = sequences.take_passages(self.config.calibration, self.config.seed, self.sources)
+            sequences.check_passages(found, self.held_out)
+        return decoder, tokenizer
+
+
+def _device(name: str) -> torch.device:
+    available = torch.cuda.is_available()
+    if name == "auto":
+        return torch.device("cuda" if available else "cpu")
+    device = torch.device(name)
+    if device.type == "cuda" and (not available or (device.index or 0) >= torch.cuda.device_count()):
+        raise InputError(f"device: {name!r} is not on this machine")
+    return device

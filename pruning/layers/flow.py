@@ -1,0 +1,52 @@
+"""The calibration text on its way through the decoder: the inputs of one layer after another."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+
+import torch
+from torch import nn
+
+from pruning.errors import PruneError
+from pruning.layers.activations import Activations
+from pruning.layers.observer import Observer
+from pruning.layers.statistics import ACCUMULATORS
+from pruning.methods.base import Statistic
+from pruning.model.batches import Batch
+from pruning.model.decoder import Decoder
+
+
+class Flow:
+    """Feeds every batch to one loaded layer at a time."""
+
+    def __init__(self, decoder: Decoder, batches: Sequence[Batch], activations: Activations) -> None:
+        self._decoder = decoder
+        self._batches = batches
+        self._activations = activations
+        self._sequences = sum(len(batch.lengths) for batch in batches)
+
+    def start(self) -> None:
+        """Make the first layer's inputs the current ones."""
+        for number, batch in enumerate(self._batches):
+            self._activations.put(number, self._decoder.embed(batch))
+
+    def observe(self, index: int, layer: nn.Module, statistic: Statistic) -> Observer:
+        """One pass over every batch: the statistics of each distinct input of the layer's Linear modules."""
+        make = partial(ACCUMULATORS[statistic], sequences=self._sequences, device=self._decoder.device)
+        observer = Observer(self._decoder.linears(index), make)
+        for number, batch in enumerate(self._batches):
+            observer.run(layer, self._activations.get(number), self._decoder.keywords(index, batch), batch)
+        return observer
+
+    def advance(self, index: int, layer: nn.Module) -> None:
+        """Make a layer's outputs the current inputs. Raises PruneError if an output is not finite."""
+        if index == len(self._decoder) - 1:  # nobody reads the last layer's output
+            return
+        for number, batch in enumerate(self._batches):
+            hidden_1TH = layer(self._activations.get(number), **self._decoder.keywords(index, batch))
+            # A sum shows NaN and infinity a hundred times faster; it may overflow, too.
+            if not math.isfinite(hidden_1TH.sum().item()) and not bool(torch.isfinite(hidden_1TH).all()):
+                raise PruneError(f"layer {index}: its output is not finite on calibration sequence {batch.order[0]}")
+            self._activations.put(number, hidden_1TH)

@@ -1,0 +1,90 @@
+"""What a pruning method is.
+
+Shapes: O output rows, I input columns. Matrices that read the same input share one statistic of it and are pruned
+together. torch is imported where a tensor is worked on, not here: names and help are read without it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Literal
+
+from pruning.errors import PruneError
+from pruning.patterns import NofM, Pattern
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Group = Literal["row", "matrix"]
+
+
+class Statistic(Enum):
+    """What is gathered of a matrix's inputs over the calibration tokens."""
+
+    COLUMN_NORMS = "norm_sq_I: the squared norm of every input column, divided by the number of sequences"
+    HESSIAN = "hessian_II: 2 / N * sum of x x^T over the tokens of N sequences"
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """One pruned matrix."""
+
+    weight_OI: Tensor  # zero wherever the mask is True
+    mask_OI: Tensor  # True: this weight goes
+    dead_columns: int | None = None  # inputs that were zero on every calibration token; None: not measured
+    damping: float | None = None  # share of the Hessian's mean diagonal that was added to it; None: no Hessian
+    solver_dtype: str | None = None  # what the Hessian was factored in; None: no Hessian
+
+
+class Method(ABC):
+    """One way to choose which weights go, and perhaps to update those that stay."""
+
+    name: str
+    help: str  # one line
+    statistic: Statistic | None = None  # None: it looks at the weights alone and needs no calibration
+    group: Group = "matrix"  # what a weight is compared with, unless a job says otherwise
+    takes_group: bool = True  # False: what a weight is compared with is part of the method
+    passes: float = 0  # cost, in forward passes over the calibration text
+
+    @property
+    def needs_calibration(self) -> bool:
+        return self.statistic is not None
+
+    def taken(self, rows: int, columns: int, pattern: Pattern, group: Group) -> int:
+        """How many weights of a matrix go: rounded down in every comparison group."""
+        if isinstance(pattern, NofM) or group == "row":
+            return rows * pattern.count(columns)
+        return pattern.count(rows * columns)
+
+    @abstractmethod
+    def prune(
+        self, weights_OI: Iterable[Tensor], statistic: Tensor | None, pattern: Pattern, group: Group, where: str
+    ) -> Iterator[Pruned]:
+        """Prune matrices that read the same input, in their order.
+
+        `statistic` is that of their input, or None for a method that needs none; it may be overwritten. Raises
+        PruneError naming `where` if it cannot be used.
+        """
+
+
+class ScoringMethod(Method):
+    """A method that scores every weight: the lowest scores go, the other weights stay as they are."""
+
+    @abstractmethod
+    def score(self, weight_OI: Tensor, norm_sq_I: Tensor | None) -> Tensor:
+        """score_OI, float32. `norm_sq_I`: see `Statistic.COLUMN_NORMS`; None unless the method asks for it."""
+
+    def prune(
+        self, weights_OI: Iterable[Tensor], statistic: Tensor | None, pattern: Pattern, group: Group, where: str
+    ) -> Iterator[Pruned]:
+        from pruning.methods import masks
+
+        if statistic is not None and not bool(statistic.isfinite().all()):
+            raise PruneError(f"{where}: the activations that it reads are not finite")
+        dead_columns = None if statistic is None else int((statistic == 0).sum())
+        for weight_OI in weights_OI:
+            mask_OI = masks.select(self.score(weight_OI, statistic), pattern, group)
+            yield Pruned(masks.zeroed(weight_OI, mask_OI), mask_OI, dead_columns)

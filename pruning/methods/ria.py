@@ -1,0 +1,31 @@
+"""RIA, relative importance and activations (Zhang et al., Plug-and-Play, eqs. 3 and 5)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pruning.methods.base import ScoringMethod, Statistic
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+POWER = 0.5  # of the input's norm, as published
+
+
+class RIA(ScoringMethod):
+    """(|W| / column sum + |W| / row sum) * ||x||^POWER; an all-zero row or column has importance 0, not 0 / 0."""
+
+    name = "ria"
+    help = "weights relative to the sums of their row and column, times the root of the norms of their inputs"
+    statistic = Statistic.COLUMN_NORMS
+    passes = 2
+
+    def score(self, weight_OI: Tensor, norm_sq_I: Tensor | None) -> Tensor:
+        import torch
+
+        assert norm_sq_I is not None
+        size_OI = weight_OI.float().abs()
+        smallest = torch.finfo(torch.float32).tiny
+        column_1I = size_OI.sum(dim=0, keepdim=True).clamp_min(smallest)
+        row_O1 = size_OI.sum(dim=1, keepdim=True).clamp_min(smallest)
+        return (size_OI / column_1I + size_OI / row_O1) * norm_sq_I.float().sqrt() ** POWER
