@@ -21,24 +21,16 @@ import time
 from pathlib import Path
 from typing import Any
 
-import workload
-
-from evaluator.asking.prompts import Prompter
-from evaluator.asking.questions import questions_of
-from evaluator.checkpoints.tokenizer import load_tokenizer
+from benchmarks.processes import run_main
+from benchmarks.serving import workload
+from benchmarks.serving.workload import Questions
 from evaluator.engine.base import Request, Response, Score
 from evaluator.engine.fake import FakeEngine
-from evaluator.probes.config import EvalConfig
 from evaluator.probes.item import ItemPlan, plan
-from evaluator.probes.recording import Stamp
 from evaluator.probes.stream import evaluate
 from evaluator.store.records import RecordStore, to_table
-from evaluator.tasks import load_task
-from launch.sweep.models import resolve_model
 
 _SHARD_ITEMS = 20
-_STAMP = Stamp(checkpoint="bench", weights_digest="", base=None, method=None, pattern=None, sparsity=None,
-               calibration=None, engine="fake", engine_version="", dtype="float32")  # fmt: skip
 
 
 class Answers:
@@ -82,19 +74,22 @@ class Answers:
         )
 
 
-def one_round(plans: list[ItemPlan], prompter: Prompter, config: EvalConfig, answers: Answers) -> tuple[int, int]:
+def one_round(plans: list[ItemPlan], read: Questions, answers: Answers) -> tuple[int, int]:
     """Requests answered and records written."""
     engine = FakeEngine(answers, room=256)
+    stream = evaluate(
+        engine,
+        iter(plans),
+        config=read.config,
+        stamp=workload.stamp(engine="fake", dtype="float32"),
+        decode=read.prompter.decode,
+        eos_ids=read.prompter.eos_ids,
+    )
     records: list[Any] = []
     written = 0
     with tempfile.TemporaryDirectory() as folder:
         store = RecordStore(Path(folder))
-        for number, finished in enumerate(
-            evaluate(
-                engine, iter(plans), config=config, stamp=_STAMP, decode=prompter.decode, eos_ids=prompter.eos_ids
-            ),
-            start=1,
-        ):
+        for number, finished in enumerate(stream, start=1):
             records += finished.records
             if number % _SHARD_ITEMS == 0 or number == len(plans):
                 store.append("bench", "task", str(number), to_table(records))
@@ -104,6 +99,7 @@ def one_round(plans: list[ItemPlan], prompter: Prompter, config: EvalConfig, ans
 
 
 def processor_seconds() -> float:
+    """Processor time of this process so far."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
 
@@ -112,21 +108,17 @@ def main() -> None:
     parser = workload.parser(__doc__, task="gazetteer", items=600, rounds=3)
     parser.add_argument("--profile", type=int, default=0, metavar="N", help="profile one more round: the N dearest")
     options = parser.parse_args()
-    model = resolve_model(options.model)
-    prompter = Prompter(load_tokenizer(model), chat=False, prompt_tokens=512, one_shot_prompt_tokens=1024)
-    languages = len(load_task(options.task, None).pools)
-    config = EvalConfig(task=options.task, items=-(-options.items // languages))
-    questions = questions_of(load_task(config.task, None), config)[: options.items]
+    model = workload.model_directory(options.model)
+    read = workload.read_questions(options.task, model, options.items)
     started = processor_seconds()
-    plans = [plan(question, prompter, config) for question in questions]
+    plans = [plan(question, read.prompter, read.config) for question in read.questions]
     tokenisation = processor_seconds() - started
-    vocabulary = json.loads((model / "config.json").read_text())["vocab_size"]
-    answers = Answers(vocabulary, config.max_new_tokens, 2 * config.beam_width)
-    requests, records = one_round(plans, prompter, config, answers)  # the warm-up
+    answers = Answers(workload.vocabulary_of(model), read.config.max_new_tokens, 2 * read.config.beam_width)
+    requests, records = one_round(plans, read, answers)  # the warm-up
     per_second: dict[str, list[float]] = {"processor": [], "wall": []}
     for _ in range(options.rounds):
         wall, processor = time.perf_counter(), processor_seconds()
-        requests, records = one_round(plans, prompter, config, answers)
+        requests, records = one_round(plans, read, answers)
         per_second["processor"].append(requests / (processor_seconds() - processor))
         per_second["wall"].append(requests / (time.perf_counter() - wall))
     sustained = {clock: round(statistics.median(values)) for clock, values in per_second.items()}
@@ -134,7 +126,7 @@ def main() -> None:
     print(f"{sustained['processor']} requests per second of processor time, {sustained['wall']} of wall time")
     if options.profile:
         profile = cProfile.Profile()
-        profile.runcall(one_round, plans, prompter, config, answers)
+        profile.runcall(one_round, plans, read, answers)
         pstats.Stats(profile).sort_stats("tottime").print_stats(options.profile)
     print(
         json.dumps(
@@ -151,4 +143,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_main(main)

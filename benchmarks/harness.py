@@ -37,10 +37,20 @@ class Agreement:
     how: str
 
 
+def lacking(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
+    """Which keys one side has and the other lacks, in words; empty where both have the same."""
+    parts = []
+    for side, own, other in (("ours", ours, theirs), ("theirs", theirs, ours)):
+        missing = [key for key in other if key not in own]
+        if missing:
+            parts.append(f"{side} lacks {len(missing)} of {len(other)} answers, the first of {missing[0]}")
+    return "; ".join(parts)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
-    """Another program beside the two sides. `agree` holds our result against its; `facts` adds what it says of itself
-    after the rounds. Where it does less than the two sides do, `ours` is our side doing that much."""
+    """Another program beside the two sides. `agree` compares our result with its own; `facts` adds what it reports of
+    itself after the rounds. Where it does less than the two sides do, `ours` is our side doing that much."""
 
     side: Side
     ours: Side | None = None
@@ -65,7 +75,7 @@ def compare(
         sides |= {"peer": peer.side} | ({} if peer.ours is None else {"ours_for_peer": peer.ours})
     results = {key: side.run() for key, side in sides.items()}  # the warm-up
     agreement = _held(name, agree(results["ours"], results["theirs"]))
-    peer_key = "ours_for_peer" if "ours_for_peer" in sides else "ours"  # what the peer is held against
+    peer_key = "ours_for_peer" if "ours_for_peer" in sides else "ours"  # what the peer is compared with
     beside = None if peer is None else _held(name, peer.agree(results[peer_key], results["peer"]))
     seconds: dict[str, list[float]] = {key: [] for key in sides}
     for _ in range(rounds):

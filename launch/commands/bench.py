@@ -1,31 +1,38 @@
-"""`resurface bench`: runs the benchmark scripts of the source tree, each in a process of its own."""
+"""`resurface bench`: runs benchmarks, each in a process of its own."""
 
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Sequence
-from pathlib import Path
+from typing import Annotated
 
+import typer
+
+from benchmarks.processes import environment, module_command
+from benchmarks.registry import BENCHMARKS
 from evaluator.errors import InputError, ResurfaceError, unknown
 
-_SCRIPTS = Path(__file__).resolve().parents[2] / "benchmarks"
-NAMES = ("score", "beam", "swap", "pass", "driver", "prune")
+ALL = "all"  # the name for every benchmark, one after another
+NAMES = (*BENCHMARKS.names, ALL)
+
+
+def bench(
+    context: typer.Context, name: Annotated[str, typer.Argument(metavar="NAME", help=", ".join(NAMES))]
+) -> None:
+    """Run a benchmark of the README; further options go to it."""
+    run_benchmarks(name, context.args)
 
 
 def run_benchmarks(name: str, arguments: Sequence[str]) -> None:
-    """Run benchmark `name`, or every one for `all`; `arguments` go to the script.
+    """Run benchmark `name`, or every one for `all`, with `arguments`.
 
-    Raises InputError for an unknown name or where the scripts are not installed, ResurfaceError when one fails.
+    Raises InputError for an unknown name and for arguments that the benchmark refuses, ResurfaceError when one fails.
     """
-    if name not in (*NAMES, "all"):
-        raise unknown("benchmark", name, (*NAMES, "all"))
-    for each in NAMES if name == "all" else (name,):
-        script = _SCRIPTS / f"{each}.py"
-        if not script.is_file():
-            raise InputError(f"{script}: not found: the benchmarks come with the source tree, not with the package")
-        done = subprocess.run([sys.executable, str(script), *arguments], cwd=_SCRIPTS.parent, check=False)
+    if name not in NAMES:
+        raise unknown(BENCHMARKS.kind, name, NAMES)
+    for each in BENCHMARKS if name == ALL else (BENCHMARKS[name],):
+        done = subprocess.run(module_command(each.module, *arguments), env=environment(), check=False)
         if done.returncode == 2:
-            raise InputError(f"benchmark {each!r} refused its arguments")
+            raise InputError(f"benchmark {each.name!r} refused its arguments")
         if done.returncode:
-            raise ResurfaceError(f"benchmark {each!r} failed with exit code {done.returncode}")
+            raise ResurfaceError(f"benchmark {each.name!r} failed with exit code {done.returncode}")

@@ -13,6 +13,7 @@ from typer.exceptions import TyperException
 
 from evaluator.errors import InputError, ResurfaceError
 from evaluator.records import FORMATS, PROBES
+from launch.commands.bench import bench
 from launch.commands.match import match
 from launch.commands.options import PruneOptions, eval_sweep
 from launch.sweep.config import RECIPES, SweepConfig, find_recipe, load_sweep
@@ -137,17 +138,10 @@ def report(run: Annotated[Path, typer.Argument(metavar="RUN", help="a run direct
     finish(console, run)
 
 
-@app.command(
+app.command(
     epilog="Example: resurface bench score --model bundled --rounds 5",
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-)
-def bench(
-    context: typer.Context, name: Annotated[str, typer.Argument(help="score, beam, swap, pass, driver, prune, all")]
-) -> None:
-    """Run a benchmark of the README; further options go to its script."""
-    from launch.commands.bench import run_benchmarks
-
-    run_benchmarks(name, context.args)
+)(bench)
 
 
 app.command(epilog="Example: resurface match runs/demo --matcher qwen3-4b --matcher llama-3.1-8b")(match)

@@ -1,4 +1,4 @@
-"""The least time that a pruning's matrix products need on this machine: what bounds `benchmarks/prune.py` from below.
+"""The least time that a pruning's matrix products need on this machine: what bounds `bench prune` from below.
 
 Floating-point operations over the float32 rate of the best library at hand. Counted are, for T calibration tokens: in
 the pass that collects statistics every matrix but the last of a layer, whose output no statistic needs; in the pass

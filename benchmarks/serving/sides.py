@@ -3,7 +3,10 @@
 `Ours` is Resurface's engine and drivers; `Theirs` is `vllm.LLM` used as its documentation shows. A side is a child
 process that does one round of its work per line it reads, and answers with one line of JSON::
 
-    python benchmarks/serving.py ours score WORKLOAD.json      (started by score.py, beam.py and pass.py)
+    python -m benchmarks.serving.sides ours score WORKLOAD.json      (started by score, beam and checkpoint_pass)
+
+Results are keyed by the workload's item ids, and scores by the option's number besides, so that a comparison sees which
+answers a side lacks.
 """
 
 from __future__ import annotations
@@ -11,56 +14,43 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
+
+from benchmarks.processes import Child, environment, module_command, run_main
+
+if TYPE_CHECKING:
+    from benchmarks.serving.workload import Questions
 
 WIDTH, TOKENS, SAMPLES, TOP_P = 5, 32, 10, 0.9
 _MAX_MODEL_LEN = 2048
 
+Who = Literal["ours", "theirs"]
+Work = Literal["score", "beam", "beam_without_eos", "everything"]
+Scores = dict[str, dict[str, float]]  # item -> option's number -> summed log-likelihood, nats
 
-class Child:
-    """A side's process."""
 
-    def __init__(self, side: str, work: str, workload: Path) -> None:
-        command = [sys.executable, __file__, side, work, str(workload)]
-        root = Path(__file__).resolve().parents[1]
-        environment = os.environ | {"PYTHONPATH": str(root), "HF_HUB_OFFLINE": "1"}
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            env=environment,
-        )
-        self._answer()  # the engine is up
+def start(who: Who, work: Work, workload: Path) -> Child:
+    """A side's process, with its engine up."""
+    command = module_command("benchmarks.serving.sides", who, work, workload)
+    return Child(f"{who}, {work}", command, env=environment(HF_HUB_OFFLINE="1"))
 
-    def round(self) -> Any:
-        """One round of the work; returns its result."""
-        assert self._process.stdin is not None
-        self._process.stdin.write("go\n")
-        self._process.stdin.flush()
-        return self._answer()
 
-    def _answer(self) -> Any:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            if line.startswith("{"):
-                return json.loads(line)
-        raise SystemExit(f"{' '.join(self._process.args[1:4])}: the process ended with {self._process.wait()}")
-
-    def close(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait()
+def scored_pairs(item: Mapping[str, Any]) -> list[tuple[list[int], list[int]]]:
+    """Of each option of a workload's item: the ids before it, and its own. Where a tokenizer merges across the
+    boundary, the ids before it are fewer than the prompt's."""
+    starts = item.get("starts") or [len(item["prompt"])] * len(item["options"])
+    return [(item["prompt"][:start], option) for start, option in zip(starts, item["options"], strict=True)]
 
 
 class Ours:
+    """Resurface's engine and drivers."""
+
     def __init__(self, workload: Mapping[str, Any]) -> None:
         from evaluator.engine.config import EngineConfig
         from evaluator.engine.vllm.engine import VLLMEngine
@@ -75,24 +65,33 @@ class Ours:
         self._engine.load(self._model)
 
     def score(self) -> dict[str, Any]:
+        """Every option after its prompt, by forced decoding."""
         from evaluator.engine.base import FixedSource, Score
 
-        requests = [
-            Score(request_id=f"{i}/{j}", prompt_ids=tuple(item["prompt"]), continuation_ids=tuple(option))
-            for i, item in enumerate(self._work["items"])
-            for j, option in enumerate(item["options"])
-        ]
-        got = {r.request_id: sum(r.logprobs) for r in self._engine.run(FixedSource(requests))}
-        scores = [[got[f"{i}/{j}"] for j in range(len(item["options"]))] for i, item in enumerate(self._work["items"])]
+        requests, wanted = [], {}
+        for item in self._work["items"]:
+            for number, (prompt, option) in enumerate(scored_pairs(item)):
+                request_id = str(len(requests))
+                wanted[request_id] = item["id"], str(number)
+                requests.append(
+                    Score(request_id=request_id, prompt_ids=tuple(prompt), continuation_ids=tuple(option))
+                )
+        scores: Scores = {}
+        for response in self._engine.run(FixedSource(requests)):
+            if response.status == "ok":
+                item_id, number = wanted[response.request_id]
+                scores.setdefault(item_id, {})[number] = sum(response.logprobs)
         return {"scores": scores, "stats": self._stats()}
 
     def beam(self, eos: bool = True) -> dict[str, Any]:
+        """Beam search of every item, all at once; `eos` ends an answer."""
         from evaluator.engine.beam import BeamSearch
 
         ends = frozenset(self._work["eos_ids"]) if eos else frozenset()
+        items = self._work["items"]
         searches = {
             str(i): BeamSearch(str(i), tuple(item["prompt"]), width=WIDTH, max_tokens=TOKENS, eos_ids=ends)
-            for i, item in enumerate(self._work["items"])
+            for i, item in enumerate(items)
         }
         queue = [request for search in searches.values() for request in search.start()]
 
@@ -104,53 +103,58 @@ class Ours:
 
         for response in self._engine.run(Source()):
             queue.extend(searches[response.request_id.split("/")[0]].receive(response))
-        return {
-            "beams": [[[list(h.token_ids), h.logprob] for h in s.hypotheses()] for s in searches.values()],
-            "stats": self._stats(),
+        beams = {
+            item["id"]: [[list(found.token_ids), found.logprob] for found in search.hypotheses()]
+            for item, search in zip(items, searches.values(), strict=True)
+            if search.error is None
         }
+        return {"beams": beams, "stats": self._stats()}
 
     @cached_property
-    def _task(self) -> tuple[Any, Any, list[Any]]:
+    def _questions(self) -> Questions:
         """Settings, tokenizer and questions, read in the round before the timed ones: the other side has its prompts
         as token ids from the start. Tokenising them is ours to do in every round."""
-        from evaluator.asking.prompts import Prompter
-        from evaluator.asking.questions import questions_of
-        from evaluator.checkpoints.tokenizer import load_tokenizer
-        from evaluator.probes.config import EvalConfig
-        from evaluator.tasks import load_task
+        from benchmarks.serving.workload import read_questions
 
-        settings = self._work.get("settings", {})
-        config = EvalConfig(task=self._work["task"], items=self._work["per_language"], **settings)
-        prompter = Prompter(load_tokenizer(self._model), chat=False, prompt_tokens=512, one_shot_prompt_tokens=1024)
-        return config, prompter, questions_of(load_task(config.task, None), config)[: self._work["count"]]
+        return read_questions(
+            self._work["task"], self._model, self._work["count"], **self._work.get("settings", {})
+        )
 
     def everything(self) -> dict[str, Any]:
         """The whole probe set, as the evaluator does it: one stream, records, Parquet."""
-        import tempfile
-
-        from evaluator.probes.item import Stamp, plan
+        from benchmarks.serving.workload import key, stamp
+        from evaluator.probes.item import plan
         from evaluator.probes.stream import evaluate
         from evaluator.store.records import RecordStore, to_table
 
         clock = {"tokenisation": 0.0, "engine": 0.0, "writing": 0.0}
+        read = self._questions
 
         def tokenised() -> Iterator[Any]:  # when the stream has room for another item, as in a run
-            for question in questions:
+            for question in read.questions:
                 before = time.perf_counter()
-                planned = plan(question, prompter, config)
+                planned = plan(question, read.prompter, read.config)
                 clock["tokenisation"] += time.perf_counter() - before
                 yield planned
 
-        config, prompter, questions = self._task
         started = time.perf_counter()
-        stamp = Stamp(checkpoint="bench", weights_digest="", base=None, method=None, pattern=None, sparsity=None,
-                      calibration=None, engine="vllm", engine_version="", dtype=self._engine.dtype)  # fmt: skip
         records = []
+        greedy: dict[str, list[int]] = {}
+        scores: Scores = {}
         for finished in evaluate(
-            _Timed(self._engine, clock), tokenised(), config=config, stamp=stamp, decode=prompter.decode,
-            eos_ids=prompter.eos_ids,
-        ):  # fmt: skip
+            _Timed(self._engine, clock),
+            tokenised(),
+            config=read.config,
+            stamp=stamp(engine="vllm", dtype=self._engine.dtype),
+            decode=read.prompter.decode,
+            eos_ids=read.prompter.eos_ids,
+        ):
             records += finished.records
+            for record in finished.records:
+                if record.probe == "greedy" and record.token_ids is not None:
+                    greedy[key(finished.plan.question.item)] = list(record.token_ids)
+                elif record.probe == "choice" and record.logprob is not None:
+                    scores.setdefault(key(finished.plan.question.item), {})[str(record.index)] = record.logprob
         before = time.perf_counter()
         with tempfile.TemporaryDirectory() as folder:
             RecordStore(Path(folder)).append("bench", "task", "part", to_table(records))
@@ -158,15 +162,9 @@ class Ours:
         clock["engine"] -= clock["tokenisation"]  # which happens inside of it
         total = time.perf_counter() - started
         clock["driver"] = total - sum(clock.values())
-        greedy = {r.item_id: list(r.token_ids or ()) for r in records if r.probe == "greedy"}
-        choice: dict[str, list[float]] = {}
-        for r in records:
-            if r.probe == "choice" and r.logprob is not None:
-                choice.setdefault(r.item_id, []).append(r.logprob)
-        order = [question.item.item_id for question in questions]
         return {
-            "greedy": [greedy[item] for item in order],
-            "scores": [choice[item] for item in order],
+            "greedy": greedy,
+            "scores": scores,
             "split": {name: round(seconds / total, 4) for name, seconds in clock.items()},
             "stats": self._stats(),
         }
@@ -178,7 +176,8 @@ class Ours:
         return counters | {name: None if share is None else round(share, 4) for name, share in shares.items()}
 
     def machine(self) -> dict[str, float]:
-        import roofline
+        """What this machine reaches in the engine's dtype."""
+        from benchmarks import roofline
 
         return roofline.measure(self._engine.dtype)
 
@@ -204,28 +203,64 @@ def llm_arguments(workload: Mapping[str, Any]) -> dict[str, Any]:
     """What `vllm.LLM` is made with on the other side: what ours uses where it helps them too (block size, batch size,
     float32 on a CPU, no statistics), then what the user asked for."""
     return {
-        "dtype": "float32", "max_model_len": _MAX_MODEL_LEN, "max_num_seqs": 128, "block_size": 32,
-        "enforce_eager": True, "disable_log_stats": True, "max_logprobs": 64, "enable_chunked_prefill": False,
-        "max_num_batched_tokens": 4096, **workload["llm_args"],
-    }  # fmt: skip
+        "dtype": "float32",
+        "max_model_len": _MAX_MODEL_LEN,
+        "max_num_seqs": 128,
+        "block_size": 32,
+        "enforce_eager": True,
+        "disable_log_stats": True,
+        "max_logprobs": 64,
+        "enable_chunked_prefill": False,
+        "max_num_batched_tokens": 4096,
+        **workload["llm_args"],
+    }
 
 
 class Theirs:
+    """`vllm.LLM`, one blocking call per probe."""
+
     def __init__(self, workload: Mapping[str, Any]) -> None:
         os.environ.update(VLLM_CPU_KVCACHE_SPACE="1", VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_LOGGING_LEVEL="ERROR")
         from vllm import LLM
 
         self._llm = LLM(workload["model"], **llm_arguments(workload))
-        self._work = workload
-        self._prompts = [{"prompt_token_ids": item["prompt"]} for item in workload["items"]]
+        self._items: list[dict[str, Any]] = workload["items"]
 
     def cold(self) -> None:
+        """No round profits from the one before."""
         self._llm.reset_prefix_cache()
 
     def score(self) -> dict[str, Any]:
+        """Every item's options."""
+        return {"scores": self._score(self._items)}
+
+    def beam(self, eos: bool = True) -> dict[str, Any]:
+        """Beam search of every item; `eos` ends an answer."""
+        return {"beams": self._beam(self._items, eos)}
+
+    def everything(self) -> dict[str, Any]:
+        """Greedy, then samples, then beams, then candidates: four blocking calls."""
         from vllm import SamplingParams
 
-        pairs = [(item["prompt"], option) for item in self._work["items"] for option in item["options"]]
+        deep = [item for item in self._items if item["deep"]]
+        greedy = self._llm.generate(
+            _prompts(self._items), SamplingParams(temperature=0, max_tokens=TOKENS, detokenize=False), use_tqdm=False
+        )
+        self._llm.generate(
+            _prompts(deep),
+            SamplingParams(n=SAMPLES, temperature=1.0, top_p=TOP_P, max_tokens=TOKENS, seed=0, detokenize=False),
+            use_tqdm=False,
+        )
+        self._beam(deep, eos=True)
+        answers = {
+            item["id"]: list(result.outputs[0].token_ids) for item, result in zip(self._items, greedy, strict=True)
+        }
+        return {"greedy": answers, "scores": self._score(self._items)}
+
+    def _score(self, items: Sequence[Mapping[str, Any]]) -> Scores:
+        from vllm import SamplingParams
+
+        pairs = [pair for item in items for pair in scored_pairs(item)]
         out = self._llm.generate(
             [{"prompt_token_ids": [*prompt, *option]} for prompt, option in pairs],
             SamplingParams(max_tokens=1, temperature=0, prompt_logprobs=0, detokenize=False),
@@ -235,39 +270,21 @@ class Theirs:
             sum(result.prompt_logprobs[len(prompt) + i][token].logprob for i, token in enumerate(option))
             for result, (prompt, option) in zip(out, pairs, strict=True)
         )
-        return {"scores": [[next(flat) for _ in item["options"]] for item in self._work["items"]]}
+        return {item["id"]: {str(number): next(flat) for number in range(len(item["options"]))} for item in items}
 
-    def beam(self, eos: bool = True) -> dict[str, Any]:
+    def _beam(self, items: Sequence[Mapping[str, Any]], eos: bool) -> dict[str, list[Any]]:
         from vllm.sampling_params import BeamSearchParams
 
         parameters = BeamSearchParams(beam_width=WIDTH, max_tokens=TOKENS, ignore_eos=not eos)
-        out = self._llm.beam_search(self._prompts, parameters)
-        beams = [
-            [[list(s.tokens[len(item["prompt"]) :]), s.cum_logprob] for s in result.sequences]
-            for item, result in zip(self._work["items"], out, strict=True)
-        ]
-        return {"beams": beams}
+        out = self._llm.beam_search(_prompts(items), parameters)
+        return {
+            item["id"]: [[list(s.tokens[len(item["prompt"]) :]), s.cum_logprob] for s in result.sequences]
+            for item, result in zip(items, out, strict=True)
+        }
 
-    def everything(self) -> dict[str, Any]:
-        """Greedy, then samples, then beams, then candidates: four blocking calls."""
-        from vllm import SamplingParams
 
-        greedy = self._llm.generate(
-            self._prompts, SamplingParams(temperature=0, max_tokens=TOKENS, detokenize=False), use_tqdm=False
-        )
-        half = [i for i, item in enumerate(self._work["items"]) if item["deep"]]
-        self._llm.generate(
-            [self._prompts[i] for i in half],
-            SamplingParams(n=SAMPLES, temperature=1.0, top_p=TOP_P, max_tokens=TOKENS, seed=0, detokenize=False),
-            use_tqdm=False,
-        )
-        everything, self._prompts = self._prompts, [self._prompts[i] for i in half]
-        items = self._work["items"]
-        self._work = {**self._work, "items": [items[i] for i in half]}
-        self.beam()
-        self._prompts, self._work = everything, {**self._work, "items": items}
-        ids = [list(result.outputs[0].token_ids) for result in greedy]
-        return {"greedy": ids, "scores": self.score()["scores"]}
+def _prompts(items: Sequence[Mapping[str, Any]]) -> list[Any]:
+    return [{"prompt_token_ids": item["prompt"]} for item in items]
 
 
 def main() -> None:
@@ -276,7 +293,8 @@ def main() -> None:
     parser.add_argument("work", choices=("score", "beam", "beam_without_eos", "everything"))
     parser.add_argument("workload", type=Path)
     options = parser.parse_args()
-    side = {"ours": Ours, "theirs": Theirs}[options.side](json.loads(options.workload.read_text()))
+    made: dict[str, type[Ours] | type[Theirs]] = {"ours": Ours, "theirs": Theirs}
+    side = made[options.side](json.loads(options.workload.read_text()))
     works: dict[str, Callable[[], dict[str, Any]]] = {
         "score": side.score,
         "beam": side.beam,
@@ -294,4 +312,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_main(main)

@@ -6,8 +6,8 @@ import warnings
 
 import torch
 
-from benchmarks import prune_recipe
-from benchmarks.synthetic import Shape, write_checkpoint, write_passages
+from benchmarks.pruning import recipe
+from benchmarks.pruning.synthetic import Shape, write_checkpoint, write_passages
 from pruning.config import CalibrationConfig, PruneConfig
 from pruning.run import prune
 from tests.support import pruning as tiny
@@ -22,7 +22,7 @@ def test_the_recipe_and_ours_take_the_same_weights_of_a_synthetic_checkpoint(tmp
     assert {len(text.split()) for text in texts} == {32}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        prune_recipe.run(source, tmp_path / "recipe", "wanda", 0.5, texts, 32)
+        recipe.run(source, tmp_path / "recipe", "wanda", 0.5, texts, 32)
     calibration = CalibrationConfig(source=f"text:{passages}", samples=8, sequence_length=32)
     job = PruneConfig(source=source, method="wanda", sparsity=0.5, calibration=calibration, device="cpu")
     manifest = prune(job, tmp_path / "ours")
@@ -35,6 +35,6 @@ def test_the_recipe_and_ours_take_the_same_weights_of_a_synthetic_checkpoint(tmp
 
 def test_the_recipe_s_sparsegpt_leaves_kept_weights_alone_for_a_diagonal_hessian():
     weight = torch.randn(8, 32)
-    pruned = prune_recipe.prune_sparsegpt(weight, torch.diag(torch.rand(32) + 0.1), 0.5)
+    pruned = recipe.prune_sparsegpt(weight, torch.diag(torch.rand(32) + 0.1), 0.5)
     assert int((pruned == 0).sum()) == 128
     torch.testing.assert_close(pruned[pruned != 0], weight[pruned != 0])

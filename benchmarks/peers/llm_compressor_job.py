@@ -1,55 +1,18 @@
-"""llm-compressor's side of `benchmarks/prune.py`: its Wanda and SparseGPT modifiers, in an environment of their own.
+"""llm-compressor's side of `bench prune`, as a script in its own environment; it needs nothing of ours.
 
-It asks for versions of torch and transformers that are not ours, so it gets a virtual environment in the user's cache
-directory, made on first use (peer_environment.py). This file is run there as a script, and needs nothing of ours.
+    python -P llm_compressor_job.py METHOD MODEL PASSAGES.txt OUT TOKENS THREADS
+
+Prunes once, and prints one line of JSON: seconds, processor seconds, and peak memory in GiB above what the process held
+after its imports.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
-
-from peer_environment import python_of
-
-NAME = "llm-compressor"
-_REQUIREMENT = "llmcompressor==0.14.0.1"
-
-
-def environment() -> Path | str:
-    """The interpreter of llm-compressor's environment; in words why there is none."""
-    return python_of(NAME, [_REQUIREMENT])
-
-
-def run(
-    python: Path, method: str, source: Path, passages: Path, out: Path, tokens: int, threads: int
-) -> dict[str, float]:
-    """One pruning in a process of llm-compressor's environment; a matrix's share of zeros is 0.5. CPU only."""
-    done = subprocess.run(
-        [
-            python,
-            Path(__file__).resolve(),
-            method,
-            source.resolve(),
-            passages.resolve(),
-            out,
-            str(tokens),
-            str(threads),
-        ],
-        check=False,
-        capture_output=True,
-        text=True,
-        cwd=out.parent,  # it leaves logs where it runs
-        env=os.environ | {"CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"},
-    )
-    if done.returncode:
-        raise SystemExit(f"{NAME} failed: {(done.stderr.strip() or 'no message').splitlines()[-1]}")
-    measured: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return measured
 
 
 def _status(field: str) -> int:

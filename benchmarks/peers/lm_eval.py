@@ -1,13 +1,13 @@
 """EleutherAI's harness beside the two sides of `bench score` and `bench pass`: `--peer lm-eval`.
 
-It runs on the vLLM that we run on, in an environment beside ours (peer_environment.py), with the engine arguments of
-the other side (serving.py) and its own defaults elsewhere (lm_eval_job.py). Its work is a folder of local YAML tasks
+It runs on the vLLM that we run on, in an environment beside ours (environment.py), with the engine arguments of the
+other side (serving/sides.py) and its own defaults elsewhere (lm_eval_job.py). Its work is a folder of local YAML tasks
 and the JSON lines that they read, written here from the workload. It starts from texts, so the workload is respelled
 first: the ids that lm-eval makes of its texts are what all sides work on.
 
 score    `multiple_choice`; timed from token ids to log-likelihoods, as our side is.
 pass     `multiple_choice`, `generate_until` greedy and ten times sampled; its whole `evaluate()` is timed. It has no
-         beams and no ranks: it is held against our pass without them.
+         beams and no ranks: it is compared with our pass without them.
 """
 
 from __future__ import annotations
@@ -17,55 +17,75 @@ import json
 import os
 import random
 import statistics
-import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import yaml
-from harness import Agreement, Peer, Side
-from peer_environment import pins, python_of
-from serving import SAMPLES, TOKENS, TOP_P, Child, llm_arguments
 
+from benchmarks.harness import Agreement, Peer, Side
+from benchmarks.peers.environment import pins, python_of
+from benchmarks.processes import Child
+from benchmarks.serving.sides import SAMPLES, TOKENS, TOP_P, llm_arguments, start
 from evaluator.checkpoints.tokenizer import load_tokenizer
 
 NAME = "lm-eval"
-_LOCK = Path(__file__).resolve().parents[1] / "requirements" / "lm-eval.lock"
+_LOCK = Path(__file__).resolve().parents[2] / "requirements" / "lm-eval.lock"
 _JOB = Path(__file__).with_name("lm_eval_job.py")
 _DEFAULTS = "batch_size auto, prompt_logprobs 1, samples logged, sampling without a seed of each request's own"
 
 
 def add_option(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """Add `--peer` to a benchmark's options."""
     parser.add_argument("--peer", choices=(NAME,), help="measure it too, in an environment of its own")
     return parser
+
+
+def beside(
+    stack: ExitStack,
+    options: argparse.Namespace,
+    workload: Path,
+    agree: Callable[[Any, Any], Agreement],
+    *,
+    generate: bool,
+) -> Peer | None:
+    """lm-eval as the peer of a comparison, kept until `stack` closes; None unless `--peer` names it.
+
+    The workload is respelled. `agree` compares scores, and greedy answers where `generate` asks for them.
+    Raises SystemExit if lm-eval cannot be installed or does not start.
+    """
+    if options.peer is None:
+        return None
+    if not _LOCK.is_file():
+        raise SystemExit(f"--peer {NAME}: {_LOCK} is missing: this needs a source tree of Resurface")
+    python = python_of(NAME, pins(_LOCK), beside_ours=True)
+    if isinstance(python, str):
+        raise SystemExit(f"--peer {NAME}: {python}")
+    document = json.loads(workload.read_text())
+    respell(document, load_tokenizer(Path(document["model"])))
+    workload.write_text(json.dumps(document))
+    return Harness(stack, python, document, generate=generate).peer(agree)
 
 
 class Harness:
     """lm-eval's process, and what the benchmarks ask of it."""
 
-    def __init__(self, workload: Path, *, generate: bool) -> None:
-        """Respells the workload; `generate` asks for greedy answers and samples besides candidates.
-
-        Raises SystemExit if lm-eval cannot be installed or does not start.
-        """
-        python = python_of(NAME, pins(_LOCK), beside_ours=True)
-        if isinstance(python, str):
-            raise SystemExit(f"{NAME}: {python}")
-        document = json.loads(workload.read_text())
-        tokenizer = load_tokenizer(Path(document["model"]))
-        respell(document, tokenizer)
-        workload.write_text(json.dumps(document))
-        self._folder = tempfile.TemporaryDirectory()
-        folder = Path(self._folder.name)
+    def __init__(self, stack: ExitStack, python: Path, document: Mapping[str, Any], *, generate: bool) -> None:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         write_tasks(document, folder, generate=generate)
-        self._rounds: list[Mapping[str, Any]] = []
-        self._child = _Process(python, document, folder)
+        self._items = [item["id"] for item in document["items"]]
+        arguments = folder / "engine.json"
+        arguments.write_text(json.dumps(llm_arguments(document)))
+        command = [str(part) for part in (python, "-P", _JOB, document["model"], arguments, folder)]
+        env = os.environ | {"TOKENIZERS_PARALLELISM": "false"}
+        self._child = stack.enter_context(Child(NAME, command, env=env, cwd=folder))
         self._ours: Child | None = None
         if generate:
             same = folder / "ours.json"
-            same.write_text(json.dumps(document | {"settings": {"probes": ["greedy", "sample", "choice"]}}))
-            self._ours = Child("ours", "everything", same)
+            same.write_text(json.dumps({**document, "settings": {"probes": ["greedy", "sample", "choice"]}}))
+            self._ours = stack.enter_context(start("ours", "everything", same))
 
     def peer(self, agree: Callable[[Any, Any], Agreement]) -> Peer:
         """`agree` compares scores, and greedy answers where there are any."""
@@ -75,49 +95,23 @@ class Harness:
         name = next(pin for pin in pins(_LOCK) if pin.startswith(NAME)).replace("==", " ")
         return Peer(side=Side(name=name, run=self._run), ours=ours, agree=agree, facts=self._facts)
 
-    def close(self) -> None:
-        for child in (self._child, self._ours):
-            if child is not None:
-                child.close()
-        self._folder.cleanup()
-
     def _run(self) -> Mapping[str, Any]:
         measured = self._child.round()
-        self._rounds.append(measured)
-        return {**measured, "seconds": measured["scoring_s" if self._ours is None else "evaluate_s"]}
+        return {
+            **measured,
+            "scores": {
+                item: {str(number): value for number, value in enumerate(values)}
+                for item, values in zip(self._items, measured["scores"], strict=False)
+            },
+            "greedy": dict(zip(self._items, measured["greedy"], strict=False)),
+            "seconds": measured["scoring_s" if self._ours is None else "evaluate_s"],
+        }
 
     def _facts(self) -> Mapping[str, Any]:
-        timed = self._rounds[1:]  # the first is the warm-up
+        timed = self._child.results[1:]  # the first is the warm-up
         names = ("evaluate_s", "scoring_s", "engine_s")
         seconds = {name: statistics.median(measured[name] for measured in timed) for name in names}
         return {"defaults": _DEFAULTS, "adapted": timed[-1]["adapted"], **seconds}
-
-
-class _Process(Child):
-    """A side's process in another environment, which says why it ended."""
-
-    def __init__(self, python: Path, document: Mapping[str, Any], folder: Path) -> None:
-        arguments = folder / "engine.json"
-        arguments.write_text(json.dumps(llm_arguments(document)))
-        self._errors = folder / "stderr"
-        with self._errors.open("w") as errors:
-            self._process = subprocess.Popen(
-                [str(part) for part in (python, _JOB, document["model"], arguments, folder)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-                cwd=folder,
-                env=os.environ | {"TOKENIZERS_PARALLELISM": "false"},
-            )
-        self._answer()
-
-    def _answer(self) -> Any:
-        try:
-            return super()._answer()
-        except SystemExit as ended:
-            said = self._errors.read_text().strip().splitlines() or ["no message"]
-            raise SystemExit(f"{NAME} failed: {said[-1]}") from ended
 
 
 def respell(document: dict[str, Any], tokenizer: Any) -> None:
@@ -137,6 +131,7 @@ def respell(document: dict[str, Any], tokenizer: Any) -> None:
         item["prompt"] = tokenizer(text)["input_ids"]
         together = [tokenizer(text + option)["input_ids"] for option in item["option_texts"]]
         item["options"] = [ids[len(item["prompt"]) :] for ids in together]
+        item.pop("starts", None)  # every option now stands after the whole prompt
         if not all(item["options"]):
             raise SystemExit(f"{NAME}: item {number} has an option without tokens of its own")
 

@@ -1,4 +1,4 @@
-"""The recipe of the published pruning scripts, written plainly: what `benchmarks/prune.py` compares with.
+"""The recipe of the published pruning scripts, written plainly: what `bench prune` compares with.
 
 Wanda and SparseGPT as their authors' repositories run them, made to work with today's transformers: the whole model in
 memory, sequences one at a time, a forward pass per layer to collect and one to propagate, one statistic and one Hessian
@@ -30,6 +30,7 @@ class _Catcher(nn.Module):
 
 
 def prune_wanda(weight: Tensor, norm_sq: Tensor, ratio: float) -> Tensor:
+    """`weight` [rows, columns] without `ratio` of each row, by |w| times the norm of the column's inputs."""
     score = weight.abs() * norm_sq.sqrt()
     order = torch.sort(score, dim=-1, stable=True).indices
     mask = torch.zeros_like(score, dtype=torch.bool)
@@ -38,6 +39,8 @@ def prune_wanda(weight: Tensor, norm_sq: Tensor, ratio: float) -> Tensor:
 
 
 def prune_sparsegpt(weight: Tensor, hessian: Tensor, ratio: float, block: int = 128) -> Tensor:
+    """`weight` [rows, columns] without `ratio` of each block of columns, the rest updated by the `hessian` of its
+    inputs, which is overwritten."""
     weight = weight.clone()
     columns = weight.shape[1]
     dead = hessian.diagonal() == 0

@@ -1,0 +1,1 @@
+"""How fast checkpoints are pruned: ours against the published recipes."""

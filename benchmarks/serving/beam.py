@@ -1,0 +1,60 @@
+"""Beam search, 5 beams and 32 tokens: streamed rollouts without a barrier, against `LLM.beam_search`.
+
+    resurface bench beam [--model DIR] [--task gazetteer] [--items 20] [--rounds 3]
+
+`LLM.beam_search` lets every beam's EOS finish a hypothesis and divides scores by prompt and answer together, so with
+EOS the two keep different beams by definition. That both search the same tree is checked with EOS ignored: the best
+beam of every item must be identical, and the output says for how many items all five are. (Where they were not, a plain
+search over full forward passes in transformers gave ours; the tests compare ours with transformers.) The timed rounds
+are what a user runs: EOS ends an answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from typing import Any
+
+from benchmarks.harness import Agreement, Side, compare, lacking
+from benchmarks.processes import run_main
+from benchmarks.serving import workload
+from benchmarks.serving.sides import start
+
+
+def agree_without_eos(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Agreement:
+    """Whether the best beam of every item is the same on both sides."""
+    if lacks := lacking(ours["beams"], theirs["beams"]):
+        return Agreement(holds=False, how=f"EOS ignored: {lacks}")
+    pairs = [(_ranked(beams), _ranked(theirs["beams"][item])) for item, beams in ours["beams"].items()]
+    best = sum(one[0] == other[0] for one, other in pairs)
+    every = sum(sorted(one) == sorted(other) for one, other in pairs)
+    return Agreement(
+        holds=best == len(pairs),
+        how=f"EOS ignored: best beam identical for {best}, all five for {every} of {len(pairs)} items",
+    )
+
+
+def _ranked(beams: list[Any]) -> list[list[int]]:
+    """Token ids by falling log-probability."""
+    return [tokens for tokens, _ in sorted(beams, key=lambda beam: -beam[1])]
+
+
+def main() -> None:
+    options = workload.parser(__doc__, task="gazetteer", items=20, rounds=3).parse_args()
+    with ExitStack() as stack:
+        path = stack.enter_context(workload.written(options))
+        with start("ours", "beam_without_eos", path) as one, start("theirs", "beam_without_eos", path) as other:
+            agreement = agree_without_eos(one.round(), other.round())
+        ours, theirs = (stack.enter_context(start(who, "beam", path)) for who in ("ours", "theirs"))
+        compare(
+            "beam",
+            ours=Side(name="streamed rollouts", run=ours.round),
+            theirs=Side(name="LLM.beam_search", run=theirs.round),
+            agree=lambda *_: agreement,
+            rounds=options.rounds,
+            facts=lambda: workload.facts(options, path) | ours.results[-1]["stats"],
+        )
+
+
+if __name__ == "__main__":
+    run_main(main)

@@ -1,0 +1,61 @@
+"""Candidate log-likelihoods: forced decoding on one shared context, against one prompt-log-probability request per
+context and option.
+
+    resurface bench score [--model DIR] [--task random:300,600] [--items 40] [--rounds 5] [--peer lm-eval]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from typing import Any
+
+from benchmarks.harness import Agreement, Side, compare, lacking
+from benchmarks.peers import lm_eval
+from benchmarks.processes import run_main
+from benchmarks.serving import workload
+from benchmarks.serving.sides import start
+
+TOLERANCE = 1e-3  # nats, of an option's summed log-likelihood in float32
+
+
+def agree(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Agreement:
+    """Whether both sides gave the same options of the same items the same log-likelihoods."""
+    one, other = _by_option(ours), _by_option(theirs)
+    lacks = lacking(one, other)
+    distances = [abs(one[option] - other[option]) for option in one.keys() & other.keys()]
+    if lacks or not distances:
+        return Agreement(holds=False, how=lacks or "no log-likelihood to compare")
+    return Agreement(
+        holds=all(distance <= TOLERANCE for distance in distances),
+        how=f"{len(distances)} log-likelihoods within {TOLERANCE} nats (largest {max(distances):.1e})",
+    )
+
+
+def _by_option(result: Mapping[str, Any]) -> dict[str, float]:
+    return {
+        f"{item}, option {number}": value
+        for item, options in result["scores"].items()
+        for number, value in options.items()
+    }
+
+
+def main() -> None:
+    options = lm_eval.add_option(workload.parser(__doc__, task="random:300,600", items=40, rounds=5)).parse_args()
+    with ExitStack() as stack:
+        path = stack.enter_context(workload.written(options))
+        peer = lm_eval.beside(stack, options, path, agree, generate=False)
+        ours, theirs = (stack.enter_context(start(who, "score", path)) for who in ("ours", "theirs"))
+        compare(
+            "score",
+            ours=Side(name="forced decoding, shared context", run=ours.round),
+            theirs=Side(name="LLM.generate(prompt_logprobs=0) per option", run=theirs.round),
+            agree=agree,
+            rounds=options.rounds,
+            facts=lambda: workload.facts(options, path) | ours.results[-1]["stats"],
+            peer=peer,
+        )
+
+
+if __name__ == "__main__":
+    run_main(main)

@@ -1,0 +1,140 @@
+"""The next checkpoint: swapped into the running engine and verified, against building a new engine for it.
+
+    resurface bench swap [--model DIR | random:SHAPE] [--rounds 3] [--engine-args JSON]
+
+Both are timed without their imports. The other checkpoint is the model pruned by magnitude to 0.5. After the swap the
+engine must give the log-likelihoods that a new engine gives. Besides: how long it takes to read the files' bytes from
+the page cache, and a swap whose files are not in it, without and with reading ahead (as a run does while the checkpoint
+before is evaluated).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness import Agreement, Side, compare
+from benchmarks.processes import answer_of, module_command, run_main
+from benchmarks.serving import workload
+from pruning.config import PruneConfig
+from pruning.run import prune
+
+TOLERANCE = 1e-5  # nats, of each token's log-likelihood
+AHEAD_SECONDS = 2.0  # what the kernel is given to read ahead: less than any checkpoint takes to evaluate
+
+
+def fresh(checkpoint: str, engine_args: dict[str, Any]) -> None:
+    """The child: a new engine for `checkpoint`; prints how long it took and what it computes."""
+    import vllm  # noqa: F401  # importing it is not part of a start
+
+    from evaluator.engine.config import EngineConfig
+    from evaluator.engine.vllm.engine import VLLMEngine
+
+    engine = VLLMEngine(EngineConfig(**engine_args))
+    started = time.perf_counter()
+    engine.load(Path(checkpoint))
+    print(json.dumps({"seconds": time.perf_counter() - started, "logprobs": _ask(engine)}), flush=True)
+
+
+def _ask(engine: Any) -> list[float]:
+    from evaluator.engine.base import FixedSource, Score
+
+    request = Score(request_id="0", prompt_ids=tuple(range(10, 60)), continuation_ids=tuple(range(20, 40)))
+    return list(next(iter(engine.run(FixedSource([request])))).logprobs)
+
+
+class Swapper:
+    """One engine, between a dense checkpoint and another of its architecture."""
+
+    def __init__(self, dense: Path, other: Path, engine_args: dict[str, Any]) -> None:
+        from evaluator.engine.config import EngineConfig
+        from evaluator.engine.vllm.engine import VLLMEngine
+
+        self._dense, self._other = dense, other
+        self._engine = VLLMEngine(EngineConfig(**engine_args))
+        self._engine.load(dense)
+
+    def swap(self) -> dict[str, Any]:
+        """From the dense checkpoint to the other."""
+        self._engine.load(self._dense)
+        report = self._engine.load(self._other)
+        return {"seconds": report.seconds, "logprobs": _ask(self._engine)}
+
+    def uncached(self, *, ahead: bool) -> float:
+        """Seconds of a swap whose files are not in the page cache; `ahead`: they are read ahead of it."""
+        from evaluator.checkpoints.readahead import read_ahead
+
+        self._engine.load(self._dense)
+        _forget(_weights(self._other))
+        if ahead and (thread := read_ahead(self._other)) is not None:
+            thread.join()
+            time.sleep(AHEAD_SECONDS)
+        seconds: float = self._engine.load(self._other).seconds
+        return seconds
+
+
+def _weights(checkpoint: Path) -> list[Path]:
+    return sorted(checkpoint.glob("*.safetensors"))
+
+
+def _forget(files: list[Path]) -> None:
+    """Drop the files from the page cache."""
+    for file in files:
+        descriptor = os.open(file, os.O_RDONLY)
+        os.fsync(descriptor)  # only what is on disk can be dropped
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(descriptor)
+
+
+def agree(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Agreement:
+    """Whether the swapped engine gives the log-likelihoods of a new one."""
+    largest = max(abs(a - b) for a, b in zip(ours["logprobs"], theirs["logprobs"], strict=True))
+    return Agreement(holds=largest <= TOLERANCE, how=f"log-likelihoods within {TOLERANCE} nats (largest {largest:.1e})")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    workload.add_model(parser)
+    parser.add_argument("--rounds", type=int, default=3, help="timed rounds of each side (default: 3)")
+    parser.add_argument("--fresh", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.fresh:
+        fresh(options.fresh, options.engine_args)
+        return
+    dense = workload.model_directory(options.model)
+    with tempfile.TemporaryDirectory() as folder:
+        other = Path(folder) / "pruned"
+        prune(PruneConfig(source=dense, method="magnitude", sparsity=0.5), other)
+        swapper = Swapper(dense, other, options.engine_args)
+        arguments = ("--fresh", other, "--engine-args", json.dumps(options.engine_args))
+        command = module_command("benchmarks.serving.swap", *arguments)
+
+        def beside() -> dict[str, Any]:
+            started = time.perf_counter()
+            size = sum(len(file.read_bytes()) for file in _weights(other))
+            return {
+                "model": options.model,
+                "gib": round(size / 2**30, 4),
+                "reading_s": round(time.perf_counter() - started, 4),
+                "uncached_s": round(swapper.uncached(ahead=False), 4),
+                "read_ahead_s": round(swapper.uncached(ahead=True), 4),
+            }
+
+        compare(
+            "swap",
+            ours=Side(name="swapped in place, verified", run=swapper.swap),
+            theirs=Side(name="a new engine", run=lambda: answer_of("a new engine", command)),
+            agree=agree,
+            rounds=options.rounds,
+            facts=beside,
+        )
+
+
+if __name__ == "__main__":
+    run_main(main)

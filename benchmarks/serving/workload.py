@@ -1,0 +1,203 @@
+"""What the serving benchmarks work on: prompts and options as token ids, from a task or generated.
+
+random:300,600      random contexts of these lengths in turn, four options of 2 to 6 tokens
+gazetteer, xquad:DIR, ...      the open prompts and the options of a task's questions
+
+A workload is a JSON document. Each of its items has
+
+id                  the item's language and id, or a number
+prompt, options     token ids of the open prompt and of each option after it
+starts              how many of the prompt's ids stand before each option; absent: all of them
+text, option_texts  what these are the ids of; absent from random items
+deep                whether beams and samples are drawn
+"""
+
+from __future__ import annotations
+
+import argparse
+import atexit
+import json
+import random
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.pruning.synthetic import SHAPES, write_checkpoint
+from evaluator.asking.prompts import Prompter
+from evaluator.asking.questions import Question, questions_of
+from evaluator.checkpoints.tokenizer import load_tokenizer
+from evaluator.errors import InputError, unknown
+from evaluator.probes.config import EvalConfig
+from evaluator.probes.item import plan
+from evaluator.probes.recording import Stamp
+from evaluator.records import Item
+from evaluator.tasks import load_task
+from launch.sweep.models import resolve_model
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Questions:
+    """The first questions of a task, and what plans them."""
+
+    config: EvalConfig
+    prompter: Prompter
+    questions: list[Question]
+
+
+def read_questions(task: str, model: Path, count: int, **settings: Any) -> Questions:
+    """`count` questions of `task`, the same number of each language as far as that goes; `settings` are fields of
+    EvalConfig. Raises InputError for a task that cannot be read."""
+    data = load_task(task, None)
+    config = EvalConfig(task=task, items=-(-count // len(data.pools)), **settings)
+    return Questions(config=config, prompter=prompter_of(model), questions=questions_of(data, config)[:count])
+
+
+def prompter_of(model: Path) -> Prompter:
+    """The prompts of a run's defaults, for a checkpoint's tokenizer."""
+    return Prompter(load_tokenizer(model), chat=False, prompt_tokens=512, one_shot_prompt_tokens=1024)
+
+
+def stamp(*, engine: str, dtype: str) -> Stamp:
+    """What the records of a benchmark carry: an unpruned checkpoint without a digest."""
+    return Stamp(
+        checkpoint="bench",
+        weights_digest="",
+        base=None,
+        method=None,
+        pattern=None,
+        sparsity=None,
+        calibration=None,
+        engine=engine,
+        engine_version="",
+        dtype=dtype,
+    )
+
+
+def key(item: Item) -> str:
+    """Names an item in a workload and in the results of both sides. Item ids are unique within a language only:
+    XQuAD has the same ids in every language."""
+    return f"{item.language}/{item.item_id}"
+
+
+def parser(description: str | None, *, task: str, items: int, rounds: int) -> argparse.ArgumentParser:
+    """The options that every serving benchmark takes."""
+    made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_model(made)
+    made.add_argument("--task", default=task, help=f"a task, or random:300,600 (default: {task})")
+    made.add_argument("--items", type=int, default=items, help=f"items (default: {items})")
+    made.add_argument("--rounds", type=int, default=rounds, help=f"timed rounds of each side (default: {rounds})")
+    made.add_argument("--llm-args", type=json.loads, default={}, help="JSON: arguments of vllm.LLM for the other side")
+    return made
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """The options that say what is served, and how by us."""
+    shapes = ", ".join(SHAPES)
+    parser.add_argument(
+        "--model",
+        default="bundled",
+        help=f"a checkpoint directory, or random:SHAPE, made for the occasion ({shapes}); default: the bundled model",
+    )
+    parser.add_argument("--engine-args", type=json.loads, default={}, help="JSON: settings of our engine")
+
+
+def facts(options: argparse.Namespace, path: Path) -> dict[str, Any]:
+    """What every serving benchmark reports of its work; `left_out` are items that cannot be asked."""
+    said = {"model": options.model, "task": options.task, "items": options.items}
+    left_out = options.items - len(json.loads(path.read_text())["items"])
+    return {**said, "left_out": left_out} if left_out > 0 else said
+
+
+@contextmanager
+def written(options: argparse.Namespace) -> Iterator[Path]:
+    """The workload of `options` as a JSON file, until the context ends.
+
+    Raises InputError for a model or task that cannot be read, and for a task none of whose items can be asked.
+    """
+    document = _document(options)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "workload.json"
+        path.write_text(json.dumps(document))
+        yield path
+
+
+def _document(options: argparse.Namespace) -> dict[str, Any]:
+    model = model_directory(options.model)
+    document: dict[str, Any] = {
+        "model": str(model),
+        "task": options.task,
+        "count": options.items,
+        "engine_args": options.engine_args,
+        "llm_args": options.llm_args,
+    }
+    kind, _, lengths = options.task.partition(":")
+    if kind == "random":
+        document["eos_ids"] = sorted(prompter_of(model).eos_ids)
+        document["items"] = _random(model, options.items, [int(length) for length in lengths.split(",")])
+        return document
+    read = read_questions(options.task, model, options.items)
+    document["eos_ids"] = sorted(read.prompter.eos_ids)
+    document["items"] = [item for question in read.questions if (item := _item(question, read)) is not None]
+    if not document["items"]:
+        raise InputError(f"--task {options.task}: none of its first {options.items} items can be asked")
+    return document
+
+
+def _item(question: Question, read: Questions) -> dict[str, Any] | None:
+    """A question as an item of the workload; None where it cannot be asked, so that no engine would see it."""
+    planned = plan(question, read.prompter, read.config)
+    if "open" not in planned.prompts:
+        return None
+    prompt = planned.prompts["open"]
+    return {
+        "id": key(question.item),
+        "text": prompt.text,
+        "prompt": list(prompt.token_ids),
+        "option_texts": [f" {option.text}" for option in planned.options],
+        "options": [list(option.scored.continuation_ids) for option in planned.options],
+        "starts": [len(option.scored.prompt_ids) for option in planned.options],
+        "deep": question.deep,
+    }
+
+
+def model_directory(name: str) -> Path:
+    """Where the model of `--model` lies; a random one is removed when the process ends.
+
+    Raises InputError for a model that is not there and for an unknown shape.
+    """
+    kind, _, shape = name.partition(":")
+    if kind != "random":
+        return resolve_model(name)
+    if shape not in SHAPES:
+        raise unknown("shape of a random model", shape, SHAPES)
+    folder = Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return write_checkpoint(folder / shape, SHAPES[shape])
+
+
+def vocabulary_of(model: Path) -> int:
+    """The number of tokens that the model knows."""
+    size: int = json.loads((model / "config.json").read_text())["vocab_size"]
+    return size
+
+
+def _random(model: Path, items: int, lengths: list[int]) -> list[dict[str, Any]]:
+    vocabulary = vocabulary_of(model)
+    rng = random.Random(0)
+
+    def tokens(count: int) -> list[int]:
+        return [rng.randrange(5, vocabulary) for _ in range(count)]
+
+    return [
+        {
+            "id": str(number),
+            "prompt": tokens(lengths[number % len(lengths)]),
+            "options": [tokens(rng.randrange(2, 7)) for _ in range(4)],
+            "deep": True,
+        }
+        for number in range(items)
+    ]
