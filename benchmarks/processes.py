@@ -1,8 +1,8 @@
 """Processes of a benchmark: each side works in one of its own, and answers in lines of JSON.
 
-    with Child("ours", module_command("benchmarks.serving.sides", "ours", "score", file)) as ours:
-        result = ours.round()
-    measured = answer_of("recipe", module_command("benchmarks.pruning.prune", "--job", work))
+with Child("ours", module_command("benchmarks.serving.sides", "ours", "score", file)) as ours:
+    result = ours.round()
+measured = answer_of("recipe", module_command("benchmarks.pruning.prune", "--job", work))
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, Self
 
 from evaluator.errors import InputError, ResurfaceError
-from pruning.errors import PruneError, PruneInputError
 
 _ROOT = Path(__file__).resolve().parents[1]
 
@@ -42,9 +41,9 @@ def run_main(main: Callable[[], None]) -> None:
     exit code 2 where the user can mend it, 1 elsewhere."""
     try:
         main()
-    except (ResurfaceError, PruneError) as error:
+    except ResurfaceError as error:
         print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(2 if isinstance(error, InputError | PruneInputError) else 1) from None
+        raise SystemExit(2 if isinstance(error, InputError) else 1) from None
 
 
 def answer_of(
@@ -78,7 +77,7 @@ class Child:
         """Raises SystemExit, with the last line of the process's stderr, if it ends before it is ready."""
         self.results: list[dict[str, Any]] = []  # of every round so far
         self._name = name
-        self._errors = tempfile.TemporaryFile("w+")
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  (closed in `close`)
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -88,7 +87,11 @@ class Child:
             env=environment() if env is None else env,
             cwd=cwd,
         )
-        self._answer()
+        try:
+            self._answer()
+        except SystemExit:
+            self.close()
+            raise
 
     def __enter__(self) -> Self:
         return self
@@ -119,7 +122,8 @@ class Child:
         """End the process."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.close()
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
         self._process.wait()
         self._process.stdout.close()
         self._errors.close()

@@ -57,4 +57,5 @@ def _job(method: str, source: str, passages: str, out: str, tokens: int, threads
 
 
 if __name__ == "__main__":
-    print(json.dumps(_job(*sys.argv[1:5], int(sys.argv[5]), int(sys.argv[6]))))
+    method, source, passages, out, tokens, threads = sys.argv[1:]
+    print(json.dumps(_job(method, source, passages, out, int(tokens), int(threads))))

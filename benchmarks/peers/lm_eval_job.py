@@ -30,13 +30,13 @@ def import_backend() -> tuple[Any, str]:
     assert vllm.platforms.current_platform  # vLLM looks its own name up here, before the names are changed
     version, adapted = importlib.metadata.version, "nothing"
 
-    def of(name: str) -> str:
+    def of(distribution_name: str) -> str:
         nonlocal adapted
         try:
-            return version(name)
+            return version(distribution_name)
         except importlib.metadata.PackageNotFoundError:
-            adapted = f"its query for the version of {name} gets that of {name}-cpu"
-            return version(f"{name}-cpu")
+            adapted = f"its query for the version of {distribution_name} gets that of {distribution_name}-cpu"
+            return version(f"{distribution_name}-cpu")
 
     importlib.metadata.version = of
     try:

@@ -32,8 +32,8 @@ def operations(source: Path, method: str, tokens: int) -> float:
     for name, entry in Checkpoint(source).entries.items():
         _, found, rest = name.partition(".layers.")
         if found and len(entry.shape) == 2:
-            number, *_, module, _ = rest.split(".")
-            layers[int(number)][module] = entry.shape
+            layer, *_, module, _ = rest.split(".")
+            layers[int(layer)][module] = entry.shape
     total = 0.0
     for number, matrices in layers.items():
         for module, (rows, columns) in matrices.items():

@@ -207,7 +207,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=512, help="of a random passage, and the window")
     parser.add_argument("--methods", default="wanda,sparsegpt")
     parser.add_argument("--only", choices=("ours", "recipe"))
-    parser.add_argument("--peer", choices=(llm_compressor.NAME,), help="compare with it too, in an environment of its own")
+    parser.add_argument("--peer", choices=(llm_compressor.NAME,), help="compare with it too")
     parser.add_argument("--repeat", type=int, default=3, help="jobs of each side, in turn")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--job", help=argparse.SUPPRESS)

@@ -77,7 +77,8 @@ def run(source: Path, out: Path, method: str, ratio: float, texts: list[str], wi
 
     tokenizer = AutoTokenizer.from_pretrained(source)
     model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32).eval()
-    first, caught = model.model.layers[0], []
+    first = model.model.layers[0]
+    caught: list[tuple[Tensor, dict[str, Any]]] = []
     model.model.layers[0] = _Catcher(caught)
     for text in texts:
         ids = torch.tensor([tokenizer(text)["input_ids"][:window]])

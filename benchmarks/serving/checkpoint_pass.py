@@ -35,9 +35,7 @@ def agree(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Agreement:
     return Agreement(holds=scores.holds and same == len(one) and not lacks, how=f"{how}; {scores.how}")
 
 
-def fewest_tokens(
-    items: Sequence[Mapping[str, Any]], greedy: Mapping[str, Sequence[int]]
-) -> tuple[int, int]:
+def fewest_tokens(items: Sequence[Mapping[str, Any]], greedy: Mapping[str, Sequence[int]]) -> tuple[int, int]:
     """Token forwards that any engine needs, in prompts and after them: each context once, each generated or scored
     token once. Samples are counted at the greedy answer's length and beams not at all, so this is a lower bound."""
     after = sum(

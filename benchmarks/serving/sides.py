@@ -68,19 +68,18 @@ class Ours:
         """Every option after its prompt, by forced decoding."""
         from evaluator.engine.base import FixedSource, Score
 
-        requests, wanted = [], {}
+        requests: list[Score] = []
+        wanted: dict[str, tuple[str, str]] = {}
         for item in self._work["items"]:
             for number, (prompt, option) in enumerate(scored_pairs(item)):
                 request_id = str(len(requests))
                 wanted[request_id] = item["id"], str(number)
-                requests.append(
-                    Score(request_id=request_id, prompt_ids=tuple(prompt), continuation_ids=tuple(option))
-                )
+                requests.append(Score(request_id=request_id, prompt_ids=tuple(prompt), continuation_ids=tuple(option)))
         scores: Scores = {}
         for response in self._engine.run(FixedSource(requests)):
             if response.status == "ok":
-                item_id, number = wanted[response.request_id]
-                scores.setdefault(item_id, {})[number] = sum(response.logprobs)
+                item_id, option_number = wanted[response.request_id]
+                scores.setdefault(item_id, {})[option_number] = sum(response.logprobs)
         return {"scores": scores, "stats": self._stats()}
 
     def beam(self, eos: bool = True) -> dict[str, Any]:
@@ -93,7 +92,7 @@ class Ours:
             str(i): BeamSearch(str(i), tuple(item["prompt"]), width=WIDTH, max_tokens=TOKENS, eos_ids=ends)
             for i, item in enumerate(items)
         }
-        queue = [request for search in searches.values() for request in search.start()]
+        queue: list[Any] = [request for search in searches.values() for request in search.start()]
 
         class Source:
             def take(self, limit: int) -> Sequence[Any]:
@@ -116,9 +115,7 @@ class Ours:
         as token ids from the start. Tokenising them is ours to do in every round."""
         from benchmarks.serving.workload import read_questions
 
-        return read_questions(
-            self._work["task"], self._model, self._work["count"], **self._work.get("settings", {})
-        )
+        return read_questions(self._work["task"], self._model, self._work["count"], **self._work.get("settings", {}))
 
     def everything(self) -> dict[str, Any]:
         """The whole probe set, as the evaluator does it: one stream, records, Parquet."""
@@ -137,12 +134,13 @@ class Ours:
                 clock["tokenisation"] += time.perf_counter() - before
                 yield planned
 
+        timed: Any = _Timed(self._engine, clock)  # has what `evaluate` uses of an engine
         started = time.perf_counter()
-        records = []
+        records: list[Any] = []
         greedy: dict[str, list[int]] = {}
         scores: Scores = {}
         for finished in evaluate(
-            _Timed(self._engine, clock),
+            timed,
             tokenised(),
             config=read.config,
             stamp=stamp(engine="vllm", dtype=self._engine.dtype),

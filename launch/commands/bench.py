@@ -16,9 +16,7 @@ ALL = "all"  # the name for every benchmark, one after another
 NAMES = (*BENCHMARKS.names, ALL)
 
 
-def bench(
-    context: typer.Context, name: Annotated[str, typer.Argument(metavar="NAME", help=", ".join(NAMES))]
-) -> None:
+def bench(context: typer.Context, name: Annotated[str, typer.Argument(metavar="NAME", help=", ".join(NAMES))]) -> None:
     """Run a benchmark of the README; further options go to it."""
     run_benchmarks(name, context.args)
 

@@ -28,9 +28,9 @@ def test_the_recipe_and_ours_take_the_same_weights_of_a_synthetic_checkpoint(tmp
     manifest = prune(job, tmp_path / "ours")
     assert manifest.calibration is not None
     assert manifest.calibration.tokens == 8 * 32
-    ours, recipe = tiny.weights(tmp_path / "ours"), tiny.weights(tmp_path / "recipe")
+    ours, theirs = tiny.weights(tmp_path / "ours"), tiny.weights(tmp_path / "recipe")
     for matrix in manifest.matrices:
-        assert torch.equal(ours[matrix.name], recipe[matrix.name])
+        assert torch.equal(ours[matrix.name], theirs[matrix.name])
 
 
 def test_the_recipe_s_sparsegpt_leaves_kept_weights_alone_for_a_diagonal_hessian():

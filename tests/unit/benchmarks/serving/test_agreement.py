@@ -1,0 +1,57 @@
+"""The two sides are compared answer by answer, by item and option; an answer that one side lacks is named."""
+
+import pytest
+
+from benchmarks.serving import beam, checkpoint_pass, score
+
+
+def scores(**items):
+    return {
+        "scores": {item: {str(number): value for number, value in enumerate(values)} for item, values in items.items()}
+    }
+
+
+def test_scores_are_compared_by_item_and_option_in_any_order():
+    ours, theirs = scores(a=[-1.0, -2.0], b=[-3.0]), scores(b=[-3.0005], a=[-1.0, -2.0])
+    agreement = score.agree(ours, theirs)
+    assert agreement.holds
+    assert agreement.how == "3 log-likelihoods within 0.001 nats (largest 5.0e-04)"
+    assert not score.agree(ours, scores(a=[-1.0, -2.0], b=[-3.1])).holds
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "said"),
+    [
+        ({"a": [-1.0, -2.0]}, {"a": [-1.0]}, "theirs lacks 1 of 2 answers, the first of a, option 1"),
+        ({"a": [-1.0]}, {"a": [-1.0], "b": [-1.0]}, "ours lacks 1 of 2 answers, the first of b, option 0"),
+        ({}, {}, "no log-likelihood to compare"),
+    ],
+)
+def test_a_missing_score_is_no_agreement_and_is_named(ours, theirs, said):
+    agreement = score.agree(scores(**ours), scores(**theirs))
+    assert not agreement.holds
+    assert agreement.how == said
+
+
+def test_a_pass_agrees_in_greedy_answers_and_scores():
+    ours = {**scores(a=[-1.0]), "greedy": {"a": [1, 2], "b": [3]}}
+    assert checkpoint_pass.agree(ours, ours).holds
+    other = checkpoint_pass.agree(ours, {**ours, "greedy": {"a": [1, 2], "b": [4]}})
+    assert not other.holds
+    assert other.how.startswith("greedy answers identical for 1 of 2 items; 1 log-likelihoods")
+    lacking = checkpoint_pass.agree(ours, {**ours, "greedy": {"a": [1, 2]}})
+    assert not lacking.holds
+    assert "theirs lacks 1 of 2 answers, the first of b" in lacking.how
+
+
+def test_the_fewest_tokens_of_an_item_without_an_answer_are_its_prompt_and_options():
+    items = [{"id": "a", "prompt": [1, 2, 3], "options": [[4], [5, 6]], "deep": True}]
+    assert checkpoint_pass.fewest_tokens(items, {"a": [7]}) == (3, 14)
+    assert checkpoint_pass.fewest_tokens(items, {}) == (3, 3)
+
+
+def test_beams_are_compared_by_item():
+    ours = {"beams": {"a": [[[1], -1.0], [[2], -2.0]], "b": [[[3], -1.0]]}}
+    assert beam.agree_without_eos(ours, {"beams": dict(reversed(ours["beams"].items()))}).holds
+    lacking = beam.agree_without_eos(ours, {"beams": {"a": ours["beams"]["a"]}})
+    assert (lacking.holds, lacking.how) == (False, "EOS ignored: theirs lacks 1 of 2 answers, the first of b")

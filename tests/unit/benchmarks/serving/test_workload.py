@@ -1,0 +1,71 @@
+"""What both sides work on: items named once, and only those that can be asked."""
+
+import json
+
+import pytest
+
+from benchmarks.serving import workload
+from benchmarks.serving.sides import scored_pairs
+from evaluator.errors import InputError
+from tests.support.models import save_tiny_model
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return save_tiny_model(tmp_path_factory.mktemp("model") / "tiny")
+
+
+def document(model, task, items):
+    options = workload.parser(None, task=task, items=items, rounds=1).parse_args(["--model", str(model)])
+    with workload.written(options) as path:
+        return json.loads(path.read_text())
+
+
+def squad(folder, language, answers):
+    """A SQuAD file whose item ids are the same in every language, as XQuAD's are."""
+    context = " ".join(answers)
+    questions = [
+        {
+            "id": f"q{number}",
+            "question": f"Which is number {number}?",
+            "answers": [{"text": text, "answer_start": context.index(text)}],
+        }
+        for number, text in enumerate(answers)
+    ]
+    article = {"title": "t", "paragraphs": [{"context": context, "qas": questions}]}
+    (folder / f"xquad.{language}.json").write_text(json.dumps({"version": "1.1", "data": [article]}))
+
+
+def test_item_ids_that_languages_share_stay_apart(model, tmp_path):
+    for language in ("de", "en"):
+        squad(tmp_path, language, [f"{language} one", f"{language} two", f"{language} three", f"{language} four"])
+    items = document(model, f"xquad:{tmp_path}", 8)["items"]
+    assert len({item["id"] for item in items}) == len(items) == 8
+    assert all(len(item["options"]) == 4 for item in items)
+
+
+def test_an_item_that_cannot_be_asked_is_left_out(model, tmp_path):
+    rows = [
+        {"id": str(number), "language": "english", "context": "c", "question": "q?", "answers": [answer]}
+        for number, answer in enumerate(["one", "two", "three", "?"])  # no answer that grading could find
+    ]
+    file = tmp_path / "task.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    ids = [item["id"] for item in document(model, f"jsonl:{file}", 4)["items"]]
+    assert sorted(ids) == ["english/0", "english/1", "english/2"]
+    options = workload.parser(None, task=f"jsonl:{file}", items=4, rounds=1).parse_args(["--model", str(model)])
+    with workload.written(options) as path:
+        assert workload.facts(options, path)["left_out"] == 1
+
+
+def test_an_option_stands_after_as_much_of_the_prompt_as_its_tokens_leave():
+    item = {"prompt": [1, 2, 3], "options": [[4], [5, 6]]}
+    assert scored_pairs(item) == [([1, 2, 3], [4]), ([1, 2, 3], [5, 6])]
+    assert scored_pairs({**item, "starts": [3, 2]}) == [([1, 2, 3], [4]), ([1, 2], [5, 6])]
+
+
+def test_a_task_or_shape_that_is_not_there_is_an_input_error(model, tmp_path):
+    with pytest.raises(InputError):
+        document(model, f"jsonl:{tmp_path / 'absent.jsonl'}", 4)
+    with pytest.raises(InputError, match="did you mean '60m'"):
+        workload.model_directory("random:60")
