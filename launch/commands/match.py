@@ -1,4 +1,4 @@
-"""`resurface match`: have matcher models judge the responses of a run, and rebuild its report."""
+"""`resurface match`: matcher models judge the responses of a run, and its report is rebuilt."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
-from evaluator.errors import InputError
+from evaluator.engine.config import ENGINES
 from launch.commands.options import match_request
+from launch.commands.report import need_records
+from launch.commands.terminal import console
 
 if TYPE_CHECKING:
     from launch.run.work import Matched
@@ -24,9 +25,9 @@ def match(
         bool, typer.Option("--all", help="judge also responses that contain a gold answer: agreement needs it")
     ] = False,
     probes: Annotated[
-        str, typer.Option(help="greedy,beam,sample: whose responses are judged, in every format that was asked")
+        str, typer.Option(help="greedy, beam, sample: whose responses are judged, in every format that was asked")
     ] = "greedy",
-    engine: Annotated[str, typer.Option(help="vllm, torch")] = "vllm",
+    engine: Annotated[str, typer.Option(help=", ".join(ENGINES.names))] = "vllm",
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16; as in eval")] = "auto",
     trust_remote_code: Annotated[bool, typer.Option(help="run the matcher's own code; off by default")] = False,
 ) -> None:
@@ -34,15 +35,12 @@ def match(
 
     One engine at a time: it takes one matcher, judges the whole run, and makes room for the next.
     """
-    from launch.commands.summary import finish
+    need_records(run)
+    settings = {"kind": engine, "dtype": dtype, "trust_remote_code": trust_remote_code}
+    chosen, config = match_request(probes, settings)
     from launch.run.judging import match_run
     from launch.run.quiet import captured
 
-    if not (run / "records").is_dir():
-        raise InputError(f"{run}: not a run directory: it has no records/")
-    settings = {"kind": engine, "dtype": dtype, "trust_remote_code": trust_remote_code}
-    chosen, config = match_request(probes, settings)
-    console = Console()
     with captured(console, run / "logs" / "match.log"), console.status("matching") as status:
         matched = match_run(run, matcher, probes=chosen, everything=everything, engine=config, tell=status.update)
     for each in matched:
@@ -53,12 +51,14 @@ def match(
             markup=False,
             soft_wrap=True,
         )
+    from launch.commands.summary import finish
+
     finish(console, run)
 
 
 def _unjudged(matched: Matched) -> str:
     """What has no verdict, and what to do about it."""
-    told = f"; {matched.too_long} are too long for the matcher's prompt" if matched.too_long else ""
+    why = f"; {matched.too_long} are too long for the matcher's prompt" if matched.too_long else ""
     if matched.failed:
-        told += f"; on {matched.failed} the engine failed: the same command asks again"
-    return told
+        why += f"; on {matched.failed} the engine failed: the same command asks again"
+    return why

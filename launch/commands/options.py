@@ -1,11 +1,13 @@
-"""From what was typed to a checked configuration: `resurface eval` and `resurface prune` as the sweeps they are."""
+"""Options that commands share, and what typed options become: checked configurations."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Annotated, Any, get_args
+
+import typer
 
 from evaluator.engine.config import ENGINES, DType, EngineConfig
 from evaluator.errors import InputError, unknown
@@ -16,6 +18,9 @@ from launch.sweep.models import model_name, names_of, same_model
 from pruning.config import Allocation, PruneConfig, needs_calibration
 from pruning.methods import METHODS
 from pruning.methods.base import Group
+
+Out = Annotated[Path, typer.Option("--out", help="Where everything is written; the same command resumes there.")]
+Seed = Annotated[int, typer.Option(help="Run seed of distractors, samples and pruning.")]
 
 
 def eval_sweep(

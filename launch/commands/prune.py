@@ -1,48 +1,87 @@
-"""`resurface prune`: make a sparse checkpoint, or hold one against its manifest."""
+"""`resurface prune`: make a sparse checkpoint, or check one against its manifest."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
+import typer
 from rich.console import Console
 from rich.markup import escape
 
 from evaluator.errors import InputError
-from launch.commands.options import PruneOptions, prune_request
-from launch.commands.summary import print_manifest
-from launch.run.provenance import provenance
-from launch.sweep.calibration import SOURCES
-from launch.sweep.models import resolve_model
-from pruning.output.manifest import MANIFEST_NAME, read_manifest
-from pruning.output.verify import verify
-from pruning.run import check, prune
+from launch.commands.options import PruneOptions, Seed, prune_request
+from launch.commands.terminal import console, errors
+from launch.sweep.models import BUNDLED, resolve_model
+from pruning.methods import METHODS
+
+if TYPE_CHECKING:
+    from pruning.output.manifest import PruneManifest
+
+
+def prune(
+    model: Annotated[
+        str | None, typer.Argument(metavar="MODEL", help=f"dense: a directory, a hub id, or '{BUNDLED}'")
+    ] = None,
+    method: Annotated[str | None, typer.Option(help=", ".join(METHODS.names))] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="the sparse checkpoint's directory")] = None,
+    sparsity: Annotated[float | None, typer.Option(help="share of zeros, e.g. 0.5")] = None,
+    pattern: Annotated[str | None, typer.Option(help="N:M, e.g. 2:4 zeroes 2 of every 4")] = None,
+    allocation: Annotated[str, typer.Option(help="of the ratio over layers: uniform, owl")] = "uniform",
+    group: Annotated[str | None, typer.Option(help="scores compared within: row, matrix; default the method's")] = None,
+    calibration: Annotated[
+        str | None, typer.Option(help="c4, wikipedia:LANG, balanced:LANG,..., text:FILE, jsonl:FILE, gazetteer")
+    ] = None,
+    samples: Annotated[int, typer.Option(help="calibration passages")] = 128,
+    sequence_length: Annotated[int, typer.Option(help="tokens per passage at most")] = 2048,
+    seed: Seed = 0,
+    verify: Annotated[Path | None, typer.Option(help="a pruned checkpoint to check against its manifest")] = None,
+) -> None:
+    """Prune a dense checkpoint into a sparse one that any server of safetensors loads; or --verify one."""
+    if verify is None:
+        options = PruneOptions(
+            method, sparsity, pattern, allocation, group, calibration, samples, sequence_length, seed
+        )
+        run_prune(console, model, out, options)
+    elif model or method or out:
+        raise InputError(f"--verify: {str(verify)!r} is all that it takes: no MODEL, --method or --out")
+    else:
+        raise typer.Exit(run_verify(console, errors, verify))
 
 
 def run_prune(console: Console, model: str | None, out: Path | None, options: PruneOptions) -> None:
-    """Prune `model` into `out`. Raises InputError or PruneError; options are checked before a model is fetched."""
+    """Prune `model` into `out`; options are checked before a model is fetched. Raises InputError or PruneError."""
     if model is None:
         raise InputError("Missing argument 'MODEL': the dense checkpoint")
     if out is None:
         raise InputError("Missing option '--out': the sparse checkpoint's directory")
     config = prune_request(Path(model), options)
     config = config.model_copy(update={"source": resolve_model(model)})
+    from launch.run.provenance import provenance
+    from launch.sweep.calibration import SOURCES
+    from pruning.run import check
+    from pruning.run import prune as make
+
     check(config, out, sources=SOURCES)
     with console.status("pruning") as status:
-        manifest = prune(
+        manifest = make(
             config,
             out,
             sources=SOURCES,
             provenance=provenance(),
             progress=lambda done, total: status.update(f"pruning: {done}/{total} layers"),
         )
-    print_manifest(console, manifest, out)
+    _print_manifest(console, manifest, out)
 
 
 def run_verify(console: Console, errors: Console, directory: Path) -> int:
-    """Hold a pruned checkpoint against its manifest: one line and 0 if it is sound, else a line per problem and 1.
+    """Check a pruned checkpoint against its manifest: one line and 0 if it is sound, else a line per problem and 1.
 
-    Raises InputError for a directory that has no manifest that can be read.
+    Raises InputError for a directory without a manifest that can be read.
     """
+    from pruning.output.manifest import MANIFEST_NAME, read_manifest
+    from pruning.output.verify import verify
+
     manifest = read_manifest(directory)
     if manifest is None:
         raise InputError(f"--verify: {str(directory)!r} is no pruned checkpoint: there is no {MANIFEST_NAME}")
@@ -58,3 +97,12 @@ def run_verify(console: Console, errors: Console, directory: Path) -> int:
         soft_wrap=True,
     )
     return 0
+
+
+def _print_manifest(console: Console, manifest: PruneManifest, out: Path) -> None:
+    console.print(
+        f"{manifest.method}, {manifest.pattern}: measured sparsity {manifest.measured_sparsity:.6f} over the pruned "
+        f"matrices, {manifest.seconds:.1f} s",
+        highlight=False,
+    )
+    console.print(f"checkpoint: {escape(str(out))}", highlight=False, soft_wrap=True)

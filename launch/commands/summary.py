@@ -15,7 +15,6 @@ from evaluator.metrics import headline_sentence
 from evaluator.metrics.inputs import ALL
 from evaluator.report import write_report
 from launch.run.work import Outcome
-from pruning.output.manifest import PruneManifest
 
 # headline column -> what the terminal calls it; short, so that the table fits 80 columns
 _HEADLINE = {
@@ -100,12 +99,3 @@ def _truncation(console: Console, accuracy: pd.DataFrame) -> None:
     for row in rates.reset_index().to_dict("records"):
         table.add_row(row["task"], row["format"], row["language"], f"{100 * row['truncation']:.1f} %")
     console.print(table)
-
-
-def print_manifest(console: Console, manifest: PruneManifest, out: Path) -> None:
-    console.print(
-        f"{manifest.method}, {manifest.pattern}: measured sparsity {manifest.measured_sparsity:.6f} over the pruned "
-        f"matrices, {manifest.seconds:.1f} s",
-        highlight=False,
-    )
-    console.print(f"checkpoint: {escape(str(out))}", highlight=False, soft_wrap=True)

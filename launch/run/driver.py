@@ -28,22 +28,18 @@ from launch.run.rundir import RunDirectory
 from launch.run.shards import shards_of
 from launch.run.work import Assignment, EngineSetup, EvalJob, Outcome
 from launch.run.workers import EngineWorker
-from launch.sweep.config import SweepConfig
 from launch.sweep.jobs import CheckpointJob
-from launch.sweep.preflight import Prepared, prepare
+from launch.sweep.preflight import Prepared
 from pruning.output.manifest import read_manifest
 
 
-def run_sweep(config: SweepConfig, run_dir: Path, progress: Progress) -> Outcome:
-    """Do everything that `config` asks for and `run_dir` does not yet hold; the report is written by the caller.
+def run_sweep(prepared: Prepared, run_dir: Path, progress: Progress) -> Outcome:
+    """Do everything that the sweep asks for and `run_dir` does not yet hold; the caller writes the report.
 
     Raises InputError for what the user can mend, ResurfaceError when the work itself failed.
     """
-    progress.stage("checking models, tasks and settings")
-    prepared = prepare(config, run_dir)
-    for note in prepared.short_languages():
-        progress.warned(note)
-    directory = RunDirectory(run_dir, prepared.identity, config.model_dump(mode="json"), prepared.disk_bytes)
+    document = prepared.config.model_dump(mode="json")
+    directory = RunDirectory(run_dir, prepared.identity, document, prepared.disk_bytes)
     store = RecordStore(run_dir)
     try:
         store.clean()

@@ -1,0 +1,44 @@
+"""`resurface eval`: a sweep without pruning."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from evaluator.engine.config import ENGINES
+from evaluator.records import FORMATS, PROBES
+from evaluator.tasks import spellings
+from launch.commands.options import Out, Seed, eval_sweep
+from launch.commands.running import run_and_report
+from launch.sweep.models import BUNDLED
+
+
+def evaluate(
+    checkpoints: Annotated[list[str], typer.Argument(metavar="CHECKPOINT...", help=f"directory, hub id, {BUNDLED!r}")],
+    task: Annotated[str, typer.Option(help=", ".join(spellings()))],
+    out: Out,
+    languages: Annotated[str | None, typer.Option(help="comma-separated, names or codes; all by default")] = None,
+    items: Annotated[int, typer.Option(help="per language; 0 = all")] = 200,
+    formats: Annotated[str, typer.Option(help=", ".join(FORMATS))] = "open",
+    probes: Annotated[str, typer.Option(help=", ".join(PROBES))] = "greedy,beam,sample,choice,rank",
+    base: Annotated[str | None, typer.Option(help="the dense checkpoint that the others are compared with")] = None,
+    engine: Annotated[str, typer.Option(help=", ".join(ENGINES.names))] = "vllm",
+    dtype: Annotated[str, typer.Option(help="auto (float32 on a CPU, its own on a GPU), float32, bfloat16")] = "auto",
+    scoring: Annotated[str, typer.Option(help="forced; prompt_logprobs: vllm's own way, slow, to check")] = "forced",
+    seed: Seed = 0,
+    chat: Annotated[bool, typer.Option(help="prompt through the tokenizer's chat template")] = False,
+    engines: Annotated[int | None, typer.Option(help="engines to run; default one per GPU")] = None,
+    shard_items: Annotated[int, typer.Option(help="items per Parquet part: what a crash can lose")] = 20,
+    trust_remote_code: Annotated[bool, typer.Option(help="run the checkpoint's own code; off by default")] = False,
+) -> None:
+    """Evaluate checkpoints: every question, every probe, one engine."""
+    config = eval_sweep(
+        checkpoints,
+        base=base,
+        task={"task": task, "languages": languages, "items": items, "formats": formats, "probes": probes,
+              "seed": seed, "chat": chat},
+        engine={"kind": engine, "dtype": dtype, "scoring": scoring, "trust_remote_code": trust_remote_code},
+        resources={"engines": engines, "shard_items": shard_items},
+    )  # fmt: skip
+    run_and_report(config, out)

@@ -1,0 +1,30 @@
+"""`resurface sweep`: a whole grid, or what it would cost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from evaluator.errors import InputError
+from launch.commands.running import run_and_report
+from launch.commands.terminal import console
+from launch.sweep.config import find_recipe, load_sweep
+
+
+def sweep(
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="a YAML file, or a bundled recipe: main ... paper")],
+    out: Annotated[Path | None, typer.Option("--out", help="as everywhere; not needed for a dry run")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="say what it would cost; start nothing")] = False,
+) -> None:
+    """Prune, evaluate and report a whole grid; the same command resumes."""
+    config = load_sweep(find_recipe(recipe))
+    if dry_run:
+        from launch.sweep.estimate import print_estimate
+
+        print_estimate(console, config)
+    elif out is None:
+        raise InputError("Missing option '--out': the directory where everything is written")
+    else:
+        run_and_report(config, out)
