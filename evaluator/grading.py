@@ -43,8 +43,9 @@ class Grade:
 def normalise(text: str) -> str:
     """NFC, lower-case, without Unicode punctuation (category P), white space collapsed to single spaces and trimmed."""
     lowered = unicodedata.normalize("NFC", text).lower()
-    kept = "".join(char for char in lowered if not unicodedata.category(char).startswith("P"))
-    return " ".join(kept.split())
+    # By distinct character: on a long text many times faster than to look each one up.
+    punctuation = {ord(char): None for char in set(lowered) if unicodedata.category(char).startswith("P")}
+    return " ".join(lowered.translate(punctuation).split())
 
 
 def strip_thinking(text: str) -> str:

@@ -31,7 +31,7 @@ _BITS = {
     "F4": 4,
 }
 # The bits that a NaN or an infinity has all set: the exponent, and in F8_E4M3, which has no infinity, the mantissa too.
-_NOT_FINITE: Mapping[str, tuple[str, int]] = {
+NOT_FINITE: Mapping[str, tuple[str, int]] = {
     "F64": ("<u8", 0x7FF0_0000_0000_0000),
     "F32": ("<u4", 0x7F80_0000),
     "F16": ("<u2", 0x7C00),
@@ -72,9 +72,9 @@ class Tensor:
             raise InputError(f"{self.file}: cannot be read ({error.strerror})") from error
 
     def _check_finite(self, chunk: memoryview) -> None:
-        if self.dtype not in _NOT_FINITE:
+        if self.dtype not in NOT_FINITE:
             return
-        kind, mask = _NOT_FINITE[self.dtype]
+        kind, mask = NOT_FINITE[self.dtype]
         values = np.frombuffer(chunk, dtype=kind)
         if bool(((values & mask) == mask).any()):
             raise InputError(f"{self.file}: tensor {self.name!r} holds NaN or infinity")
@@ -93,7 +93,7 @@ def read_tensors(checkpoint: Path) -> list[Tensor]:
             raise InputError(f"{checkpoint}: holds no *.safetensors file{_other_weights(checkpoint)}")
         if len(files) > 1:
             raise InputError(f"{checkpoint}: holds {len(files)} *.safetensors files and no {INDEX} that lists them")
-        return _by_name(_read_header(files[0]))
+        return _by_name(read_header(files[0]))
     weight_map: dict[str, Any] = field(parse(_read(index), str(index)), "weight_map", dict, str(index))
     shards = {of_kind(shard, str, f"{index}: weight_map[{name!r}]") for name, shard in weight_map.items()}
     if not shards:
@@ -103,7 +103,7 @@ def read_tensors(checkpoint: Path) -> list[Tensor]:
     for shard in sorted(shards):
         if Path(shard).name != shard or not (checkpoint / shard).is_file():
             raise InputError(f"{index}: field 'weight_map' names {shard!r}, which is missing")
-    tensors = _by_name(tensor for shard in sorted(shards) for tensor in _read_header(checkpoint / shard))
+    tensors = _by_name(tensor for shard in sorted(shards) for tensor in read_header(checkpoint / shard))
     homes = {tensor.name: tensor.file.name for tensor in tensors}
     for name, shard in weight_map.items():
         if homes.get(name) != shard:
@@ -125,7 +125,8 @@ def _by_name(tensors: Iterable[Tensor]) -> list[Tensor]:
     return sorted(found.values(), key=lambda tensor: tensor.name)
 
 
-def _read_header(file: Path) -> list[Tensor]:
+def read_header(file: Path) -> list[Tensor]:
+    """The tensors of one safetensors file. Raises InputError for a file that is missing, truncated or damaged."""
     try:
         size = file.stat().st_size
         with file.open("rb") as stream:

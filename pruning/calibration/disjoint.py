@@ -1,27 +1,22 @@
 """No text that a checkpoint will be asked about may decide what is pruned from it.
 
-The caller says which texts are held out, as digests; calibration passages are held against them, when they are read
-and, of a checkpoint that is there already, by the digests in its manifest. Texts are equal that differ in case,
-punctuation and white space only.
+The caller says which texts are held out, as digests. Calibration passages are compared with them when they are read,
+and those of a checkpoint that is there already by the digests in its manifest. Texts that differ only in case,
+punctuation and white space are equal.
 """
 
 from __future__ import annotations
 
 import hashlib
-import unicodedata
 from collections.abc import Iterable, Mapping
 
 from evaluator.errors import InputError
+from evaluator.grading import normalise
 
 
 def text_digest(text: str) -> str:
-    """sha256, hexadecimal, of the text in NFC, lower-case, without punctuation, white space as single spaces.
-
-    Empty for a text of which nothing is left.
-    """
-    lowered = unicodedata.normalize("NFC", text).lower()
-    punctuation = {ord(one): None for one in set(lowered) if unicodedata.category(one).startswith("P")}
-    words = " ".join(lowered.translate(punctuation).split())
+    """sha256, hexadecimal, of the normalised text; empty for a text of which nothing is left."""
+    words = normalise(text)
     return hashlib.sha256(words.encode("utf-8", "surrogatepass")).hexdigest() if words else ""
 
 

@@ -136,9 +136,9 @@ class Export:
         """Write a matrix over its dense self; dtype and shape are the checkpoint's."""
         entry = self._checkpoint.entry(name)
         data = weight.contiguous().view(torch.uint8).numpy().reshape(-1).data
-        if len(data) != entry.end - entry.begin:
-            raise PruneError(f"tensor {name}: {len(data)} bytes cannot replace {entry.end - entry.begin}")
-        offset = entry.begin
+        if len(data) != entry.size:
+            raise PruneError(f"tensor {name}: {len(data)} bytes cannot replace {entry.size}")
+        offset = entry.start
         while data:  # one call writes at most 2 GiB
             written = os.pwrite(self._descriptors[entry.file], data, offset)
             data, offset = data[written:], offset + written
