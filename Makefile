@@ -7,16 +7,24 @@ LOCK := $(if $(shell nvidia-smi -L 2>/dev/null | grep GPU),requirements/gpu.lock
 STAMP := $(VENV)/.installed-$(notdir $(LOCK))
 OUT ?= runs/demo
 
-.PHONY: demo test test-fast check bench install lock clean
+.PHONY: demo example test test-fast test-real check bench install lock clean
 
 demo: install
 	$(BIN)/resurface demo --out $(OUT)
+
+example: OUT = runs/smollm2
+example: install  ## a real model from start to report; ITEMS=200, TASK=xquad:DIR and OUT= are optional
+	$(BIN)/python -m examples.run_smollm2 --out $(OUT) $(if $(ITEMS),--items $(ITEMS)) $(if $(TASK),--task $(TASK))
 
 test: install
 	$(BIN)/python -m pytest
 
 test-fast: install  ## without the tests that start an engine
 	$(BIN)/python -m pytest -m "not slow"
+
+test-real: install  ## on the model of `make example`, which is made first
+	$(BIN)/python -m examples.make_smollm2
+	$(BIN)/python -m pytest -m real
 
 check: install
 	$(BIN)/ruff check .

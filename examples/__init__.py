@@ -1,0 +1,1 @@
+"""A real model from start to report; see README.md in this folder."""

@@ -1,0 +1,198 @@
+"""SmolLM2-135M-Instruct, dense and pruned, in vLLM and in transformers: a real pretrained model gives the same answers.
+
+`make test-real` makes the model first; where it is absent, these tests are skipped.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evaluator.engine.base import Generate, Request
+from evaluator.engine.beam import BeamSearch
+from evaluator.engine.config import EngineConfig
+from tests.support.rounding import rank_bounds
+from tests.support.runs import resurface
+from tests.support.smollm2 import CALIBRATION, MARKS, MODEL, ask, candidates, full_pass, items, prompter
+
+pytestmark = MARKS
+SAMPLES, WINDOW = 8, 96  # of the pruning
+TOLERANCE = 1e-4  # nats, in float32
+
+
+@dataclass(frozen=True)
+class Served:
+    """One checkpoint in the engine under test, and in transformers."""
+
+    engine: Any
+    model: Any
+    swapped: bool
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(MODEL)
+
+
+@pytest.fixture(scope="module")
+def pruned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Wanda at 0.5, by the command line."""
+    out = tmp_path_factory.mktemp("pruned") / "wanda-0.5"
+    done = resurface(
+        *("prune", MODEL, "--method", "wanda", "--sparsity", "0.5", "--calibration", f"text:{CALIBRATION}"),
+        *("--samples", str(SAMPLES), "--sequence-length", str(WINDOW), "--out", out),
+    )
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Any]:
+    pytest.importorskip("vllm", reason="vLLM is not installed")
+    from evaluator.engine.vllm.engine import VLLMEngine
+
+    engine = VLLMEngine(EngineConfig(dtype="float32", max_model_len=640, max_num_seqs=16))
+    yield engine
+    engine.close()
+
+
+@pytest.fixture(scope="module", params=["dense", "pruned"])
+def served(request: pytest.FixtureRequest, engine: Any, pruned: Path) -> Served:
+    """The dense model, and then the pruned one, which is swapped into the same engine."""
+    from transformers import AutoModelForCausalLM
+
+    checkpoint = MODEL if request.param == "dense" else pruned
+    report = engine.load(checkpoint)
+    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype="float32").eval()
+    return Served(engine, model, report.swapped)
+
+
+def greedy_ids(model: Any, prompt: tuple[int, ...], max_tokens: int) -> tuple[int, ...]:
+    import torch
+
+    output = model.generate(torch.tensor([prompt]), max_new_tokens=max_tokens, do_sample=False)
+    return tuple(output[0, len(prompt) :].tolist())
+
+
+@pytest.mark.parametrize("chat", [False, True], ids=["raw", "chat"])
+def test_greedy_tokens_equal_transformers(served, tokenizer, chat):
+    ours = prompter(tokenizer, chat=chat)
+    asked = [
+        Generate(request_id=item.item_id, prompt_ids=ours.build(item, "open").token_ids, max_tokens=24)
+        for item in items()
+    ]
+    answers = ask(served.engine, asked)
+    for request in asked:
+        assert answers[request.request_id].token_ids == greedy_ids(served.model, request.prompt_ids, 24)
+
+
+def test_the_pruned_model_was_swapped_in(served, request):
+    assert served.swapped == ("pruned" in request.node.name)
+
+
+def test_candidates_and_ranks_equal_a_full_forward_pass(served, tokenizer):
+    asked = candidates(tokenizer)
+    answers = ask(served.engine, asked)
+    for request in asked:
+        answer = answers[request.request_id]
+        assert answer.logprobs == pytest.approx(full_pass(served.model, request), abs=TOLERANCE)
+        lowest, highest = rank_bounds(served.model, request)
+        assert all(low <= rank <= high for low, rank, high in zip(lowest, answer.ranks, highest, strict=True))
+
+
+def test_beams_equal_transformers(served, tokenizer):
+    import torch
+
+    ours, width, max_tokens = prompter(tokenizer), 5, 12
+    (eos,) = ours.eos_ids
+    searches = {
+        item.item_id: BeamSearch(
+            item.item_id,
+            ours.build(item, "open").token_ids,
+            width=width,
+            max_tokens=max_tokens,
+            eos_ids=frozenset({eos}),
+        )
+        for item in items()[:2]
+    }
+    waiting: list[Request] = [request for search in searches.values() for request in search.start()]
+
+    class Source:
+        def take(self, limit: int) -> list[Request]:
+            taken, waiting[:] = waiting[:limit], waiting[limit:]
+            return taken
+
+    for response in served.engine.run(Source()):
+        waiting.extend(searches[response.request_id.split("/")[0]].receive(response))
+    for item in items()[:2]:
+        prompt = ours.build(item, "open").token_ids
+        output = served.model.generate(
+            torch.tensor([prompt]),
+            num_beams=width,
+            num_return_sequences=width,
+            length_penalty=1.0,
+            early_stopping=False,
+            do_sample=False,
+            max_new_tokens=max_tokens,
+            return_dict_in_generate=True,
+            output_scores=True,
+        )
+        beams = [tuple(row[len(prompt) :].tolist()) for row in output.sequences]
+        hypotheses = searches[item.item_id].hypotheses()
+        for hypothesis, beam, score in zip(hypotheses, beams, output.sequences_scores, strict=True):
+            length = len(hypothesis.token_ids)
+            assert hypothesis.token_ids == beam[:length]
+            assert all(token == eos for token in beam[length:])  # padding
+            assert hypothesis.score == pytest.approx(float(score), abs=TOLERANCE)
+
+
+def test_a_chat_prompt_is_the_tokenizer_s_own_template(tokenizer):
+    (item, *_) = items()
+    raw, chat = prompter(tokenizer).build(item, "open"), prompter(tokenizer, chat=True).build(item, "open")
+    expected = tokenizer.apply_chat_template(
+        [{"role": "user", "content": raw.text}], add_generation_prompt=True, tokenize=False
+    )
+    assert chat.text == expected
+    assert list(chat.token_ids) == tokenizer(expected, add_special_tokens=False)["input_ids"]
+    assert tokenizer.decode(chat.token_ids).count("<|im_start|>") == 3  # system, user, assistant
+
+
+def test_digits_are_tokens_of_their_own_whatever_white_space_precedes_them(tokenizer):
+    assert tokenizer.tokenize("In 1984\n\n12") == ["In", "Ġ", "1", "9", "8", "4", "ĊĊ", "1", "2"]
+
+
+def test_wanda_masks_the_first_layer_as_the_brute_force_does(pruned, tmp_path):
+    """The first layer alone: what is pruned there does not depend on the layers above it."""
+    from safetensors.torch import load_file, save_file
+
+    from tests.support import brute_force
+
+    shutil.copytree(MODEL, tmp_path / "first")
+    config = json.loads((MODEL / "config.json").read_text()) | {"num_hidden_layers": 1}
+    (tmp_path / "first" / "config.json").write_text(json.dumps(config))
+    dense = {
+        name: tensor
+        for name, tensor in load_file(MODEL / "model.safetensors").items()
+        if ".layers." not in name or ".layers.0." in name
+    }
+    save_file(dense, tmp_path / "first" / "model.safetensors", {"format": "pt"})
+    texts = CALIBRATION.read_text(encoding="utf-8").splitlines()[:SAMPLES]
+    expected = brute_force.prune(
+        tmp_path / "first",
+        brute_force.sequences_of(MODEL, texts, WINDOW),
+        brute_force.square_sums,
+        lambda weight, norm_sq: weight.masked_fill(brute_force.wanda_mask(weight, norm_sq, 0.5, None), 0),
+    )
+    found = load_file(pruned / "model.safetensors")
+    assert len(expected) == 7
+    for name, weight in expected.items():
+        assert (found[name] == 0).equal(weight == 0), name
+        assert found[name].equal(weight.to(found[name].dtype)), name

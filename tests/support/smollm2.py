@@ -1,0 +1,81 @@
+"""The real model of `make example`, and a few of the example's questions for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from evaluator.asking.prompts import Prompter
+from evaluator.engine.base import FixedSource, Request, Response, Score
+from evaluator.records import Item
+
+ROOT = Path(__file__).resolve().parents[2]
+MODEL = ROOT / "models" / "smollm2-135m-instruct"
+CALIBRATION = ROOT / "examples" / "calibration.txt"
+MARKS = [
+    pytest.mark.real,
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not (MODEL / "made_from.json").exists(),
+        reason=f"{MODEL.relative_to(ROOT)} is absent; `make test-real` makes it",
+    ),
+]
+
+
+def items() -> list[Item]:
+    """The first question on each of three passages of the example."""
+    passages = yaml.safe_load((ROOT / "examples" / "passages.yaml").read_text(encoding="utf-8"))[:3]
+    firsts = [(each["id"], each["text"], *next(iter(each["questions"].items()))) for each in passages]
+    return [
+        Item(
+            task="own",
+            language="english",
+            item_id=name,
+            context=text,
+            question=question,
+            answers=(answer,),
+            cluster=name,
+        )
+        for name, text, question, answer in firsts
+    ]
+
+
+def prompter(tokenizer: Any, *, chat: bool = False) -> Prompter:
+    return Prompter(tokenizer, chat=chat, prompt_tokens=512, one_shot_prompt_tokens=1024)
+
+
+def candidates(tokenizer: Any) -> list[Score]:
+    """Every item's gold answer and the other items' answers after its open prompt."""
+    asked = []
+    ours = prompter(tokenizer)
+    for item in items():
+        prompt = ours.build(item, "open")
+        for other in items():
+            scored = ours.continuation(prompt, other.answers[0])
+            asked.append(
+                Score(
+                    request_id=f"{item.item_id}/{other.item_id}",
+                    prompt_ids=scored.prompt_ids,
+                    continuation_ids=scored.continuation_ids,
+                )
+            )
+    return asked
+
+
+def full_pass(model: Any, request: Score) -> list[float]:
+    """The log-probability (nats) of each token of the continuation, by one forward pass of transformers' `model`."""
+    import torch
+
+    ids = torch.tensor([request.prompt_ids + request.continuation_ids])
+    with torch.no_grad():
+        rows = model(ids).logits[0, len(request.prompt_ids) - 1 : -1].float().log_softmax(-1)
+    logprobs: list[float] = rows.gather(1, torch.tensor(request.continuation_ids)[:, None])[:, 0].tolist()
+    return logprobs
+
+
+def ask(engine: Any, requests: Sequence[Request]) -> dict[str, Response]:
+    return {response.request_id: response for response in engine.run(FixedSource(requests))}

@@ -1,3 +1,0 @@
-"""Found in place of vllm by the commands of tests that are not marked slow."""
-
-raise RuntimeError("a command of a test that is not marked slow imports vllm")

@@ -1,0 +1,94 @@
+"""What the example asks, and that its data are what they should be."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import yaml
+
+from examples import run_smollm2
+from examples.make_questions import PASSAGES, questions, write_questions
+from examples.make_smollm2 import ExampleError
+from launch.sweep.config import load_sweep
+
+CALIBRATION = PASSAGES.with_name("calibration.txt")
+
+
+@pytest.fixture
+def out(tmp_path):
+    return tmp_path / "runs" / "smollm2"
+
+
+def begin(out):
+    out.mkdir(parents=True)
+    (out / "run.json").write_text("{}")
+
+
+def test_every_answer_stands_once_in_its_passage_and_in_no_question():
+    asked = list(questions())
+    assert len(asked) == len({item["id"] for item in asked}) == 160
+    answers = [item["answers"][0].lower() for item in asked]
+    assert len(set(answers)) == len(answers)  # every other answer is a distractor
+
+
+def test_an_answer_that_does_not_stand_there_is_an_error(tmp_path):
+    file = tmp_path / "passages.yaml"
+    file.write_text(yaml.safe_dump([{"id": "a", "text": "The Nile.", "questions": {"Which river?": "Rhine"}}]))
+    with pytest.raises(ValueError, match="a-1: 'Rhine' does not stand in the passage exactly once"):
+        list(questions(file))
+
+
+def test_calibration_is_none_of_the_passages_and_is_enough():
+    lines = CALIBRATION.read_text(encoding="utf-8").splitlines()
+    contexts = {item["context"] for item in questions()}
+    assert not contexts & set(lines)
+    assert all(lines)
+    assert len(lines) == len(set(lines)) == load_sweep(run_smollm2.SWEEP).calibration.samples
+
+
+def test_the_sweep_has_the_settings_of_the_example():
+    sweep = load_sweep(run_smollm2.SWEEP)
+    settings = [(each.method, each.sparsity, each.pattern) for each in sweep.prune]
+    assert settings == [
+        ("wanda", (0.2, 0.3, 0.4, 0.5), ()),
+        ("wanda", (), ("2:4",)),
+        ("sparsegpt", (0.5,), ()),
+        ("magnitude", (0.3,), ()),
+    ]
+
+
+def test_without_the_hub_it_asks_its_own_questions(out, monkeypatch, capsys):
+    monkeypatch.setattr(run_smollm2, "_hub_has_xquad", lambda: False)
+    sweep = load_sweep(run_smollm2._write_sweep(out, None, 5))
+    (task,) = sweep.tasks
+    assert (task.task, task.items, task.languages) == (f"jsonl:{out.parent / 'questions.jsonl'}", 5, None)
+    lines = (out.parent / "questions.jsonl").read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line) for line in lines] == list(questions())
+    assert "cannot be reached" in capsys.readouterr().out
+
+
+def test_with_the_hub_or_files_it_asks_english_xquad(out, monkeypatch, tmp_path):
+    monkeypatch.setattr(run_smollm2, "_hub_has_xquad", lambda: True)
+    for task in (None, f"xquad:{tmp_path}"):
+        (asked,) = load_sweep(run_smollm2._write_sweep(out, task, None)).tasks
+        assert asked.task == (task or "xquad")
+        assert asked.items == 80
+        assert len(asked.languages) == 1
+
+
+def test_a_run_that_has_begun_keeps_its_task_and_refuses_another(out, monkeypatch):
+    monkeypatch.setattr(run_smollm2, "_hub_has_xquad", lambda: False)
+    file = run_smollm2._write_sweep(out, None, 5)
+    before = file.read_bytes()
+    begin(out)
+    monkeypatch.setattr(run_smollm2, "_hub_has_xquad", lambda: True)  # the network is back
+    assert run_smollm2._write_sweep(out, None, None) == file
+    assert run_smollm2._write_sweep(out, None, 5).read_bytes() == before
+    with pytest.raises(ExampleError, match="its run has items 5, not 6; choose another --out"):
+        run_smollm2._write_sweep(out, None, 6)
+
+
+def test_questions_are_written_anew_in_one_piece(tmp_path):
+    assert write_questions(tmp_path / "new" / "questions.jsonl") == 160
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["questions.jsonl"]
