@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from evaluator.checkpoints.tokenizer import load_tokenizer
 from evaluator.errors import InputError
 from pruning.calibration import sequences
 from pruning.calibration.passages import PassageSource, digest_of_file, files_of, is_local
@@ -85,7 +86,7 @@ class Job:
         export.check_place(self.checkpoint, self.out)
         if self.config.calibration is None:
             return decoder, None
-        tokenizer = sequences.load_tokenizer(self.checkpoint.directory)
+        tokenizer = load_tokenizer(self.checkpoint.directory)
         if not self.reads_network:
             found = sequences.take_passages(self.config.calibration, self.config.seed, self.sources)
             sequences.check_passages(found, self.held_out)

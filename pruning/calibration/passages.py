@@ -1,7 +1,7 @@
-"""Where calibration text comes from: files on disk and hub data sets, read by the rules that the source's name spells.
+"""Where calibration text comes from: files on disk and hub data sets, as the name of the source says.
 
 A passage keeps its origin, so that the manifest can say which row of which file was used. Hub data sets are streamed:
-only the first rows of the first shard are fetched; `c4:windows` alone draws from the whole shard.
+only the first rows of the first shard are fetched. `c4:windows` alone draws from the whole shard.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from evaluator.errors import InputError
+from evaluator.errors import InputError, one_line
+from evaluator.languages import code_of
 
 # (samples, seed) -> passages of text, in order: what a caller supplies under a name of its own.
 PassageSource = Callable[[int, int], Iterator[str]]
@@ -27,27 +28,6 @@ C4_ORIGIN = "c4:train:00000"
 _C4: dict[str, Any] = {"path": "allenai/c4", "data_files": {"train": "en/c4-train.00000-of-01024.json.gz"}}
 _WIKIPEDIA = "wikimedia/wikipedia"
 _WIKIPEDIA_DATE = "20231101"
-# Tasks name languages in full, Wikipedia by code; both are taken.
-_CODES = {
-    "arabic": "ar",
-    "bengali": "bn",
-    "chinese": "zh",
-    "english": "en",
-    "finnish": "fi",
-    "german": "de",
-    "greek": "el",
-    "hindi": "hi",
-    "indonesian": "id",
-    "korean": "ko",
-    "romanian": "ro",
-    "russian": "ru",
-    "spanish": "es",
-    "swahili": "sw",
-    "telugu": "te",
-    "thai": "th",
-    "turkish": "tr",
-    "vietnamese": "vi",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,29 +136,32 @@ def _reading(path: str) -> Iterator[Callable[..., Any]]:
     try:
         yield load_dataset
     except (OSError, ValueError, ConnectionError, KeyError, RuntimeError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise InputError(
-            f"calibration.source: {path} cannot be read from the hub ({reason}); offline, use text:FILE or jsonl:FILE"
+            f"calibration.source: {path} cannot be read from the hub ({one_line(error)}); "
+            "offline, use text:FILE or jsonl:FILE"
         ) from None
 
 
 def _shares(source: str, languages: list[str], samples: int, *, balanced: bool) -> dict[str, int]:
-    """How many passages of each language: as even as `samples` allows; exactly even for `balanced`."""
-    if not all(languages) or len(set(languages)) != len(languages):
+    """How many passages of each language, by its code: as even as `samples` allows; exactly even for `balanced`."""
+    codes = [code_of(language) for language in languages]
+    if not all(codes) or len(set(codes)) != len(codes):
         raise InputError(f"calibration.source: {source!r} must name each language once")
     if balanced and samples % len(languages):
         raise InputError(
             f"calibration.samples: {samples} cannot be the same number of each of {len(languages)} languages"
         )
-    share, rest = divmod(samples, len(languages))
-    return {language: share + (position < rest) for position, language in enumerate(languages)}
+    share, rest = divmod(samples, len(codes))
+    return {code: share + (position < rest) for position, code in enumerate(codes)}
 
 
 def _wikipedia(shares: Mapping[str, int]) -> Iterator[Passage]:
     """The first passages of each language's Wikipedia, one language after another."""
-    for language, wanted in shares.items():
-        name = f"{_WIKIPEDIA_DATE}.{_CODES.get(language, language)}"
-        found = list(islice(_hub(f"{_WIKIPEDIA}:{name}", _WIKIPEDIA, name=name), wanted))
-        if len(found) < wanted:
-            raise InputError(f"calibration.source: {_WIKIPEDIA} {name} has {len(found)} passages, {wanted} were asked")
+    for language, requested in shares.items():
+        name = f"{_WIKIPEDIA_DATE}.{language}"
+        found = list(islice(_hub(f"{_WIKIPEDIA}:{name}", _WIKIPEDIA, name=name), requested))
+        if len(found) < requested:
+            raise InputError(
+                f"calibration.source: {_WIKIPEDIA} {name} has {len(found)} passages, {requested} were requested"
+            )
         yield from found

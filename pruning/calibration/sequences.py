@@ -1,7 +1,7 @@
 """Calibration passages as token ids, with a manifest that says exactly which tokens a pruning saw.
 
-One sequence per passage, encoded with the tokenizer's defaults and cut to the window; nothing is packed. `c4:windows`
-is the Wanda authors' recipe instead: random windows of exactly the window's length from longer documents.
+Each passage gives one sequence, encoded with the tokenizer's defaults and cut to the configured length; nothing is
+packed. `c4:windows` is the Wanda authors' recipe instead: random stretches of that length, from longer documents.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
@@ -23,8 +22,8 @@ from pruning.calibration.disjoint import check_disjoint, text_digest
 from pruning.calibration.passages import Passage, PassageSource
 from pruning.config import CalibrationConfig
 
-_VOCABULARIES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tekken.json")
-_WINDOW_DRAWS = 2000  # draws that may be too short in a row before the source is given up
+_DRAWS = 2000  # documents in a row that may be too short before the source is given up
+_UNITS = {"text": " (non-blank lines)", "jsonl": " (lines with a text)"}  # what a passage is, by the kind of source
 
 
 class PassageRecord(BaseModel):
@@ -34,14 +33,14 @@ class PassageRecord(BaseModel):
 
     origin: str
     row: int
-    offset: int = 0  # of the window's first token in its document
+    offset: int = 0  # of the sequence's first token in its document
     tokens: int
     sha256: str  # of the passage's UTF-8 text
     text_digest: str = ""  # of its normalised text (see `disjoint`); empty in manifests that were written without it
 
 
 class CalibrationManifest(BaseModel):
-    """What a pruning saw."""
+    """What a pruning saw; part of the checkpoint's manifest."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -49,13 +48,13 @@ class CalibrationManifest(BaseModel):
     samples: int
     sequence_length: int
     tokens: int
-    cut: int  # sequences that were longer than the window
+    cut: int  # passages that were longer than the sequence length
     ids_sha256: str  # of every sequence's length and ids, little-endian 64-bit
     files: dict[str, str]  # sha256 of the calibration files
     passages: tuple[PassageRecord, ...]
 
     def check_disjoint(self, held_out: Mapping[str, str]) -> None:
-        """Raises InputError if a passage that was seen is held out (see `disjoint`)."""
+        """Raises InputError if a passage that the pruning saw is held out (see `disjoint`)."""
         check_disjoint(((passage.origin, passage.row, passage.text_digest) for passage in self.passages), held_out)
 
 
@@ -67,20 +66,6 @@ class Calibration:
     manifest: CalibrationManifest
 
 
-def load_tokenizer(directory: Path) -> Any:
-    """Raises InputError if the checkpoint's tokenizer cannot be loaded."""
-    from transformers import AutoTokenizer
-
-    # Without any of them the library answers with an empty tokenizer instead of an error.
-    if not any(file.name in _VOCABULARIES or file.suffix == ".tiktoken" for file in directory.iterdir()):
-        raise InputError(f"{directory}: holds no tokenizer (none of {', '.join(_VOCABULARIES)})")
-    try:
-        return AutoTokenizer.from_pretrained(directory, trust_remote_code=False)
-    except Exception as error:  # every tokenizer backend raises its own
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise InputError(f"{directory}: its tokenizer cannot be loaded: {reason}") from None
-
-
 def take_passages(config: CalibrationConfig, seed: int, sources: Mapping[str, PassageSource]) -> list[Passage]:
     """The first `samples` passages. Raises InputError if there are fewer, saying how many there were."""
     found = list(islice(passages.iterate(config.source, config.samples, seed, sources), config.samples))
@@ -88,7 +73,8 @@ def take_passages(config: CalibrationConfig, seed: int, sources: Mapping[str, Pa
         raise InputError(f"calibration.source: {config.source!r} is empty: it holds no passage")
     if len(found) < config.samples:
         raise InputError(
-            f"calibration.samples: {config.samples} were asked, {config.source!r} holds {len(found)} passages"
+            f"calibration.samples: {config.samples} passages were requested, {config.source!r} has {len(found)}"
+            f"{_UNITS.get(config.source.partition(':')[0], '')}"
         )
     unused = [str(file) for file in passages.files_of(config.source) if str(file) not in {p.origin for p in found}]
     if unused:
@@ -127,11 +113,11 @@ def load(
     else:
         found = take_passages(config, seed, sources)
         drawn = [(passage, 0, _encode(tokenizer, passage)) for passage in found]
-    window = config.sequence_length
+    longest = config.sequence_length
     digest = hashlib.sha256()
     records, sequences = [], []
     for passage, offset, ids in drawn:
-        kept = tuple(ids[:window])
+        kept = tuple(ids[:longest])
         digest.update(struct.pack(f"<{len(kept) + 1}q", len(kept), *kept))
         sequences.append(kept)
         records.append(
@@ -147,9 +133,9 @@ def load(
     manifest = CalibrationManifest(
         source=config.source,
         samples=len(sequences),
-        sequence_length=window,
+        sequence_length=longest,
         tokens=sum(map(len, sequences)),
-        cut=sum(len(ids) > window for _, _, ids in drawn),
+        cut=sum(len(ids) > longest for _, _, ids in drawn),
         ids_sha256=digest.hexdigest(),
         files={str(file): passages.digest_of_file(file) for file in passages.files_of(config.source)},
         passages=tuple(records),
@@ -166,23 +152,23 @@ def _encode(tokenizer: Any, passage: Passage) -> Sequence[int]:
 
 
 def _windows(config: CalibrationConfig, tokenizer: Any, seed: int) -> Iterator[tuple[Passage, int, Sequence[int]]]:
-    """Random windows of random documents of the whole shard that are longer than the window.
+    """Random stretches of `sequence_length` tokens from random documents of the whole shard that are longer.
 
     Draw for draw what the Wanda authors' loader does with Python's generator: a document, again while it is too short,
-    then an offset, which never reaches the last window.
+    then an offset, which never reaches the last stretch.
     """
     documents = passages.c4_shard()
     generator = random.Random(seed)
-    window = config.sequence_length
+    length = config.sequence_length
     for _ in range(config.samples):
-        for _ in range(_WINDOW_DRAWS):
+        for _ in range(_DRAWS):
             row = generator.randint(0, len(documents) - 1)
             ids = tokenizer(documents[row]["text"], verbose=False)["input_ids"]
-            if len(ids) > window:
+            if len(ids) > length:
                 break
         else:
             raise InputError(
-                f"calibration.sequence_length: none of {_WINDOW_DRAWS} documents drawn is longer than {window} tokens"
+                f"calibration.sequence_length: none of {_DRAWS} documents drawn is longer than {length} tokens"
             )
-        offset = generator.randint(0, len(ids) - window - 1)
-        yield Passage(documents[row]["text"], passages.C4_ORIGIN, row), offset, ids[offset : offset + window]
+        offset = generator.randint(0, len(ids) - length - 1)
+        yield Passage(documents[row]["text"], passages.C4_ORIGIN, row), offset, ids[offset : offset + length]

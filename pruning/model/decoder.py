@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from evaluator.errors import InputError
+from evaluator.errors import InputError, one_line
 from pruning.errors import PruneError
 from pruning.model import memory, onednn
 from pruning.model.batches import Batch
@@ -97,7 +97,7 @@ class Decoder:
         try:
             config = AutoConfig.from_pretrained(checkpoint.directory, trust_remote_code=False)
         except (ValueError, TypeError, OSError, KeyError, AttributeError) as error:
-            raise InputError(f"{checkpoint.directory / 'config.json'}: {str(error).strip().splitlines()[0]}") from None
+            raise InputError(f"{checkpoint.directory / 'config.json'}: {one_line(error)}") from None
         if architecture.text_config:
             config = config.text_config
         self.config = config

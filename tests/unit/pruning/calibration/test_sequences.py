@@ -138,7 +138,7 @@ def test_wikipedia_and_balanced_divide_passages_by_language(hub, tokenizer):
 
 
 def test_a_language_with_too_few_passages_says_how_many(hub, tokenizer):
-    with pytest.raises(InputError, match=r"20231101.sw has 50 passages, 60 were asked"):
+    with pytest.raises(InputError, match=r"20231101.sw has 50 passages, 60 were requested"):
         load("balanced:sw,en", tokenizer, samples=120)
 
 

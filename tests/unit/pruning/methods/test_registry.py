@@ -1,0 +1,90 @@
+"""A method is one object: registered from here, it prunes, and help, checks and estimates know it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from pydantic import ValidationError
+
+from evaluator.errors import InputError
+from pruning.config import PruneConfig, needs_calibration
+from pruning.methods import METHODS
+from pruning.methods.base import ScoringMethod, Statistic
+from pruning.output.verify import verify
+from pruning.patterns import NofM, Unstructured
+from pruning.run import prune
+from tests.support import pruning as tiny
+
+
+class Leftmost(ScoringMethod):
+    """The first columns go."""
+
+    name = "leftmost"
+    help = "the first columns of each matrix go"
+    group = "row"
+
+    def score(self, weight_OI, norm_sq_I):
+        return torch.arange(weight_OI.shape[1], dtype=torch.float32).expand(weight_OI.shape).contiguous()
+
+
+class Quietest(Leftmost):
+    """The columns whose inputs are smallest go."""
+
+    name = "quietest"
+    statistic = Statistic.COLUMN_NORMS
+
+    def score(self, weight_OI, norm_sq_I):
+        return norm_sq_I.expand(weight_OI.shape).contiguous()
+
+
+def test_a_method_prunes_as_soon_as_it_is_registered(checkpoints, tmp_path):
+    source = checkpoints("qwen3")
+    with METHODS.temporarily(Leftmost()):
+        config = PruneConfig(source=source, method="leftmost", sparsity=0.25, device="cpu")
+        manifest = prune(config, tmp_path / "out")
+    assert manifest.method == "leftmost"
+    assert verify(tmp_path / "out") == []
+    pruned = tiny.weights(tmp_path / "out")
+    for matrix in manifest.matrices:
+        quarter = matrix.columns // 4
+        assert (pruned[matrix.name][:, :quarter] == 0).all()
+        assert (pruned[matrix.name][:, quarter:] != 0).any()
+        assert matrix.zeros == matrix.requested == matrix.rows * quarter
+
+
+def test_a_method_gets_the_statistic_that_it_asks_for(checkpoints, passages, tmp_path):
+    with METHODS.temporarily(Quietest()):
+        assert needs_calibration("quietest", "uniform")
+        with pytest.raises(ValidationError, match="calibration: method 'quietest'"):
+            PruneConfig(source=tmp_path, method="quietest", sparsity=0.5)
+        calibration = {"source": f"text:{passages}", "samples": 4, "sequence_length": 32}
+        config = PruneConfig(
+            source=checkpoints("qwen3"), method="quietest", pattern="2:4", calibration=calibration, device="cpu"
+        )
+        prune(config, tmp_path / "out")
+    assert verify(tmp_path / "out") == []
+
+
+def test_an_unknown_method_is_an_error_everywhere(tmp_path):
+    for use in (lambda: METHODS["wnada"], lambda: needs_calibration("wnada", "uniform")):
+        with pytest.raises(InputError, match="unknown method 'wnada'; did you mean 'wanda'"):
+            use()
+    with pytest.raises(ValidationError, match="unknown method 'wnada'; did you mean 'wanda'"):
+        PruneConfig(source=tmp_path, method="wnada", sparsity=0.5)
+
+
+def test_every_method_says_what_help_and_estimates_read():
+    for method in METHODS:
+        assert method.help
+        assert "\n" not in method.help
+        assert method.needs_calibration == (method.statistic is not None) == (method.passes > 0)
+
+
+def test_counts_are_rounded_down_in_every_comparison_group():
+    wanda, sparsegpt = METHODS["wanda"], METHODS["sparsegpt"]
+    third = Unstructured(1 / 3)
+    assert wanda.taken(10, 160, third, "row") == 10 * 53
+    assert wanda.taken(10, 160, third, "matrix") == 533
+    assert sparsegpt.taken(10, 160, third, "matrix") == 426 + 106  # of 128 columns, then of 32
+    for method in (wanda, sparsegpt):
+        assert method.taken(10, 160, NofM(2, 4), "matrix") == 800
