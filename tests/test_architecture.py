@@ -53,6 +53,19 @@ def test_every_source_says_what_it_is() -> None:
     assert not [path for path in SOURCES if ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) is None]
 
 
+def test_no_test_module_imports_another() -> None:
+    """What tests share lies in tests/support."""
+    tests = [path for path in (ROOT / "tests").rglob("*.py") if path.parts[-2] != "support"]
+    named = {_module(path) for path in tests if path.name.startswith("test_")}
+    importers = {
+        path.relative_to(ROOT).as_posix(): name
+        for path in tests
+        for name in _imports(path)
+        if name in named or name.rsplit(".", 1)[0] in named
+    }
+    assert not importers
+
+
 def test_imports_have_no_cycles() -> None:
     modules = {_module(path): path for path in SOURCES if path.relative_to(ROOT).parts[0] in PACKAGES}
     graph = {name: {m for m in _top_imports(path) if m in modules and m != name} for name, path in modules.items()}

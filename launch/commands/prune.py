@@ -56,7 +56,10 @@ def run_prune(console: Console, model: str | None, out: Path | None, options: Pr
     if out is None:
         raise InputError("Missing option '--out': the sparse checkpoint's directory")
     config = prune_request(Path(model), options)
-    config = config.model_copy(update={"source": resolve_model(model)})
+    source = resolve_model(model)
+    if not source.is_dir():
+        raise InputError(f"{source}: no such checkpoint directory")
+    config = config.model_copy(update={"source": source})
     from launch.run.provenance import provenance
     from launch.sweep.calibration import SOURCES
     from pruning.run import check

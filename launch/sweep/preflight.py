@@ -24,7 +24,6 @@ from launch.sweep.config import SweepConfig, digest
 from launch.sweep.jobs import CheckpointJob, expand
 from pruning.calibration.disjoint import text_digest
 from pruning.output.manifest import read_manifest
-from pruning.run import check
 
 _OPTION_TOKENS = 1024  # room for the longest gold answer of a byte-level vocabulary after a full prompt
 _BYTES_PER_RECORD = 400  # a generous measured size of one record in a part, for the estimate of disk space
@@ -149,6 +148,8 @@ def _contexts(tasks: Iterable[PreparedTask]) -> dict[str, str]:
 
 def _check_pruning(job: CheckpointJob, held_out: Mapping[str, str]) -> None:
     """Raises InputError for a pruning that could not be done, or that sees or has seen what it is asked about."""
+    from pruning.run import check  # torch: what is wrong with models and tasks is reported without it
+
     try:
         if job.prune is not None:
             check(job.prune, job.path, sources=SOURCES, held_out=held_out)

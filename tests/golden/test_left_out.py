@@ -12,8 +12,8 @@ from rich.console import Console
 from evaluator.metrics import Inputs, left_out, reduce_records
 from evaluator.metrics.counting import NO_REASON
 from launch.commands.summary import _left_out
-from tests.golden.test_tables import only, tables
 from tests.support.records import Seen, records
+from tests.support.tables import only, tables
 
 SAID, SILENT = Seen(greedy=True, choice=True), Seen(greedy=False, choice=True)
 

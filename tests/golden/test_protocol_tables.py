@@ -10,8 +10,8 @@ import pytest
 
 from evaluator.metrics import compute_tables, reduce_records
 from evaluator.metrics.calibration import kind_of
-from tests.golden.test_tables import only, tables
 from tests.support.records import Seen, records
+from tests.support.tables import only, tables
 
 
 def said(*answers: int, language: str = "english") -> dict[str, Seen]:

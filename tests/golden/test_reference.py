@@ -9,8 +9,8 @@ import pytest
 
 from evaluator.metrics import TABLES
 from evaluator.metrics.reference import model_names, paper, reference
-from tests.golden.test_tables import only, tables
 from tests.support.records import Seen, records
+from tests.support.tables import only, tables
 
 RUN = {
     "config": {

@@ -7,6 +7,7 @@ import pytest
 
 from evaluator.metrics import compute_tables, headline_of, headline_sentence, headline_table, reduce_records
 from tests.support.records import Seen, records
+from tests.support.tables import only, tables
 
 BOTH = Seen(greedy=True, choice=True)
 
@@ -32,18 +33,6 @@ PRUNED = {
     "english/7": Seen(greedy=False, choice=False, status="excluded"),
     "english/8": Seen(greedy=True, choice=True, status="engine_error"),
 }
-
-
-def tables(*parts: pd.DataFrame, items: pd.DataFrame | None = None) -> dict[str, pd.DataFrame]:
-    outcomes = pd.concat([reduce_records(part) for part in parts], ignore_index=True)
-    return {name: table.frame for name, table in compute_tables(outcomes, items).items()}
-
-
-def only(frame: pd.DataFrame, **equal: object) -> pd.Series:
-    for name, value in equal.items():
-        frame = frame[frame[name] == value]
-    assert len(frame) == 1
-    return frame.iloc[0]
 
 
 @pytest.fixture(scope="module")

@@ -11,14 +11,12 @@ import pytest
 
 from evaluator.engine.base import Cancel, FixedSource, Generate, Request, Response, Score
 from evaluator.engine.config import EngineConfig
-from tests.support.models import save_tiny_model
-
-pytest.importorskip("vllm", reason="vLLM is not installed")
-
-import vllm
-
 from evaluator.engine.torch_engine import TorchEngine
 from evaluator.engine.vllm.engine import VLLMEngine
+from tests.support.engines import needs_vllm
+from tests.support.models import save_tiny_model
+
+pytestmark = needs_vllm
 
 CONFIG = EngineConfig(max_model_len=256, max_num_seqs=12)
 BLOCK = 32
@@ -35,6 +33,8 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 @pytest.fixture(scope="module")
 def engine() -> Iterator[VLLMEngine]:
     """With 16 blocks of 32 tokens: 12 requests of up to 150 tokens do not fit, and some are preempted."""
+    import vllm
+
     made = VLLMEngine(CONFIG)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(vllm, "EngineArgs", functools.partial(vllm.EngineArgs, num_gpu_blocks_override=16))

@@ -21,12 +21,12 @@ import torch
 from evaluator.engine.base import Cancel, Request, Response, Score
 from evaluator.engine.beam import BeamSearch, Hypothesis
 from evaluator.engine.config import EngineConfig
+from evaluator.engine.vllm.engine import VLLMEngine
+from tests.support.engines import needs_vllm
 from tests.support.models import save_tiny_model
 from tests.support.search import Tokens, plain_beams
 
-pytest.importorskip("vllm", reason="vLLM is not installed")
-
-from evaluator.engine.vllm.engine import VLLMEngine
+pytestmark = needs_vllm
 
 VOCABULARY, EOS_IDS = 24, (0, 3, 5, 7)
 TWINS = {16 + k: 8 + k for k in range(8)}

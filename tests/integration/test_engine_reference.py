@@ -13,12 +13,12 @@ import pytest
 from evaluator.checkpoints.blueprint import read_blueprint
 from evaluator.engine.base import EngineStats, FixedSource, Response, Score
 from evaluator.engine.config import EngineConfig
+from evaluator.engine.vllm.engine import VLLMEngine
+from tests.support.engines import needs_vllm
 from tests.support.models import save_tiny_model
 from tests.support.rounding import rank_bounds
 
-pytest.importorskip("vllm", reason="vLLM is not installed")
-
-from evaluator.engine.vllm.engine import VLLMEngine
+pytestmark = needs_vllm
 
 BUNDLED = Path(__file__).resolve().parents[2] / "launch" / "reference_model"
 CONFIG = EngineConfig(max_model_len=400, max_num_seqs=16)

@@ -9,11 +9,11 @@ import pytest
 
 from evaluator.engine.base import Cancel, FixedSource, Generate, Request, Response
 from evaluator.engine.config import EngineConfig
-
-pytest.importorskip("vllm", reason="vLLM is not installed")
-
 from evaluator.engine.vllm.engine import VLLMEngine
+from tests.support.engines import needs_vllm
 from tests.support.models import save_tiny_model
+
+pytestmark = needs_vllm
 
 
 @pytest.fixture(scope="module")

@@ -10,13 +10,13 @@ import pytest
 
 from evaluator.engine.base import FixedSource, Generate, Score
 from evaluator.engine.config import EngineConfig
-from evaluator.errors import EngineError, InputError
-from tests.support.models import VOCABULARY, save_tiny_model
-
-pytest.importorskip("vllm", reason="vLLM is not installed")
-
 from evaluator.engine.torch_engine import TorchEngine
 from evaluator.engine.vllm.engine import VLLMEngine
+from evaluator.errors import EngineError, InputError
+from tests.support.engines import needs_vllm
+from tests.support.models import VOCABULARY, save_tiny_model
+
+pytestmark = needs_vllm
 
 CONFIG = EngineConfig(max_model_len=128, max_num_seqs=8)
 

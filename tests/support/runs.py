@@ -10,12 +10,16 @@ from pathlib import Path
 import pandas as pd
 import pyarrow.parquet as pq
 
+from tests.support.guard import GUARD, UNSTARTED
+
 KEY = ["checkpoint", "task", "language", "item_id", "format", "probe", "seed", "index"]
 
 
 def environment() -> dict[str, str]:
-    """Quiet, offline and never on somebody else's cluster."""
+    """Quiet, offline and never on somebody else's cluster; without Ray and vLLM for a test that is not marked slow."""
     keep = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    if not GUARD.permits:
+        keep["PYTHONPATH"] = os.pathsep.join([str(UNSTARTED), *filter(None, [keep.get("PYTHONPATH")])])
     return keep | {"HF_HUB_OFFLINE": "1", "COLUMNS": "160"}
 
 

@@ -15,7 +15,7 @@ from evaluator.probes.stream import evaluate
 from evaluator.tasks import TaskData
 from tests.support.items import make_item
 from tests.support.models import save_tiny_model
-from tests.unit.evaluator.probes.test_stream import STAMP
+from tests.support.stamps import STAMP
 
 EVERY_FORMAT = ("open", "shown", "distractors_only", "unrelated", "one_shot", "open_capped")
 EVERY_PROBE = ("greedy", "beam", "sample", "choice", "rank", "hard_choice")

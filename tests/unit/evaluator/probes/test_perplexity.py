@@ -18,8 +18,8 @@ from evaluator.probes.item import plan
 from evaluator.probes.perplexity import PIECE, WindowProbe, window_question, windows_of
 from evaluator.probes.stream import evaluate
 from tests.support.models import save_tiny_model
+from tests.support.stamps import STAMP
 from tests.support.tokenizers import NAMES, absent, real_tokenizer
-from tests.unit.evaluator.probes.test_stream import STAMP
 
 TEXT = "The town of Karo lies on the river Belu, and was founded in 1714.\n" * 9 + "Онти, బెలు."
 CONFIG = EvalConfig(task="text:book.txt", probes=("perplexity",))

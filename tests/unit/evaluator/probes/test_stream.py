@@ -12,26 +12,14 @@ from evaluator.engine.fake import FakeEngine, FakeLM
 from evaluator.errors import EngineError
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.item import ItemPlan, plan, sample_seed
-from evaluator.probes.recording import Stamp
 from evaluator.probes.stream import ItemStream, evaluate
 from evaluator.records import Item, Record
 from evaluator.store.records import to_table
 from evaluator.store.schema import RECORDS
 from evaluator.tasks import TaskData
+from tests.support.stamps import STAMP
 
 EOS = frozenset({0})
-STAMP = Stamp(
-    checkpoint="pruned",
-    weights_digest="d1",
-    base="dense",
-    method="wanda",
-    pattern="unstructured",
-    sparsity=0.5,
-    calibration="gazetteer",
-    engine="fake",
-    engine_version="1",
-    dtype="float32",
-)
 
 
 class LetterPrompter:

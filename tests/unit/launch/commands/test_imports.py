@@ -1,0 +1,71 @@
+"""An answer that needs nothing heavy imports nothing heavy: seconds that a typing mistake must not cost."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.support.runs import environment
+from tests.support.synthetic import write_run
+
+HEAVY = ("torch", "transformers", "ray", "vllm", "pandas", "pyarrow", "datasets")
+PROGRAM = """
+import json, sys
+from launch.commands.cli import main
+
+try:
+    main()
+except SystemExit as ended:
+    print()
+    print(json.dumps([ended.code, [name for name in {heavy!r} if name in sys.modules]]))
+"""
+
+
+def typed(*arguments: object) -> tuple[int, list[str], str]:
+    """Exit code, which of HEAVY were imported, and standard error of one command."""
+    program = PROGRAM.format(heavy=HEAVY)
+    done = subprocess.run(
+        [sys.executable, "-c", program, *map(str, arguments)],
+        capture_output=True, text=True, check=True, env=environment(),
+    )  # fmt: skip
+    code, imported = json.loads(done.stdout.splitlines()[-1])
+    return code, imported, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        ((), 2, ""),
+        (("--help",), 0, ""),
+        (("eval", "--help"), 0, ""),
+        (("prune", "bundled", "--method", "wunda", "--out", "x"), 2, "error: unknown --method 'wunda'; did you mean"),
+        (("prune", "nowhere", "--method", "wanda", "--sparsity", "0.5", "--out", "x"), 2, "error: nowhere: no such"),
+        (("eval", "bundled", "--task", "gazetteer", "--probes", "gredy", "--out", "x"), 2, "error: unknown probe"),
+        (("eval", "bundled", "--task", "gazeteer", "--out", "x"), 2, "error: unknown task 'gazeteer'; did you mean"),
+        (("eval", "nowhere", "--task", "gazetteer", "--out", "x"), 2, "error: checkpoint nowhere: no such directory"),
+        (("sweep", "nowhere.yaml", "--out", "x"), 2, "error: nowhere.yaml: cannot read the sweep file"),
+        (("sweep", "paper", "--dry-run"), 0, ""),
+        (("report", "nowhere"), 2, "error: nowhere: not a run directory"),
+        (("match", "nowhere", "--matcher", "bundled"), 2, "error: nowhere: not a run directory"),
+    ],
+)
+def test_light_answers(arguments, code, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    ended, imported, error = typed(*arguments)
+    assert (ended, imported) == (code, [])
+    assert error.startswith(message) if message else not error  # without arguments: the help alone
+
+
+def test_a_report_needs_no_engine(tmp_path):
+    run = write_run(tmp_path, 3, ("dense", "wanda-0.6"))
+    code, imported, error = typed("report", run)
+    assert (code, error) == (0, "")
+    assert not {"torch", "transformers", "ray", "vllm", "datasets"} & set(imported)
+
+
+def test_the_board_needs_no_ray():
+    program = "import launch.run.board, launch.run.work, launch.run.shards, sys; sys.exit('ray' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], env=environment(), check=False).returncode == 0
