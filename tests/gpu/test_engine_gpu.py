@@ -33,7 +33,7 @@ def test_scores_and_swaps_agree_with_the_oracle(architecture: str, dtype: str, t
     for number, checkpoint in enumerate((one, other, one)):
         assert engine.load(checkpoint).swapped == (number > 0)
         assert engine.dtype == dtype
-        assert engine._forcing.v2
+        assert engine._started.dialect.v2
         oracle.load(checkpoint)
         ours = {r.request_id: r for r in engine.run(FixedSource(ASKED))}
         theirs = {r.request_id: r for r in oracle.run(FixedSource(ASKED))}

@@ -139,7 +139,7 @@ def test_a_step_that_fails_ends_the_engine_with_one_line(engine, checkpoint, mon
     def broken() -> None:
         raise RuntimeError("the device is gone\nwith details")
 
-    monkeypatch.setattr(engine._llm.engine_core, "get_output", broken)
+    monkeypatch.setattr(engine._started.llm.engine_core, "get_output", broken)
     with pytest.raises(EngineError, match=r"vLLM died in a step: RuntimeError: the device is gone$"):
         list(engine.run(FixedSource([Generate(request_id="g", prompt_ids=(20,), max_tokens=3)])))
     monkeypatch.undo()

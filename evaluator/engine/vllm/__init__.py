@@ -1,1 +1,1 @@
-"""The product's engine. The only folder that imports vLLM."""
+"""The product's engine. The only folder that imports vLLM, and not before a checkpoint is loaded."""

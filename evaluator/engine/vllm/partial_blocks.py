@@ -31,6 +31,24 @@ _WORTH_WAITING = 8  # tokens: for fewer, a request is not put off by a step
 _Place = tuple[int, bytes | None]  # a block's number in its sequence, and the hash of all tokens before it
 
 
+@dataclass(frozen=True, slots=True)
+class _Holder:
+    """A request and the block that it was given for some place."""
+
+    request: Any  # vLLM's Request
+    block: int
+    preemptions: int  # how often the request had been preempted when it got the block
+
+    @property
+    def is_current(self) -> bool:
+        """False: it was preempted since, and counts its tokens anew, in other blocks."""
+        return bool(self.request.num_preemptions == self.preemptions)
+
+    def common(self, start: int, wanted: list[int]) -> int:
+        """How many of the tokens `wanted` from position `start` on it has as well."""
+        return _common(self.request.all_token_ids[start : start + len(wanted)], wanted)
+
+
 @dataclass
 class Copies(KVConnectorMetadata):  # type: ignore[misc]  # vllm is not followed by mypy
     """What the worker copies before the next forward pass: block numbers, pairwise."""
@@ -40,7 +58,7 @@ class Copies(KVConnectorMetadata):  # type: ignore[misc]  # vllm is not followed
 
 
 class PartialBlocks(KVConnectorBase_V1):  # type: ignore[misc]
-    """Both ends: the scheduler's instance decides, the worker's copies."""
+    """Both ends: the scheduler's instance decides what is copied, the worker's instance copies it."""
 
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
@@ -51,8 +69,7 @@ class PartialBlocks(KVConnectorBase_V1):  # type: ignore[misc]
         self.reset_cache()
 
     def reset_cache(self) -> bool:
-        # -> request id -> (request, block, how often the request had been preempted when it got the block)
-        self._held: dict[_Place, dict[str, tuple[Any, int, int]]] = {}
+        self._held: dict[_Place, dict[str, _Holder]] = {}  # -> request id -> holder
         self._owner: dict[int, tuple[_Place, str]] = {}  # of a block, since its last allocation
         self._running: dict[str, tuple[Any, int]] = {}  # request id -> (request, its blocks)
         self._now: set[str] = set()  # requests that begin in the step being scheduled
@@ -65,28 +82,29 @@ class PartialBlocks(KVConnectorBase_V1):  # type: ignore[misc]
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int | None, bool]:
         """How many tokens after the first `num_computed_tokens`, which end with a block, another block has.
 
-        None puts the request off by one step: what it can use is only being computed in this one.
+        None puts the request off by one step: what it can use is only being computed in this one. The second value is
+        vLLM's "loaded asynchronously": never.
         """
         number = num_computed_tokens // self._block_size
         self._found[request.request_id] = (number, None)
         wanted = list(request.all_token_ids[num_computed_tokens : request.num_tokens - 1])[: self._block_size]
         if not self._usable or not wanted:
             return 0, False
-        best, block, coming = 0, None, 0
-        for name, (other, candidate, preempted) in self._held.get(self._place(request, number), {}).items():
-            if name == request.request_id or other.num_preemptions != preempted:  # it counts anew, in other blocks
-                continue
-            common = _common(other.all_token_ids[num_computed_tokens : num_computed_tokens + len(wanted)], wanted)
-            if name in self._now:  # its block is only being filled, or copied to, in this step
-                coming = max(coming, common)
-                continue
-            ready = min(common, other.num_computed_tokens - num_computed_tokens)
-            if ready > best:
-                best, block = ready, candidate
-        if coming >= best + _WORTH_WAITING:
+        settled, beginning = self._holders(request, number)
+        ready, block = _best_block(settled, num_computed_tokens, wanted)
+        coming = max((each.common(num_computed_tokens, wanted) for each in beginning), default=0)
+        if coming >= ready + _WORTH_WAITING:
             return None, False
         self._found[request.request_id] = (number, block)
-        return best, False
+        return ready, False
+
+    def _holders(self, request: Any, number: int) -> tuple[list[_Holder], list[_Holder]]:
+        """Other requests with a block for this place: those of earlier steps, and those that begin in this one, whose
+        blocks are only being filled, or copied to."""
+        held = self._held.get(self._place(request, number), {})
+        others = {name: each for name, each in held.items() if name != request.request_id and each.is_current}
+        settled = [each for name, each in others.items() if name not in self._now]
+        return settled, [each for name, each in others.items() if name in self._now]
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         ids = blocks.get_block_ids()[0]
@@ -122,7 +140,7 @@ class PartialBlocks(KVConnectorBase_V1):  # type: ignore[misc]
         for position, block in enumerate(ids, start=number):
             self._forget(block)
             place = self._place(request, position)
-            self._held.setdefault(place, {})[request.request_id] = (request, block, request.num_preemptions)
+            self._held.setdefault(place, {})[request.request_id] = _Holder(request, block, request.num_preemptions)
             self._owner[block] = (place, request.request_id)
         while len(self._owner) > _REMEMBERED:
             self._forget(next(iter(self._owner)))
@@ -132,7 +150,7 @@ class PartialBlocks(KVConnectorBase_V1):  # type: ignore[misc]
             return
         place, name = self._owner.pop(block)
         held = self._held.get(place, {})
-        if name in held and held[name][1] == block:
+        if name in held and held[name].block == block:
             del held[name]
             if not held:
                 del self._held[place]
@@ -159,6 +177,16 @@ class PartialBlocks(KVConnectorBase_V1):  # type: ignore[misc]
 
     def wait_for_save(self) -> None:
         """Nothing leaves the cache."""
+
+
+def _best_block(holders: list[_Holder], start: int, wanted: list[int]) -> tuple[int, int | None]:
+    """How many of the tokens `wanted` the best block holds by now, and the first such block; (0, None): none does."""
+    best, block = 0, None
+    for each in holders:
+        ready = min(each.common(start, wanted), each.request.num_computed_tokens - start)
+        if ready > best:
+            best, block = ready, each.block
+    return best, block
 
 
 def _common(one: Sequence[int], other: Sequence[int]) -> int:

@@ -34,7 +34,7 @@ class RowFollower(LogitsProcessor, Generic[_State]):  # type: ignore[misc]  # vl
 
     @classmethod
     def validate_params(cls, sampling_params: SamplingParams) -> None:
-        """All requests are made by forcing.py."""
+        """Nothing to check: sampling.py makes all requests."""
 
     @abstractmethod
     def state_of(self, arguments: dict[str, Any], output_ids: list[int]) -> _State | None:

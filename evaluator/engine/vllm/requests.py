@@ -1,8 +1,8 @@
-"""Requests and responses on their way into and out of vLLM's engine core.
+"""Requests on their way into vLLM's engine core, and responses on their way out.
 
 They go to the core directly. vLLM's own front end (`LLMEngine.add_request` and `step`) would validate, copy and
-detokenise, and build an object for every token: about a third of all Python time of a small model, for nothing that is
-read here. admission.py has checked each request before.
+detokenise, and build an object for every token: about a third of the Python time of a small model, for nothing that is
+read here. admission.py has already checked each request.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def to_core(pending: InFlight, parameters: SamplingParams) -> EngineCoreRequest:
 
 
 class InFlight:
-    """One request in the engine, and what came back of it so far."""
+    """One request in the engine, and what has come back for it."""
 
     __slots__ = ("_logprobs", "_tokens", "cached_tokens", "request")
 
@@ -42,12 +42,12 @@ class InFlight:
         self._logprobs: list[Any] = []  # vLLM's LogprobsLists: numpy rows of [1 + top] ids and values
 
     def prompt(self) -> list[int]:
-        """The ids that the engine is given."""
+        """The ids that the engine is given as its prompt."""
         return list(self.request.prompt_ids)
 
     @property
     def streams(self) -> bool:
-        """Whether its tokens are wanted as they come."""
+        """Whether its tokens are handed out as they come."""
         return isinstance(self.request, Generate) and self.request.stream
 
     @property
@@ -61,7 +61,7 @@ class InFlight:
         if output.new_logprobs is not None:
             self._logprobs.append(output.new_logprobs)
         if output.prefill_stats is not None:
-            # A request that was preempted computes its prompt again; what counts is its first time.
+            # A preempted request computes its prompt again; its first time counts.
             self.cached_tokens = self.cached_tokens or output.prefill_stats.num_cached_tokens
         return output.finish_reason is not None
 
@@ -71,7 +71,7 @@ class InFlight:
         return self._response(self._tokens[-count:], self._logprobs[-1:], final=False)
 
     def response(self) -> Response:
-        """All that came back."""
+        """Everything that came back."""
         return self._response(self._tokens, self._logprobs, final=True)
 
     def _response(self, tokens: list[int], outputs: list[Any], *, final: bool) -> Response:
@@ -104,8 +104,8 @@ class InFlight:
         )
 
 
-class InFlightReference(InFlight):
-    """A Score by prompt log-probabilities: prompt and continuation are the engine's prompt, and it generates one token
+class InFlightPromptScore(InFlight):
+    """A Score by prompt log-probabilities: the engine's prompt is prompt and continuation, and it generates one token
     that nobody reads."""
 
     __slots__ = ("_continuation", "_rows")

@@ -1,10 +1,10 @@
-"""How scoring and sampling are put to vLLM, which depends on its model runner.
+"""How vLLM is asked to score and to sample, which depends on its model runner.
 
 A continuation is scored by *forced decoding*: the engine is told which tokens to generate after the prompt, and reports
 what the model thought of them. That costs the prompt once for all continuations (it stays in the prefix cache) and
 one decode step per token; the log-probabilities and ranks are the raw model's, taken before anything is forced.
 
-- V1 runner (CPUs): logits processors, see vllm_processors.py, which read their orders from `SamplingParams.extra_args`;
+- V1 runner (CPUs): logits processors, see processors.py, which read their orders from `SamplingParams.extra_args`;
 - V2 runner (GPUs): vLLM's own trace replay and top-p. Written from vLLM 0.32's source; **not yet tested on a GPU**.
 """
 
@@ -28,13 +28,13 @@ _ALWAYS: dict[str, Any] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Forcing:
-    """The wording of requests for one of vLLM's two runners."""
+class Dialect:
+    """How requests are worded for one of vLLM's two runners."""
 
     v2: bool
 
     def engine_arguments(self) -> dict[str, Any]:
-        """What vLLM's EngineArgs must carry for it."""
+        """What vLLM's EngineArgs must carry for that runner."""
         if self.v2:
             return {"enable_trace_replay": True}
         return {"logits_processors": [ForcedTokens, Nucleus], "async_scheduling": False}
@@ -52,8 +52,8 @@ class Forcing:
             **_ALWAYS,
         )
 
-    def reference_score(self) -> SamplingParams:
-        """Parameters that report prompt log-probabilities: the reference for `score`, on either runner.
+    def prompt_score(self) -> SamplingParams:
+        """Parameters that report prompt log-probabilities: the slow way to score, on either runner.
 
         vLLM then computes the whole prompt. `skip_reading_prefix_cache` must keep its default: told to read the
         cache all the same, the V1 runner returns uninitialised memory for the rows that came from it.

@@ -61,10 +61,10 @@ class WorkerExtension:
         return read, sorted(expected - loaded)
 
     def compare_weights(self, files: list[str]) -> tuple[int, list[str]]:
-        """Hold a sample of every matrix and vector in the engine against the files.
+        """Compare a sample of every matrix and vector in the engine with the files.
 
         Returns how many were compared and the names of those that differ. A matrix that vLLM packed for a CPU kernel
-        and threw away is compared through what it computes. With tensor parallelism, only what is not sharded.
+        and dropped is compared through what it computes. With tensor parallelism, only what is not sharded.
         """
         model = self.model_runner.get_model()
         packed: dict[str, list[str]] = getattr(model, "packed_modules_mapping", {})
@@ -168,29 +168,35 @@ def _sources(module: str, packed: dict[str, list[str]], tensors: _Files) -> list
 
 
 def _same(module: Any, slices: list[Any]) -> bool | None:
-    """Whether sampled rows of a module's weight are those of the files; None if that cannot be told."""
+    """Whether sampled rows of a module's weight are those of the files; None if they cannot be compared."""
     weight: torch.Tensor = module.weight
-    shapes = [tuple(part.get_shape()) for part in slices]
-    rows = sum(shape[0] for shape in shapes)
-    if len(shapes[0]) == 1:
-        return bool(torch.equal(slices[0][:].to(weight), weight)) if weight.shape == shapes[0] else None
-    computes = getattr(module, "cpu_linear", None) is not None
-    if not computes and (weight.shape[0] < rows or weight.shape[1:] != shapes[0][1:]):
+    shape = tuple(slices[0].get_shape())
+    if len(shape) == 1:
+        return bool(torch.equal(slices[0][:].to(weight), weight)) if weight.shape == shape else None
+    rows = sum(part.get_shape()[0] for part in slices)
+    is_packed = getattr(module, "cpu_linear", None) is not None  # its weight is compared through what it computes
+    if not is_packed and (weight.shape[0] < rows or weight.shape[1:] != shape[1:]):
         return None  # sharded
-    probe_PI = torch.randn(2, shapes[0][1], generator=torch.Generator().manual_seed(0)).to(weight)
-    output_PO = module.quant_method.apply(module, probe_PI) if computes else None
-    start = 0
-    for part, shape in zip(slices, shapes, strict=True):
-        for first in sorted({0, max(0, shape[0] // 2 - _SAMPLED_ROWS // 2), max(0, shape[0] - _SAMPLED_ROWS)}):
-            stop = min(first + _SAMPLED_ROWS, shape[0])
-            expected_RI = part[first:stop].to(weight)
-            where = slice(start + first, start + stop)
-            if weight.shape[0] >= rows and not torch.equal(weight[where], expected_RI):
-                return False
-            if output_PO is not None and not _close(output_PO[:, where], probe_PI, expected_RI):
-                return False
-        start += shape[0]
+    probe_PI = torch.randn(2, shape[1], generator=torch.Generator().manual_seed(0)).to(weight)
+    output_PO = module.quant_method.apply(module, probe_PI) if is_packed else None
+    for where, expected_RI in _sampled(slices):
+        expected_RI = expected_RI.to(weight)
+        if weight.shape[0] >= rows and not torch.equal(weight[where], expected_RI):
+            return False
+        if output_PO is not None and not _close(output_PO[:, where], probe_PI, expected_RI):
+            return False
     return True
+
+
+def _sampled(slices: list[Any]) -> Iterator[tuple[slice, torch.Tensor]]:
+    """Rows at the start, the middle and the end of each tensor, with where they stand in all of them together."""
+    start = 0
+    for part in slices:
+        rows = part.get_shape()[0]
+        for first in sorted({0, max(0, rows // 2 - _SAMPLED_ROWS // 2), max(0, rows - _SAMPLED_ROWS)}):
+            stop = min(first + _SAMPLED_ROWS, rows)
+            yield slice(start + first, start + stop), part[first:stop]
+        start += rows
 
 
 def _close(output_PR: torch.Tensor, probe_PI: torch.Tensor, weight_RI: torch.Tensor) -> bool:

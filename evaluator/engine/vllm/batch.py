@@ -1,0 +1,116 @@
+"""The requests of one `VLLMEngine.run`, from their admission to their responses."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from evaluator.engine.admission import SharedScores, refusal, refuse
+from evaluator.engine.base import Cancel, Generate, Request, Response, Score
+from evaluator.engine.vllm.counters import Counters
+from evaluator.engine.vllm.requests import InFlight, InFlightPromptScore, to_core
+from evaluator.engine.vllm.sampling import Dialect
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """What is known of the checkpoint in the engine, for checking requests to it and for wording them."""
+
+    dialect: Dialect
+    eos_ids: list[int]
+    vocabulary: int
+    max_model_len: int  # prompt and generated tokens
+    max_top_logprobs: int
+    by_prompt: bool  # a Score is computed from prompt log-probabilities, not by forced decoding
+
+
+class Batch:
+    """What is in the engine core, which scores ride on it, and which responses wait to be handed out."""
+
+    def __init__(self, core: Any, served: Served, counters: Counters) -> None:
+        """`core` is vLLM's EngineCoreClient."""
+        self._core = core
+        self._served = served
+        self._counters = counters
+        self._in_flight: dict[str, InFlight] = {}
+        self._shared = SharedScores()
+        self._ready: deque[Response] = deque()
+        self.was_emptied = False  # the last step finished every request that was left
+
+    def __len__(self) -> int:
+        """How many requests are in the engine core."""
+        return len(self._in_flight)
+
+    @property
+    def has_responses(self) -> bool:
+        return bool(self._ready)
+
+    def responses(self) -> Iterator[Response]:
+        """Hand out what is ready."""
+        while self._ready:
+            yield self._ready.popleft()
+
+    def submit(self, given: Sequence[Request | Cancel]) -> None:
+        """Cancel, refuse, or put into the engine core."""
+        for each in given:
+            if isinstance(each, Cancel):
+                self._cancel(each.request_id)
+        accepted = [each for each in given if not isinstance(each, Cancel) and self._accepts(each)]
+        # A score by prompt log-probabilities is there to check the others: it shares nothing.
+        for request in accepted if self._served.by_prompt else self._shared.admit(accepted):
+            self._add(request)
+
+    def receive(self, outputs: Sequence[Any]) -> None:
+        """Take the EngineCoreOutputs of one step."""
+        for output in outputs:
+            pending = self._in_flight.get(output.request_id)
+            if pending is None:  # it was cancelled while this step was under way
+                continue
+            if pending.add(output):
+                del self._in_flight[output.request_id]
+                self._count(pending)
+                self._ready.extend(self._shared.answer(pending.response()))
+            elif pending.streams:
+                self._ready.extend(self._shared.answer(pending.news()))
+        self.was_emptied = not self._in_flight
+
+    def abort(self) -> None:
+        """End what is still in the engine core."""
+        if self._in_flight:
+            self._core.abort_requests(list(self._in_flight))
+
+    def _cancel(self, request_id: str) -> None:
+        pending = self._in_flight.pop(request_id, None)
+        if pending is not None:
+            self._core.abort_requests([request_id])
+            self._count(pending)
+
+    def _accepts(self, request: Request) -> bool:
+        """Whether the engine can answer a request; if not, its response says why."""
+        served = self._served
+        # The prompt of a score by prompt log-probabilities holds the continuation, and one token is generated after it.
+        longest = served.max_model_len - (served.by_prompt and isinstance(request, Score))
+        reason = refusal(request, longest, served.vocabulary)
+        if reason is None and isinstance(request, Generate) and request.top_logprobs > served.max_top_logprobs:
+            reason = f"top_logprobs is {request.top_logprobs}, more than {served.max_top_logprobs}"
+        if reason is not None:
+            self._ready.append(refuse(request, reason))
+        return reason is None
+
+    def _add(self, request: Request) -> None:
+        served, pending = self._served, InFlight(request)
+        if isinstance(request, Generate):
+            parameters = served.dialect.generate(request, served.eos_ids, served.vocabulary)
+        elif served.by_prompt:
+            parameters, pending = served.dialect.prompt_score(), InFlightPromptScore(request)
+        else:
+            parameters = served.dialect.score(request.continuation_ids)
+        self._core.add_request(to_core(pending, parameters))
+        self._in_flight[request.request_id] = pending
+
+    def _count(self, ended: InFlight) -> None:
+        self._counters.end_request(
+            prompt_tokens=len(ended.prompt()), cached_tokens=ended.cached_tokens, generated_tokens=ended.generated
+        )

@@ -1,0 +1,57 @@
+"""What one engine has done since its last load, and how the time of its runs was spent."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field, fields
+
+from evaluator.engine.base import EngineStats
+
+
+@dataclass(slots=True)
+class Counters:
+    """`EngineStats` while it is being counted.
+
+    The engine core computes in its steps only. Between two steps of a run the driver handles responses, tokenises and
+    admits new requests: the engine waits, or is idle if it holds no request meanwhile. Before the first step of a run
+    and after its last one no time counts.
+    """
+
+    requests: int = 0
+    steps: int = 0
+    prompt_tokens: int = 0
+    generated_tokens: int = 0
+    cached_tokens: int = 0
+    busy_seconds: float = 0.0
+    waiting_seconds: float = 0.0
+    idle_seconds: float = 0.0
+    _began: float = field(default=0.0, init=False)
+    _ended: float | None = field(default=None, init=False)  # when the last step of this run did
+
+    def begin_run(self) -> None:
+        self._ended = None
+
+    def begin_step(self, *, was_empty: bool) -> None:
+        """`was_empty`: the step before left the engine without a request."""
+        self._began = time.perf_counter()
+        if self._ended is None:
+            return
+        if was_empty:
+            self.idle_seconds += self._began - self._ended
+        else:
+            self.waiting_seconds += self._began - self._ended
+
+    def end_step(self) -> None:
+        self._ended = time.perf_counter()
+        self.busy_seconds += self._ended - self._began
+        self.steps += 1
+
+    def end_request(self, *, prompt_tokens: int, cached_tokens: int, generated_tokens: int) -> None:
+        """Count a request that was finished or cancelled; `prompt_tokens` with those that were cached."""
+        self.requests += 1
+        self.prompt_tokens += prompt_tokens - cached_tokens
+        self.cached_tokens += cached_tokens
+        self.generated_tokens += generated_tokens
+
+    def stats(self) -> EngineStats:
+        return EngineStats(**{each.name: getattr(self, each.name) for each in fields(EngineStats)})

