@@ -1,8 +1,8 @@
 """What an engine must know of a checkpoint before it loads a byte of its weights.
 
-Two checkpoints whose blueprints do not differ can be served by one engine, the second swapped in place. The driver
-groups checkpoints by a key of its own (`CheckpointInfo.architecture`, at least as strict); an engine looks again, and
-says in words what differs.
+One engine can serve two checkpoints whose blueprints do not differ, the second swapped in place. The driver groups
+checkpoints by a key of its own (`CheckpointInfo.architecture`, at least as strict); an engine compares blueprints again
+and says in words what differs.
 """
 
 from __future__ import annotations
@@ -11,19 +11,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from evaluator.checkpoints.info import read_config
+from evaluator.checkpoints.info import INCIDENTAL, read_config
 from evaluator.checkpoints.tensors import read_tensors
-from evaluator.errors import InputError
+from evaluator.errors import InputError, one_line
 
-# Keys of config.json that do not change what is computed.
-_INCIDENTAL = frozenset({"_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version", "use_cache"})
+# Two checkpoints whose classes are named differently, or in one of them not at all, are compared by their tensors. The
+# driver's key keeps the name: there it parts checkpoints before any engine is asked.
+_NOT_COMPARED = INCIDENTAL | {"architectures"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blueprint:
     """The architecture of a checkpoint: everything but the values of its weights."""
 
-    config: dict[str, Any]  # config.json without the keys that do not change what is computed
+    config: dict[str, Any]  # config.json with the architecture's defaults, without what does not change the result
     tensors: dict[str, tuple[str, tuple[int, ...]]]  # name -> (dtype as in safetensors: "BF16", ..., shape)
     files: tuple[Path, ...]  # where the tensors are
     vocabulary: int
@@ -57,7 +58,7 @@ def read_blueprint(checkpoint: Path) -> Blueprint:
         raise InputError(f"{path}: vocab_size is {vocabulary!r}, not a number")
     tensors = read_tensors(checkpoint)
     return Blueprint(
-        config={key: value for key, value in config.items() if key not in _INCIDENTAL},
+        config={key: value for key, value in config.items() if key not in _NOT_COMPARED},
         tensors={tensor.name: (tensor.dtype, tensor.shape) for tensor in tensors},
         files=tuple(sorted({tensor.file for tensor in tensors})),
         vocabulary=vocabulary,
@@ -66,7 +67,7 @@ def read_blueprint(checkpoint: Path) -> Blueprint:
 
 
 def _complete(path: Path, config: dict[str, Any]) -> dict[str, Any]:
-    """The defaults of the architecture filled in: one file may spell out what another leaves out."""
+    """The configuration with the architecture's defaults: one file may spell out what another leaves out."""
     from transformers import CONFIG_MAPPING
 
     model_type = config["model_type"]
@@ -75,6 +76,5 @@ def _complete(path: Path, config: dict[str, Any]) -> dict[str, Any]:
     try:
         complete: dict[str, Any] = CONFIG_MAPPING[model_type].from_dict(config).to_dict()
     except Exception as error:  # each architecture checks its fields in its own way
-        reason = " ".join(str(error).split())[:200]
-        raise InputError(f"{path}: not a {model_type} configuration: {reason}") from error
+        raise InputError(f"{path}: not a {model_type} configuration: {one_line(error)}") from error
     return complete

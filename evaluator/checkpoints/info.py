@@ -1,4 +1,4 @@
-"""What a checkpoint is, found out before an engine starts: which weights, which architecture, pruned how.
+"""What a checkpoint is, established before an engine starts: which weights, which architecture, pruned how.
 
 `inspect_checkpoint` reads every byte of the weights once, in bounded memory, for their digest and to refuse what no
 engine should be given: missing or truncated files, NaN weights, half-written directories, code from the hub.
@@ -21,8 +21,9 @@ from evaluator.fields import field, of_kind, parse
 MANIFEST = "prune_manifest.json"
 
 _DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
-# Keys of config.json that say where a checkpoint came from or how it is called, and not what it computes.
-_INCIDENTAL = ("_name_or_path", "name_or_path", "transformers_version", "use_cache", "dtype", "torch_dtype")
+# Keys of config.json that say where a checkpoint comes from or how it is used, not what it computes. The two dtypes are
+# among them because tensors have dtypes of their own, which are compared.
+INCIDENTAL = frozenset({"_name_or_path", "name_or_path", "transformers_version", "use_cache", "dtype", "torch_dtype"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +34,7 @@ class CheckpointInfo:
     path: Path
     weights_digest: str  # SHA-256 (hex) over name, dtype, shape and bytes of every tensor; sharding does not change it
     architecture: str  # checkpoints with equal keys can be swapped into one engine
-    parameters: int  # tensors
+    tensors: int  # how many
     bytes: int  # of all tensors
     dtype: str  # "bfloat16": what the configuration says, or else most of the weights
     method: str | None
@@ -65,7 +66,7 @@ def inspect_checkpoint(path: Path, name: str | None = None, *, trust_remote_code
         path=path,
         weights_digest=_weights_digest(tensors),
         architecture=_architecture(config, dtype, tensors),
-        parameters=len(tensors),
+        tensors=len(tensors),
         bytes=sum(tensor.size for tensor in tensors),
         dtype=dtype,
         method=pruning.method,
@@ -105,12 +106,12 @@ def _weights_digest(tensors: Sequence[Tensor]) -> str:
 
 
 def _architecture(config: dict[str, Any], dtype: str, tensors: Sequence[Tensor]) -> str:
-    """Every field of the configuration but the incidental ones, and the names, dtypes and shapes of the tensors.
+    """A digest of the configuration without its incidental fields, and of the tensors' names, dtypes and shapes.
 
-    More fields than shapes depend on: an engine also keeps the first checkpoint's rotary base or window. A key that is
-    too fine costs one start of an engine, one that is too coarse a wrong result.
+    It covers more fields than the shapes depend on: an engine also keeps the first checkpoint's rotary base or window.
+    A key that is too fine costs one start of an engine; one that is too coarse gives a wrong result.
     """
-    kept = {key: value for key, value in config.items() if key not in _INCIDENTAL}
+    kept = {key: value for key, value in config.items() if key not in INCIDENTAL}
     digest = hashlib.sha256(json.dumps([kept, dtype], sort_keys=True).encode())
     for tensor in tensors:
         digest.update(identity(tensor))

@@ -1,5 +1,5 @@
-"""The next checkpoint's files brought into the page cache while the present one is served, so that a swap waits for
-memory and not for a disk."""
+"""Reads the next checkpoint's files into the page cache while the current one is served, so that a swap does not wait
+for a disk."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ import os
 import threading
 from pathlib import Path
 
-_SHARE = 0.5  # of the memory that is available: what is read ahead must not push out what is in use
+import psutil
+
+_SHARE = 0.5  # of the available memory: what is read ahead must not push out what is in use
 
 
 def read_ahead(checkpoint: Path) -> threading.Thread | None:
     """Begin to read the safetensors of `checkpoint` in the background.
 
-    Returns the thread that does it, or None where nothing is read: no such files, more than half of the memory that is
-    available, or a system that cannot be told. A file that goes missing meanwhile is left out; whoever loads the
-    checkpoint will say so.
+    Returns the thread that reads, or None where nothing is read: there are no such files, they are larger than half of
+    the available memory, or the system takes no such advice. A file that goes missing meanwhile is skipped; whoever
+    loads the checkpoint will report it.
     """
     files = sorted(checkpoint.glob("*.safetensors"))
     if not files or not hasattr(os, "posix_fadvise"):
@@ -40,9 +42,5 @@ def _advise(files: list[Path]) -> None:
 
 
 def _available_bytes() -> int:
-    """Memory that can be had without swapping; 0 where the kernel does not say."""
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        return 0
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), 0)
+    """Memory that can be had without swapping."""
+    return int(psutil.virtual_memory().available)

@@ -30,7 +30,7 @@ _BITS = {
     **dict.fromkeys(("F6_E2M3", "F6_E3M2"), 6),
     "F4": 4,
 }
-# The bits that a NaN or an infinity has all set: the exponent, and in F8_E4M3, which has no infinity, the mantissa too.
+# The bits that are all set in a NaN or infinity: the exponent, and in F8_E4M3, which has no infinity, the mantissa too.
 NOT_FINITE: Mapping[str, tuple[str, int]] = {
     "F64": ("<u8", 0x7FF0_0000_0000_0000),
     "F32": ("<u4", 0x7F80_0000),
@@ -55,7 +55,7 @@ class Tensor:
     size: int  # bytes
 
     def chunks(self) -> Iterator[memoryview]:
-        """The tensor's bytes, some MiB at a time, in one buffer that is filled anew for each.
+        """The tensor's bytes, 16 MiB at a time, each chunk in the same buffer.
 
         Raises InputError for a file that ends early and for a value that is NaN or infinite.
         """
@@ -81,10 +81,10 @@ class Tensor:
 
 
 def read_tensors(checkpoint: Path) -> list[Tensor]:
-    """Every tensor of a checkpoint directory, by name: of the shards that its index names, or of its only file.
+    """Every tensor of a checkpoint directory, sorted by name: of the shards that its index names, or of its only file.
 
-    Raises InputError for a file or tensor that is missing, truncated or there twice, and for a directory in which it is
-    not clear which files are meant.
+    Raises InputError for a file or tensor that is missing, truncated or present twice, and for a directory that leaves
+    open which files are meant.
     """
     index = checkpoint / INDEX
     files = sorted(checkpoint.glob("*.safetensors"))
@@ -186,5 +186,5 @@ def _fill(stream: BinaryIO, chunk: memoryview, file: Path) -> None:
 
 
 def identity(tensor: Tensor) -> bytes:
-    """What a digest says of a tensor before its bytes."""
+    """What a digest takes in of a tensor before its bytes."""
     return json.dumps([tensor.name, tensor.dtype, list(tensor.shape)]).encode() + b"\n"

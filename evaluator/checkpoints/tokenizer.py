@@ -5,22 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from evaluator.errors import InputError
+from evaluator.errors import InputError, one_line
 from evaluator.fields import of_kind, parse
 
 
 def load_tokenizer(checkpoint: Path, trust_remote_code: bool = False) -> Any:
-    """The tokenizer of a checkpoint directory; nothing is looked for elsewhere. Raises InputError."""
+    """The tokenizer of a checkpoint directory, from its own files alone. Raises InputError."""
     from transformers import AutoTokenizer
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(
             str(checkpoint), local_files_only=True, trust_remote_code=trust_remote_code
         )
-    # A broken file raises whatever the parser underneath raises, up to the Exception of a Rust library.
+    # A broken file raises whatever the parser below raises, up to a bare Exception of a Rust library.
     except Exception as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise InputError(f"{checkpoint}: the tokenizer cannot be loaded: {reason[:200]}") from error
+        raise InputError(f"{checkpoint}: the tokenizer cannot be loaded: {one_line(error)}") from error
     if not tokenizer("a", add_special_tokens=False)["input_ids"]:
         # Where the files are missing, transformers makes an empty tokenizer for some architectures.
         raise InputError(f"{checkpoint}: the tokenizer has no vocabulary (are its files missing?)")

@@ -75,7 +75,7 @@ class LoadReport:
 
     checkpoint: Path
     swapped: bool  # True: into the running engine, in place; False: a fresh engine was built
-    parameters: int  # tensors that the checkpoint brought and the engine loaded
+    tensors: int  # how many the checkpoint brought and the engine loaded
     seconds: float
 
 

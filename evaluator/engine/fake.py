@@ -53,7 +53,7 @@ class FakeEngine:
         """Remember `checkpoint`; the script knows nothing of it."""
         self.loaded.append(checkpoint)
         self._requests = self._responses = self._generated = self._prompt_tokens = 0
-        return LoadReport(checkpoint=checkpoint, swapped=len(self.loaded) > 1, parameters=0, seconds=0.0)
+        return LoadReport(checkpoint=checkpoint, swapped=len(self.loaded) > 1, tensors=0, seconds=0.0)
 
     def run(self, source: RequestSource) -> Iterator[Response]:
         """Answer everything that the source gives. Raises EngineError when told to."""

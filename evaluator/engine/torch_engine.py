@@ -71,7 +71,7 @@ class TorchEngine:
         self._max_model_len = min(self._config.max_model_len, blueprint.longest or self._config.max_model_len)
         self._stats = EngineStats()
         seconds = time.monotonic() - started
-        return LoadReport(checkpoint=checkpoint, swapped=False, parameters=len(blueprint.tensors), seconds=seconds)
+        return LoadReport(checkpoint=checkpoint, swapped=False, tensors=len(blueprint.tensors), seconds=seconds)
 
     def run(self, source: RequestSource) -> Iterator[Response]:
         """Answer one request after another, in the order of the source. Raises EngineError before a load."""

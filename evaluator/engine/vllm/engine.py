@@ -65,7 +65,7 @@ class VLLMEngine:
         return LoadReport(
             checkpoint=checkpoint,
             swapped=swapped,
-            parameters=len(blueprint.tensors),
+            tensors=len(blueprint.tensors),
             seconds=time.monotonic() - began,
         )
 

@@ -32,7 +32,7 @@ def checkpoint(tmp_path):
 
 def test_a_dense_checkpoint(checkpoint):
     info = inspect_checkpoint(checkpoint)
-    assert (info.name, info.path, info.parameters, info.bytes, info.dtype) == ("dense", checkpoint, 3, 72, "bfloat16")
+    assert (info.name, info.path, info.tensors, info.bytes, info.dtype) == ("dense", checkpoint, 3, 72, "bfloat16")
     assert (info.method, info.pattern, info.sparsity, info.calibration) == (None, None, None, None)
     assert inspect_checkpoint(checkpoint, "base").name == "base"
 
@@ -40,7 +40,7 @@ def test_a_dense_checkpoint(checkpoint):
 def test_a_real_one(tmp_path):
     info = inspect_checkpoint(save_tiny_model(tmp_path / "tiny"))
     weights = load_file(tmp_path / "tiny" / SINGLE)
-    assert info.parameters == len(weights)
+    assert info.tensors == len(weights)
     assert info.bytes == sum(weight.numel() * weight.element_size() for weight in weights.values())
     assert info.dtype == "float32"
 
@@ -157,10 +157,10 @@ def test_code_of_its_own_is_not_run_unless_trusted(tmp_path):
     code = {"auto_map": {"AutoModelForCausalLM": "m.M"}}
     directory = write(tmp_path / "m", config=CONFIG | code | {"model_type": "of_its_own"})
     assert "config.json: field 'auto_map'" in only_error(directory)
-    assert inspect_checkpoint(directory, trust_remote_code=True).parameters == 3
+    assert inspect_checkpoint(directory, trust_remote_code=True).tensors == 3
     # Phi-3 as published: code that nobody needs any more
     known = write(tmp_path / "known", config=CONFIG | code | {"model_type": "phi3"})
-    assert inspect_checkpoint(known).parameters == 3
+    assert inspect_checkpoint(known).tensors == 3
 
 
 # ---- manifests --------------------------------------------------------------------------------------------------

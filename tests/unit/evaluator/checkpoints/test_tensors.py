@@ -36,7 +36,7 @@ def test_weights_that_are_not_finite_are_refused_by_name(tmp_path, dtype, value)
 
 def test_float8_without_infinities(tmp_path):
     weights = {"w": torch.full((3,), 448.0).to(torch.float8_e4m3fn)}
-    assert inspect_checkpoint(write(tmp_path / "ok", weights)).parameters == 1
+    assert inspect_checkpoint(write(tmp_path / "ok", weights)).tensors == 1
     weights = {"w": torch.full((3,), float("nan")).to(torch.float8_e4m3fn)}
     assert "tensor 'w'" in only_error(write(tmp_path / "bad", weights))
 
@@ -45,7 +45,7 @@ def test_float8_without_infinities(tmp_path):
 def test_the_largest_and_the_smallest_numbers_are_finite(tmp_path, dtype):
     limits = torch.finfo(dtype)
     weights = {"w": torch.tensor([limits.max, limits.min, limits.tiny, limits.smallest_normal, 0.0, -0.0], dtype=dtype)}
-    assert inspect_checkpoint(write(tmp_path / "ok", weights)).parameters == 1
+    assert inspect_checkpoint(write(tmp_path / "ok", weights)).tensors == 1
 
 
 @settings(max_examples=50, deadline=None)
@@ -53,7 +53,7 @@ def test_the_largest_and_the_smallest_numbers_are_finite(tmp_path, dtype):
 def test_finite_as_numpy_sees_it(tmp_path_factory, values):
     directory = write(tmp_path_factory.mktemp("checkpoint"), {"w": torch.tensor(values, dtype=torch.float32)})
     if np.isfinite(np.array(values, dtype=np.float32)).all():
-        assert inspect_checkpoint(directory).parameters == 1
+        assert inspect_checkpoint(directory).tensors == 1
     else:
         assert "tensor 'w'" in only_error(directory)
 
@@ -71,7 +71,7 @@ def test_a_tensor_of_more_than_one_chunk(tmp_path, position):
 
 def test_integers_and_empty_tensors_are_taken(tmp_path):
     weights = {"i": torch.tensor([2**31 - 1], dtype=torch.int32), "b": torch.tensor([True]), "e": torch.zeros(0, 3)}
-    assert inspect_checkpoint(write(tmp_path / "m", weights | tensors())).parameters == 6
+    assert inspect_checkpoint(write(tmp_path / "m", weights | tensors())).tensors == 6
 
 
 # ---- files and indices ------------------------------------------------------------------------------------------

@@ -39,7 +39,7 @@ def model(checkpoint: Path) -> Any:
 
 def test_load_says_what_it_did(checkpoint):
     report = TorchEngine(EngineConfig(kind="torch")).load(checkpoint)
-    assert (report.checkpoint, report.swapped, report.parameters) == (checkpoint, False, 24)
+    assert (report.checkpoint, report.swapped, report.tensors) == (checkpoint, False, 24)
 
 
 def test_greedy_is_that_of_generate(engine, model):

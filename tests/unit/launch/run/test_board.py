@@ -20,7 +20,7 @@ from launch.run.work import Assignment, EvalJob, Shard
 
 def _checkpoint(name: str, architecture: str = "qwen3") -> CheckpointInfo:
     return CheckpointInfo(
-        name=name, path=Path(name), weights_digest=f"digest of {name}", architecture=architecture, parameters=1,
+        name=name, path=Path(name), weights_digest=f"digest of {name}", architecture=architecture, tensors=1,
         bytes=1, dtype="float32", method=None, pattern=None, sparsity=None, calibration=None,
     )  # fmt: skip
 
