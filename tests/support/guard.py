@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from evaluator.engine.vllm.engine import VLLMEngine
+from evaluator.engine.vllm import engine as vllm_engine
 
 UNSTARTED = Path(__file__).with_name("unstarted")
 
@@ -30,7 +30,7 @@ class Guard:
     def next_test(self, *, slow: bool) -> None:
         """Guard what has been imported so far, and permit it if the next test is slow."""
         self.permits = slow
-        self._guard(VLLMEngine, "_build", "a vLLM engine")
+        self._guard(vllm_engine, "start", "a vLLM engine")
         if "ray" in sys.modules:
             self._guard(sys.modules["ray"], "init", "Ray")
 
