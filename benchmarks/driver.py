@@ -26,7 +26,7 @@ from benchmarks.serving import workload
 from benchmarks.serving.workload import Questions
 from evaluator.engine.base import Request, Response, Score
 from evaluator.engine.fake import FakeEngine
-from evaluator.probes.item import ItemPlan, plan
+from evaluator.probes.planning import Plan, Planner
 from evaluator.probes.stream import evaluate
 from evaluator.store.records import RecordStore, to_table
 
@@ -74,7 +74,7 @@ class Answers:
         )
 
 
-def one_round(plans: list[ItemPlan], read: Questions, answers: Answers) -> tuple[int, int]:
+def one_round(plans: list[Plan], read: Questions, answers: Answers) -> tuple[int, int]:
     """Requests answered and records written."""
     engine = FakeEngine(answers, room=256)
     stream = evaluate(
@@ -111,7 +111,8 @@ def main() -> None:
     model = workload.model_directory(options.model)
     read = workload.read_questions(options.task, model, options.items)
     started = processor_seconds()
-    plans = [plan(question, read.prompter, read.config) for question in read.questions]
+    planner = Planner(read.prompter, read.config)
+    plans = [planner.plan(question) for question in read.questions]
     tokenisation = processor_seconds() - started
     answers = Answers(workload.vocabulary_of(model), read.config.max_new_tokens, 2 * read.config.beam_width)
     requests, records = one_round(plans, read, answers)  # the warm-up

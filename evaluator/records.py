@@ -19,11 +19,9 @@ from dataclasses import dataclass
 from typing import Annotated, Literal, get_args
 
 Format = Literal["open", "shown", "distractors_only", "unrelated", "one_shot", "open_capped"]
-Probe = Literal["greedy", "beam", "sample", "choice", "rank", "hard_choice", "perplexity"]
 Status = Literal["ok", "truncated", "excluded", "engine_error"]
 
 FORMATS: tuple[Format, ...] = get_args(Format)
-PROBES: tuple[Probe, ...] = get_args(Probe)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +86,7 @@ class Record:
         ),
     ]
     probe: Annotated[
-        Probe,
+        str,
         Column(
             "how an answer was looked for; `hard_choice` is `choice` among the distractors most like the gold answer, "
             "and the two may share options; `perplexity` has one record for each window of a task of text",

@@ -120,17 +120,18 @@ class Ours:
     def everything(self) -> dict[str, Any]:
         """The whole probe set, as the evaluator does it: one stream, records, Parquet."""
         from benchmarks.serving.workload import key, stamp
-        from evaluator.probes.item import plan
+        from evaluator.probes.planning import Planner
         from evaluator.probes.stream import evaluate
         from evaluator.store.records import RecordStore, to_table
 
         clock = {"tokenisation": 0.0, "engine": 0.0, "writing": 0.0}
         read = self._questions
+        planner = Planner(read.prompter, read.config)
 
         def tokenised() -> Iterator[Any]:  # when the stream has room for another item, as in a run
             for question in read.questions:
                 before = time.perf_counter()
-                planned = plan(question, read.prompter, read.config)
+                planned = planner.plan(question)
                 clock["tokenisation"] += time.perf_counter() - before
                 yield planned
 

@@ -32,7 +32,7 @@ from evaluator.asking.questions import Question, questions_of
 from evaluator.checkpoints.tokenizer import load_tokenizer
 from evaluator.errors import InputError, unknown
 from evaluator.probes.config import EvalConfig
-from evaluator.probes.item import plan
+from evaluator.probes.planning import Planner
 from evaluator.probes.recording import Stamp
 from evaluator.records import Item
 from evaluator.tasks import load_task
@@ -53,7 +53,7 @@ def read_questions(task: str, model: Path, count: int, **settings: Any) -> Quest
     EvalConfig. Raises InputError for a task that cannot be read."""
     data = load_task(task, None)
     config = EvalConfig(task=task, items=-(-count // len(data.pools)), **settings)
-    return Questions(config=config, prompter=prompter_of(model), questions=questions_of(data, config)[:count])
+    return Questions(config=config, prompter=prompter_of(model), questions=questions_of(data, config.wanted)[:count])
 
 
 def prompter_of(model: Path) -> Prompter:
@@ -149,17 +149,19 @@ def _document(options: argparse.Namespace) -> dict[str, Any]:
 
 def _item(question: Question, read: Questions) -> dict[str, Any] | None:
     """A question as an item of the workload; None where it cannot be asked, so that no engine would see it."""
-    planned = plan(question, read.prompter, read.config)
+    planned = Planner(read.prompter, read.config).of_question(question)
     if "open" not in planned.prompts:
         return None
     prompt = planned.prompts["open"]
+    texts = () if question.options is None else question.options.texts
+    scored = [planned.scored[text] for text in texts]
     return {
         "id": key(question.item),
         "text": prompt.text,
         "prompt": list(prompt.token_ids),
-        "option_texts": [f" {option.text}" for option in planned.options],
-        "options": [list(option.scored.continuation_ids) for option in planned.options],
-        "starts": [len(option.scored.prompt_ids) for option in planned.options],
+        "option_texts": [f" {text}" for text in texts],
+        "options": [list(option.continuation_ids) for option in scored],
+        "starts": [len(option.prompt_ids) for option in scored],
         "deep": question.deep,
     }
 

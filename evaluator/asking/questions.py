@@ -1,6 +1,7 @@
 """Which questions a task asks, and with which candidates: everything about an item that does not depend on a model.
 
-Pure text, made once per task and shipped to every engine; tokenising it is `probes.plan`'s work.
+Pure text, made once per task and shipped to every engine; `probes.planning` tokenises it. A task of text has no
+questions: it is asked window by window, and a `Window` is tokenised from the start.
 """
 
 from __future__ import annotations
@@ -12,13 +13,11 @@ from functools import partial
 from typing import TypeVar
 
 from evaluator.errors import InputError
-from evaluator.probes.config import EvalConfig
-from evaluator.records import Format, Item, Probe
+from evaluator.records import Format, Item
 from evaluator.tasks import DEEP_ITEMS, TaskData, is_excluded, select
 from evaluator.tasks.distractors import Options, choose_hard_options, choose_options, unrelated_candidates
 
-# Formats whose prompt lists candidates.
-CANDIDATE_FORMATS: tuple[Format, ...] = ("shown", "distractors_only", "unrelated")
+LISTING_FORMATS: tuple[Format, ...] = ("shown", "distractors_only", "unrelated")  # their prompts list candidates
 # Why an item is not asked: the text of its excluded records, and a line of the report.
 NO_GOLD = "no gold answer that could be found in an output"
 NO_DISTRACTOR = "no other answer of the language differs from its gold answers"
@@ -26,15 +25,8 @@ NO_UNRELATED = "no answer of another language to list"
 NO_EXEMPLAR = "no item of the language is left to be the example: all are evaluated; ask for fewer items"
 TOO_LONG = "the prompt is over its token cap even without the context"
 NOTHING_PREDICTED = "a window of a single token: nothing in it is predicted"
+TEXT_LANGUAGE = "text"  # the language of every window
 _T = TypeVar("_T")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
-    """A piece of a text, tokenised: what the perplexity probe is asked of."""
-
-    number: int
-    token_ids: array[int]  # each is predicted from those before it, the first is not
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,36 +35,64 @@ class Question:
 
     item: Item
     excluded: bool = False  # no gold answer that grading could find: recorded, never sent
-    deep: bool = False  # among the first 100 of its language, which beam and sample probes are asked of
-    options: Options | None = None  # of the choice probe; None: nothing needs them, or there is no distractor
-    hard_options: Options | None = None  # of the hard_choice probe; None as above
+    deep: bool = False  # among the first 100 of its language, which some probes are limited to
+    options: Options | None = None  # gold answer and drawn distractors; None: nothing needs them, or there are none
+    hard_options: Options | None = None  # gold answer and the distractors most like it; None as above
     candidates: Mapping[Format, tuple[str, ...]]  # what a format's prompt lists, in order
     exemplar: Item | None = None  # the one-shot exemplar of the item's language; None: every item is evaluated
-    window: Window | None = None  # set: this is no question, but a piece of a text
 
-    def can_pose(self, form: Format) -> bool:
+    def can_pose(self, format: Format) -> bool:
         """Whether there is what the format's prompt shows."""
-        if form == "one_shot":
+        if format == "one_shot":
             return self.exemplar is not None
-        return form not in CANDIDATE_FORMATS or bool(self.candidates.get(form))
+        return format not in LISTING_FORMATS or bool(self.candidates.get(format))
 
-    def why_not(self, what: Format | Probe) -> str:
-        """Why a format, or a probe that chooses among options, cannot be asked of the item on this checkpoint.
+    def why_not(self, format: Format) -> str:
+        """Why the item cannot be asked in a format on this checkpoint.
 
-        What the question has all it needs for can only have failed at the prompt's length, which a tokenizer decides.
+        A question that has all that the format shows can only have failed at the length of its prompt, which depends on
+        the tokenizer.
         """
-        if self.window is not None:
-            return NOTHING_PREDICTED
         if self.excluded:
             return NO_GOLD
-        if what == "one_shot" and self.exemplar is None:
+        if format == "one_shot" and self.exemplar is None:
             return NO_EXEMPLAR
-        if what == "unrelated" and not self.can_pose("unrelated"):
+        if format == "unrelated" and not self.can_pose(format):
             return NO_UNRELATED
-        options = self.hard_options if what == "hard_choice" else self.options
-        if what in ("choice", "hard_choice", "shown", "distractors_only") and options is None:
+        if format in ("shown", "distractors_only") and self.options is None:
             return NO_DISTRACTOR
         return TOO_LONG
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """A piece of a text, tokenised. Like a question it has an item, without a text, that its records are named by."""
+
+    item: Item
+    number: int
+    token_ids: array[int]  # each is predicted from those before it; the first is not
+
+    @classmethod
+    def of(cls, task: str, number: int, token_ids: array[int]) -> Window:
+        """The window of this number of the text of a task."""
+        name = f"window-{number:06d}"
+        item = Item(task=task, language=TEXT_LANGUAGE, item_id=name, context="", question="", answers=(), cluster=name)
+        return cls(item=item, number=number, token_ids=token_ids)
+
+
+Posed = Question | Window  # what a model is asked; both have the `item` that records name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Which questions to make of a task, and with which candidates; `EvalConfig.wanted` says it for its probes."""
+
+    items: int  # per language; 0: all
+    seed: int  # of the distractors
+    formats: tuple[Format, ...] = ("open",)
+    options: bool = False  # drawn distractors, for a probe; a format that lists them needs no mention
+    hard_options: bool = False
+    fits: Callable[[Question], bool] = lambda question: True  # whether anything can be asked of a question
 
 
 def exemplar_of(pool: Sequence[Item], subset: Sequence[Item]) -> Item | None:
@@ -81,13 +101,13 @@ def exemplar_of(pool: Sequence[Item], subset: Sequence[Item]) -> Item | None:
     return next((item for item in pool if item.item_id not in evaluated and not is_excluded(item)), None)
 
 
-def questions_of(data: TaskData, config: EvalConfig) -> list[Question]:
+def questions_of(data: TaskData, wanted: Wanted) -> list[Question]:
     """The questions of a task, language by language in the data's order, each language's in its drawn order.
 
-    A probe or format for which an item's pool has no candidate is left out of its question. Raises InputError when
-    nothing could be asked for that reason.
+    Candidates that an item's pool does not have are left out of its question. Raises InputError when nothing could be
+    asked for that reason.
     """
-    wants_options = "choice" in config.probes or any(form in ("shown", "distractors_only") for form in config.formats)
+    wants_options = wanted.options or any(format in ("shown", "distractors_only") for format in wanted.formats)
     questions = []
     refusals: list[InputError] = []
 
@@ -99,17 +119,17 @@ def questions_of(data: TaskData, config: EvalConfig) -> list[Question]:
             return None
 
     for pool in data.pools.values():
-        subset = select(pool, config.items)
+        subset = select(pool, wanted.items)
         exemplar = exemplar_of(pool, subset)
         for position, item in enumerate(subset):
             excluded = is_excluded(item)
             options = hard = unrelated = None
             if wants_options and not excluded:
-                options = tried(partial(choose_options, item, pool, config.seed))
-            if "hard_choice" in config.probes and not excluded:
-                hard = tried(partial(choose_hard_options, item, pool, config.seed))
-            if "unrelated" in config.formats and not excluded:
-                unrelated = tried(partial(unrelated_candidates, item, data.every_pool, config.seed))
+                options = tried(partial(choose_options, item, pool, wanted.seed))
+            if wanted.hard_options and not excluded:
+                hard = tried(partial(choose_hard_options, item, pool, wanted.seed))
+            if "unrelated" in wanted.formats and not excluded:
+                unrelated = tried(partial(unrelated_candidates, item, data.every_pool, wanted.seed))
             questions.append(
                 Question(
                     item=item,
@@ -117,37 +137,24 @@ def questions_of(data: TaskData, config: EvalConfig) -> list[Question]:
                     deep=position < DEEP_ITEMS,
                     options=options,
                     hard_options=hard,
-                    candidates=_candidates(options, unrelated, config),
+                    candidates=_candidates(options, unrelated, wanted.formats),
                     exemplar=exemplar,
                 )
             )
-    if refusals and not any(_can_be_asked(question, config) for question in questions):
+    if refusals and not any(wanted.fits(question) for question in questions if not question.excluded):
         raise refusals[0]
     return questions
 
 
 def _candidates(
-    options: Options | None, unrelated: tuple[str, ...] | None, config: EvalConfig
+    options: Options | None, unrelated: tuple[str, ...] | None, formats: Sequence[Format]
 ) -> dict[Format, tuple[str, ...]]:
     listed: dict[Format, tuple[str, ...]] = {}
     if options is not None:
-        if "shown" in config.formats:
+        if "shown" in formats:
             listed["shown"] = options.texts
-        if "distractors_only" in config.formats:
+        if "distractors_only" in formats:
             listed["distractors_only"] = tuple(t for i, t in enumerate(options.texts) if i != options.gold)
     if unrelated is not None:
         listed["unrelated"] = unrelated
     return listed
-
-
-def _can_be_asked(question: Question, config: EvalConfig) -> bool:
-    """Whether any probe of any format has what it needs."""
-    if question.excluded:
-        return False
-    return (
-        "rank" in config.probes
-        or (question.deep and ("beam" in config.probes or "sample" in config.probes))
-        or ("choice" in config.probes and question.options is not None)
-        or question.hard_options is not None
-        or ("greedy" in config.probes and any(question.can_pose(form) for form in config.formats))
-    )

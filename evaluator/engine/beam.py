@@ -111,10 +111,13 @@ class BeamSearch:
         width: int,
         max_tokens: int,
         eos_ids: frozenset[int],
+        first_request_id: str | None = None,
     ) -> None:
+        """`first_request_id` names the first request, where a driver shares it; others are `request_prefix`/number."""
         if width < 1 or max_tokens < 1:
             raise ValueError(f"width and max_tokens must be at least 1: width={width}, max_tokens={max_tokens}")
         self._request_prefix = request_prefix
+        self._first_request_id = first_request_id
         self._prompt_ids = prompt_ids
         self._width = width
         self._max_tokens = max_tokens
@@ -272,7 +275,8 @@ class BeamSearch:
         return cancelled
 
     def _request(self, beam: _Beam, rollout: _Rollout) -> Generate:
-        request_id = f"{self._request_prefix}/{self._next_request}"
+        first = self._next_request == 0 and self._first_request_id
+        request_id = first or f"{self._request_prefix}/{self._next_request}"
         self._next_request += 1
         self._in_flight[request_id] = rollout
         return Generate(

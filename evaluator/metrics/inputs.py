@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -22,28 +21,13 @@ from evaluator.metrics.intervals import (
     percentile_interval,
     wilson,
 )
-from evaluator.metrics.outcomes import DTYPES, KEY, MEASURED, METADATA
+from evaluator.metrics.outcomes import KEY, MEASURED, METADATA, outcome_types
+from evaluator.probes import PROBES
 from evaluator.records import FORMATS
 
 ALL = "all"  # the row that pools the languages
 MEAN = "mean"  # the row that is the unweighted mean over languages
 ITEM = ("language", "item_id", "item")
-# What each probe fills in beside its `<probe>_status` and `<probe>_why`.
-PROBE_COLUMNS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "greedy": ("produced", "exact_match", "token_f1"),
-        "choice": (
-            *("options", "recognised", "recognised_per_token", "recognised_per_byte"),
-            *("option_tokens", "option_words", "option_characters"),
-        ),
-        "hard_choice": ("hard_recognised",),
-        "beam": ("beams", "beam_hit", "beam_hits"),
-        "sample": ("samples", "sample_hit", "sample_hits"),
-        "rank": ("rank", "margin"),
-        "perplexity": ("nll", "predicted_tokens"),
-    }
-)
-PART_COLUMNS = (*ITEM, *(name for name in DTYPES if name not in (*KEY, *METADATA)))
 SETTING = ("method", "pattern", "sparsity", "calibration")
 
 Row = dict[str, Any]
@@ -73,11 +57,11 @@ class Inputs:
 
     @cached_property
     def _text_tasks(self) -> frozenset[str]:
-        asked = (
-            self.outcomes[[f"{probe}_status" for probe in PROBE_COLUMNS if probe != "perplexity"]].notna().any(axis=1)
+        of_text, of_items = (
+            self.outcomes[[f"{probe.name}_status" for probe in PROBES if probe.reads == what]].notna().any(axis=1)
+            for what in ("text", "items")
         )
-        text = self.outcomes["perplexity_status"].notna()
-        return frozenset(self.outcomes.loc[text, "task"]) - frozenset(self.outcomes.loc[asked, "task"])
+        return frozenset(self.outcomes.loc[of_text, "task"]) - frozenset(self.outcomes.loc[of_items, "task"])
 
     @cached_property
     def _settings(self) -> list[Row]:
@@ -99,7 +83,7 @@ class Inputs:
         selections of nullable columns are slow), and `item`, the number of the item within its task."""
         frame = self.outcomes.sort_values(list(KEY), ignore_index=True)
         columns: dict[str, Any] = {}
-        for name, dtype in DTYPES.items():
+        for name, dtype in outcome_types().items():
             if dtype == "string":
                 texts = frame[name].astype(object)
                 columns[name] = texts.where(texts.notna(), None)
@@ -118,7 +102,7 @@ class Inputs:
     def _by_part(self) -> Mapping[tuple[str, str, str], pd.DataFrame]:
         groups = self.compact.groupby(["checkpoint", "task", "format"], sort=False)
         return {
-            (str(checkpoint), str(task), str(form)): _first_seeds(frame)[list(PART_COLUMNS)].reset_index(drop=True)
+            (str(checkpoint), str(task), str(form)): _first_seeds(frame)[_part_columns()].reset_index(drop=True)
             for (checkpoint, task, form), frame in groups
         }
 
@@ -141,7 +125,7 @@ class Inputs:
 
     @cached_property
     def _no_part(self) -> pd.DataFrame:
-        return self.compact.iloc[:0][list(PART_COLUMNS)]
+        return self.compact.iloc[:0][_part_columns()]
 
     @cached_property
     def _resamplers(self) -> dict[str, Resampler]:
@@ -180,6 +164,11 @@ class Inputs:
         return sorted(self.outcomes["format"].unique().tolist(), key=lambda form: [*FORMATS, form].index(form))
 
 
+def _part_columns() -> list[str]:
+    """The columns of `Inputs.part`."""
+    return [*ITEM, *(name for name in outcome_types() if name not in (*KEY, *METADATA))]
+
+
 def _first_seeds(frame: pd.DataFrame) -> pd.DataFrame:
     """One row per item of one checkpoint, task and format: every probe under the run's own seed, which is the lowest
     that greedy was asked with, or else under the lowest that the probe was asked with."""
@@ -187,11 +176,12 @@ def _first_seeds(frame: pd.DataFrame) -> pd.DataFrame:
         return frame
     own = frame.loc[frame["greedy_status"].notna(), "seed"].min()
     chosen = frame.groupby(list(ITEM))["truncated"].max().reset_index()
-    for probe, columns in PROBE_COLUMNS.items():
-        asked = frame[frame[f"{probe}_status"].notna()]
+    for probe in PROBES:
+        asked = frame[frame[f"{probe.name}_status"].notna()]
         seed = own if (asked["seed"] == own).any() else asked["seed"].min()
         first = asked[asked["seed"] == seed]
-        chosen = chosen.merge(first[[*ITEM, f"{probe}_status", f"{probe}_why", *columns]], on=list(ITEM), how="left")
+        columns = [*ITEM, f"{probe.name}_status", f"{probe.name}_why", *probe.columns]
+        chosen = chosen.merge(first[columns], on=list(ITEM), how="left")
     return chosen
 
 

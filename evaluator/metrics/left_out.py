@@ -8,26 +8,29 @@ from __future__ import annotations
 import pandas as pd
 
 from evaluator.metrics.counting import NO_REASON
-from evaluator.metrics.inputs import PROBE_COLUMNS, Inputs, Row, slices
+from evaluator.metrics.inputs import Inputs, Row, slices
+from evaluator.probes import PROBES
+from evaluator.probes.base import EVIDENCE
 
 COLUMNS = ("task", "checkpoint", "format", "probe", "language", "status", "n", "asked", "reason")
 _STATUSES = ("excluded", "engine_error")
 
 
 def left_out(inputs: Inputs) -> pd.DataFrame:
-    """The table, pooled rows before those of single languages; empty where everything that was asked was measured.
+    """The table, pooled rows before those of single languages; empty where every probe was measured on every item.
 
     `n` counts items, or windows of a text, out of those that were `asked`; of samples, those of the run's own seed.
     """
+    probes = [probe.name for probe in sorted(PROBES, key=lambda probe: EVIDENCE.index(probe.evidence))]
     rows: list[Row] = []
     for setting in [*inputs.checkpoints, *inputs.readers]:
-        for form in inputs.formats:
-            part = inputs.part(setting["checkpoint"], setting["task"], form)
-            for probe in PROBE_COLUMNS:
+        for format in inputs.formats:
+            part = inputs.part(setting["checkpoint"], setting["task"], format)
+            for probe in probes:
                 asked = part[part[f"{probe}_status"].notna()]
                 if not asked[f"{probe}_status"].isin(_STATUSES).any():
                     continue
-                row = {"task": setting["task"], "checkpoint": setting["checkpoint"], "format": form, "probe": probe}
+                row = {"task": setting["task"], "checkpoint": setting["checkpoint"], "format": format, "probe": probe}
                 for language, items in slices(asked, inputs.languages(setting["task"])):
                     here = row | {"language": language, "asked": len(items)}
                     rows += [here | each for each in _by_reason(items, probe)]

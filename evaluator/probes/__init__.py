@@ -1,1 +1,22 @@
-"""How an answer is looked for: from a question to requests, and from their responses to records."""
+"""How an answer is looked for: from a question to requests, and from their responses to records.
+
+`PROBES` holds one object for each probe. Its order is that of records and settings: identities of runs depend on it.
+"""
+
+from evaluator.probes.base import PROBES
+from evaluator.probes.beam import Beam
+from evaluator.probes.choice import Choice, HardChoice
+from evaluator.probes.greedy import Greedy
+from evaluator.probes.perplexity import Perplexity
+from evaluator.probes.rank import Rank
+from evaluator.probes.sample import Sample
+
+__all__ = ["PROBES"]
+
+PROBES.register(Greedy())
+PROBES.register(Beam())
+PROBES.register(Sample())
+PROBES.register(Choice())
+PROBES.register(Rank())
+PROBES.register(HardChoice())
+PROBES.register(Perplexity())

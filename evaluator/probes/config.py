@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
-from pydantic import Field, field_validator, model_validator
+from typing import Annotated
 
+from pydantic import AfterValidator, Field, field_validator, model_validator
+
+from evaluator.asking.questions import Wanted
 from evaluator.config import Frozen
-from evaluator.records import Format, Probe
+from evaluator.errors import InputError
+from evaluator.probes.base import PROBES, ItemProbe, TextProbe
+from evaluator.records import Format
+
+
+def _known_probe(name: str) -> str:
+    """Pydantic's kind of error for a probe that is not registered."""
+    try:
+        return PROBES[name].name
+    except InputError as error:
+        raise ValueError(str(error)) from error
 
 
 class EvalConfig(Frozen):
@@ -17,7 +30,7 @@ class EvalConfig(Frozen):
     languages: tuple[str, ...] | None = None  # None: every language of the task
     items: int = Field(default=200, ge=0)  # per language; 0 = all
     formats: tuple[Format, ...] = ("open",)
-    probes: tuple[Probe, ...] = ("greedy", "beam", "sample", "choice", "rank")
+    probes: tuple[Annotated[str, AfterValidator(_known_probe)], ...] = ("greedy", "beam", "sample", "choice", "rank")
     seed: int = Field(default=0, ge=0)
     chat: bool = False  # prompt through the tokenizer's chat template
     prompt_tokens: int = Field(default=512, ge=32)  # cap of a prompt; the context is cut to fit
@@ -45,17 +58,43 @@ class EvalConfig(Frozen):
         return value
 
     @model_validator(mode="after")
-    def _text_has_perplexity(self) -> EvalConfig:
+    def _probes_of_its_kind(self) -> EvalConfig:
         """A text has no questions, and questions have no windows."""
-        if self.is_text and self.probes != ("perplexity",):
-            raise ValueError(f"task {self.task!r} takes the probe perplexity and no other: {', '.join(self.probes)}")
-        if not self.is_text and "perplexity" in self.probes:
-            raise ValueError(f"probe perplexity takes a text, as in task text:FILE, not {self.task!r}")
+        asked = [PROBES[name] for name in self.probes]
+        if self.is_text and any(probe.reads != "text" for probe in asked):
+            named = " or ".join(probe.name for probe in PROBES if probe.reads == "text")
+            raise ValueError(f"task {self.task!r} takes the probe {named} and no other: {', '.join(self.probes)}")
+        for probe in asked:
+            if not self.is_text and probe.reads == "text":
+                raise ValueError(f"probe {probe.name} takes a text, as in task text:FILE, not {self.task!r}")
         return self
 
     @property
     def is_text(self) -> bool:
         return self.task.partition(":")[0] == "text"
+
+    @property
+    def item_probes(self) -> tuple[ItemProbe, ...]:
+        """The probes that are asked of items, in the registry's order."""
+        return tuple(probe for probe in PROBES if isinstance(probe, ItemProbe) and probe.name in self.probes)
+
+    @property
+    def text_probes(self) -> tuple[TextProbe, ...]:
+        """The probes that are asked of windows, in the registry's order."""
+        return tuple(probe for probe in PROBES if isinstance(probe, TextProbe) and probe.name in self.probes)
+
+    @property
+    def wanted(self) -> Wanted:
+        """Which questions and candidates the probes and formats need."""
+        probes = self.item_probes
+        return Wanted(
+            items=self.items,
+            seed=self.seed,
+            formats=self.formats,
+            options=any(probe.options == "drawn" for probe in probes),
+            hard_options=any(probe.options == "hard" for probe in probes),
+            fits=lambda question: any(probe.fits(question, self) for probe in probes),
+        )
 
     @property
     def seeds(self) -> tuple[int, ...]:

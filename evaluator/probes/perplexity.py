@@ -12,22 +12,56 @@ no response grows with the window.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
-from evaluator.asking.questions import Question, Window
-from evaluator.engine.base import Request, Response, Score
+from evaluator.asking.questions import NOTHING_PREDICTED, Window
+from evaluator.engine.base import Request, Score
 from evaluator.errors import InputError
-from evaluator.probes.item import Decode, ItemPlan
-from evaluator.probes.recording import Recorder, Stamp
-from evaluator.records import Item, Record
+from evaluator.probes.base import Cost, Inquiry, TextProbe
+from evaluator.probes.recording import Recorder, failed
+from evaluator.records import Record
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from evaluator.probes.config import EvalConfig
 
 PIECE = 64  # tokens of one request
-LANGUAGE = "text"
 
 
-def windows_of(text: str, tokenizer: Any, window: int, positions: int) -> list[Window]:
-    """The windows of a text: `window` tokens each, or as many as fit `positions` beside the BOS; the last has the rest.
+class Perplexity(TextProbe):
+    """One record for each window: the log-probabilities of its tokens, summed, in nats."""
+
+    name = "perplexity"
+    help = "how well a text is predicted, token by token"
+    evidence = "predicted"
+    columns: Mapping[str, str] = {"nll": "Float64", "predicted_tokens": "Int64"}
+
+    def ask(self, window: Window, serial: int) -> Inquiry:
+        return _Pieces(window, f"{serial}/perplexity")
+
+    def cost(self, tokens: int, config: EvalConfig) -> Cost:
+        return Cost(
+            items=-(-tokens // config.window),
+            requests=-(-tokens // PIECE),
+            prompt_tokens=tokens,
+            generated_tokens=tokens,
+        )
+
+    def reduce(self, asked: pd.DataFrame) -> pd.DataFrame:
+        import pandas as pd
+
+        from evaluator.probes.reducing import KEY, where_measured
+
+        windows = asked.astype({"logprob": "Float64", "prompt_tokens": "Int64"}).groupby(list(KEY))
+        tokens = windows["prompt_tokens"].first()
+        reduced = pd.DataFrame({"nll": -windows["logprob"].first(), "predicted_tokens": tokens})
+        return where_measured(reduced, asked, self.name, "nll", tokens.fillna(0) > 0)
+
+
+def windows_of(task: str, text: str, tokenizer: Any, size: int, positions: int) -> list[Window]:
+    """The windows of a text: `size` tokens each, or as many as fit `positions` beside the BOS; the last has the rest.
 
     Raises InputError for a text that gives no token.
     """
@@ -35,18 +69,11 @@ def windows_of(text: str, tokenizer: Any, window: int, positions: int) -> list[W
     if not ids:
         raise InputError("the text gives no token")
     before = _bos(tokenizer)
-    size = min(window, positions - len(before))
+    size = min(size, positions - len(before))
     return [
-        Window(number=number, token_ids=array("i", [*before, *ids[start : start + size]]))
+        Window.of(task, number, array("i", [*before, *ids[start : start + size]]))
         for number, start in enumerate(range(0, len(ids), size))
     ]
-
-
-def window_question(task: str, window: Window) -> Question:
-    """The window as the driver knows it: a question without a text."""
-    item_id = f"window-{window.number:06d}"
-    item = Item(task=task, language=LANGUAGE, item_id=item_id, context="", question="", answers=(), cluster=item_id)
-    return Question(item=item, candidates={}, window=window)
 
 
 def _bos(tokenizer: Any) -> list[int]:
@@ -57,57 +84,40 @@ def _bos(tokenizer: Any) -> list[int]:
     return [bos] if bos is not None and with_special[:1] == [bos] and bare[:1] != [bos] else []
 
 
-class WindowProbe:
-    """The perplexity probe of one window on one checkpoint. `serial` makes its request ids unique in the stream."""
+class _Pieces(Inquiry):
+    """The pieces of one window."""
 
-    def __init__(self, plan: ItemPlan, run_seed: int, serial: int) -> None:
-        assert plan.question.window is not None
-        self.plan = plan
-        self._window = plan.question.window
-        self._run_seed = run_seed
-        self._prefix = f"{serial}/window"
-        self._waiting: set[str] = set()
-        self._responses: dict[int, Response] = {}  # by the position of a piece's first token
-
-    @property
-    def done(self) -> bool:
-        return not self._waiting
+    def __init__(self, window: Window, prefix: str) -> None:
+        super().__init__()
+        self._window = window
+        self._prefix = prefix
 
     def start(self) -> list[Request]:
         """Every piece, the last one first: its prompt is all of the others', which then find it in the cache."""
         ids = tuple(self._window.token_ids)
-        requests: list[Request] = [
+        return [
             Score(
                 request_id=f"{self._prefix}/{start}",
                 prompt_ids=ids[:start],
                 continuation_ids=ids[start : start + PIECE],
             )
-            for start in reversed(range(1, len(ids), PIECE))
+            for start in reversed(self._starts())
         ]
-        self._waiting = {request.request_id for request in requests}
-        return requests
 
-    def receive(self, response: Response) -> list[Request]:
-        """Take one response; nothing follows from it."""
-        self._waiting.discard(response.request_id)
-        self._responses[int(response.request_id.rpartition("/")[2])] = response
-        return []
+    def _starts(self) -> range:
+        """Where the pieces begin: the window's first token is not predicted."""
+        return range(1, len(self._window.token_ids), PIECE)
 
-    def records(self, stamp: Stamp, decode: Decode) -> list[Record]:
-        """The window's record. To be called once, when `done`."""
-        recorder = Recorder(stamp, self.plan.question.item, self._run_seed)
-        pieces: Sequence[Response] = [self._responses[start] for start in sorted(self._responses)]
-        failed = next((piece for piece in pieces if piece.status != "ok"), None)
+    def records(self, recorder: Recorder) -> list[Record]:
+        pieces = [self.responses[f"{self._prefix}/{start}"] for start in self._starts()]
         columns: dict[str, Any] = {"index": self._window.number, "prompt_tokens": len(self._window.token_ids) - 1}
-        if failed is not None:
-            return [recorder.record("perplexity", "open", status="engine_error", text=failed.error, **columns)]
-        if not pieces:
-            why = self.plan.question.why_not("perplexity")
-            return [recorder.record("perplexity", "open", status="excluded", text=why, **columns)]
-        logprob = sum(value for piece in pieces for value in piece.logprobs)
-        cached = [piece.cached_tokens for piece in pieces if piece.cached_tokens is not None]
-        return [
-            recorder.record(
-                "perplexity", "open", logprob=logprob, cached_tokens=sum(cached) if cached else None, **columns
-            )
-        ]
+        error = next((piece for piece in pieces if piece.status != "ok"), None)
+        if error is not None:
+            columns |= failed(error.error)
+        elif not pieces:
+            columns |= {"status": "excluded", "text": NOTHING_PREDICTED}
+        else:
+            cached = [piece.cached_tokens for piece in pieces if piece.cached_tokens is not None]
+            columns["logprob"] = sum(value for piece in pieces for value in piece.logprobs)
+            columns["cached_tokens"] = sum(cached) if cached else None
+        return [recorder.record("perplexity", **columns)]

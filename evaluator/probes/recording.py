@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from evaluator.asking.prompts import Prompt
-from evaluator.records import Format, Item, Probe, Record, Status
+from evaluator.grading import grade, strip_thinking
+from evaluator.records import Format, Item, Record
+
+if TYPE_CHECKING:
+    from evaluator.asking.prompts import Continuation, Prompt
+    from evaluator.checkpoints.info import CheckpointInfo
+    from evaluator.engine.base import Engine, Response
+
+Decode = Callable[[Sequence[int]], str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stamp:
-    """What every record of one checkpoint on one engine carries."""
+    """What every record of one checkpoint on one engine carries: columns of `Record` under their own names."""
 
     checkpoint: str
     weights_digest: str
@@ -19,75 +29,80 @@ class Stamp:
     pattern: str | None
     sparsity: float | None
     calibration: str | None
-    engine: str
-    engine_version: str
-    dtype: str
+    engine: str = ""
+    engine_version: str = ""
+    dtype: str = ""
 
-
-@dataclass(frozen=True, slots=True)
-class Recorder:
-    """Makes the records of one item on one checkpoint."""
-
-    stamp: Stamp
-    item: Item
-    run_seed: int
-
-    def record(
-        self,
-        probe: Probe,
-        form: Format,
-        prompt: Prompt | None = None,
-        *,
-        index: int = 0,
-        seed: int | None = None,  # None: the run seed
-        status: Status = "ok",
-        text: str | None = None,
-        token_ids: tuple[int, ...] | None = None,
-        logprob: float | None = None,
-        rank: int | None = None,
-        margin: float | None = None,
-        is_gold: bool | None = None,
-        option_text: str | None = None,
-        contains: bool | None = None,
-        exact_match: bool | None = None,
-        token_f1: float | None = None,
-        prompt_tokens: int | None = None,
-        cached_tokens: int | None = None,
-    ) -> Record:
-        """A record of one probe; `prompt` says how long it was and whether its context was cut."""
-        stamp, item = self.stamp, self.item
-        if prompt is not None and status == "ok" and prompt.truncated:
-            status = "truncated"
-        return Record(
-            checkpoint=stamp.checkpoint,
-            weights_digest=stamp.weights_digest,
-            base=stamp.base,
-            method=stamp.method,
-            pattern=stamp.pattern,
-            sparsity=stamp.sparsity,
-            calibration=stamp.calibration,
-            task=item.task,
-            language=item.language,
-            item_id=item.item_id,
-            format=form,
-            probe=probe,
-            index=index,
-            seed=self.run_seed if seed is None else seed,
-            status=status,
-            text=text,
-            token_ids=token_ids,
-            logprob=logprob,
-            rank=rank,
-            margin=margin,
-            is_gold=is_gold,
-            option_text=option_text,
-            contains=contains,
-            exact_match=exact_match,
-            token_f1=token_f1,
-            prompt_tokens=prompt_tokens if prompt_tokens is not None else (len(prompt.token_ids) if prompt else None),
-            truncated=prompt.truncated if prompt else None,
-            cached_tokens=cached_tokens,
-            engine=stamp.engine,
-            engine_version=stamp.engine_version,
-            dtype=stamp.dtype,
+    @classmethod
+    def of(cls, info: CheckpointInfo, base: str | None) -> Stamp:
+        """The stamp of a checkpoint that is compared with `base`; `served_by` completes it."""
+        return cls(
+            checkpoint=info.name,
+            weights_digest=info.weights_digest,
+            base=base,
+            method=info.method,
+            pattern=info.pattern,
+            sparsity=info.sparsity,
+            calibration=info.calibration,
         )
+
+    def served_by(self, engine: Engine) -> Stamp:
+        """The stamp with the engine's columns."""
+        return dataclasses.replace(self, engine=engine.name, engine_version=engine.version, dtype=engine.dtype)
+
+
+class Recorder:
+    """Makes the records of one item or window on one checkpoint."""
+
+    def __init__(self, stamp: Stamp, item: Item, run_seed: int, decode: Decode) -> None:
+        self._item = item
+        self._decode = decode
+        self._graded: dict[tuple[int, ...], dict[str, Any]] = {}
+        self._template: dict[str, Any] = {field.name: getattr(stamp, field.name) for field in dataclasses.fields(stamp)}
+        self._template |= {"task": item.task, "language": item.language, "item_id": item.item_id}
+        self._template |= {"index": 0, "seed": run_seed, "status": "ok"}
+
+    def record(self, probe: str, format: Format = "open", prompt: Prompt | None = None, **columns: Any) -> Record:
+        """A record of one probe. `prompt` says how long it was and whether its context was cut.
+
+        `columns` are those of `Record` that were measured; index 0, the run's seed and status `ok` unless given.
+        """
+        filled = {**self._template, "probe": probe, "format": format}
+        if prompt is not None:
+            filled["prompt_tokens"] = len(prompt.token_ids)
+            filled["truncated"] = prompt.truncated
+        filled |= columns
+        if prompt is not None and prompt.truncated and filled["status"] == "ok":
+            filled["status"] = "truncated"
+        return Record(**filled)
+
+    def graded(self, token_ids: tuple[int, ...]) -> dict[str, Any]:
+        """The columns of a generated answer: its text, without thinking, is compared with the gold answers."""
+        if token_ids not in self._graded:  # samples and beams often repeat one another
+            text = self._decode(token_ids)
+            found = grade(strip_thinking(text), self._item.answers, self._item.language)
+            self._graded[token_ids] = {
+                "text": text,
+                "token_ids": token_ids,
+                "contains": found.contains,
+                "exact_match": found.exact_match,
+                "token_f1": found.token_f1,
+            }
+        return self._graded[token_ids]
+
+
+def failed(error: str | None) -> dict[str, Any]:
+    """The columns of a request that the engine could not answer."""
+    return {"status": "engine_error", "text": error}
+
+
+def scored(response: Response, continuation: Continuation) -> dict[str, Any]:
+    """The columns of a scored answer; `logprob` is summed over its tokens, in nats."""
+    if response.status != "ok":
+        return failed(response.error)
+    return {
+        "token_ids": response.token_ids,
+        "logprob": sum(response.logprobs),
+        "prompt_tokens": len(continuation.prompt_ids),
+        "cached_tokens": response.cached_tokens,
+    }

@@ -14,34 +14,33 @@ from dataclasses import dataclass
 from evaluator.engine.base import Cancel, Engine, Request, Response
 from evaluator.errors import EngineError
 from evaluator.probes.config import EvalConfig
-from evaluator.probes.item import Decode, ItemPlan, ItemProbes
-from evaluator.probes.perplexity import WindowProbe
-from evaluator.probes.recording import Stamp
+from evaluator.probes.item import ItemProbes
+from evaluator.probes.planning import Plan
+from evaluator.probes.recording import Decode, Stamp
 from evaluator.records import Record
 
-Asked = ItemProbes | WindowProbe  # what is being asked: a question, or the window of a text
 WINDOW = 64  # items in flight: enough requests to fill a large batch while the slowest items' beams finish
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedItem:
-    plan: ItemPlan
+    plan: Plan
     records: tuple[Record, ...]
 
 
 class ItemStream:
     """The request source of one evaluation. `plans` is consumed lazily, as the window has room."""
 
-    def __init__(self, plans: Iterator[ItemPlan], config: EvalConfig, eos_ids: frozenset[int], window: int) -> None:
+    def __init__(self, plans: Iterator[Plan], config: EvalConfig, eos_ids: frozenset[int], window: int) -> None:
         self._plans = plans
         self._config = config
         self._eos_ids = eos_ids
         self._window = window
         self._serial = 0
-        self._active: dict[str, Asked] = {}
+        self._active: dict[str, ItemProbes] = {}
         self._ready: deque[Request | Cancel] = deque()
         self._waiting: set[str] = set()  # requests in `_ready` that nobody has cancelled
-        self._done: list[Asked] = []
+        self._done: list[ItemProbes] = []
 
     def take(self, limit: int) -> Sequence[Request | Cancel]:
         taken: list[Request | Cancel] = []
@@ -58,11 +57,7 @@ class ItemStream:
         plan = next(self._plans, None)
         if plan is None:
             return False
-        item: Asked
-        if plan.question.window is None:
-            item = ItemProbes(plan, self._config, self._eos_ids, self._serial)
-        else:
-            item = WindowProbe(plan, self._config.seed, self._serial)
+        item = ItemProbes(plan, self._config, self._eos_ids, self._serial)
         requests = item.start()
         self._waiting.update(request.request_id for request in requests)
         self._ready.extend(requests)
@@ -94,7 +89,7 @@ class ItemStream:
         if item.done:
             self._done.append(self._active.pop(serial))
 
-    def finished(self) -> list[Asked]:
+    def finished(self) -> list[ItemProbes]:
         """The items that ended since the last call."""
         done, self._done = self._done, []
         return done
@@ -106,7 +101,7 @@ class ItemStream:
 
 def evaluate(
     engine: Engine,
-    plans: Iterator[ItemPlan],
+    plans: Iterator[Plan],
     *,
     config: EvalConfig,
     stamp: Stamp,

@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from evaluator.engine.config import ENGINES
-from evaluator.records import FORMATS, PROBES
+from evaluator.probes import PROBES
+from evaluator.records import FORMATS
 from evaluator.tasks import spellings
 from launch.commands.options import Out, Seed, eval_sweep
 from launch.commands.running import run_and_report
@@ -21,7 +22,7 @@ def evaluate(
     languages: Annotated[str | None, typer.Option(help="comma-separated, names or codes; all by default")] = None,
     items: Annotated[int, typer.Option(help="per language; 0 = all")] = 200,
     formats: Annotated[str, typer.Option(help=", ".join(FORMATS))] = "open",
-    probes: Annotated[str, typer.Option(help=", ".join(PROBES))] = "greedy,beam,sample,choice,rank",
+    probes: Annotated[str, typer.Option(help=", ".join(PROBES.names))] = "greedy,beam,sample,choice,rank",
     base: Annotated[str | None, typer.Option(help="the dense checkpoint that the others are compared with")] = None,
     engine: Annotated[str, typer.Option(help=", ".join(ENGINES.names))] = "vllm",
     dtype: Annotated[str, typer.Option(help="auto (float32 on a CPU, its own on a GPU), float32, bfloat16")] = "auto",

@@ -11,7 +11,8 @@ import typer
 
 from evaluator.engine.config import ENGINES, DType, EngineConfig
 from evaluator.errors import InputError, unknown
-from evaluator.records import FORMATS, PROBES
+from evaluator.probes import PROBES
+from evaluator.records import FORMATS
 from launch.sweep.calibration import spelled_source
 from launch.sweep.config import SweepConfig, validated
 from launch.sweep.models import model_name, names_of, same_model
@@ -43,7 +44,7 @@ def eval_sweep(
     listed = {
         "languages": None if task["languages"] is None else _listed("languages", task["languages"]),
         "formats": _known("format", _listed("formats", task["formats"]), FORMATS),
-        "probes": _known("probe", _listed("probes", task["probes"]), PROBES),
+        "probes": _known("probe", _listed("probes", task["probes"]), PROBES.names),
     }
     _known("--engine", [engine["kind"]], ENGINES.names)
     _known("--dtype", [engine["dtype"]], get_args(DType))

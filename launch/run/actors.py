@@ -13,11 +13,11 @@ import threading
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import ray
 
-from evaluator.asking.questions import Question
+from evaluator.asking.questions import Posed
 from evaluator.engine.config import build_engine
 from launch.run.shards import ShardCollector
 from launch.run.work import EngineSetup, EvalJob, Shard, ShardResult
@@ -27,8 +27,7 @@ from pruning.config import PruneConfig
 if TYPE_CHECKING:
     from evaluator.asking.prompts import Prompter
     from evaluator.engine.base import Engine, EngineStats, LoadReport
-    from evaluator.probes.item import ItemPlan
-    from evaluator.probes.recording import Stamp
+    from evaluator.probes.planning import Plan
 
 CONTROL = "control"  # the concurrency group of calls that must be answered while a stream is running
 
@@ -41,7 +40,7 @@ class EngineActor:
         self._config = setup.config
         self._engine: Engine | None = None
         # (task, tokenizer) -> the tokenised questions, by position: for every checkpoint that tokenises alike.
-        self._plans: dict[tuple[str, str], dict[int, ItemPlan]] = {}
+        self._plans: dict[tuple[str, str], dict[int, Plan]] = {}
         self._waiting: deque[Shard] = deque()  # shards that are not begun
         self._lock = threading.Lock()
 
@@ -50,7 +49,7 @@ class EngineActor:
             self._engine = build_engine(self._config)
         return self._engine.load(checkpoint)
 
-    def evaluate(self, job: EvalJob, shards: Sequence[Shard], questions: Sequence[Question]) -> Iterator[ShardResult]:
+    def evaluate(self, job: EvalJob, shards: Sequence[Shard], questions: Sequence[Posed]) -> Iterator[ShardResult]:
         """Stream `shards` through the engine; each is yielded when its last item is done."""
         from evaluator.probes.stream import evaluate
         from evaluator.store.records import to_table
@@ -65,7 +64,7 @@ class EngineActor:
             engine,
             self._begin(job, questions, prompter, collector),
             config=job.config,
-            stamp=_stamp(job.stamp, engine),
+            stamp=job.stamp.served_by(engine),
             decode=prompter.decode,
             eos_ids=prompter.eos_ids,
         ):
@@ -75,17 +74,18 @@ class EngineActor:
                 yield ShardResult(shard=shard, table=to_table(records))
 
     def _begin(
-        self, job: EvalJob, questions: Sequence[Question], prompter: Prompter, collector: ShardCollector
-    ) -> Iterator[ItemPlan]:
+        self, job: EvalJob, questions: Sequence[Posed], prompter: Prompter, collector: ShardCollector
+    ) -> Iterator[Plan]:
         """The plans of one waiting shard after another, each shard begun when the stream has room for it."""
-        from evaluator.probes.item import plan
+        from evaluator.probes.planning import Planner
 
+        planner = Planner(prompter, job.config)
         plans = self._plans.setdefault((job.task_key, _tokenizer_key(job.checkpoint)), {})
         while (shard := self._next_shard()) is not None:
             collector.begin(shard, [questions[position].item for position in shard.questions])
             for position in shard.questions:
                 if position not in plans:
-                    plans[position] = plan(questions[position], prompter, job.config)
+                    plans[position] = planner.plan(questions[position])
                 yield plans[position]
 
     def _prompter(self, job: EvalJob) -> Prompter:
@@ -130,12 +130,6 @@ def prune_checkpoint(
     _log_to(log_path)
     load_plugins()
     prune(config, out, sources=SOURCES, held_out=held_out, provenance=provenance)
-
-
-def _stamp(fields: Mapping[str, Any], engine: Engine) -> Stamp:
-    from evaluator.probes.recording import Stamp
-
-    return Stamp(**fields, engine=engine.name, engine_version=engine.version, dtype=engine.dtype)
 
 
 def _tokenizer_key(checkpoint: Path) -> str:

@@ -17,6 +17,7 @@ from ray.exceptions import RayError, RayTaskError
 
 from evaluator.checkpoints.info import CheckpointInfo, inspect_checkpoint
 from evaluator.errors import InputError, ResurfaceError
+from evaluator.probes.recording import Stamp
 from evaluator.store.records import RecordStore
 from launch.run.actors import prune_checkpoint
 from launch.run.board import Board
@@ -188,15 +189,7 @@ class _Run:
             shards = shards_of(task, finished, self._prepared.config.resources.shard_items)
             if not shards:
                 self._progress.already_done(job.name, task.name, len(task.questions))
-            stamp = {
-                "checkpoint": job.name,
-                "weights_digest": info.weights_digest,
-                "base": job.base,
-                "method": info.method,
-                "pattern": info.pattern,
-                "sparsity": info.sparsity,
-                "calibration": info.calibration,
-            }
+            stamp = Stamp.of(info, job.base)
             eval_job = EvalJob(checkpoint=info.path.absolute(), task_key=task.key, config=task.config, stamp=stamp)
             assignments.append(Assignment(checkpoint=info, task=task.name, job=eval_job, shards=shards))
             self._items += assignments[-1].items

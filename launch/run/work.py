@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from evaluator.checkpoints.info import CheckpointInfo
 from evaluator.engine.config import EngineConfig
 from evaluator.probes.config import EvalConfig
+from evaluator.probes.recording import Stamp
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,7 +30,7 @@ class EvalJob:
     checkpoint: Path
     task_key: str  # identifies questions + config: what tokenised plans are remembered under
     config: EvalConfig
-    stamp: Mapping[str, Any]  # the fields of Stamp that the driver knows
+    stamp: Stamp  # without the engine's columns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,8 +22,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from evaluator.asking.prompts import CAPPED_FORMATS
+from evaluator.probes.base import Cost
 from evaluator.probes.config import EvalConfig
-from evaluator.probes.perplexity import PIECE
 from evaluator.tasks import DEEP_ITEMS, items_by_language, load_task
 from launch.sweep.config import SweepConfig
 from launch.sweep.jobs import CheckpointJob, expand
@@ -42,7 +43,6 @@ _PROMPT = {"open": 328, "open_capped": 250, "one_shot": 428}
 _LISTED = 40  # what a list of candidates adds; the rest of such a prompt is shared with the open one
 _OPTION = 9  # tokens of a candidate
 _BYTES_PER_TOKEN = 4
-_BEAM_REQUESTS = 3  # per beam: measured 15 for a width of 5
 
 # Parameters, as in the checkpoints' own safetensors; embeddings once where they are tied.
 _PARAMETERS: Mapping[str, float] = {
@@ -120,30 +120,36 @@ def work_of(task: EvalConfig) -> Work:
         text = load_task(task.task, task.languages).text
         assert text is not None
         tokens = max(1, len(text.encode()) // _BYTES_PER_TOKEN)
-        return Work(items=-(-tokens // task.window), requests=-(-tokens // PIECE), prompt_tokens=tokens,
-                    generated_tokens=tokens)  # fmt: skip
+        return sum((_work(1, probe.cost(tokens, task)) for probe in task.text_probes), Work())
     asked = [min(task.items or size, size) for size in items_by_language(task.task, task.languages).values()]
     items, deep = sum(asked), sum(min(each, DEEP_ITEMS) for each in asked)
-    forms = task.formats if "greedy" in task.probes else ()
-    capped = {"open_capped": task.one_shot_prompt_tokens, "one_shot": task.one_shot_prompt_tokens}
-    prompts = min(_PROMPT["open"], task.prompt_tokens)
-    for form in forms:
-        if form in capped:
-            prompts += min(_PROMPT[form], capped[form])
-        elif form != "open":
-            prompts += _LISTED
-    scores = 4 * ("choice" in task.probes) + 3 * ("hard_choice" in task.probes)
-    scores += "rank" in task.probes and not scores  # the gold answer is one of the options
-    samples = task.samples * len(task.seeds) if "sample" in task.probes else 0
-    beams = _BEAM_REQUESTS * task.beam_width if "beam" in task.probes else 0
-    each, deeper = len(forms) + scores, samples + beams
-    return Work(
+    costs = [(deep if probe.deep else items, probe.cost(task)) for probe in task.item_probes]
+    answers = len(frozenset[str]().union(*(cost.scored for _, cost in costs)))
+    formats = {format for probe in task.item_probes for format in probe.formats(task)}
+    shared = Work(
         items=items,
-        requests=items * each + deep * deeper,
-        prompt_tokens=items * prompts,
-        generated_tokens=items * (len(forms) * task.max_new_tokens + scores * _OPTION)
-        + deep * (samples + task.beam_width * ("beam" in task.probes)) * task.max_new_tokens,
+        requests=items * answers,
+        prompt_tokens=items * sum(_prompt_tokens(format, task) for format in {"open", *formats}),
+        generated_tokens=items * answers * _OPTION,
     )
+    return sum((_work(count, cost) for count, cost in costs), shared)
+
+
+def _work(count: int, cost: Cost) -> Work:
+    """What so many items, or a text, ask for."""
+    return Work(
+        items=count * cost.items,
+        requests=count * cost.requests,
+        prompt_tokens=count * cost.prompt_tokens,
+        generated_tokens=count * cost.generated_tokens,
+    )
+
+
+def _prompt_tokens(format: str, task: EvalConfig) -> int:
+    """Of a format's prompt; of one that lists candidates, what it has beside the open one."""
+    if format in CAPPED_FORMATS:
+        return min(_PROMPT[format], task.one_shot_prompt_tokens)
+    return min(_PROMPT["open"], task.prompt_tokens) if format == "open" else _LISTED
 
 
 def evaluation_hours(parameters: float, work: Work) -> float:

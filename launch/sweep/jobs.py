@@ -16,8 +16,9 @@ from typing import Any
 
 from evaluator.errors import InputError
 from evaluator.languages import code_of
+from evaluator.probes import PROBES
 from evaluator.probes.config import EvalConfig
-from evaluator.records import FORMATS, PROBES
+from evaluator.records import FORMATS
 from evaluator.tasks import task_name
 from launch.sweep.calibration import spelled_source
 from launch.sweep.config import PruneSetting, SweepConfig, validated
@@ -171,7 +172,7 @@ def _merge(tasks: dict[str, EvalConfig], task: EvalConfig) -> None:
     tasks[name] = known.model_copy(
         update={
             "formats": tuple(form for form in FORMATS if form in known.formats or form in task.formats),
-            "probes": tuple(probe for probe in PROBES if probe in known.probes or probe in task.probes),
+            "probes": tuple(probe for probe in PROBES.names if probe in known.probes or probe in task.probes),
             "sample_seeds": seeds,
         }
     )

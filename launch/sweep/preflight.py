@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from evaluator.asking.prompts import CAPPED_FORMATS, Prompter
-from evaluator.asking.questions import Question, questions_of
+from evaluator.asking.questions import Posed, Question, Window, questions_of
 from evaluator.checkpoints.info import CheckpointInfo, inspect_checkpoint, read_config
 from evaluator.checkpoints.tokenizer import load_tokenizer
 from evaluator.engine.config import EngineConfig
 from evaluator.errors import InputError
 from evaluator.probes.config import EvalConfig
-from evaluator.probes.perplexity import window_question, windows_of
+from evaluator.probes.perplexity import windows_of
 from evaluator.records import Item
 from evaluator.tasks import TaskData, load_task, spelled
 from launch.sweep.calibration import SOURCES
@@ -38,7 +38,7 @@ class PreparedTask:
     name: str  # the directory of its records
     key: str  # identifies questions + config
     config: EvalConfig
-    questions: tuple[Question, ...]
+    questions: tuple[Posed, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,7 @@ class Prepared:
             known = items.setdefault(task.name, {})
             for question in task.questions:
                 key = (question.item.language, question.item.item_id)
-                if question.window is None and (key not in known or known[key].options is None):
+                if isinstance(question, Question) and (key not in known or known[key].options is None):
                     known[key] = question
         return {name: tuple(questions.values()) for name, questions in items.items() if questions}
 
@@ -136,7 +136,7 @@ def _contexts(tasks: Iterable[PreparedTask]) -> dict[str, str]:
     first: dict[str, Item] = {}
     for task in tasks:
         for question in task.questions:
-            if question.window is None:
+            if isinstance(question, Question):
                 first.setdefault(question.item.context, question.item)
     digests = {text_digest(context): item for context, item in first.items()}
     return {
@@ -214,12 +214,12 @@ class _Preparation:
             name=data.name,
             key=digest([data.name, data.digest, config.model_dump(mode="json", exclude={"task"})]),
             config=config,
-            questions=tuple(questions_of(data, config)),
+            questions=tuple(questions_of(data, config.wanted)),
         )
 
     def _windows(self, data: TaskData, config: EvalConfig, model: str) -> PreparedTask:
         assert data.text is not None
-        windows = windows_of(data.text, self._tokenizers[model], config.window, self._limit)
+        windows = windows_of(data.name, data.text, self._tokenizers[model], config.window, self._limit)
         ids = hashlib.sha256()
         for window in windows:
             ids.update(window.token_ids.tobytes() + b"|")
@@ -228,7 +228,7 @@ class _Preparation:
             name=data.name,
             key=digest([data.name, data.digest, settings, ids.hexdigest()]),
             config=config,
-            questions=tuple(window_question(data.name, window) for window in windows),
+            questions=tuple(windows),
         )
 
 
@@ -240,7 +240,7 @@ def _longest(task: PreparedTask) -> int:
     """The most tokens of a request, prompt and continuation together."""
     config = task.config
     if config.is_text:
-        return max(len(question.window.token_ids) for question in task.questions if question.window is not None)
+        return max(len(window.token_ids) for window in task.questions if isinstance(window, Window))
     capped = any(form in CAPPED_FORMATS for form in config.formats)
     prompt = max(config.prompt_tokens, config.one_shot_prompt_tokens if capped else 0)
     return prompt + max(config.max_new_tokens, _OPTION_TOKENS)

@@ -6,7 +6,8 @@ import pandas as pd
 import pytest
 
 from evaluator.metrics import TABLES, Table, compute_tables, reduce_records
-from evaluator.records import FORMATS, PROBES
+from evaluator.probes import PROBES
+from evaluator.records import FORMATS
 from tests.support.records import Seen, judged, records
 
 # One item that stays, one that goes unsaid; every probe, every format, two seeds of samples.
@@ -59,7 +60,7 @@ def test_nothing_is_told_where_nothing_is_missing(whole):
     )
 
 
-@pytest.mark.parametrize("missing", [*PROBES, *FORMATS[1:]])
+@pytest.mark.parametrize("missing", [*PROBES.names, *FORMATS[1:]])
 def test_a_table_says_what_it_lacks(whole, missing):
     column = "probe" if missing in PROBES else "format"
     tables = computed(whole[whole[column] != missing])

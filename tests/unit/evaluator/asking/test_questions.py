@@ -5,7 +5,9 @@ import pytest
 from evaluator.asking.questions import NO_DISTRACTOR, NO_UNRELATED, TOO_LONG, questions_of
 from evaluator.errors import InputError
 from evaluator.grading import normalise
+from evaluator.probes import PROBES
 from evaluator.probes.config import EvalConfig
+from evaluator.probes.planning import ItemPlan
 from evaluator.tasks import TaskData, select
 from evaluator.tasks.distractors import choose_options, hard_distractors
 from tests.support.items import make_item
@@ -17,7 +19,7 @@ def data(**pools):
 
 
 def config(**changes):
-    return EvalConfig(task="t", **changes)
+    return EvalConfig(task="t", **changes).wanted
 
 
 def pool(count, language="english", answer="answer {}"):
@@ -87,7 +89,9 @@ def test_an_item_without_a_distractor_is_still_asked_what_needs_none():
         assert question.options is None
         assert question.hard_options is None
         assert [form for form in formats if question.can_pose(form)] == ["open"]
-        assert {question.why_not(what) for what in ("shown", "choice", "hard_choice")} == {NO_DISTRACTOR}
+        assert question.why_not("shown") == NO_DISTRACTOR
+        plan = ItemPlan(question=question, prompts={"open": None}, scored={})
+        assert {PROBES[probe].why_not(plan) for probe in ("choice", "hard_choice")} == {NO_DISTRACTOR}
         assert question.why_not("unrelated") == NO_UNRELATED
         assert question.why_not("open") == TOO_LONG  # it can be posed: only its length can have kept it out
 

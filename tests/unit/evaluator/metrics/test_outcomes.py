@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from evaluator.metrics import empty_outcomes, reduce_records
-from evaluator.metrics.outcomes import DTYPES
+from evaluator.metrics.outcomes import outcome_types
 from tests.support.records import Seen, records
 from tests.support.synthetic import frame_of, records_of
 
@@ -18,7 +18,7 @@ def outcome(seen: Seen) -> pd.Series:
 
 def test_one_row_per_item_with_the_declared_columns_and_types():
     reduced = reduce_records(records("m", {"english/1": Seen(greedy=True), "english/2": Seen(greedy=False)}))
-    assert list(reduced) == list(DTYPES)
+    assert list(reduced) == list(outcome_types())
     assert reduced.dtypes.astype(str).to_dict() == empty_outcomes().dtypes.astype(str).to_dict()
     assert reduced["produced"].tolist() == [True, False]
     assert reduce_records(reduced.iloc[:0]).equals(empty_outcomes())

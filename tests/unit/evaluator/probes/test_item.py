@@ -10,7 +10,9 @@ from evaluator.checkpoints.tokenizer import load_tokenizer
 from evaluator.engine.base import Generate, Response, Score
 from evaluator.engine.fake import FakeEngine
 from evaluator.probes.config import EvalConfig
-from evaluator.probes.item import ItemProbes, plan, sample_seed
+from evaluator.probes.item import ItemProbes
+from evaluator.probes.planning import Planner
+from evaluator.probes.sample import sample_seed
 from evaluator.probes.stream import evaluate
 from evaluator.tasks import TaskData
 from tests.support.items import make_item
@@ -40,7 +42,9 @@ def questions(settings, answers=None, **changes):
         english = [make_item(n, answers=[f"answer {n}"], **changes) for n in range(8)]
     finnish = [make_item(n, language="finnish", answers=[f"vastaus {n}"]) for n in range(8)]
     every = {"english": tuple(english), "finnish": tuple(finnish)}
-    return questions_of(TaskData(name="t", digest="d", pools={"english": every["english"]}, every_pool=every), settings)
+    return questions_of(
+        TaskData(name="t", digest="d", pools={"english": every["english"]}, every_pool=every), settings.wanted
+    )
 
 
 def answer(tokenizer, text):
@@ -73,7 +77,8 @@ def answer(tokenizer, text):
 
 def run(tokenizer, settings, asked, text="answer 3"):
     made = prompter(tokenizer, settings.prompt_tokens, settings.one_shot_prompt_tokens)
-    plans = (plan(question, made, settings) for question in asked)
+    planner = Planner(made, settings)
+    plans = (planner.plan(question) for question in asked)
     eos = frozenset({tokenizer.eos_token_id})
     stream = evaluate(
         FakeEngine(answer(tokenizer, text)), plans, config=settings, stamp=STAMP, decode=made.decode, eos_ids=eos
@@ -82,7 +87,7 @@ def run(tokenizer, settings, asked, text="answer 3"):
 
 
 def start(tokenizer, settings, question):
-    made = plan(question, prompter(tokenizer), settings)
+    made = Planner(prompter(tokenizer), settings).plan(question)
     return ItemProbes(made, settings, frozenset({tokenizer.eos_token_id}), 0).start()
 
 
@@ -184,7 +189,7 @@ def test_thinking_is_removed_before_grading_and_kept_in_the_text(tokenizer):
 def test_open_capped_and_one_shot_differ_by_the_exemplar_only(tokenizer):
     settings = config(formats=("open", "open_capped", "one_shot"), probes=("greedy",))
     question = questions(settings, context="C" * 700)[0]
-    made = plan(question, prompter(tokenizer, cap=300, one_shot_cap=2000), settings).prompts
+    made = Planner(prompter(tokenizer, cap=300, one_shot_cap=2000), settings).of_question(question).prompts
     capped, one_shot = made["open_capped"], made["one_shot"]
     assert capped.text == f"Context: {'C' * 500}\n\nQuestion: What is the Nile?\n\nAnswer in a few words:"
     assert f"Context: {'C' * 500}\nQuestion: What is the Nile?\nAnswer in a few words:" in one_shot.text

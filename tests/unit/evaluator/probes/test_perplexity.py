@@ -14,8 +14,9 @@ from evaluator.engine.fake import FakeEngine, FakeLM
 from evaluator.engine.torch_engine import TorchEngine
 from evaluator.errors import InputError
 from evaluator.probes.config import EvalConfig
-from evaluator.probes.item import plan
-from evaluator.probes.perplexity import PIECE, WindowProbe, window_question, windows_of
+from evaluator.probes.item import ItemProbes
+from evaluator.probes.perplexity import PIECE, windows_of
+from evaluator.probes.planning import WindowPlan
 from evaluator.probes.stream import evaluate
 from tests.support.models import save_tiny_model
 from tests.support.stamps import STAMP
@@ -26,7 +27,7 @@ CONFIG = EvalConfig(task="text:book.txt", probes=("perplexity",))
 
 
 def records(engine, windows):
-    plans = (plan(window_question("book", window), None, CONFIG) for window in windows)
+    plans = (WindowPlan(question=window) for window in windows)
     stream = evaluate(engine, plans, config=CONFIG, stamp=STAMP, decode=lambda ids: "", eos_ids=frozenset({0}))
     found = [record for finished in stream for record in finished.records]
     return sorted(found, key=lambda record: record.index)
@@ -40,7 +41,7 @@ def tiny(tmp_path_factory):
 @pytest.mark.parametrize("size", [100, 150])
 def test_every_token_but_a_windows_first_as_in_one_full_forward_pass(tiny, size):
     tokenizer = load_tokenizer(tiny)
-    windows = windows_of(TEXT, tokenizer, size, 2048)
+    windows = windows_of("book", TEXT, tokenizer, size, 2048)
     engine = TorchEngine(EngineConfig(kind="torch", max_model_len=size))
     engine.load(tiny)
     found = records(engine, windows)
@@ -63,8 +64,8 @@ def test_every_token_but_a_windows_first_as_in_one_full_forward_pass(tiny, size)
 
 def test_records_say_which_window_and_nothing_that_was_not_measured():
     lm = FakeLM(vocabulary=16)
-    windows = [Window(number=n, token_ids=list(range(1, 4 + 70 * n))) for n in range(3)]
-    windows = [Window(number=w.number, token_ids=[1 + t % 15 for t in w.token_ids]) for w in windows]
+    windows = [Window.of("book", n, list(range(1, 4 + 70 * n))) for n in range(3)]
+    windows = [Window.of("book", w.number, [1 + t % 15 for t in w.token_ids]) for w in windows]
     found = records(FakeEngine(lm.answer, reorder_seed=1), windows)
     assert [record.item_id for record in found] == ["window-000000", "window-000001", "window-000002"]
     assert [record.index for record in found] == [0, 1, 2]
@@ -78,8 +79,8 @@ def test_records_say_which_window_and_nothing_that_was_not_measured():
 
 
 def test_the_longest_prompt_comes_first_and_no_request_is_longer_than_a_piece():
-    window = Window(number=0, token_ids=list(range(200)))
-    requests = WindowProbe(plan(window_question("book", window), None, CONFIG), 0, 5).start()
+    window = Window.of("book", 0, list(range(200)))
+    requests = ItemProbes(WindowPlan(question=window), CONFIG, frozenset(), 5).start()
     lengths = [len(request.prompt_ids) for request in requests]
     assert lengths == sorted(lengths, reverse=True)
     assert max(len(request.continuation_ids) for request in requests) == PIECE
@@ -94,7 +95,7 @@ def test_a_failed_piece_is_a_status_and_a_window_of_one_token_is_excluded():
             return Response(request_id=request.request_id, status="engine_error", error="too long")
         return FakeLM().answer(request)
 
-    windows = [Window(number=0, token_ids=[1] * 100), Window(number=1, token_ids=[1])]
+    windows = [Window.of("book", 0, [1] * 100), Window.of("book", 1, [1])]
     failed, single = records(FakeEngine(script), windows)
     assert (failed.status, failed.logprob, failed.text) == ("engine_error", None, "too long")
     assert (single.status, single.logprob, single.prompt_tokens) == ("excluded", None, 0)
@@ -107,14 +108,14 @@ def test_a_bos_stands_before_every_window_where_the_tokenizer_puts_one_before_a_
     tokenizer = real_tokenizer(name)
     bare = tokenizer(TEXT, add_special_tokens=False)["input_ids"]
     bos = [tokenizer.bos_token_id] if name == "mistral" else []
-    windows = windows_of(TEXT, tokenizer, 64, 4096)
+    windows = windows_of("book", TEXT, tokenizer, 64, 4096)
     assert all(list(window.token_ids)[: len(bos)] == bos for window in windows)
     assert [token for window in windows for token in list(window.token_ids)[len(bos) :]] == bare
     assert all(len(window.token_ids) == 64 + len(bos) for window in windows[:-1])
     # as many as fit the model's positions, the BOS among them
-    assert max(len(window.token_ids) for window in windows_of(TEXT, tokenizer, 64, 50)) == 50
+    assert max(len(window.token_ids) for window in windows_of("book", TEXT, tokenizer, 64, 50)) == 50
 
 
 def test_a_text_without_tokens_is_refused(tiny):
     with pytest.raises(InputError, match="no token"):
-        windows_of("", load_tokenizer(tiny), 64, 128)
+        windows_of("book", "", load_tokenizer(tiny), 64, 128)

@@ -11,7 +11,8 @@ from evaluator.engine.base import Cancel, Generate, Request, Response, Score
 from evaluator.engine.fake import FakeEngine, FakeLM
 from evaluator.errors import EngineError
 from evaluator.probes.config import EvalConfig
-from evaluator.probes.item import ItemPlan, plan, sample_seed
+from evaluator.probes.planning import Plan, Planner
+from evaluator.probes.sample import sample_seed
 from evaluator.probes.stream import ItemStream, evaluate
 from evaluator.records import Item, Record
 from evaluator.store.records import to_table
@@ -59,11 +60,12 @@ def _items(count: int) -> list[Item]:
 
 def _questions(items: list[Item], config: EvalConfig) -> list[Question]:
     pools = {"english": tuple(items)}
-    return questions_of(TaskData(name="toy", digest="x", pools=pools, every_pool=pools), config)
+    return questions_of(TaskData(name="toy", digest="x", pools=pools, every_pool=pools), config.wanted)
 
 
-def _plans(questions: list[Question], config: EvalConfig) -> Iterator[ItemPlan]:
-    return iter([plan(question, LetterPrompter(), config) for question in questions])  # type: ignore[arg-type]
+def _plans(questions: list[Question], config: EvalConfig) -> Iterator[Plan]:
+    planner = Planner(LetterPrompter(), config)  # type: ignore[arg-type]
+    return iter([planner.plan(question) for question in questions])
 
 
 def _evaluate(engine: FakeEngine, questions: list[Question], config: EvalConfig, window: int = 64) -> list[Record]:
@@ -105,12 +107,13 @@ def test_numbers_are_the_language_models_own() -> None:
     lm = _lm()
     questions = _questions(_items(6), CONFIG)
     records = _evaluate(FakeEngine(lm.answer), questions, CONFIG)
-    by_item = {question.item.item_id: plan(question, LetterPrompter(), CONFIG) for question in questions}  # type: ignore[arg-type]
+    planner = Planner(LetterPrompter(), CONFIG)  # type: ignore[arg-type]
+    by_item = {question.item.item_id: planner.of_question(question) for question in questions}
     for record in records:
         if record.probe != "rank":
             continue
-        gold = by_item[record.item_id].gold
-        assert gold is not None
+        plan = by_item[record.item_id]
+        gold = plan.scored[plan.question.item.answers[0]]
         row = lm.logprobs(gold.prompt_ids)
         first = gold.continuation_ids[0]
         assert record.rank == 1 + int((row > row[first]).sum())

@@ -71,9 +71,9 @@ def test_windows_are_those_of_each_models_tokenizer_and_fit_every_model(models, 
     assert plan.engine.max_model_len == 1024
     assert plan.items() == {}  # a text has no items
     assert [question.item.item_id for question in a.questions[:2]] == ["window-000000", "window-000001"]
-    ids = [token for question in a.questions for token in question.window.token_ids]
-    assert len(ids) == sum(len(question.window.token_ids) for question in a.questions)
-    assert max(len(question.window.token_ids) for question in a.questions) == 1024
+    ids = [token for question in a.questions for token in question.token_ids]
+    assert len(ids) == sum(len(question.token_ids) for question in a.questions)
+    assert max(len(question.token_ids) for question in a.questions) == 1024
 
 
 def test_the_text_and_its_windows_are_part_of_the_identity(models, tmp_path):

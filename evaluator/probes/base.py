@@ -1,0 +1,213 @@
+"""What a probe is: one way of looking for an answer, described by one object in the registry `PROBES`.
+
+Everything that depends on the kind of probe reads its object: help, the validation of settings, prompts and requests,
+records, the columns of outcomes, the cost of a dry run and the item view. A probe is one class in one file and one line
+in `evaluator/probes/__init__.py`::
+
+    class Shout(ItemProbe):
+        name, help = "shout", "the greedy answer to a prompt in capitals"
+        ...
+    PROBES.register(Shout())
+
+A probe at work on one item (or on one window of a text) of one checkpoint is an `Inquiry`: it sends its first requests,
+may send more as responses arrive, and ends as records.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from evaluator.engine.base import Cancel, Generate, Request, Response, Score
+from evaluator.records import Format, Record
+from evaluator.registry import Registry
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from evaluator.asking.prompts import Continuation, Prompt
+    from evaluator.asking.questions import Question, Window
+    from evaluator.probes.config import EvalConfig
+    from evaluator.probes.planning import ItemPlan
+    from evaluator.probes.recording import Recorder
+
+# What a probe shows of an answer. Reports list probes in this order.
+Evidence = Literal["said", "recognised", "reachable", "predicted"]
+EVIDENCE: tuple[Evidence, ...] = ("said", "recognised", "reachable", "predicted")
+# How the item view shows a probe's records: the answer in each format, several answers to the open prompt, scored
+# options, or the rank of the gold answer.
+View = Literal["answer", "answers", "options", "rank"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """What a probe asks of an engine, per item or per text, beside the prompts of its formats.
+
+    `scored` names the answers that it scores, so that probes which score the same answer (`gold`) share its cost.
+    """
+
+    items: int = 0  # windows of a text; an item needs no mention
+    requests: int = 0
+    prompt_tokens: int = 0
+    generated_tokens: int = 0
+    scored: frozenset[str] = frozenset()
+
+
+class Probe(ABC):
+    """One way of looking for an answer. Subclass `ItemProbe` or `TextProbe`, not this."""
+
+    name: str  # in settings, records and outcome columns
+    help: str  # one clause
+    reads: ClassVar[Literal["items", "text"]]
+    evidence: Evidence
+    view: View | None = None  # None: the item view does not show it
+    title: str = ""  # of its records in the item view
+    # The outcome columns that `reduce` fills, with their pandas types. `<name>_status` and `<name>_why` come on top.
+    columns: Mapping[str, str]
+
+    @abstractmethod
+    def reduce(self, asked: pd.DataFrame) -> pd.DataFrame:
+        """One row for each item: `<name>_status` and `columns`, null where the probe was not measured.
+
+        `asked` holds this probe's records, with all records of an item; the index of the result is `reducing.KEY`.
+        """
+
+
+class ItemProbe(Probe):
+    """A probe of questions."""
+
+    reads = "items"
+    deep: bool = False  # asked of the first 100 items of a language only
+    options: Literal["drawn", "hard"] | None = None  # the distractors that it chooses among
+
+    def formats(self, config: EvalConfig) -> tuple[Format, ...]:
+        """The formats whose prompts it needs. By default the open one, whatever formats are evaluated."""
+        return ("open",)
+
+    def continuations(self, question: Question) -> tuple[str, ...]:
+        """The answers to the open prompt that it scores."""
+        return ()
+
+    def fits(self, question: Question, config: EvalConfig) -> bool:
+        """Whether a question has what the probe needs; whether its prompts fit their cap is not known yet."""
+        return question.deep or not self.deep
+
+    def why_not(self, plan: ItemPlan) -> str | None:
+        """Why the probe cannot be asked of an item: the text of its `excluded` record. None: it can."""
+        return None if "open" in plan.prompts else plan.question.why_not("open")
+
+    @abstractmethod
+    def ask(self, asking: Asking) -> Inquiry:
+        """Begin with one item of one checkpoint. Called only where `why_not` is None."""
+
+    @abstractmethod
+    def cost(self, config: EvalConfig) -> Cost:
+        """What it asks of an engine for one item."""
+
+
+class TextProbe(Probe):
+    """A probe of a text, window by window."""
+
+    reads = "text"
+
+    @abstractmethod
+    def ask(self, window: Window, serial: int) -> Inquiry:
+        """Begin with one window on one checkpoint. `serial` makes request ids unique in the stream."""
+
+    @abstractmethod
+    def cost(self, tokens: int, config: EvalConfig) -> Cost:
+        """What it asks of an engine for a text of so many tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """One item on one checkpoint, as its probes see it: its prompts, the settings, and the requests that probes share.
+
+    Probes that ask for the same `greedy` or `score` request in `Inquiry.start` share it: it is sent once.
+    """
+
+    plan: ItemPlan
+    config: EvalConfig
+    eos_ids: frozenset[int]
+    serial: int  # unique in the stream
+
+    def request_id(self, probe: str, detail: object) -> str:
+        return f"{self.serial}/{probe}/{detail}"
+
+    def prompt(self, format: Format = "open") -> Prompt:
+        return self.plan.prompts[format]
+
+    def greedy_id(self, format: Format) -> str:
+        """The id of the greedy request of a format."""
+        return self.request_id("greedy", format)
+
+    def greedy(self, format: Format) -> Generate:
+        """The most likely answer to a format's prompt."""
+        return Generate(
+            request_id=self.greedy_id(format),
+            prompt_ids=self.plan.prompts[format].token_ids,
+            max_tokens=self.config.max_new_tokens,
+        )
+
+    def scored(self, answer: str) -> Continuation:
+        return self.plan.scored[answer]
+
+    def score_id(self, answer: str) -> str:
+        """The id of an answer's score. The prompt's length tells a moved boundary from an unmoved one."""
+        continuation = self.plan.scored[answer]
+        ids = ",".join(map(str, continuation.continuation_ids))
+        return self.request_id("score", f"{len(continuation.prompt_ids)}:{ids}")
+
+    def score(self, answer: str) -> Score:
+        """The score of an answer to the open prompt, one of the probe's `continuations`."""
+        continuation = self.plan.scored[answer]
+        return Score(
+            request_id=self.score_id(answer),
+            prompt_ids=continuation.prompt_ids,
+            continuation_ids=continuation.continuation_ids,
+        )
+
+
+class Inquiry(ABC):
+    """One probe of one item or window on one checkpoint."""
+
+    def __init__(self) -> None:
+        self.responses: dict[str, Response] = {}  # final ones, by request id
+
+    @abstractmethod
+    def start(self) -> Sequence[Request]:
+        """The requests that depend on no response."""
+
+    def receive(self, response: Response) -> Sequence[Request | Cancel]:
+        """Take a response to one of the requests; returns the requests that follow from it, under new ids.
+
+        A request that is shared with a probe that streams it brings responses that are not final.
+        """
+        if response.final:
+            self.responses[response.request_id] = response
+        return ()
+
+    @abstractmethod
+    def records(self, recorder: Recorder) -> list[Record]:
+        """Every record, in a fixed order. Called once, when all requests have been answered or cancelled."""
+
+
+class Excluded(Inquiry):
+    """A probe that cannot be asked of an item: no request, and one record that says why."""
+
+    def __init__(self, probe: Probe, why: str, prompt: Prompt | None = None) -> None:
+        super().__init__()
+        self._probe = probe
+        self._why = why
+        self._prompt = prompt
+
+    def start(self) -> Sequence[Request]:
+        return ()
+
+    def records(self, recorder: Recorder) -> list[Record]:
+        return [recorder.record(self._probe.name, prompt=self._prompt, status="excluded", text=self._why)]
+
+
+PROBES: Registry[Probe] = Registry("probe")

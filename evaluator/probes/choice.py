@@ -1,0 +1,166 @@
+"""The choice probes: is the gold answer the likeliest of a few options? Recognition, as multiple choice measures it.
+
+Options are scored after the open prompt, which does not list them: the score of an option is its log-likelihood, summed
+over its tokens, in nats. The distractors of `choice` are drawn from the language's answers, those of `hard_choice` look
+most like the gold answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Literal
+
+from evaluator.asking.questions import NO_DISTRACTOR, Question
+from evaluator.engine.base import Request
+from evaluator.probes.base import Asking, Cost, Inquiry, ItemProbe
+from evaluator.probes.recording import Recorder, scored
+from evaluator.records import Record
+from evaluator.tasks.distractors import Options
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+
+    from evaluator.probes.config import EvalConfig
+    from evaluator.probes.planning import ItemPlan
+
+
+class Choice(ItemProbe):
+    """The gold answer among distractors; one record for each option, in the item's own order."""
+
+    name = "choice"
+    help = "whether the gold answer is the likeliest of four options"
+    evidence = "recognised"
+    view = "options"
+    title = "choice: log-likelihood of each option"
+    options: Literal["drawn", "hard"] = "drawn"
+    columns: Mapping[str, str] = {
+        "options": "Int64",
+        "recognised": "boolean",
+        "recognised_per_token": "boolean",
+        "recognised_per_byte": "boolean",
+        # Of all options, summed: fertility.
+        "option_tokens": "Int64",
+        "option_words": "Int64",
+        "option_characters": "Int64",
+    }
+
+    def options_of(self, question: Question) -> Options | None:
+        return question.options
+
+    def continuations(self, question: Question) -> tuple[str, ...]:
+        options = self.options_of(question)
+        return () if options is None else options.texts
+
+    def fits(self, question: Question, config: EvalConfig) -> bool:
+        return self.options_of(question) is not None
+
+    def why_not(self, plan: ItemPlan) -> str | None:
+        return super().why_not(plan) or (None if self.options_of(plan.question) else NO_DISTRACTOR)
+
+    def ask(self, asking: Asking) -> Inquiry:
+        options = self.options_of(asking.plan.question)
+        assert options is not None, "why_not comes before ask"
+        return _Scores(asking, self.name, options)
+
+    def cost(self, config: EvalConfig) -> Cost:
+        return Cost(scored=frozenset({"gold", *(f"{self.options} distractor {number}" for number in range(3))}))
+
+    def reduce(self, asked: pd.DataFrame) -> pd.DataFrame:
+        import pandas as pd
+
+        from evaluator.probes.reducing import by_item, where_measured
+
+        won = _Winners(asked)
+        reduced = pd.DataFrame({"options": won.options, "recognised": won.by(won.score)})
+        reduced["recognised_per_token"] = won.by(won.score / _sizes(asked["token_ids"]))
+        texts = pd.Series([text if isinstance(text, str) else "" for text in asked["option_text"]], index=asked.index)
+        reduced["recognised_per_byte"] = won.by(won.score / _sizes(texts.map(str.encode)))
+        counts = {
+            "tokens": _sizes(asked["token_ids"]),
+            "words": texts.map(lambda text: float(len(text.split()))),
+            "characters": texts.map(lambda text: float(len("".join(text.split())))),
+        }
+        for name, count in counts.items():
+            total = count.groupby(by_item(asked)).sum(min_count=1)
+            reduced[f"option_{name}"] = total.round().astype("Int64")
+        return where_measured(reduced, asked, self.name, "recognised", won.decided)
+
+
+class HardChoice(Choice):
+    """`choice` with the distractors most like the gold answer."""
+
+    name = "hard_choice"
+    help = "the same among the distractors most like the gold answer"
+    title = "choice among hard distractors"
+    options = "hard"
+    columns: Mapping[str, str] = {"hard_recognised": "boolean"}
+
+    def options_of(self, question: Question) -> Options | None:
+        return question.hard_options
+
+    def reduce(self, asked: pd.DataFrame) -> pd.DataFrame:
+        import pandas as pd
+
+        from evaluator.probes.reducing import where_measured
+
+        won = _Winners(asked)
+        reduced = pd.DataFrame({"hard_recognised": won.by(won.score)})
+        return where_measured(reduced, asked, self.name, "hard_recognised", won.decided)
+
+
+class _Scores(Inquiry):
+    def __init__(self, asking: Asking, probe: str, options: Options) -> None:
+        super().__init__()
+        self._asking = asking
+        self._probe = probe
+        self._options = options
+
+    def start(self) -> list[Request]:
+        return [self._asking.score(text) for text in self._options.texts]
+
+    def records(self, recorder: Recorder) -> list[Record]:
+        return [
+            recorder.record(
+                self._probe,
+                "open",
+                self._asking.prompt(),
+                index=number,
+                is_gold=number == self._options.gold,
+                option_text=text,
+                **scored(self.responses[self._asking.score_id(text)], self._asking.scored(text)),
+            )
+            for number, text in enumerate(self._options.texts)
+        ]
+
+
+class _Winners:
+    """Who wins the choices of some records."""
+
+    def __init__(self, asked: pd.DataFrame) -> None:
+        from evaluator.probes.reducing import by_item
+
+        self.score: pd.Series = asked["logprob"].astype("float64")
+        self._gold: np.ndarray = asked["is_gold"].astype("boolean").fillna(False).astype(bool).to_numpy()
+        self._by_item = by_item(asked)
+        self.options = asked["status"].groupby(self._by_item).size().astype("Int64")
+        golds = asked["status"].where(self._gold).groupby(self._by_item).count()
+        # Without exactly one gold option and a rival there is nothing to win.
+        self.decided = (golds == 1) & (self.options > 1)
+
+    def by(self, score: pd.Series) -> pd.Series:
+        """Whether the gold option's score is strictly the highest: a tie is wrong, a missing score is unknown."""
+        best_gold = score.where(self._gold).groupby(self._by_item).max()
+        best_other = score.where(~self._gold).groupby(self._by_item).max()
+        complete = score.notna().groupby(self._by_item).all()
+        return (best_gold > best_other).astype("boolean").where(complete)
+
+
+def _sizes(values: pd.Series) -> pd.Series:
+    """The length of each list of ids or bytes; NaN for none, so that a division by it is undefined."""
+    return values.map(_length).astype("float64")
+
+
+def _length(value: object) -> float:
+    size = 0 if value is None or isinstance(value, float) else len(value)  # type: ignore[arg-type]
+    return float(size) if size else float("nan")

@@ -1,0 +1,78 @@
+"""The greedy probe: the most likely answer, in every format. What it contains is what the model says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from evaluator.asking.questions import Question
+from evaluator.engine.base import Request
+from evaluator.probes.base import Asking, Cost, Inquiry, ItemProbe
+from evaluator.probes.recording import Recorder, failed
+from evaluator.records import Format, Record
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from evaluator.probes.config import EvalConfig
+    from evaluator.probes.planning import ItemPlan
+
+
+class Greedy(ItemProbe):
+    """One answer for each evaluated format."""
+
+    name = "greedy"
+    help = "the most likely answer, in every format"
+    evidence = "said"
+    view = "answer"
+    title = "greedy"
+    columns: Mapping[str, str] = {"produced": "boolean", "exact_match": "boolean", "token_f1": "Float64"}
+
+    def formats(self, config: EvalConfig) -> tuple[Format, ...]:
+        return config.formats
+
+    def fits(self, question: Question, config: EvalConfig) -> bool:
+        return any(question.can_pose(format) for format in config.formats)
+
+    def why_not(self, plan: ItemPlan) -> str | None:
+        return None  # each format has a record of its own that says why
+
+    def ask(self, asking: Asking) -> Inquiry:
+        return _Answers(asking)
+
+    def cost(self, config: EvalConfig) -> Cost:
+        count = len(config.formats)
+        return Cost(requests=count, generated_tokens=count * config.max_new_tokens)
+
+    def reduce(self, asked: pd.DataFrame) -> pd.DataFrame:
+        from evaluator.probes.reducing import KEY, where_measured
+
+        typed = asked.astype({"contains": "boolean", "exact_match": "boolean", "token_f1": "Float64"})
+        first = typed.groupby(list(KEY))[["contains", "exact_match", "token_f1"]].first()
+        return where_measured(first.rename(columns={"contains": "produced"}), asked, self.name, "produced")
+
+
+class _Answers(Inquiry):
+    def __init__(self, asking: Asking) -> None:
+        super().__init__()
+        self._asking = asking
+
+    def start(self) -> list[Request]:
+        """The open prompt first: the other probes share it, and find it in the prefix cache."""
+        prompts, formats = self._asking.plan.prompts, self._asking.config.formats
+        ordered = sorted(prompts, key=lambda format: format != "open")
+        return [self._asking.greedy(format) for format in ordered if format in formats]
+
+    def records(self, recorder: Recorder) -> list[Record]:
+        return [self._record(recorder, format) for format in self._asking.config.formats]
+
+    def _record(self, recorder: Recorder, format: Format) -> Record:
+        plan = self._asking.plan
+        prompt = plan.prompts.get(format)
+        if prompt is None:  # no candidate to list, no item left to be the exemplar, or too long
+            return recorder.record("greedy", format, status="excluded", text=plan.question.why_not(format))
+        response = self.responses[self._asking.greedy_id(format)]
+        if response.status != "ok":
+            return recorder.record("greedy", format, prompt, **failed(response.error))
+        columns: dict[str, Any] = {"logprob": sum(response.logprobs), "cached_tokens": response.cached_tokens}
+        return recorder.record("greedy", format, prompt, **columns, **recorder.graded(response.token_ids))
