@@ -56,7 +56,6 @@ def pruned(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[Any]:
-    pytest.importorskip("vllm", reason="vLLM is not installed")
     from evaluator.engine.vllm.engine import VLLMEngine
 
     engine = VLLMEngine(EngineConfig(dtype="float32", max_model_len=640, max_num_seqs=16))

@@ -13,7 +13,6 @@ NEAR = 1.0
 
 
 def test_candidates_are_near_those_of_float32_and_the_same_one_wins():
-    pytest.importorskip("vllm", reason="vLLM is not installed")
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     from evaluator.engine.vllm.engine import VLLMEngine

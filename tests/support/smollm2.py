@@ -12,13 +12,14 @@ import yaml
 from evaluator.asking.prompts import Prompter
 from evaluator.engine.base import FixedSource, Request, Response, Score
 from evaluator.records import Item
+from tests.support.engines import needs_vllm
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = ROOT / "models" / "smollm2-135m-instruct"
 CALIBRATION = ROOT / "examples" / "calibration.txt"
 MARKS = [
     pytest.mark.real,
-    pytest.mark.slow,
+    *needs_vllm,
     pytest.mark.skipif(
         not (MODEL / "made_from.json").exists(),
         reason=f"{MODEL.relative_to(ROOT)} is absent; `make test-real` makes it",
