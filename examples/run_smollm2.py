@@ -19,7 +19,7 @@ from typing import Any
 import yaml
 
 from examples.make_questions import write_questions
-from examples.make_smollm2 import DEFAULT_OUT, REPOSITORY, ExampleError, make
+from examples.make_smollm2 import REPOSITORY, ExampleError
 
 SWEEP = Path(__file__).with_name("smollm2.yaml")
 _HUB_SECONDS = 10.0
@@ -32,18 +32,19 @@ def main() -> int:
     parser.add_argument("--items", type=int, help="questions per checkpoint; 0: all (default: those of smollm2.yaml)")
     parser.add_argument("--task", help="xquad, xquad:DIR or jsonl:FILE (default: XQuAD, else our own questions)")
     arguments = parser.parse_args()
+    out = Path(os.path.relpath(arguments.out, REPOSITORY))  # paths in smollm2.yaml are relative to the repository
+    os.chdir(REPOSITORY)
     try:
-        made = make(DEFAULT_OUT)
-        print(f"{DEFAULT_OUT}: {'made' if made else 'is there already'}", flush=True)
-        out = Path(os.path.relpath(arguments.out, REPOSITORY))  # paths in smollm2.yaml are relative to the repository
-        os.chdir(REPOSITORY)
         sweep = _write_sweep(out, arguments.task, arguments.items)
     except (ExampleError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    return subprocess.run(
-        [sys.executable, "-m", "launch.commands.cli", "sweep", str(sweep), "--out", str(out)]
-    ).returncode
+    # Each in a process of its own: making the model goes offline and imports much that the sweep does not need.
+    return _run("examples.make_smollm2") or _run("launch.commands.cli", "sweep", str(sweep), "--out", str(out))
+
+
+def _run(module: str, *arguments: str) -> int:
+    return subprocess.run([sys.executable, "-m", module, *arguments]).returncode
 
 
 def _write_sweep(out: Path, task: str | None, items: int | None) -> Path:

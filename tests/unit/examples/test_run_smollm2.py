@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pytest
 import yaml
@@ -92,3 +94,18 @@ def test_a_run_that_has_begun_keeps_its_task_and_refuses_another(out, monkeypatc
 def test_questions_are_written_anew_in_one_piece(tmp_path):
     assert write_questions(tmp_path / "new" / "questions.jsonl") == 160
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["questions.jsonl"]
+
+
+def test_a_model_that_cannot_be_made_ends_it_with_its_exit_code(out, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)  # main goes to the repository; pytest comes back
+    ran = []
+
+    def run(command, **_):
+        ran.append(command[2])
+        return subprocess.CompletedProcess(command, 2)
+
+    monkeypatch.setattr(run_smollm2.subprocess, "run", run)
+    monkeypatch.setattr(run_smollm2, "_hub_has_xquad", lambda: False)
+    monkeypatch.setattr(sys, "argv", ["run_smollm2", "--out", str(out)])
+    assert run_smollm2.main() == 2
+    assert ran == ["examples.make_smollm2"]
