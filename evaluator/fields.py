@@ -1,6 +1,6 @@
 """Checked access to the fields of JSON that others wrote: items, configurations, manifests.
 
-Every complaint is an InputError of one line that names the place, the field and the value.
+Every error is an InputError of one line that names the place, the field and the value.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _KINDS: dict[type, str] = {str: "a string", list: "a list", dict: "an object"}
 
 
 def parse(text: bytes, place: str) -> Any:
-    """The JSON value in UTF-8 text; `place` is where it stands, for the message. Raises InputError."""
+    """The JSON value in UTF-8 text; `place` names the file or line in the message. Raises InputError."""
     try:
         return json.loads(text.decode("utf-8-sig"))
     except UnicodeDecodeError as error:

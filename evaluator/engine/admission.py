@@ -1,4 +1,4 @@
-"""What an engine decides about requests before it computes anything: which it refuses, which share one computation."""
+"""What an engine decides about requests before it computes anything: which to refuse, and which share a computation."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from evaluator.engine.base import Request, Response, Score
 
 
 def refusal(request: Request, max_model_len: int, vocabulary: int) -> str | None:
-    """Why a request cannot be answered by a model of that context length and vocabulary, or None if it can.
+    """Why a model of that context length and vocabulary (both in tokens) cannot answer a request; None if it can.
 
-    Refused here, a request costs only its own answer; inside an engine it might end the engine.
+    A request that is refused here costs its own answer only; inside an engine it could end the engine.
     """
     continuation = request.continuation_ids if isinstance(request, Score) else ()
     generated = len(continuation) if isinstance(request, Score) else request.max_tokens
@@ -30,21 +30,25 @@ def refusal(request: Request, max_model_len: int, vocabulary: int) -> str | None
 
 
 def refuse(request: Request, reason: str) -> Response:
+    """The response to a request that is not computed."""
     return Response(request_id=request.request_id, status="engine_error", error=reason)
 
 
 class SharedScores:
-    """Lets Score requests that follow from another one's computation ride on it.
+    """Lets a Score request ride on another one whose computation contains it.
 
-    The score of a continuation contains the scores of all its beginnings after the same prompt, equal ones included:
-    options of one question often begin alike, and a gold answer is scored by more than one probe.
+    The score of a continuation contains the scores of its own beginnings after the same prompt, and of equal
+    continuations: options of one question often begin alike, and more than one probe scores the gold answer.
     """
 
     def __init__(self) -> None:
         self._riders: dict[str, list[Score]] = {}
 
     def admit(self, requests: Iterable[Request]) -> list[Request]:
-        """The requests that must be computed, in their order; the others ride on one of these."""
+        """The requests to compute; the others ride on one of these.
+
+        Every Generate comes first, in its order, then the scores, prompt by prompt.
+        """
         admitted: list[Request] = []
         groups: dict[tuple[int, ...], list[Score]] = {}
         for request in requests:

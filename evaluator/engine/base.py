@@ -1,4 +1,4 @@
-"""The engine seam: requests go in, responses come out in any order, and nothing else is known of what serves them.
+"""The engine seam: requests go in, responses come out in any order, and callers know nothing else about an engine.
 
 The driver owns a `RequestSource`; the engine pulls from it whenever it has room, so that requests which follow from
 responses (the next step of a beam search) join the running batch without a barrier::
@@ -55,7 +55,7 @@ class Response:
     """What came back for one request. Log-probabilities are the raw model's (temperature 1, no nucleus), in nats."""
 
     request_id: str
-    # False: a streamed Generate's tokens since the response before, more will come. The final one has all of them.
+    # False: the tokens of a streamed Generate since its last response; more will come. The final response has them all.
     final: bool = True
     status: Literal["ok", "engine_error"] = "ok"
     error: str | None = None
@@ -83,9 +83,9 @@ class LoadReport:
 class EngineStats:
     """Counters of one engine since its last load.
 
-    Seconds are wall time between the first request and the last response of each `run`: `busy_seconds` in which the
-    engine computed; `waiting_seconds` in which it held requests, but waited for its driver to handle responses and
-    bring new ones; `idle_seconds` in which it held none. None: the engine does not measure them.
+    Seconds are wall time between the first request and the last response of each `run`. In `busy_seconds` the engine
+    computed; in `waiting_seconds` it held requests, but waited for its driver to handle responses and bring new ones;
+    in `idle_seconds` it held none. None: the engine does not measure them.
     """
 
     requests: int = 0
@@ -114,12 +114,12 @@ class EngineStats:
 
 
 class RequestSource(Protocol):
-    """Where an engine takes its work from."""
+    """Gives an engine its work."""
 
     def take(self, limit: int) -> Sequence[Request | Cancel]:
         """At most `limit` requests that are ready now; empty while none is, even if responses may bring more.
 
-        The request that a Cancel names was given before.
+        A Cancel names a request that was given before.
         """
         ...
 

@@ -1,12 +1,12 @@
 """Beam search over any engine, by streamed rollouts: exact, one item at a time, with no barrier between items.
 
 A step of beam search needs, for each of the `width` live prefixes, the few most likely next tokens (its *expansion*).
-Asking an engine for one token per prefix and step wastes most of its time on admitting requests. Instead we ask for
-the greedy continuation of a prefix (a *rollout*) with its top log-probabilities, token by token as it is computed:
-every position of it is the expansion of one more prefix, and beam search mostly walks along such continuations. Where
-it branches off, the branch gets a rollout of its own; a rollout whose prefix has died is cancelled. So an item takes
-about as many engine steps as it generates tokens, and about as many token forwards as its beams hold tokens.
-Expansions wait in a trie of which only what lies ahead of the live prefixes is kept.
+Requesting one token per prefix and step would spend most of an engine's time on admission. Instead we request the
+greedy continuation of a prefix (a *rollout*) with its top log-probabilities, token by token as it is computed: each of
+its positions is the expansion of one more prefix, and beam search mostly walks along such continuations. A branch gets
+a rollout of its own; a rollout whose prefix has died is cancelled. So an item takes about as many engine steps as it
+generates tokens, and about as many token forwards as its beams hold tokens. Expansions wait in a trie that keeps only
+what lies ahead of the live prefixes.
 
 The search itself is that of transformers 5.19, `GenerationMixin._beam_search`, with length_penalty = 1.0 and
 early_stopping = False (so `num_return_sequences = num_beams = width`):
@@ -135,7 +135,7 @@ class BeamSearch:
 
     @property
     def top_logprobs(self) -> int:
-        """How many top log-probabilities a seed response must have been asked with, at least."""
+        """The least `top_logprobs` with which a seed response must have been requested."""
         return self._width + len(self._eos_ids)
 
     def start(self) -> list[Generate]:
@@ -145,7 +145,7 @@ class BeamSearch:
     def seed(self, response: Response) -> list[Generate | Cancel]:
         """Start from the prompt's own greedy request instead of `start`; takes each of its responses.
 
-        It must have been asked with max_tokens as here, temperature 0 and top_logprobs >= `self.top_logprobs`
+        It must have been requested with max_tokens as here, temperature 0 and top_logprobs >= `self.top_logprobs`
         (2 * width is enough for up to `width` EOS ids). Raises ValueError if it has no top log-probabilities.
         """
         if response.status == "ok" and len(response.top_ids) != len(response.token_ids):
@@ -153,7 +153,7 @@ class BeamSearch:
         return self._accept(self._seed, response)
 
     def receive(self, response: Response) -> list[Generate | Cancel]:
-        """Take a response to one of our requests; returns the requests that follow from it (possibly none as yet).
+        """Take a response to one of our requests; returns the requests that follow from it, possibly none yet.
 
         Responses of rollouts that were cancelled, or that arrive after `done`, are accepted and ignored.
         """

@@ -1,8 +1,8 @@
 """Engines without a model, for tests and for measuring the driver alone.
 
-`FakeEngine` answers each request with what a script says, in a scripted order, and can be told to die. `FakeLM` is a
-script with the behaviour of a language model: next-token distributions that are a fixed pseudo-random function of the
-prefix, so that beams, samples and scores can be checked end to end without weights::
+`FakeEngine` answers each request as its script says, in a scripted order, and dies on request. `FakeLM` is a script
+that behaves like a language model: its next-token distributions are a fixed pseudo-random function of the prefix, so
+that beams, samples and scores can be checked end to end without weights::
 
     lm = FakeLM(vocabulary=16, eos_ids=frozenset({0}))
     engine = FakeEngine(lm.answer, reorder_seed=3)
@@ -25,9 +25,9 @@ from evaluator.errors import EngineError
 class FakeEngine:
     """An engine whose answers are scripted.
 
-    `reorder_seed` answers the requests in flight in a seeded random order instead of first in, first out;
-    `fail_after` raises EngineError instead of giving one more response than that, as a dying engine would;
-    `room` is how many requests it keeps in flight. A streamed request is handed out token by token.
+    With `reorder_seed` it answers the requests in flight in a seeded random order instead of first in, first out.
+    After `fail_after` responses it raises EngineError, as a dying engine would. `room` is how many requests it keeps in
+    flight. A streamed request is handed out token by token.
     """
 
     name = "fake"
@@ -56,7 +56,7 @@ class FakeEngine:
         return LoadReport(checkpoint=checkpoint, swapped=len(self.loaded) > 1, tensors=0, seconds=0.0)
 
     def run(self, source: RequestSource) -> Iterator[Response]:
-        """Answer everything that the source gives. Raises EngineError when told to."""
+        """Answer everything that the source gives. Raises EngineError after `fail_after` responses."""
         waiting: dict[str, Iterator[Response]] = {}
         while True:
             given = source.take(self._room - len(waiting))

@@ -38,7 +38,7 @@ def read_items(run_dir: Path) -> pd.DataFrame | None:
 
 
 def read_verdicts(run_dir: Path) -> pd.DataFrame | None:
-    """What matcher models decided, or None where none was asked."""
+    """What matcher models decided, or None for a run that none has judged."""
     paths = sorted((run_dir / "verdicts").glob("*/*/*.parquet"))
     return _frame(paths, READ_VERDICTS) if paths else None
 
@@ -55,7 +55,7 @@ def read_run(run_dir: Path) -> dict[str, Any]:
 
 
 def frames(parts: list[list[Path]]) -> Iterator[pd.DataFrame]:
-    """The records of one checkpoint and task after the other."""
+    """The records of one checkpoint and task after another."""
     for paths in parts:
         frame = read_records(paths)
         if not frame.empty:

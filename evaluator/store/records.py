@@ -3,8 +3,8 @@
 A part is written to a temporary file, synced and renamed, so a reader or a resumed run sees complete parts only. All
 records of an item lie in one part; an item that is in any part is finished. Only one process writes (`RunLock`).
 
-    RUN/records/<checkpoint>/<task>/<shard>.parquet
-    RUN/items/<task>.parquet                          what was asked: the report's item view reads it
+    RUN/records/<checkpoint>/<task>/<shard>.parquet   the columns: docs/records.md
+    RUN/items/<task>.parquet                          what was asked, for the report's item view
 """
 
 from __future__ import annotations
@@ -54,17 +54,18 @@ class RecordStore:
         return path
 
     def close(self) -> None:
-        """Nothing is appended from now on, by whatever thread."""
+        """From now on no thread appends anything."""
         with self._lock:
             self._closed = True
 
     def parts(self, checkpoint: str, task: str) -> list[Path]:
+        """The committed parts of one checkpoint and task, sorted by name."""
         return sorted((self.root / checkpoint / task).glob("*.parquet"))
 
     def finished(self, checkpoint: str, task: str, weights_digest: str) -> set[ItemKey]:
         """The items that have their records.
 
-        Raises InputError for a damaged part, and when they were measured on other weights than `weights_digest`.
+        Raises InputError for a damaged part, and for records of other weights than those of `weights_digest`.
         """
         keys: set[ItemKey] = set()
         for path in self.parts(checkpoint, task):
@@ -89,7 +90,7 @@ class RecordStore:
             yield path.parent.parent.name, path.parent.name, path
 
     def write_items(self, task: str, questions: Iterable[Question]) -> None:
-        """Keep what was asked, beside the records, for the report's item view and clustered intervals."""
+        """Keep what was asked for the report's item view and clustered intervals."""
         rows = [
             asdict(question.item) | {"options": question.options.texts if question.options else ()}
             for question in questions

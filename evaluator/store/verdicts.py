@@ -1,6 +1,6 @@
-"""The verdicts of matcher models beside a run's records: which responses are to be judged, and what was decided.
+"""The verdicts of matcher models beside a run's records: which responses to judge, and what was decided.
 
-    RUN/verdicts/<matcher>/<checkpoint>/<task>.parquet     one row per judged record, in one order
+    RUN/verdicts/<matcher>/<checkpoint>/<task>.parquet     one row per judged record, sorted by its key
 
 A file appears whole or not at all; judging more records later (other probes, or all of them) adds rows to it.
 """
@@ -31,16 +31,16 @@ Part = tuple[str, str]  # checkpoint, task
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """A record with a response, as a matcher is asked about it."""
+    """A record's response, and what a matcher is asked about it."""
 
     key: Key
     pair: Pair
 
 
 def responses(run_dir: Path, probes: Sequence[str], *, everything: bool) -> dict[Part, list[Answered]]:
-    """The responses to judge: of these probes, and only those without a gold answer in them unless `everything`.
+    """The responses of these probes to judge; unless `everything`, only those that contain no gold answer.
 
-    Spans of thinking are no part of a response. Raises InputError where RUN/items lacks what was asked.
+    Thinking spans are not part of a response. Raises InputError where RUN/items lacks what was asked.
     """
     found: dict[Part, list[Answered]] = {}
     asked: dict[str, Mapping[tuple[str, str], tuple[str, tuple[str, ...]]]] = {}
@@ -77,7 +77,7 @@ class VerdictStore:
         self._digest = digest
 
     def read(self, part: Part) -> dict[Key, Judgement]:
-        """What was decided. Raises InputError for verdicts of another matcher of that name, or an unreadable file."""
+        """What was decided. Raises InputError for verdicts of another matcher with this name, or an unreadable file."""
         path = self._path(part)
         if not path.exists():
             return {}
@@ -117,20 +117,21 @@ class VerdictStore:
 class Pending:
     """What is left to ask a matcher about one part, each distinct response to an item once."""
 
-    known: Mapping[Key, Judgement]  # of this part: there before, or the same response to the item judged elsewhere
+    known: Mapping[Key, Judgement]  # judged before, or judged elsewhere as the same response to the item
     pairs: tuple[Pair, ...]
     keys: tuple[tuple[Key, ...], ...]  # for each pair, the records that it stands for
 
     def complete(self, judgements: Sequence[Judgement]) -> dict[Key, Judgement]:
-        """All verdicts of the part, once the pairs were judged."""
+        """All verdicts of the part, from the judgements of its pairs."""
         new = {key: judged for keys, judged in zip(self.keys, judgements, strict=True) for key in keys}
         return {**self.known, **new}
 
 
 def pending(answered: Iterable[Answered], done: Mapping[Key, Judgement], elsewhere: dict[Pair, Judgement]) -> Pending:
-    """Decide what is to be asked: what has no judgement, or one that failed in the engine.
+    """What to ask: whatever has no judgement, or one that failed in the engine.
 
-    `elsewhere` holds the same matcher's judgements of a pair, whoever gave the response; it takes in what `done` adds.
+    `elsewhere` holds the same matcher's judgements of each pair, whichever checkpoint gave the response; judgements in
+    `done` are added to it.
     """
     waiting: dict[Pair, list[Key]] = {}
     known = dict(done)

@@ -4,13 +4,13 @@ vLLM's prefix cache holds whole blocks. Requests that share a prompt therefore e
 block again: 16 tokens on average with a CPU's smallest block of 32, in every sample, every candidate and every branch
 of a beam search. Measured on the bundled model: 50 thousand prompt tokens where 11 thousand differ. Here a new request
 takes over what another one has computed of that block: the whole block is copied into its own before the forward pass,
-and only the tokens after the common ones are computed. vLLM asks its connector how many tokens of a request can be had
-from elsewhere; for us elsewhere is another block of the same cache.
+and only the tokens after the common ones are computed. vLLM asks its connector how many tokens of a request it can get
+from elsewhere; for us, elsewhere is another block of the same cache.
 
-What makes it safe: a block's content is known from the request that it was allocated to last (its tokens, how many of
-them earlier steps have computed, and the hash of everything before), whether that request is still there or not. Every
-allocation passes through `update_state_after_alloc` or `build_connector_meta`, so that content which was overwritten is
-never taken; copies are read before anything is written in the same step. With new weights, `reset_cache` forgets all.
+Why this is safe: a block's content is known from the last request that it was allocated to (its tokens, how many of
+them earlier steps have computed, and the hash of everything before), whether or not that request is still there. Every
+allocation passes through `update_state_after_alloc` or `build_connector_meta`, so content that was overwritten is never
+taken; copies are read before anything is written in the same step. With new weights, `reset_cache` forgets everything.
 """
 
 from __future__ import annotations

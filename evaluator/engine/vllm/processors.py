@@ -1,8 +1,8 @@
 """Logits processors for vLLM's V1 model runner, the one that serves CPUs: forced tokens and nucleus sampling.
 
 vLLM's own top-p sorts the whole batch over the whole vocabulary at every step in which any request samples: measured
-on one core, 64 rows of 3,072 tokens take 10 ms, of 152 thousand 750 ms. A nucleus of 0.9 rarely has more than a few
-dozen tokens, so `Nucleus` looks at the best 64 first, in the rows that sample: 1.6 and 9 ms for the same rows.
+on one core, 10 ms for 64 rows of 3,072 tokens, 750 ms for rows of 152 thousand. A nucleus of 0.9 rarely has more than a
+few dozen tokens, so `Nucleus` looks at the best 64 first, and only in rows that sample: 1.6 and 9 ms for the same rows.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class RowFollower(LogitsProcessor, Generic[_State]):  # type: ignore[misc]  # vl
 
 
 class ForcedTokens(RowFollower[tuple[list[int], list[int]]]):
-    """Makes the forced token of each row the greedy choice."""
+    """Makes each row's forced token the greedy choice."""
 
     def is_argmax_invariant(self) -> bool:
         return False
@@ -83,8 +83,8 @@ class ForcedTokens(RowFollower[tuple[list[int], list[int]]]):
 class Nucleus(RowFollower[float]):
     """Nucleus sampling (Holtzman et al., 2020): only the likeliest tokens whose probabilities reach top_p are drawn.
 
-    vLLM applies it after the temperature and only in steps in which a request samples. Tokens that tie with the last
-    one of the nucleus belong to it, so that a row's result does not depend on how many tokens were looked at.
+    vLLM applies it after the temperature, and only in steps in which a request samples. Tokens that tie with the last
+    one of the nucleus belong to it, so a row's result does not depend on how many tokens were looked at.
     """
 
     def is_argmax_invariant(self) -> bool:
@@ -105,7 +105,10 @@ class Nucleus(RowFollower[float]):
 
 
 def nucleus_floor(logits_SV: torch.Tensor, top_p_S: torch.Tensor) -> torch.Tensor:
-    """The logit of the least likely token of each row's nucleus, shape [S, 1]."""
+    """The logit of the least likely token in each row's nucleus, shape [S, 1].
+
+    `logits_SV` are the S sampled rows over the vocabulary, after the temperature; `top_p_S` is in (0, 1].
+    """
     vocabulary = logits_SV.shape[1]
     mass_S1 = logits_SV.logsumexp(-1, keepdim=True)
     floor_S1 = torch.empty_like(mass_S1)

@@ -1,6 +1,6 @@
 """How vLLM is asked to score and to sample, which depends on its model runner.
 
-A continuation is scored by *forced decoding*: the engine is told which tokens to generate after the prompt, and reports
+A continuation is scored by *forced decoding*: the engine has to generate given tokens after the prompt, and reports
 what the model thought of them. That costs the prompt once for all continuations (it stays in the prefix cache) and
 one decode step per token; the log-probabilities and ranks are the raw model's, taken before anything is forced.
 

@@ -1,13 +1,13 @@
-"""What runs beside the weights, inside vLLM's worker: swapping them in place, comparing them with the files, ranks.
+"""What runs beside the weights, inside vLLM's worker: it swaps them in place, compares them with the files, and ranks.
 
 vLLM mixes `WorkerExtension` into its worker class (`worker_extension_cls`) and `collective_rpc` calls its methods by
 name, in this process or, with tensor parallelism, in each worker's.
 
 Two facts about vLLM 0.32 make this module necessary:
 
-- `reload_weights` leaves the packed copy of a tied output head stale on a CPU, without a word: the swapped engine
-  computes with the old output matrix. `swap_weights` packs it again.
-- its ranks count the tokens that are at least as likely, ours those that are more likely (plus one). In bfloat16 exact
+- On a CPU, `reload_weights` silently leaves the packed copy of a tied output head stale: the swapped engine computes
+  with the old output matrix. `swap_weights` packs it again.
+- Its ranks count the tokens that are at least as likely, ours those that are more likely (plus one). In bfloat16 exact
   ties are common, so the two differ. `use_strict_ranks` replaces the count.
 """
 
@@ -131,7 +131,7 @@ def _repack_output_head(model: nn.Module) -> None:
 
 
 class _Files:
-    """The tensors of several safetensors files by name, as slices: nothing is read but what is asked for."""
+    """The tensors of several safetensors files by name, as slices: only what is sliced is read."""
 
     def __init__(self, files: list[str]) -> None:
         self._opened: list[Any] = [safe_open(file, framework="pt") for file in files]
