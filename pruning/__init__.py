@@ -1,1 +1,12 @@
-"""Dense checkpoint -> sparse checkpoint, in PyTorch, one decoder layer at a time."""
+"""Dense checkpoint -> sparse checkpoint, in PyTorch, one decoder layer at a time.
+
+The rooms in the order of the road; each imports only from those before it:
+
+    patterns, methods   which weights may go, and how a method chooses them
+    config              what a job is
+    calibration         the text that a job sees
+    model               the dense model, one layer at a time
+    layers              the walk: observe a layer, prune it, run it for the inputs of the next
+    output              the sparse checkpoint on disk and its manifest
+    job, run            a job checked, and done
+"""

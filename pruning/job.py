@@ -12,8 +12,9 @@ import torch
 from evaluator.checkpoints.tokenizer import load_tokenizer
 from evaluator.errors import InputError
 from pruning.calibration import sequences
-from pruning.calibration.passages import PassageSource, digest_of_file, files_of, is_local
+from pruning.calibration.passages import PassageSource, files_of, is_local
 from pruning.config import PruneConfig
+from pruning.digests import digest_of_file
 from pruning.layers.counts import check_divides
 from pruning.model.checkpoint import Checkpoint
 from pruning.model.decoder import Decoder

@@ -7,7 +7,6 @@ only the first rows of the first shard are fetched. `c4:windows` alone draws fro
 from __future__ import annotations
 
 import gzip
-import hashlib
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,12 +36,6 @@ class Passage:
     text: str
     origin: str  # a file, a hub data set with its configuration, or the caller's name
     row: int  # 0-based line or row in its origin
-
-
-def digest_of_file(file: Path) -> str:
-    """sha256, hexadecimal, of a file's bytes."""
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def is_local(source: str, sources: Mapping[str, PassageSource]) -> bool:

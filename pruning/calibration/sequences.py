@@ -21,6 +21,7 @@ from pruning.calibration import passages
 from pruning.calibration.disjoint import check_disjoint, text_digest
 from pruning.calibration.passages import Passage, PassageSource
 from pruning.config import CalibrationConfig
+from pruning.digests import digest_of_file
 
 _DRAWS = 2000  # documents in a row that may be too short before the source is given up
 _UNITS = {"text": " (non-blank lines)", "jsonl": " (lines with a text)"}  # what a passage is, by the kind of source
@@ -137,7 +138,7 @@ def load(
         tokens=sum(map(len, sequences)),
         cut=sum(len(ids) > longest for _, _, ids in drawn),
         ids_sha256=digest.hexdigest(),
-        files={str(file): passages.digest_of_file(file) for file in passages.files_of(config.source)},
+        files={str(file): digest_of_file(file) for file in passages.files_of(config.source)},
         passages=tuple(records),
     )
     manifest.check_disjoint(held_out or {})

@@ -1,6 +1,6 @@
 """The inputs of one decoder layer for every calibration batch: in memory while they fit, else in one file on disk.
 
-What lies on disk is read and written batch by batch, so that resident memory holds one batch.
+The file is read and written batch by batch, so that resident memory holds one batch.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pruning.model.batches import Batch
 
 
 class Activations:
-    """hidden_1TH of every batch, addressed by the batch's number. A context manager: leaving it frees disk."""
+    """hidden_1TH (1, tokens, width) by the number of its batch. Leaving the context frees memory and disk."""
 
     def __init__(
         self, batches: Sequence[Batch], width: int, dtype: torch.dtype, device: torch.device, limit: int, folder: Path
@@ -43,11 +43,8 @@ class Activations:
         if self._file is not None:
             self._file.close()
 
-    @property
-    def spilled(self) -> bool:
-        return self._file is not None
-
     def put(self, number: int, hidden_1TH: Tensor) -> None:
+        """Keep a batch's inputs; those it had before are overwritten."""
         if self._file is None:
             self._held[number] = hidden_1TH
             return
@@ -55,6 +52,7 @@ class Activations:
         self._file.write(hidden_1TH.contiguous().cpu().view(torch.uint8).numpy().data)
 
     def get(self, number: int) -> Tensor:
+        """The inputs that were put last for a batch, on the device."""
         if self._file is None:
             return self._held[number]
         self._file.seek(self._offsets[number])

@@ -1,4 +1,7 @@
-"""Memory of this process: its peak, and giving back what is free."""
+"""Memory of this process: its peak, and giving back what is free.
+
+The peak is read from /proc: psutil knows the current resident size, but not its high-water mark on Linux.
+"""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from evaluator.errors import InputError
-from pruning.calibration.passages import digest_of_file
+from pruning.digests import digest_of_file
 from pruning.errors import PruneError
 from pruning.model.checkpoint import Checkpoint
 from pruning.output.manifest import MANIFEST_NAME, PruneManifest, to_json

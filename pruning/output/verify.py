@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from evaluator.errors import InputError
-from pruning.calibration.passages import digest_of_file
+from pruning.digests import digest_of_file
 from pruning.layers.counts import count_zeros
 from pruning.methods.masks import groups_hold
 from pruning.model.checkpoint import FLOATS, Checkpoint
