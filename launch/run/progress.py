@@ -1,4 +1,4 @@
-"""What a user sees while a run works: one live line per stage on a terminal, plain lines elsewhere."""
+"""What users see of a working run: one live line per stage on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Progress:
             TextColumn("{task.fields[pace]}"),
             console=console,
             transient=True,
-            redirect_stdout=False,  # what others write is not wanted here (see quiet.py)
+            redirect_stdout=False,  # what libraries write goes to a log (quiet.py)
             redirect_stderr=False,
             disable=not console.is_terminal,
         )

@@ -14,7 +14,7 @@ _PACKAGES = ("resurface", "torch", "transformers", "ray", "numpy", "pandas", "py
 
 @cache
 def provenance() -> dict[str, object]:
-    """What a run directory and a manifest say of the software and the machine that made them."""
+    """The software and the machine, for run directories and manifests."""
     return {
         "versions": {name: _version(name) for name in _PACKAGES} | {"python": platform.python_version()} | _vllm(),
         "commit": _git("rev-parse", "HEAD"),
@@ -62,6 +62,7 @@ def _gpus() -> str | None:
 
 
 def _processor() -> str:
+    """The processor's model; psutil does not report it, and platform has it on few systems."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -1,5 +1,6 @@
-"""The terminal belongs to the progress display while a run works: what libraries write, Ray's C++ side included, is
-kept in a log of the run instead.
+"""While a run works, the terminal belongs to the progress display.
+
+What libraries write, Ray's C++ side included, goes to a log of the run instead.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def captured(console: Console, log: Path) -> Iterator[None]:
 
 
 def _kept(stream: TextIO, stack: contextlib.ExitStack) -> TextIO:
-    """A stream to where `stream` leads now, wherever its descriptor leads later."""
+    """A stream that keeps writing to the current target of `stream` when its descriptor is redirected."""
     try:
         descriptor = os.dup(stream.fileno())
     except (OSError, io.UnsupportedOperation):  # not backed by a file, as in a notebook or a test

@@ -1,4 +1,4 @@
-"""A run directory as a whole: whom it belongs to, and what state it is in."""
+"""A run directory as a whole: the sweep that it belongs to, and its state."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
+
+from pydantic import BaseModel, ValidationError
 
 from evaluator.errors import InputError
 from evaluator.store.files import write_atomically
@@ -21,10 +23,10 @@ class RunDirectory:
     """Created or reopened for one sweep; `close` frees its lock."""
 
     def __init__(self, path: Path, identity: Mapping[str, Any], config: Mapping[str, Any], needed_bytes: int) -> None:
-        """`identity` is what the records depend on: its digest decides whether the directory is this sweep's.
+        """`identity` is what the records depend on: a directory whose digest of it differs is another sweep's.
 
-        Raises InputError when the directory belongs to another sweep or to something else, is being written, cannot
-        be written, or is to be new where fewer than `needed_bytes` are free.
+        Raises InputError for a directory that belongs to another sweep or to something else, that another process
+        writes, that cannot be written, or that is new where fewer than `needed_bytes` are free.
         """
         self.path = path
         self._document: dict[str, Any] = {
@@ -37,7 +39,7 @@ class RunDirectory:
         }
         existing = _read(path)
         if existing is not None:
-            _same_sweep(path / "run.json", existing, self._document)
+            _need_same_sweep(path / "run.json", existing, self._document)
         elif path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise InputError(f"{path}: --out exists and is not a run directory (it has no run.json)")
         else:
@@ -49,10 +51,12 @@ class RunDirectory:
             raise InputError(f"{path}: --out: cannot write there: {error.strerror}") from error
 
     def mark(self, state: State, **more: Any) -> None:
+        """Write run.json with this state and `more` fields."""
         self._document |= {"state": state} | more
         write_atomically(self.path / "run.json", json.dumps(self._document, indent=2, default=str).encode())
 
     def close(self) -> None:
+        """Free the lock."""
         self._lock.release()
 
 
@@ -65,28 +69,39 @@ def _need_space(path: Path, needed: int) -> None:
         )
 
 
-def _read(path: Path) -> dict[str, Any] | None:
+class _RunFile(BaseModel):
+    """What is read back of a run.json, whichever version wrote it."""
+
+    digest: str
+    schema_version: Any = None
+    identity: dict[str, Any] = {}
+
+
+def _read(path: Path) -> _RunFile | None:
     file = path / "run.json"
     if not file.exists():
         return None
     try:
-        document = json.loads(file.read_bytes())
-    except (OSError, ValueError) as error:
+        return _RunFile.model_validate_json(file.read_bytes())
+    except OSError as error:
         raise InputError(f"{file}: not a readable run file: {error}") from error
-    if not isinstance(document, dict) or "digest" not in document:
-        raise InputError(f"{file}: digest: missing; this is not a run directory of Resurface")
-    return document
+    except ValidationError as error:
+        problem = error.errors()[0]
+        if problem["type"] == "json_invalid":
+            raise InputError(f"{file}: not a readable run file: {problem['msg']}") from error
+        field = ".".join(map(str, problem["loc"])) or "digest"
+        what = "missing" if field == "digest" else problem["msg"]
+        raise InputError(f"{file}: {field}: {what}; this is not a run directory of Resurface") from error
 
 
-def _same_sweep(file: Path, existing: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    if existing.get("schema_version") != wanted["schema_version"]:
+def _need_same_sweep(file: Path, existing: _RunFile, wanted: Mapping[str, Any]) -> None:
+    if existing.schema_version != wanted["schema_version"]:
         raise InputError(
-            f"{file}: schema_version: {existing.get('schema_version')} was written by another version of Resurface "
+            f"{file}: schema_version: {existing.schema_version} was written by another version of Resurface "
             f"(this one writes {wanted['schema_version']}); use a new --out"
         )
-    if existing["digest"] != wanted["digest"]:
-        stored = json.loads(json.dumps(existing.get("identity", {}), default=str))
-        difference = _first_difference(stored, json.loads(json.dumps(wanted["identity"], default=str)))
+    if existing.digest != wanted["digest"]:
+        difference = _first_difference(existing.identity, json.loads(json.dumps(wanted["identity"], default=str)))
         raise InputError(f"{file}: digest: the directory belongs to another sweep ({difference}); use a new --out")
 
 

@@ -80,6 +80,22 @@ def test_another_schema_is_refused(tmp_path: Path) -> None:
         _open(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "not a readable run file: Invalid JSON"),
+        ("[]", "digest: missing; this is not a run directory of Resurface"),
+        ("{}", "digest: missing; this is not a run directory of Resurface"),
+        ('{"digest": "d", "identity": 3}', "identity: Input should be an object"),
+    ],
+)
+def test_what_is_no_run_file_is_refused(tmp_path: Path, content: str, message: str) -> None:
+    (tmp_path / "run.json").write_text(content)
+    with pytest.raises(InputError) as refused:
+        _open(tmp_path)
+    assert str(refused.value).startswith(f"{tmp_path / 'run.json'}: {message}")
+
+
 def test_space_is_asked_for_before_anything_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(0, 0, 5 * 2**20))
