@@ -70,7 +70,7 @@ def match_run(
         inspect_checkpoint(resolve_model(matcher), name, trust_remote_code=engine.trust_remote_code)
         for name, matcher in names_of(matchers, "--matcher").items()
     ]
-    for info in infos:  # a chat template or tokenizer that cannot be used is said before Ray starts
+    for info in infos:  # an unusable chat template or tokenizer is reported before Ray starts
         tokenizer = load_tokenizer(info.path, trust_remote_code=engine.trust_remote_code)
         Matcher(tokenizer, prompt_tokens=_prompt_tokens(info)).requests(
             Pair(question="x", answers=("x",), response="x"), "check"
@@ -81,7 +81,7 @@ def match_run(
         answered = responses(run_dir, probes, everything=everything)
         with contextlib.ExitStack() as stack:
             ray_of = _Lazily(stack, run_dir / "logs")
-            return [_match(run_dir, info, answered, engine, ray_of, tell) for info in infos]
+            return [_match(run_dir, info, answered, _MatcherEngine(info, engine, ray_of, tell), tell) for info in infos]
     finally:
         lock.release()
 
@@ -89,9 +89,9 @@ def match_run(
 def judge_parts(
     store: VerdictStore, answered: Mapping[Part, Sequence[Answered]], judge_pairs: Judge, tell: Tell
 ) -> tuple[int, list[Judgement]]:
-    """Judge and write part after part; how many pairs were asked, and every verdict that there is now.
+    """Judge and write part after part; how many pairs were asked, and all current verdicts.
 
-    Raises InputError for verdicts of another matcher under the store's name before anything is asked.
+    Raises InputError, before anything is asked, where the store holds verdicts of another matcher.
     """
     done = {part: store.read(part) for part in answered}
     elsewhere: dict[Pair, Judgement] = {}
@@ -126,41 +126,69 @@ class _Lazily:
         return self._cluster
 
 
+class _MatcherEngine:
+    """The engine of one matcher, started when the first response has to be judged."""
+
+    def __init__(self, info: CheckpointInfo, config: EngineConfig, ray_of: _Lazily, tell: Tell) -> None:
+        self._info = info
+        self._prompt_tokens = _prompt_tokens(info)
+        self._config = config.model_copy(update={"max_model_len": self._prompt_tokens + _VERDICT_TOKENS})
+        self._ray_of = ray_of
+        self._log = (ray_of.log_dir / f"matcher-{info.name}.log").absolute()
+        self._tell = tell
+        self._actor: Any = None
+
+    def judge(self, pairs: Sequence[Pair]) -> list[Judgement]:
+        """A judgement of each pair. Raises ResurfaceError when the engine or Ray fails."""
+        machines = self._ray_of.machines()
+        path = self._info.path.absolute()
+        try:
+            if self._actor is None:
+                self._tell("starting the engine")
+                self._actor = self._start(machines)
+                ray.get(self._actor.load.remote(path))
+            judgements: list[Judgement] = ray.get(self._actor.judge.remote(path, pairs, self._prompt_tokens))
+        except RayError as error:
+            machines.check()
+            raise self._failure(error) from error
+        return judgements
+
+    def close(self) -> None:
+        """Ending the process is what frees an engine's memory."""
+        if self._actor is not None:
+            with contextlib.suppress(RayError):
+                ray.kill(self._actor)
+
+    def _start(self, machines: Cluster) -> Any:
+        gpus = self._config.tensor_parallel if machines.gpus else 0
+        if gpus > machines.gpus:
+            raise InputError(f"tensor_parallel: {gpus} needs as many GPUs, there are {machines.gpus}")
+        threads = machines.engine_threads(machines.cpus, 1)
+        setup = EngineSetup(config=self._config, log_path=self._log, gpus=gpus, threads=threads)
+        return ray.remote(num_gpus=gpus, num_cpus=0, max_restarts=0)(MatchActor).remote(setup)
+
+    def _failure(self, error: RayError) -> ResurfaceError:
+        cause = error.cause if isinstance(error, RayTaskError) else error
+        if isinstance(cause, ResurfaceError) and not isinstance(cause, EngineError):
+            return cause
+        return EngineError(
+            f"matcher {self._info.name!r} failed: {one_line(cause)}; see {self._log}; "
+            "the same command goes on from here"
+        )
+
+
 def _match(
     run_dir: Path,
     info: CheckpointInfo,
     answered: Mapping[Part, Sequence[Answered]],
-    config: EngineConfig,
-    ray_of: _Lazily,
+    engine: _MatcherEngine,
     tell: Tell,
 ) -> Matched:
-    actor: Any = None
-    prompt_tokens = _prompt_tokens(info)
-    log = (ray_of.log_dir / f"matcher-{info.name}.log").absolute()
-    path = info.path.absolute()
-
-    def judge_pairs(pairs: Sequence[Pair]) -> list[Judgement]:
-        nonlocal actor
-        machines = ray_of.machines()
-        try:
-            if actor is None:
-                tell("starting the engine")
-                fitted = config.model_copy(update={"max_model_len": prompt_tokens + _VERDICT_TOKENS})
-                actor = _start(machines, fitted, log)
-                ray.get(actor.load.remote(path))
-            judgements: list[Judgement] = ray.get(actor.judge.remote(path, pairs, prompt_tokens))
-        except RayError as error:
-            machines.check()
-            raise _failure(info.name, error, log) from error
-        return judgements
-
     try:
         store = VerdictStore(run_dir, info.name, info.weights_digest)
-        asked, verdicts = judge_parts(store, answered, judge_pairs, lambda what: tell(f"{info.name}: {what}"))
+        asked, verdicts = judge_parts(store, answered, engine.judge, lambda what: tell(f"{info.name}: {what}"))
     finally:
-        if actor is not None:
-            with contextlib.suppress(RayError):
-                ray.kill(actor)  # ending the process is what frees an engine's memory
+        engine.close()
     return Matched(
         matcher=info.name,
         asked=asked,
@@ -171,23 +199,8 @@ def _match(
     )
 
 
-def _start(machines: Cluster, config: EngineConfig, log: Path) -> Any:
-    gpus = config.tensor_parallel if machines.gpus else 0
-    if gpus > machines.gpus:
-        raise InputError(f"tensor_parallel: {gpus} needs as many GPUs, there are {machines.gpus}")
-    setup = EngineSetup(config=config, log_path=log, gpus=gpus, threads=machines.engine_threads(machines.cpus, 1))
-    return ray.remote(num_gpus=gpus, num_cpus=0, max_restarts=0)(MatchActor).remote(setup)
-
-
 def _prompt_tokens(info: CheckpointInfo) -> int:
     positions = read_config(info.path).get("max_position_embeddings") or _PROMPT_TOKENS + _VERDICT_TOKENS
     if not isinstance(positions, int) or positions <= _VERDICT_TOKENS:
         raise InputError(f"{info.path / 'config.json'}: field 'max_position_embeddings' is {positions!r}, not a count")
     return min(_PROMPT_TOKENS, positions - _VERDICT_TOKENS)
-
-
-def _failure(matcher: str, error: RayError, log: Path) -> ResurfaceError:
-    cause = error.cause if isinstance(error, RayTaskError) else error
-    if isinstance(cause, ResurfaceError) and not isinstance(cause, EngineError):
-        return cause
-    return EngineError(f"matcher {matcher!r} failed: {one_line(cause)}; see {log}; the same command goes on from here")
