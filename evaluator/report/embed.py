@@ -6,10 +6,14 @@ the browser when an item of it is looked at. Model output is untrusted: in the J
 read is escaped, base64 has none, and the page only ever shows it as text.
 
     chunk = {"s": [string...], "n": [item number...], "r": [row...]}
-    row   = [[[format, string, hit]...], [[string, hit, logprob]...], [[string, hit]...],
-             [[string, gold, logprob, tokens]...], [rank, margin] | null, flag, [[string, gold, logprob, tokens]...]]
-             greedy per format, beams, samples, options, rank, whether the prompt was cut, hard options
+    row   = [whether the prompt was cut, entries of the first probe, entries of the second...]
+    entry = by the probe's view   answer    [string, hit, format], one for each format
+                                  answers   [string, hit] or [string, hit, logprob]
+                                  options   [string, gold, logprob, tokens]
+                                  rank      [rank, margin]
     hit   = 1 contains a gold answer, 0 does not, -1 excluded, -2 engine error (the string says why)
+
+The index names the probes in this order; those without a view are left out.
 """
 
 from __future__ import annotations
@@ -27,6 +31,8 @@ import pandas as pd
 
 from evaluator.metrics.fates import item_fates
 from evaluator.metrics.inputs import Inputs, pairs
+from evaluator.probes import PROBES
+from evaluator.probes.base import Probe, View
 from evaluator.records import FORMATS
 
 FATE_CODES = {
@@ -66,7 +72,7 @@ class ItemView:
 
     def add(self, records: pd.DataFrame) -> None:
         """Pack the records of one checkpoint and one task: each probe's of the run's own seed. Texts have no items."""
-        records = _of_one_seed(records[records["probe"] != "perplexity"])
+        records = _of_one_seed(records[records["probe"].isin([probe.name for probe in _shown()])])
         if records.empty:
             return
         checkpoint, task = str(records["checkpoint"].iloc[0]), str(records["task"].iloc[0])
@@ -126,6 +132,7 @@ class ItemView:
         return safe_json(
             {
                 "formats": FORMATS,
+                "probes": [{"name": probe.name, "view": probe.view, "title": probe.title} for probe in _shown()],
                 "tasks": tasks,
                 "languages": languages,
                 "checkpoints": list(checkpoints.values()),
@@ -150,6 +157,11 @@ class ItemView:
         return {name: "".join(line) for name, line in letters.items()}
 
 
+def _shown() -> list[Probe]:
+    """The probes that have a place in the item view, in the order of a row."""
+    return [probe for probe in PROBES if probe.view is not None]
+
+
 def _of_one_seed(records: pd.DataFrame) -> pd.DataFrame:
     """Each probe under greedy's lowest seed, or under its own lowest where it was not asked with that one."""
     seed, kind = records["seed"], [records["format"], records["probe"]]
@@ -164,35 +176,36 @@ class _Row:
 
     def __init__(self, strings: dict[str, int]) -> None:
         self._strings = strings
-        self.gold: str | None = None
-        self._greedy: list[list[Any]] = []
-        self._beams: list[list[Any]] = []
-        self._samples: list[list[Any]] = []
-        self._options: dict[str, list[list[Any]]] = {"choice": [], "hard_choice": []}
-        self._rank: list[Any] | None = None
+        self._views = {probe.name: probe.view for probe in _shown()}
+        self._entries: dict[str, list[list[Any]]] = {name: [] for name in self._views}
         self._cut = 0
+        self.gold: str | None = None
 
     def add(self, record: Any) -> None:
         if _is(record.truncated) or record.status == "truncated":
             self._cut = 1
-        if record.probe == "greedy":
-            self._greedy.append([FORMATS.index(record.format), self._text(record.text), _hit(record)])
-        elif record.probe == "beam":
-            self._beams.append([self._text(record.text), _hit(record), _number(record.logprob, 2)])
-        elif record.probe == "sample":
-            self._samples.append([self._text(record.text), _hit(record)])
-        elif record.probe in self._options and record.option_text is not None and not pd.isna(record.option_text):
+        entry = self._entry(self._views[record.probe], record)
+        if entry is not None:
+            self._entries[record.probe].append(entry)
+
+    def _entry(self, view: View | None, record: Any) -> list[Any] | None:
+        """None for a record that holds nothing to show."""
+        if view == "answer":
+            return [self._text(record.text), _hit(record), FORMATS.index(record.format)]
+        if view == "answers":
+            logprob = _number(record.logprob, 2)
+            return [self._text(record.text), _hit(record), *([] if logprob is None else [logprob])]
+        if view == "options" and record.option_text is not None and not pd.isna(record.option_text):
             gold = _is(record.is_gold)
             tokens = None if record.token_ids is None else len(record.token_ids)
-            option = [self._text(record.option_text), int(gold), _number(record.logprob, 3), tokens]
-            self._options[record.probe].append(option)
             self.gold = str(record.option_text) if gold else self.gold
-        elif record.probe == "rank" and not pd.isna(record.rank):
-            self._rank = [int(record.rank), _number(record.margin, 2)]
+            return [self._text(record.option_text), int(gold), _number(record.logprob, 3), tokens]
+        if view == "rank" and not pd.isna(record.rank):
+            return [int(record.rank), _number(record.margin, 2)]
+        return None
 
     def packed(self) -> list[Any]:
-        options, hard = self._options.values()
-        return [self._greedy, self._beams, self._samples, options, self._rank, self._cut, hard]
+        return [self._cut, *self._entries.values()]
 
     def _text(self, text: object) -> int:
         return self._strings.setdefault(text if isinstance(text, str) else "", len(self._strings))

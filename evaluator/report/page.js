@@ -50,8 +50,9 @@
     if (!name) return null;
     const content = await chunk(name);
     if (!content.at.has(number)) return null;
-    const [greedy, beams, samples, options, rank, cut, hard] = content.r[content.at.get(number)];
+    const [cut, ...entries] = content.r[content.at.get(number)];
     const text = (at) => content.s[at];
+    const viewed = (view) => index.probes.map((probe, at) => ({ ...probe, entries: entries[at] })).filter((probe) => probe.view === view);
     const scoredOf = (list) => {
       const scored = list.map(([at, gold, logprob, tokens]) => ({ text: text(at), gold: gold === 1, logprob, tokens }));
       const known = scored.filter((option) => option.logprob !== null);
@@ -60,21 +61,19 @@
       for (const option of known) option.share = Math.exp(option.logprob - best) / total;
       return scored;
     };
-    const scored = scoredOf(options);
+    const choices = viewed("options").map((probe) => ({ title: probe.title, options: scoredOf(probe.entries) }));
+    const scored = choices.length ? choices[0].options : [];
     const known = scored.filter((option) => option.logprob !== null);
     const gold = known.find((option) => option.gold);
     const rivals = known.filter((option) => !option.gold).map((option) => option.logprob);
+    const [ranked] = viewed("rank").flatMap((probe) => probe.entries);
     return {
-      greedy: greedy.map(([format, at, hit]) => ({ format: index.formats[format], text: text(at), hit })),
-      beams: beams.map(([at, hit, logprob]) => ({ text: text(at), hit, logprob })),
-      samples: samples.map(([at, hit]) => ({ text: text(at), hit })),
-      options: scored,
-      hard: scoredOf(hard || []),
+      said: viewed("answer").flatMap(({ title, entries: all }) => all.map(([at, hit, format]) => ({ title, format: index.formats[format], text: text(at), hit }))),
+      several: viewed("answers").map(({ title, entries: all }) => ({ title, answers: all.map(([at, hit, logprob]) => ({ text: text(at), hit, logprob })) })),
+      choices, options: scored,
       recognised: gold && rivals.length && known.length === scored.length ? gold.logprob > Math.max(...rivals) : null,
-      goldShare: gold ? gold.share : null,
-      rank: rank ? rank[0] : null,
-      margin: rank ? rank[1] : null,
-      cut: cut === 1,
+      rank: ranked ? ranked[0] : null, margin: ranked ? ranked[1] : null,
+      goldShare: gold ? gold.share : null, cut: cut === 1,
     };
   }
 
@@ -98,7 +97,9 @@
     return h("span", { class: answer.hit ? "yes" : "no" }, h("bdi", {}, ...shown));
   }
   const hits = (answers) => answers.filter((answer) => answer.hit === 1).length;
-  const open = (answers) => answers.greedy.find((answer) => answer.format === "open");
+  const several = index.probes.filter((probe) => probe.view === "answers").map((probe) => probe.title); // beams, samples
+  const severalOf = (answers, title) => answers.several.find((each) => each.title === title).answers;
+  const open = (answers) => answers.said.find((answer) => answer.format === "open");
   function badge(fate) {
     return h("span", { class: `fate ${fate.replace(" ", "_")}` }, fate);
   }
@@ -125,7 +126,7 @@
     if (controls.outputs.checked) {
       for (const checkpoint of index.checkpoints) {
         const answers = await answersOf(checkpoint, number);
-        if (answers) for (const list of [answers.greedy, answers.beams, answers.samples]) strings.push(...list.map((a) => a.text));
+        if (answers) for (const list of [answers.said, ...answers.several.map((each) => each.answers)]) strings.push(...list.map((a) => a.text));
       }
     }
     const text = strings.join("\n").toLowerCase();
@@ -215,9 +216,9 @@
       [count("lost"), "does neither", "do neither"],
     ].filter(([n]) => n).map(([n, one, many]) => `${n} ${n === 1 ? one : many}`);
     const silent = rows.filter((row) => ["mc_only", "lost"].includes(row.fate) && row.answers);
-    const reachable = silent.filter((row) => hits(row.answers.beams) || hits(row.answers.samples)).length;
-    const asked = silent.some((row) => row.answers.beams.length || row.answers.samples.length);
-    const tail = asked ? ` Where it is no longer said, ${reachable} of ${silent.length} still reach it in a beam or a sample.` : "";
+    const reachable = silent.filter((row) => row.answers.several.some((each) => hits(each.answers))).length;
+    const asked = several.filter((title) => silent.some((row) => severalOf(row.answers, title).length));
+    const tail = asked.length ? ` Where it is no longer said, ${reachable} of ${silent.length} still reach it in their ${asked.join(" or ")}.` : "";
     return `${fates.length} pruned checkpoint${fates.length === 1 ? "" : "s"}: ${parts.join(", ")}.${tail}`;
   }
   function choiceCell(answers) {
@@ -239,16 +240,16 @@
       h("span", { class: "pips", "aria-hidden": "true" }, answers.map((answer) => h("i", { class: answer.hit === 1 ? "hit" : "" }))));
   }
   function overview(rows, golds) {
-    const heads = ["checkpoint", "greedy output", "choice: gold's share", "rank", "beams", "samples"];
+    const heads = ["checkpoint", "greedy output", "choice: gold's share", "rank", ...several];
     return h("div", { class: "scroll" }, h("table", { class: rows.length > 8 ? "answers many" : "answers" },
       h("thead", {}, h("tr", {}, heads.map((head) => h("th", { scope: "col" }, head)))),
       h("tbody", {}, rows.map(({ checkpoint, answers, fate }) => {
         const select = () => { controls.checkpoint.value = checkpoint.name; countFates(); filter(); show(current); };
         const name = h("td", { class: "name" }, h("button", { type: "button", onclick: select }, checkpoint.name), h("br"), fate ? badge(fate) : null);
         const line = h("tr", { onclick: select, class: checkpoint.name === controls.checkpoint.value ? "selected" : "" }, name);
-        if (!answers) line.append(h("td", { class: "none", colspan: 5 }, "not asked"));
+        if (!answers) line.append(h("td", { class: "none", colspan: heads.length - 1 }, "not asked"));
         else line.append(h("td", { class: "output" }, output(open(answers), golds)), choiceCell(answers), rankCell(answers),
-          pipsCell(answers.beams), pipsCell(answers.samples));
+          ...several.map((title) => pipsCell(severalOf(answers, title))));
         return line;
       }))));
   }
@@ -275,23 +276,22 @@
       places.push(answers.recognised ? `picked among the options (${share})` : `not picked among the options (${share})`);
     }
     if (answers.rank !== null) places.push(`its first token at rank ${answers.rank.toLocaleString("en")}`);
-    const found = [["beams", answers.beams], ["samples", answers.samples]].filter(([, list]) => list.length)
-      .map(([name, list]) => `${hits(list)} of ${list.length} ${name}`);
+    const found = answers.several.filter((each) => each.answers.length)
+      .map((each) => `${hits(each.answers)} of ${each.answers.length} ${each.title}`);
     if (found.length) places.push(`in ${found.join(" and ")}`);
     return places.length ? h("p", { class: "where" }, h("b", {}, checkpoint.name), `: ${places.join("; ")}.`) : "";
   }
   function column({ checkpoint, answers, fate }, golds) {
     if (!answers) return h("div", {}, h("h3", {}, checkpoint.name), h("p", { class: "hint" }, "not asked"));
-    const greedy = answers.greedy.map((answer) => listing(`greedy, ${answer.format}`, [answer], golds));
-    const choice = [scoring("choice: log-likelihood of each option", answers.options),
-      scoring("choice among hard distractors", answers.hard)];
+    const said = answers.said.map((answer) => listing(`${answer.title}, ${answer.format}`, [answer], golds));
+    const choice = answers.choices.map((each) => scoring(each.title, each.options));
     const rank = answers.rank === null ? null : [h("h4", {}, "first token of the gold answer"),
       h("ol", {}, h("li", {}, h("span", {}, `rank ${answers.rank.toLocaleString("en")}`),
         answers.margin === null ? null : h("small", {}, `margin ${answers.margin.toFixed(2)} nats`)))];
     return h("div", {}, h("h3", {}, checkpoint.name), badge(fate || "base"),
       answers.cut ? h("p", { class: "hint" }, "The passage was cut to fit the prompt.") : null,
-      greedy, choice, rank, listing(`beams: ${hits(answers.beams)} of ${answers.beams.length} hold the answer`, answers.beams, golds),
-      listing(`samples: ${hits(answers.samples)} of ${answers.samples.length} hold the answer`, answers.samples, golds));
+      said, choice, rank, answers.several.map((each) => listing(
+        `${each.title}: ${hits(each.answers)} of ${each.answers.length} hold the answer`, each.answers, golds)));
   }
   let showing = 0;
   async function show(number) {

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from evaluator.metrics import Inputs, reduce_records
+from evaluator.probes import PROBES
 from evaluator.report.embed import ItemView, packed, safe_json
 from tests.support.records import Seen, records
 from tests.support.synthetic import HOSTILE
@@ -45,24 +46,30 @@ def view() -> tuple[ItemView, Inputs]:
     return made, Inputs(pd.concat([reduce_records(part) for part in parts]))
 
 
+def entries(row: list) -> dict[str, list]:
+    """A row's entries by probe."""
+    return dict(zip([probe.name for probe in PROBES if probe.view is not None], row[1:], strict=True))
+
+
 def test_a_row_holds_every_probe_with_its_hits(view):
     made, _ = view
     chunk = unpacked(made.chunks[made.where["p"]["t"]["english"]])
-    strings, (greedy, beams, samples, options, rank, cut, hard) = chunk["s"], chunk["r"][0]
+    strings, row = chunk["s"], chunk["r"][0]
+    greedy, beams, samples, options, rank, hard = entries(row).values()
     assert chunk["n"] == [0, 1]
-    assert [[form, strings[at], hit] for form, at, hit in greedy] == [[0, "bad", 0]]
-    assert [[strings[at], hit] for at, hit, _ in beams] == [["gold", 1], ["bad", 0]]
+    assert [[form, strings[at], hit] for at, hit, form in greedy] == [[0, "bad", 0]]
+    assert [[strings[at], hit] for at, hit, *_ in beams] == [["gold", 1], ["bad", 0]]
     assert [[strings[at], hit] for at, hit in samples] == [["bad", 0]]
     assert [[strings[at], gold, score] for at, gold, score, _ in options][:2] == [["gold", 1, -1.0], ["b", 0, -2.0]]
-    assert (rank, cut, hard) == ([3, -1.25], 0, [])
+    assert (rank, row[0], hard) == ([[3, -1.25]], 0, [])
 
 
 def test_a_failed_probe_keeps_its_code_and_has_no_numbers(view):
     made, _ = view
-    greedy, _, _, options, rank, _, _ = unpacked(made.chunks[made.where["p"]["t"]["english"]])["r"][1]
-    assert greedy[0][2] == -2
-    assert [score for _, _, score, _ in options] == [None] * 4
-    assert rank is None
+    found = entries(unpacked(made.chunks[made.where["p"]["t"]["english"]])["r"][1])
+    assert found["greedy"][0][1] == -2
+    assert [score for _, _, score, _ in found["choice"]] == [None] * 4
+    assert found["rank"] == []
 
 
 def test_the_index_has_fates_and_gold_answers_and_takes_questions_from_the_items(view):
@@ -86,8 +93,9 @@ def test_hard_options_samples_of_one_seed_and_no_windows_of_text():
     made.add(pd.concat([records("m", seen, seed=5), *drawn]))
     made.add(records("m", {"text/0": Seen(window=(-1.0, 3))}, task="text-wiki"))
     (row,) = unpacked(made.chunks[made.where["m"]["t"]["english"]])["r"]
-    assert len(row[0]) == 1
-    assert [hit for _, hit in row[2]] == [0]  # greedy was asked under seed 5
-    assert row[3] == []
-    assert [gold for _, gold, _, _ in row[6]] == [1, 0, 0, 0]
+    found = entries(row)
+    assert len(found["greedy"]) == 1
+    assert [hit for _, hit in found["sample"]] == [0]  # greedy was asked under seed 5
+    assert found["choice"] == []
+    assert [gold for _, gold, _, _ in found["hard_choice"]] == [1, 0, 0, 0]
     assert list(made.where["m"]) == ["t"]
