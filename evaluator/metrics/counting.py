@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from evaluator.metrics.inputs import Row
+from evaluator.metrics.columns import Row
 from evaluator.metrics.outcomes import MEASURED
 
 NO_REASON = "the records do not say why"

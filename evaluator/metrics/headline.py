@@ -7,17 +7,51 @@ from typing import Any
 
 import pandas as pd
 
-from evaluator.metrics.inputs import ALL, Row
+from evaluator.metrics.columns import (
+    COUNT,
+    FLAG,
+    PERCENTAGE,
+    RANK,
+    RATIO,
+    TEXT,
+    Column,
+    Row,
+    columns_of,
+    typed_frame,
+)
+from evaluator.metrics.fates import FATES
+from evaluator.metrics.inputs import ALL
 
 COLUMNS = (
-    *("task", "checkpoint", "base", "re_run", "n", "open_accuracy", "choice_accuracy"),
-    *("open_base", "open_paired", "choice_base", "choice_paired"),
-    *("known", "kept", "mc_only", "produced_only", "lost"),
-    *("recovery_n", "beam_recoverability", "sample_recoverability"),
-    *("failures", "beam_recovered", "sample_recovered"),
-    *("mc_only_median_rank", "delta_pr"),
+    *columns_of(TEXT, "task", "checkpoint"),
+    Column("base", TEXT, csv_only=True),
+    Column("re_run", FLAG, csv_only=True),
+    Column("n", COUNT),
+    Column("open_accuracy", PERCENTAGE, short="open", meaning="% right when the model must write the answer"),
+    Column("choice_accuracy", PERCENTAGE, short="choice", meaning="% right when it only has to pick it from options"),
+    *(Column(f"{name}_{end}", PERCENTAGE, csv_only=True) for name in ("open", "choice") for end in ("base", "paired")),
+    Column(
+        "known", COUNT, short="known", meaning="answers that the dense model both wrote and picked; of these, in %:"
+    ),
+    Column("kept", PERCENTAGE, short="kept", meaning="still written and still picked"),
+    Column("mc_only", PERCENTAGE, "mc_only", short="mc_only", meaning="still picked, no longer written"),
+    Column("produced_only", PERCENTAGE, "produced_only"),
+    Column("lost", PERCENTAGE, short="lost", meaning="neither; it may still be in the model, out of reach of both"),
+    Column("recovery_n", COUNT, csv_only=True),
+    Column("beam_recoverability", PERCENTAGE, short="beams", meaning="% with the answer in any beam of a beam search"),
+    Column("sample_recoverability", PERCENTAGE, short="samples", meaning="% with the answer in any random sample"),
+    Column("failures", COUNT, csv_only=True),
+    Column("beam_recovered", PERCENTAGE, csv_only=True),
+    Column("sample_recovered", PERCENTAGE),
+    Column(
+        "mc_only_median_rank",
+        RANK,
+        "median rank of mc_only",
+        short="rank",
+        meaning="of mc_only: median rank of the answer's first token (1: likeliest)",
+    ),
+    Column("delta_pr", RATIO, "Δ PR"),
 )
-_COUNTS = ("n", "known", "recovery_n", "failures")
 
 
 def headline_of(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
@@ -43,7 +77,7 @@ def headline_of(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
                 row |= {f"{name}_base": before, f"{name}_paired": float(before) - float(drop)}
         row["re_run"] = bool(_value(here["fates"], "re_run"))
         row["known"] = _value(here["fates"], "n")
-        row |= {fate: _value(here["fates"], f"{fate}_rate") for fate in ("kept", "mc_only", "produced_only", "lost")}
+        row |= {fate: _value(here["fates"], f"{fate}_rate") for fate in FATES}
         for probe in ("beam", "sample"):
             everything = _only(here["recovery"], probe=probe, population="all_items")
             failures = _only(here["recovery"], probe=probe, population="greedy_failures")
@@ -56,7 +90,7 @@ def headline_of(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
         row["mc_only_median_rank"] = _value(_only(here["rank"], group="mc_only", side="own"), "rank_median")
         row["delta_pr"] = _value(here["pr_gap"], "delta_pr")
         rows.append(row)
-    return pd.DataFrame(rows, columns=list(COLUMNS)).astype(dict.fromkeys(_COUNTS, "Int64"))
+    return typed_frame(COLUMNS, rows)
 
 
 def headline_sentence(headline: pd.DataFrame) -> str:

@@ -7,12 +7,17 @@ from __future__ import annotations
 
 import pandas as pd
 
+from evaluator.metrics.columns import COUNT, REASON, TEXT, Row, columns_of, typed_frame
 from evaluator.metrics.counting import NO_REASON
-from evaluator.metrics.inputs import Inputs, Row, slices
+from evaluator.metrics.inputs import Inputs, slices
 from evaluator.probes import PROBES
 from evaluator.probes.base import EVIDENCE
 
-COLUMNS = ("task", "checkpoint", "format", "probe", "language", "status", "n", "asked", "reason")
+COLUMNS = (
+    *columns_of(TEXT, "task", "checkpoint", "format", "probe", "language", "status"),
+    *columns_of(COUNT, "n", "asked"),
+    REASON,
+)
 _STATUSES = ("excluded", "engine_error")
 
 
@@ -23,18 +28,18 @@ def left_out(inputs: Inputs) -> pd.DataFrame:
     """
     probes = [probe.name for probe in sorted(PROBES, key=lambda probe: EVIDENCE.index(probe.evidence))]
     rows: list[Row] = []
-    for setting in [*inputs.checkpoints, *inputs.readers]:
+    for subject in [*inputs.checkpoints, *inputs.readers]:
         for format in inputs.formats:
-            part = inputs.part(setting["checkpoint"], setting["task"], format)
+            answers = inputs.outcomes_of(subject.checkpoint, subject.task, format)
             for probe in probes:
-                asked = part[part[f"{probe}_status"].notna()]
+                asked = answers[answers[f"{probe}_status"].notna()]
                 if not asked[f"{probe}_status"].isin(_STATUSES).any():
                     continue
-                row = {"task": setting["task"], "checkpoint": setting["checkpoint"], "format": format, "probe": probe}
-                for language, items in slices(asked, inputs.languages(setting["task"])):
+                row = {"task": subject.task, "checkpoint": subject.checkpoint, "format": format, "probe": probe}
+                for language, items in slices(asked, inputs.languages(subject.task)):
                     here = row | {"language": language, "asked": len(items)}
                     rows += [here | each for each in _by_reason(items, probe)]
-    return pd.DataFrame(rows, columns=list(COLUMNS)).astype({"n": "Int64", "asked": "Int64"})
+    return typed_frame(COLUMNS, rows)
 
 
 def _by_reason(items: pd.DataFrame, probe: str) -> list[Row]:

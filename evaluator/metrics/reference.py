@@ -16,8 +16,10 @@ from typing import Any
 
 import pandas as pd
 
-from evaluator.metrics.inputs import ALL, MEAN, Row
+from evaluator.metrics.columns import Row
+from evaluator.metrics.inputs import ALL, MEAN
 
+# No typed columns: `paper` and `ours` are of the kind that the quantity's column has in its own table.
 COLUMNS = (
     *("table", "task", "checkpoint", "language", "cell", "quantity"),
     *("paper", "ours", "ours_low", "ours_high", "n", "source"),

@@ -143,8 +143,3 @@ def _judgement(scores: dict[str, Response], truncated: bool) -> Judgement:
 def _sigmoid(odds: float) -> float:
     """1 / (1 + exp(-odds)) without overflow: the softmax of two log-likelihoods that differ by `odds` nats."""
     return 1 / (1 + math.exp(-odds)) if odds >= 0 else math.exp(odds) / (1 + math.exp(odds))
-
-
-def majority(votes: Sequence[bool]) -> bool:
-    """What more than half of a panel says; a tie is a no."""
-    return 2 * sum(votes) > len(votes)

@@ -30,7 +30,7 @@ from typing import Any
 import pandas as pd
 
 from evaluator.metrics.fates import item_fates
-from evaluator.metrics.inputs import Inputs, pairs
+from evaluator.metrics.inputs import Inputs
 from evaluator.probes import PROBES
 from evaluator.probes.base import Probe, View
 from evaluator.records import FORMATS
@@ -123,10 +123,10 @@ class ItemView:
         tasks, languages = (sorted({key[part] for key in keys}) for part in (0, 1))
         order = sorted(range(len(keys)), key=lambda number: keys[number])
         checkpoints: dict[str, dict[str, Any]] = {}
-        for setting in inputs.checkpoints:
-            entry = checkpoints.setdefault(setting["checkpoint"], {"name": setting["checkpoint"], "chunks": {}})
-            entry["base"] = setting["base"]
-            entry["chunks"] = self.where.get(setting["checkpoint"], {})
+        for subject in inputs.checkpoints:
+            entry = checkpoints.setdefault(subject.checkpoint, {"name": subject.checkpoint, "chunks": {}})
+            entry["base"] = subject.base
+            entry["chunks"] = self.where.get(subject.checkpoint, {})
         for name, codes in self._fates(inputs).items():
             checkpoints[name]["fates"] = codes
         return safe_json(
@@ -149,11 +149,11 @@ class ItemView:
     def _fates(self, inputs: Inputs) -> Mapping[str, str]:
         """One letter per item and pruned checkpoint; '.' where it was not asked."""
         letters: dict[str, list[str]] = {}
-        for pair in pairs(inputs):
-            line = letters.setdefault(pair.checkpoint, ["."] * len(self.numbers))
-            keys = zip(pair.items["language"], pair.items["item_id"], item_fates(pair.items), strict=True)
+        for (task, checkpoint), each in inputs.comparisons().items():
+            line = letters.setdefault(checkpoint, ["."] * len(self.numbers))
+            keys = zip(each.outcomes["language"], each.outcomes["item_id"], item_fates(each.outcomes), strict=True)
             for language, item_id, fate in keys:
-                line[self.numbers[pair.task, str(language), str(item_id)]] = FATE_CODES[fate]
+                line[self.numbers[task, str(language), str(item_id)]] = FATE_CODES[fate]
         return {name: "".join(line) for name, line in letters.items()}
 
 

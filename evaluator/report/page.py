@@ -17,60 +17,51 @@ import pandas as pd
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from evaluator.metrics import Table, headline_sentence
-from evaluator.report.cells import Grid, grid, reference_grid, titles
+from evaluator.metrics import FilledTable, Results, headline_sentence
+from evaluator.metrics.definitions import DEFINITIONS
+from evaluator.metrics.headline import COLUMNS as HEADLINE
+from evaluator.metrics.left_out import COLUMNS as LEFT_OUT
+from evaluator.report.cells import grid, reference_grid
 from evaluator.report.figures import draw
-from evaluator.report.sections import DEFINITIONS, SECTIONS
-
-# The CSV keeps them; in the page the sections below show them with their intervals.
-_LEFT_OUT = ["base", "re_run", "recovery_n", "failures", "beam_recovered"]
-_LEFT_OUT += ["open_base", "open_paired", "choice_base", "choice_paired"]  # the sentence tells them
 
 
-def render_page(
-    *, name: str, run: Mapping[str, Any], tables: Mapping[str, Table], headline: pd.DataFrame,
-    paper: pd.DataFrame, left_out: pd.DataFrame, index: str, chunks: Mapping[str, str],
-) -> str:  # fmt: skip
+def render_page(name: str, run: Mapping[str, Any], results: Results, index: str, chunks: Mapping[str, str]) -> str:
     """The page as HTML. `index` and `chunks` come from `embed.ItemView`, already safe inside a <script> element."""
     script = _asset("page.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    sections = [
-        {
-            "name": table.name,
-            "title": SECTIONS[table.name].title,
-            "reading": SECTIONS[table.name].reading,
-            "note": table.note,
-            "lacks": table.lacks,
-            "paper": _beside(paper[paper["table"] == table.name]),
-            "figure": Markup("" if table.note else draw(table.name, table.frame) or ""),
-            "grid": None if table.frame.empty else grid(table.frame),
-        }
-        for table in tables.values()
-    ]
+    sections = [_section(filled, results.paper) for filled in results.tables.values()]
     context = {
         "name": name,
         "policy": f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'",
         "style": Markup(_asset("page.css")),
         "script": Markup(script),
-        "sentence": headline_sentence(headline),
-        "headline": grid(headline.drop(columns=_LEFT_OUT), counts_as_rates=True),
-        "sections": sections,
-        "told": [section for section in sections if not section["note"]],
+        "sentence": headline_sentence(results.headline),
+        "headline": grid(results.headline, HEADLINE),
+        "filled": [section for section in sections if not section["note"]],
         "missing": [section for section in sections if section["note"]],
-        "left_out": None if left_out.empty else grid(left_out),
+        "left_out": None if results.left_out.empty else grid(results.left_out, LEFT_OUT),
         "run": run,
         "definitions": DEFINITIONS,
         "index": Markup(index),
         "chunks": {key: Markup(data) for key, data in chunks.items()},
     }
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters["titles"] = titles
     return environment.from_string(_asset("page.html.j2")).render(context)
 
 
-def _beside(paper: pd.DataFrame) -> Grid | None:
-    """The paper's numbers for one table, each beside ours."""
-    return None if paper.empty else reference_grid(paper)
+def _section(filled: FilledTable, paper: pd.DataFrame) -> dict[str, Any]:
+    table, frame = filled.table, filled.frame
+    beside = paper[paper["table"] == table.name]
+    return {
+        "name": table.name,
+        "title": table.title,
+        "reading": table.reading,
+        "note": filled.note,
+        "lacks": filled.lacks,
+        "paper": None if beside.empty else reference_grid(beside),
+        "figure": Markup("" if filled.note else draw(table.name, frame) or ""),
+        "grid": None if frame.empty else grid(frame, table.columns),
+    }
 
 
 @cache

@@ -15,17 +15,15 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from evaluator.metrics.columns import AMOUNT, COUNT, FACTOR, LANGUAGE, REASON, SUBJECT, Column, Row, columns_of
 from evaluator.metrics.counting import joined_reasons, why_left_out
-from evaluator.metrics.inputs import ALL, ITEM, MEAN, SETTING, Inputs, Row, numbers, table_frame, truth
+from evaluator.metrics.inputs import ALL, ITEM, MEAN, Inputs, Subject
 from evaluator.metrics.intervals import UNDEFINED, Floats, percentile_interval
+from evaluator.metrics.measures import as_floats, bounds, item_numbers
+from evaluator.metrics.table import Lack, Table
 
 _COUNTS = ("n", "excluded", "engine_error", "tokens")
-COLUMNS = (
-    *("task", "checkpoint", "base", *SETTING, "language"),
-    *_COUNTS,
-    *("perplexity", "perplexity_low", "perplexity_high", "perplexity_dense"),
-    *("perplexity_ratio", "perplexity_ratio_low", "perplexity_ratio_high", "reason"),
-)
+PERPLEXITY = AMOUNT  # exp of nats per token
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,75 +35,75 @@ class _Reading:
     ratios: Floats | None = None
 
 
-def perplexity(inputs: Inputs) -> pd.DataFrame:
-    """The table: one row per checkpoint and text; `n` counts windows, `tokens` those that were predicted."""
-    readings = [_reading(inputs, setting) for setting in inputs.readers]
+def _rows(inputs: Inputs) -> list[Row]:
+    """One row per checkpoint and text; `n` counts windows, `tokens` those that were predicted."""
+    readings = [_reading(inputs, subject) for subject in inputs.readers]
     by_checkpoint: dict[str, list[_Reading]] = {}
     for reading in readings:
         by_checkpoint.setdefault(reading.row["checkpoint"], []).append(reading)
     means = [_mean(each) for each in by_checkpoint.values() if len(each) > 1]
-    return table_frame([*(reading.row for reading in readings), *means], COLUMNS, _COUNTS)
+    return [*(reading.row for reading in readings), *means]
 
 
 def first_readings(inputs: Inputs) -> dict[str, Row]:
     """For each checkpoint its own and its base's perplexity on the first text, as columns of the ladder."""
     found: dict[str, Row] = {}
-    for row in (_reading(inputs, setting).row for setting in inputs.readers):
-        told = {name: row.get(name) for name in ("perplexity", "perplexity_dense")}
-        found.setdefault(row["checkpoint"], told | {"perplexity_task": row["task"]})
+    for row in (_reading(inputs, subject).row for subject in inputs.readers):
+        read = {name: row.get(name) for name in ("perplexity", "perplexity_dense")}
+        found.setdefault(row["checkpoint"], read | {"perplexity_task": row["task"]})
     return found
 
 
-def _reading(inputs: Inputs, setting: Row) -> _Reading:
-    windows = _windows(inputs, setting["checkpoint"], setting["task"])
+def _reading(inputs: Inputs, subject: Subject) -> _Reading:
+    windows = _windows(inputs, subject.checkpoint, subject.task)
     done = windows[windows["nll"].notna()]
     status = windows["perplexity_status"]
-    row: Row = {**setting, "language": ALL, "n": len(done)}
+    row: Row = {**subject.row, "language": ALL, "n": len(done)}
     row |= {name: int((status == name).sum()) for name in ("excluded", "engine_error")}
     row["reason"] = why_left_out(windows, "perplexity")
     if done.empty:
         return _Reading(row | {"reason": joined_reasons("no window was measured", row["reason"])})
-    resampler = inputs.resampler(setting["task"])
-    nll, tokens = resampler.means(numbers(done), truth(done["nll"]), truth(done["predicted_tokens"]))
+    resampler = inputs.resampler(subject.task)
+    nll, tokens = resampler.means(item_numbers(done), as_floats(done["nll"]), as_floats(done["predicted_tokens"]))
     row |= {"tokens": int(done["predicted_tokens"].sum()), "perplexity": _perplexity(done)}
-    row["perplexity_low"], row["perplexity_high"] = resampler.interval(numbers(done), np.exp(nll / tokens))
-    if setting["base"] is None:
+    row |= bounds("perplexity", resampler.interval(item_numbers(done), np.exp(nll / tokens)))
+    if subject.base is None:
         return _Reading(row, nll / tokens)
-    base = _windows(inputs, setting["base"], setting["task"])
+    base = _windows(inputs, subject.base, subject.task)
     both = done.merge(base[base["nll"].notna()], on=list(ITEM), suffixes=("", "_dense"))
     if both.empty:
-        missing = f"base {setting['base']!r} was not measured on this text"
+        missing = f"base {subject.base!r} was not measured on this text"
         return _Reading(row | {"reason": joined_reasons(missing, row["reason"])}, nll / tokens)
     row["perplexity_dense"] = _perplexity(both, "_dense")
     row["perplexity_ratio"] = _perplexity(both) / row["perplexity_dense"]
-    names = [f"{name}{side}" for side in ("", "_dense") for name in ("nll", "predicted_tokens")]
-    own, own_tokens, dense, dense_tokens = resampler.means(numbers(both), *(truth(both[name]) for name in names))
+    sums = [as_floats(both[f"{name}{side}"]) for side in ("", "_dense") for name in ("nll", "predicted_tokens")]
+    own, own_tokens, dense, dense_tokens = resampler.means(item_numbers(both), *sums)
     ratios = own / own_tokens - dense / dense_tokens
-    row["perplexity_ratio_low"], row["perplexity_ratio_high"] = resampler.interval(numbers(both), np.exp(ratios))
+    row |= bounds("perplexity_ratio", resampler.interval(item_numbers(both), np.exp(ratios)))
     return _Reading(row, nll / tokens, ratios)
 
 
 def _mean(readings: Sequence[_Reading]) -> Row:
     """The mean over the texts of one checkpoint; counts are sums. Texts are resampled each on its own."""
-    first = readings[0].row
-    row: Row = {name: first[name] for name in ("checkpoint", "base", *SETTING)}
+    row = readings[0].row
+    row = {column.name: row[column.name] for column in SUBJECT}
     row |= {"task": f"mean of {len(readings)} texts", "language": MEAN}
     row |= {name: sum(each.row.get(name) or 0 for each in readings) for name in _COUNTS}
-    told = []
+    reasons = ["unweighted mean of log perplexity over texts"]
     for name in ("perplexity", "perplexity_dense", "perplexity_ratio"):
-        known = [each for each in readings if each.row.get(name) is not None]
-        if not known:
+        defined = [each for each in readings if each.row.get(name) is not None]
+        if not defined:
             continue
-        row[name] = float(np.exp(np.mean([np.log(each.row[name]) for each in known])))
-        if len(known) < len(readings):
-            told.append(f"{name} of {len(known)} of {len(readings)} texts")
+        row[name] = float(np.exp(np.mean([np.log(each.row[name]) for each in defined])))
+        if len(defined) < len(readings):
+            reasons.append(f"{name} of {len(defined)} of {len(readings)} texts")
         if name == "perplexity_dense":
             continue
-        draws = [each.logs if name == "perplexity" else each.ratios for each in known]
-        whole = all(each.row[f"{name}_low"] is not None for each in known)
+        draws = [each.logs if name == "perplexity" else each.ratios for each in defined]
+        whole = all(each.row[f"{name}_low"] is not None for each in defined)
         mean = np.mean([each for each in draws if each is not None], axis=0)
-        row[f"{name}_low"], row[f"{name}_high"] = percentile_interval(np.exp(mean)) if whole else UNDEFINED
-    return row | {"reason": "; ".join(["unweighted mean of log perplexity over texts", *told])}
+        row |= bounds(name, percentile_interval(np.exp(mean)) if whole else UNDEFINED)
+    return row | {"reason": "; ".join(reasons)}
 
 
 def _windows(inputs: Inputs, checkpoint: str, task: str) -> pd.DataFrame:
@@ -116,3 +114,25 @@ def _windows(inputs: Inputs, checkpoint: str, task: str) -> pd.DataFrame:
 
 def _perplexity(windows: pd.DataFrame, side: str = "") -> float:
     return float(np.exp(windows[f"nll{side}"].sum() / windows[f"predicted_tokens{side}"].sum()))
+
+
+TABLE = Table(
+    name="perplexity",
+    title="Would perplexity have told?",
+    reading=(
+        "Perplexity on a text, over non-overlapping windows. Intervals resample windows; the ratio is to the base on "
+        "the same windows."
+    ),
+    needs="the probe perplexity on a task text:FILE",
+    columns=(
+        *SUBJECT,
+        LANGUAGE,
+        *columns_of(COUNT, *_COUNTS),
+        Column("perplexity", PERPLEXITY, interval=True),
+        Column("perplexity_dense", PERPLEXITY),
+        Column("perplexity_ratio", FACTOR, interval=True),
+        REASON,
+    ),
+    compute=_rows,
+    lacks=(Lack("perplexity_ratio", "the same text on the base"),),
+)

@@ -1,0 +1,142 @@
+"""What a table's columns mean: a name, a kind, a heading. CSV files, the page and the terminal are made from these.
+
+    Column("accuracy", PERCENTAGE, interval=True)      # accuracy, accuracy_low and accuracy_high
+    typed_frame(columns, rows)                         # exactly these columns; counts are nullable integers
+
+A kind says how a value reads for people. Values themselves are plain: a percentage is stored as a share of 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+MINUS = "\N{MINUS SIGN}"
+MISSING = "\N{EN DASH}"
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How values of one kind are written: `text` of a value that is there, followed by a space and `unit`."""
+
+    name: str
+    text: Callable[[Any], str]
+    unit: str = ""
+    number: bool = True  # numbers stand at the right of a column
+    dtype: str | None = None  # of the frame's column, where it is not what the values are by themselves
+
+    def shown(self, value: object, *, unit: bool = True) -> str:
+        """A value for people; a dash where it is null."""
+        if value is None or pd.isna(value):  # type: ignore[call-overload]
+            return MISSING
+        text = self.text(value)
+        return f"{text} {self.unit}" if unit and self.unit else text
+
+
+def _decimals(digits: int) -> Callable[[Any], str]:
+    return lambda value: f"{float(value):.{digits}f}".replace("-", MINUS)
+
+
+def _hundredfold(value: Any) -> str:
+    return f"{100 * float(value):.1f}".replace("-", MINUS)
+
+
+def _signed(value: Any) -> str:
+    return f"{float(value):+.3f}".replace("-", MINUS)
+
+
+def _p_value(value: Any) -> str:
+    return f"{float(value):.3f}" if float(value) >= 0.001 else f"{float(value):.0e}"
+
+
+TEXT = Kind("text", str, number=False)
+FLAG = Kind("flag", lambda value: "yes" if value else "no")
+COUNT = Kind("count", lambda value: f"{int(value):,}", dtype="Int64")
+PERCENTAGE = Kind("percentage", _hundredfold, unit="%")
+POINTS = Kind("points", _hundredfold, unit="pp")  # a difference of two percentages
+SHARE = Kind("share", lambda value: f"{float(value):.3g}")  # a setting or a bound from 0 to 1
+SCORE = Kind("score", _decimals(3))  # a mean from 0 to 1 that is no share of items
+RATIO = Kind("ratio", _signed)  # of two differences, or another signed number around 0
+P_VALUE = Kind("p_value", _p_value)
+NATS = Kind("nats", _decimals(2))
+RANK = Kind("rank", _decimals(1))  # a place in the vocabulary, or the median of several
+AMOUNT = Kind("amount", _decimals(2))  # a positive number with a unit of its own
+FACTOR = Kind("factor", _decimals(3))  # how many times as large
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a table, or one value with its interval.
+
+    `title` is its heading on the page, `short` on the terminal, which shows only columns that have one; `meaning`
+    explains it there; `csv_only` leaves the column out of both. With `interval` the columns `<name>_low` and
+    `<name>_high` follow; `alone` leaves out the value. Raises TypeError for a column without a kind.
+    """
+
+    name: str
+    kind: Kind
+    title: str = ""
+    interval: bool = False
+    alone: bool = False
+    short: str = ""
+    meaning: str = ""
+    csv_only: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.kind, Kind):
+            raise TypeError(f"column {self.name!r} has no kind")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Its columns in a frame and in the CSV."""
+        bounds = (f"{self.name}_low", f"{self.name}_high") if self.interval or self.alone else ()
+        return bounds if self.alone else (self.name, *bounds)
+
+    @property
+    def heading(self) -> str:
+        return self.title or self.name.replace("_", " ")
+
+    def shown(self, row: Mapping[str, Any]) -> str:
+        return self.kind.shown(row.get(self.name))
+
+    def interval_of(self, row: Mapping[str, Any]) -> str:
+        """`low to high`; empty without an interval."""
+        if not (self.interval or self.alone) or pd.isna(row[f"{self.name}_low"]):
+            return ""
+        return " to ".join(self.kind.shown(row[f"{self.name}{end}"], unit=False) for end in ("_low", "_high"))
+
+
+def columns_of(kind: Kind, *names: str, interval: bool = False) -> tuple[Column, ...]:
+    """Columns of one kind."""
+    return tuple(Column(name, kind, interval=interval) for name in names)
+
+
+# Which checkpoint on which task, and how it was pruned: the first columns of nearly every table.
+SUBJECT = (
+    *columns_of(TEXT, "task", "checkpoint", "base", "method", "pattern"),
+    Column("sparsity", SHARE),
+    Column("calibration", TEXT),
+)
+LANGUAGE = Column("language", TEXT)
+REASON = Column("reason", TEXT)
+MCNEMAR = (Column("mcnemar_p", P_VALUE, "McNemar p"), Column("holm_p", P_VALUE, "Holm p"))
+
+
+def names_of(columns: Iterable[Column]) -> list[str]:
+    return [name for column in columns for name in column.names]
+
+
+def typed_frame(columns: Sequence[Column], rows: Iterable[Row]) -> pd.DataFrame:
+    """Rows as a frame with exactly these columns; a value that a row lacks is null. Raises ValueError for a column of
+    the rows that is not among them: it would be lost."""
+    rows = list(rows)
+    names = names_of(columns)
+    unknown = sorted({name for row in rows for name in row} - set(names))
+    if unknown:
+        raise ValueError(f"no column and no kind is declared for {', '.join(unknown)}")
+    frame = pd.DataFrame(rows, columns=names)
+    return frame.astype({column.name: column.kind.dtype for column in columns if column.kind.dtype})

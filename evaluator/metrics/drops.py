@@ -1,0 +1,80 @@
+"""The drop of an accuracy from dense to pruned, absolute and relative to headroom.
+
+    normalised drop = (acc_dense - acc_pruned) / (acc_dense - floor)
+
+The floor is 0 for generated formats and 1/K for a choice among K options (The Benchmark Illusion, Eq. 1).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from evaluator.metrics.inputs import SIDES
+from evaluator.metrics.intervals import Floats, Resampler
+from evaluator.metrics.measures import as_floats, item_numbers, paired_p
+
+# What makes an item right for each probe that has an accuracy, as a column of the outcomes.
+CORRECT = {"greedy": "produced", "choice": "recognised"}
+# The same for the probes that look for a gold answer in generated text.
+HIT = {"greedy": "produced", "beam": "beam_hit", "sample": "sample_hit"}
+
+
+@dataclass(frozen=True, eq=False)
+class Drop:
+    """One probe's drop on one set of items: point values and bootstrap draws; `normal` is null with a reason."""
+
+    dense: float
+    pruned: float
+    floor: float
+    p: float | None
+    normal: float | None
+    reason: str | None
+    raw_draws: Floats
+    normal_draws: Floats
+
+    @property
+    def raw(self) -> float:
+        return self.dense - self.pruned
+
+
+def drop_of(resampler: Resampler, items: pd.DataFrame, probe: str) -> Drop:
+    """The drop of `probe` on a comparison's items, all of them measured on both sides (at least one)."""
+    dense, pruned = sides_of(items, CORRECT[probe])
+    floor = floor_of(items, probe, "_dense")
+    normal, reason = over_headroom(float(dense.mean() - pruned.mean()), float(dense.mean()), floor)
+    dense_draws, pruned_draws = resampler.means(item_numbers(items), dense, pruned)
+    headroom = np.where(dense_draws > floor, dense_draws - floor, np.nan)
+    raw_draws = dense_draws - pruned_draws
+    return Drop(
+        dense=float(dense.mean()),
+        pruned=float(pruned.mean()),
+        floor=floor,
+        p=paired_p(dense, pruned),
+        normal=normal,
+        reason=reason and f"{probe}: {reason}",
+        raw_draws=raw_draws,
+        normal_draws=raw_draws / headroom,
+    )
+
+
+def sides_of(items: pd.DataFrame, column: str) -> tuple[Floats, Floats]:
+    """A column of a comparison's outcomes in the dense and in the pruned checkpoint; every value is measured."""
+    dense, pruned = (as_floats(items[f"{column}_{side}"]) for side in SIDES)
+    return dense, pruned
+
+
+def over_headroom(drop: float, dense: float, floor: float) -> tuple[float | None, str | None]:
+    """Headroom-normalised drop, or the reason why it is undefined."""
+    if dense <= floor:
+        return None, f"dense accuracy {dense:.3f} is not above the floor {floor:.3f}"
+    return drop / (dense - floor), None
+
+
+def floor_of(items: pd.DataFrame, probe: str, side: str = "") -> float:
+    """The accuracy that guessing gives: 0 for a generated answer, the mean of 1/K over the items for choice."""
+    if probe == "greedy" or items.empty:
+        return 0.0
+    return float((1 / items[f"options{side}"].astype("float64")).mean())

@@ -1,0 +1,45 @@
+"""Everything that a run's records say: the tables, the headline, what was left out, the paper's numbers beside ours."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from evaluator.metrics.headline import headline_of
+from evaluator.metrics.inputs import Inputs
+from evaluator.metrics.left_out import left_out
+from evaluator.metrics.reference import reference
+from evaluator.metrics.table import FilledTable
+from evaluator.metrics.tables import TABLES
+
+
+@dataclass(frozen=True, eq=False)
+class Results:
+    """The numbers of a run. `left_out` and `paper` may be empty: all was measured, no setting is the paper's."""
+
+    tables: Mapping[str, FilledTable]
+    headline: pd.DataFrame
+    left_out: pd.DataFrame
+    paper: pd.DataFrame
+
+    @property
+    def frames(self) -> dict[str, pd.DataFrame]:
+        """What is written as CSV, by name."""
+        found = {"headline": self.headline} | {name: table.frame for name, table in self.tables.items()}
+        where_any = {"left_out": self.left_out, "reference": self.paper}
+        return found | {name: frame for name, frame in where_any.items() if not frame.empty}
+
+
+def compute_tables(inputs: Inputs) -> dict[str, FilledTable]:
+    """Every registered table, in the report's order. A table without its inputs is empty and says what it needs."""
+    return {table.name: table.fill(inputs) for table in TABLES}
+
+
+def compute(inputs: Inputs, run: Mapping[str, Any]) -> Results:
+    """Everything; `run` is the content of run.json, which says what a setting is."""
+    tables = compute_tables(inputs)
+    frames = {name: table.frame for name, table in tables.items()}
+    return Results(tables, headline_of(frames), left_out(inputs), reference(frames, run))

@@ -1,0 +1,108 @@
+"""A table of the report as one object: what it is called and asks, its columns, and how it is computed.
+
+    TABLE = Table(name="rank", title="Where is it?", reading="...", needs="the probe rank", columns=..., compute=...)
+    TABLE.frame(inputs)         # the numbers
+    TABLE.fill(inputs)          # with notes on what the run lacks for it
+
+Registered in `evaluator.metrics.tables`, it is computed, written as CSV and shown on the page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from evaluator.metrics.columns import Column, Row, names_of, typed_frame
+from evaluator.metrics.inputs import Inputs
+
+_EVERY = ("task", "checkpoint", "reason")
+
+
+@dataclass(frozen=True)
+class Lack:
+    """Something of a table that a run may lack: the rows in which `column` is `value`, or without a value the whole
+    column. `wanted` says what to run for it."""
+
+    column: str
+    wanted: str
+    value: str | None = None
+
+    def holds(self, frame: pd.DataFrame, counts: str) -> bool:
+        """Whether a frame lacks it; rows that count nothing do not speak against it."""
+        if self.value is None:
+            return bool(frame[self.column].isna().all())
+        return self.value not in set(frame.loc[frame[counts] > 0, self.column].dropna().astype(str))
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """One table, in one object. Raises ValueError where its columns cannot be a table's.
+
+    `columns` have `task`, `checkpoint`, `reason` (why a number is null) and `counts`, the column that says how many
+    items stand behind a row. `compute` gives the rows as dictionaries; what a row lacks is null. `title` is a question,
+    `reading` how to read the answer, `needs` which probes and formats fill the table.
+    """
+
+    name: str
+    title: str
+    reading: str
+    needs: str
+    columns: tuple[Column, ...]
+    compute: Callable[[Inputs], Sequence[Row]]
+    lacks: tuple[Lack, ...] = ()
+    counts: str = "n"
+
+    def __post_init__(self) -> None:
+        names = names_of(self.columns)
+        missing = [name for name in (*_EVERY, self.counts) if name not in names]
+        if missing or len(set(names)) < len(names):
+            wrong = f"has no column {', '.join(missing)}" if missing else "names a column twice"
+            raise ValueError(f"table {self.name!r} {wrong}")
+
+    def column(self, name: str) -> Column:
+        """The column of this name. Raises KeyError where there is none."""
+        return {column.name: column for column in self.columns}[name]
+
+    def frame(self, inputs: Inputs) -> pd.DataFrame:
+        """The numbers: exactly the declared columns; counts are nullable integers."""
+        return typed_frame(self.columns, self.compute(inputs))
+
+    def fill(self, inputs: Inputs) -> FilledTable:
+        """The numbers, with notes on what the run lacks."""
+        frame = self.frame(inputs)
+        note = self._note(frame)
+        return FilledTable(self, frame, note, "" if note else self._lacks(frame))
+
+    def _note(self, frame: pd.DataFrame) -> str:
+        if frame.empty:
+            return f"No records for this table: it needs {self.needs}."
+        if not frame[self.counts].fillna(0).gt(0).any():
+            reasons = "; ".join(dict.fromkeys(frame["reason"].dropna().astype(str)))
+            return f"Nothing could be computed: {reasons}. It needs {self.needs}."
+        return ""
+
+    def _lacks(self, frame: pd.DataFrame) -> str:
+        missing = [lack.wanted for lack in self.lacks if lack.holds(frame, self.counts)]
+        missing += [reason.removeprefix("needs ") for reason in _reasons(frame) if reason.startswith("needs ")]
+        return f"Not in this run: {'; '.join(dict.fromkeys(missing))}." if missing else ""
+
+
+def _reasons(frame: pd.DataFrame) -> Iterator[str]:
+    for whole in frame["reason"].dropna().unique():
+        yield from str(whole).split("; ")
+
+
+@dataclass(frozen=True, eq=False)
+class FilledTable:
+    """A table's numbers in one run.
+
+    `note` says what to run when nothing could be computed, `lacks` what to run for the parts that are missing; both
+    are empty when all is there.
+    """
+
+    table: Table
+    frame: pd.DataFrame
+    note: str
+    lacks: str = ""

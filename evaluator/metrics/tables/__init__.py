@@ -1,0 +1,43 @@
+"""The tables of the report, one file each. Adding one is a file with a `TABLE`, and a line here."""
+
+from __future__ import annotations
+
+from evaluator.metrics.table import Table
+from evaluator.metrics.tables import (
+    accuracy,
+    calibration,
+    candidates,
+    fates,
+    fertility,
+    hard_distractors,
+    ladder,
+    matching,
+    one_shot,
+    perplexity,
+    pr_gap,
+    rank,
+    recovery,
+    recovery_seeds,
+)
+from evaluator.registry import Registry
+
+# In the order of the report.
+TABLES: Registry[Table] = Registry(
+    "table",
+    (
+        accuracy.TABLE,
+        fates.TABLE,
+        ladder.TABLE,
+        recovery.TABLE,
+        rank.TABLE,
+        pr_gap.TABLE,
+        candidates.TABLE,
+        hard_distractors.TABLE,
+        recovery_seeds.TABLE,
+        one_shot.TABLE,
+        calibration.TABLE,
+        fertility.TABLE,
+        perplexity.TABLE,
+        matching.TABLE,
+    ),
+)

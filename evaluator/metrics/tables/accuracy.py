@@ -1,0 +1,174 @@
+"""Table `accuracy`: per checkpoint, task, format, probe and language, with the paired drop from the base.
+
+Probe `greedy` is right when the output contains a gold answer; probe `choice` when the gold option has strictly the
+highest summed log-likelihood. `drop` is dense minus pruned on the items measured in both; `normalised_drop` divides it
+by the headroom (`evaluator.metrics.drops`).
+
+Row `mean` is the unweighted mean over languages of accuracies and drops, each with the bootstrap interval of that mean.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pandas as pd
+
+from evaluator.metrics.columns import (
+    COUNT,
+    LANGUAGE,
+    MCNEMAR,
+    PERCENTAGE,
+    POINTS,
+    RATIO,
+    REASON,
+    SCORE,
+    SHARE,
+    SUBJECT,
+    TEXT,
+    Column,
+    Row,
+    columns_of,
+    names_of,
+)
+from evaluator.metrics.counting import joined_reasons, measured
+from evaluator.metrics.drops import CORRECT, floor_of, over_headroom, sides_of
+from evaluator.metrics.inputs import MEAN, Comparison, Inputs, Subject, slices
+from evaluator.metrics.measures import as_floats, correct_for_many, difference, language_mean, paired_p, rate
+from evaluator.metrics.outcomes import MEASURED
+from evaluator.metrics.table import Lack, Table
+
+_RATES = {
+    "greedy": {"accuracy": "produced", "exact_match": "exact_match"},
+    "choice": {"accuracy": "recognised", "per_token": "recognised_per_token", "per_byte": "recognised_per_byte"},
+}
+_IDENTITY = (*SUBJECT, *columns_of(TEXT, "format", "probe"), LANGUAGE)
+_COUNTS = columns_of(COUNT, "n", "excluded", "engine_error", "truncated")
+_MEASURES = ("accuracy", "exact_match", "per_token", "per_byte", "truncation")
+
+
+@dataclass(frozen=True, eq=False)
+class _Asked:
+    """One probe of one checkpoint in one format, and the checkpoint's comparison with its base."""
+
+    inputs: Inputs
+    subject: Subject
+    form: str
+    probe: str
+    comparison: Comparison | None
+
+    @property
+    def items(self) -> pd.DataFrame:
+        return self.inputs.outcomes_of(self.subject.checkpoint, self.subject.task, self.form)
+
+
+def _rows(inputs: Inputs) -> list[Row]:
+    """holm_p corrects over the checkpoints that share task, format, probe and language."""
+    rows: list[Row] = []
+    for form in inputs.formats:
+        for subject in inputs.checkpoints:
+            for probe in CORRECT:
+                asked = _Asked(inputs, subject, form, probe, inputs.comparisons(form).get(subject.key))
+                if asked.items[f"{probe}_status"].notna().any():
+                    rows += _checkpoint_rows(asked)
+    correct_for_many(rows, ("task", "format", "probe", "language"))
+    return rows
+
+
+def _checkpoint_rows(asked: _Asked) -> list[Row]:
+    rows = []
+    languages = asked.inputs.languages(asked.subject.task)
+    for language, items in slices(asked.items, languages):
+        row = {**asked.subject.row, "format": asked.form, "probe": asked.probe, "language": language}
+        row |= _measured(items, asked.probe)
+        if asked.comparison is not None:
+            drop = _paired(asked, asked.comparison, language)
+            row |= drop | {"reason": joined_reasons(row["reason"], drop["reason"])}
+        rows.append(row)
+    done = asked.items[asked.items[f"{asked.probe}_status"].isin(MEASURED)]
+    if not done.empty:
+        kept = [*names_of(_IDENTITY), *names_of(_COUNTS), "n_paired"]
+        reason = f"unweighted mean over {done['language'].nunique()} of {len(languages)} languages"
+        mean = {name: rows[0].get(name) for name in kept} | {"language": MEAN, "reason": reason}
+        rows.insert(1, mean | _means(asked, done))
+    return rows
+
+
+def _means(asked: _Asked, done: pd.DataFrame) -> Row:
+    """Means over the languages with measured items, and of the drop over those with items measured in both."""
+    row: Row = {}
+    for name, column in (_RATES[asked.probe] | {"truncation": "truncated"}).items():
+        filled = done[done[column].notna()]
+        row |= language_mean(asked.inputs, asked.subject.task, filled, **{name: as_floats(filled[column])})
+    if asked.probe == "greedy":
+        row["token_f1"] = float(done.groupby("language")["token_f1"].mean().mean())
+    if asked.comparison is not None:
+        both = asked.comparison.measured(asked.probe)
+        dense, pruned = sides_of(both, CORRECT[asked.probe])
+        row |= language_mean(asked.inputs, asked.subject.task, both, dense_accuracy=dense, drop=dense - pruned)
+        for end in ("_low", "_high"):
+            row.pop(f"dense_accuracy{end}", None)
+    return row
+
+
+def _measured(items: pd.DataFrame, probe: str) -> Row:
+    done, row = measured(items, probe)
+    n, cut = len(done), int(done["truncated"].sum())
+    row |= {"truncated": cut, **rate("truncation", cut, n)}
+    for name, column in _RATES[probe].items():
+        filled = done[column].dropna()
+        row |= rate(name, int(filled.sum()), len(filled))
+    if probe == "greedy" and n:
+        f1 = done["token_f1"].dropna()
+        row["token_f1"] = float(f1.mean()) if len(f1) else None
+    return row
+
+
+def _paired(asked: _Asked, comparison: Comparison, language: str) -> Row:
+    """The drop on the items that the probe measured in both checkpoints."""
+    items = comparison.measured(asked.probe, language=language)
+    if items.empty:
+        return {"n_paired": 0, "reason": comparison.reason or "no item is measured in both the checkpoint and its base"}
+    dense, pruned = sides_of(items, CORRECT[asked.probe])
+    drop = difference(asked.inputs, asked.subject.task, items, dense - pruned, "drop")
+    floor = floor_of(items, asked.probe, "_dense")
+    relative, reason = over_headroom(drop["drop"], float(dense.mean()), floor)
+    return {
+        "n_paired": len(items),
+        "dense_accuracy": float(dense.mean()),
+        **drop,
+        "mcnemar_p": paired_p(dense, pruned),
+        "floor": floor,
+        "normalised_drop": relative,
+        "reason": reason,
+    }
+
+
+TABLE = Table(
+    name="accuracy",
+    title="How much is still right?",
+    reading=(
+        "Open: the model answers greedily and its output must contain a gold answer. Choice: the options are scored "
+        "by log-likelihood after the same prompt, and the gold one must win. When open falls and choice does not, a "
+        "multiple-choice benchmark would not have noticed. Whiskers are Wilson 95 % intervals."
+    ),
+    needs="the probe greedy or choice on any checkpoint",
+    columns=(
+        *_IDENTITY,
+        *_COUNTS,
+        *columns_of(PERCENTAGE, *_MEASURES, interval=True),
+        Column("token_f1", SCORE),
+        Column("n_paired", COUNT),
+        Column("dense_accuracy", PERCENTAGE),
+        Column("drop", POINTS, interval=True),
+        *MCNEMAR,
+        Column("floor", SHARE),
+        Column("normalised_drop", RATIO),
+        REASON,
+    ),
+    compute=_rows,
+    lacks=(
+        Lack("probe", "the probe greedy", "greedy"),
+        Lack("probe", "the probe choice", "choice"),
+        Lack("drop", "a checkpoint with its base (for the drops)"),
+    ),
+)

@@ -1,0 +1,138 @@
+"""Table `calibration`: does the text that calibrated the pruning close the gap between choice and open?
+
+Kinds of calibration (paper, section 5), read from the source's name:
+
+    english         `c4`, or Wikipedia or the bundled gazetteer in English alone
+    per_language    one of these in one other language
+    multilingual    `balanced:...`, Wikipedia in several languages, or the whole `gazetteer`
+    other           a file of the user's
+
+"Per-language calibration" is many checkpoints: each language is asked of the one that was calibrated on it. Where a
+base has at least two single-language checkpoints of one pruning setting, rows of a made-up checkpoint
+`<setting> per language` put them together, English too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pandas as pd
+
+from evaluator.languages import code_of
+from evaluator.metrics.columns import (
+    COUNT,
+    LANGUAGE,
+    PERCENTAGE,
+    POINTS,
+    REASON,
+    SUBJECT,
+    TEXT,
+    Column,
+    Row,
+    columns_of,
+    names_of,
+)
+from evaluator.metrics.counting import measured
+from evaluator.metrics.inputs import MEAN, Inputs, Subject, in_language, slices
+from evaluator.metrics.measures import as_floats, difference, language_mean, rate
+from evaluator.metrics.table import Table
+
+_COUNTS = columns_of(COUNT, "n", "excluded", "engine_error")
+
+
+def _rows(inputs: Inputs) -> list[Row]:
+    """Open and choice accuracy and their gap per calibrated checkpoint: pooled, mean over languages, by language."""
+    rows: list[Row] = []
+    alone: dict[tuple[object, ...], list[Subject]] = {}
+    for subject in inputs.checkpoints:
+        if subject.base is None or subject.calibration is None:
+            continue
+        items = inputs.outcomes_of(subject.checkpoint, subject.task)
+        rows += _subject_rows(inputs, subject, kind_of(subject.calibration), items)
+        if _single_language(subject.calibration) is not None:
+            setting = (subject.task, subject.base, subject.method, subject.pattern, subject.sparsity)
+            alone.setdefault(setting, []).append(subject)
+    for subjects in alone.values():
+        if len(subjects) > 1:
+            rows += _subject_rows(inputs, _together(subjects), "per_language", _own_languages(inputs, subjects))
+    return rows
+
+
+def kind_of(source: str) -> str:
+    """The kind of a calibration source, by its name in the records."""
+    family = source.partition(":")[0]
+    if family in ("text", "jsonl"):
+        return "other"
+    language = "en" if family == "c4" else _single_language(source)
+    return "multilingual" if language is None else "english" if language == "en" else "per_language"
+
+
+def _single_language(source: str) -> str | None:
+    """The code of the one language that a source is in, if it says so."""
+    family, _, languages = source.partition(":")
+    named = [code_of(each) for each in re.split(r"[,\s]+", languages.strip()) if each]
+    return named[0] if family in ("wikipedia", "balanced", "gazetteer") and len(named) == 1 else None
+
+
+def _together(subjects: Sequence[Subject]) -> Subject:
+    """The made-up checkpoint that puts single-language ones together."""
+    first = subjects[0]
+    amount = first.pattern if first.pattern != "unstructured" else first.sparsity
+    return replace(first, checkpoint=f"{first.method}-{amount} per language", calibration="each language's own")
+
+
+def _own_languages(inputs: Inputs, subjects: Sequence[Subject]) -> pd.DataFrame:
+    """Each language's items from the checkpoint that was calibrated on it."""
+    task = subjects[0].task
+    own = {_single_language(each.calibration or ""): each.checkpoint for each in subjects}
+    found = [
+        in_language(inputs.outcomes_of(own[code_of(language)], task), language)
+        for language in inputs.languages(task)
+        if code_of(language) in own
+    ]
+    return pd.concat(found) if found else inputs.outcomes_of("", task)
+
+
+def _subject_rows(inputs: Inputs, subject: Subject, kind: str, items: pd.DataFrame) -> list[Row]:
+    everything, _ = measured(items, "greedy", "choice")
+    if everything.empty:
+        return []
+    rows: list[Row] = []
+    for language, asked in slices(items, inputs.languages(subject.task)):
+        done, counts = measured(asked, "greedy", "choice", nothing="no item was measured with both greedy and choice")
+        row: Row = {**subject.row, "kind": kind, "language": language, **counts}
+        opened, chosen = as_floats(done["produced"]), as_floats(done["recognised"])
+        row |= rate("open_accuracy", int(opened.sum()), len(done))
+        row |= rate("choice_accuracy", int(chosen.sum()), len(done))
+        row |= difference(inputs, subject.task, done, chosen - opened, "choice_minus_open")
+        rows.append(row)
+    opened, chosen = as_floats(everything["produced"]), as_floats(everything["recognised"])
+    values = {"open_accuracy": opened, "choice_accuracy": chosen, "choice_minus_open": chosen - opened}
+    mean: Row = {**subject.row, "kind": kind, "language": MEAN}
+    mean |= {name: rows[0][name] for name in names_of(_COUNTS)}
+    mean |= language_mean(inputs, subject.task, everything, **values)
+    mean["reason"] = f"unweighted mean over {everything['language'].nunique()} of {len(rows) - 1} languages"
+    return [rows[0], mean, *rows[1:]]
+
+
+TABLE = Table(
+    name="calibration",
+    title="Does calibration close the gap?",
+    reading=(
+        "Open and choice accuracy of checkpoints that differ in the text that calibrated the pruning. If both rise "
+        "together, the gap between them stays."
+    ),
+    needs="the probes greedy and choice on a pruned checkpoint that was calibrated",
+    columns=(
+        *SUBJECT,
+        Column("kind", TEXT),
+        LANGUAGE,
+        *_COUNTS,
+        *columns_of(PERCENTAGE, "open_accuracy", "choice_accuracy", interval=True),
+        Column("choice_minus_open", POINTS, "choice − open", interval=True),
+        REASON,
+    ),
+    compute=_rows,
+)

@@ -1,0 +1,98 @@
+"""Table `candidates`: do listed candidates help when the answer is not among them?
+
+Open accuracy without candidates, with distractors only, with unrelated ones, and with the gold among them, on the same
+items: those measured under every format that was asked. `difference` is from `open`, with a paired bootstrap interval.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import pandas as pd
+
+from evaluator.metrics.columns import (
+    COUNT,
+    LANGUAGE,
+    MCNEMAR,
+    PERCENTAGE,
+    POINTS,
+    REASON,
+    SUBJECT,
+    TEXT,
+    Column,
+    Row,
+    columns_of,
+)
+from evaluator.metrics.counting import joined_reasons, measured
+from evaluator.metrics.inputs import Inputs, in_language, slices
+from evaluator.metrics.intervals import Rows
+from evaluator.metrics.measures import as_floats, correct_for_many, difference, item_numbers, paired_p, rate
+from evaluator.metrics.outcomes import MEASURED
+from evaluator.metrics.table import Lack, Table
+
+COMPARED = ("open", "distractors_only", "unrelated", "shown")  # formats, in the order of the table
+
+
+def _rows(inputs: Inputs) -> list[Row]:
+    rows: list[Row] = []
+    for subject in inputs.checkpoints:
+        answers = {form: inputs.outcomes_of(subject.checkpoint, subject.task, form) for form in COMPARED}
+        asked = {form: items for form, items in answers.items() if items["greedy_status"].notna().any()}
+        if len(asked) < 2 or "open" not in asked:
+            continue
+        common = _common(asked.values())
+        for language, opened in slices(_pick(asked["open"], common), inputs.languages(subject.task)):
+            for form, everything in asked.items():
+                row = {**subject.row, "language": language, "format": form}
+                rows.append(row | _compared(inputs, subject.task, in_language(everything, language), opened, form))
+    correct_for_many(rows, ("task", "language", "format"))
+    return rows
+
+
+def _compared(inputs: Inputs, task: str, answers: pd.DataFrame, opened: pd.DataFrame, form: str) -> Row:
+    """Accuracy in one format on the items of `opened`, and its difference from theirs."""
+    items = _pick(answers, item_numbers(opened))
+    _, row = measured(answers, "greedy")
+    nothing = None if len(items) else "no item was measured in every format"
+    row |= {"n": len(items), "reason": joined_reasons(nothing, row["reason"])}
+    row |= rate("accuracy", int(items["produced"].sum()), len(items))
+    if form != "open":
+        listed, unlisted = as_floats(items["produced"]), as_floats(opened["produced"])
+        row |= difference(inputs, task, items, listed - unlisted, "difference")
+        row["mcnemar_p"] = paired_p(listed, unlisted)
+    return row
+
+
+def _common(answers: Iterable[pd.DataFrame]) -> Rows:
+    """The numbers of the items that greedy was measured on in all of these."""
+    sets = [set(items.loc[items["greedy_status"].isin(MEASURED), "item"]) for items in answers]
+    return np.asarray(sorted(set.intersection(*sets)), dtype=np.intp)
+
+
+def _pick(answers: pd.DataFrame, items: Rows) -> pd.DataFrame:
+    """The rows of these items, in this order."""
+    return answers.set_index("item", drop=False).rename_axis(None).loc[items]
+
+
+TABLE = Table(
+    name="candidates",
+    title="Do candidates help only when they hold the answer?",
+    reading=(
+        "Greedy accuracy with no candidates, with distractors only, with unrelated candidates, and with the gold "
+        "answer among them, on the same items."
+    ),
+    needs="the formats open, distractors_only, unrelated and shown with the probe greedy",
+    columns=(
+        *SUBJECT,
+        LANGUAGE,
+        Column("format", TEXT),
+        *columns_of(COUNT, "n", "excluded", "engine_error"),
+        Column("accuracy", PERCENTAGE, interval=True),
+        Column("difference", POINTS, interval=True),
+        *MCNEMAR,
+        REASON,
+    ),
+    compute=_rows,
+    lacks=tuple(Lack("format", f"the format {form} with the probe greedy", form) for form in COMPARED),
+)

@@ -1,0 +1,112 @@
+"""Table `fates`: what became of the answers that the dense model knew (`evaluator.metrics.fates`).
+
+The share of mc_only is the dissociation rate. `mc_only_corrected` subtracts what guessing among K options would have
+moved from lost to mc_only: if U items are truly not recognised, U/K of them are picked by chance and U(1 - 1/K) are
+counted as lost, so each lost item stands for 1/(K - 1) lucky guesses. It is not clipped: a value under zero says that
+chance explains more than was seen.
+
+A checkpoint with the very weights of its base is a re-run: what it calls mc_only is noise of the measurement. Its rows
+are the noise floor, and `noise_floor` is its dissociation rate beside those of the pruned checkpoints of that base.
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from evaluator.metrics.columns import (
+    COUNT,
+    FLAG,
+    LANGUAGE,
+    PERCENTAGE,
+    REASON,
+    SUBJECT,
+    Column,
+    Row,
+    columns_of,
+)
+from evaluator.metrics.fates import FATES, fate_measured, known_items
+from evaluator.metrics.inputs import Comparison, Inputs, in_language, slices
+from evaluator.metrics.measures import as_floats, bounds, item_numbers, rate
+from evaluator.metrics.table import Table
+
+
+def _rows(inputs: Inputs) -> list[Row]:
+    """One row per checkpoint with a base, task and language, and a pooled row `all`."""
+    rows: list[Row] = []
+    for each in inputs.comparisons().values():
+        known = known_items(each.outcomes)
+        for language, items in slices(each.outcomes, [] if each.reason else inputs.languages(each.subject.task)):
+            rows.append(_row(inputs, each, items, in_language(known, language), language))
+    noise = {_place(row): row["dissociation_rate"] for row in rows if row["re_run"]}
+    for row in rows:
+        row["noise_floor"] = None if row["re_run"] else noise.get(_place(row))
+    return rows
+
+
+def _place(row: Row) -> tuple[object, ...]:
+    return row["task"], row["base"], row["language"]
+
+
+def _row(inputs: Inputs, comparison: Comparison, items: pd.DataFrame, known: pd.DataFrame, language: str) -> Row:
+    n = len(known)
+    counts = {fate: int((known["fate"] == fate).sum()) for fate in FATES}
+    row: Row = {
+        **comparison.subject.row,
+        "re_run": comparison.subject.re_run,
+        "language": language,
+        "n": n,
+        "items": int(fate_measured(items).sum()),
+        **comparison.counts(language, "greedy", "choice"),
+        **counts,
+        "reason": _reason(comparison, items, n),
+    }
+    for fate in FATES:
+        row |= rate(f"{fate}_rate", counts[fate], n)
+    row |= rate("dissociation_rate", counts["mc_only"], n)
+    if n:
+        resampler, numbers = inputs.resampler(comparison.subject.task), item_numbers(known)
+        is_mc_only = as_floats(known["fate"] == "mc_only")
+        guesses = as_floats(known["fate"] == "lost") / (as_floats(known["options_pruned"]) - 1)
+        corrected = is_mc_only - guesses
+        row["mc_only_corrected"] = float(corrected.mean())
+        draws = resampler.means(numbers, is_mc_only, corrected)
+        for name, each in zip(("dissociation_boot", "mc_only_corrected"), draws, strict=True):
+            row |= bounds(name, resampler.interval(numbers, each))
+    return row
+
+
+def _reason(comparison: Comparison, items: pd.DataFrame, n: int) -> str | None:
+    if comparison.reason or n:
+        return comparison.reason
+    if items.empty:
+        return "no item of this language is common to the checkpoint and its base"
+    if not fate_measured(items).any():
+        return "no item was measured with both probes greedy and choice in both checkpoints"
+    return "the dense model both produced and recognised none of the items"
+
+
+TABLE = Table(
+    name="fates",
+    title="What became of the answers that the dense model knew?",
+    reading=(
+        "Only items that the dense model both produced and recognised. kept: still both. mc_only: the pruned model "
+        "still picks the answer but no longer says it; its share is the dissociation rate. produced_only: the reverse. "
+        "lost: neither. mc_only_corrected takes away what guessing among the options would give. A re-run of the dense "
+        "model, where there is one, shows how much of this is noise of the measurement (noise_floor)."
+    ),
+    needs="the probes greedy and choice on a dense checkpoint and on a pruned one that names it as its base",
+    columns=(
+        *SUBJECT,
+        Column("re_run", FLAG),
+        LANGUAGE,
+        *columns_of(COUNT, "n", "items", "excluded", "engine_error", "unpaired"),
+        *(Column(fate, COUNT, fate) for fate in FATES),
+        *(Column(f"{fate}_rate", PERCENTAGE, f"{fate} rate", interval=True) for fate in FATES),
+        Column("dissociation_rate", PERCENTAGE, interval=True),
+        Column("dissociation_boot", PERCENTAGE, "dissociation, bootstrap", alone=True),
+        Column("noise_floor", PERCENTAGE, "noise floor (re-run)"),
+        Column("mc_only_corrected", PERCENTAGE, "mc_only, chance-corrected", interval=True),
+        REASON,
+    ),
+    compute=_rows,
+)

@@ -1,0 +1,140 @@
+"""Table `fertility`: how finely the tokenizer cuts a language, beside what pruning costs that language.
+
+Fertility is tokens per word of the answer options that the probe `choice` scored, gold and distractors alike, over all
+items of the language: token_ids of the scored options divided by their white-space-separated words. For scripts without
+spaces between words it is tokens per character (white space not counted), and `unit` says so. Options are what the
+records hold both as text and as tokens, all of it in the item's language; they are short, so a language's figure is
+higher than on running text, alike for all languages. A pruned checkpoint shares its base's tokenizer.
+
+Row `mean` is the unweighted mean over the languages of one unit: tokens per word and tokens per character do not mix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+
+from evaluator.grading import without_spaces
+from evaluator.metrics.columns import (
+    AMOUNT,
+    COUNT,
+    LANGUAGE,
+    POINTS,
+    RATIO,
+    REASON,
+    SUBJECT,
+    TEXT,
+    Column,
+    Row,
+    columns_of,
+)
+from evaluator.metrics.counting import measured
+from evaluator.metrics.drops import CORRECT, floor_of, over_headroom, sides_of
+from evaluator.metrics.inputs import MEAN, Comparison, Inputs, Subject
+from evaluator.metrics.intervals import Floats, nan_mean, percentile_interval
+from evaluator.metrics.measures import as_floats, bounds, item_numbers, language_mean
+from evaluator.metrics.table import Lack, Table
+
+_SUMMED = ("n", "excluded", "engine_error", "tokens", "units")
+
+
+def _rows(inputs: Inputs) -> list[Row]:
+    """A mean for each unit and a row per language; drops where the checkpoint has a base."""
+    rows: list[Row] = []
+    for subject in inputs.checkpoints:
+        items = inputs.outcomes_of(subject.checkpoint, subject.task)
+        if not items["choice_status"].notna().any():
+            continue
+        comparison = inputs.comparisons().get(subject.key)
+        by_language: list[Row] = []
+        draws: dict[str, Floats] = {}
+        for language in inputs.languages(subject.task):
+            row, draws[language] = _fertility(inputs, subject, items[items["language"] == language], language)
+            by_language.append(row | _drops(inputs, comparison, language))
+        rows += [_mean(inputs, comparison, of_unit, draws) for of_unit in _by_unit(by_language)]
+        rows += by_language
+    return rows
+
+
+def _fertility(inputs: Inputs, subject: Subject, items: pd.DataFrame, language: str) -> tuple[Row, Floats]:
+    """One language's row, and the bootstrap draws of its fertility."""
+    done, counts = measured(items, "choice", nothing="no option was scored")
+    done = done[done["option_tokens"].notna()]
+    unit = "character" if without_spaces(language) else "word"
+    tokens, units = int(done["option_tokens"].sum()), int(done[f"option_{unit}s"].sum())
+    row: Row = {**subject.row, "language": language, **counts, "n": len(done), "tokens": tokens, "units": units}
+    row |= {"unit": unit, "fertility": tokens / units if units else None}
+    if not units:
+        return row, np.array([])
+    resampler, numbers = inputs.resampler(subject.task), item_numbers(done)
+    cut, of = resampler.means(numbers, as_floats(done["option_tokens"]), as_floats(done[f"option_{unit}s"]))
+    return row | bounds("fertility", resampler.interval(numbers, cut / of)), cut / of
+
+
+def _by_unit(by_language: Sequence[Row]) -> list[list[Row]]:
+    units = dict.fromkeys(row["unit"] for row in by_language)
+    return [[row for row in by_language if row["unit"] == unit] for unit in units]
+
+
+def _mean(
+    inputs: Inputs, comparison: Comparison | None, by_language: Sequence[Row], draws: Mapping[str, Floats]
+) -> Row:
+    """The unweighted mean over the languages of one unit; counts are sums."""
+    first = by_language[0]
+    row: Row = {column.name: first[column.name] for column in SUBJECT} | {"language": MEAN, "unit": first["unit"]}
+    row |= {name: sum(each[name] for each in by_language) for name in _SUMMED}
+    defined = [each for each in by_language if each["fertility"] is not None]
+    of = f"{len(defined)} of {len(by_language)} languages with tokens per {first['unit']}"
+    row["reason"] = f"unweighted mean over {of}"
+    if defined:
+        row["fertility"] = sum(each["fertility"] for each in defined) / len(defined)
+        if all(each["fertility_low"] is not None for each in defined):
+            row |= bounds("fertility", percentile_interval(nan_mean([draws[each["language"]] for each in defined])))
+    row |= _drops(inputs, comparison, *(each["language"] for each in by_language))
+    normal = [each["open_normalised_drop"] for each in by_language if each.get("open_normalised_drop") is not None]
+    row["open_normalised_drop"] = sum(normal) / len(normal) if normal else None
+    return row
+
+
+def _drops(inputs: Inputs, comparison: Comparison | None, *languages: str) -> Row:
+    """The drops on the items that both probes measured in both checkpoints, as the mean over these languages."""
+    if comparison is None:
+        return {}
+    both = comparison.measured("greedy", "choice")
+    both = both[both["language"].isin(languages)]
+    row: Row = {"n_paired": len(both)}
+    if both.empty:
+        return row
+    (dense, said), (picked, still) = (sides_of(both, CORRECT[probe]) for probe in ("greedy", "choice"))
+    drops = {"open_drop": dense - said, "choice_drop": picked - still}
+    row |= language_mean(inputs, comparison.subject.task, both, **drops)
+    floor = floor_of(both, "greedy", "_dense")
+    row["open_normalised_drop"], _ = over_headroom(row["open_drop"], float(dense.mean()), floor)
+    return row
+
+
+TABLE = Table(
+    name="fertility",
+    title="Do finely cut languages lose more?",
+    reading=(
+        "Fertility is how many tokens the tokenizer makes of a word of the answer options (of a character, in scripts "
+        "without spaces). Beside it the drop of each language; every dot is a language."
+    ),
+    needs="the probe choice",
+    columns=(
+        *SUBJECT,
+        LANGUAGE,
+        *columns_of(COUNT, *_SUMMED),
+        Column("unit", TEXT),
+        Column("fertility", AMOUNT, interval=True),
+        Column("n_paired", COUNT),
+        Column("open_drop", POINTS, interval=True),
+        Column("open_normalised_drop", RATIO),
+        Column("choice_drop", POINTS, interval=True),
+        REASON,
+    ),
+    compute=_rows,
+    lacks=(Lack("open_drop", "the probe greedy on a checkpoint and its base"),),
+)

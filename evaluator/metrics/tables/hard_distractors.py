@@ -1,0 +1,101 @@
+"""Table `hard_distractors`: does recognition survive options that look like the answer?
+
+Both kinds of choice are compared on the items measured with both. The dissociation rates are over one set too: what
+the dense model produced and recognised among the standard and among the hard distractors alike, so that they differ by
+what the pruned model recognises and by nothing else. Differences are hard minus standard; `known` is n of the
+dissociation rates.
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from evaluator.metrics.columns import (
+    COUNT,
+    LANGUAGE,
+    MCNEMAR,
+    PERCENTAGE,
+    POINTS,
+    REASON,
+    SUBJECT,
+    Column,
+    Row,
+    columns_of,
+)
+from evaluator.metrics.counting import joined_reasons, measured
+from evaluator.metrics.inputs import Comparison, Inputs, slices
+from evaluator.metrics.measures import as_floats, correct_for_many, difference, paired_p, rate
+from evaluator.metrics.table import Lack, Table
+
+_RECOGNISED = {"standard": "recognised", "hard": "hard_recognised"}
+_GREEDY = "the probe greedy on a checkpoint and its base (for the dissociation rates)"
+
+
+def _rows(inputs: Inputs) -> list[Row]:
+    rows: list[Row] = []
+    for subject in inputs.checkpoints:
+        items = inputs.outcomes_of(subject.checkpoint, subject.task)
+        if not items["hard_choice_status"].notna().any():
+            continue
+        comparison = inputs.comparisons().get(subject.key)
+        for language, of_language in slices(items, inputs.languages(subject.task)):
+            row = {**subject.row, "language": language, **_accuracies(inputs, subject.task, of_language)}
+            if comparison is not None:
+                row |= _dissociations(inputs, comparison, language)
+                row["reason"] = joined_reasons(comparison.reason, _unsaid(comparison), row["reason"])
+            rows.append(row)
+    correct_for_many(rows, ("task", "language"))
+    return rows
+
+
+def _unsaid(comparison: Comparison) -> str | None:
+    """What to run where both checkpoints were compared and one was never asked to say the answer."""
+    said = comparison.outcomes[["greedy_status_dense", "greedy_status_pruned"]].notna().all(axis=1).any()
+    return None if said or comparison.reason else f"needs {_GREEDY}"
+
+
+def _accuracies(inputs: Inputs, task: str, items: pd.DataFrame) -> Row:
+    nothing = "no item was measured with both choice and hard_choice"
+    done, row = measured(items, "choice", "hard_choice", nothing=nothing)
+    for kind, column in _RECOGNISED.items():
+        row |= rate(f"{kind}_accuracy", int(done[column].sum()), len(done))
+    hard, standard = as_floats(done["hard_recognised"]), as_floats(done["recognised"])
+    return row | difference(inputs, task, done, hard - standard, "difference") | {"mcnemar_p": paired_p(hard, standard)}
+
+
+def _dissociations(inputs: Inputs, comparison: Comparison, language: str) -> Row:
+    both = comparison.measured("greedy", "choice", "hard_choice", language=language)
+    known = both[(both[["produced_dense", "recognised_dense", "hard_recognised_dense"]] == 1).all(axis=1)]
+    silent = as_floats(known["produced_pruned"]) == 0
+    mc_only = {kind: silent * as_floats(known[f"{column}_pruned"]) for kind, column in _RECOGNISED.items()}
+    row: Row = {"known": len(known)}
+    for kind, values in mc_only.items():
+        row |= rate(f"{kind}_dissociation", int(values.sum()), len(known))
+    more = mc_only["hard"] - mc_only["standard"]
+    return row | difference(inputs, comparison.subject.task, known, more, "dissociation_difference")
+
+
+TABLE = Table(
+    name="hard_distractors",
+    title="Is choice only easy because the other options are silly?",
+    reading=(
+        "Standard distractors are answers to other questions; hard ones are those most similar to the gold answer. "
+        "Left: choice accuracy. Right: the share that is recognised but no longer said, among the answers that the "
+        "dense model produced and recognised among both kinds."
+    ),
+    needs="the probes choice and hard_choice, and greedy for the dissociation rates",
+    columns=(
+        *SUBJECT,
+        LANGUAGE,
+        *columns_of(COUNT, "n", "excluded", "engine_error"),
+        *columns_of(PERCENTAGE, *(f"{kind}_accuracy" for kind in _RECOGNISED), interval=True),
+        Column("difference", POINTS, interval=True),
+        *MCNEMAR,
+        Column("known", COUNT),
+        *columns_of(PERCENTAGE, *(f"{kind}_dissociation" for kind in _RECOGNISED), interval=True),
+        Column("dissociation_difference", POINTS, interval=True),
+        REASON,
+    ),
+    compute=_rows,
+    lacks=(Lack("known", _GREEDY),),
+)

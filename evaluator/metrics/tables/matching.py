@@ -1,0 +1,261 @@
+"""Table `matching`: accuracy when a matcher model may also say that a response is right, and how far graders agree.
+
+It has rows for greedy answers in every format that was judged, and for beams and samples. Accuracy is over items: an
+item is right for containment if one of its responses (greedy has one, beam and sample several) contains a gold answer.
+For a matcher it is right then too, and if the matcher judged another of its responses a match; for the panel if more
+than half of its matchers hold it right (a tie is a no). All graders of a checkpoint are compared on the items for which
+each of them has the verdicts that decide it.
+
+Agreement between two graders is the share of equal verdicts, and Scott's pi, which takes away the agreement of two
+graders who say yes equally often, at random: pi = (p_o - p_e) / (1 - p_e), p_e = p^2 + (1 - p)^2, p the mean of both
+graders' shares of yes (W. A. Scott, Public Opinion Quarterly 19, 1955). Two matchers are compared on the responses that
+both have judged, each response being one; a matcher and containment on the items of which all responses were judged,
+which takes `resurface match --all`. Intervals resample items, with all of their responses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+import numpy as np
+import pandas as pd
+
+from evaluator.metrics.columns import (
+    COUNT,
+    LANGUAGE,
+    PERCENTAGE,
+    RATIO,
+    REASON,
+    SUBJECT,
+    TEXT,
+    Column,
+    Row,
+    columns_of,
+)
+from evaluator.metrics.drops import HIT
+from evaluator.metrics.inputs import ALL, ITEM, Inputs, Subject, in_language
+from evaluator.metrics.intervals import Floats
+from evaluator.metrics.measures import as_floats, bounds, item_numbers, rate
+from evaluator.metrics.outcomes import MEASURED
+from evaluator.metrics.table import Table
+
+CONTAINMENT, PANEL = "containment", "panel (majority)"
+_RESPONSE = ("language", "item_id", "index")  # names a response among those of one checkpoint, format and probe
+_COMPARED = ("agreed", "one", "other", "count")
+
+
+@dataclass(frozen=True, eq=False)
+class _Graded:
+    """What graders said of one checkpoint's answers.
+
+    `items` has for every item a status, whether a response `contained` a gold answer (1, 0 or NaN) and how many
+    `responses` there are. `tallies` have the same rows for every matcher: of how many responses it said `yes`, how many
+    it `judged` at all, how many were `too_long` for it. `verdicts` are the matchers' own, of single responses.
+    """
+
+    items: pd.DataFrame
+    tallies: Mapping[str, pd.DataFrame]
+    verdicts: pd.DataFrame
+
+    @property
+    def matchers(self) -> list[str]:
+        return list(self.tallies)
+
+    def measured(self, language: str) -> _Graded:
+        """The same for the measured items of one language, or of all."""
+        items = in_language(self.items[self.items["status"].isin(MEASURED)], language)
+        return replace(self, items=items, tallies={name: each.loc[items.index] for name, each in self.tallies.items()})
+
+    def fully_judged(self, matcher: str) -> pd.Series:
+        """Which items a matcher judged all responses of."""
+        return self.tallies[matcher]["judged"] >= self.items["responses"]
+
+    def comparable(self, matcher: str) -> bool:
+        """Whether it judged contained answers too: verdicts on what containment denies would compare it with itself."""
+        contained = self.items["contained"] == 1
+        return not contained.any() or bool((contained & self.fully_judged(matcher)).any())
+
+    def right(self) -> dict[str, np.ndarray]:
+        """Which items each grader holds right: containment, the matchers, and of several the panel."""
+        contained = (self.items["contained"] == 1).to_numpy()
+        said = {name: contained | (tally["yes"] > 0).to_numpy() for name, tally in self.tallies.items()}
+        panel = {}
+        if len(said) > 1:
+            votes = zip(*said.values(), strict=True)
+            panel = {PANEL: np.array([majority(each) for each in votes], dtype=bool)}
+        return {CONTAINMENT: contained, **said, **panel}
+
+
+def majority(votes: Sequence[bool]) -> bool:
+    """What more than half of a panel says; a tie is a no."""
+    return 2 * sum(votes) > len(votes)
+
+
+def scott_pi(agreed: Floats, first: Floats, second: Floats) -> Floats:
+    """Scott's pi from the shares of equal verdicts and of each grader's yes; NaN where chance alone agrees on all."""
+    yes = (first + second) / 2
+    chance = yes**2 + (1 - yes) ** 2
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray(np.where(chance < 1, (agreed - chance) / (1 - chance), np.nan))
+
+
+def _rows(inputs: Inputs) -> list[Row]:
+    """A row without `against` is a grader's accuracy, one with it the agreement of two.
+
+    `yes` counts the right items; `unjudged` the measured items that lack a verdict which the row needs, the
+    matcher's own engine errors among them.
+    """
+    if inputs.verdicts is None:
+        return []
+    rows: list[Row] = []
+    for subject in inputs.checkpoints:
+        for form in inputs.formats:
+            for probe in HIT if form == "open" else ("greedy",):
+                graded = _graded(inputs, inputs.verdicts, subject, form, probe)
+                asked = {**subject.row, "format": form, "probe": probe}
+                rows += [asked | row for row in _graders_rows(inputs, subject.task, graded)]
+    return rows
+
+
+def _graders_rows(inputs: Inputs, task: str, graded: _Graded) -> list[Row]:
+    rows: list[Row] = []
+    for language in (ALL, *inputs.languages(task)) if graded.matchers else ():
+        status, here = in_language(graded.items, language)["status"], graded.measured(language)
+        row: Row = {"language": language}
+        row |= {name: int((status == name).sum()) for name in ("excluded", "engine_error")}
+        rows += [row | each for each in _accuracies(here)]
+        for matcher in graded.matchers:
+            rows.append(row | _with_containment(inputs, task, here, matcher, graded.comparable(matcher)))
+        for first, second in combinations(graded.matchers, 2):
+            rows.append(row | _of_matchers(inputs, task, here, first, second))
+    return rows
+
+
+def _graded(inputs: Inputs, verdicts: pd.DataFrame, subject: Subject, form: str, probe: str) -> _Graded:
+    answers = inputs.outcomes_of(subject.checkpoint, subject.task, form)
+    answers = answers[answers[f"{probe}_status"].notna()].reset_index(drop=True)
+    items = answers[list(ITEM)].assign(status=answers[f"{probe}_status"], contained=as_floats(answers[HIT[probe]]))
+    items["responses"] = 1.0 if probe == "greedy" else as_floats(answers[f"{probe}s"])
+    asked = (verdicts["task"] == subject.task) & (verdicts["format"] == form) & (verdicts["probe"] == probe)
+    of_task = verdicts[asked]
+    same_weights = of_task["weights_digest"] == subject.weights_digest
+    ours = of_task[(of_task["checkpoint"] == subject.checkpoint) & same_weights]
+    own = inputs.run_seed(subject.checkpoint, subject.task)
+    ours = ours[ours["seed"] == (own if (ours["seed"] == own).any() else ours["seed"].min())]
+    # A matcher that was not asked about this checkpoint is no grader of it. Where containment left nothing to ask, none
+    # has verdicts, and all agree.
+    all_contained = len(items) > 0 and bool((items["contained"].dropna() == 1).all())
+    matchers = sorted(set(ours["matcher"]) or set(of_task["matcher"] if all_contained else ()))
+    said = ours.assign(verdict=ours["verdict"].astype("float64"), too_long=ours["status"] == "excluded")
+    tallies = {matcher: _tally(items, said[said["matcher"] == matcher]) for matcher in matchers}
+    return _Graded(items, tallies, said[said["verdict"].notna()])
+
+
+def _tally(items: pd.DataFrame, said: pd.DataFrame) -> pd.DataFrame:
+    """One matcher's verdicts, counted for every item."""
+    by_item = said.groupby(["language", "item_id"])
+    counted = by_item.agg(yes=("verdict", "sum"), judged=("verdict", "count"), too_long=("too_long", "sum"))
+    keys = pd.MultiIndex.from_frame(items[["language", "item_id"]])
+    return counted.reindex(keys).fillna(0.0).astype("float64").set_axis(items.index)
+
+
+def _accuracies(graded: _Graded) -> list[Row]:
+    """One row per grader, on the items that all of them can decide."""
+    right = graded.right()
+    decided = [right[name] | graded.fully_judged(name).to_numpy() for name in graded.matchers]
+    done = np.logical_and.reduce(decided)
+    n, unjudged = int(done.sum()), int((~done).sum())
+    reason = _why_unjudged(graded, ~done) if len(graded.items) else "no item was judged"
+    counts = {"n": n, "unjudged": unjudged, "reason": reason}
+    return [
+        {"grader": grader, **counts, "yes": int(yes[done].sum()), **rate("accuracy", int(yes[done].sum()), n)}
+        for grader, yes in right.items()
+    ]
+
+
+def _why_unjudged(graded: _Graded, undecided: np.ndarray) -> str | None:
+    """What to do about items without the verdicts that decide them."""
+    count = int(undecided.sum())
+    if not count:
+        return None
+    too_long = [tally["too_long"].to_numpy()[undecided] > 0 for tally in graded.tallies.values()]
+    long = int(np.logical_or.reduce(too_long).sum())
+    reasons = [f"{long} items have a response that is too long for a matcher's prompt"] if long else []
+    if count > long:
+        reasons.append(f"{count - long} items have no verdict: run resurface match with the same matchers again")
+    return "; ".join(reasons)
+
+
+def _with_containment(inputs: Inputs, task: str, graded: _Graded, matcher: str, comparable: bool) -> Row:
+    """Agreement of a matcher and containment on the items of which it judged all responses."""
+    items = graded.items
+    row: Row = {"grader": CONTAINMENT, "against": matcher}
+    if not comparable:
+        reason = "needs verdicts on all responses: resurface match --all"
+        return row | {"n": 0, "unjudged": len(items), "reason": reason}
+    whole = (graded.fully_judged(matcher) & items["contained"].notna()).to_numpy()
+    one, other = as_floats(items["contained"][whole]), as_floats(graded.tallies[matcher]["yes"][whole] > 0)
+    compared = items[whole].assign(one=one, other=other, agreed=as_floats(one == other), count=1.0)
+    row |= {"n": len(compared), "unjudged": len(items) - len(compared)}
+    return row | _agreement(inputs, task, compared)
+
+
+def _of_matchers(inputs: Inputs, task: str, graded: _Graded, first: str, second: str) -> Row:
+    """Agreement of two matchers on single responses; sums of each item's, so that items are what is resampled."""
+    one, other = (
+        graded.verdicts.loc[graded.verdicts["matcher"] == name, [*_RESPONSE, "verdict"]].rename(
+            columns={"verdict": column}
+        )
+        for name, column in ((first, "one"), (second, "other"))
+    )
+    both = one.merge(other, on=list(_RESPONSE), validate="one_to_one").assign(count=1.0)
+    both["agreed"] = (both["one"] == both["other"]).astype("float64")
+    sums = both.groupby(["language", "item_id"])[list(_COMPARED)].sum().reset_index()
+    compared = graded.items[list(ITEM)].merge(sums, on=["language", "item_id"], validate="one_to_one")
+    row: Row = {"grader": first, "against": second, "n": int(compared["count"].sum())}
+    row["unjudged"] = len(graded.items) - len(compared)
+    return row | _agreement(inputs, task, compared)
+
+
+def _agreement(inputs: Inputs, task: str, compared: pd.DataFrame) -> Row:
+    """Agreement and Scott's pi from each item's sums over what was compared, the columns `_COMPARED`."""
+    if compared.empty:
+        return {"reason": "nothing was judged by both"}
+    values = [as_floats(compared[name]) for name in _COMPARED]
+    agreed, one, other = (each.sum() / values[-1].sum() for each in values[:-1])
+    resampler, numbers = inputs.resampler(task), item_numbers(compared)
+    sums = resampler.means(numbers, *values)
+    draws = sums[:3] / sums[3]
+    pi = float(scott_pi(np.asarray(agreed), np.asarray(one), np.asarray(other)))
+    row: Row = {"agreement": float(agreed), **bounds("agreement", resampler.interval(numbers, draws[0]))}
+    if np.isnan(pi):
+        return row | {"reason": "both graders say the same of everything: Scott's pi is undefined"}
+    return row | {"scott_pi": pi, **bounds("scott_pi", resampler.interval(numbers, scott_pi(*draws)))}
+
+
+TABLE = Table(
+    name="matching",
+    title="Does a second grader change the picture?",
+    reading=(
+        "A matcher model sees question, reference and response, and says whether they match in meaning; a response "
+        "that contains a gold answer counts as right without it. Left: accuracy by containment, by each matcher and by "
+        "the panel's majority. Right: Scott's pi, the agreement beyond chance, of containment with each matcher (where "
+        "all responses were judged) and of the matchers with each other on the responses that both judged. The figure "
+        "shows the first kind of answer in the table; other formats, beams and samples that were judged have rows of "
+        "their own. A tie in a panel is a no."
+    ),
+    needs="the probe greedy and a matcher model's verdicts: run resurface match RUN --matcher CHECKPOINT",
+    columns=(
+        *SUBJECT,
+        *columns_of(TEXT, "format", "probe"),
+        LANGUAGE,
+        *columns_of(TEXT, "grader", "against"),
+        *columns_of(COUNT, "n", "excluded", "engine_error", "unjudged", "yes"),
+        *columns_of(PERCENTAGE, "accuracy", "agreement", interval=True),
+        Column("scott_pi", RATIO, "Scott's pi", interval=True),
+        REASON,
+    ),
+    compute=_rows,
+)

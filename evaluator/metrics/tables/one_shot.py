@@ -1,0 +1,99 @@
+"""Table `one_shot`: does one example repair the drop?
+
+0-shot and 1-shot accuracy and the prune gap (dense minus pruned) of each, on the items measured in all four. 0-shot is
+`open_capped` where it was asked: its context is cut as that of `one_shot` is, so that the two differ by the example
+alone. Otherwise it is `open`, and `zero_shot_format` says so.
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from evaluator.metrics.columns import (
+    COUNT,
+    LANGUAGE,
+    P_VALUE,
+    PERCENTAGE,
+    POINTS,
+    REASON,
+    SUBJECT,
+    TEXT,
+    Column,
+    Row,
+    columns_of,
+)
+from evaluator.metrics.counting import joined_reasons, why_left_out
+from evaluator.metrics.inputs import ITEM, SIDES, Inputs, slices
+from evaluator.metrics.measures import as_floats, correct_for_many, difference, paired_p, rate
+from evaluator.metrics.table import Lack, Table
+
+SHOTS = ("zero", "one")
+
+
+def _rows(inputs: Inputs) -> list[Row]:
+    rows: list[Row] = []
+    zeros = {form: inputs.comparisons(form) for form in ("open_capped", "open")}
+    for key, one in inputs.comparisons("one_shot").items():
+        if one.outcomes.empty:
+            continue
+        form = next((form for form in zeros if not zeros[form][key].outcomes.empty), "open")
+        both = zeros[form][key].measured("greedy")
+        both = both.merge(one.measured("greedy"), on=list(ITEM), suffixes=("_zero", "_one"))
+        for language, items in slices(both, inputs.languages(one.subject.task)):
+            row = {**one.subject.row, "language": language, "zero_shot_format": form, "n": len(items)}
+            row |= one.counts(language, "greedy") | _shots(inputs, one.subject.task, items)
+            why = why_left_out(one.of_language(language), "greedy:_dense", "greedy:_pruned")
+            rows.append(row | {"reason": joined_reasons(row.get("reason"), why)})
+    for shot in SHOTS:
+        correct_for_many(rows, ("task", "language"), f"{shot}_shot_mcnemar_p", f"{shot}_shot_holm_p")
+    return rows
+
+
+def _shots(inputs: Inputs, task: str, items: pd.DataFrame) -> Row:
+    if items.empty:
+        return {"reason": "no item is measured in both formats and both checkpoints"}
+    row: Row = {}
+    gaps = {}
+    for shot in SHOTS:
+        dense, pruned = (as_floats(items[f"produced_{side}_{shot}"]) for side in SIDES)
+        row |= rate(f"{shot}_shot_dense", int(dense.sum()), len(items))
+        row |= rate(f"{shot}_shot_pruned", int(pruned.sum()), len(items))
+        row |= difference(inputs, task, items, dense - pruned, f"{shot}_shot_gap")
+        row[f"{shot}_shot_mcnemar_p"] = paired_p(dense, pruned)
+        gaps[shot] = dense - pruned
+    return row | difference(inputs, task, items, gaps["zero"] - gaps["one"], "repaired")
+
+
+def _gap_columns(shot: str) -> tuple[Column, ...]:
+    gap = Column(f"{shot}_shot_gap", POINTS, interval=True)
+    return gap, *columns_of(P_VALUE, f"{shot}_shot_mcnemar_p", f"{shot}_shot_holm_p")
+
+
+TABLE = Table(
+    name="one_shot",
+    title="Does one example repair it?",
+    reading=(
+        "The gap to the dense model without and with one example in the prompt. Where it closes, the answer was there. "
+        "zero_shot_format says whether the prompt without the example had the same cut context (open_capped)."
+    ),
+    needs="the formats open_capped and one_shot with the probe greedy, on a checkpoint and its base",
+    columns=(
+        *SUBJECT,
+        LANGUAGE,
+        *columns_of(COUNT, "n", "excluded", "engine_error", "unpaired"),
+        Column("zero_shot_format", TEXT),
+        *columns_of(PERCENTAGE, *(f"{shot}_shot_{side}" for shot in SHOTS for side in SIDES), interval=True),
+        *_gap_columns("zero"),
+        *_gap_columns("one"),
+        Column("repaired", POINTS, interval=True),
+        REASON,
+    ),
+    compute=_rows,
+    lacks=(
+        Lack(
+            "zero_shot_format",
+            "the format open_capped with the probe greedy (0-shot here is open, with whole contexts)",
+            "open_capped",
+        ),
+    ),
+)

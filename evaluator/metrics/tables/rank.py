@@ -1,0 +1,153 @@
+"""Table `rank`: where the gold answer's first token stands in the next-token distribution after the open prompt.
+
+Groups of items: `all`; `mc_only` (the fate, so only for a checkpoint with a base); `dense_failures`, which the dense
+model's greedy output misses. `side` says whose ranks: the checkpoint's own, or its base's on exactly the same items.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pandas as pd
+
+from evaluator.metrics.columns import (
+    COUNT,
+    LANGUAGE,
+    NATS,
+    PERCENTAGE,
+    RANK,
+    REASON,
+    SUBJECT,
+    TEXT,
+    Column,
+    Row,
+    columns_of,
+)
+from evaluator.metrics.fates import UNMEASURED, item_fates
+from evaluator.metrics.inputs import Comparison, Inputs, Subject, slices
+from evaluator.metrics.measures import as_floats, bounds, item_numbers, rate
+from evaluator.metrics.outcomes import MEASURED
+from evaluator.metrics.table import Table
+
+_NEEDS = {
+    "mc_only": "needs the probes greedy and choice on a checkpoint and its base (for the group mc_only)",
+    "dense_failures": "needs the probe greedy on the dense model (for the group dense_failures)",
+}
+_BANDS = {"rank_1": (1, 1), "rank_2_5": (2, 5), "rank_6_20": (6, 20), "rank_over_20": (21, None)}
+
+
+@dataclass(frozen=True, eq=False)
+class _Group:
+    """Items whose ranks are summed up; `suffix` says which side's columns. `why_empty` is the reason for an n of 0."""
+
+    name: str
+    items: pd.DataFrame
+    side: str = "own"
+    suffix: str = ""
+    why_empty: str | None = None
+    pooled_only: bool = False  # there is nothing to say by language
+
+
+def _rows(inputs: Inputs) -> list[Row]:
+    """Dense checkpoints by themselves, pruned ones beside their base on the items common to both."""
+    rows: list[Row] = []
+    for subject in inputs.checkpoints:
+        if subject.base is None:
+            for group in _alone(inputs, subject):
+                rows += _group_rows(inputs, subject, group)
+    for comparison in inputs.comparisons().values():
+        for group in _beside_base(inputs, comparison):
+            rows += _group_rows(inputs, comparison.subject, group)
+    return rows
+
+
+def _alone(inputs: Inputs, subject: Subject) -> Iterator[_Group]:
+    """The groups of a checkpoint without a base."""
+    items = inputs.outcomes_of(subject.checkpoint, subject.task)
+    if items["rank_status"].notna().any():
+        why = None if items["produced"].notna().any() else _NEEDS["dense_failures"]
+        yield _Group("all", items)
+        yield _Group("dense_failures", items[items["produced"] == 0], why_empty=why)
+
+
+def _beside_base(inputs: Inputs, comparison: Comparison) -> Iterator[_Group]:
+    """The groups of a checkpoint with a base, own ranks and the base's; without common items its own of all items."""
+    items = comparison.outcomes
+    if comparison.reason:
+        own = inputs.outcomes_of(comparison.subject.checkpoint, comparison.subject.task)
+        if own["rank_status"].notna().any():
+            yield _Group("all", own)
+    elif items["rank_status_pruned"].notna().any():
+        for side, suffix in (("own", "_pruned"), ("base", "_dense")):
+            yield _Group("all", items, side, suffix)
+    else:
+        return
+    fates = item_fates(items)
+    grouped = {"mc_only": items[fates == "mc_only"], "dense_failures": items[items["produced_dense"] == 0]}
+    unknown = {"mc_only": (fates == UNMEASURED).all(), "dense_failures": items["produced_dense"].isna().all()}
+    for name, chosen in grouped.items():
+        why = comparison.reason or (_NEEDS[name] if unknown[name] else None)
+        for side, suffix in (("own", "_pruned"), ("base", "_dense")):
+            yield _Group(name, chosen, side, suffix, why, pooled_only=comparison.reason is not None)
+
+
+def _group_rows(inputs: Inputs, subject: Subject, group: _Group) -> list[Row]:
+    languages = [] if group.pooled_only else inputs.languages(subject.task)
+    return [
+        {**subject.row, "language": language, "group": group.name, "side": group.side}
+        | _statistics(inputs, subject.task, items, group)
+        for language, items in slices(group.items, languages)
+    ]
+
+
+def _statistics(inputs: Inputs, task: str, items: pd.DataFrame, group: _Group) -> Row:
+    status, rank, margin = (items[f"{name}{group.suffix}"] for name in ("rank_status", "rank", "margin"))
+    done = items[status.isin(MEASURED) & rank.notna()]
+    n = len(done)
+    row: Row = {
+        "n": n,
+        "excluded": int((status == "excluded").sum()),
+        "engine_error": int((status == "engine_error").sum()),
+        "reason": None if n else group.why_empty or "no item of this group has a measured rank",
+    }
+    if n == 0:
+        return row
+    ranks = as_floats(rank[done.index])
+    resampler = inputs.resampler(task)
+    quartiles = pd.Series(ranks).quantile([0.25, 0.5, 0.75])
+    row |= dict(zip(("rank_q1", "rank_median", "rank_q3"), map(float, quartiles), strict=True))
+    row |= bounds("rank_median", resampler.median_interval(item_numbers(done), ranks))
+    for band, (first, last) in _BANDS.items():
+        inside = (ranks >= first) & (ranks <= (float("inf") if last is None else last))
+        row |= rate(band, int(inside.sum()), n)
+    with_margin = done[margin[done.index].notna()]
+    if not with_margin.empty:
+        values = as_floats(margin[with_margin.index])
+        row["margin_median"] = float(pd.Series(values).median())
+        row |= bounds("margin_median", resampler.median_interval(item_numbers(with_margin), values))
+    return row
+
+
+TABLE = Table(
+    name="rank",
+    title="Where in the distribution is the answer?",
+    reading=(
+        "The rank of the gold answer's first token among the whole vocabulary, 1 being the most likely. An answer that "
+        "was demoted sits at rank 2 to 20; one that was erased is far below. The margin is how many nats it lacks to "
+        "the top token."
+    ),
+    needs="the probe rank",
+    columns=(
+        *SUBJECT,
+        LANGUAGE,
+        *columns_of(TEXT, "group", "side"),
+        *columns_of(COUNT, "n", "excluded", "engine_error"),
+        Column("rank_median", RANK, interval=True),
+        *columns_of(RANK, "rank_q1", "rank_q3"),
+        *columns_of(PERCENTAGE, *_BANDS, interval=True),
+        Column("margin_median", NATS, interval=True),
+        REASON,
+    ),
+    compute=_rows,
+)

@@ -1,0 +1,129 @@
+"""Table `recovery`: is the answer anywhere in the beams or the samples?
+
+Beams and samples are asked of the first 100 of each language's items only, so every rate here, the greedy accuracy
+too, is over the items on which the probe was measured. Population `greedy_failures` keeps those that the same
+checkpoint's greedy output misses: its rate is what broader decoding wins back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pandas as pd
+
+from evaluator.metrics.columns import (
+    COUNT,
+    LANGUAGE,
+    MCNEMAR,
+    PERCENTAGE,
+    POINTS,
+    REASON,
+    SUBJECT,
+    TEXT,
+    Column,
+    Row,
+    columns_of,
+)
+from evaluator.metrics.drops import HIT, sides_of
+from evaluator.metrics.inputs import SIDES, Comparison, Inputs, slices
+from evaluator.metrics.measures import correct_for_many, difference, paired_p, rate
+from evaluator.metrics.outcomes import MEASURED
+from evaluator.metrics.table import Lack, Table
+
+EVERYTHING, FAILURES = "all_items", "greedy_failures"
+BROAD = ("beam", "sample")
+_ROWS = (*((EVERYTHING, probe) for probe in HIT), *((FAILURES, probe) for probe in BROAD))
+
+
+def _rows(inputs: Inputs) -> list[Row]:
+    """Greedy, beam and sample over all items; beam and sample among the checkpoint's own greedy failures."""
+    rows: list[Row] = []
+    for subject in inputs.checkpoints:
+        items = inputs.outcomes_of(subject.checkpoint, subject.task)
+        broad = items[items["beam_status"].notna() | items["sample_status"].notna()]
+        if broad.empty:
+            continue
+        comparison = inputs.comparisons().get(subject.key)
+        for language, of_language in slices(broad, inputs.languages(subject.task)):
+            for population, probe in _ROWS:
+                row = {**subject.row, "language": language, "population": population, "probe": probe}
+                row |= _measured(of_language, population, probe)
+                if comparison is not None and population == EVERYTHING:
+                    row |= _paired(inputs, comparison, language, probe)
+                rows.append(row)
+    correct_for_many(rows, ("task", "language", "population", "probe"))
+    return rows
+
+
+def _measured(items: pd.DataFrame, population: str, probe: str) -> Row:
+    status = items[f"{probe}_status"]
+    keep = status.isin(MEASURED)
+    if population == FAILURES:
+        keep &= items["produced"] == 0
+    done = items[keep]
+    hits = int(done[HIT[probe]].sum())
+    tries = done[f"{probe}s"].dropna() if probe in BROAD else pd.Series([1] * len(done))
+    return {
+        "n": len(done),
+        "excluded": int((status == "excluded").sum()),
+        "engine_error": int((status == "engine_error").sum()),
+        "hits": hits,
+        "tries": int(tries.max()) if len(tries) else None,
+        **rate("rate", hits, len(done)),
+        "reason": _why_none(items, population) if done.empty else None,
+    }
+
+
+def _why_none(items: pd.DataFrame, population: str) -> str:
+    if population == EVERYTHING:
+        return "no item was measured"
+    return "greedy missed none of the items" if items["produced"].notna().any() else "greedy was not measured"
+
+
+def _paired(inputs: Inputs, comparison: Comparison, language: str, probe: str) -> Row:
+    """The drop from the base, on the items where this probe and one of the broader ones were measured in both."""
+    items = comparison.measured(probe, language=language)
+    if probe == "greedy" and not items.empty:
+        items = items[pd.concat(_asked_of_both(items), axis=1).any(axis=1)]
+    if items.empty:
+        return {"n_paired": 0, "reason": comparison.reason or "no item is measured in both the checkpoint and its base"}
+    dense, pruned = sides_of(items, HIT[probe])
+    drop = difference(inputs, comparison.subject.task, items, dense - pruned, "drop")
+    return {"n_paired": len(items), **drop, "mcnemar_p": paired_p(dense, pruned)}
+
+
+def _asked_of_both(items: pd.DataFrame) -> Iterator[pd.Series]:
+    """Per broader probe, which items both checkpoints were asked with it."""
+    for probe in BROAD:
+        dense, pruned = (items[f"{probe}_status_{side}"].notna() for side in SIDES)
+        yield (dense & pruned).rename(probe)
+
+
+TABLE = Table(
+    name="recovery",
+    title="Can the answer still be reached?",
+    reading=(
+        "Whether any of the beams or any of the samples contains a gold answer. At the right only the items that the "
+        "same checkpoint's greedy output misses: the share that broader decoding wins back. Beams and samples are "
+        "asked of the first 100 of each language's items; the greedy numbers here are on the same items."
+    ),
+    needs="the probe beam or sample",
+    columns=(
+        *SUBJECT,
+        LANGUAGE,
+        *columns_of(TEXT, "population", "probe"),
+        *columns_of(COUNT, "tries", "n", "excluded", "engine_error", "hits"),
+        Column("rate", PERCENTAGE, interval=True),
+        Column("n_paired", COUNT),
+        Column("drop", POINTS, interval=True),
+        *MCNEMAR,
+        REASON,
+    ),
+    compute=_rows,
+    lacks=(
+        Lack("probe", "the probe greedy (for what is recovered among its failures)", "greedy"),
+        Lack("probe", "the probe beam", "beam"),
+        Lack("probe", "the probe sample", "sample"),
+        Lack("drop", "a checkpoint with its base (for the drops)"),
+    ),
+)
