@@ -45,7 +45,7 @@ def rate(name: str, count: int, n: int) -> Row:
 
 
 def difference(inputs: Inputs, task: str, items: pd.DataFrame, values: Floats, name: str) -> Row:
-    """The mean of a paired difference, one value per row of `items`, with its bootstrap interval; empty without rows."""
+    """The mean of a paired difference, a value per row of `items`, with its bootstrap interval; empty without rows."""
     if len(values) == 0:
         return {}
     interval = inputs.resampler(task).mean_interval(item_numbers(items), values)

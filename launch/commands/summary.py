@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 from rich.box import SIMPLE_HEAD
@@ -12,64 +12,49 @@ from rich.markup import escape
 from rich.table import Table
 
 from evaluator.metrics import headline_sentence
+from evaluator.metrics.columns import Column
+from evaluator.metrics.headline import COLUMNS
 from evaluator.metrics.inputs import ALL
 from evaluator.report import write_report
 from launch.run.work import Outcome
 
-# headline column -> what the terminal calls it; short, so that the table fits 80 columns
-_HEADLINE = {
-    "open_accuracy": "open",
-    "choice_accuracy": "choice",
-    "known": "known",
-    "kept": "kept",
-    "mc_only": "mc_only",
-    "lost": "lost",
-    "beam_recoverability": "beams",
-    "sample_recoverability": "samples",
-    "mc_only_median_rank": "rank",
-}
-_COUNTS = ("known", "mc_only_median_rank")
-
 
 def finish(console: Console, run_dir: Path, outcome: Outcome | None = None) -> None:
     """Build tables and report from records, print the headline table."""
-    paths = write_report(run_dir)
-    for task, rows in paths.headline.groupby("task", sort=False):
-        console.print(_headline(str(task), rows))
-    console.print(f"{escape(headline_sentence(paths.headline))}", highlight=False, soft_wrap=True)
-    if "left_out" in paths.tables:
-        _left_out(console, pd.read_csv(paths.tables["left_out"]))
-    _truncation(console, pd.read_csv(paths.tables["accuracy"]))
+    report = write_report(run_dir)
+    results = report.results
+    shown = [column for column in COLUMNS if column.short and results.headline[column.name].notna().any()]
+    for task, rows in results.headline.groupby("task", sort=False):
+        console.print(_headline(str(task), rows, shown))
+    for column in shown:
+        console.print(f"{column.short:<8} {column.meaning}", highlight=False, markup=False, soft_wrap=True)
+    console.print(f"\n{escape(headline_sentence(results.headline))}", highlight=False, soft_wrap=True)
+    _left_out(console, results.left_out)
+    _truncation(console, results.tables["accuracy"].frame)
     if outcome is not None and outcome.items:
         console.print(
             f"{outcome.items} items in {outcome.seconds:.1f} s: {outcome.items / outcome.seconds:.1f} items/s, "
             "pruning and start included",
             highlight=False,
         )
-    console.print(f"report: {escape(str(paths.page))}", highlight=False, soft_wrap=True)
+    console.print(f"report: {escape(str(report.page))}", highlight=False, soft_wrap=True)
 
 
-def _headline(task: str, rows: pd.DataFrame) -> Table:
+def _headline(task: str, rows: pd.DataFrame, shown: Sequence[Column]) -> Table:
+    """The checkpoints of one task; short headings and no units, so that the table fits 80 columns."""
     table = Table(
-        title=f"{task}: what can it still say? (percent; rank: median, of mc_only)",
+        title=f"{task}: what can it still say?",
         title_justify="left",
         box=SIMPLE_HEAD,
         padding=(0, 0),
         pad_edge=False,
     )
     table.add_column("checkpoint", overflow="fold")  # a long name takes two lines; a number is never cut short
-    shown = {column: name for column, name in _HEADLINE.items() if rows[column].notna().any()}
-    for name in shown.values():
-        table.add_column(name, justify="right", no_wrap=True)
+    for column in shown:
+        table.add_column(column.short, justify="right", no_wrap=True)
     for _, row in rows.iterrows():
-        table.add_row(str(row["checkpoint"]), *(_cell(row[column], column) for column in shown))
+        table.add_row(str(row["checkpoint"]), *(column.kind.shown(row[column.name], unit=False) for column in shown))
     return table
-
-
-def _cell(value: Any, column: str) -> str:
-    if pd.isna(value):
-        return "-"
-    return f"{value:g}" if column in _COUNTS else f"{100 * value:.1f}"
 
 
 def _left_out(console: Console, table: pd.DataFrame) -> None:
@@ -88,7 +73,7 @@ def _left_out(console: Console, table: pd.DataFrame) -> None:
 
 def _truncation(console: Console, accuracy: pd.DataFrame) -> None:
     """Which languages' contexts were cut to fit the token cap, when any were."""
-    cut = accuracy[(accuracy["probe"] == "greedy") & (accuracy["truncation"].fillna(0) > 0)]
+    cut = accuracy[(accuracy["probe"] == "greedy") & (accuracy["truncation"].astype("float64") > 0)]
     rates = cut.groupby(["task", "format", "language"], sort=False)["truncation"].max()
     if rates.empty:
         return

@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 from statsmodels.stats.inter_rater import aggregate_raters, fleiss_kappa
 
-from evaluator.metrics import compute_tables, reduce_records
-from evaluator.metrics.agreement import CONTAINMENT, PANEL, scott_pi
+from evaluator.metrics import Inputs, compute_tables, reduce_records
+from evaluator.metrics.tables.matching import CONTAINMENT, PANEL, majority, scott_pi
 from tests.support.records import Seen, judged, records
 
 # greedy: english 1, 2 and korean 5 contain the gold answer
@@ -22,7 +22,7 @@ SEEN = {
 
 def table(*verdicts: pd.DataFrame, seen: dict[str, Seen] | None = None) -> pd.DataFrame:
     outcomes = reduce_records(records("dense", seen or SEEN))
-    return compute_tables(outcomes, None, pd.concat(verdicts) if verdicts else None)["matching"].frame
+    return compute_tables(Inputs(outcomes, None, pd.concat(verdicts) if verdicts else None))["matching"].frame
 
 
 def row(frame: pd.DataFrame, grader: str, against: str | None = None, language: str = "all") -> pd.Series:
@@ -105,7 +105,7 @@ def test_nothing_left_to_ask_is_agreement():
 
 
 def test_without_verdicts_the_table_says_what_to_run():
-    note = compute_tables(reduce_records(records("dense", SEEN)))["matching"].note
+    note = compute_tables(Inputs(reduce_records(records("dense", SEEN))))["matching"].note
     assert "run resurface match RUN --matcher" in note
 
 
@@ -172,7 +172,7 @@ def test_every_generated_format_that_was_judged_has_rows():
         judged("a", "dense", dict.fromkeys(("english/3", "english/4", "korean/6", "korean/7"), True), form=form)
         for form in ("open", "one_shot")
     ]
-    found = compute_tables(reduce_records(pd.concat(parts)), None, pd.concat(verdicts))["matching"].frame
+    found = compute_tables(Inputs(reduce_records(pd.concat(parts)), None, pd.concat(verdicts)))["matching"].frame
     assert found["format"].unique().tolist() == ["open", "one_shot"]
     pooled = found.query("language == 'all' and grader == 'a' and format == 'one_shot'")
     assert pooled["accuracy"].tolist() == [1.0]
@@ -185,7 +185,7 @@ def test_samples_are_those_of_the_runs_own_seed():
         for seed, said in ((0, False), (1, True))
     ]
     parts = [records("dense", seen), records("dense", {"english/1": Seen(samples=[False, False])}, seed=1)]
-    found = compute_tables(reduce_records(pd.concat(parts)), None, pd.concat(verdicts))["matching"].frame
+    found = compute_tables(Inputs(reduce_records(pd.concat(parts)), None, pd.concat(verdicts)))["matching"].frame
     assert row(found, "a")["yes"] == 0
 
 
@@ -197,3 +197,10 @@ def test_a_response_that_is_too_long_for_the_matcher_is_not_asked_for_again():
         "1 items have a response that is too long for a matcher's prompt; "
         "1 items have no verdict: run resurface match with the same matchers again"
     )
+
+
+@pytest.mark.parametrize(
+    ("votes", "wanted"), [([True], True), ([True, False], False), ([True, True, False], True), ([False] * 3, False)]
+)
+def test_a_majority_is_more_than_half(votes, wanted):
+    assert majority(votes) is wanted

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from evaluator.metrics import TABLES, Table, compute_tables, reduce_records
+from evaluator.metrics import TABLES, FilledTable, Inputs, compute_tables, reduce_records
 from evaluator.probes import PROBES
 from evaluator.records import FORMATS
 from tests.support.records import Seen, judged, records
@@ -47,16 +47,16 @@ def whole() -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
-def computed(frame: pd.DataFrame) -> dict[str, Table]:
+def computed(frame: pd.DataFrame) -> dict[str, FilledTable]:
     verdicts = judged("m", "p", {"english/1": True, "english/2": True, "english/3": False})
     if not (frame["probe"] == "greedy").any():
         verdicts = verdicts.iloc[:0]
-    return compute_tables(reduce_records(frame), None, verdicts)
+    return compute_tables(Inputs(reduce_records(frame), None, verdicts))
 
 
 def test_nothing_is_told_where_nothing_is_missing(whole):
     assert {name: (table.note, table.lacks) for name, table in computed(whole).items()} == dict.fromkeys(
-        TABLES, ("", "")
+        TABLES.names, ("", "")
     )
 
 

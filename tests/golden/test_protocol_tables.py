@@ -8,8 +8,8 @@ import math
 import pandas as pd
 import pytest
 
-from evaluator.metrics import compute_tables, reduce_records
-from evaluator.metrics.calibration import kind_of
+from evaluator.metrics import Inputs, compute_tables, reduce_records
+from evaluator.metrics.tables.calibration import kind_of
 from tests.support.records import Seen, records
 from tests.support.tables import only, tables
 
@@ -182,7 +182,7 @@ def test_perplexity_weighs_windows_by_their_tokens_and_stands_in_the_ladder():
 def test_a_window_without_tokens_was_not_measured():
     frame = reduce_records(records("m", windows((0.0, 0), (-1.0, 1)), **TEXT))
     assert frame["perplexity_status"].tolist() == ["engine_error", "ok"]
-    row = only(compute_tables(frame)["perplexity"].frame)
+    row = only(compute_tables(Inputs(frame))["perplexity"].frame)
     assert (row["n"], row["engine_error"], row["perplexity"]) == (1, 1, pytest.approx(math.e))
 
 

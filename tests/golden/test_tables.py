@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from evaluator.metrics import compute_tables, headline_of, headline_sentence, headline_table, reduce_records
+from evaluator.metrics import Inputs, compute_tables, headline_of, headline_sentence, reduce_records
 from tests.support.records import Seen, records
 from tests.support.tables import only, tables
 
@@ -320,25 +320,24 @@ def test_the_headline_reads_the_tables(case):
     # on the six items measured in both: open 5 and then 4, choice 6 and then 3
     assert sentence.startswith("pruned: open accuracy 83 % → 67 %, choice 100 % → 50 %. Of 5 answers")
     assert sentence.endswith("20 % are lost; 40 % are still said but no longer recognised.")
-    outcomes = pd.concat([reduce_records(records("dense", DENSE)), reduce_records(records("p", PRUNED, base="dense"))])
-    assert headline_table(outcomes)["checkpoint"].tolist() == ["dense", "p"]
+    assert headline_of(case)["checkpoint"].tolist() == ["dense", "pruned"]
 
 
 def test_a_headline_without_a_fate_says_why():
     nothing = {"english/1": Seen(greedy=False, choice=True)}
     parts = [records("dense", nothing), records("p", nothing, base="dense")]
-    headline = headline_table(pd.concat([reduce_records(part) for part in parts]))
-    assert headline_sentence(headline).startswith("The dense model both produced and recognised none of the items")
+    sentence = headline_sentence(headline_of(tables(*parts)))
+    assert sentence.startswith("The dense model both produced and recognised none of the items")
 
 
 def test_a_headline_without_pairs_says_what_to_run():
-    sentence = headline_sentence(headline_table(reduce_records(records("dense", DENSE))))
+    sentence = headline_sentence(headline_of(tables(records("dense", DENSE))))
     assert sentence.endswith("evaluate a dense and a pruned one together.")
 
 
 def test_a_table_without_its_inputs_says_which_probe_to_run():
     outcomes = reduce_records(records("dense", {"english/1": Seen(greedy=True)}))
-    notes = {name: table.note for name, table in compute_tables(outcomes).items()}
+    notes = {name: table.note for name, table in compute_tables(Inputs(outcomes)).items()}
     assert notes["accuracy"] == ""
     assert notes["rank"] == "No records for this table: it needs the probe rank."
     assert "probe beam or sample" in notes["recovery"]
@@ -392,7 +391,7 @@ def test_a_re_run_is_not_the_headline_unless_it_is_alone():
 
 def test_what_a_table_lacks_is_said():
     outcomes = pd.concat([reduce_records(asked(4, name="dense", base=None)), reduce_records(asked(1))])
-    lacks = {name: table.lacks for name, table in compute_tables(outcomes).items()}
+    lacks = {name: table.lacks for name, table in compute_tables(Inputs(outcomes)).items()}
     assert lacks["ladder"] == "Not in this run: the format shown with the probe greedy."
     assert lacks["accuracy"] == ""
     assert lacks["candidates"] == ""  # there is nothing of it: its note says what to run

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from evaluator.metrics import compute_tables, reduce_records
+from evaluator.metrics import Inputs, compute_tables, reduce_records
 from tests.support.synthetic import SETTINGS, frame_of, records_of
 
 CHECKPOINTS = ("dense", "wanda-0.5", "magnitude-0.6")
@@ -20,7 +20,7 @@ def outcomes() -> pd.DataFrame:
 
 @pytest.fixture(scope="module")
 def tables(outcomes) -> dict[str, pd.DataFrame]:
-    return {name: table.frame for name, table in compute_tables(outcomes).items()}
+    return {name: table.frame for name, table in compute_tables(Inputs(outcomes)).items()}
 
 
 def test_every_item_is_measured_excluded_or_failed(tables):
@@ -53,13 +53,13 @@ def test_rates_lie_within_their_intervals(tables):
 
 
 def test_tables_do_not_depend_on_the_order_of_the_outcomes(outcomes, tables):
-    again = compute_tables(outcomes.sample(frac=1.0, random_state=1))
+    again = compute_tables(Inputs(outcomes.sample(frac=1.0, random_state=1)))
     for name, frame in tables.items():
         pd.testing.assert_frame_equal(again[name].frame, frame, obj=name)
 
 
 def test_a_checkpoints_numbers_do_not_depend_on_the_others(outcomes, tables):
-    pair = compute_tables(outcomes[outcomes["checkpoint"] != "wanda-0.5"])
+    pair = compute_tables(Inputs(outcomes[outcomes["checkpoint"] != "wanda-0.5"]))
     for name in ("fates", "pr_gap", "recovery"):
         alone = pair[name].frame.query("checkpoint == 'magnitude-0.6'").reset_index(drop=True)
         among = tables[name].query("checkpoint == 'magnitude-0.6'").reset_index(drop=True)
@@ -72,7 +72,7 @@ def test_clusters_from_the_items_move_intervals_and_nothing_else(outcomes, table
     items = outcomes[["task", "language", "item_id"]].drop_duplicates()
     items = items.assign(cluster=items["item_id"].str[-1].astype(int) // 4)
     query = "checkpoint == 'magnitude-0.6' and language == 'all'"
-    grouped = compute_tables(outcomes, items)["pr_gap"].frame.query(query).iloc[0]
+    grouped = compute_tables(Inputs(outcomes, items))["pr_gap"].frame.query(query).iloc[0]
     alone = tables["pr_gap"].query(query).iloc[0]
     assert grouped["delta_pr"] == alone["delta_pr"]
     assert grouped["delta_pr_high"] - grouped["delta_pr_low"] != alone["delta_pr_high"] - alone["delta_pr_low"]

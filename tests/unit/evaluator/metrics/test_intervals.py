@@ -13,10 +13,10 @@ from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.proportion import proportion_confint
 
 from evaluator.metrics import Inputs, reduce_records
-from evaluator.metrics.agreement import scott_pi
-from evaluator.metrics.gaps import drop_of
-from evaluator.metrics.inputs import language_mean
+from evaluator.metrics.drops import drop_of
 from evaluator.metrics.intervals import Resampler, holm, mcnemar_exact, percentile_interval, wilson
+from evaluator.metrics.measures import language_mean
+from evaluator.metrics.tables.matching import scott_pi
 from tests.support.records import Seen, records
 
 
@@ -228,7 +228,7 @@ def test_the_interval_of_a_mean_over_languages_covers_at_its_nominal_rate():
         records("m", {f"{name}/{name}{i}": Seen(greedy=True) for name, size in sizes.items() for i in range(size)})
     )
     inputs = Inputs(outcomes)
-    items = inputs.part("m", "t", "open")
+    items = inputs.outcomes_of("m", "t", "open")
     right = items["language"].map(rates).to_numpy()
     for _ in range(trials):
         values = (rng.random(len(items)) < right).astype(float)

@@ -11,7 +11,7 @@ from evaluator.checkpoints.tokenizer import load_tokenizer
 from evaluator.engine.base import Request, Response, Score
 from evaluator.engine.fake import FakeEngine, FakeLM
 from evaluator.errors import EngineError
-from evaluator.probes.matcher import Judgement, Matcher, Pair, judge, majority
+from evaluator.probes.matcher import Judgement, Matcher, Pair, judge
 from launch.sweep.models import BUNDLED_MODEL
 
 TEMPLATE = (
@@ -128,10 +128,3 @@ def test_probabilities_do_not_overflow(tokenizer):
     engine = scripted(tokenizer, {"sure": (-1.0, -5000.0), "never": (-5000.0, -1.0)})
     sure, never = judge(engine, Matcher(tokenizer, prompt_tokens=512), [pair("sure"), pair("never")])
     assert (sure.probability, never.probability) == (1.0, 0.0)
-
-
-@pytest.mark.parametrize(
-    ("votes", "wanted"), [([True], True), ([True, False], False), ([True, True, False], True), ([False] * 3, False)]
-)
-def test_a_majority_is_more_than_half(votes, wanted):
-    assert majority(votes) is wanted

@@ -5,31 +5,37 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from evaluator.report.cells import grid, reference_grid, shown, titles
+from evaluator.metrics import TABLES
+from evaluator.metrics.columns import FLAG, LANGUAGE, PERCENTAGE, REASON, TEXT, Column
+from evaluator.metrics.headline import COLUMNS
+from evaluator.report.cells import grid, reference_grid
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "text"),
+    ("table", "name", "value", "text"),
     [
-        ("accuracy", 0.5, "50.0 %"),
-        ("drop", -0.015, "−1.5 %"),
-        ("n", 1234, "1,234"),
-        ("kept", 3, "3"),
-        ("delta_pr", -0.1, "−0.100"),
-        ("rank_median", 3.5, "3.5"),
-        ("margin_median", -1.25, "−1.25"),
-        ("mcnemar_p", 0.0312, "0.031"),
-        ("mcnemar_p", 0.00002, "2e-05"),
-        ("sparsity", 0.5, "0.5"),
-        ("noise_floor", True, "yes"),
-        ("language", "korean", "korean"),
-        ("accuracy", None, "–"),
-        ("accuracy", float("nan"), "–"),
-        ("n", pd.NA, "–"),
+        ("accuracy", "accuracy", 0.5, "50.0 %"),
+        ("accuracy", "drop", -0.015, "−1.5 pp"),
+        ("accuracy", "n", 1234, "1,234"),
+        ("fates", "kept", 3, "3"),
+        ("pr_gap", "delta_pr", -0.1, "−0.100"),
+        ("rank", "rank_median", 3.5, "3.5"),
+        ("rank", "margin_median", -1.25, "−1.25"),
+        ("accuracy", "mcnemar_p", 0.0312, "0.031"),
+        ("accuracy", "mcnemar_p", 0.00002, "2e-05"),
+        ("accuracy", "sparsity", 0.5, "0.5"),
+        ("fates", "re_run", True, "yes"),
+        ("fates", "language", "korean", "korean"),
+        ("accuracy", "accuracy", None, "–"),
+        ("accuracy", "accuracy", float("nan"), "–"),
+        ("accuracy", "n", pd.NA, "–"),
     ],
 )
-def test_a_value_is_shown_by_what_its_column_means(name, value, text):
-    assert shown(name, value) == text
+def test_a_value_is_shown_by_what_its_column_means(table, name, value, text):
+    assert TABLES[table].column(name).shown({name: value}) == text
+
+
+SHORT = (Column("task", TEXT), LANGUAGE, Column("rate", PERCENTAGE, interval=True), REASON)
 
 
 def test_an_interval_joins_its_value_and_empty_columns_go():
@@ -43,21 +49,35 @@ def test_an_interval_joins_its_value_and_empty_columns_go():
             "reason": [None, None],
         }
     )
-    made = grid(frame)
-    assert made.columns == ("language", "rate")
+    made = grid(frame, SHORT)
+    assert made.headings == ("language", "rate")
     assert [(cell.text, cell.interval) for cell in made.by_language[0]] == [("korean", ""), ("25.0 %", "10.0 to 40.0")]
     assert [cell.text for cell in made.pooled[0]] == ["all", "–"]
 
 
+def test_an_interval_without_a_value_is_the_cells_text():
+    frame = pd.DataFrame({"task": ["t"], "language": ["all"], "boot_low": [0.1], "boot_high": [0.4]})
+    made = grid(frame, (Column("task", TEXT), LANGUAGE, Column("boot", PERCENTAGE, alone=True)))
+    assert [(cell.text, cell.interval) for cell in made.pooled[0]] == [("all", ""), ("10.0 to 40.0", "")]
+
+
+def test_a_column_without_a_kind_is_refused():
+    with pytest.raises(TypeError, match="column 'accuracy' has no kind"):
+        Column("accuracy", None)
+    frame = pd.DataFrame({"task": ["t"], "language": ["all"], "surprise": [0.5]})
+    with pytest.raises(ValueError, match="no kind is declared for surprise"):
+        grid(frame, SHORT)
+
+
 def test_the_headlines_fates_are_shares():
-    assert shown("kept", 0.25, counts_as_rates=True) == "25.0 %"
+    assert {column.name: column for column in COLUMNS}["kept"].shown({"kept": 0.25}) == "25.0 %"
 
 
 def test_the_papers_number_and_ours_are_shown_as_their_quantity_is():
     row = {"table": "rank", "task": "tydiqa", "checkpoint": "p", "language": "all", "cell": "", "source": "arXiv, 3.3"}
     row |= {"quantity": "rank_median", "paper": 3.5, "ours": 4.0, "ours_low": 3.0, "ours_high": 5.0, "n": 560}
     made = reference_grid(pd.DataFrame([row]))
-    assert made.columns == ("checkpoint", "language", "quantity", "paper", "ours", "n", "source")
+    assert made.headings == ("checkpoint", "language", "quantity", "paper", "ours", "n", "source")
     assert [(cell.text, cell.interval) for cell in made.pooled[0][3:6]] == [
         ("3.5", ""),
         ("4.0", "3.0 to 5.0"),
@@ -66,8 +86,10 @@ def test_the_papers_number_and_ours_are_shown_as_their_quantity_is():
 
 
 def test_a_heading_is_its_column_in_words():
-    assert titles(["delta_pr", "open_accuracy", "mc_only_corrected"]) == [
-        "Δ PR",
-        "open accuracy",
-        "mc_only, chance-corrected",
-    ]
+    assert TABLES["pr_gap"].column("delta_pr").heading == "Δ PR"
+    assert TABLES["calibration"].column("open_accuracy").heading == "open accuracy"
+    assert TABLES["fates"].column("mc_only_corrected").heading == "mc_only, chance-corrected"
+
+
+def test_a_flag_is_yes_or_no():
+    assert (FLAG.shown(True), FLAG.shown(False)) == ("yes", "no")

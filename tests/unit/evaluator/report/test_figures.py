@@ -10,7 +10,6 @@ import pytest
 
 from evaluator.metrics import TABLES, Inputs, reduce_records
 from evaluator.report.figures import draw
-from evaluator.report.sections import SECTIONS
 from evaluator.report.theme import COLOURS, spread
 from tests.support.records import Seen, judged, records
 
@@ -39,18 +38,19 @@ def inputs() -> Inputs:
     return Inputs(reduce_records(pd.concat(parts)), verdicts=pd.concat(verdicts))
 
 
-@pytest.mark.parametrize("name", list(TABLES))
+@pytest.mark.parametrize("name", TABLES.names)
 def test_every_table_has_a_section_and_a_figure(inputs, name):
-    frame = TABLES[name](inputs)
+    frame = TABLES[name].frame(inputs)
     svg = draw(name, frame)
     assert svg is not None
     assert ElementTree.fromstring(svg).tag.endswith("svg")
     assert svg == draw(name, frame)
-    assert name in SECTIONS
+    assert TABLES[name].title
+    assert TABLES[name].reading
 
 
 def test_a_figure_has_page_colours_prefixed_ids_and_escaped_labels(inputs):
-    svg = draw("accuracy", TABLES["accuracy"](inputs))
+    svg = draw("accuracy", TABLES["accuracy"].frame(inputs))
     assert not [placeholder for placeholder in COLOURS.values() if placeholder in svg]
     assert "var(--greedy)" in svg
     assert all(found.startswith("figure-accuracy-") for found in re.findall(r'\bid="([^"]+)"', svg))
@@ -59,18 +59,18 @@ def test_a_figure_has_page_colours_prefixed_ids_and_escaped_labels(inputs):
 
 
 def test_a_table_without_rows_has_no_figure(inputs):
-    assert draw("accuracy", TABLES["accuracy"](inputs).iloc[:0]) is None
-    assert draw("headline", TABLES["accuracy"](inputs)) is None
+    assert draw("accuracy", TABLES["accuracy"].frame(inputs).iloc[:0]) is None
+    assert draw("headline", TABLES["accuracy"].frame(inputs)) is None
 
 
 def test_a_checkpoint_without_its_base_still_draws():
     lonely = Inputs(
         reduce_records(records("p", {key: Seen(True, True, rank=2, margin=-1.0) for key in ITEMS}, base="x"))
     )
-    assert "var(--greedy)" in draw("accuracy", TABLES["accuracy"](lonely))
-    assert draw("fates", TABLES["fates"](lonely)) is None
-    assert draw("pr_gap", TABLES["pr_gap"](lonely)) is None
-    assert draw("ladder", TABLES["ladder"](lonely)) is None
+    assert "var(--greedy)" in draw("accuracy", TABLES["accuracy"].frame(lonely))
+    assert draw("fates", TABLES["fates"].frame(lonely)) is None
+    assert draw("pr_gap", TABLES["pr_gap"].frame(lonely)) is None
+    assert draw("ladder", TABLES["ladder"].frame(lonely)) is None
 
 
 def test_labels_that_would_touch_are_moved_apart_and_others_stay():

@@ -14,7 +14,7 @@ import pytest
 
 from evaluator.errors import InputError
 from evaluator.metrics import TABLES
-from evaluator.report import ReportPaths, write_report
+from evaluator.report import Report, write_report
 from evaluator.store.schema import RECORDS
 from tests.support.synthetic import write_run
 
@@ -23,18 +23,18 @@ LANGUAGES = ("english", "arabic")
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory) -> tuple[Path, ReportPaths]:
+def made(tmp_path_factory) -> tuple[Path, Report]:
     run = write_run(tmp_path_factory.mktemp("run"), 6, CHECKPOINTS, languages=LANGUAGES)
     return run, write_report(run)
 
 
 def test_every_table_is_a_csv(made):
     run, paths = made
-    names = (*TABLES, "headline", "left_out")
+    names = (*TABLES.names, "headline", "left_out")
     assert {path.name for path in (run / "tables").iterdir()} == {f"{name}.csv" for name in names}
     fates = pd.read_csv(paths.tables["fates"])
     assert fates["checkpoint"].unique().tolist() == ["wanda-0.6"]
-    assert paths.headline["checkpoint"].tolist() == list(CHECKPOINTS)
+    assert paths.results.headline["checkpoint"].tolist() == list(CHECKPOINTS)
 
 
 def test_the_page_loads_nothing_and_lets_only_its_own_script_run(made):
