@@ -11,6 +11,7 @@ from evaluator.config import Frozen
 from evaluator.errors import InputError
 from evaluator.probes.base import PROBES, ItemProbe, TextProbe
 from evaluator.records import Format
+from evaluator.tasks import TASKS
 
 
 def _known_probe(name: str) -> str:
@@ -66,12 +67,15 @@ class EvalConfig(Frozen):
             raise ValueError(f"task {self.task!r} takes the probe {named} and no other: {', '.join(self.probes)}")
         for probe in asked:
             if not self.is_text and probe.reads == "text":
-                raise ValueError(f"probe {probe.name} takes a text, as in task text:FILE, not {self.task!r}")
+                texts = " or ".join(task.spellings[0] for task in TASKS if task.kind == "text")
+                raise ValueError(f"probe {probe.name} takes a text, as in task {texts}, not {self.task!r}")
         return self
 
     @property
     def is_text(self) -> bool:
-        return self.task.partition(":")[0] == "text"
+        """Whether the task is running text, which is asked window by window."""
+        kind = self.task.partition(":")[0]
+        return kind in TASKS and TASKS[kind].kind == "text"
 
     @property
     def item_probes(self) -> tuple[ItemProbe, ...]:

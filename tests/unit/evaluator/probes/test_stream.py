@@ -1,77 +1,29 @@
 """One evaluation as a stream, on the shipped fake engine: every probe, any order, any cut, and what failures leave."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
-from evaluator.asking.prompts import Continuation, Prompt
-from evaluator.asking.questions import NO_GOLD, Question, questions_of
+from evaluator.asking.questions import NO_GOLD, Question
 from evaluator.engine.base import Cancel, Generate, Request, Response, Score
-from evaluator.engine.fake import FakeEngine, FakeLM
+from evaluator.engine.fake import FakeEngine
 from evaluator.errors import EngineError
 from evaluator.probes.config import EvalConfig
-from evaluator.probes.planning import Plan, Planner
+from evaluator.probes.planning import Planner
 from evaluator.probes.sample import sample_seed
 from evaluator.probes.stream import ItemStream, evaluate
-from evaluator.records import Item, Record
+from evaluator.records import Record
 from evaluator.store.records import to_table
 from evaluator.store.schema import RECORDS
-from evaluator.tasks import TaskData
+from tests.support.letters import EOS, LetterPrompter, letter_items, letter_model, letter_plans, letter_questions
 from tests.support.stamps import STAMP
-
-EOS = frozenset({0})
-
-
-class LetterPrompter:
-    """Encodes letters as 1..26; enough of `Prompter` for plans whose ids can be read."""
-
-    def build(self, item: Item, form: str, **_: object) -> Prompt:
-        text = f"{form}{item.question}"
-        return Prompt(text=text, token_ids=self._encode(text), truncated=item.item_id == "cut")
-
-    def continuations(self, prompt: Prompt, answers: list[str]) -> list[Continuation]:
-        return [
-            Continuation(prompt_ids=prompt.token_ids, continuation_ids=self._encode(answer), boundary_moved=False)
-            for answer in answers
-        ]
-
-    def decode(self, token_ids: tuple[int, ...]) -> str:
-        return "".join(chr(96 + token) if token else "" for token in token_ids)
-
-    def _encode(self, text: str) -> tuple[int, ...]:
-        return tuple(ord(c) - 96 for c in text.lower() if c.isascii() and c.isalpha())
-
-
-def _items(count: int) -> list[Item]:
-    return [
-        Item(
-            task="toy",
-            language="english",
-            item_id=f"q{number}",
-            context="",
-            question="abcdefghij"[number % 10] * (1 + number // 10),
-            answers=(chr(97 + number) * 2,),
-            cluster=f"q{number}",
-        )
-        for number in range(count)
-    ]
-
-
-def _questions(items: list[Item], config: EvalConfig) -> list[Question]:
-    pools = {"english": tuple(items)}
-    return questions_of(TaskData(name="toy", digest="x", pools=pools, every_pool=pools), config.wanted)
-
-
-def _plans(questions: list[Question], config: EvalConfig) -> Iterator[Plan]:
-    planner = Planner(LetterPrompter(), config)  # type: ignore[arg-type]
-    return iter([planner.plan(question) for question in questions])
 
 
 def _evaluate(engine: FakeEngine, questions: list[Question], config: EvalConfig, window: int = 64) -> list[Record]:
     stream = evaluate(
         engine,
-        _plans(questions, config),
+        letter_plans(questions, config),
         config=config,
         stamp=STAMP,
         decode=LetterPrompter().decode,
@@ -81,16 +33,12 @@ def _evaluate(engine: FakeEngine, questions: list[Question], config: EvalConfig,
     return [record for finished in stream for record in finished.records]
 
 
-def _lm() -> FakeLM:
-    return FakeLM(vocabulary=27, eos_ids=EOS, seed=5)
-
-
 CONFIG = EvalConfig(task="toy", items=0, max_new_tokens=6)
 
 
 def test_every_probe_of_every_item_ends_as_records() -> None:
-    questions = _questions(_items(12), CONFIG)
-    records = _evaluate(FakeEngine(_lm().answer), questions, CONFIG)
+    questions = letter_questions(letter_items(12), CONFIG)
+    records = _evaluate(FakeEngine(letter_model().answer), questions, CONFIG)
     counts: dict[str, int] = {}
     for record in records:
         counts[record.probe] = counts.get(record.probe, 0) + 1
@@ -104,8 +52,8 @@ def test_every_probe_of_every_item_ends_as_records() -> None:
 
 
 def test_numbers_are_the_language_models_own() -> None:
-    lm = _lm()
-    questions = _questions(_items(6), CONFIG)
+    lm = letter_model()
+    questions = letter_questions(letter_items(6), CONFIG)
     records = _evaluate(FakeEngine(lm.answer), questions, CONFIG)
     planner = Planner(LetterPrompter(), CONFIG)  # type: ignore[arg-type]
     by_item = {question.item.item_id: planner.of_question(question) for question in questions}
@@ -125,37 +73,37 @@ def test_numbers_are_the_language_models_own() -> None:
 
 
 def test_results_do_not_depend_on_order_window_or_cut() -> None:
-    questions = _questions(_items(14), CONFIG)
-    whole = sorted(_evaluate(FakeEngine(_lm().answer), questions, CONFIG), key=repr)
+    questions = letter_questions(letter_items(14), CONFIG)
+    whole = sorted(_evaluate(FakeEngine(letter_model().answer), questions, CONFIG), key=repr)
     for seed, window, room in ((1, 1, 1), (2, 3, 7), (3, 64, 500)):
-        engine = FakeEngine(_lm().answer, reorder_seed=seed, room=room)
+        engine = FakeEngine(letter_model().answer, reorder_seed=seed, room=room)
         assert sorted(_evaluate(engine, questions, CONFIG, window=window), key=repr) == whole
     parts = [
         record
         for start in range(0, 14, 3)
-        for record in _evaluate(FakeEngine(_lm().answer), questions[start : start + 3], CONFIG)
+        for record in _evaluate(FakeEngine(letter_model().answer), questions[start : start + 3], CONFIG)
     ]
     assert sorted(parts, key=repr) == whole
 
 
 def test_a_probe_alone_gives_what_it_gives_among_all() -> None:
-    questions = _questions(_items(8), CONFIG)
-    everything = _evaluate(FakeEngine(_lm().answer), questions, CONFIG)
+    questions = letter_questions(letter_items(8), CONFIG)
+    everything = _evaluate(FakeEngine(letter_model().answer), questions, CONFIG)
     for probe in ("greedy", "beam", "sample", "choice", "rank"):
         config = CONFIG.model_copy(update={"probes": (probe,)})
-        alone = _evaluate(FakeEngine(_lm().answer), _questions(_items(8), config), config)
+        alone = _evaluate(FakeEngine(letter_model().answer), letter_questions(letter_items(8), config), config)
         assert sorted(alone, key=repr) == sorted((r for r in everything if r.probe == probe), key=repr)
 
 
 def test_an_excluded_item_is_recorded_and_never_sent() -> None:
-    items = [*_items(5), replace(_items(1)[0], item_id="empty", answers=("?!",))]
+    items = [*letter_items(5), replace(letter_items(1)[0], item_id="empty", answers=("?!",))]
     asked: list[Request] = []
 
     def script(request: Request) -> Response:
         asked.append(request)
-        return _lm().answer(request)
+        return letter_model().answer(request)
 
-    questions = _questions(items, CONFIG)
+    questions = letter_questions(items, CONFIG)
     records = [r for r in _evaluate(FakeEngine(script), questions, CONFIG) if r.item_id == "empty"]
     assert {r.status for r in records} == {"excluded"}
     assert {"greedy", "choice", "rank"} <= {r.probe for r in records}
@@ -171,9 +119,9 @@ def test_a_failed_request_is_a_status_and_not_a_number() -> None:
     def script(request: Request) -> Response:
         if isinstance(request, Score):
             return Response(request_id=request.request_id, status="engine_error", error="too long")
-        return _lm().answer(request)
+        return letter_model().answer(request)
 
-    records = _evaluate(FakeEngine(script), _questions(_items(6), CONFIG), CONFIG)
+    records = _evaluate(FakeEngine(script), letter_questions(letter_items(6), CONFIG), CONFIG)
     scored = [r for r in records if r.probe in ("choice", "rank")]
     assert {r.status for r in scored} == {"engine_error"}
     assert all(r.logprob is None and r.rank is None for r in scored)
@@ -184,9 +132,9 @@ def test_a_failed_greedy_answer_leaves_its_beams_with_a_status() -> None:
     def script(request: Request) -> Response:
         if "/greedy/" in request.request_id:
             return Response(request_id=request.request_id, status="engine_error", error="lost")
-        return _lm().answer(request)
+        return letter_model().answer(request)
 
-    records = _evaluate(FakeEngine(script), _questions(_items(4), CONFIG), CONFIG)
+    records = _evaluate(FakeEngine(script), letter_questions(letter_items(4), CONFIG), CONFIG)
     beams = [r for r in records if r.probe == "beam"]
     assert len(beams) == 4 * 5
     assert {r.status for r in beams} == {"engine_error"}
@@ -194,17 +142,21 @@ def test_a_failed_greedy_answer_leaves_its_beams_with_a_status() -> None:
 
 
 def test_a_cut_context_is_said_in_status_and_column() -> None:
-    items = [replace(item, item_id="cut") if n == 0 else item for n, item in enumerate(_items(5))]
-    records = [r for r in _evaluate(FakeEngine(_lm().answer), _questions(items, CONFIG), CONFIG) if r.item_id == "cut"]
+    items = [replace(item, item_id="cut") if n == 0 else item for n, item in enumerate(letter_items(5))]
+    records = [
+        r
+        for r in _evaluate(FakeEngine(letter_model().answer), letter_questions(items, CONFIG), CONFIG)
+        if r.item_id == "cut"
+    ]
     assert {r.status for r in records} == {"truncated"}
     assert all(r.truncated for r in records)
 
 
 def test_a_dying_engine_is_an_error_and_what_ended_before_is_kept() -> None:
-    questions = _questions(_items(12), CONFIG)
+    questions = letter_questions(letter_items(12), CONFIG)
     stream = evaluate(
-        FakeEngine(_lm().answer, fail_after=80),
-        _plans(questions, CONFIG),
+        FakeEngine(letter_model().answer, fail_after=80),
+        letter_plans(questions, CONFIG),
         config=CONFIG,
         stamp=STAMP,
         decode=LetterPrompter().decode,
@@ -227,12 +179,12 @@ def test_sample_seeds_depend_on_run_item_and_number_only() -> None:
 
 def test_a_response_of_an_ended_item_is_ignored_and_an_unknown_one_is_an_error() -> None:
     config = CONFIG.model_copy(update={"probes": ("greedy",), "formats": ("open",)})
-    stream = ItemStream(_plans(_questions(_items(1), config), config), config, EOS, window=4)
+    stream = ItemStream(letter_plans(letter_questions(letter_items(1), config), config), config, EOS, window=4)
     (request,) = stream.take(8)
     assert isinstance(request, Generate)
-    stream.handle(_lm().answer(request))
+    stream.handle(letter_model().answer(request))
     assert stream.idle
-    stream.handle(_lm().answer(request))
+    stream.handle(letter_model().answer(request))
     assert stream.idle
     for unknown in ("7/greedy/open", "x/greedy/open"):
         with pytest.raises(EngineError, match="unknown request"):
@@ -242,7 +194,7 @@ def test_a_response_of_an_ended_item_is_ignored_and_an_unknown_one_is_an_error()
 @pytest.mark.parametrize("room", [1, 2, 5, 64])
 def test_a_cancel_names_a_request_that_was_given_and_others_are_never_given(room: int) -> None:
     config = CONFIG.model_copy(update={"probes": ("greedy", "beam"), "formats": ("open",), "max_new_tokens": 12})
-    stream = ItemStream(_plans(_questions(_items(4), config), config), config, EOS, window=4)
+    stream = ItemStream(letter_plans(letter_questions(letter_items(4), config), config), config, EOS, window=4)
     given: set[str] = set()
     cancelled: set[str] = set()
 
@@ -258,7 +210,7 @@ def test_a_cancel_names_a_request_that_was_given_and_others_are_never_given(room
                 given.add(request.request_id)
             return taken
 
-    for response in FakeEngine(_lm().answer, reorder_seed=1, room=room).run(Watched()):
+    for response in FakeEngine(letter_model().answer, reorder_seed=1, room=room).run(Watched()):
         stream.handle(response)
     assert stream.idle
     assert len(stream.finished()) == 4

@@ -1,0 +1,65 @@
+"""Questions in letters: each letter is a token, so that plans, requests and records can be read by eye."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from evaluator.asking.prompts import Continuation, Prompt
+from evaluator.asking.questions import Question, questions_of
+from evaluator.engine.fake import FakeLM
+from evaluator.probes.config import EvalConfig
+from evaluator.probes.planning import Plan, Planner
+from evaluator.records import Item
+from evaluator.tasks import TaskData
+
+EOS = frozenset({0})
+
+
+class LetterPrompter:
+    """Encodes letters as 1..26; enough of `Prompter` for plans whose ids can be read."""
+
+    def build(self, item: Item, format: str, **_: object) -> Prompt:
+        text = f"{format}{item.question}"
+        return Prompt(text=text, token_ids=self._encode(text), truncated=item.item_id == "cut")
+
+    def continuations(self, prompt: Prompt, answers: list[str]) -> list[Continuation]:
+        return [
+            Continuation(prompt_ids=prompt.token_ids, continuation_ids=self._encode(answer), boundary_moved=False)
+            for answer in answers
+        ]
+
+    def decode(self, token_ids: tuple[int, ...]) -> str:
+        return "".join(chr(96 + token) if token else "" for token in token_ids)
+
+    def _encode(self, text: str) -> tuple[int, ...]:
+        return tuple(ord(c) - 96 for c in text.lower() if c.isascii() and c.isalpha())
+
+
+def letter_items(count: int) -> list[Item]:
+    return [
+        Item(
+            task="toy",
+            language="english",
+            item_id=f"q{number}",
+            context="",
+            question="abcdefghij"[number % 10] * (1 + number // 10),
+            answers=(chr(97 + number) * 2,),
+            cluster=f"q{number}",
+        )
+        for number in range(count)
+    ]
+
+
+def letter_questions(items: list[Item], config: EvalConfig) -> list[Question]:
+    pools = {"english": tuple(items)}
+    return questions_of(TaskData(name="toy", digest="x", pools=pools, every_pool=pools), config.wanted)
+
+
+def letter_plans(questions: list[Question], config: EvalConfig) -> Iterator[Plan]:
+    planner = Planner(LetterPrompter(), config)  # type: ignore[arg-type]
+    return iter([planner.plan(question) for question in questions])
+
+
+def letter_model() -> FakeLM:
+    """A language model over the letters."""
+    return FakeLM(vocabulary=27, eos_ids=EOS, seed=5)

@@ -1,0 +1,169 @@
+"""The registry of probes: what each object says, and a toy probe that a test adds from requests to report."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+from dataclasses import asdict
+
+import pandas as pd
+import pytest
+from pydantic import ValidationError
+
+from evaluator.engine.base import Generate
+from evaluator.engine.fake import FakeEngine
+from evaluator.errors import InputError
+from evaluator.metrics import Inputs, left_out, reduce_records
+from evaluator.probes import PROBES
+from evaluator.probes.base import EVIDENCE, Asking, Cost, Inquiry, ItemProbe
+from evaluator.probes.config import EvalConfig
+from evaluator.probes.recording import failed
+from evaluator.probes.stream import evaluate
+from evaluator.report.embed import ItemView
+from launch.sweep.estimate import work_of
+from tests.support.letters import EOS, LetterPrompter, letter_items, letter_model, letter_plans, letter_questions
+from tests.support.stamps import STAMP
+
+
+class Again(ItemProbe):
+    """Goes on from the greedy answer: two answers, the greedy one and what follows it."""
+
+    name = "again"
+    help = "what the model says after its answer"
+    evidence = "reachable"
+    view = "answers"
+    title = "second thoughts"
+    columns = {"agains": "Int64", "again_hit": "boolean", "again_hits": "Int64"}  # noqa: RUF012
+
+    def why_not(self, plan):
+        return super().why_not(plan) or ("no fifth letter" if plan.question.item.question.startswith("e") else None)
+
+    def ask(self, asking):
+        return GoingOn(asking)
+
+    def cost(self, config):
+        return Cost(requests=2, generated_tokens=2 * config.max_new_tokens)
+
+    def reduce(self, asked):
+        from evaluator.probes.reducing import hits
+
+        return hits(asked, self.name)
+
+
+class GoingOn(Inquiry):
+    def __init__(self, asking: Asking):
+        super().__init__()
+        self._asking = asking
+        self._second = asking.request_id("again", 0)
+
+    def start(self):
+        return [self._asking.greedy("open")]
+
+    def receive(self, response):
+        super().receive(response)
+        if response.request_id != self._asking.greedy_id("open") or not response.final:
+            return []
+        prompt_ids = (*self._asking.prompt().token_ids, *response.token_ids)
+        return [Generate(request_id=self._second, prompt_ids=prompt_ids, max_tokens=4)]
+
+    def records(self, recorder):
+        found = [self.responses[name] for name in (self._asking.greedy_id("open"), self._second)]
+        return [
+            recorder.record(
+                "again",
+                "open",
+                self._asking.prompt(),
+                index=index,
+                **(recorder.graded(r.token_ids) if r.status == "ok" else failed(r.error)),
+            )
+            for index, r in enumerate(found)
+        ]
+
+
+@pytest.fixture
+def again():
+    with PROBES.temporarily(Again()) as probe:
+        yield probe
+
+
+def test_every_probe_says_what_it_is():
+    names = [name for probe in PROBES for name in (f"{probe.name}_status", f"{probe.name}_why", *probe.columns)]
+    assert len(names) == len(set(names))
+    for probe in PROBES:
+        assert probe.help
+        assert probe.help[-1] not in ".;"
+        assert probe.evidence in EVIDENCE
+        assert probe.reads in ("items", "text")
+        assert probe.title or probe.view is None
+
+
+def test_the_order_of_probes_is_that_of_records_and_identities():
+    assert PROBES.names == ("greedy", "beam", "sample", "choice", "rank", "hard_choice", "perplexity")
+
+
+def test_an_unknown_probe_is_an_error_that_suggests_the_nearest():
+    with pytest.raises(InputError, match="unknown probe 'gredy'; did you mean 'greedy'"):
+        PROBES["gredy"]
+    with pytest.raises(ValidationError, match="unknown probe 'again'"):
+        EvalConfig(task="toy", probes=("greedy", "again"))
+
+
+def config(**changes):
+    return EvalConfig(
+        **{"task": "toy", "items": 0, "max_new_tokens": 6, "probes": ("again", "greedy", "beam"), **changes}
+    )
+
+
+def records_of(settings):
+    asked = []
+
+    def script(request):
+        asked.append(request)
+        return letter_model().answer(request)
+
+    plans = letter_plans(letter_questions(letter_items(6), settings), settings)
+    decode = LetterPrompter().decode
+    stream = evaluate(FakeEngine(script), plans, config=settings, stamp=STAMP, decode=decode, eos_ids=EOS)
+    return [record for finished in stream for record in finished.records], asked
+
+
+def test_a_toy_probe_shares_requests_and_follows_up(again):
+    records, asked = records_of(config())
+    by_item = {name: [r for r in records if r.item_id == name] for name in {r.item_id for r in records}}
+    for name, mine in by_item.items():
+        (greedy,) = [r for r in mine if r.probe == "greedy"]
+        more = [r for r in mine if r.probe == "again"]
+        if name == "q4":
+            assert [(r.status, r.text) for r in more] == [("excluded", "no fifth letter")]
+        else:
+            assert [r.status for r in more] == ["ok", "ok"]
+            assert more[0].token_ids == greedy.token_ids
+    ids = [request.request_id for request in asked]
+    assert len(ids) == len(set(ids))
+    assert sum("/greedy/open" in name for name in ids) == 6  # asked once, for three probes
+    alone, _ = records_of(config(probes=("again",)))
+    assert sorted(alone, key=repr) == sorted((r for r in records if r.probe == "again"), key=repr)
+
+
+def test_a_toy_probe_has_outcomes_a_place_in_what_was_left_out_and_one_in_the_item_view(again):
+    frame = pd.DataFrame([asdict(record) for record in records_of(config())[0]])
+    outcomes = reduce_records(frame).set_index("item_id")
+    assert outcomes["agains"].dropna().to_dict() == {f"q{n}": 2 for n in range(6) if n != 4}
+    assert outcomes.loc["q4", ["again_status", "again_why"]].tolist() == ["excluded", "no fifth letter"]
+    missing = left_out(Inputs(outcomes.reset_index()))
+    pooled = missing[(missing["probe"] == "again") & (missing["language"] == "all")]
+    assert pooled[["status", "n", "asked", "reason"]].to_numpy().tolist() == [["excluded", 1, 6, "no fifth letter"]]
+    view = ItemView()
+    view.add(frame)
+    index = json.loads(view.index(Inputs(outcomes.reset_index()), None))
+    assert index["probes"][-1] == {"name": "again", "view": "answers", "title": "second thoughts"}
+    (chunk,) = view.chunks.values()
+    rows = json.loads(gzip.decompress(base64.b64decode(chunk)))["r"]
+    assert [len(row[-1]) for row in rows] == [2, 2, 2, 2, 1, 2]
+
+
+def test_a_dry_run_counts_a_toy_probe(again):
+    settings = {"task": "gazetteer", "languages": ("english",), "items": 10}
+    work = work_of(EvalConfig(**settings, probes=("again",)))
+    assert (work.items, work.requests, work.generated_tokens) == (10, 20, 10 * 2 * 32)
