@@ -1,4 +1,4 @@
-"""Forced decoding against the reference path, prompt log-probabilities: the same numbers for every score.
+"""Forced decoding and prompt log-probabilities, the slow way to score, give the same numbers for every score.
 
 A process holds one vLLM engine at a time, so one is closed before the other starts.
 """
@@ -65,12 +65,12 @@ def test_forced_scores_equal_those_by_prompt_logprobs(checkpoint: Path) -> None:
         Score(request_id="begins", prompt_ids=asked[-1].prompt_ids, continuation_ids=asked[-1].continuation_ids[:4])
     )
     forced, _ = answers(checkpoint, CONFIG, asked)
-    reference, stats = answers(checkpoint, CONFIG.model_copy(update={"scoring": "prompt_logprobs"}), asked)
+    by_prompt, stats = answers(checkpoint, CONFIG.model_copy(update={"scoring": "prompt_logprobs"}), asked)
     assert stats.cached_tokens == 0
     model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype="float32").eval()
     bounds = {request.request_id: rank_bounds(model, request) for request in asked}
     assert stats.prompt_tokens == 2 * sum(len(r.prompt_ids) + len(r.continuation_ids) for r in asked)
-    for ours, theirs in zip(forced, reference, strict=True):
+    for ours, theirs in zip(forced, by_prompt, strict=True):
         for request in asked:
             answer, expected = ours[request.request_id], theirs[request.request_id]
             assert (answer.status, expected.status) == ("ok", "ok")
@@ -85,8 +85,8 @@ def test_forced_scores_equal_those_by_prompt_logprobs(checkpoint: Path) -> None:
             )
 
 
-def test_a_score_that_fills_the_model_has_no_reference(tmp_path: Path) -> None:
-    """vLLM wants to generate one token after the prompt, and there is no position left for it: refused, not died."""
+def test_a_score_that_fills_the_model_has_no_prompt_logprobs(tmp_path: Path) -> None:
+    """vLLM wants to generate one token after the prompt, and no position is left: refused, and the engine lives."""
     checkpoint = save_tiny_model(tmp_path / "tiny", "qwen3", 0, max_position_embeddings=64)
     fits = Score(request_id="fits", prompt_ids=(9,) * 60, continuation_ids=(9, 10, 11))
     fills = Score(request_id="fills", prompt_ids=(9,) * 60, continuation_ids=(9, 10, 11, 12))
