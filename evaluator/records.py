@@ -88,8 +88,8 @@ class Record:
     probe: Annotated[
         str,
         Column(
-            "how an answer was looked for; `hard_choice` is `choice` among the distractors most like the gold answer, "
-            "and the two may share options; `perplexity` has one record for each window of a task of text",
+            "how an answer was looked for (see Probes); `choice` and `hard_choice` may share options; `perplexity` has "
+            "one record for each window of a task of text",
             key=True,
         ),
     ]

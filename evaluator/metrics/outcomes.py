@@ -25,13 +25,14 @@ import pandas as pd
 
 from evaluator.probes import PROBES
 from evaluator.probes.reducing import KEY, MEASURED, METADATA, why_not
+from evaluator.store.schema import PANDAS
 
 __all__ = ["KEY", "MEASURED", "METADATA", "empty_outcomes", "outcome_types", "reduce_records"]
 
 
 def outcome_types() -> dict[str, str]:
     """The outcome columns in their order, with their pandas types."""
-    types = dict.fromkeys((*KEY, *METADATA), "string") | {"seed": "Int64", "sparsity": "Float64"}
+    types = {name: PANDAS[name] for name in (*KEY, *METADATA)}
     for probe in PROBES:
         types |= {f"{probe.name}_status": "string", **probe.columns}
     return types | {"truncated": "boolean", **{f"{probe.name}_why": "string" for probe in PROBES}}

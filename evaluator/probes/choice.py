@@ -91,7 +91,7 @@ class HardChoice(Choice):
     """`choice` with the distractors most like the gold answer."""
 
     name = "hard_choice"
-    help = "the same among the distractors most like the gold answer"
+    help = "as choice, among the distractors most like the gold answer"
     title = "choice among hard distractors"
     options = "hard"
     columns: Mapping[str, str] = {"hard_recognised": "boolean"}

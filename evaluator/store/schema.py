@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 import pyarrow as pa
 
+from evaluator.probes import PROBES
 from evaluator.records import Column, Item, Record, Verdict
 
 _ARROW: dict[Any, str] = {
@@ -121,13 +122,18 @@ _FILES = (
 
 
 def document() -> str:
-    """docs/records.md: every column of every file, with type, unit and meaning."""
-    return "\n".join([_HEAD, *(_section(*each) for each in _FILES)])
+    """docs/records.md: every column of every file, with type, unit and meaning, and what the probes look for."""
+    return "\n".join([_HEAD, *(_section(*each) for each in _FILES), _probes()])
 
 
 def _section(title: str, path: str, rows: str, columns: Sequence[Stored]) -> str:
     lines = [f"## {title}", "", f"`{path}`", "", rows, "", "| column | type | unit | meaning |", "|---|---|---|---|"]
     return "\n".join([*lines, *map(_line, columns), ""])
+
+
+def _probes() -> str:
+    rows = [f"| `{each.name}` | {each.help} |" for each in PROBES]
+    return "\n".join(["## Probes", "", "| probe | what its records hold |", "|---|---|", *rows, ""])
 
 
 def _line(each: Stored) -> str:

@@ -17,13 +17,12 @@ import pyarrow.parquet as pq
 
 from evaluator.errors import InputError, one_line
 from evaluator.grading import strip_thinking
+from evaluator.probes import PROBES
 from evaluator.probes.matcher import Judgement, Pair
 from evaluator.records import Verdict
 from evaluator.store.files import write_parquet
 from evaluator.store.records import RecordStore
 from evaluator.store.schema import KEY, VERDICTS
-
-WITH_TEXT = ("greedy", "beam", "sample")  # the probes whose records hold a response
 
 Key = tuple[str | int, ...]  # the values of KEY: what names a record
 Part = tuple[str, str]  # checkpoint, task
@@ -35,6 +34,11 @@ class Answered:
 
     key: Key
     pair: Pair
+
+
+def answering_probes() -> tuple[str, ...]:
+    """The probes whose records hold a response to judge."""
+    return tuple(probe.name for probe in PROBES if probe.view in ("answer", "answers"))
 
 
 def responses(run_dir: Path, probes: Sequence[str], *, everything: bool) -> dict[Part, list[Answered]]:

@@ -105,11 +105,11 @@ def prune_request(source: Path, options: PruneOptions) -> PruneConfig:
 
 def match_request(probes: str, engine: Mapping[str, Any]) -> tuple[list[str], EngineConfig]:
     """The probes and the engine of `resurface match`. Raises InputError naming the option and the value."""
-    from evaluator.store.verdicts import WITH_TEXT
+    from evaluator.store.verdicts import answering_probes
 
     _known("--engine", [engine["kind"]], ENGINES.names)
     _known("--dtype", [engine["dtype"]], get_args(DType))
-    chosen = _known("probe with responses", _listed("probes", probes), WITH_TEXT)
+    chosen = _known("probe with responses", _listed("probes", probes), answering_probes())
     return chosen, validated(EngineConfig, engine, "resurface match")
 
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evaluator.engine.admission import SharedScores, refusal, refuse
@@ -43,6 +43,7 @@ def test_refusals(request_: Request, reason: str | None):
 tokens = st.lists(st.integers(0, 2), min_size=1, max_size=4).map(tuple)
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from([(5,), (5, 6)]), tokens), max_size=12), st.booleans())
 def test_riders_get_what_they_would_have_got_alone(pairs, with_greedy):
     lm = FakeLM(vocabulary=8)
