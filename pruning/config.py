@@ -87,6 +87,7 @@ class PruneConfig(Frozen):
 
     @property
     def weights_pattern(self) -> Pattern:
+        """Which weights of a matrix may go."""
         return parse(self.pattern, self.sparsity)
 
     @property

@@ -28,9 +28,11 @@ class NofM:
 
     @property
     def ratio(self) -> float:
+        """The share of zeros."""
         return self.n / self.m
 
     def count(self, size: int) -> int:
+        """How many of `size` weights of a row go; only whole groups count."""
         return size // self.m * self.n
 
 
@@ -38,7 +40,7 @@ Pattern = Unstructured | NofM
 
 
 def parse(pattern: str, sparsity: float | None) -> Pattern:
-    """The pattern that the fields `pattern` and `sparsity` of a configuration spell.
+    """The pattern that the fields `pattern` and `sparsity` of a configuration describe.
 
     Raises ValueError, naming field and value, unless exactly one of a ratio and an N:M pattern is given.
     """

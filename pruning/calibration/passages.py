@@ -19,7 +19,7 @@ from typing import Any
 from evaluator.errors import InputError, one_line
 from evaluator.languages import code_of
 
-# (samples, seed) -> passages of text, in order: what a caller supplies under a name of its own.
+# (samples, seed) -> passages in order: a source that a caller supplies under its own name.
 PassageSource = Callable[[int, int], Iterator[str]]
 
 KINDS = ("c4", "c4:windows", "wikipedia:LANG", "balanced:LANG", "text:FILE", "jsonl:FILE")
@@ -39,7 +39,7 @@ class Passage:
 
 
 def is_local(source: str, sources: Mapping[str, PassageSource]) -> bool:
-    """Whether the passages are at hand without the network."""
+    """Whether the passages can be read without the network."""
     return source in sources or source.partition(":")[0] in ("text", "jsonl")
 
 
@@ -50,10 +50,10 @@ def files_of(source: str) -> list[Path]:
 
 
 def iterate(source: str, samples: int, seed: int, sources: Mapping[str, PassageSource]) -> Iterator[Passage]:
-    """The passages of a source in order; at least `samples` of them if it holds so many.
+    """The passages of a source in order; at least `samples` of them if it has so many.
 
-    A name in `sources` wins over the kinds known here. Raises InputError for an unknown kind and, while it is
-    read, for a file that is missing, not UTF-8, or not JSON lines with a `text`.
+    A name in `sources` takes precedence over the kinds known here. Raises InputError for an unknown kind and, while it
+    is read, for a file that is missing, not UTF-8, or not JSON lines with a `text`.
     """
     if source in sources:
         supplied = enumerate(sources[source](samples, seed))
@@ -84,7 +84,7 @@ def _files(source: str, json_lines: bool) -> Iterator[Passage]:
 
 
 def _decode(file: Path, row: int, line: bytes, json_lines: bool) -> str:
-    """The passage on one line; empty for a blank line, which is no passage."""
+    """The passage on one line; empty for a blank line, which is not a passage."""
     try:
         text = line.decode("utf-8").removeprefix("\ufeff").strip("\r\n")
     except UnicodeDecodeError as error:
@@ -121,10 +121,10 @@ def _hub(origin: str, path: str, **arguments: Any) -> Iterator[Passage]:
 
 @contextmanager
 def _reading(path: str) -> Iterator[Callable[..., Any]]:
-    """The library's `load_dataset`; whatever it raises within is one line as InputError."""
+    """The library's `load_dataset`; whatever it raises becomes an InputError of one line."""
     from datasets import load_dataset
 
-    # What it logs of its retries would bury the one line that says what is wrong.
+    # It logs its retries, which would bury the one line that says what is wrong.
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     try:
         yield load_dataset

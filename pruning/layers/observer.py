@@ -22,7 +22,7 @@ class _Complete(Exception):
 
 
 class Observer:
-    """Gathers one statistic per distinct input of a layer's Linear modules."""
+    """Gathers one statistic for each distinct input of a layer's Linear modules."""
 
     def __init__(self, linears: Mapping[str, nn.Linear], make: Callable[[int], Accumulator]) -> None:
         """`make(columns)` builds an empty statistic."""
@@ -37,7 +37,7 @@ class Observer:
         self._reached = 0
 
     def run(self, layer: nn.Module, hidden_1TH: Tensor, keywords: Mapping[str, Any], batch: Batch) -> None:
-        """Run the layer on one batch, as far as its statistics need."""
+        """Run the layer on one batch, as far as its statistics need. Raises PruneError if a module does not run."""
         self._batch, self._last, self._reached = batch, None, 0
         handles = [m.register_forward_pre_hook(partial(self._see, n)) for n, m in self._linears.items()]
         try:

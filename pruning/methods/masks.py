@@ -1,8 +1,8 @@
 """Exact masks from scores. Pure. True marks a weight that goes.
 
-Every function gives what a stable ascending sort would: the lowest scores go, ties to the lowest column (in a whole
-matrix: to the lowest row, then column), and the number of weights is exact. Selection finds the k-th smallest score
-and resolves its ties, which takes linear time where the sort of the published code takes O(n log n).
+Every function gives what a stable ascending sort would: the lowest scores go, of equal ones those of the lowest column
+(in a whole matrix: of the lowest row, then column), and the number of weights is exact. Selection finds the k-th
+smallest score and resolves its ties, which takes linear time; the sort of the published code takes O(n log n).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pruning.methods.base import Group
 from pruning.patterns import NofM, Pattern
 
 _PAIRWISE_M = 8  # up to this M, comparing all pairs of a group beats sorting it
@@ -45,7 +46,7 @@ def zeroed(weight_OI: Tensor, mask_OI: Tensor) -> Tensor:
     """A copy of the weights that is +0.0 wherever the mask is True."""
     if weight_OI.device.type != "cpu":
         return weight_OI.masked_fill(mask_OI, 0)
-    # As integers: filling by a random mask takes a CPU six times as long, and a product of floats would leave -0.0.
+    # As integers: to fill by a random mask takes a CPU six times as long, and a product of floats would leave -0.0.
     bits_OI = weight_OI.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[weight_OI.element_size()])
     return (bits_OI * ~mask_OI).view(weight_OI.dtype)
 
@@ -75,8 +76,8 @@ def lowest_of_groups(score_OI: Tensor, n: int, m: int) -> Tensor:
     return mask_OGM.view(rows, columns)
 
 
-def select(score_OI: Tensor, pattern: Pattern, group: str) -> Tensor:
-    """mask_OI of the pattern; `group` ("row" or "matrix") is what a ratio is taken of."""
+def select(score_OI: Tensor, pattern: Pattern, group: Group) -> Tensor:
+    """mask_OI of the pattern; `group` is what a ratio is taken of."""
     if isinstance(pattern, NofM):
         return lowest_of_groups(score_OI, pattern.n, pattern.m)
     if group == "row":

@@ -18,7 +18,7 @@ from pruning.methods import masks
 from pruning.patterns import NofM, Pattern
 
 DAMPING = 0.01  # of the mean diagonal
-_STEP = 16  # columns of a block that are walked before the rest of it is brought up to date
+_STEP = 16  # columns that are pruned before the rest of their block is updated
 _SMALL = 256  # a triangular matrix up to this size is inverted by substitution
 _LADDER = ((1.0, torch.float32), (10.0, torch.float32), (1.0, torch.float64), (10.0, torch.float64))
 
@@ -34,14 +34,14 @@ class Factor:
 
 
 def factorise(hessian_II: Tensor, name: str) -> Factor:
-    """Factor a Hessian, which is overwritten where columns are dead.
+    """Factor a Hessian, which is changed where columns are dead.
 
     With rows and columns in reverse order its Cholesky factor, reversed back, is an upper U with H = U U^T; so
     H^-1 = R^T R for R = U^-1, and the factor is unique. The published route (factor, invert, factor again) does three
     times the work and rounds a matrix of squared condition.
 
-    A matrix that is not positive definite is tried again with ten times the damping, then in float64; what was used
-    is recorded. Raises PruneError naming `name` if the Hessian is not finite or no step of that ladder holds.
+    A matrix that is not positive definite is tried again with ten times the damping, then in float64; the result says
+    which of them it took. Raises PruneError naming `name` if the Hessian is not finite or no step succeeds.
     """
     diagonal_I = hessian_II.diagonal()
     if not bool(torch.isfinite(hessian_II).all()):
@@ -135,13 +135,13 @@ def solve(
 def _walk(weight_BO: Tensor, mask_BO: Tensor, upper_BB: Tensor, pattern: Pattern | None) -> Tensor:
     """Prune one block in place, first column to last; returns error_BO for the update of the later blocks.
 
-    An N:M pattern is chosen on the way, group by group, from weights that are already updated.
+    The groups of an N:M pattern are chosen on the way, from weights that are already updated.
     """
     error_BO = torch.empty_like(weight_BO)
     diagonal_B = upper_BB.diagonal()
     step = _STEP if not isinstance(pattern, NofM) else max(_STEP // pattern.m, 1) * pattern.m
     for start in range(0, len(weight_BO), step):
-        # Within a few columns each updates the next ones; the rest of the block is brought up to date in one product.
+        # Each column updates the few next ones; one product then updates the rest of the block.
         end = min(start + step, len(weight_BO))
         for column in range(start, end):
             if isinstance(pattern, NofM) and column % pattern.m == 0:

@@ -1,4 +1,4 @@
-"""A checkpoint's safetensors as files with an index: tensors are read one at a time, never a whole model.
+"""A checkpoint's safetensors files: tensors are read one at a time, never a whole model.
 
 Reads are memory-mapped and unmapped again at once, so that resident memory holds only what is in use.
 """
@@ -44,7 +44,7 @@ class Checkpoint:
     """A directory with config.json and model.safetensors, or shards and their index."""
 
     def __init__(self, directory: Path) -> None:
-        """Read config and headers; no weights. Raises InputError naming directory, file or tensor."""
+        """Read the config and the headers, but no weights. Raises InputError naming directory, file or tensor."""
         self.directory = directory
         if not directory.is_dir():
             raise InputError(f"{directory}: no such checkpoint directory")
@@ -90,7 +90,7 @@ class Checkpoint:
         return np.memmap(entry.file, dtype=np.uint8, mode="c", offset=entry.start, shape=(entry.size,))
 
     def entry(self, name: str) -> tensors.Tensor:
-        """Raises InputError if the checkpoint lacks the tensor or holds it in a type that is not pruned."""
+        """Where a tensor lies. Raises InputError if it is missing or has a type that cannot be pruned."""
         entry = self.entries.get(name)
         if entry is None:
             raise InputError(f"{self.directory}: tensor {name} is missing")

@@ -1,11 +1,11 @@
-"""Which models are pruned, and how one of them is run layer by layer without ever being whole in memory.
+"""Which models can be pruned, and how to run one layer by layer without ever holding all of it in memory.
 
 A decoder is two things here. Its layers are the library's own modules, on the meta device until a layer's tensors are
 read. Everything before them (embedding, positions, masks) is a skeleton: the library's own model with recorders for
 layers and an embedding table of only the token ids in use. One call of it gives the first layer's input and the exact
-keyword set that each layer would be called with, so no architecture's forward pass is written out twice.
+keywords that each layer would be called with, so no architecture's forward pass is written out again here.
 
-A name in the table is all that an architecture needs; only `nn.Linear` modules inside decoder layers are pruned.
+To support an architecture, add its name to the table. Only `nn.Linear` modules inside decoder layers are pruned.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from pruning.model.packing import pack, register
 class Architecture:
     """Where a model type keeps its decoder."""
 
-    prefixes: tuple[str, ...] = ("model.",)  # of the decoder's tensor names; the first that the checkpoint has counts
-    text_config: bool = False  # the decoder's settings are a part of config.json: it is one of several towers
+    prefixes: tuple[str, ...] = ("model.",)  # of the decoder's tensor names; the first one in the checkpoint counts
+    text_config: bool = False  # its settings are a section of config.json, since it is one of several towers
 
 
 # By the model_type of config.json.
@@ -46,31 +46,36 @@ ARCHITECTURES = {
     "qwen3": Architecture(),
 }
 _KEPT_MASKS = 1 << 27  # elements of all sliding-window masks that are kept, a byte each
-_EMBEDDED = 1024  # tokens that are embedded at once: the masks that come along grow with their square
-_KEPT_BYTES = 1 << 26  # of released layers, until memory is given back: what is given back is cleared page by page anew
+_EMBEDDED = 1024  # tokens that are embedded at once: their masks grow with the square
+# Bytes of released layers that are kept: the system clears memory that was given back before it is used again.
+_KEPT_BYTES = 1 << 26
 _EXPERT_FIELDS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_intermediate_size")
 
 
 def recognise(checkpoint: Checkpoint) -> Architecture:
-    """The architecture of a checkpoint. Raises InputError, naming it, for one that is not pruned."""
+    """The architecture of a checkpoint. Raises InputError, naming it, for one that cannot be pruned."""
     file, config = checkpoint.directory / "config.json", checkpoint.config
     kind = config.get("model_type")
     text = config.get("text_config")
     for part in (config, text if isinstance(text, dict) else {}):
         experts = [field for field in _EXPERT_FIELDS if part.get(field)]
         if experts:
-            raise InputError(f"{file}: model_type {kind!r} is a mixture of experts ({experts[0]}), not pruned")
+            raise InputError(
+                f"{file}: model_type {kind!r} is a mixture of experts ({experts[0]}), which cannot be pruned"
+            )
         quantised = part.get("quantization_config")
         if quantised:
             name = quantised.get("quant_method", "unnamed") if isinstance(quantised, dict) else quantised
-            raise InputError(f"{file}: the checkpoint is already quantised (quant_method {name!r}), not pruned")
+            raise InputError(
+                f"{file}: the checkpoint is already quantised (quant_method {name!r}); it cannot be pruned"
+            )
     if kind not in ARCHITECTURES:
         raise InputError(f"{file}: model_type {kind!r} is not one of {', '.join(ARCHITECTURES)}")
     return ARCHITECTURES[kind]
 
 
 class _Recorder(nn.Module):
-    """Stands for a decoder layer: passes its input through and keeps the keywords of the call."""
+    """Takes the place of a decoder layer: passes its input through and keeps the keywords of the call."""
 
     def __init__(self, received: list[dict[str, Any]]) -> None:
         super().__init__()
@@ -82,7 +87,7 @@ class _Recorder(nn.Module):
 
 
 class Decoder:
-    """The decoder of one checkpoint: its layers one at a time, and what they are called with."""
+    """The decoder of one checkpoint: its layers, one at a time, and the keywords that they are called with."""
 
     def __init__(self, checkpoint: Checkpoint, device: torch.device) -> None:
         """Build the modules on the meta device; no weights are read.
@@ -123,7 +128,7 @@ class Decoder:
         return len(self.layers)
 
     def linears(self, layer: int) -> dict[str, nn.Linear]:
-        """The modules of a layer that are pruned, by their name within the layer."""
+        """The modules of a layer that are pruned, by name within the layer."""
         return {name: module for name, module in self.layers[layer].named_modules() if isinstance(module, nn.Linear)}
 
     def tensor_name(self, layer: int, parameter: str) -> str:
@@ -131,11 +136,11 @@ class Decoder:
         return f"{self._prefix}layers.{layer}.{parameter}"
 
     def checkpoint_dtype(self, layer: int, module: str) -> torch.dtype:
-        """What the checkpoint stores a module's weight in."""
+        """The type in which the checkpoint stores a module's weight."""
         return FLOATS[self.checkpoint.entry(self.tensor_name(layer, f"{module}.weight")).dtype]
 
     def matrices(self) -> dict[str, tuple[int, int]]:
-        """Every matrix that is pruned: its tensor name and its shape (rows, columns)."""
+        """Every matrix that is pruned, layer by layer: its tensor name and its shape (rows, columns)."""
         return {
             self.tensor_name(layer, f"{name}.weight"): (module.out_features, module.in_features)
             for layer in range(len(self))
@@ -152,7 +157,7 @@ class Decoder:
                 raise InputError(f"{entry.file}: tensor {name} has shape {entry.shape}, config.json says {shape}")
 
     def load(self, index: int) -> nn.Module:
-        """Read one layer's tensors. `release` must be called before memory can hold the next."""
+        """Read one layer's tensors; `release` frees them. Raises PruneError for a buffer without a value."""
         layer: nn.Module = self.layers[index]
         state = {
             name: self.checkpoint.read(self.tensor_name(index, name), self.dtype).to(self.device)
@@ -172,7 +177,7 @@ class Decoder:
             linear.forget()
 
     def release(self, index: int) -> None:
-        """Forget one layer's tensors."""
+        """Free one layer's tensors."""
         self.layers[index].to("meta")
         for linear in self.linears(index).values():
             if isinstance(linear, onednn.Linear):
@@ -183,7 +188,10 @@ class Decoder:
             memory.give_back()
 
     def open_skeleton(self, ids: Tensor) -> None:
-        """Prepare `embed` and `keywords` for the token ids `ids` (any shape), of which there are few distinct ones."""
+        """Prepare `embed` and `keywords` for all the token ids that will be used; only their embeddings are read.
+
+        Raises InputError for an id beyond the vocabulary.
+        """
         from transformers import AutoModel
 
         vocabulary = int(self._model.embed_tokens.num_embeddings)
@@ -209,16 +217,16 @@ class Decoder:
         self._compact_ids = unique
 
     def embed(self, batch: Batch) -> Tensor:
-        """hidden_1TH: the first layer's input, sequences end to end. A token's does not depend on its place."""
+        """hidden_1TH: the first layer's input, sequences end to end. A token's place makes no difference to it."""
         pieces = torch.split(torch.cat(batch.sequences), _EMBEDDED)
         return torch.cat([self._run(ids)[0] for ids in pieces], dim=1)
 
     def keywords(self, layer: int, batch: Batch) -> dict[str, Any]:
-        """The keywords of a layer's call."""
+        """The keywords with which the model calls a layer on this batch."""
         return pack([self._keywords_of(ids)[layer] for ids in batch.sequences], batch.lengths)
 
     def _keywords_of(self, ids: Tensor) -> list[dict[str, Any]]:
-        """Per layer. They depend on the length alone, so they are kept, as long as they are small."""
+        """The keywords of every layer for one sequence. They depend on its length alone, so small ones are kept."""
         length = len(ids)
         if length not in self._keywords:
             if sum(kept**2 for kept in self._keywords) > _KEPT_MASKS:

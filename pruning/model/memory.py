@@ -50,7 +50,7 @@ def give_back() -> None:
 
 
 def reset_peak(device: torch.device) -> None:
-    """Start the high-water mark anew, so that what the process did before does not count."""
+    """Reset the high-water mark, so that what the process did before does not count."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         return

@@ -7,9 +7,9 @@ rounded depends on the order in which its terms are added, so there are two ways
 - `Linear`, for the forward passes, whose bits decide masks: it adds in MKL's order, each stretch of `_STRETCH` terms by
   itself and then the stretches, and for every new shape it computes the product by torch as well, once. Only a shape
   whose bits were all equal goes to oneDNN from then on: what comes out is what torch gives, on every machine.
-- `second_moments`, for Hessians, of which equality within rounding is asked: only the upper half is computed.
+- `add_second_moments`, for Hessians, which need to be equal within rounding only: it computes the upper half.
 
-Neither looks at how fast a product was: the same job gives the same bytes whatever else the machine is doing.
+Neither measures how fast a product is: the same job gives the same bytes whatever else the machine is doing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 _STRETCH = 192  # terms that MKL's AVX2 kernel adds up before it adds to the result
-_SMALL = 1 << 22  # multiply-adds below which a product is not worth a second library
+_SMALL = 1 << 22  # multiply-adds below which a product does not repay a second library
 _FEW = 64  # tokens below which MKL may take another path
 _BLOCK = 256  # columns of a symmetric product that are computed at once
 
@@ -43,7 +43,7 @@ def times_transposed(left_MK: Tensor, right_NK: Tensor) -> Tensor:
 class Linear(nn.Linear):
     """An nn.Linear whose forward pass is oneDNN's wherever its bits are torch's. No gradients.
 
-    `forget` must be called when the weight was changed: oneDNN's own layout of it is kept from the first pass on.
+    Call `forget` after the weight has changed: oneDNN's own layout of it is kept from the first pass on.
     """
 
     def __init__(self, linear: nn.Linear) -> None:
@@ -54,6 +54,7 @@ class Linear(nn.Linear):
         self._packed: list[Any] = []
 
     def forget(self) -> None:
+        """Drop oneDNN's layout of the weight, which has changed."""
         self._packed.clear()
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -100,7 +101,7 @@ def substitute(module: nn.Module) -> None:
 
 
 def add_second_moments(sum_II: Tensor, inputs_TI: Tensor) -> None:
-    """Add the upper block triangle of x^T x: what lies below the diagonal blocks is `mirror`'s."""
+    """Add the upper block triangle of x^T x to `sum_II`; `mirror` fills in the rest."""
     if sum_II.device.type == "cpu" and sum_II.dtype == torch.float32 and available():
         # Stretches as short as MKL's: what is added one term after another loses digits with its length.
         stretches_IT = [part_TI.T.contiguous() for part_TI in torch.split(inputs_TI, _STRETCH)]
@@ -115,7 +116,7 @@ def add_second_moments(sum_II: Tensor, inputs_TI: Tensor) -> None:
 
 
 def mirror(upper_II: Tensor) -> Tensor:
-    """Make what lies below the diagonal blocks what lies above them, in place."""
+    """Copy what lies above the diagonal blocks to below them, in place."""
     for start in range(_BLOCK, len(upper_II), _BLOCK):
         upper_II[start : start + _BLOCK, :start] = upper_II[:start, start : start + _BLOCK].T
     return upper_II

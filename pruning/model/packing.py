@@ -1,4 +1,4 @@
-"""Sequences of different lengths in one forward pass, laid end to end: no padding, and results as one at a time.
+"""Sequences of different lengths in one forward pass, laid end to end without padding: results as one at a time.
 
 Everything in a decoder layer but attention works on each token by itself, so it can be given the tokens of several
 sequences as one long row. Attention is told where the sequences end and runs each by itself, through the library's

@@ -66,7 +66,7 @@ def companions(checkpoint: Checkpoint) -> list[str]:
 
 
 def source_files(checkpoint: Checkpoint) -> dict[str, str]:
-    """sha256 of every file of the dense checkpoint that the pruned one is made of."""
+    """sha256 of every file of the dense checkpoint that goes into the pruned one."""
     names = ["config.json", *(file.name for file in checkpoint.files), *companions(checkpoint)]
     return {name: digest_of_file(checkpoint.directory / name) for name in sorted(names)}
 
@@ -91,7 +91,7 @@ def check_place(checkpoint: Checkpoint, out: Path) -> None:
 
 
 def _remove_stale(out: Path) -> None:
-    """Remove what killed exports left. Raises InputError if one of them is still alive."""
+    """Remove what killed exports left behind. Raises InputError if one of them is still alive."""
     for partial in out.parent.glob(f"{out.name}{_SUFFIX}-*"):
         if not partial.is_dir() or not partial.name.rpartition("-")[2].isdecimal():
             continue
@@ -106,12 +106,12 @@ def _remove_stale(out: Path) -> None:
 
 
 def _lock(descriptor: int) -> None:
-    """Hold a directory while this process lives. Raises BlockingIOError if another process holds it."""
+    """Lock a directory for the life of this process. Raises BlockingIOError if another process has locked it."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise
-    except OSError as error:  # some cluster file systems have no locks: done without
+    except OSError as error:  # some cluster file systems have no locks; go on without
         if error.errno not in (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK):
             raise
 
@@ -133,7 +133,7 @@ class Export:
             self._descriptors[file] = os.open(copy, os.O_RDWR)
 
     def write(self, name: str, weight: Tensor) -> None:
-        """Write a matrix over its dense self; dtype and shape are the checkpoint's."""
+        """Overwrite a dense matrix with its pruned version, which has the checkpoint's dtype and shape."""
         entry = self._checkpoint.entry(name)
         data = weight.contiguous().view(torch.uint8).numpy().reshape(-1).data
         if len(data) != entry.size:
@@ -144,8 +144,10 @@ class Export:
             data, offset = data[written:], offset + written
 
     def finish(self, describe: Callable[[dict[str, str], dict[str, str]], PruneManifest]) -> PruneManifest:
-        """Add the other files, then the manifest that `describe` makes of their digests and of the source's, and put
-        all in place."""
+        """Add the other files and the manifest, and put all in place.
+
+        `describe` makes the manifest from the digests of the written files and of the source's.
+        """
         self.close()
         copied = companions(self._checkpoint)
         for name in copied:
@@ -155,7 +157,7 @@ class Export:
         shutil.copyfile(self._checkpoint.directory / "config.json", self.partial / f"config.json{_SUFFIX}")
         files = {name: self.partial / (name + _SUFFIX) for name in hidden}
         files |= {name: self.partial / name for name in copied}
-        with ThreadPoolExecutor(1) as beside:  # hashing is slower than reading, and lets go of the interpreter
+        with ThreadPoolExecutor(1) as beside:  # hashing is slower than reading, and releases the interpreter lock
             source = beside.submit(source_files, self._checkpoint)
             made = {name: digest_of_file(files[name]) for name in sorted(files)}
             manifest = describe(made, source.result())
@@ -172,6 +174,7 @@ class Export:
         return manifest
 
     def close(self) -> None:
+        """Close the shards; nothing can be written after it."""
         for descriptor in self._descriptors.values():
             os.close(descriptor)
         self._descriptors.clear()
@@ -187,7 +190,7 @@ def _sync(path: Path) -> None:
 
 @contextmanager
 def open_export(checkpoint: Checkpoint, out: Path) -> Iterator[Export]:
-    """A directory beside `out` to write into. Left by an exception, it is removed.
+    """A directory beside `out` to write into; it is removed if the block ends by an exception.
 
     Raises InputError if the disk fills up or another process is writing to the same `out`.
     """

@@ -54,7 +54,7 @@ def _verify_matrices(checkpoint: Checkpoint, manifest: PruneManifest) -> list[st
         problems.append(f"{file}: matrices: there are none")
     elif manifest.measured_sparsity != zeros / weights:
         problems.append(
-            f"{file}: measured_sparsity: {manifest.measured_sparsity}: its matrices' counts make {zeros / weights}"
+            f"{file}: measured_sparsity: {manifest.measured_sparsity}: its matrices' counts give {zeros / weights}"
         )
     for matrix in manifest.matrices:
         entry = checkpoint.entries.get(matrix.name)
