@@ -7,6 +7,7 @@ one, differences of 1e-6 between two implementations would already change the gr
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -44,6 +45,19 @@ def save_tiny_model(
     logging.disable_progress_bar()
     config = _config(architecture, max_position_embeddings, vocabulary)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    draw_weights(model, seed, spread=0.2, table_spread=0.25)
+    model.to(getattr(torch, dtype))
+    model.generation_config = GenerationConfig(eos_token_id=list(eos_ids), pad_token_id=1)
+    directory.mkdir(parents=True, exist_ok=True)
+    model.save_pretrained(directory)
+    byte_level_tokenizer(_CORPUS * 3, vocabulary=VOCABULARY, eos=EOS, pad=PAD).save_pretrained(directory)
+    return directory
+
+
+def draw_weights(model: Any, seed: int, *, spread: float, table_spread: float) -> None:
+    """Normal weights with a standard deviation of `spread`, `table_spread` in embedding and head; norms near one."""
+    import torch
+
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -51,13 +65,7 @@ def save_tiny_model(
             if parameter.dim() == 1:  # norm weights: near one, but not all equal
                 parameter.copy_(1.0 + 0.1 * noise)
             else:
-                parameter.copy_(noise * (0.25 if "embed" in name or "lm_head" in name else 0.2))
-    model.to(getattr(torch, dtype))
-    model.generation_config = GenerationConfig(eos_token_id=list(eos_ids), pad_token_id=1)
-    directory.mkdir(parents=True, exist_ok=True)
-    model.save_pretrained(directory)
-    _tokenizer().save_pretrained(directory)
-    return directory
+                parameter.copy_(noise * (table_spread if "embed" in name or "lm_head" in name else spread))
 
 
 def _config(architecture: Architecture, max_position_embeddings: int, vocabulary: int) -> Any:
@@ -82,7 +90,8 @@ def _config(architecture: Architecture, max_position_embeddings: int, vocabulary
     return Qwen3Config(**shape, head_dim=32, tie_word_embeddings=architecture == "qwen3")
 
 
-def _tokenizer() -> Any:
+def byte_level_tokenizer(texts: Iterable[str], *, vocabulary: int, eos: str, pad: str) -> Any:
+    """Byte-level BPE trained on `texts`: every text can be encoded. `eos` is id 0, `pad` id 1."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -90,10 +99,10 @@ def _tokenizer() -> Any:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY,
-        special_tokens=[EOS, PAD],
+        vocab_size=vocabulary,
+        special_tokens=[eos, pad],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(_CORPUS * 3, trainer)
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=EOS, pad_token=PAD)
+    tokenizer.train_from_iterator(texts, trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=eos, pad_token=pad)

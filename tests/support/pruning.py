@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from tests.support.models import byte_level_tokenizer, draw_weights
+
 WORDS = 100
 VOCABULARY = 400
 _SHAPE: dict[str, Any] = {
@@ -49,31 +51,15 @@ def build(name: str, directory: Path, dtype: torch.dtype = torch.bfloat16, seed:
 
     shard = changes.pop("max_shard_size", "5GB")
     model = AutoModelForCausalLM.from_config(config(name, **changes), dtype=torch.float32)
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            noise = torch.randn(parameter.shape, generator=generator)
-            parameter.copy_(noise * 0.2 if parameter.dim() > 1 else 1 + 0.1 * noise)
+    draw_weights(model, seed, spread=0.2, table_spread=0.2)
     model.to(dtype).save_pretrained(directory, max_shard_size=shard)
     tokenizer().save_pretrained(directory)
 
 
 def tokenizer() -> Any:
     """Byte-level BPE, which the library loads for every architecture; each word of `lines` is one or two tokens."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import PreTrainedTokenizerFast
-
-    backend = Tokenizer(models.BPE())
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY,
-        special_tokens=["<eos>", "<pad>"],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    backend.train_from_iterator([" ".join(f"w{i}" for i in range(WORDS))], trainer)
-    return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<eos>", pad_token="<pad>")
+    words = " ".join(f"w{i}" for i in range(WORDS))
+    return byte_level_tokenizer([words], vocabulary=VOCABULARY, eos="<eos>", pad="<pad>")
 
 
 def lines(count: int, seed: int = 0, shortest: int = 9, longest: int = 24) -> list[str]:
