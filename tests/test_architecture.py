@@ -32,6 +32,11 @@ def test_files_and_functions_stay_small(path: Path) -> None:
             assert _statements(node) <= 60, f"{node.name} at line {node.lineno}"
 
 
+@pytest.mark.parametrize("package", [*PACKAGES, "benchmarks"])
+def test_few_files_lie_loose_in_a_package(package: str) -> None:
+    assert len([path for path in (ROOT / package).iterdir() if path.is_file()]) <= 8
+
+
 def test_only_the_engine_folder_imports_vllm() -> None:
     importers = {
         path.relative_to(ROOT).as_posix() for path in SOURCES for name in _imports(path) if name.split(".")[0] == "vllm"
