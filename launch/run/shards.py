@@ -10,7 +10,7 @@ from evaluator.records import Item, Record
 from launch.run.work import Shard
 
 if TYPE_CHECKING:
-    from launch.sweep.preflight import PreparedTask
+    from launch.sweep.tasks import PreparedTask
 
 _Key = tuple[str, str]  # language, item id
 

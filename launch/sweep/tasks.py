@@ -1,0 +1,113 @@
+"""From the tasks of a sweep to questions: data is read, settings are fitted to the models, texts cut into windows."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from evaluator.asking.prompts import CAPPED_FORMATS, Prompter
+from evaluator.asking.questions import Posed, Window, questions_of
+from evaluator.errors import InputError
+from evaluator.probes.config import EvalConfig
+from evaluator.probes.perplexity import windows_of
+from evaluator.records import Item
+from evaluator.tasks import TaskData, load_task, spelled
+from launch.sweep.config import digest
+from launch.sweep.jobs import CheckpointJob
+
+_OPTION_TOKENS = 1024  # room for the longest gold answer of a byte-level vocabulary after a full prompt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedTask:
+    """What is asked of one or several checkpoints under one name."""
+
+    name: str  # the directory of its records
+    key: str  # identifies questions + config
+    config: EvalConfig
+    questions: tuple[Posed, ...]
+
+    @property
+    def longest_request(self) -> int:
+        """The most tokens of a request, prompt and continuation together."""
+        config = self.config
+        if config.is_text:
+            return max(len(window.token_ids) for window in self.questions if isinstance(window, Window))
+        capped = any(form in CAPPED_FORMATS for form in config.formats)
+        prompt = max(config.prompt_tokens, config.one_shot_prompt_tokens if capped else 0)
+        return prompt + max(config.max_new_tokens, _OPTION_TOKENS)
+
+
+class TaskPreparation:
+    """Makes the tasks of checkpoints; data is read once, and equal tasks are one object."""
+
+    def __init__(self, positions: int, tokenizers: Mapping[str, Any]) -> None:
+        """`positions`: those that every model has; `tokenizers`: by the name of the dense model."""
+        self._positions = positions
+        self._tokenizers = tokenizers
+        self._data: dict[tuple[object, ...], TaskData] = {}
+        self._tasks: dict[tuple[str, str | None], PreparedTask] = {}
+
+    def tasks_of(self, job: CheckpointJob) -> tuple[PreparedTask, ...]:
+        """What one checkpoint is asked. Raises InputError for data and settings that do not fit."""
+        return tuple(self._task(job.model, name, config) for name, config in job.tasks.items())
+
+    def _task(self, model: str, name: str, given: EvalConfig) -> PreparedTask:
+        """A task of a checkpoint. Windows of a text depend on the tokenizer, which is the dense model's."""
+        config = self._fitting(given)
+        if config.chat:
+            self._check_chat(model)
+        data = self._load(config, name)
+        if config.languages is not None:  # "sw" and "swahili" are one task: questions have the spelling of the data
+            languages = spelled(name, config.languages, data.every_pool)
+            config = config.model_copy(update={"languages": languages})
+        key = (name + config.model_dump_json(), model if config.is_text else None)
+        if key not in self._tasks:
+            self._tasks[key] = self._windows(data, config, model) if config.is_text else _questions(data, config)
+        return self._tasks[key]
+
+    def _check_chat(self, model: str) -> None:
+        """Raises InputError if the model's chat template is missing or does not leave a turn as it is."""
+        prompter = Prompter(self._tokenizers[model], chat=True, prompt_tokens=4096, one_shot_prompt_tokens=4096)
+        prompter.build(
+            Item(task="", language="", item_id="", context="x", question="x", answers=("x",), cluster=""), "open"
+        )
+
+    def _load(self, config: EvalConfig, name: str) -> TaskData:
+        key = (config.task, config.languages, name)
+        if key not in self._data:
+            self._data[key] = load_task(config.task, config.languages, name)
+        return self._data[key]
+
+    def _fitting(self, given: EvalConfig) -> EvalConfig:
+        """The settings with the lengths that every model has positions for."""
+        changes: dict[str, Any] = {"window": min(given.window, self._positions)}
+        for cap in ("prompt_tokens", "one_shot_prompt_tokens"):
+            changes[cap] = min(getattr(given, cap), self._positions - given.max_new_tokens)
+            if changes[cap] < 1:
+                raise InputError(
+                    f"max_new_tokens: {given.max_new_tokens}: leaves no room for a prompt "
+                    f"in {self._positions} positions"
+                )
+        return given.model_copy(update=changes)
+
+    def _windows(self, data: TaskData, config: EvalConfig, model: str) -> PreparedTask:
+        assert data.text is not None
+        windows = windows_of(data.name, data.text, self._tokenizers[model], config.window, self._positions)
+        ids = hashlib.sha256()
+        for window in windows:
+            ids.update(window.token_ids.tobytes() + b"|")
+        return _prepared(data, config, windows, ids.hexdigest())
+
+
+def _questions(data: TaskData, config: EvalConfig) -> PreparedTask:
+    return _prepared(data, config, questions_of(data, config.wanted))
+
+
+def _prepared(data: TaskData, config: EvalConfig, questions: Sequence[Posed], *more: str) -> PreparedTask:
+    """`more` is what identifies the questions beside the data and the settings."""
+    settings = config.model_dump(mode="json", exclude={"task"})
+    key = digest([data.name, data.digest, settings, *more])
+    return PreparedTask(name=data.name, key=key, config=config, questions=tuple(questions))
