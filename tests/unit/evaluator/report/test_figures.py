@@ -10,7 +10,7 @@ import pytest
 
 from evaluator.metrics import TABLES, Inputs, reduce_records
 from evaluator.report.figures import draw
-from evaluator.report.theme import COLOURS, spread
+from evaluator.report.figures.theme import COLOURS, spread
 from tests.support.records import Seen, judged, records
 
 ITEMS = [f"english/{i}" for i in range(6)] + [f"korean/{i}" for i in range(6)]

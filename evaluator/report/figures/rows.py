@@ -7,11 +7,11 @@ from typing import Any
 
 import pandas as pd
 
-from evaluator.report import theme
+from evaluator.metrics.inputs import ALL, MEAN
+from evaluator.report.figures import theme
 
 Numbers = list[float | None]
 Paint = Callable[[float], tuple[str, float, str]]  # value -> text, strength 0..1, colour
-ALL, MEAN = "all", "mean"
 
 
 class Rows:

@@ -1,0 +1,94 @@
+"""A table is one object: registered from here alone, it is computed, written, and shown on the page in its order."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pandas as pd
+import pytest
+
+from evaluator.errors import InputError
+from evaluator.metrics import TABLES, Inputs, Lack, Table, compute_tables, reduce_records
+from evaluator.metrics.columns import COUNT, PERCENTAGE, POINTS, REASON, TEXT, Column, columns_of, typed_frame
+from evaluator.report import write_report
+from tests.support.records import Seen, records
+from tests.support.synthetic import write_run
+
+NAMES = columns_of(TEXT, "task", "checkpoint")
+
+
+def _lengths(inputs: Inputs) -> list[dict]:
+    return [
+        {"task": each.task, "checkpoint": each.checkpoint, "n": len(inputs.outcomes_of(each.checkpoint, each.task))}
+        | {"half": 0.5, "half_low": 0.25, "half_high": 0.75, "more": -0.125}
+        for each in inputs.checkpoints
+    ]
+
+
+TOY = Table(
+    name="toy",
+    title="How many rows has the toy?",
+    reading="One row per checkpoint.",
+    needs="any probe",
+    columns=(*NAMES, Column("n", COUNT), Column("half", PERCENTAGE, interval=True), Column("more", POINTS), REASON),
+    compute=_lengths,
+    lacks=(Lack("checkpoint", "the checkpoint elsewhere", "elsewhere"),),
+)
+
+
+def test_a_registered_table_reaches_csv_and_page_in_its_order(tmp_path):
+    run = write_run(tmp_path, 4, ("dense",), languages=("english",))
+    with TABLES.temporarily(TOY):
+        report = write_report(run)
+        assert list(report.results.tables)[-1] == "toy"
+    table = pd.read_csv(report.tables["toy"])
+    assert list(table) == ["task", "checkpoint", "n", "half", "half_low", "half_high", "more", "reason"]
+    assert table["n"].tolist() == [4]
+    page = report.page.read_text(encoding="utf-8")
+    section = page.split('<section id="toy">')[1].split("</section>")[0]
+    assert "How many rows has the toy?" in section
+    assert "50.0 %<small>25.0 to 75.0</small>" in section
+    assert "−12.5 pp" in section
+    assert "Not in this run: the checkpoint elsewhere." in section
+    assert page.index('<section id="accuracy">') < page.index('<section id="toy">')
+    assert "toy" not in TABLES
+
+
+def test_an_unknown_table_is_named_with_the_nearest():
+    with pytest.raises(InputError, match="unknown table 'acuracy'; did you mean 'accuracy'"):
+        TABLES["acuracy"]
+
+
+def test_a_column_without_a_kind_is_refused():
+    with pytest.raises(TypeError, match="column 'half' has no kind"):
+        Column("half", "percentage")
+    with pytest.raises(ValueError, match="no column and no kind is declared for half"):
+        typed_frame(NAMES, [{"task": "t", "checkpoint": "p", "half": 0.5}])
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ((*NAMES, REASON), "table 'toy' has no column n"),
+        ((*NAMES, Column("n", COUNT), Column("n", COUNT), REASON), "table 'toy' names a column twice"),
+    ],
+)
+def test_columns_that_make_no_table_are_refused(columns, message):
+    with pytest.raises(ValueError, match=message):
+        Table(name="toy", title="", reading="", needs="", columns=columns, compute=_lengths)
+
+
+def test_counts_are_nullable_integers_and_every_table_has_exactly_its_columns():
+    outcomes = reduce_records(records("dense", {"english/1": Seen(greedy=True)}))
+    for name, filled in compute_tables(Inputs(outcomes)).items():
+        names = [each for column in TABLES[name].columns for each in column.names]
+        assert list(filled.frame) == names
+        counts = [column.name for column in TABLES[name].columns if column.kind is COUNT]
+        assert set(filled.frame[counts].dtypes.astype(str)) == {"Int64"}, name
+
+
+def test_the_report_imports_neither_torch_nor_ray_nor_vllm():
+    code = "import sys, evaluator.report; print(*sorted({'torch', 'ray', 'vllm', 'transformers'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""
