@@ -1,9 +1,9 @@
 """What flows through the evaluator: items in, records out, both frozen.
 
-An `Item` is one question. A `Record` is the outcome of one probe of one item on one checkpoint. A `Verdict` is what a
-matcher model decided about a record's response. Their fields are the columns of the run directory's Parquet files: each
-states its meaning and unit here, once. `evaluator.store.schema` derives the Arrow schemas, what the report reads and
-docs/records.md from them. A number that was not measured is None: no record ever carries a sentinel.
+An `Item` is one question. A `Record` is the outcome of one probe of one item on one checkpoint. A `VerdictRow` is what
+a matcher model decided about a record's response. Their fields are the columns of the run directory's Parquet files:
+each states its meaning and unit here, once. `evaluator.store.schema` derives the Arrow schemas, what the report reads
+and docs/records.md from them. A number that was not measured is None: no record ever carries a sentinel.
 
 Example (the beam probe's second beam of one item)::
 
@@ -161,7 +161,7 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class VerdictRow:
     """What a matcher model decided about one record's response; on disk it follows the record's key."""
 
     matcher: Annotated[str, Column("the matcher's name")]

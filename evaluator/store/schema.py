@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 import pyarrow as pa
 
 from evaluator.probes import PROBES
-from evaluator.records import Column, Item, Record, Verdict
+from evaluator.records import Column, Item, Record, VerdictRow
 
 _ARROW: dict[Any, str] = {
     str: "string",
@@ -80,7 +80,7 @@ def _reported(columns: Sequence[Stored]) -> tuple[str, ...]:
 
 _RECORD, _ITEM = stored(Record), stored(Item)
 _KEY = tuple(each for each in _RECORD if each.column.key)
-_VERDICT = (*_KEY, *stored(Verdict))
+_VERDICT = (*_KEY, *stored(VerdictRow))
 
 RECORDS = _schema(_RECORD)
 ITEMS = _schema(_ITEM)
@@ -116,7 +116,7 @@ _FILES = (
         "Verdicts",
         "RUN/verdicts/<matcher>/<checkpoint>/<task>.parquet",
         "One row for each record that `resurface match` judged: the columns of the record's key, then these.",
-        stored(Verdict),
+        stored(VerdictRow),
     ),
 )
 

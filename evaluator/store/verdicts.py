@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 from evaluator.errors import InputError, one_line
 from evaluator.grading import strip_thinking
 from evaluator.probes import PROBES
-from evaluator.probes.matcher import Judgement, Pair
-from evaluator.records import Verdict
+from evaluator.probes.matcher import Comparison, Verdict
+from evaluator.records import VerdictRow
 from evaluator.store.files import write_parquet
 from evaluator.store.records import RecordStore
 from evaluator.store.schema import KEY, VERDICTS
@@ -33,7 +33,7 @@ class Answered:
     """A record's response, and what a matcher is asked about it."""
 
     key: Key
-    pair: Pair
+    comparison: Comparison
 
 
 def answering_probes() -> tuple[str, ...]:
@@ -59,8 +59,10 @@ def responses(run_dir: Path, probes: Sequence[str], *, everything: bool) -> dict
             item = asked[task].get((row["language"], row["item_id"]))
             if item is None:
                 raise InputError(f"{run_dir / 'items' / task}.parquet: item_id: {row['item_id']!r} is missing")
-            pair = Pair(question=item[0], answers=item[1], response=strip_thinking(row["text"] or "").strip())
-            found.setdefault((checkpoint, task), []).append(Answered(tuple(row[name] for name in KEY), pair))
+            comparison = Comparison(
+                question=item[0], answers=item[1], response=strip_thinking(row["text"] or "").strip()
+            )
+            found.setdefault((checkpoint, task), []).append(Answered(tuple(row[name] for name in KEY), comparison))
     return found
 
 
@@ -80,7 +82,7 @@ class VerdictStore:
         self._matcher = matcher
         self._digest = digest
 
-    def read(self, part: Part) -> dict[Key, Judgement]:
+    def read(self, part: Part) -> dict[Key, Verdict]:
         """What was decided. Raises InputError for verdicts of another matcher with this name, or an unreadable file."""
         path = self._path(part)
         if not path.exists():
@@ -93,20 +95,20 @@ class VerdictStore:
                 f"this one is {self._digest[:12]}...); remove them, or give the matcher's directory another name"
             )
         return {
-            tuple(row[name] for name in KEY): Judgement(
+            tuple(row[name] for name in KEY): Verdict(
                 verdict=row["verdict"], probability=row["probability"], status=row["status"]
             )
             for row in table.to_pylist()
         }
 
-    def write(self, part: Part, verdicts: Mapping[Key, Judgement]) -> Path:
+    def write(self, part: Part, verdicts: Mapping[Key, Verdict]) -> Path:
         """Replace the verdicts of one checkpoint and task, whole or not at all."""
         rows = [
             {
                 **dict(zip(KEY, key, strict=True)),
-                **asdict(Verdict(matcher=self._matcher, matcher_digest=self._digest, **asdict(judgement))),
+                **asdict(VerdictRow(matcher=self._matcher, matcher_digest=self._digest, **asdict(verdict))),
             }
-            for key, judgement in sorted(verdicts.items(), key=lambda item: item[0])
+            for key, verdict in sorted(verdicts.items(), key=lambda item: item[0])
         ]
         path = self._path(part)
         write_parquet(pa.Table.from_pylist(rows, schema=VERDICTS), path)
@@ -121,31 +123,30 @@ class VerdictStore:
 class Pending:
     """What is left to ask a matcher about one part, each distinct response to an item once."""
 
-    known: Mapping[Key, Judgement]  # judged before, or judged elsewhere as the same response to the item
-    pairs: tuple[Pair, ...]
-    keys: tuple[tuple[Key, ...], ...]  # for each pair, the records that it stands for
+    known: Mapping[Key, Verdict]  # judged before, or judged elsewhere as the same response to the item
+    comparisons: tuple[Comparison, ...]
+    keys: tuple[tuple[Key, ...], ...]  # for each comparison, the records that it stands for
 
-    def complete(self, judgements: Sequence[Judgement]) -> dict[Key, Judgement]:
-        """All verdicts of the part, from the judgements of its pairs."""
-        new = {key: judged for keys, judged in zip(self.keys, judgements, strict=True) for key in keys}
+    def complete(self, verdicts: Sequence[Verdict]) -> dict[Key, Verdict]:
+        """All verdicts of the part, from the verdicts of its comparisons."""
+        new = {key: judged for keys, judged in zip(self.keys, verdicts, strict=True) for key in keys}
         return {**self.known, **new}
 
 
-def pending(answered: Iterable[Answered], done: Mapping[Key, Judgement], elsewhere: dict[Pair, Judgement]) -> Pending:
-    """What to ask: whatever has no judgement, or one that failed in the engine.
+def pending(answered: Iterable[Answered], done: Mapping[Key, Verdict], elsewhere: dict[Comparison, Verdict]) -> Pending:
+    """What to ask: whatever has no verdict, or one that failed in the engine.
 
-    `elsewhere` holds the same matcher's judgements of each pair, whichever checkpoint gave the response; judgements in
-    `done` are added to it.
+    `elsewhere` holds the same matcher's verdicts, whichever checkpoint gave the response; those in `done` are added.
     """
-    waiting: dict[Pair, list[Key]] = {}
+    waiting: dict[Comparison, list[Key]] = {}
     known = dict(done)
     for each in answered:
         if each.key in done and not done[each.key].failed:
-            elsewhere[each.pair] = done[each.key]
-        elif each.pair in elsewhere:
-            known[each.key] = elsewhere[each.pair]
+            elsewhere[each.comparison] = done[each.key]
+        elif each.comparison in elsewhere:
+            known[each.key] = elsewhere[each.comparison]
         else:
-            waiting.setdefault(each.pair, []).append(each.key)
+            waiting.setdefault(each.comparison, []).append(each.key)
     return Pending(known, tuple(waiting), tuple(tuple(keys) for keys in waiting.values()))
 
 

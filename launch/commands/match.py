@@ -38,7 +38,7 @@ def match(
     need_records(run)
     settings = {"kind": engine, "dtype": dtype, "trust_remote_code": trust_remote_code}
     chosen, config = match_request(probes, settings)
-    from launch.run.judging import match_run
+    from launch.run.matching import match_run
     from launch.run.quiet import captured
 
     with captured(console, run / "logs" / "match.log"), console.status("matching") as status:

@@ -11,7 +11,7 @@ from evaluator.checkpoints.tokenizer import load_tokenizer
 from evaluator.engine.base import Request, Response, Score
 from evaluator.engine.fake import FakeEngine, FakeLM
 from evaluator.errors import EngineError
-from evaluator.probes.matcher import Judgement, Matcher, Pair, judge
+from evaluator.probes.matcher import Comparison, Matcher, Verdict
 from launch.sweep.models import BUNDLED_MODEL
 
 TEMPLATE = (
@@ -32,8 +32,8 @@ def tokenizer() -> Any:
     return load_tokenizer(BUNDLED_MODEL)
 
 
-def pair(response: str, *answers: str) -> Pair:
-    return Pair(question="Where is Karo?", answers=answers or ("Kenya",), response=response)
+def pair(response: str, *answers: str) -> Comparison:
+    return Comparison(question="Where is Karo?", answers=answers or ("Kenya",), response=response)
 
 
 def scripted(tokenizer: Any, says: dict[str, tuple[float, float]]) -> FakeEngine:
@@ -57,11 +57,11 @@ def scripted(tokenizer: Any, says: dict[str, tuple[float, float]]) -> FakeEngine
 def test_the_likelier_of_yes_and_no_is_the_verdict(tokenizer, template):
     tokenizer.chat_template = template
     engine = scripted(tokenizer, {"in Kenya": (-1.0, -2.0), "in Peru": (-3.0, -1.0), "even": (-1.5, -1.5)})
-    found = judge(engine, Matcher(tokenizer, prompt_tokens=512), [pair("in Peru"), pair("in Kenya"), pair("even")])
-    assert [judgement.verdict for judgement in found] == [False, True, False]
+    found = Matcher(tokenizer, prompt_tokens=512).verdicts(engine, [pair("in Peru"), pair("in Kenya"), pair("even")])
+    assert [verdict.verdict for verdict in found] == [False, True, False]
     wanted = [math.exp(-3) / (math.exp(-3) + math.exp(-1)), math.exp(-1) / (math.exp(-1) + math.exp(-2)), 0.5]
-    assert [judgement.probability for judgement in found] == pytest.approx(wanted)
-    assert {judgement.status for judgement in found} == {"ok"}
+    assert [verdict.probability for verdict in found] == pytest.approx(wanted)
+    assert {verdict.status for verdict in found} == {"ok"}
 
 
 @pytest.mark.parametrize("template", [None, TEMPLATE])
@@ -84,7 +84,7 @@ def test_no_response_gets_out_of_its_quotes(tokenizer, template, response):
                 request_id=request.request_id, logprobs=(scores[request.request_id.endswith("/no")],)
             )
         )
-        assert judge(engine, matcher, [pair(response)])[0].verdict is verdict
+        assert matcher.verdicts(engine, [pair(response)])[0].verdict is verdict
 
 
 def test_all_references_are_told(tokenizer):
@@ -95,11 +95,11 @@ def test_all_references_are_told(tokenizer):
 def test_a_long_response_is_cut_and_a_long_question_excluded(tokenizer):
     engine = FakeEngine(FakeLM(vocabulary=len(tokenizer)).answer)
     matcher = Matcher(tokenizer, prompt_tokens=300)
-    long = Pair(question="word " * 500, answers=("a",), response="b")
-    cut, excluded, whole = judge(engine, matcher, [pair("word " * 500), long, pair("short")])
+    long = Comparison(question="word " * 500, answers=("a",), response="b")
+    cut, excluded, whole = matcher.verdicts(engine, [pair("word " * 500), long, pair("short")])
     assert (cut.status, excluded.status, whole.status) == ("truncated", "excluded", "ok")
     assert cut.verdict is not None
-    assert excluded == Judgement(verdict=None, probability=None, status="excluded")
+    assert excluded == Verdict(verdict=None, probability=None, status="excluded")
     assert max(len(score.prompt_ids) for score in matcher.requests(pair("word " * 500), "0")[0]) <= 300
 
 
@@ -109,8 +109,8 @@ def test_a_failed_score_is_no_verdict(tokenizer):
             return Response(request_id=request.request_id, status="engine_error", error="broke")
         return Response(request_id=request.request_id, logprobs=(-1.0,))
 
-    found = judge(FakeEngine(answer), Matcher(tokenizer, prompt_tokens=512), [pair("x"), pair("y")])
-    assert found[0] == Judgement(verdict=None, probability=None, status="engine_error")
+    found = Matcher(tokenizer, prompt_tokens=512).verdicts(FakeEngine(answer), [pair("x"), pair("y")])
+    assert found[0] == Verdict(verdict=None, probability=None, status="engine_error")
     assert found[1].verdict is False
 
 
@@ -121,10 +121,10 @@ def test_an_engine_that_leaves_a_score_out_is_an_error(tokenizer):
 
     engine = Forgetful(lambda request: Response(request_id=request.request_id, logprobs=(-1.0,)))
     with pytest.raises(EngineError, match="scored yes only"):
-        judge(engine, Matcher(tokenizer, prompt_tokens=512), [pair("x")])
+        Matcher(tokenizer, prompt_tokens=512).verdicts(engine, [pair("x")])
 
 
 def test_probabilities_do_not_overflow(tokenizer):
     engine = scripted(tokenizer, {"sure": (-1.0, -5000.0), "never": (-5000.0, -1.0)})
-    sure, never = judge(engine, Matcher(tokenizer, prompt_tokens=512), [pair("sure"), pair("never")])
+    sure, never = Matcher(tokenizer, prompt_tokens=512).verdicts(engine, [pair("sure"), pair("never")])
     assert (sure.probability, never.probability) == (1.0, 0.0)

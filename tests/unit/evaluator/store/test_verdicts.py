@@ -9,12 +9,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from evaluator.errors import EngineError, InputError
-from evaluator.probes.matcher import Judgement, Pair
+from evaluator.probes.matcher import Comparison, Verdict
 from evaluator.records import Record
 from evaluator.store.records import RecordStore, to_table
 from evaluator.store.schema import VERDICTS
 from evaluator.store.verdicts import VerdictStore, responses
-from launch.run.judging import judge_parts
+from launch.run.matching import match_parts
 from tests.support.synthetic import write_run
 
 CHECKPOINTS = ("dense", "wanda-0.6")
@@ -29,20 +29,20 @@ class Judge:
     """Says yes to short responses, remembers what it was asked, and dies when told to."""
 
     def __init__(self, dies_after: int = 10**6) -> None:
-        self.asked: list[Pair] = []
+        self.asked: list[Comparison] = []
         self._left = dies_after
 
-    def __call__(self, pairs: Sequence[Pair]) -> list[Judgement]:
+    def __call__(self, pairs: Sequence[Comparison]) -> list[Verdict]:
         if self._left == 0:
             raise EngineError("died")
         self._left -= 1
         self.asked += pairs
-        return [Judgement(verdict=len(pair.response) < 12, probability=0.5, status="ok") for pair in pairs]
+        return [Verdict(verdict=len(pair.response) < 12, probability=0.5, status="ok") for pair in pairs]
 
 
 def judged(run: Path, judge: Judge, *, everything: bool = False, probes: Sequence[str] = ("greedy",)) -> int:
     store = VerdictStore(run, "m", "digest")
-    return judge_parts(store, responses(run, probes, everything=everything), judge, lambda what: None)[0]
+    return match_parts(store, responses(run, probes, everything=everything), judge, lambda what: None)[0]
 
 
 def contents(run: Path) -> dict[str, bytes]:
@@ -65,7 +65,7 @@ def test_a_pair_is_asked_once_over_all_checkpoints(run):
     rows = pq.read_table(run / "verdicts" / "m" / "dense" / "gazetteer.parquet")
     assert rows.schema.equals(VERDICTS)
     found = [each for part in responses(run, ["greedy", "beam", "sample"], everything=False).values() for each in part]
-    assert len(judge.asked) == len({each.pair for each in found}) < len(found)
+    assert len(judge.asked) == len({each.comparison for each in found}) < len(found)
 
 
 def test_the_same_call_again_asks_nothing(run):
@@ -91,10 +91,10 @@ def test_an_interrupted_call_goes_on_and_ends_as_an_uninterrupted_one(run, tmp_p
 
 def test_what_failed_is_asked_again_and_what_was_judged_is_not(run):
     class Flaky(Judge):
-        def __call__(self, pairs: Sequence[Pair]) -> list[Judgement]:
+        def __call__(self, pairs: Sequence[Comparison]) -> list[Verdict]:
             judged_now = super().__call__(pairs)
-            failed = Judgement(verdict=None, probability=None, status="engine_error")
-            too_long = Judgement(verdict=None, probability=None, status="excluded")
+            failed = Verdict(verdict=None, probability=None, status="engine_error")
+            too_long = Verdict(verdict=None, probability=None, status="excluded")
             return [failed, too_long, *judged_now[2:]][: len(pairs)]
 
     first, second, third = Flaky(), Judge(), Judge()
@@ -126,7 +126,7 @@ def test_verdicts_of_another_matcher_of_that_name_are_refused(run):
     judged(run, Judge())
     store = VerdictStore(run, "m", "other digest")
     with pytest.raises(InputError, match="matcher_digest: verdicts of another matcher named 'm'"):
-        judge_parts(store, responses(run, ["greedy"], everything=False), Judge(), lambda what: None)
+        match_parts(store, responses(run, ["greedy"], everything=False), Judge(), lambda what: None)
 
 
 def test_a_run_without_its_items_is_one_clear_line(run):
@@ -167,4 +167,4 @@ def test_thinking_is_no_part_of_a_response(run):
         dtype="float32",
     )
     RecordStore(run).append("t", "gazetteer", "0", to_table([record]))
-    assert responses(run, ["greedy"], everything=False)["t", "gazetteer"][0].pair.response == "Quito."
+    assert responses(run, ["greedy"], everything=False)["t", "gazetteer"][0].comparison.response == "Quito."

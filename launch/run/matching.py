@@ -19,7 +19,7 @@ from evaluator.checkpoints.tokenizer import load_tokenizer
 from evaluator.engine.base import Engine
 from evaluator.engine.config import EngineConfig, build_engine
 from evaluator.errors import EngineError, InputError, ResurfaceError, one_line
-from evaluator.probes.matcher import Judgement, Matcher, Pair, judge
+from evaluator.probes.matcher import Comparison, Matcher, Verdict
 from evaluator.store.records import RecordStore
 from evaluator.store.verdicts import Answered, Part, Pending, VerdictStore, pending, responses
 from launch.run.actors import enter_engine_process
@@ -31,7 +31,7 @@ from launch.sweep.models import names_of, resolve_model
 _PROMPT_TOKENS = 2048  # room for long references; a response has some tens of tokens
 _VERDICT_TOKENS = 8  # " yes" and " no" in the worst vocabulary, and what a boundary may move
 
-Judge = Callable[[Sequence[Pair]], list[Judgement]]
+Ask = Callable[[Sequence[Comparison]], list[Verdict]]
 Tell = Callable[[str], None]
 
 
@@ -47,10 +47,10 @@ class MatchActor:
         self._engine = build_engine(self._config)
         self._engine.load(checkpoint)
 
-    def judge(self, checkpoint: Path, pairs: Sequence[Pair], prompt_tokens: int) -> list[Judgement]:
-        assert self._engine is not None, "load comes before judge"
+    def verdicts(self, checkpoint: Path, compared: Sequence[Comparison], prompt_tokens: int) -> list[Verdict]:
+        assert self._engine is not None, "load comes before verdicts"
         tokenizer = load_tokenizer(checkpoint, trust_remote_code=self._config.trust_remote_code)
-        return judge(self._engine, Matcher(tokenizer, prompt_tokens=prompt_tokens), pairs)
+        return Matcher(tokenizer, prompt_tokens=prompt_tokens).verdicts(self._engine, compared)
 
 
 def match_run(
@@ -73,7 +73,7 @@ def match_run(
     for info in infos:  # an unusable chat template or tokenizer is reported before Ray starts
         tokenizer = load_tokenizer(info.path, trust_remote_code=engine.trust_remote_code)
         Matcher(tokenizer, prompt_tokens=_prompt_tokens(info)).requests(
-            Pair(question="x", answers=("x",), response="x"), "check"
+            Comparison(question="x", answers=("x",), response="x"), "check"
         )
     lock = RunLock(run_dir)
     try:
@@ -86,29 +86,31 @@ def match_run(
         lock.release()
 
 
-def judge_parts(
-    store: VerdictStore, answered: Mapping[Part, Sequence[Answered]], judge_pairs: Judge, tell: Tell
-) -> tuple[int, list[Judgement]]:
-    """Judge and write part after part; how many pairs were asked, and all current verdicts.
+def match_parts(
+    store: VerdictStore, answered: Mapping[Part, Sequence[Answered]], ask: Ask, tell: Tell
+) -> tuple[int, list[Verdict]]:
+    """Ask and write part after part; how many comparisons were asked, and all current verdicts.
 
     Raises InputError, before anything is asked, where the store holds verdicts of another matcher.
     """
     done = {part: store.read(part) for part in answered}
-    elsewhere: dict[Pair, Judgement] = {}
+    elsewhere: dict[Comparison, Verdict] = {}
     for part, records in answered.items():
         pending(records, done[part], elsewhere)
     asked = 0
-    verdicts: list[Judgement] = []
+    verdicts: list[Verdict] = []
     for part, records in answered.items():
         left: Pending = pending(records, done[part], elsewhere)
-        judged = judge_pairs(left.pairs) if left.pairs else []
-        elsewhere.update((pair, each) for pair, each in zip(left.pairs, judged, strict=True) if not each.failed)
+        judged = ask(left.comparisons) if left.comparisons else []
+        elsewhere.update(
+            (compared, each) for compared, each in zip(left.comparisons, judged, strict=True) if not each.failed
+        )
         complete = left.complete(judged)
         if complete != done[part]:
             store.write(part, complete)
-        asked += len(left.pairs)
+        asked += len(left.comparisons)
         verdicts += complete.values()
-        tell(f"{part[0]}, {part[1]}: {len(left.pairs)} responses asked about, {len(complete)} in all")
+        tell(f"{part[0]}, {part[1]}: {len(left.comparisons)} responses asked about, {len(complete)} in all")
     return asked, verdicts
 
 
@@ -138,8 +140,8 @@ class _MatcherEngine:
         self._tell = tell
         self._actor: Any = None
 
-    def judge(self, pairs: Sequence[Pair]) -> list[Judgement]:
-        """A judgement of each pair. Raises ResurfaceError when the engine or Ray fails."""
+    def verdicts(self, compared: Sequence[Comparison]) -> list[Verdict]:
+        """A verdict on each comparison. Raises ResurfaceError when the engine or Ray fails."""
         machines = self._ray_of.machines()
         path = self._info.path.absolute()
         try:
@@ -147,11 +149,11 @@ class _MatcherEngine:
                 self._tell("starting the engine")
                 self._actor = self._start(machines)
                 ray.get(self._actor.load.remote(path))
-            judgements: list[Judgement] = ray.get(self._actor.judge.remote(path, pairs, self._prompt_tokens))
+            verdicts: list[Verdict] = ray.get(self._actor.verdicts.remote(path, compared, self._prompt_tokens))
         except RayError as error:
             machines.check()
             raise self._failure(error) from error
-        return judgements
+        return verdicts
 
     def close(self) -> None:
         """Ending the process is what frees an engine's memory."""
@@ -186,16 +188,16 @@ def _match(
 ) -> Matched:
     try:
         store = VerdictStore(run_dir, info.name, info.weights_digest)
-        asked, verdicts = judge_parts(store, answered, engine.judge, lambda what: tell(f"{info.name}: {what}"))
+        asked, verdicts = match_parts(store, answered, engine.verdicts, lambda what: tell(f"{info.name}: {what}"))
     finally:
         engine.close()
     return Matched(
         matcher=info.name,
         asked=asked,
-        verdicts=sum(judgement.verdict is not None for judgement in verdicts),
-        yes=sum(bool(judgement.verdict) for judgement in verdicts),
-        too_long=sum(judgement.status == "excluded" for judgement in verdicts),
-        failed=sum(judgement.failed for judgement in verdicts),
+        verdicts=sum(verdict.verdict is not None for verdict in verdicts),
+        yes=sum(bool(verdict.verdict) for verdict in verdicts),
+        too_long=sum(verdict.status == "excluded" for verdict in verdicts),
+        failed=sum(verdict.failed for verdict in verdicts),
     )
 
 
