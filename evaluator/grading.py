@@ -3,8 +3,8 @@
     grade("<think>hm</think>\\n\\nThe Nile.", ("Nile", "the Nile"), "english")
     -> Grade(contains=True, exact_match=True, token_f1=1.0)
 
-Both sides are normalised first; the best over the references counts. Spans between `<think>` and `</think>` are no part
-of an answer and are removed here, so that callers hand over the decoded text as it is.
+Both sides are normalised first, and the best over the gold answers counts. Spans between `<think>` and `</think>` are
+not part of an answer; they are removed here, so callers pass the decoded text as it is.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _WITHOUT_SPACES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Grade:
-    """How well a text answers: each number is the best over the references."""
+    """How well a text answers: each value is the best over the gold answers."""
 
-    contains: bool  # a normalised reference is a substring of the normalised text
-    exact_match: bool
+    contains: bool  # a normalised gold answer is a substring of the normalised text
+    exact_match: bool  # a normalised gold answer is the normalised text
     token_f1: float  # in [0, 1]
 
 
@@ -49,34 +49,34 @@ def normalise(text: str) -> str:
 
 
 def strip_thinking(text: str) -> str:
-    """The text without its `<think>...</think>` spans; one that is not closed takes everything up to the end."""
+    """The text without its `<think>...</think>` spans; one that is not closed runs to the end."""
     return _THINKING.sub("", text)
 
 
 def without_spaces(language: str) -> bool:
-    """Whether the language is written without spaces between words; takes names and codes (`thai`, `th`, `zh-CN`)."""
+    """Whether a language, given by name or code (`thai`, `th`, `zh-CN`), puts no space between words."""
     return re.split(r"[-_]", language.strip().lower())[0] in _WITHOUT_SPACES
 
 
 def split_tokens(text: str, language: str) -> list[str]:
-    """The units of token F1: words at white space, or every character that is not one where no space parts words."""
+    """The units of token F1: words split at white space, or characters in languages that put no space between words."""
     return [char for char in text if not char.isspace()] if without_spaces(language) else text.split()
 
 
-def token_f1(text: str, reference: str, language: str) -> float:
-    """F1 over the multisets of tokens, as in SQuAD (Rajpurkar et al., 2016). Both texts are already normalised."""
-    produced, wanted = Counter(split_tokens(text, language)), Counter(split_tokens(reference, language))
+def token_f1(text: str, answer: str, language: str) -> float:
+    """F1 in [0, 1] over the multisets of tokens, as in SQuAD (Rajpurkar et al., 2016), of two normalised texts."""
+    produced, wanted = Counter(split_tokens(text, language)), Counter(split_tokens(answer, language))
     shared = (produced & wanted).total()
-    # 2PR / (P + R) with P = shared / produced and R = shared / wanted, in the form that needs no case for P = R = 0.
+    # 2PR / (P + R) with P = shared / produced and R = shared / wanted, written so that P = R = 0 is no special case.
     return 2 * shared / (produced.total() + wanted.total()) if shared else 0.0
 
 
 def grade(text: str, answers: Sequence[str], language: str) -> Grade:
-    """Grade a decoded text. References that normalise to nothing are ignored: nothing is contained in everything."""
+    """Grade a decoded text. Answers that normalise to nothing are ignored: every text contains the empty one."""
     produced = normalise(strip_thinking(text))
-    references = [reference for reference in map(normalise, answers) if reference]
+    wanted = [answer for answer in map(normalise, answers) if answer]
     return Grade(
-        contains=any(reference in produced for reference in references),
-        exact_match=produced in references,
-        token_f1=max((token_f1(produced, reference, language) for reference in references), default=0.0),
+        contains=any(answer in produced for answer in wanted),
+        exact_match=produced in wanted,
+        token_f1=max((token_f1(produced, answer, language) for answer in wanted), default=0.0),
     )

@@ -66,6 +66,11 @@ class EngineKind:
 ENGINES: Registry[EngineKind] = Registry("engine")
 
 
+def engines_help() -> str:
+    """Every engine and what it is, for help texts."""
+    return "; ".join(f"{each.name}: {each.help}" for each in ENGINES)
+
+
 def build_engine(config: EngineConfig) -> Engine:
     """The engine that a configuration names, without a checkpoint.
 

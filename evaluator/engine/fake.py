@@ -70,7 +70,7 @@ class FakeEngine:
                     continue
                 return
             if self._fail_after is not None and self._responses >= self._fail_after:
-                raise EngineError(f"the fake engine died after {self._responses} responses, as it was told to")
+                raise EngineError(f"the fake engine died after {self._responses} responses, as requested")
             name = next(iter(waiting)) if self._order is None else self._order.choice(list(waiting))
             answer = waiting.pop(name)
             response = next(answer)

@@ -1,4 +1,4 @@
-"""The oracle: transformers, one request at a time, float32 unless told otherwise.
+"""The oracle: transformers, one request at a time, float32 by default.
 
 Nothing here is fast; everything is plain. Tests compare the other engines with it, and it serves where vLLM is not
 installed (`--engine torch`). torch is imported when an engine is built.
@@ -184,4 +184,4 @@ def _nucleus(logits_V: torch.Tensor, request: Generate, draw: torch.Generator) -
     return int(ids[values.multinomial(1, generator=draw)])
 
 
-TORCH = EngineKind(name="torch", help="transformers, one request at a time; needs no vLLM", build=TorchEngine)
+TORCH = EngineKind(name="torch", help="transformers, one request at a time", build=TorchEngine)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from evaluator.engine.config import ENGINES
+from evaluator.engine.config import engines_help
 from evaluator.probes import PROBES
 from evaluator.records import FORMATS
 from evaluator.tasks import spellings
@@ -24,7 +24,7 @@ def evaluate(
     formats: Annotated[str, typer.Option(help=", ".join(FORMATS))] = "open",
     probes: Annotated[str, typer.Option(help=", ".join(PROBES.names))] = "greedy,beam,sample,choice,rank",
     base: Annotated[str | None, typer.Option(help="the dense checkpoint that the others are compared with")] = None,
-    engine: Annotated[str, typer.Option(help=", ".join(ENGINES.names))] = "vllm",
+    engine: Annotated[str, typer.Option(help=engines_help())] = "vllm",
     dtype: Annotated[str, typer.Option(help="auto (float32 on a CPU, its own on a GPU), float32, bfloat16")] = "auto",
     scoring: Annotated[str, typer.Option(help="forced; prompt_logprobs: vllm's own way, slow, to check")] = "forced",
     seed: Seed = 0,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from evaluator.engine.config import ENGINES
+from evaluator.engine.config import engines_help
 from launch.commands.options import match_request
 from launch.commands.report import need_records
 from launch.commands.terminal import console
@@ -27,7 +27,7 @@ def match(
     probes: Annotated[
         str, typer.Option(help="greedy, beam, sample: whose responses are judged, in every format that was asked")
     ] = "greedy",
-    engine: Annotated[str, typer.Option(help=", ".join(ENGINES.names))] = "vllm",
+    engine: Annotated[str, typer.Option(help=engines_help())] = "vllm",
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16; as in eval")] = "auto",
     trust_remote_code: Annotated[bool, typer.Option(help="run the matcher's own code; off by default")] = False,
 ) -> None:

@@ -159,7 +159,7 @@ class VLLMEngine:
 
 VLLM = EngineKind(
     name="vllm",
-    help="vLLM: batched, and swaps checkpoints in place",
+    help="batched, swaps checkpoints in place",
     build=VLLMEngine,
     scorings=("forced", "prompt_logprobs"),
 )

@@ -55,8 +55,8 @@ class Dialect:
     def prompt_score(self) -> SamplingParams:
         """Parameters that report prompt log-probabilities: the slow way to score, on either runner.
 
-        vLLM then computes the whole prompt. `skip_reading_prefix_cache` must keep its default: told to read the
-        cache all the same, the V1 runner returns uninitialised memory for the rows that came from it.
+        vLLM then computes the whole prompt. `skip_reading_prefix_cache` must keep its default: if it reads
+        the cache all the same, the V1 runner returns uninitialised memory for the rows that came from it.
         """
         return SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=1, ignore_eos=True, **_ALWAYS)
 

@@ -1,6 +1,6 @@
 """How a vLLM engine is started for a checkpoint: environment, arguments, and which model runner it gets.
 
-On a CPU everything is computed in float32 unless told otherwise. On a GPU: the checkpoint's dtype, the V2 model runner
+On a CPU everything is computed in float32 by default. On a GPU: the checkpoint's dtype, the V2 model runner
 and trace replay; that path is written from vLLM 0.32's source and **not yet tested on a GPU**.
 """
 

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from evaluator.engine import ENGINES
 from evaluator.engine.base import FixedSource, Score
-from evaluator.engine.config import EngineConfig, EngineKind, build_engine
+from evaluator.engine.config import EngineConfig, EngineKind, build_engine, engines_help
 from evaluator.engine.fake import FakeEngine, FakeLM
 
 
@@ -36,7 +36,7 @@ def test_a_scoring_belongs_to_the_engines_that_know_it():
 
 def test_every_engine_has_help():
     assert ENGINES.names == ("vllm", "torch")
-    assert all(kind.help for kind in ENGINES)
+    assert all(f"{kind.name}: {kind.help}" in engines_help() for kind in ENGINES)
 
 
 def test_importing_the_registry_imports_nothing_heavy():
