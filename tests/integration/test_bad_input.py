@@ -448,6 +448,7 @@ def test_help_names_every_command() -> None:
     assert all(name in done.stdout for name in ("demo", "prune", "eval", "sweep", "report", "bench"))
 
 
+@pytest.mark.slow  # the command gets as far as importing Ray
 def test_a_mount_without_space(tmp_path: Path, dense: Path) -> None:
     """A real full disk, where the machine lets us mount one."""
     disk = tmp_path / "disk"
