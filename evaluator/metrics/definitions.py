@@ -5,28 +5,34 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 DEFINITIONS: Mapping[str, str] = {
+    "open / choice": "the model answers freely, decoded greedily / it ranks given options by their log-likelihood",
     "produced": "the greedy output to the open prompt contains a gold answer, ignoring case and punctuation",
     "recognised": "of the options scored after the open prompt, the gold one has strictly the highest log-likelihood",
-    "kept / mc_only / produced_only / lost": "the fate of an item that the dense model both produced and recognised",
-    "not known": "the dense model did not both produce and recognise the item, so it has no fate",
-    "recoverability": "a gold answer appears in any beam (or in any sample)",
-    "rank": "position of the gold answer's first token in the next-token distribution after the open prompt",
+    "known": "the dense model both produced and recognised the answer; only known answers have a fate",
+    "kept": "a known answer that the pruned model still produces and still recognises",
+    "mc_only": "a known answer that the pruned model still recognises but no longer produces: multiple choice alone "
+    "would not notice; its share of the known answers is the dissociation rate",
+    "produced_only": "a known answer that the pruned model still produces but no longer recognises",
+    "lost": "a known answer that the pruned model neither produces nor recognises. Lost does not mean erased from the "
+    "weights: beams, samples, another prompt or the answer's rank may still find it",
+    "recoverability": "a gold answer appears in any beam (or in any sample); recovered: in items that greedy misses",
+    "rank": "place of the gold answer's first token in the next-token distribution after the open prompt; 1 is the top",
     "margin": "log-probability of the gold answer's first token minus that of the top token, in nats",
+    "drop": "dense minus pruned accuracy in percentage points (pp), on the items measured in both",
+    "normalised drop": "drop / (dense accuracy - floor); the floor is 0 for generated answers and 1/K for K options",
+    "Delta_PR": "normalised drop of open minus normalised drop of choice",
     "fertility": "tokens per word of the answer options; per character in scripts without spaces between words",
     "perplexity": "exp of the mean negative log-likelihood per predicted token of a text",
     "hard distractors": "the three answers of a language that share most character trigrams with the gold answer",
-    "re-run / noise floor": "a checkpoint with its base's own weights / what it calls mc_only, which can only be noise",
+    "re-run / noise floor": "a checkpoint with its base's own weights / its share of mc_only, which can only be noise",
     "matcher / panel": "a model that judges whether a response means the reference / several, by majority (tie: no)",
     "Scott's pi": "agreement of two graders beyond what random verdicts with their share of yes would give",
     "unpaired": "items that only one of the two compared checkpoints was asked",
-    "drop": "dense minus pruned accuracy, on the items measured in both",
-    "normalised drop": "drop / (dense accuracy - floor); the floor is 0 for generated answers and 1/K for K options",
-    "Delta_PR": "normalised drop of open minus normalised drop of choice",
     "excluded": "an item that could not be asked (no gold answer, no distractor, no example left, a prompt that is too "
     "long); counted, never graded",
     "engine error": "the engine failed on this item; counted, never graded",
     "intervals": "Wilson 95 % for rates; for differences and medians a bootstrap of 2,000 draws over contexts, drawn "
-    "jointly for all checkpoints and, where contexts are translations, for all languages; p values are exact McNemar, "
+    "jointly for all checkpoints and, where contexts are translations, for all languages; p values are exact McNemar; "
     "holm_p corrects them over the checkpoints",
     "all / mean": "languages pooled over items / the unweighted mean over languages",
 }

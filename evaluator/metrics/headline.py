@@ -1,4 +1,4 @@
-"""The headline: one row per checkpoint and task with the numbers that tell whether answers are gone or only unsaid."""
+"""The headline: per checkpoint and task, the numbers that show whether answers are gone or only no longer said."""
 
 from __future__ import annotations
 
@@ -36,7 +36,12 @@ COLUMNS = (
     Column("kept", PERCENTAGE, short="kept", meaning="still written and still picked"),
     Column("mc_only", PERCENTAGE, "mc_only", short="mc_only", meaning="still picked, no longer written"),
     Column("produced_only", PERCENTAGE, "produced_only"),
-    Column("lost", PERCENTAGE, short="lost", meaning="neither; it may still be in the model, out of reach of both"),
+    Column(
+        "lost",
+        PERCENTAGE,
+        short="lost",
+        meaning="neither, which does not prove it erased; the rest is written, not picked",
+    ),
     Column("recovery_n", COUNT, csv_only=True),
     Column("beam_recoverability", PERCENTAGE, short="beams", meaning="% with the answer in any beam of a beam search"),
     Column("sample_recoverability", PERCENTAGE, short="samples", meaning="% with the answer in any random sample"),
@@ -96,7 +101,7 @@ def headline_of(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
 def headline_sentence(headline: pd.DataFrame) -> str:
     """The finding in one sentence: the checkpoint whose open answers suffered most beyond its choices, in numbers.
 
-    Both sides of an arrow are over the items measured in both. A re-run is told only where there is nothing else.
+    Both sides of an arrow are over the items measured in both. A re-run is the headline only where there is nothing else.
     """
     told = headline[headline["mc_only"].notna()]
     if told.empty and headline["known"].notna().any() and headline["n"].gt(0).any():

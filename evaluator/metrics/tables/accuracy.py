@@ -147,9 +147,10 @@ TABLE = Table(
     name="accuracy",
     title="How much is still right?",
     reading=(
-        "Open: the model answers greedily and its output must contain a gold answer. Choice: the options are scored "
-        "by log-likelihood after the same prompt, and the gold one must win. When open falls and choice does not, a "
-        "multiple-choice benchmark would not have noticed. Whiskers are Wilson 95 % intervals."
+        "Open: the model answers freely, and its greedy output must contain a gold answer. Choice: each option is "
+        "scored by its log-likelihood after the same prompt, and the gold one must win. Where open falls and choice "
+        "does not, a multiple-choice benchmark would have noticed nothing. Drops are in percentage points. Whiskers "
+        "are Wilson 95 % intervals."
     ),
     needs="the probe greedy or choice on any checkpoint",
     columns=(

@@ -121,7 +121,7 @@ TABLE = Table(
     name="calibration",
     title="Does calibration close the gap?",
     reading=(
-        "Open and choice accuracy of checkpoints that differ in the text that calibrated the pruning. If both rise "
+        "Open and choice accuracy of checkpoints that differ in the text used to calibrate the pruning. If both rise "
         "together, the gap between them stays."
     ),
     needs="the probes greedy and choice on a pruned checkpoint that was calibrated",

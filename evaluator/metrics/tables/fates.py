@@ -89,10 +89,12 @@ TABLE = Table(
     name="fates",
     title="What became of the answers that the dense model knew?",
     reading=(
-        "Only items that the dense model both produced and recognised. kept: still both. mc_only: the pruned model "
-        "still picks the answer but no longer says it; its share is the dissociation rate. produced_only: the reverse. "
-        "lost: neither. mc_only_corrected takes away what guessing among the options would give. A re-run of the dense "
-        "model, where there is one, shows how much of this is noise of the measurement (noise_floor)."
+        "An answer is known if the dense model both produced and recognised it. kept: the pruned model still does "
+        "both. mc_only: it still picks the answer but no longer says it; this share is the dissociation rate. "
+        "produced_only: it says the answer but no longer picks it. lost: neither, which does not prove the answer "
+        "erased: beams, samples or its rank may still find it. mc_only_corrected subtracts what guessing among the "
+        "options would give. noise_floor is the dissociation rate of the dense model evaluated again, where the run "
+        "has that: the noise of the measurement."
     ),
     needs="the probes greedy and choice on a dense checkpoint and on a pruned one that names it as its base",
     columns=(

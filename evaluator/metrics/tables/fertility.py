@@ -119,8 +119,8 @@ TABLE = Table(
     name="fertility",
     title="Do finely cut languages lose more?",
     reading=(
-        "Fertility is how many tokens the tokenizer makes of a word of the answer options (of a character, in scripts "
-        "without spaces). Beside it the drop of each language; every dot is a language."
+        "Fertility is the number of tokens per word of the answer options (per character in scripts without spaces). "
+        "It stands beside the drop of each language; every dot is a language."
     ),
     needs="the probe choice",
     columns=(

@@ -102,9 +102,9 @@ TABLE = Table(
     name="ladder",
     title="Does more support mean less damage?",
     reading=(
-        "The drop from the dense model when nothing is shown (open), when candidates are listed in the prompt (shown), "
-        "and when options are only scored (choice). The second panel divides each drop by what there was to lose. "
-        "Perplexity, where it was asked, stands beside them: it may hardly move while answers go unsaid."
+        "The drop from the dense model with nothing shown (open), with candidates listed in the prompt (shown), and "
+        "with options only scored (choice). The second panel divides each drop by what there was to lose. Perplexity, "
+        "where it was measured, stands beside them: it may hardly move while answers go unsaid."
     ),
     needs="the probes greedy and choice, and the formats open and shown, on a checkpoint and its base",
     columns=(

@@ -239,12 +239,12 @@ TABLE = Table(
     name="matching",
     title="Does a second grader change the picture?",
     reading=(
-        "A matcher model sees question, reference and response, and says whether they match in meaning; a response "
-        "that contains a gold answer counts as right without it. Left: accuracy by containment, by each matcher and by "
-        "the panel's majority. Right: Scott's pi, the agreement beyond chance, of containment with each matcher (where "
-        "all responses were judged) and of the matchers with each other on the responses that both judged. The figure "
-        "shows the first kind of answer in the table; other formats, beams and samples that were judged have rows of "
-        "their own. A tie in a panel is a no."
+        "A matcher model reads the question, the reference and the response, and decides whether the two mean the "
+        "same; a response that contains a gold answer counts as right without it. Left: accuracy by containment, by "
+        "each matcher and by the panel's majority, where a tie is a no. Right: Scott's pi, the agreement beyond "
+        "chance, of containment and each matcher (where all responses were judged), and of two matchers on the "
+        "responses that both judged. The figure shows greedy open answers, or the first kind that was judged; other "
+        "formats, beams and samples have rows of their own."
     ),
     needs="the probe greedy and a matcher model's verdicts: run resurface match RUN --matcher CHECKPOINT",
     columns=(

@@ -118,10 +118,10 @@ def _perplexity(windows: pd.DataFrame, side: str = "") -> float:
 
 TABLE = Table(
     name="perplexity",
-    title="Would perplexity have told?",
+    title="Would perplexity have shown it?",
     reading=(
-        "Perplexity on a text, over non-overlapping windows. Intervals resample windows; the ratio is to the base on "
-        "the same windows."
+        "Perplexity of a text over non-overlapping windows, and its ratio to the base's on the same windows. "
+        "Intervals resample windows."
     ),
     needs="the probe perplexity on a task text:FILE",
     columns=(

@@ -107,8 +107,8 @@ TABLE = Table(
     name="pr_gap",
     title="Does producing suffer more than recognising?",
     reading=(
-        "Delta_PR is the headroom-normalised drop of open minus that of choice. Above zero, the answers are harder to "
-        "say than to recognise; at or below zero, recognition is lost just as fast."
+        "Delta_PR is the drop of open minus the drop of choice, each relative to its headroom. Above zero, answers "
+        "became harder to say than to recognise; at or below zero, recognition suffers at least as much."
     ),
     needs="the probes greedy and choice on a checkpoint and its base",
     columns=(

@@ -131,11 +131,11 @@ def _statistics(inputs: Inputs, task: str, items: pd.DataFrame, group: _Group) -
 
 TABLE = Table(
     name="rank",
-    title="Where in the distribution is the answer?",
+    title="How far down is the answer?",
     reading=(
-        "The rank of the gold answer's first token among the whole vocabulary, 1 being the most likely. An answer that "
-        "was demoted sits at rank 2 to 20; one that was erased is far below. The margin is how many nats it lacks to "
-        "the top token."
+        "The rank of the gold answer's first token in the whole vocabulary, 1 being the likeliest. An answer that was "
+        "demoted sits at rank 2 to 20; one that was erased is far below. The margin is how many nats it falls short "
+        "of the top token."
     ),
     needs="the probe rank",
     columns=(

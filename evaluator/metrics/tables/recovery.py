@@ -103,9 +103,9 @@ TABLE = Table(
     name="recovery",
     title="Can the answer still be reached?",
     reading=(
-        "Whether any of the beams or any of the samples contains a gold answer. At the right only the items that the "
-        "same checkpoint's greedy output misses: the share that broader decoding wins back. Beams and samples are "
-        "asked of the first 100 of each language's items; the greedy numbers here are on the same items."
+        "Left: whether any beam or any sample contains a gold answer. Right: the same among the items that the "
+        "checkpoint's own greedy output misses, which is what broader decoding wins back. Beams and samples are drawn "
+        "for the first 100 items of each language only; the greedy numbers here are on the same items."
     ),
     needs="the probe beam or sample",
     columns=(
