@@ -101,19 +101,19 @@ def headline_of(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
 def headline_sentence(headline: pd.DataFrame) -> str:
     """The finding in one sentence: the checkpoint whose open answers suffered most beyond its choices, in numbers.
 
-    Both sides of an arrow are over the items measured in both. A re-run is the headline only where there is nothing else.
+    Both sides of an arrow are over the items measured in both. A re-run is the headline only where it is alone.
     """
-    told = headline[headline["mc_only"].notna()]
-    if told.empty and headline["known"].notna().any() and headline["n"].gt(0).any():
-        return "The dense model both produced and recognised none of the items: there is no fate to tell."
-    if told.empty:
+    fated = headline[headline["mc_only"].notna()]
+    if fated.empty and headline["known"].notna().any() and headline["n"].gt(0).any():
+        return "The dense model both produced and recognised none of the items: no answer has a fate."
+    if fated.empty:
         return (
             "No checkpoint here has a base with greedy and choice records: evaluate a dense and a pruned one together."
         )
-    pruned = told[~told["re_run"].astype(bool)]
-    widest = (told if pruned.empty else pruned).sort_values(["delta_pr", "mc_only"], ascending=False, kind="stable")
+    pruned = fated[~fated["re_run"].astype(bool)]
+    widest = (fated if pruned.empty else pruned).sort_values(["delta_pr", "mc_only"], ascending=False, kind="stable")
     row = widest.iloc[0]
-    dense = "the dense model" if told["base"].nunique() == 1 else str(row["base"])
+    dense = "the dense model" if fated["base"].nunique() == 1 else str(row["base"])
     where = f" on {row['task']}" if headline["task"].nunique() > 1 else ""
     answers = "1 answer" if row["known"] == 1 else f"{row['known']:,} answers"
     if pruned.empty:
@@ -139,10 +139,10 @@ def _fate(row: pd.Series) -> str:
         return "every one is still said and recognised"
     silent = "none is" if row["mc_only"] == 0 else f"{_percent(row['mc_only'])} are"
     lost = "none is" if row["lost"] == 0 else f"{_percent(row['lost'])} are"
-    told = f"{silent} still recognised but no longer said, and {lost} lost"
+    fated = f"{silent} still recognised but no longer said, and {lost} lost"
     if row["produced_only"] > max(row["mc_only"], row["lost"]):
-        told += f"; {_percent(row['produced_only'])} are still said but no longer recognised"
-    return told
+        fated += f"; {_percent(row['produced_only'])} are still said but no longer recognised"
+    return fated
 
 
 def _percent(value: float) -> str:
