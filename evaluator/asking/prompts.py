@@ -22,10 +22,10 @@ CAPPED_CONTEXT_CHARS = 500  # of the item in `one_shot`, and in `open_capped`, t
 EXEMPLAR_CONTEXT_CHARS = 300
 CAPPED_FORMATS: tuple[Format, ...] = ("one_shot", "open_capped")
 
-# Some templates (Llama 3) tell the model today's date; a prompt must not change at midnight. It is their own default.
+# Some templates (Llama 3) give the model today's date; a prompt must not change at midnight. This is their default.
 _DATE = "26 Jul 2024"
 _INSTRUCTION = "Answer in a few words:"
-# How many longer prefixes are tried past one that fits: a merge can make a longer text the shorter one in tokens.
+# How many longer prefixes are tried past one that fits: a merge can make a longer text shorter in tokens.
 _LOOKAHEAD = 8
 
 
@@ -35,7 +35,7 @@ class Prompt:
 
     text: str  # chat template applied, context cut
     token_ids: tuple[int, ...]
-    truncated: bool  # the token cap (not a cap in characters) has cut the context
+    truncated: bool  # the token cap (not a cap in characters) cut the context
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class Prompter:
     `tokenizer` is a transformers tokenizer; with `chat`, prompts are user turns of its chat template.
     `prompt_tokens` and `one_shot_prompt_tokens` cap a prompt's length.
 
-    Raises InputError if `chat` is asked of a tokenizer without a template.
+    Raises InputError if `chat` is requested and the tokenizer has no template.
     """
 
     def __init__(self, tokenizer: Any, *, chat: bool, prompt_tokens: int, one_shot_prompt_tokens: int) -> None:
@@ -64,7 +64,7 @@ class Prompter:
         if chat and not tokenizer.chat_template:
             raise InputError(f"{tokenizer.name_or_path}: chat: the tokenizer has no chat template")
         # A chat template writes its special tokens itself. A tokenizer that ends every text with one (EOS) would close
-        # the prompt before its answer: such a tail is left off.
+        # the prompt before its answer: we drop that tail.
         self._add_special_tokens = not chat
         self._tail = 0 if chat else _special_tail(tokenizer)
         self.eos_ids = eos_ids_of(tokenizer)
@@ -81,11 +81,11 @@ class Prompter:
         """The prompt that poses `item`.
 
         `candidates` are listed by the formats `shown`, `distractors_only` and `unrelated`; `exemplar` is shown by
-        `one_shot`; `context_chars` cuts the context first, and is 500 for `one_shot` and `open_capped` where it is not
-        given. These two share a token cap as well, so that they differ by the exemplar only.
+        `one_shot`; `context_chars` cuts the context first; it is 500 for `one_shot` and `open_capped` by default, and
+        unlimited for the others. These two share a token cap as well, so that they differ by the exemplar only.
 
         If the prompt is over its cap, the context is cut from its end, at a code point: to the longest prefix that
-        fits, where "longest" means that neither the next 8 longer ones fit. (The number of tokens is not monotonic in
+        fits, where "longest" means that none of the next 8 longer ones fits. (The number of tokens is not monotonic in
         that of characters, so the search starts at the character that the cap's last token comes from, gallops and
         bisects to a prefix that fits while the next one does not, and then looks ahead.)
 
@@ -108,7 +108,7 @@ class Prompter:
         return prompt
 
     def pose(self, before: str, middle: str, after: str) -> Prompt | None:
-        """Any other text as a prompt; `middle` is cut from its end, as contexts are, to fit `prompt_tokens`.
+        """Any other text as a prompt; like a context, `middle` is cut from its end to fit `prompt_tokens`.
 
         None when the text is too long without any of it.
         """
@@ -128,7 +128,7 @@ class Prompter:
         return Prompt(text=text, token_ids=self._encode(text), truncated=True)
 
     def continuation(self, prompt: Prompt, answer: str) -> Continuation:
-        """`answer` as the model would have to go on from `prompt`, the boundary checked by encoding both together.
+        """`answer` as a continuation of `prompt`, with the boundary checked by encoding both together.
 
         After a completion prompt the answer is preceded by a space, after a chat template it is not. If the joint
         encoding does not begin with the prompt's ids, its own ids are used, split after the last token in common.

@@ -1,8 +1,8 @@
 """One evaluation, given an engine: every probe of every item as one stream through it.
 
-The engine is never drained between probes or items: `ItemStream` keeps a bounded window of items in flight, starts the
+The engine is never drained between probes or items: `ItemStream` keeps a bounded number of items in flight, starts the
 next item as soon as one is done, and hands out follow-up requests (beams) before those of new items, so that items
-finish in about the order in which they began and memory stays bounded by the window.
+finish in about the order in which they began and memory stays bounded.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from evaluator.probes.planning import Plan
 from evaluator.probes.recording import Decode, Stamp
 from evaluator.records import Record
 
-WINDOW = 64  # items in flight: enough requests to fill a large batch while the slowest items' beams finish
+IN_FLIGHT = 64  # items: enough requests to fill a large batch while the slowest items' beams finish
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,13 +29,13 @@ class FinishedItem:
 
 
 class ItemStream:
-    """The request source of one evaluation. `plans` is consumed lazily, as the window has room."""
+    """The request source of one evaluation. `plans` is consumed lazily, as there is room."""
 
-    def __init__(self, plans: Iterator[Plan], config: EvalConfig, eos_ids: frozenset[int], window: int) -> None:
+    def __init__(self, plans: Iterator[Plan], config: EvalConfig, eos_ids: frozenset[int], in_flight: int) -> None:
         self._plans = plans
         self._config = config
         self._eos_ids = eos_ids
-        self._window = window
+        self._in_flight = in_flight
         self._serial = 0
         self._active: dict[str, ItemProbes] = {}
         self._ready: deque[Request | Cancel] = deque()
@@ -44,7 +44,7 @@ class ItemStream:
 
     def take(self, limit: int) -> Sequence[Request | Cancel]:
         taken: list[Request | Cancel] = []
-        while len(taken) < limit and (self._ready or (len(self._active) < self._window and self._start_next())):
+        while len(taken) < limit and (self._ready or (len(self._active) < self._in_flight and self._start_next())):
             if not self._ready:  # an item that needs no request
                 continue
             request = self._ready.popleft()
@@ -107,13 +107,13 @@ def evaluate(
     stamp: Stamp,
     decode: Decode,
     eos_ids: frozenset[int],
-    window: int = WINDOW,
+    in_flight: int = IN_FLIGHT,
 ) -> Iterator[FinishedItem]:
     """Ask every item of `plans` with every probe; items are yielded as they finish, in any order.
 
     Raises EngineError when the engine stops before every item has ended.
     """
-    stream = ItemStream(plans, config, eos_ids, window)
+    stream = ItemStream(plans, config, eos_ids, in_flight)
 
     def drain() -> Iterator[FinishedItem]:
         for item in stream.finished():

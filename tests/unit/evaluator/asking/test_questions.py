@@ -88,7 +88,7 @@ def test_an_item_without_a_distractor_is_still_asked_what_needs_none():
     for question in questions_of(lone, config(formats=formats, probes=("greedy", "choice", "hard_choice"))):
         assert question.options is None
         assert question.hard_options is None
-        assert [form for form in formats if question.can_pose(form)] == ["open"]
+        assert [format for format in formats if question.can_pose(format)] == ["open"]
         assert question.why_not("shown") == NO_DISTRACTOR
         plan = ItemPlan(question=question, prompts={"open": None}, scored={})
         assert {PROBES[probe].why_not(plan) for probe in ("choice", "hard_choice")} == {NO_DISTRACTOR}

@@ -57,7 +57,7 @@ def test_a_row_holds_every_probe_with_its_hits(view):
     strings, row = chunk["s"], chunk["r"][0]
     greedy, beams, samples, options, rank, hard = entries(row).values()
     assert chunk["n"] == [0, 1]
-    assert [[form, strings[at], hit] for at, hit, form in greedy] == [[0, "bad", 0]]
+    assert [[format, strings[at], hit] for at, hit, format in greedy] == [[0, "bad", 0]]
     assert [[strings[at], hit] for at, hit, *_ in beams] == [["gold", 1], ["bad", 0]]
     assert [[strings[at], hit] for at, hit in samples] == [["bad", 0]]
     assert [[strings[at], gold, score] for at, gold, score, _ in options][:2] == [["gold", 1, -1.0], ["b", 0, -2.0]]

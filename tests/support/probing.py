@@ -1,0 +1,79 @@
+"""Every probe of a few questions on a scripted engine, with a real tokenizer's prompts."""
+
+from evaluator.asking.prompts import Prompter
+from evaluator.asking.questions import questions_of
+from evaluator.engine.base import Response, Score
+from evaluator.engine.fake import FakeEngine
+from evaluator.probes.config import EvalConfig
+from evaluator.probes.item import ItemProbes
+from evaluator.probes.planning import Planner
+from evaluator.probes.stream import evaluate
+from evaluator.tasks import TaskData
+from tests.support.items import make_item
+from tests.support.stamps import STAMP
+
+EVERY_FORMAT = ("open", "shown", "distractors_only", "unrelated", "one_shot", "open_capped")
+EVERY_PROBE = ("greedy", "beam", "sample", "choice", "rank", "hard_choice")
+
+
+def prompter(tokenizer, cap=512, one_shot_cap=1024):
+    return Prompter(tokenizer, chat=False, prompt_tokens=cap, one_shot_prompt_tokens=one_shot_cap)
+
+
+def config(**changes):
+    return EvalConfig(**{"task": "t", "items": 6, "formats": EVERY_FORMAT, "probes": EVERY_PROBE, **changes})
+
+
+def questions(settings, answers=None, **changes):
+    english = [make_item(n, answers=answers, **changes) for n in range(8)]
+    if answers is None:
+        english = [make_item(n, answers=[f"answer {n}"], **changes) for n in range(8)]
+    finnish = [make_item(n, language="finnish", answers=[f"vastaus {n}"]) for n in range(8)]
+    every = {"english": tuple(english), "finnish": tuple(finnish)}
+    return questions_of(
+        TaskData(name="t", digest="d", pools={"english": every["english"]}, every_pool=every), settings.wanted
+    )
+
+
+def answer(tokenizer, text):
+    """A script: every generation says `text`, every score is by length alone."""
+    ids = tuple(tokenizer(text, add_special_tokens=False).input_ids)
+
+    def script(request):
+        if isinstance(request, Score):
+            size = len(request.continuation_ids)
+            return Response(
+                request_id=request.request_id,
+                token_ids=request.continuation_ids,
+                logprobs=(-1.0,) * size,
+                ranks=(2,) * size,
+                top_ids=((5,),) * size,
+                top_logprobs=((-0.25,),) * size,
+            )
+        top = request.top_logprobs
+        said = (*ids, tokenizer.eos_token_id)[: request.max_tokens]
+        return Response(
+            request_id=request.request_id,
+            token_ids=said,
+            logprobs=(-0.5,) * len(said) if request.temperature == 0 else (),
+            top_ids=tuple((token, *(t for t in range(100, 100 + top) if t != token))[:top] for token in said),
+            top_logprobs=tuple(tuple(-0.5 - k for k in range(top)) for _ in said),
+        )
+
+    return script
+
+
+def run(tokenizer, settings, asked, text="answer 3"):
+    made = prompter(tokenizer, settings.prompt_tokens, settings.one_shot_prompt_tokens)
+    planner = Planner(made, settings)
+    plans = (planner.plan(question) for question in asked)
+    eos = frozenset({tokenizer.eos_token_id})
+    stream = evaluate(
+        FakeEngine(answer(tokenizer, text)), plans, config=settings, stamp=STAMP, decode=made.decode, eos_ids=eos
+    )
+    return [record for finished in stream for record in finished.records]
+
+
+def start(tokenizer, settings, question):
+    made = Planner(prompter(tokenizer), settings).plan(question)
+    return ItemProbes(made, settings, frozenset({tokenizer.eos_token_id}), 0).start()
