@@ -21,7 +21,7 @@ def sweep(
     """Prune, evaluate and report a whole grid; the same command resumes."""
     config = load_sweep(find_recipe(recipe))
     if dry_run:
-        from launch.sweep.estimate import print_estimate
+        from launch.commands.dry_run import print_estimate
 
         print_estimate(console, config)
     elif out is None:

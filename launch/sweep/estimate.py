@@ -6,8 +6,8 @@ Items, requests and prompts are counted from the settings. Lengths and speeds ar
     pruning    = 2 P passes * samples * sequence_length / (PREFILL * PEAK) + 4 P / DISK                        seconds
 
 with P the number of parameters (Kaplan et al., 2020: 2 P floating-point operations per token of a forward pass). Every
-bfloat16 weight is read from and written to the disk once. None of the speeds was measured: the hours tell which of two
-sweeps is the larger one, and whether one takes a morning or a week.
+bfloat16 weight is read from and written to the disk once. No speed is measured: the hours show which of two sweeps is
+larger, and whether one takes a morning or a week.
 """
 
 from __future__ import annotations
@@ -16,11 +16,6 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from evaluator.asking.prompts import CAPPED_FORMATS
 from evaluator.probes.base import Cost
@@ -58,11 +53,11 @@ _PARAMETERS: Mapping[str, float] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What some jobs ask of engines."""
+    """The load that some jobs put on engines."""
 
     items: int = 0
     requests: int = 0
-    prompt_tokens: int = 0  # computed, not those that the prefix cache answers
+    prompt_tokens: int = 0  # those that are computed, not answered by the prefix cache
     generated_tokens: int = 0  # scored ones included: they are forced
 
     def __add__(self, other: Work) -> Work:
@@ -76,7 +71,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobEstimate:
-    """One checkpoint; the hours are None where nobody knows how large the model is."""
+    """One checkpoint; the hours are None where the size of its model is unknown."""
 
     job: CheckpointJob
     work: Work
@@ -115,7 +110,7 @@ def estimate(config: SweepConfig) -> list[JobEstimate]:
 
 
 def work_of(task: EvalConfig) -> Work:
-    """What one task asks of one checkpoint. Reads data that is on this machine, nothing else."""
+    """The load of one task on one checkpoint. Reads local data only. Raises InputError as loading the task does."""
     if task.is_text:
         text = load_task(task.task, task.languages).text
         assert text is not None
@@ -136,7 +131,7 @@ def work_of(task: EvalConfig) -> Work:
 
 
 def _work(count: int, cost: Cost) -> Work:
-    """What so many items, or a text, ask for."""
+    """The load of `count` items, or of one text."""
     return Work(
         items=count * cost.items,
         requests=count * cost.requests,
@@ -146,7 +141,7 @@ def _work(count: int, cost: Cost) -> Work:
 
 
 def _prompt_tokens(format: str, task: EvalConfig) -> int:
-    """Of a format's prompt; of one that lists candidates, what it has beside the open one."""
+    """The tokens of a format's prompt; of one that lists candidates, those that it adds to the open one."""
     if format in CAPPED_FORMATS:
         return min(_PROMPT[format], task.one_shot_prompt_tokens)
     return min(_PROMPT["open"], task.prompt_tokens) if format == "open" else _LISTED
@@ -188,47 +183,8 @@ def _included(config: SweepConfig) -> Iterator[SweepConfig]:
         yield from _included(each)
 
 
-def print_estimate(console: Console, config: SweepConfig) -> None:
-    """The table of `resurface sweep RECIPE --dry-run`, and what it assumes."""
-    estimates = estimate(config)
-    table = Table(box=SIMPLE_HEAD, padding=(0, 0), pad_edge=False)
-    table.add_column("checkpoint", overflow="fold")
-    for name in ("items", "requests", "prompt tok", "gen. tok", "prune h", "eval h"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for each in estimates:
-        table.add_row(
-            escape(each.job.name),
-            *_counts(each.work),
-            _hours(each.pruning_hours) if each.job.prune is not None else "",
-            _hours(each.evaluation_hours),
-        )
-    total = sum((each.work for each in estimates), Work())
-    known = [each for each in estimates if each.hours is not None]
-    pruning, evaluation = (
-        sum(getattr(each, f"{kind}_hours") or 0.0 for each in known) for kind in ("pruning", "evaluation")
-    )
-    table.add_section()
-    table.add_row("total", *_counts(total), _hours(pruning), _hours(evaluation))
-    console.print(table)
-    jobs = sum(len(each.job.tasks) for each in estimates)
-    asked: dict[str, list[str]] = {}
-    for each in estimates:
-        for name, task in each.job.tasks.items():
-            asked.setdefault(f"{name}: {_asked(task)}", []).append(each.job.name)
-    lines = [f"{what}; of {len(names)}: {', '.join(names)}" for what, names in asked.items()]
-    lines += [
-        f"{len(estimates)} checkpoints, {jobs} jobs (checkpoint x task), {total.requests:,} requests, "
-        f"{total.prompt_tokens:,} prompt and {total.generated_tokens:,} generated tokens, "
-        f"about {pruning + evaluation:.1f} GPU hours"
-    ]
-    unsized = sorted({each.job.model for each in estimates if each.hours is None})
-    if unsized:
-        lines.append(f"not in the hours, since the size is not known here: {', '.join(unsized)}")
-    for line in (*lines, *_assumptions()):
-        console.print(escape(line), highlight=False, soft_wrap=True)
-
-
-def _assumptions() -> tuple[str, ...]:
+def assumptions() -> tuple[str, ...]:
+    """What the estimates assume, in words."""
     return (
         f"assumed: {_PROMPT['open']} tokens in an open prompt, {_PROMPT['open_capped']} in open_capped, "
         f"{_PROMPT['one_shot']} in one_shot (mean of XQuAD with Qwen's vocabulary), each computed once; "
@@ -238,24 +194,3 @@ def _assumptions() -> tuple[str, ...]:
         f"{1e3 * REQUEST:.0f} ms of Python for each request; {LOAD:.0f} s to load a checkpoint; "
         f"{DISK / 1e9:.0f} GB/s of disk. The speeds are not measured. Nothing was started and nothing fetched.",
     )
-
-
-def _asked(task: EvalConfig) -> str:
-    """Probes, formats and seeds of a task in words."""
-    forms = f" of {'+'.join(task.formats)}" if "greedy" in task.probes else ""
-    seeds = f" x {len(task.seeds)} seeds" if "sample" in task.probes and len(task.seeds) > 1 else ""
-    marks = {"greedy": forms, "sample": seeds}
-    chat = " (chat template)" if task.chat else ""
-    return ", ".join(probe + marks.get(probe, "") for probe in task.probes) + chat
-
-
-def _counts(work: Work) -> tuple[str, ...]:
-    return (f"{work.items:,}", f"{work.requests:,}", _short(work.prompt_tokens), _short(work.generated_tokens))
-
-
-def _short(count: int) -> str:
-    return f"{count / 1e6:.1f}M" if count >= 1e6 else f"{count / 1e3:.1f}k"
-
-
-def _hours(hours: float | None) -> str:
-    return "?" if hours is None else f"{hours:.2f}"

@@ -1,0 +1,76 @@
+"""The table of `resurface sweep RECIPE --dry-run`."""
+
+from __future__ import annotations
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from evaluator.probes.config import EvalConfig
+from launch.sweep.config import SweepConfig
+from launch.sweep.estimate import JobEstimate, Work, assumptions, estimate
+
+
+def print_estimate(console: Console, config: SweepConfig) -> None:
+    """Print what a sweep would cost, and what that assumes. Raises InputError as `estimate` does."""
+    estimates = estimate(config)
+    total = sum((each.work for each in estimates), Work())
+    pruning = sum(each.pruning_hours or 0.0 for each in estimates if each.hours is not None)
+    evaluation = sum(each.evaluation_hours or 0.0 for each in estimates if each.hours is not None)
+    table = Table(box=SIMPLE_HEAD, padding=(0, 0), pad_edge=False)
+    table.add_column("checkpoint", overflow="fold")
+    for name in ("items", "requests", "prompt tok", "gen. tok", "prune h", "eval h"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for each in estimates:
+        table.add_row(
+            escape(each.job.name),
+            *_counts(each.work),
+            _hours(each.pruning_hours) if each.job.prune is not None else "",
+            _hours(each.evaluation_hours),
+        )
+    table.add_section()
+    table.add_row("total", *_counts(total), _hours(pruning), _hours(evaluation))
+    console.print(table)
+    jobs = sum(len(each.job.tasks) for each in estimates)
+    lines = [
+        *_asked(estimates),
+        f"{len(estimates)} checkpoints, {jobs} jobs (checkpoint x task), {total.requests:,} requests, "
+        f"{total.prompt_tokens:,} prompt and {total.generated_tokens:,} generated tokens, "
+        f"about {pruning + evaluation:.1f} GPU hours",
+    ]
+    unsized = sorted({each.job.model for each in estimates if each.hours is None})
+    if unsized:
+        lines.append(f"not in the hours, since the size is not known here: {', '.join(unsized)}")
+    for line in (*lines, *assumptions()):
+        console.print(escape(line), highlight=False, soft_wrap=True)
+
+
+def _asked(estimates: list[JobEstimate]) -> list[str]:
+    """A line for each way in which a task is asked, and the checkpoints that are asked so."""
+    asked: dict[str, list[str]] = {}
+    for each in estimates:
+        for name, task in each.job.tasks.items():
+            asked.setdefault(f"{name}: {_in_words(task)}", []).append(each.job.name)
+    return [f"{what}; of {len(names)}: {', '.join(names)}" for what, names in asked.items()]
+
+
+def _in_words(task: EvalConfig) -> str:
+    """Probes, formats and seeds of a task in words."""
+    forms = f" of {'+'.join(task.formats)}" if "greedy" in task.probes else ""
+    seeds = f" x {len(task.seeds)} seeds" if "sample" in task.probes and len(task.seeds) > 1 else ""
+    marks = {"greedy": forms, "sample": seeds}
+    chat = " (chat template)" if task.chat else ""
+    return ", ".join(probe + marks.get(probe, "") for probe in task.probes) + chat
+
+
+def _counts(work: Work) -> tuple[str, ...]:
+    return (f"{work.items:,}", f"{work.requests:,}", _short(work.prompt_tokens), _short(work.generated_tokens))
+
+
+def _short(count: int) -> str:
+    return f"{count / 1e6:.1f}M" if count >= 1e6 else f"{count / 1e3:.1f}k"
+
+
+def _hours(hours: float | None) -> str:
+    return "?" if hours is None else f"{hours:.2f}"
