@@ -3,9 +3,9 @@ Parquet parts included.
 
     resurface bench driver [--model DIR] [--task gazetteer] [--items 600] [--rounds 3] [--profile 25]
 
-The answers are invented before the clock starts, per request kind: greedy answers with the log-probabilities that a
-beam search reads, samples, scores. Prints requests per second of processor time and of wall time, tokenisation counted
-apart (it is done once for all checkpoints). The JSON line carries `requests_per_second` instead of a `ratio`.
+Answers are invented before the clock starts: greedy answers with the log-probabilities that a beam search reads,
+samples, and scores. Prints requests per second of processor time and of wall time. Tokenisation is counted apart, since
+it is done once for all checkpoints. The JSON line has `requests_per_second` instead of a `ratio`.
 """
 
 from __future__ import annotations

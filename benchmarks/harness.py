@@ -2,9 +2,9 @@
 
     compare("score", ours=..., theirs=..., rounds=5, agree=...)
 
-prints a table and, as its last line, JSON with a `ratio`. The sides run in turn (ours, theirs, ours, ...) after one
-warm-up each, and the ratio is the median of the ratios of neighbours, so that a machine whose speed drifts does not
-tilt it. If the results do not agree, no ratio is printed and the exit code is 1.
+prints a table and, as its last line, JSON with a `ratio`. After one warm-up each, the sides run in turn (ours, theirs,
+ours, ...). The ratio is the median of the ratios of neighbours: a machine whose speed drifts does not tilt it. If the
+results do not agree, no ratio is printed and the exit code is 1.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from rich.table import Table
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """One way of doing the work. `run` does it once and returns what the two sides must agree on, with `seconds`: a
-    side times itself, since what lies around its work (a process's start, a pipe) is not the work."""
+    """One way of doing the work. `run` does it once and returns what the two sides must agree on, and `seconds`. A side
+    times itself: the start of its process and the pipe to it are not part of the work."""
 
     name: str
     run: Callable[[], Mapping[str, Any]]
@@ -31,7 +31,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agreement:
-    """Whether the sides computed the same, and how that was decided: "identical", or within which tolerance."""
+    """Whether the sides computed the same; `how` names the criterion, such as the tolerance."""
 
     holds: bool
     how: str
@@ -68,8 +68,10 @@ def compare(
     facts: Callable[[], Mapping[str, Any]] = dict,
     peer: Peer | None = None,
 ) -> None:
-    """Time both sides, and a peer if there is one, print the table and the JSON line; `facts` adds what the benchmark
-    knows besides. Exits 1 when any of them disagrees with ours."""
+    """Time both sides, and a peer if there is one; print the table and the JSON line. `facts` adds to the latter.
+
+    Raises SystemExit with code 1 if any of them disagrees with ours.
+    """
     sides = {"ours": ours, "theirs": theirs}
     if peer is not None:
         sides |= {"peer": peer.side} | ({} if peer.ours is None else {"ours_for_peer": peer.ours})
@@ -130,7 +132,7 @@ def compare(
 
 
 def _held(name: str, agreement: Agreement) -> Agreement:
-    """The agreement, if it holds; else no ratio is printed and the exit code is 1."""
+    """The agreement, if it holds. Raises SystemExit with code 1 otherwise."""
     if not agreement.holds:
         print(f"{name}: no ratio: the results do not agree ({agreement.how})", file=sys.stderr)
         raise SystemExit(1)

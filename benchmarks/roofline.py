@@ -1,5 +1,5 @@
-"""What a pass would take at the machine's own peak: floating-point work over a measured matrix rate, bytes over a
-measured bandwidth. Attention's own work is left out (a few percent at these lengths), so this is a lower bound.
+"""How long a pass would take at the machine's peak: operations over a measured matrix rate, bytes over a measured
+bandwidth. Attention's own work is left out (a few percent at these lengths), so this is a lower bound.
 """
 
 from __future__ import annotations
@@ -48,8 +48,11 @@ def measure(dtype_name: str) -> dict[str, float]:
 
 
 def work(model: Path, forwards: int, distributions: int, steps: int) -> dict[str, float]:
-    """Fewest floating-point operations and bytes of `forwards` tokens through the layers, `distributions` of which go
-    on through the output head, when every weight is read once in each of `steps` steps that wait for one another."""
+    """The fewest floating-point operations and bytes that `forwards` tokens need.
+
+    All tokens go through the layers, `distributions` of them through the output head; every weight is read once in each
+    of `steps` steps, each of which waits for the one before.
+    """
     from evaluator.checkpoints.blueprint import read_blueprint
 
     blueprint = read_blueprint(model)

@@ -1,10 +1,10 @@
-"""Virtual environments for the programs that benchmarks compare with, in the user's cache directory, made on first use.
+"""Virtual environments of the programs that benchmarks compare with. They are made in the user's cache on first use.
 
     python = python_of("llm-compressor", ["llmcompressor==0.14.0.1"])
     python = python_of("lm-eval", pins(LOCK), beside_ours=True)
 
-What a peer asks for never meets what we run with. A peer that has to run on the very vLLM that we run on gets an
-environment *beside ours*: it sees our packages after its own, and its own are complete pins that leave ours out.
+A peer's requirements never touch our environment. A peer that must run on our vLLM gets an environment *beside ours*:
+it sees our packages after its own, and its own are complete pins that leave ours out.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from pathlib import Path
 
 
 def python_of(name: str, requirements: Sequence[str], *, beside_ours: bool = False) -> Path | str:
-    """The interpreter of the environment in which `requirements` are installed; in words why there is none.
+    """The interpreter of an environment with `requirements`, or a sentence that says why there is none.
 
-    `beside_ours` asks for complete pins: what they depend on is not looked for, since most of it is ours.
+    With `beside_ours`, `requirements` must be complete pins: their dependencies are not resolved, since most are ours.
     """
     ours = sysconfig.get_path("purelib") if beside_ours else ""
     digest = hashlib.sha256("\n".join([*requirements, ours]).encode()).hexdigest()[:8]

@@ -18,7 +18,7 @@ _JOB = Path(__file__).with_name("llm_compressor_job.py")
 
 
 def environment() -> Path | str:
-    """The interpreter of llm-compressor's environment; in words why there is none."""
+    """The interpreter of llm-compressor's environment, or a sentence that says why there is none."""
     return python_of(NAME, [_REQUIREMENT])
 
 

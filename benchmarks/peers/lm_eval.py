@@ -1,9 +1,9 @@
 """EleutherAI's harness beside the two sides of `bench score` and `bench pass`: `--peer lm-eval`.
 
-It runs on the vLLM that we run on, in an environment beside ours (environment.py), with the engine arguments of the
-other side (serving/sides.py) and its own defaults elsewhere (lm_eval_job.py). Its work is a folder of local YAML tasks
-and the JSON lines that they read, written here from the workload. It starts from texts, so the workload is respelled
-first: the ids that lm-eval makes of its texts are what all sides work on.
+It runs on our vLLM, in an environment beside ours (environment.py), with the engine arguments of the other side
+(serving/sides.py) and its own defaults elsewhere (lm_eval_job.py). It reads local YAML tasks on JSON lines, which are
+written here from the workload. It starts from texts, so the workload is respelled first: all sides work on the ids that
+lm-eval makes of the texts.
 
 score    `multiple_choice`; timed from token ids to log-likelihoods, as our side is.
 pass     `multiple_choice`, `generate_until` greedy and ten times sampled; its whole `evaluate()` is timed. It has no
@@ -70,7 +70,7 @@ def beside(
 
 
 class Harness:
-    """lm-eval's process, and what the benchmarks ask of it."""
+    """lm-eval's process, and ours that does as much as it does."""
 
     def __init__(self, stack: ExitStack, python: Path, document: Mapping[str, Any], *, generate: bool) -> None:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -117,9 +117,9 @@ class Harness:
 def respell(document: dict[str, Any], tokenizer: Any) -> None:
     """Give every item of the workload the ids that lm-eval makes of its `text` and `option_texts`.
 
-    It encodes context and option together and takes what follows as many tokens as the context alone has. Random items
-    have no text, and that of random ids would be encoded differently: they become words of the vocabulary, of about as
-    many tokens. Raises SystemExit for an option that has no tokens of its own.
+    lm-eval encodes context and option together; the option's ids are those after as many as the context alone has.
+    Random items have no text, and the text of random ids would be encoded differently: they become words of the
+    vocabulary, of about as many tokens. Raises SystemExit for an option that has no tokens of its own.
     """
     words = _words(tokenizer) if any("text" not in item for item in document["items"]) else []
     for number, item in enumerate(document["items"]):
@@ -150,8 +150,8 @@ def _draw(tokenizer: Any, draw: random.Random, words: Sequence[str], tokens: int
 
 
 def write_tasks(document: Mapping[str, Any], folder: Path, *, generate: bool) -> None:
-    """The workload as tasks of lm-eval: NAME.yaml and NAME.jsonl each. Answers are not graded: the first option is
-    called the right one, and no text is."""
+    """Write the workload as tasks of lm-eval, NAME.yaml and NAME.jsonl each. Nothing is graded: the first option counts
+    as the right one, and no text does."""
     items = [{"text": item["text"], "options": item["option_texts"], "gold": 0} for item in document["items"]]
     deep = [row for row, item in zip(items, document["items"], strict=True) if item["deep"]]
     choice = {"output_type": "multiple_choice", "doc_to_choice": "options", "doc_to_target": "gold"}

@@ -1,9 +1,13 @@
 """The least time that a pruning's matrix products need on this machine: what bounds `bench prune` from below.
 
-Floating-point operations over the float32 rate of the best library at hand. Counted are, for T calibration tokens: in
-the pass that collects statistics every matrix but the last of a layer, whose output no statistic needs; in the pass
-that propagates every matrix but those of the last layer, whose output nobody reads; for SparseGPT half of x^T x of
-every distinct input. Attention, the solver and everything that is no product are left out.
+It is the number of floating-point operations over the float32 rate of the best library at hand. For T calibration
+tokens it counts
+
+- in the pass that collects statistics: every matrix but the last of a layer, whose output no statistic needs;
+- in the pass that propagates: every matrix but those of the last layer, whose output nobody reads;
+- for SparseGPT: half of x^T x of every distinct input.
+
+Attention, the solver and everything else that is not a matrix product are left out.
 """
 
 from __future__ import annotations

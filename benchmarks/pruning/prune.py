@@ -5,9 +5,9 @@
     resurface bench prune --shape 1.7b --only ours      the memory of a large model
     resurface bench prune --peer llm-compressor         with llm-compressor's modifiers beside
 
-Two models: the bundled one with the demo's calibration (128 gazetteer passages), and a random Qwen3 of 0.2 B parameters
-with 16 passages of 512 tokens. Each job runs in a process of its own, the sides in turn, and the ratio is the median of
-the ratios of neighbours. Peak memory is resident memory above what the process held after its imports. The floor is
+By default it takes two models: the bundled one with the demo's calibration (128 gazetteer passages), and a random Qwen3
+of 0.2 B parameters with 16 passages of 512 tokens. Each job runs in a process of its own, the sides in turn; the ratio
+is the median of the ratios of neighbours. Peak memory is resident memory above that after the imports. The floor is
 what the matrix products alone would take at this machine's best rate (see `floor.py`).
 
 Prints a table and, as last line, JSON. If masks do not agree, no ratio is printed and the exit code is 1.

@@ -1,9 +1,9 @@
 """Random checkpoints with the shapes of real models, written tensor by tensor so that any size fits any machine.
 
-Weights are normal with a spread of 1 / sqrt(columns): activations stay finite through any number of layers. The
-tokenizer knows `WORDS` words, each of them one token: a passage of N words is N tokens, and the inputs of the first
-layer span its width. (Of text in 26 letters they span 26 dimensions: Hessians are then nearly all damping, and the
-rounding of float32 decides which weights go.)
+Weights are normal with a standard deviation of 1 / sqrt(columns): activations stay finite through any number of layers.
+The tokenizer knows `WORDS` words of one token each: a passage of N words is N tokens, and the inputs of the first layer
+span its width. (Inputs from text in 26 letters span 26 dimensions: Hessians are then nearly all damping, and float32
+rounding decides which weights go.)
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
     resurface bench swap [--model DIR | random:SHAPE] [--rounds 3] [--engine-args JSON]
 
 Both are timed without their imports. The other checkpoint is the model pruned by magnitude to 0.5. After the swap the
-engine must give the log-likelihoods that a new engine gives. Besides: how long it takes to read the files' bytes from
-the page cache, and a swap whose files are not in it, without and with reading ahead (as a run does while the checkpoint
-before is evaluated).
+engine must give the log-likelihoods that a new engine gives. Also measured: reading the files' bytes from the page
+cache, and a swap whose files are not in that cache, without and with reading ahead (a run reads ahead while it still
+evaluates the previous checkpoint).
 """
 
 from __future__ import annotations

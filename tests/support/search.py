@@ -1,4 +1,4 @@
-"""Beam search the long way, to hold ours against: every step looks at every continuation of every live prefix.
+"""Beam search the long way, to compare ours with: every step looks at every continuation of every live prefix.
 
 The rules are those of evaluator/engine/beam.py, written without rollouts, cuts or caches.
 """
