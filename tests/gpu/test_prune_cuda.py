@@ -42,7 +42,7 @@ def test_a_gpu_prunes_as_a_cpu_does(source, method, fields, tmp_path):
     one, two = tiny.weights(tmp_path / "cpu"), tiny.weights(tmp_path / "cuda")
     least = 0.98 if method == "sparsegpt" else 0.999  # the solver's later columns depend on every earlier choice
     for matrix in manifest.matrices:
-        assert matrix.zeros == matrix.asked
+        assert matrix.zeros == matrix.requested
         agree = ((one[matrix.name] == 0) == (two[matrix.name] == 0)).float().mean()
         assert agree >= least, matrix.name
 

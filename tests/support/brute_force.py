@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 
-def sequences_of(directory: Path, texts: list[str], window: int) -> list[Tensor]:
+def sequences_of(directory: Path, texts: list[str], length: int) -> list[Tensor]:
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(directory)
-    return [torch.tensor([tokenizer(text)["input_ids"][:window]]) for text in texts]
+    return [torch.tensor([tokenizer(text)["input_ids"][:length]]) for text in texts]
 
 
 def wanda_mask(weight: Tensor, norm_sq: Tensor, ratio: float, n_of_m: tuple[int, int] | None) -> Tensor:

@@ -16,20 +16,20 @@ from pruning.run import check, prune
 from tests.support import brute_force
 from tests.support import pruning as tiny
 
-WINDOW = 32
+LENGTH = 32
 
 
 def config(source: Path, passages: Path, method: str = "wanda", samples: int = 12, **fields) -> PruneConfig:
     if "pattern" not in fields:
         fields.setdefault("sparsity", 0.5)
     fields.setdefault(
-        "calibration", CalibrationConfig(source=f"text:{passages}", samples=samples, sequence_length=WINDOW)
+        "calibration", CalibrationConfig(source=f"text:{passages}", samples=samples, sequence_length=LENGTH)
     )
     return PruneConfig(source=source, method=method, device="cpu", **fields)
 
 
 def sequences(source: Path, samples: int = 12) -> list[torch.Tensor]:
-    return brute_force.sequences_of(source, tiny.lines(40)[:samples], WINDOW)
+    return brute_force.sequences_of(source, tiny.lines(40)[:samples], LENGTH)
 
 
 def assert_pruned(source: Path, out: Path, expected: dict[str, torch.Tensor]) -> None:
@@ -274,7 +274,7 @@ def test_named_sources_come_from_the_caller(checkpoints, tmp_path):
         asked.append((samples, seed))
         yield from tiny.lines(samples, seed)
 
-    calibration = CalibrationConfig(source="gazetteer", samples=8, sequence_length=WINDOW)
+    calibration = CalibrationConfig(source="gazetteer", samples=8, sequence_length=LENGTH)
     job = PruneConfig(source=checkpoints("qwen3"), method="wanda", sparsity=0.5, calibration=calibration, seed=3)
     manifest = prune(job, tmp_path / "out", sources={"gazetteer": gazetteer})
     assert set(asked) == {(8, 3)}

@@ -22,8 +22,8 @@ def tokenizer():
     return tiny.tokenizer()
 
 
-def load(source: str, tokenizer, samples: int = 4, window: int = 32, seed: int = 0, **sources):
-    config = CalibrationConfig(source=source, samples=samples, sequence_length=window)
+def load(source: str, tokenizer, samples: int = 4, length: int = 32, seed: int = 0, **sources):
+    config = CalibrationConfig(source=source, samples=samples, sequence_length=length)
     return sequences.load(config, tokenizer, seed, sources)
 
 
@@ -40,10 +40,10 @@ def test_text_takes_the_first_lines_in_file_order(tokenizer, tmp_path):
     assert found.manifest.ids_sha256 == hashlib.sha256(packed).hexdigest()
 
 
-def test_long_passages_are_cut_to_the_window(tokenizer, tmp_path):
+def test_long_passages_are_cut_to_the_sequence_length(tokenizer, tmp_path):
     file = tmp_path / "a.txt"
     file.write_text("\n".join(["w1 " * 50, "w2"] * 2))
-    found = load(f"text:{file}", tokenizer, window=10)
+    found = load(f"text:{file}", tokenizer, length=10)
     assert [len(ids) == 10 for ids in found.sequences] == [True, False, True, False]
     assert found.manifest.cut == 2
 
@@ -98,10 +98,10 @@ def test_c4_is_the_first_passages_of_shard_zero(hub, tokenizer):
 
 
 def test_c4_windows_are_exactly_as_long_as_asked_and_seeded(hub, tokenizer):
-    found = load("c4:windows", tokenizer, samples=6, window=70)
+    found = load("c4:windows", tokenizer, samples=6, length=70)
     assert {len(ids) for ids in found.sequences} == {70}
-    assert load("c4:windows", tokenizer, samples=6, window=70).sequences == found.sequences
-    assert load("c4:windows", tokenizer, samples=6, window=70, seed=1).sequences != found.sequences
+    assert load("c4:windows", tokenizer, samples=6, length=70).sequences == found.sequences
+    assert load("c4:windows", tokenizer, samples=6, length=70, seed=1).sequences != found.sequences
     for passage, ids in zip(found.manifest.passages, found.sequences, strict=True):
         text = " ".join(f"w{passage.row - 1}" for _ in range(30 + passage.row - 1))
         whole = tokenizer(text)["input_ids"]
@@ -109,7 +109,7 @@ def test_c4_windows_are_exactly_as_long_as_asked_and_seeded(hub, tokenizer):
 
 
 def test_c4_windows_draw_from_the_whole_shard_as_the_authors_loader_does(hub, tokenizer):
-    found = load("c4:windows", tokenizer, samples=6, window=70, seed=3)
+    found = load("c4:windows", tokenizer, samples=6, length=70, seed=3)
     assert [arguments.get("streaming", False) for _, arguments in hub] == [False]
     texts = [""] + [" ".join(f"w{i}" for _ in range(30 + i)) for i in range(50)]
     generator = random.Random(3)
@@ -126,7 +126,7 @@ def test_c4_windows_draw_from_the_whole_shard_as_the_authors_loader_does(hub, to
 
 def test_windows_longer_than_every_document_are_given_up(hub, tokenizer):
     with pytest.raises(InputError, match="longer than 5000 tokens"):
-        load("c4:windows", tokenizer, window=5000)
+        load("c4:windows", tokenizer, length=5000)
 
 
 def test_wikipedia_and_balanced_divide_passages_by_language(hub, tokenizer):
