@@ -1,9 +1,9 @@
 """Which engine does what next: the decisions, without Ray. One board serves all engine threads of a driver.
 
 A checkpoint's shards stay on the engine that holds it. An engine without work takes, in this order: more work on the
-checkpoint that it holds; a checkpoint of the same architecture (swapped in place); any other one (a new engine). Only
-when nothing is left or to come does it relieve the engine with the most work of shards which that one has not begun.
-What an engine has not finished when it ends goes back on the board, however it ended.
+checkpoint that it holds; a checkpoint of the same architecture (swapped in place); any other one (a new engine). When
+nothing is left and nothing will come, it takes over shards that the busiest engine has not begun. However an engine
+ends, what it has not finished goes back on the board.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Board:
             self._expected += count
 
     def add(self, assignments: Sequence[Assignment], expected: int = 0) -> None:
-        """Make work available; `expected` of the announced additions are hereby fulfilled."""
+        """Make work available; this fulfils `expected` of the announced additions."""
         with self._changed:
             self._waiting += [a for a in assignments if a.shards]
             self._expected -= expected
@@ -81,13 +81,13 @@ class Board:
         return None
 
     def upcoming(self, checkpoint: str, architecture: str | None) -> CheckpointInfo | None:
-        """The checkpoint that an engine which holds `checkpoint` would load next, as far as one is waiting."""
+        """The waiting checkpoint that an engine with `checkpoint` would load next; None if none is waiting."""
         with self._changed:
             waiting = [a.checkpoint for a in self._waiting if a.checkpoint.weights_digest != checkpoint]
         return min(waiting, key=lambda info: _distance(info, checkpoint, architecture), default=None)
 
     def begin(self, engine: int, give_up: GiveUp) -> tuple[Shard, ...]:
-        """The shards to do now: those of the assignment that no other engine has taken meanwhile."""
+        """The shards to do now: those of the assignment that no other engine has taken over meanwhile."""
         with self._changed:
             busy = self._busy[engine]
             busy.give_up = give_up

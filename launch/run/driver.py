@@ -59,12 +59,12 @@ def run_sweep(prepared: Prepared, run_dir: Path, progress: Progress) -> Outcome:
         directory.mark("finished", checkpoints=infos, engine_stats=run.engine_stats)
         return outcome
     finally:
-        store.close()  # an engine's thread may outlive this; the next driver must find nothing but what it sees now
+        store.close()  # an engine's thread may outlive this, and must not write once the lock is free
         directory.close()
 
 
 class _Run:
-    """The mutable middle of a sweep: which checkpoints exist, and what is left to evaluate of each."""
+    """The state of a running sweep: which checkpoints exist, and what is left to evaluate of each."""
 
     def __init__(self, prepared: Prepared, run_dir: Path, store: RecordStore, progress: Progress) -> None:
         self._prepared = prepared
@@ -84,7 +84,7 @@ class _Run:
         for job in self._prepared.jobs:
             if job.prune is not None and read_manifest(job.path) is None:
                 to_prune.append(job)
-            else:  # a pruned checkpoint that is there was held against its manifest and its configuration before
+            else:  # preflight has checked an existing one against its manifest and its settings
                 self._add(job)
         if to_prune or self._board.has_work:
             self._progress.stage("starting Ray")
@@ -107,7 +107,7 @@ class _Run:
                 _check(machines, workers)
             _check(machines, workers)
         except BaseException:
-            self._board.stop()  # before Ray goes: nobody is to take that for a death and try again
+            self._board.stop()  # before Ray goes: no worker must take that for a death and try again
             raise
         finally:
             self.engine_stats = [
@@ -126,7 +126,7 @@ class _Run:
         config = self._prepared.config
         per_engine = config.engine.tensor_parallel if machines.gpus else 0
         count = config.resources.engines or (max(1, machines.gpus // per_engine) if machines.gpus else 1)
-        if count * per_engine > machines.gpus:  # Ray would wait for the missing ones for ever
+        if count * per_engine > machines.gpus:  # Ray would wait for the missing GPUs forever
             raise InputError(
                 f"resources.engines: {count} of tensor_parallel {per_engine} need {count * per_engine} GPUs, "
                 f"there are {machines.gpus}"
@@ -197,7 +197,7 @@ class _Run:
 
 
 def _check(machines: Cluster, workers: Sequence[EngineWorker]) -> None:
-    """Raises what ends the run: Ray is gone, or an engine could not do its work."""
+    """Raise what ends the run: Ray is gone, or an engine could not do its work."""
     for worker in workers:
         if worker.failure is not None:
             raise worker.failure

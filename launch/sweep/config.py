@@ -1,4 +1,4 @@
-"""A sweep: the YAML file that a user writes. Reads files, starts nothing; what it expands to is jobs.py's work.
+"""A sweep: the YAML file that a user writes. Reading it starts nothing; jobs.py expands it.
 
 models: {dense: bundled}                 # name: checkpoint directory or hub id
 prune:                                   # every method x sparsity (or pattern) x model
@@ -61,7 +61,7 @@ class PruneSetting(Frozen):
 
 
 class Resources(Frozen):
-    """How the work is spread. Nothing here changes a result, so nothing here is part of the sweep's digest."""
+    """How the work is spread. None of it changes a result, and none of it is part of the sweep's digest."""
 
     engines: int | None = Field(default=None, ge=1)  # None: one per GPU, or one on a CPU machine
     shard_items: int = Field(default=20, ge=1)  # items per Parquet part: what a crash can lose, per engine
@@ -100,7 +100,7 @@ class SweepConfig(Frozen):
 
 
 def find_recipe(value: str, beside: Path = Path()) -> Path:
-    """The file that a user means: one that is there, or a bundled recipe by its name (`main`, `small/main`).
+    """The file that a user means: an existing one, or a bundled recipe by its name (`main`, `small/main`).
 
     Raises InputError for a name that is neither.
     """
@@ -126,7 +126,7 @@ def load_sweep(path: Path) -> SweepConfig:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML lets a later key replace an equal earlier one without a word; in a sweep that is a mistake."""
+    """YAML silently lets a later key replace an equal one; in a sweep that is a mistake."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[object] = set()
@@ -138,7 +138,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def _document(path: Path, including: tuple[Path, ...]) -> dict[str, Any]:
-    """The YAML document of a file, with the sweeps that it includes in the place of their names."""
+    """The YAML document of a file; the sweeps that it includes replace their names."""
     if path.resolve() in including:
         raise InputError(f"{including[-1]}: include: {path.name!r} includes this file in turn")
     try:
@@ -156,7 +156,7 @@ def _document(path: Path, including: tuple[Path, ...]) -> dict[str, Any]:
 
 
 def _find_beside(directory: Path, document: dict[str, Any]) -> None:
-    """Make paths that are relative to the sweep file's directory ones that this process finds."""
+    """Resolve paths that are relative to the sweep file's directory."""
     models, tasks = document.get("models"), document.get("tasks")
     if isinstance(models, dict):
         for name, value in models.items():
@@ -186,25 +186,25 @@ def _with_includes(document: dict[str, Any], path: Path, including: tuple[Path, 
 
 
 def validated(model: type[_Model], document: Mapping[str, Any], where: str) -> _Model:
-    """`model` made from `document`. Raises InputError with the first problem as one line: where, field and value."""
+    """Check `document` against `model`. Raises InputError with the first problem: where, field and value."""
     try:
         return model.model_validate(document)
     except ValidationError as error:
-        # A key that is not known often explains why another one is missing.
+        # An unknown key often explains why another one is missing.
         problem = min(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden")
         field = ".".join(str(part) for part in problem["loc"]) or "(top level)"
         if problem["type"] == "extra_forbidden":
             known = _known_keys(model, problem["loc"])
             raise InputError(f"{where}: {unknown('key', str(problem['loc'][-1]), known)}, at {field}") from error
         message = problem["msg"].removeprefix("Value error, ")
-        if not problem["loc"] and problem["type"] == "value_error":  # fields contradict each other; it names them
+        if not problem["loc"] and problem["type"] == "value_error":  # the message names the fields
             raise InputError(f"{where}: {message}") from error
         value = "" if problem["type"] == "missing" else f": {json.dumps(problem['input'], default=str)[:120]}"
         raise InputError(f"{where}: {field}{value}: {message}") from error
 
 
 def _known_keys(model: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
-    """The field names valid where an unknown key stood, found by walking the model's annotations."""
+    """The valid keys at the place of an unknown one, found by walking the model's annotations."""
     fields = model.model_fields
     for part in location[:-1]:
         if isinstance(part, int) or part not in fields:

@@ -1,9 +1,8 @@
-"""From a sweep to its jobs: which checkpoints there are, how they are made, and what each is asked.
+"""From a sweep to its jobs: the checkpoints, how each is made, and what it is asked.
 
-A checkpoint that several of the joined sweeps name (the dense baseline, most often) is one job. What they ask of it is
-merged: tasks that differ in nothing but formats, probes and sample seeds become one task with the union of these, so
-that no prompt is computed twice. The union is of each list on its own: a joined sweep may ask a little more than its
-parts, never less.
+A checkpoint that several joined sweeps name (most often the dense baseline) is one job. Its tasks are merged: those
+that differ only in formats, probes and sample seeds become one task with the union of each list, so that no prompt is
+computed twice. A joined sweep may therefore ask a little more than its parts, but never less.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _MERGED = ("formats", "probes", "sample_seeds")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointJob:
-    """One checkpoint to evaluate; `prune` says how to make it when it is not there to begin with."""
+    """One checkpoint to evaluate; `prune` says how to make it, and is None for one that exists already."""
 
     name: str
     path: Path
@@ -44,7 +43,7 @@ class CheckpointJob:
 
 @dataclass(slots=True)
 class _Cell:
-    """A checkpoint while the joined sweeps are gone through."""
+    """A checkpoint while the joined sweeps are being merged."""
 
     model: str
     base: str | None
@@ -127,7 +126,7 @@ def _cells(grid: SweepConfig, sources: Mapping[str, Path], usual: CalibrationCon
 
 
 def _plain(prune: PruneConfig) -> PruneConfig:
-    """The method's own group, when it is spelled out, is the same job as when it is not."""
+    """A group that is spelled out and is the method's own gives the same job as none."""
     usual = prune.model_copy(update={"group": None})
     return usual if usual.comparison == prune.comparison else prune
 

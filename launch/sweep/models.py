@@ -1,8 +1,8 @@
 """From what a user types for a model to a checkpoint directory: `bundled`, a directory, or a hub id.
 
-A hub id is `org/name` or `org/name@revision`, and no directory of that name is there. It is looked for in the directory
-that the environment variable RESURFACE_MODELS names, as DIR/org/name (with `@revision` where one is given), and
-otherwise taken from the hub's cache or fetched into it: weights in safetensors, configuration and tokenizer, no code.
+A hub id is `org/name` or `org/name@revision`, where no directory has that name. The environment variable
+RESURFACE_MODELS may name a directory that holds models as DIR/org/name (with `@revision` where one is given). Any other
+hub id comes from the hub's cache, or is fetched into it: weights in safetensors, configuration and tokenizer, no code.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from pathlib import Path
 
 from evaluator.errors import InputError
 
-BUNDLED = "bundled"  # names the model that ships with Resurface wherever a checkpoint is asked for
+BUNDLED = "bundled"  # the name of the model that ships with Resurface, wherever a checkpoint is expected
 BUNDLED_MODEL = Path(__file__).parents[1] / "reference_model"
 MIRROR = "RESURFACE_MODELS"  # environment variable: a directory with checkpoints under their hub ids
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+(@[\w./-]+)?")
 _FETCHED = ["*.safetensors", "*.json", "*.jinja", "tokenizer*", "*.tiktoken", "vocab*", "merges.txt", "LICENSE*"]
-_NOT_FETCHED = ["consolidated*", "*/*"]  # the same weights once more, in their makers' own format
+_NOT_FETCHED = ["consolidated*", "*/*"]  # the same weights again, in a format of their makers
 
 
 def local_directory(value: str) -> Path | None:
@@ -39,8 +39,10 @@ def resolve_model(value: str) -> Path:
 
 
 def model_name(value: str) -> str:
-    """What records and directories call a model: the last part of its path or hub id, with a hyphen for what is no
-    letter, digit, dot or underscore."""
+    """The name of a model in records and directories: the last part of its path or hub id.
+
+    Runs of other characters than letters, digits, dots, hyphens and underscores become a hyphen.
+    """
     if value == BUNDLED:
         return BUNDLED
     path = Path(value).expanduser()
@@ -50,9 +52,9 @@ def model_name(value: str) -> str:
 
 
 def names_of(values: Sequence[str], option: str) -> dict[str, str]:
-    """Each model by its name. Raises InputError, naming both, where two models would have the same one.
+    """The models by name. Raises InputError, naming both, where two models would have the same name.
 
-    `option` is what the user typed them after.
+    `option` is the option or argument that they were typed for.
     """
     models: dict[str, str] = {}
     for value in values:
