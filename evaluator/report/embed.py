@@ -31,6 +31,7 @@ import pandas as pd
 
 from evaluator.metrics.fates import item_fates
 from evaluator.metrics.inputs import Inputs
+from evaluator.metrics.outcomes import METADATA
 from evaluator.probes import PROBES
 from evaluator.probes.base import Probe, View
 from evaluator.records import FORMATS
@@ -44,8 +45,7 @@ FATE_CODES = {
     "unmeasured": "u",
 }
 _ESCAPES = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
-_COLUMNS = ["item_id", "format", "probe", "index", "status", "text", "token_ids", "logprob", "rank", "margin"]
-_COLUMNS += ["is_gold", "option_text", "contains", "truncated"]
+_ALIKE = ["checkpoint", "task", "language", *METADATA]  # in all records of a chunk
 
 ItemKey = tuple[str, str, str]  # task, language, item id
 
@@ -84,7 +84,7 @@ class ItemView:
     def _chunk(self, task: str, language: str, records: pd.DataFrame) -> dict[str, Any]:
         strings: dict[str, int] = {}
         numbers, rows = [], []
-        ordered = records[_COLUMNS].sort_values(["item_id", "index"], kind="stable")
+        ordered = records.drop(columns=_ALIKE).sort_values(["item_id", "index"], kind="stable")
         for item_id, part in groupby(ordered.itertuples(index=False), key=attrgetter("item_id")):
             number = self.numbers.setdefault((task, language, str(item_id)), len(self.numbers))
             row = _Row(strings)
