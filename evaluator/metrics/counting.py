@@ -1,4 +1,4 @@
-"""What was measured of the items that were asked, what was not, and why."""
+"""How many items were measured, how many were not, and why."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def why_left_out(items: pd.DataFrame, *probes: str) -> str | None:
 
     `probes` are names of probes, or of one side of a pair: `greedy:_dense`. An item counts once.
     """
-    told: list[str] = []
+    reasons_given: list[str] = []
     counted = np.zeros(len(items), dtype=bool)
     for status, word in (("excluded", "excluded"), ("engine_error", "failed")):
         why = pd.Series(None, index=items.index, dtype=object)
@@ -42,13 +42,13 @@ def why_left_out(items: pd.DataFrame, *probes: str) -> str | None:
         reasons = why[left_out & ~counted].fillna(NO_REASON).value_counts(sort=False)
         counted |= left_out
         for reason, count in sorted(reasons.items(), key=lambda each: (-each[1], str(each[0]))):
-            told.append(f"{count} {word} ({reason})")
-    return "; ".join(told) if told else None
+            reasons_given.append(f"{count} {word} ({reason})")
+    return "; ".join(reasons_given) or None
 
 
 def joined_reasons(*reasons: str | None) -> str | None:
-    told = [reason for reason in dict.fromkeys(reasons) if reason]
-    return "; ".join(told) if told else None
+    """Several reasons as one text, each once; None where there is none."""
+    return "; ".join(dict.fromkeys(reason for reason in reasons if reason)) or None
 
 
 def _column(probe: str, what: str) -> str:

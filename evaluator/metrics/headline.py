@@ -139,10 +139,10 @@ def _fate(row: pd.Series) -> str:
         return "every one is still said and recognised"
     silent = "none is" if row["mc_only"] == 0 else f"{_percent(row['mc_only'])} are"
     lost = "none is" if row["lost"] == 0 else f"{_percent(row['lost'])} are"
-    fated = f"{silent} still recognised but no longer said, and {lost} lost"
+    what = f"{silent} still recognised but no longer said, and {lost} lost"
     if row["produced_only"] > max(row["mc_only"], row["lost"]):
-        fated += f"; {_percent(row['produced_only'])} are still said but no longer recognised"
-    return fated
+        what += f"; {_percent(row['produced_only'])} are still said but no longer recognised"
+    return what
 
 
 def _percent(value: float) -> str:
