@@ -9,6 +9,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("evaluator", "pruning", "launch")
 SOURCES = sorted(path for package in (*PACKAGES, "benchmarks") for path in (ROOT / package).rglob("*.py"))
+TAKE_EIGHT = {("evaluator/report/figures/theme.py", "dots")}  # the last one; no other may join it
 
 
 def _imports(path: Path) -> Iterator[str]:
@@ -35,6 +36,18 @@ def test_files_and_functions_stay_small(path: Path) -> None:
 @pytest.mark.parametrize("package", [*PACKAGES, "benchmarks"])
 def test_few_files_lie_loose_in_a_package(package: str) -> None:
     assert len([path for path in (ROOT / package).iterdir() if path.is_file()]) <= 8
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_function_takes_eight_arguments(path: Path) -> None:
+    """But for the functions that typer makes commands of: their parameters are the command's options."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+            named = [each for each in arguments if each.arg not in ("self", "cls")]
+            command = path.parent == ROOT / "launch" / "commands" and "typer." in ast.unparse(node.args)
+            excepted = (path.relative_to(ROOT).as_posix(), node.name) in TAKE_EIGHT
+            assert len(named) < 8 or command or excepted, f"{node.name} at line {node.lineno}"
 
 
 def test_only_the_engine_folder_imports_vllm() -> None:
