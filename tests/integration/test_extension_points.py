@@ -1,0 +1,242 @@
+"""One file brings a probe, a pruning method, a task, a table and an engine, and takes them from YAML to the page.
+
+This module is the plugin: in the runs that it starts, RESURFACE_PLUGINS names it, and `register_all` fills the
+registries. Nothing else of the tree knows these names.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from torch import Tensor
+
+from evaluator.engine import ENGINES
+from evaluator.engine.base import Request
+from evaluator.engine.config import EngineConfig, EngineKind
+from evaluator.engine.fake import FakeEngine, FakeLM
+from evaluator.metrics.columns import COUNT, PERCENTAGE, REASON, TEXT, Column, Row
+from evaluator.metrics.inputs import Inputs
+from evaluator.metrics.table import Table
+from evaluator.metrics.tables import TABLES
+from evaluator.probes import PROBES
+from evaluator.probes.base import Asking, Cost, Inquiry, ItemProbe
+from evaluator.probes.config import EvalConfig
+from evaluator.probes.reducing import KEY, where_measured
+from evaluator.probes.recording import Recorder
+from evaluator.records import Item, Record
+from evaluator.tasks import TASKS, Task
+from pruning.methods import METHODS
+from pruning.methods.base import ScoringMethod
+from tests.support.runs import command, environment, records
+
+ITEMS = 6
+VOCABULARY = 3072  # of the bundled model
+
+
+class First(ItemProbe):
+    """How likely the first token of the greedy answer was."""
+
+    name = "first"
+    help = "the log-probability of the first token that greedy decoding gives"
+    evidence = "said"
+    view = "answers"
+    title = "first token"
+    columns: Mapping[str, str] = {"first_logprob": "Float64"}
+
+    def ask(self, asking: Asking) -> Inquiry:
+        return _First(asking)
+
+    def cost(self, config: EvalConfig) -> Cost:
+        return Cost(requests=1, generated_tokens=config.max_new_tokens)
+
+    def reduce(self, asked: pd.DataFrame) -> pd.DataFrame:
+        first = asked.astype({"logprob": "Float64"}).groupby(list(KEY))[["logprob"]].first()
+        return where_measured(first.rename(columns={"logprob": "first_logprob"}), asked, self.name, "first_logprob")
+
+
+class _First(Inquiry):
+    def __init__(self, asking: Asking) -> None:
+        super().__init__()
+        self._asking = asking
+
+    def start(self) -> Sequence[Request]:
+        return [self._asking.greedy("open")]
+
+    def records(self, recorder: Recorder) -> list[Record]:
+        response = self.responses[self._asking.greedy_id("open")]
+        columns: dict[str, Any] = recorder.graded(response.token_ids[:1]) | {"logprob": response.logprobs[0]}
+        return [recorder.record("first", "open", self._asking.prompt(), **columns)]
+
+
+class Contrary(ScoringMethod):
+    """The largest weights go: what no method should do."""
+
+    name = "contrary"
+    help = "the largest weights go"
+
+    def score(self, weight_OI: Tensor, norm_sq_I: Tensor | None) -> Tensor:
+        return -weight_OI.float().abs()
+
+
+def _items(_: Path | None) -> list[Item]:
+    return [
+        Item(task="towns", language="english", item_id=f"t{n}", context=f"Town {n} lies on river R{n}.",
+             question=f"On which river does town {n} lie?", answers=(f"R{n}",), cluster=f"t{n}")
+        for n in range(ITEMS)
+    ]  # fmt: skip
+
+
+def _rows(inputs: Inputs) -> list[Row]:
+    rows: list[Row] = []
+    for subject in inputs.subjects:
+        part = inputs.part(subject.checkpoint, subject.task, "open")
+        known = part["first_logprob"].dropna()
+        rows.append(
+            {"task": subject.task, "checkpoint": subject.checkpoint, "language": "all", "n": len(known),
+             "sure": float((known > -1.0).mean()) if len(known) else None, "reason": None}
+        )  # fmt: skip
+    return rows
+
+
+SURE = Table(
+    name="sure",
+    title="Is the first token sure?",
+    reading="The share of items whose first token has a log-probability above -1.",
+    needs="the probe first",
+    columns=(
+        Column("task", TEXT), Column("checkpoint", TEXT), Column("language", TEXT), Column("n", COUNT),
+        Column("sure", PERCENTAGE, "surely begun"), REASON,
+    ),
+    compute=_rows,
+)  # fmt: skip
+
+
+def build_toy(_: EngineConfig) -> FakeEngine:
+    return FakeEngine(FakeLM(vocabulary=VOCABULARY, eos_ids=frozenset({0})).answer)
+
+
+def register_all() -> None:
+    PROBES.register(First())
+    METHODS.register(Contrary())
+    TASKS.register(Task(name="towns", help="invented towns", read_items=_items))
+    TABLES.register(SURE)
+    ENGINES.register(EngineKind(name="toy", help="a pseudo-random language model", build=build_toy))
+
+
+if __name__ in os.environ.get("RESURFACE_PLUGINS", ""):
+    register_all()
+
+SWEEP = """
+models: {dense: bundled}
+prune:
+  - {method: contrary, sparsity: 0.5}
+tasks:
+  - {task: towns, probes: [greedy, choice, first], max_new_tokens: 4}
+engine: {kind: toy}
+"""
+
+
+@pytest.fixture(scope="module")
+def sweep_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("sweep") / "sweep.yaml"
+    path.write_text(SWEEP, encoding="utf-8")
+    return path
+
+
+def run(*arguments: str | Path, plugins: bool = True) -> subprocess.CompletedProcess[str]:
+    """The command line, with this file as its only plugin."""
+    root = str(Path(__file__).resolve().parents[2])
+    own = environment()
+    own["PYTHONPATH"] = os.pathsep.join(filter(None, [own.get("PYTHONPATH"), root]))
+    if plugins:
+        own["RESURFACE_PLUGINS"] = __name__
+    return subprocess.run(command(*arguments), env=own, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def finished(sweep_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("runs") / "toys"
+    done = run("sweep", sweep_file, "--out", out)
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+def test_a_dry_run_counts_the_toy_probe(sweep_file: Path) -> None:
+    done = run("sweep", sweep_file, "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert "contrary-0.5" in done.stdout
+    assert "towns: greedy of open, choice, first" in " ".join(done.stdout.split())
+    # Two checkpoints, six items: greedy, four options and the toy's own request.
+    assert f"{2 * ITEMS * (1 + 4 + 1)} requests" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("command_name", "expected"), [("eval", "first"), ("eval", "towns"), ("eval", "toy"), ("prune", "contrary")]
+)
+def test_help_names_the_toys(command_name: str, expected: str) -> None:
+    assert re.search(rf"\b{expected}\b", run(command_name, "--help").stdout)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right", "hint"),
+    [
+        ("choice, first]", "choice, furst]", "unknown probe 'furst'; did you mean 'first'?"),
+        ("method: contrary", "method: contrery", "unknown method 'contrery'; did you mean 'contrary'?"),
+        ("task: towns", "task: town", "unknown task 'town'; did you mean 'towns'?"),
+        ("kind: toy", "kind: toyy", "unknown engine 'toyy'; did you mean 'toy'?"),
+    ],
+)
+def test_a_mistyped_toy_is_told_from_its_registry(tmp_path: Path, wrong: str, right: str, hint: str) -> None:
+    path = tmp_path / "sweep.yaml"
+    path.write_text(SWEEP.replace(wrong, right), encoding="utf-8")
+    done = run("sweep", path, "--out", tmp_path / "out")
+    assert done.returncode == 2
+    assert hint in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_without_the_plugin_the_names_are_unknown(sweep_file: Path, tmp_path: Path) -> None:
+    done = run("sweep", sweep_file, "--out", tmp_path / "out", plugins=False)
+    assert done.returncode == 2
+    assert "unknown" in done.stderr
+
+
+@pytest.mark.slow
+def test_records_hold_the_toy_probe_method_task_and_engine(finished: Path) -> None:
+    found = records(finished)
+    assert set(found["probe"]) == {"greedy", "choice", "first"}
+    assert set(found["method"].dropna()) == {"contrary"}
+    assert set(found["task"]) == {"towns"}
+    assert set(found["engine"]) == {"fake"}
+    first = found[found["probe"] == "first"]
+    assert len(first) == 2 * ITEMS
+    assert first["logprob"].lt(0).all()
+
+
+@pytest.mark.slow
+def test_the_pruned_checkpoint_lost_its_largest_weights(finished: Path) -> None:
+    manifest = json.loads((finished / "checkpoints" / "contrary-0.5" / "prune_manifest.json").read_text())
+    assert manifest["method"] == "contrary"
+    assert manifest["measured_sparsity"] == pytest.approx(0.5, abs=1e-3)
+
+
+@pytest.mark.slow
+def test_the_toy_table_is_a_csv_and_a_section_of_the_page(finished: Path) -> None:
+    done = run("report", finished)
+    assert done.returncode == 0, done.stderr
+    table = pd.read_csv(finished / "tables" / "sure.csv")
+    assert table["checkpoint"].tolist() == ["dense", "contrary-0.5"]
+    assert table["n"].tolist() == [ITEMS, ITEMS]
+    page = (finished / "report" / "index.html").read_text(encoding="utf-8")
+    assert "Is the first token sure?" in page
+    assert "surely begun" in page
+    assert re.search(r"\b\d+\.\d %", page)
+    assert '"first token"' in page  # the item view's heading of the probe
