@@ -29,8 +29,8 @@ from evaluator.metrics.tables import TABLES
 from evaluator.probes import PROBES
 from evaluator.probes.base import Asking, Cost, Inquiry, ItemProbe
 from evaluator.probes.config import EvalConfig
-from evaluator.probes.reducing import KEY, where_measured
 from evaluator.probes.recording import Recorder
+from evaluator.probes.reducing import KEY, where_measured
 from evaluator.records import Item, Record
 from evaluator.tasks import TASKS, Task
 from pruning.methods import METHODS
@@ -96,8 +96,8 @@ def _items(_: Path | None) -> list[Item]:
 
 def _rows(inputs: Inputs) -> list[Row]:
     rows: list[Row] = []
-    for subject in inputs.subjects:
-        part = inputs.part(subject.checkpoint, subject.task, "open")
+    for subject in inputs.checkpoints:
+        part = inputs.outcomes_of(subject.checkpoint, subject.task)
         known = part["first_logprob"].dropna()
         rows.append(
             {"task": subject.task, "checkpoint": subject.checkpoint, "language": "all", "n": len(known),
