@@ -34,13 +34,19 @@ COLUMNS = (
         "known", COUNT, short="known", meaning="answers that the dense model both wrote and picked; of these, in %:"
     ),
     Column("kept", PERCENTAGE, short="kept", meaning="still written and still picked"),
-    Column("mc_only", PERCENTAGE, "mc_only", short="mc_only", meaning="still picked, no longer written"),
+    Column(
+        "mc_only",
+        PERCENTAGE,
+        "mc_only",
+        short="mc_only",
+        meaning="still picked, no longer written (what is missing to 100: the reverse)",
+    ),
     Column("produced_only", PERCENTAGE, "produced_only"),
     Column(
         "lost",
         PERCENTAGE,
         short="lost",
-        meaning="neither, which does not prove it erased; the rest is written, not picked",
+        meaning="neither written nor picked; that alone does not mean erased",
     ),
     Column("recovery_n", COUNT, csv_only=True),
     Column("beam_recoverability", PERCENTAGE, short="beams", meaning="% with the answer in any beam of a beam search"),
