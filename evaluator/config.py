@@ -1,11 +1,80 @@
-"""The base of every configuration: frozen, checked when it is made, unknown keys are errors."""
+"""What users configure: frozen models, and registries of the names that they may use.
+
+    PROBES: Registry[Probe] = Registry("probe")
+    PROBES.register(Greedy())
+    PROBES["greedi"]           # InputError: unknown probe 'greedi'; did you mean 'greedy'? (known: ...)
+
+A registry is filled where its kind is defined, one line for each object; its order is that of registration.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Generic, Protocol, TypeVar
+
 from pydantic import BaseModel, ConfigDict
+
+from evaluator.errors import unknown
 
 
 class Frozen(BaseModel):
     """Immutable; a key that it does not know is an error, and so is a number that is not finite."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Named(Protocol):
+    """Anything with a name."""
+
+    @property
+    def name(self) -> str: ...
+
+
+T = TypeVar("T", bound=Named)
+
+
+class Registry(Generic[T]):
+    """The objects of one kind, by name."""
+
+    def __init__(self, kind: str, objects: Iterable[T] = ()) -> None:
+        """`kind` is what error messages call one of them."""
+        self.kind = kind
+        self._objects: dict[str, T] = {}
+        for each in objects:
+            self.register(each)
+
+    def register(self, entry: T) -> T:
+        """Add an object under its own name. Raises ValueError if that name is taken."""
+        if entry.name in self._objects:
+            raise ValueError(f"{self.kind} {entry.name!r} is registered already")
+        self._objects[entry.name] = entry
+        return entry
+
+    @contextmanager
+    def temporarily(self, entry: T) -> Iterator[T]:
+        """Within, the object is registered: for tests."""
+        self.register(entry)
+        try:
+            yield entry
+        finally:
+            del self._objects[entry.name]
+
+    def __getitem__(self, name: str) -> T:
+        """Raises InputError, with the nearest name suggested, for a name that is not registered."""
+        if name not in self._objects:
+            raise unknown(self.kind, name, self._objects)
+        return self._objects[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._objects
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(tuple(self._objects.values()))
+
+    def __len__(self) -> int:
+        return len(self._objects)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._objects)

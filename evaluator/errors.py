@@ -1,14 +1,20 @@
-"""The exceptions of the evaluator.
+"""The exceptions of every package, and checked access to JSON that others wrote: items, configurations, manifests.
 
 ResurfaceError                what every package of Resurface raises for its users
 |-- InputError                something that the user can mend: one line, exit code 2
 `-- EngineError               an engine failed while it worked: exit code 1 if retries do not help
+
+A check that fails raises an InputError of one line, which names the place, the field and the value.
 """
 
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Iterable
+from typing import Any
+
+_KINDS: dict[type, str] = {str: "a string", list: "a list", dict: "an object"}
 
 
 class ResurfaceError(Exception):
@@ -40,3 +46,54 @@ def unknown(what: str, value: str, known: Iterable[str]) -> InputError:
     near = difflib.get_close_matches(value, names, n=1, cutoff=0.4)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     return InputError(f"unknown {what} {value!r}{hint} (known: {', '.join(names)})")
+
+
+def parse(text: bytes, place: str) -> Any:
+    """The JSON value in UTF-8 text; `place` names the file or line in the message. Raises InputError."""
+    try:
+        return json.loads(text.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise InputError(f"{place}: not UTF-8 text (byte {error.start}: {error.reason})") from error
+    except json.JSONDecodeError as error:
+        raise InputError(f"{place}: not JSON ({error})") from error
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits; brackets nested too deep
+        raise InputError(f"{place}: not JSON that can be read ({error})") from error
+
+
+def field(record: Any, name: str, kind: type, place: str) -> Any:
+    """`record[name]`, which must be there and of `kind` (str, list or dict). Raises InputError."""
+    checked = of_kind(record, dict, place)
+    if name not in checked:
+        raise InputError(f"{place}: field {name!r} is missing")
+    return of_kind(checked[name], kind, f"{place}: field {name!r}")
+
+
+def text_field(record: Any, name: str, place: str) -> str:
+    """`record[name]`, a string that names something: not blank. Raises InputError."""
+    text: str = field(record, name, str, place)
+    if not text.strip():
+        raise InputError(f"{place}: field {name!r} is empty")
+    return text
+
+
+def strings(values: Any, place: str) -> tuple[str, ...]:
+    """A list of strings. Raises InputError."""
+    return tuple(of_kind(value, str, f"{place}[{number}]") for number, value in enumerate(of_kind(values, list, place)))
+
+
+def of_kind(value: Any, kind: type, place: str) -> Any:
+    """`value` itself if it is of `kind`, and if a string then one that can be written as UTF-8. Raises InputError."""
+    if not isinstance(value, kind):
+        raise InputError(f"{place} must be {_KINDS[kind]}, not {_shown(value)}")
+    if isinstance(value, str) and not value.isascii():
+        try:
+            value.encode("utf-8")
+        except UnicodeEncodeError as error:
+            # JSON can spell half of a surrogate pair; no tokenizer and no file format takes it.
+            raise InputError(f"{place} holds a lone surrogate at character {error.start}") from error
+    return value
+
+
+def _shown(value: object) -> str:
+    text = json.dumps(value, ensure_ascii=True)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -10,8 +10,7 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 from evaluator.config import Frozen
 from evaluator.errors import InputError
 from pruning.methods import METHODS
-from pruning.methods.base import Group
-from pruning.patterns import UNSTRUCTURED, NofM, Pattern, parse
+from pruning.patterns import UNSTRUCTURED, Group, NofM, Pattern, parse
 
 Allocation = Literal["uniform", "owl"]
 

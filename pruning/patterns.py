@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Literal
 
 UNSTRUCTURED = "unstructured"
+Group = Literal["row", "matrix"]  # what a ratio is taken of, and what a weight is compared with
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,7 +86,7 @@ def test_no_test_module_imports_another() -> None:
 
 def test_imports_have_no_cycles() -> None:
     modules = {_module(path): path for path in SOURCES if path.relative_to(ROOT).parts[0] in PACKAGES}
-    graph = {name: {m for m in _top_imports(path) if m in modules and m != name} for name, path in modules.items()}
+    graph = {name: {m for m in _every_import(path) if m in modules and m != name} for name, path in modules.items()}
     done: set[str] = set()
 
     def visit(name: str, trail: tuple[str, ...]) -> None:
@@ -105,9 +105,9 @@ def _module(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def _top_imports(path: Path) -> Iterator[str]:
-    """Imports at module level, those for type checking left out; `from package import submodule` counts as both."""
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+def _every_import(path: Path) -> Iterator[str]:
+    """Imports anywhere in a module, also within functions and for type checking; a submodule counts as itself."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:

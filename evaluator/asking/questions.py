@@ -41,6 +41,11 @@ class Question:
     candidates: Mapping[Format, tuple[str, ...]]  # what a format's prompt lists, in order
     exemplar: Item | None = None  # the one-shot exemplar of the item's language; None: every item is evaluated
 
+    @property
+    def option_texts(self) -> tuple[str, ...]:
+        """The options of the choice probe, in their order; empty where there are none."""
+        return () if self.options is None else self.options.texts
+
     def can_pose(self, format: Format) -> bool:
         """Whether there is what the format's prompt shows."""
         if format == "one_shot":

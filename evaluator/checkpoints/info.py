@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from evaluator.checkpoints.tensors import Tensor, identity, read_tensors
-from evaluator.errors import InputError
-from evaluator.fields import field, of_kind, parse
+from evaluator.errors import InputError, field, of_kind, parse
 
 MANIFEST = "prune_manifest.json"
 

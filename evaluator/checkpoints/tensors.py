@@ -16,8 +16,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from evaluator.errors import InputError
-from evaluator.fields import field, of_kind, parse
+from evaluator.errors import InputError, field, of_kind, parse
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from evaluator.errors import InputError, one_line
-from evaluator.fields import of_kind, parse
+from evaluator.errors import InputError, of_kind, one_line, parse
 
 
 def load_tokenizer(checkpoint: Path, trust_remote_code: bool = False) -> Any:

@@ -12,10 +12,9 @@ from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from evaluator.config import Frozen
+from evaluator.config import Frozen, Registry
 from evaluator.engine.base import Engine
 from evaluator.errors import InputError
-from evaluator.registry import Registry
 
 DType = Literal["auto", "float32", "bfloat16"]
 

@@ -20,18 +20,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from evaluator.config import Registry
 from evaluator.engine.base import Cancel, Generate, Request, Response, Score
 from evaluator.records import Format, Record
-from evaluator.registry import Registry
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from evaluator.asking.prompts import Continuation, Prompt
     from evaluator.asking.questions import Question, Window
-    from evaluator.probes.config import EvalConfig
-    from evaluator.probes.planning import ItemPlan
     from evaluator.probes.recording import Recorder
+    from evaluator.probes.settings import Settings
 
 # What a probe shows of an answer. Reports list probes in this order.
 Evidence = Literal["said", "recognised", "reachable", "predicted"]
@@ -82,7 +81,7 @@ class ItemProbe(Probe):
     deep: bool = False  # asked of the first 100 items of a language only
     options: Literal["drawn", "hard"] | None = None  # the distractors that it chooses among
 
-    def formats(self, config: EvalConfig) -> tuple[Format, ...]:
+    def formats(self, config: Settings) -> tuple[Format, ...]:
         """The formats whose prompts it needs. By default the open one, whatever formats are evaluated."""
         return ("open",)
 
@@ -90,7 +89,7 @@ class ItemProbe(Probe):
         """The answers to the open prompt that it scores."""
         return ()
 
-    def fits(self, question: Question, config: EvalConfig) -> bool:
+    def fits(self, question: Question, config: Settings) -> bool:
         """Whether a question has what the probe needs; whether its prompts fit their cap is not known yet."""
         return question.deep or not self.deep
 
@@ -103,7 +102,7 @@ class ItemProbe(Probe):
         """Begin with one item of one checkpoint. Called only where `why_not` is None."""
 
     @abstractmethod
-    def cost(self, config: EvalConfig) -> Cost:
+    def cost(self, config: Settings) -> Cost:
         """What it asks of an engine for one item."""
 
 
@@ -117,8 +116,20 @@ class TextProbe(Probe):
         """Begin with one window on one checkpoint. `serial` makes request ids unique in the stream."""
 
     @abstractmethod
-    def cost(self, tokens: int, config: EvalConfig) -> Cost:
+    def cost(self, tokens: int, config: Settings) -> Cost:
         """What it asks of an engine for a text of so many tokens."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ItemPlan:
+    """A question in token ids.
+
+    A format without a prompt cannot be asked of the item: its records are `excluded`.
+    """
+
+    question: Question
+    prompts: Mapping[Format, Prompt]
+    scored: Mapping[str, Continuation]  # answers after the open prompt, by their text
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +140,7 @@ class Asking:
     """
 
     plan: ItemPlan
-    config: EvalConfig
+    config: Settings
     eos_ids: frozenset[int]
     serial: int  # unique in the stream
 

@@ -14,7 +14,7 @@ from evaluator.records import Record
 if TYPE_CHECKING:
     import pandas as pd
 
-    from evaluator.probes.config import EvalConfig
+    from evaluator.probes.settings import Settings
 
 REQUESTS = 3  # per beam: measured 15 for a width of 5
 
@@ -33,7 +33,7 @@ class Beam(ItemProbe):
     def ask(self, asking: Asking) -> Inquiry:
         return _Beams(asking)
 
-    def cost(self, config: EvalConfig) -> Cost:
+    def cost(self, config: Settings) -> Cost:
         width = config.beam_width
         return Cost(requests=REQUESTS * width, generated_tokens=width * config.max_new_tokens)
 

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
 
-    from evaluator.probes.config import EvalConfig
-    from evaluator.probes.planning import ItemPlan
+    from evaluator.probes.base import ItemPlan
+    from evaluator.probes.settings import Settings
 
 
 class Choice(ItemProbe):
@@ -52,7 +52,7 @@ class Choice(ItemProbe):
         options = self.options_of(question)
         return () if options is None else options.texts
 
-    def fits(self, question: Question, config: EvalConfig) -> bool:
+    def fits(self, question: Question, config: Settings) -> bool:
         return self.options_of(question) is not None
 
     def why_not(self, plan: ItemPlan) -> str | None:
@@ -63,7 +63,7 @@ class Choice(ItemProbe):
         assert options is not None, "why_not comes before ask"
         return _Scores(asking, self.name, options)
 
-    def cost(self, config: EvalConfig) -> Cost:
+    def cost(self, config: Settings) -> Cost:
         return Cost(scored=frozenset({"gold", *(f"{self.options} distractor {number}" for number in range(3))}))
 
     def reduce(self, asked: pd.DataFrame) -> pd.DataFrame:

@@ -7,10 +7,9 @@ from typing import Annotated
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from evaluator.asking.questions import Wanted
-from evaluator.config import Frozen
 from evaluator.errors import InputError
 from evaluator.probes.base import PROBES, ItemProbe, TextProbe
-from evaluator.records import Format
+from evaluator.probes.settings import Settings, each_once
 from evaluator.tasks import TASKS
 
 
@@ -22,7 +21,7 @@ def _known_probe(name: str) -> str:
         raise ValueError(str(error)) from error
 
 
-class EvalConfig(Frozen):
+class EvalConfig(Settings):
     """Which items are asked, how they are posed, and how their answers are looked for (protocol.md's defaults)."""
 
     task: str  # TASK[:PATH]
@@ -30,32 +29,15 @@ class EvalConfig(Frozen):
     name: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     languages: tuple[str, ...] | None = None  # None: every language of the task
     items: int = Field(default=200, ge=0)  # per language; 0 = all
-    formats: tuple[Format, ...] = ("open",)
     probes: tuple[Annotated[str, AfterValidator(_known_probe)], ...] = ("greedy", "beam", "sample", "choice", "rank")
-    seed: int = Field(default=0, ge=0)
     chat: bool = False  # prompt through the tokenizer's chat template
     prompt_tokens: int = Field(default=512, ge=32)  # cap of a prompt; the context is cut to fit
     one_shot_prompt_tokens: int = Field(default=1024, ge=32)
-    max_new_tokens: int = Field(default=32, ge=1)
-    beam_width: int = Field(default=5, ge=1, le=10)
-    samples: int = Field(default=10, ge=1)
-    sample_seeds: tuple[int, ...] | None = None  # of the sample probe; None: the run seed. It must be one of them
-    top_p: float = Field(default=0.9, gt=0, le=1)
-    temperature: float = Field(default=1.0, gt=0)
-    window: int = Field(default=2048, ge=2)  # tokens of a perplexity window; at most what the model has positions for
 
-    @field_validator("formats", "probes", "sample_seeds")
+    @field_validator("probes")
     @classmethod
-    def _no_repeats(cls, value: tuple[object, ...] | None) -> tuple[object, ...] | None:
-        if value is not None and (not value or len(set(value)) != len(value)):
-            raise ValueError(f"must name each one once, and at least one: {', '.join(map(str, value)) or '(empty)'}")
-        return value
-
-    @field_validator("sample_seeds")
-    @classmethod
-    def _seeds(cls, value: tuple[int, ...] | None) -> tuple[int, ...] | None:
-        if value is not None and min(value) < 0:
-            raise ValueError(f"{min(value)}: a seed is 0 or more")
+    def _each_once(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        each_once(value)
         return value
 
     @model_validator(mode="after")
@@ -99,8 +81,3 @@ class EvalConfig(Frozen):
             hard_options=any(probe.options == "hard" for probe in probes),
             fits=lambda question: any(probe.fits(question, self) for probe in probes),
         )
-
-    @property
-    def seeds(self) -> tuple[int, ...]:
-        """The seeds of the sample probe."""
-        return (self.seed,) if self.sample_seeds is None else self.sample_seeds

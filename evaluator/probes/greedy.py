@@ -14,8 +14,8 @@ from evaluator.records import Format, Record
 if TYPE_CHECKING:
     import pandas as pd
 
-    from evaluator.probes.config import EvalConfig
-    from evaluator.probes.planning import ItemPlan
+    from evaluator.probes.base import ItemPlan
+    from evaluator.probes.settings import Settings
 
 
 class Greedy(ItemProbe):
@@ -28,10 +28,10 @@ class Greedy(ItemProbe):
     title = "greedy"
     columns: Mapping[str, str] = {"produced": "boolean", "exact_match": "boolean", "token_f1": "Float64"}
 
-    def formats(self, config: EvalConfig) -> tuple[Format, ...]:
+    def formats(self, config: Settings) -> tuple[Format, ...]:
         return config.formats
 
-    def fits(self, question: Question, config: EvalConfig) -> bool:
+    def fits(self, question: Question, config: Settings) -> bool:
         return any(question.can_pose(format) for format in config.formats)
 
     def why_not(self, plan: ItemPlan) -> str | None:
@@ -40,7 +40,7 @@ class Greedy(ItemProbe):
     def ask(self, asking: Asking) -> Inquiry:
         return _Answers(asking)
 
-    def cost(self, config: EvalConfig) -> Cost:
+    def cost(self, config: Settings) -> Cost:
         count = len(config.formats)
         return Cost(requests=count, generated_tokens=count * config.max_new_tokens)
 

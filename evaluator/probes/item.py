@@ -12,7 +12,7 @@ import dataclasses
 from evaluator.engine.base import Cancel, Generate, Request, Response
 from evaluator.probes.base import Inquiry
 from evaluator.probes.config import EvalConfig
-from evaluator.probes.planning import Plan
+from evaluator.probes.planning import Plan, inquiries
 from evaluator.probes.recording import Decode, Recorder, Stamp
 from evaluator.records import Record
 
@@ -23,7 +23,7 @@ class ItemProbes:
     def __init__(self, plan: Plan, config: EvalConfig, eos_ids: frozenset[int], serial: int) -> None:
         self.plan = plan
         self._run_seed = config.seed
-        self._inquiries = plan.inquiries(config, eos_ids, serial)
+        self._inquiries = inquiries(plan, config, eos_ids, serial)
         self._readers: dict[str, list[Inquiry]] = {}  # who waits for a request, by its id
 
     @property

@@ -25,7 +25,7 @@ from evaluator.records import Record
 if TYPE_CHECKING:
     import pandas as pd
 
-    from evaluator.probes.config import EvalConfig
+    from evaluator.probes.settings import Settings
 
 PIECE = 64  # tokens of one request
 
@@ -41,7 +41,7 @@ class Perplexity(TextProbe):
     def ask(self, window: Window, serial: int) -> Inquiry:
         return _Pieces(window, f"{serial}/perplexity")
 
-    def cost(self, tokens: int, config: EvalConfig) -> Cost:
+    def cost(self, tokens: int, config: Settings) -> Cost:
         return Cost(
             items=-(-tokens // config.window),
             requests=-(-tokens // PIECE),

@@ -1,56 +1,19 @@
 """From what is asked to token ids, once for all checkpoints that share a tokenizer.
 
-A plan is what one item or window brings to an engine: both kinds have the `question` whose item records name, and begin
-the inquiries of the probes that are asked of it.
+A plan is what one item or window brings to an engine: both kinds have the `question` whose item records name.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
-from evaluator.asking.prompts import Continuation, Prompt, Prompter
+from evaluator.asking.prompts import Prompt, Prompter
 from evaluator.asking.questions import Posed, Question, Window
 from evaluator.errors import InputError
-from evaluator.probes.base import Asking, Excluded, Inquiry
+from evaluator.probes.base import Asking, Excluded, Inquiry, ItemPlan
 from evaluator.probes.config import EvalConfig
 from evaluator.records import Format
-
-
-class Plan(Protocol):
-    """What a question and the window of a text have in common once they are tokenised."""
-
-    @property
-    def question(self) -> Posed: ...
-
-    def inquiries(self, config: EvalConfig, eos_ids: frozenset[int], serial: int) -> list[Inquiry]:
-        """One for each probe that is asked, in the registry's order. `serial` is unique in the stream."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ItemPlan:
-    """A question in token ids.
-
-    A format without a prompt cannot be asked of the item: its records are `excluded`.
-    """
-
-    question: Question
-    prompts: Mapping[Format, Prompt]
-    scored: Mapping[str, Continuation]  # answers after the open prompt, by their text
-
-    def inquiries(self, config: EvalConfig, eos_ids: frozenset[int], serial: int) -> list[Inquiry]:
-        """See `Plan`; a probe that cannot be asked of the item gives an `Excluded`."""
-        asking = Asking(self, config, eos_ids, serial)
-        found: list[Inquiry] = []
-        for probe in config.item_probes:
-            if probe.deep and not self.question.deep:
-                continue
-            why = probe.why_not(self)
-            found.append(probe.ask(asking) if why is None else Excluded(probe, why, self.prompts.get("open")))
-        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,9 +22,25 @@ class WindowPlan:
 
     question: Window
 
-    def inquiries(self, config: EvalConfig, eos_ids: frozenset[int], serial: int) -> list[Inquiry]:
-        """See `Plan`."""
-        return [probe.ask(self.question, serial) for probe in config.text_probes]
+
+Plan = ItemPlan | WindowPlan
+
+
+def inquiries(plan: Plan, config: EvalConfig, eos_ids: frozenset[int], serial: int) -> list[Inquiry]:
+    """One for each probe that is asked, in the registry's order; a probe that cannot be asked gives an `Excluded`.
+
+    `serial` is unique in the stream.
+    """
+    if isinstance(plan, WindowPlan):
+        return [probe.ask(plan.question, serial) for probe in config.text_probes]
+    asking = Asking(plan, config, eos_ids, serial)
+    found: list[Inquiry] = []
+    for probe in config.item_probes:
+        if probe.deep and not plan.question.deep:
+            continue
+        why = probe.why_not(plan)
+        found.append(probe.ask(asking) if why is None else Excluded(probe, why, plan.prompts.get("open")))
+    return found
 
 
 class Planner:

@@ -15,7 +15,7 @@ from evaluator.tasks.selection import gold_option
 if TYPE_CHECKING:
     import pandas as pd
 
-    from evaluator.probes.config import EvalConfig
+    from evaluator.probes.settings import Settings
 
 
 class Rank(ItemProbe):
@@ -34,7 +34,7 @@ class Rank(ItemProbe):
     def ask(self, asking: Asking) -> Inquiry:
         return _Rank(asking)
 
-    def cost(self, config: EvalConfig) -> Cost:
+    def cost(self, config: Settings) -> Cost:
         return Cost(scored=frozenset({"gold"}))
 
     def reduce(self, asked: pd.DataFrame) -> pd.DataFrame:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from evaluator.grading import grade, strip_thinking
+from evaluator.probes.grading import grade, strip_thinking
 from evaluator.records import Format, Item, Record
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from evaluator.records import Record
 if TYPE_CHECKING:
     import pandas as pd
 
-    from evaluator.probes.config import EvalConfig
+    from evaluator.probes.settings import Settings
 
 
 class Sample(ItemProbe):
@@ -31,7 +31,7 @@ class Sample(ItemProbe):
     def ask(self, asking: Asking) -> Inquiry:
         return _Samples(asking)
 
-    def cost(self, config: EvalConfig) -> Cost:
+    def cost(self, config: Settings) -> Cost:
         count = config.samples * len(config.seeds)
         return Cost(requests=count, generated_tokens=count * config.max_new_tokens)
 

@@ -11,8 +11,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from evaluator.errors import InputError, one_line
-from evaluator.fields import parse
+from evaluator.errors import InputError, one_line, parse
 from evaluator.store.schema import READ_ITEMS, READ_RECORDS, READ_VERDICTS
 
 

@@ -17,9 +17,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from evaluator.asking.questions import Question
 from evaluator.errors import InputError, ResurfaceError, one_line
-from evaluator.records import Record
+from evaluator.records import Item, Record
 from evaluator.store.files import write_parquet
 from evaluator.store.schema import ITEMS, RECORDS
 
@@ -89,12 +88,9 @@ class RecordStore:
         for path in sorted(self.root.glob("*/*/*.parquet")):
             yield path.parent.parent.name, path.parent.name, path
 
-    def write_items(self, task: str, questions: Iterable[Question]) -> None:
-        """Keep what was asked for the report's item view and clustered intervals."""
-        rows = [
-            asdict(question.item) | {"options": question.options.texts if question.options else ()}
-            for question in questions
-        ]
+    def write_items(self, task: str, items: Iterable[tuple[Item, Sequence[str]]]) -> None:
+        """Keep what was asked, each item with its options, for the report's item view and clustered intervals."""
+        rows = [asdict(item) | {"options": options} for item, options in items]
         write_parquet(pa.Table.from_pylist(rows, schema=ITEMS), self._items / f"{task}.parquet")
 
     def clean(self) -> None:

@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from evaluator.errors import InputError, one_line
-from evaluator.grading import strip_thinking
 from evaluator.probes import PROBES
+from evaluator.probes.grading import strip_thinking
 from evaluator.probes.matcher import Comparison, Verdict
 from evaluator.records import VerdictRow
 from evaluator.store.files import write_parquet

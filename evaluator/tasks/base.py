@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from evaluator.config import Registry
 from evaluator.errors import InputError
 from evaluator.records import Item
-from evaluator.registry import Registry
 
 Kind = Literal["items", "text"]
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from evaluator.errors import InputError, unknown
-from evaluator.languages import code_of
 from evaluator.records import Item
 from evaluator.tasks.base import TaskSpec
+from evaluator.text import code_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,10 +6,10 @@ import re
 from pathlib import Path
 
 from evaluator.errors import InputError
-from evaluator.languages import name_of
 from evaluator.records import Item
 from evaluator.tasks import hub, squad
 from evaluator.tasks.base import Argument, Task
+from evaluator.text import name_of
 
 _DATASET = "google-research-datasets/tydiqa"
 # Language -> items of the validation split, as the hub has them.

@@ -18,7 +18,7 @@ from launch.sweep.config import SweepConfig, validated
 from launch.sweep.models import model_name, names_of, same_model
 from pruning.config import Allocation, PruneConfig, needs_calibration
 from pruning.methods import METHODS
-from pruning.methods.base import Group
+from pruning.patterns import Group
 
 Out = Annotated[Path, typer.Option("--out", help="Where everything is written; the same command resumes there.")]
 Seed = Annotated[int, typer.Option(help="Run seed of distractors, samples and pruning.")]

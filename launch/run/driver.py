@@ -79,7 +79,7 @@ class _Run:
     def execute(self) -> Outcome:
         started = time.monotonic()
         for task, questions in self._prepared.items().items():
-            self._store.write_items(task, questions)
+            self._store.write_items(task, [(each.item, each.option_texts) for each in questions])
         to_prune = []
         for job in self._prepared.jobs:
             if job.prune is not None and read_manifest(job.path) is None:

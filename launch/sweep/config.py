@@ -28,7 +28,7 @@ from evaluator.errors import InputError, unknown
 from evaluator.probes.config import EvalConfig
 from launch.sweep.models import BUNDLED
 from pruning.config import Allocation, CalibrationConfig, MethodName
-from pruning.methods.base import Group
+from pruning.patterns import Group
 
 SCHEMA_VERSION = 1
 RECIPES = Path(__file__).parents[1] / "recipes"

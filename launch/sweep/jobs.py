@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from evaluator.errors import InputError
-from evaluator.languages import code_of
 from evaluator.probes import PROBES
 from evaluator.probes.config import EvalConfig
 from evaluator.records import FORMATS
 from evaluator.tasks import task_name
+from evaluator.text import code_of
 from launch.sweep.calibration import spelled_source
 from launch.sweep.config import PruneSetting, SweepConfig, validated
 from launch.sweep.models import resolve_model

@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Iterable, Mapping
 
 from evaluator.errors import InputError
-from evaluator.grading import normalise
+from evaluator.text import normalise
 
 
 def text_digest(text: str) -> str:

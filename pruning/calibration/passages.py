@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from evaluator.errors import InputError, one_line
-from evaluator.languages import code_of
+from evaluator.text import code_of
 
 # (samples, seed) -> passages in order: a source that a caller supplies under its own name.
 PassageSource = Callable[[int, int], Iterator[str]]

@@ -10,15 +10,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from pruning.errors import PruneError
-from pruning.patterns import NofM, Pattern
+from pruning.patterns import Group, NofM, Pattern
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-Group = Literal["row", "matrix"]
 
 
 class Statistic(Enum):

@@ -11,8 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pruning.methods.base import Group
-from pruning.patterns import NofM, Pattern
+from pruning.patterns import Group, NofM, Pattern
 
 _PAIRWISE_M = 8  # up to this M, comparing all pairs of a group beats sorting it
 

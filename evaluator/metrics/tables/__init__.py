@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from evaluator.config import Registry
 from evaluator.metrics.table import Table
 from evaluator.metrics.tables import (
     accuracy,
@@ -19,7 +20,6 @@ from evaluator.metrics.tables import (
     recovery,
     recovery_seeds,
 )
-from evaluator.registry import Registry
 
 # In the order of the report.
 TABLES: Registry[Table] = Registry(

@@ -16,7 +16,6 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from evaluator.grading import without_spaces
 from evaluator.metrics.columns import (
     AMOUNT,
     COUNT,
@@ -36,6 +35,7 @@ from evaluator.metrics.inputs import MEAN, Comparison, Inputs, Subject
 from evaluator.metrics.intervals import Floats, nan_mean, percentile_interval
 from evaluator.metrics.measures import as_floats, bounds, item_numbers, language_mean
 from evaluator.metrics.table import Lack, Table
+from evaluator.text import without_spaces
 
 _SUMMED = ("n", "excluded", "engine_error", "tokens", "units")
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from evaluator.errors import InputError
-from evaluator.fields import field, of_kind, parse, strings, text_field
+from evaluator.errors import InputError, field, of_kind, parse, strings, text_field
 
 
 def test_what_is_right_passes_through():

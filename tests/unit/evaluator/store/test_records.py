@@ -167,7 +167,7 @@ def test_questions_are_kept_beside_the_records(tmp_path: Path) -> None:
         cluster="c",
     )
     question = Question(item=item, excluded=False, deep=True, options=None, candidates={}, exemplar=None)
-    RecordStore(tmp_path).write_items("gazetteer", [question])
+    RecordStore(tmp_path).write_items("gazetteer", [(question.item, question.option_texts)])
     (row,) = pq.read_table(tmp_path / "items" / "gazetteer.parquet").to_pylist()
     assert row["context"] == "ทะเลสาบ"
     assert row["answers"] == ["a", "b"]

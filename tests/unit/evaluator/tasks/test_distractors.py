@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evaluator.errors import InputError
-from evaluator.grading import normalise
 from evaluator.tasks.distractors import choose_options, hard_distractors, unrelated_candidates
+from evaluator.text import normalise
 from tests.support.items import make_item
 
 answers = st.lists(st.sampled_from(["Nile", "nile.", "The Nile", "Po", "Ob", "...", "", "1", "1.", "Ob!"]), max_size=2)

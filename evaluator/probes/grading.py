@@ -10,25 +10,14 @@ not part of an answer; they are removed here, so callers pass the decoded text a
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from evaluator.text import normalise, split_tokens
+
 # A span that is never closed runs to the end: the model ran out of tokens while it was still thinking.
 _THINKING = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
-
-# Languages whose scripts put no space between words, under the names and codes that data sets use for them.
-_WITHOUT_SPACES = frozenset(
-    (
-        *("thai", "th", "tha"),
-        *("chinese", "zh", "zho", "chi", "cmn", "yue"),
-        *("japanese", "ja", "jpn"),
-        *("khmer", "km", "khm"),
-        *("lao", "lo"),
-        *("burmese", "my", "mya", "bur"),
-    )
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,27 +29,9 @@ class Grade:
     token_f1: float  # in [0, 1]
 
 
-def normalise(text: str) -> str:
-    """NFC, lower-case, without Unicode punctuation (category P), white space collapsed to single spaces and trimmed."""
-    lowered = unicodedata.normalize("NFC", text).lower()
-    # By distinct character: on a long text many times faster than to look each one up.
-    punctuation = {ord(char): None for char in set(lowered) if unicodedata.category(char).startswith("P")}
-    return " ".join(lowered.translate(punctuation).split())
-
-
 def strip_thinking(text: str) -> str:
     """The text without its `<think>...</think>` spans; one that is not closed runs to the end."""
     return _THINKING.sub("", text)
-
-
-def without_spaces(language: str) -> bool:
-    """Whether a language, given by name or code (`thai`, `th`, `zh-CN`), puts no space between words."""
-    return re.split(r"[-_]", language.strip().lower())[0] in _WITHOUT_SPACES
-
-
-def split_tokens(text: str, language: str) -> list[str]:
-    """The units of token F1: words split at white space, or characters in languages that put no space between words."""
-    return [char for char in text if not char.isspace()] if without_spaces(language) else text.split()
 
 
 def token_f1(text: str, answer: str, language: str) -> float:

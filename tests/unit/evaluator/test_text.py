@@ -1,6 +1,6 @@
 """A language is the same one under its name and under its code."""
 
-from evaluator.languages import code_of, name_of
+from evaluator.text import code_of, name_of
 
 
 def test_names_and_codes_mean_the_same_language() -> None:

@@ -1,0 +1,48 @@
+"""What the probes of one evaluation are told: formats, seeds, lengths, widths (protocol.md's defaults)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pydantic import Field, field_validator
+
+from evaluator.config import Frozen
+from evaluator.records import Format
+
+
+def each_once(names: Sequence[object] | None) -> None:
+    """Raises ValueError for an empty list and for one that repeats an entry; None is no list."""
+    if names is not None and (not names or len(set(names)) != len(names)):
+        raise ValueError(f"must name each one once, and at least one: {', '.join(map(str, names)) or '(empty)'}")
+
+
+class Settings(Frozen):
+    """The part of an evaluation's configuration that probes read."""
+
+    formats: tuple[Format, ...] = ("open",)
+    seed: int = Field(default=0, ge=0)
+    max_new_tokens: int = Field(default=32, ge=1)
+    beam_width: int = Field(default=5, ge=1, le=10)
+    samples: int = Field(default=10, ge=1)
+    sample_seeds: tuple[int, ...] | None = None  # of the sample probe; None: the run seed. It must be one of them
+    top_p: float = Field(default=0.9, gt=0, le=1)
+    temperature: float = Field(default=1.0, gt=0)
+    window: int = Field(default=2048, ge=2)  # tokens of a perplexity window; at most what the model has positions for
+
+    @field_validator("formats", "sample_seeds")
+    @classmethod
+    def _no_repeats(cls, value: tuple[object, ...] | None) -> tuple[object, ...] | None:
+        each_once(value)
+        return value
+
+    @field_validator("sample_seeds")
+    @classmethod
+    def _seeds(cls, value: tuple[int, ...] | None) -> tuple[int, ...] | None:
+        if value is not None and min(value) < 0:
+            raise ValueError(f"{min(value)}: a seed is 0 or more")
+        return value
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """The seeds of the sample probe."""
+        return (self.seed,) if self.sample_seeds is None else self.sample_seeds

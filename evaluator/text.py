@@ -1,0 +1,78 @@
+"""Languages, and the form in which texts are compared.
+
+    code_of("Swahili") == code_of("sw") == "sw"       TyDi QA names languages, XQuAD and Wikipedia use codes
+    name_of("sw") == "swahili"
+    normalise("The  Nile.") == "the nile"
+
+A language that is not in the table keeps its spelling, in lower case.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+# English name -> ISO 639-1 code.
+_CODES = {
+    "arabic": "ar",
+    "bengali": "bn",
+    "chinese": "zh",
+    "english": "en",
+    "finnish": "fi",
+    "german": "de",
+    "greek": "el",
+    "hindi": "hi",
+    "indonesian": "id",
+    "japanese": "ja",
+    "korean": "ko",
+    "romanian": "ro",
+    "russian": "ru",
+    "spanish": "es",
+    "swahili": "sw",
+    "telugu": "te",
+    "thai": "th",
+    "turkish": "tr",
+    "vietnamese": "vi",
+}
+_NAMES = {code: name for name, code in _CODES.items()}
+# Languages whose scripts put no space between words, under the names and codes that data sets use for them.
+_WITHOUT_SPACES = frozenset(
+    (
+        *("thai", "th", "tha"),
+        *("chinese", "zh", "zho", "chi", "cmn", "yue"),
+        *("japanese", "ja", "jpn"),
+        *("khmer", "km", "khm"),
+        *("lao", "lo"),
+        *("burmese", "my", "mya", "bur"),
+    )
+)
+
+
+def code_of(language: str) -> str:
+    """The code of a language that is given by name or by code."""
+    plain = language.strip().lower()
+    return _CODES.get(plain, plain)
+
+
+def name_of(language: str) -> str:
+    """The English name, in lower case, of a language that is given by name or by code."""
+    plain = language.strip().lower()
+    return _NAMES.get(plain, plain)
+
+
+def without_spaces(language: str) -> bool:
+    """Whether a language, given by name or code (`thai`, `th`, `zh-CN`), puts no space between words."""
+    return re.split(r"[-_]", language.strip().lower())[0] in _WITHOUT_SPACES
+
+
+def normalise(text: str) -> str:
+    """NFC, lower-case, without Unicode punctuation (category P), white space collapsed to single spaces and trimmed."""
+    lowered = unicodedata.normalize("NFC", text).lower()
+    # By distinct character: on a long text many times faster than to look each one up.
+    punctuation = {ord(char): None for char in set(lowered) if unicodedata.category(char).startswith("P")}
+    return " ".join(lowered.translate(punctuation).split())
+
+
+def split_tokens(text: str, language: str) -> list[str]:
+    """The units of token F1: words split at white space, or characters in languages that put no space between words."""
+    return [char for char in text if not char.isspace()] if without_spaces(language) else text.split()
