@@ -3,7 +3,7 @@
 `PROBES` holds one object for each probe. Its order is that of records and settings: identities of runs depend on it.
 """
 
-from evaluator.probes.base import PROBES
+from evaluator.probes.base import PROBES, answering_probes
 from evaluator.probes.beam import Beam
 from evaluator.probes.choice import Choice, HardChoice
 from evaluator.probes.greedy import Greedy
@@ -11,7 +11,7 @@ from evaluator.probes.perplexity import Perplexity
 from evaluator.probes.rank import Rank
 from evaluator.probes.sample import Sample
 
-__all__ = ["PROBES"]
+__all__ = ["PROBES", "answering_probes"]
 
 PROBES.register(Greedy())
 PROBES.register(Beam())

@@ -222,3 +222,8 @@ class Excluded(Inquiry):
 
 
 PROBES: Registry[Probe] = Registry("probe")
+
+
+def answering_probes() -> tuple[str, ...]:
+    """The probes whose records hold a response to judge."""
+    return tuple(probe.name for probe in PROBES if probe.view in ("answer", "answers"))

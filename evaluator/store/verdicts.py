@@ -16,7 +16,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from evaluator.errors import InputError, one_line
-from evaluator.probes import PROBES
 from evaluator.probes.grading import strip_thinking
 from evaluator.probes.matcher import Comparison, Verdict
 from evaluator.records import VerdictRow
@@ -34,11 +33,6 @@ class Answered:
 
     key: Key
     comparison: Comparison
-
-
-def answering_probes() -> tuple[str, ...]:
-    """The probes whose records hold a response to judge."""
-    return tuple(probe.name for probe in PROBES if probe.view in ("answer", "answers"))
 
 
 def responses(run_dir: Path, probes: Sequence[str], *, everything: bool) -> dict[Part, list[Answered]]:

@@ -12,7 +12,7 @@ An item is named by (task, language, item_id): the parallel questions of XQuAD h
 from __future__ import annotations
 
 from evaluator.tasks import gazetteer, jsonl, text, tydiqa, xquad
-from evaluator.tasks.base import TASKS, Argument, Task, TaskSpec, spellings
+from evaluator.tasks.base import TASKS, Argument, Task, TaskSpec, tasks_help
 from evaluator.tasks.loading import TaskData, items_by_language, load_task, spelled, task_name
 from evaluator.tasks.selection import DEEP_ITEMS, gold_option, is_excluded, select
 
@@ -29,8 +29,8 @@ __all__ = [
     "load_task",
     "select",
     "spelled",
-    "spellings",
     "task_name",
+    "tasks_help",
 ]
 
 # In this order help texts list them.

@@ -13,7 +13,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -111,6 +111,10 @@ class TaskSpec:
         return cls(task, path)
 
 
-def spellings() -> Sequence[str]:
-    """Every way to write a task, for help texts."""
-    return [spelling for task in TASKS for spelling in task.spellings]
+def tasks_help() -> str:
+    """Every task, how it is written and what it is, for help texts: a paragraph each."""
+    paragraphs = []
+    for task in TASKS:
+        words = () if task.argument is None else tuple(f"{task.name}:{word}" for word in task.argument.words)
+        paragraphs.append(f"{', '.join(task.spellings + words)}: {task.help}")
+    return "\n\n".join(paragraphs)

@@ -11,12 +11,18 @@ import typer
 from benchmarks.processes import environment, module_command
 from benchmarks.registry import BENCHMARKS
 from evaluator.errors import InputError, ResurfaceError, unknown
+from launch.commands.options import described
 
 ALL = "all"  # the name for every benchmark, one after another
 NAMES = (*BENCHMARKS.names, ALL)
 
 
-def bench(context: typer.Context, name: Annotated[str, typer.Argument(metavar="NAME", help=", ".join(NAMES))]) -> None:
+def bench(
+    context: typer.Context,
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help=f"{described(BENCHMARKS)}\n\n{ALL}: one benchmark after another")
+    ],
+) -> None:
     """Run a benchmark of the README; further options go to it."""
     run_benchmarks(name, context.args)
 

@@ -27,6 +27,7 @@ from launch.sweep.plugins import load_plugins
 app = typer.Typer(
     name="resurface",
     help="What can a compressed language model still say, and not only recognise?",
+    epilog="With any command, --debug shows the traceback of an error.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

@@ -8,24 +8,27 @@ import typer
 
 from evaluator.engine.config import engines_help
 from evaluator.probes import PROBES
+from evaluator.probes.config import EvalConfig
 from evaluator.records import FORMATS
-from evaluator.tasks import spellings
-from launch.commands.options import Out, Seed, eval_sweep
+from evaluator.tasks import tasks_help
+from launch.commands.options import DTYPES, Out, Seed, described, eval_sweep
 from launch.commands.running import run_and_report
 from launch.sweep.models import BUNDLED
+
+PROBES_BY_DEFAULT = ",".join(EvalConfig.model_fields["probes"].default)
 
 
 def evaluate(
     checkpoints: Annotated[list[str], typer.Argument(metavar="CHECKPOINT...", help=f"directory, hub id, {BUNDLED!r}")],
-    task: Annotated[str, typer.Option(help=", ".join(spellings()))],
+    task: Annotated[str, typer.Option(help=tasks_help())],
     out: Out,
     languages: Annotated[str | None, typer.Option(help="comma-separated, names or codes; all by default")] = None,
     items: Annotated[int, typer.Option(help="per language; 0 = all")] = 200,
     formats: Annotated[str, typer.Option(help=", ".join(FORMATS))] = "open",
-    probes: Annotated[str, typer.Option(help=", ".join(PROBES.names))] = "greedy,beam,sample,choice,rank",
+    probes: Annotated[str, typer.Option(help=described(PROBES))] = PROBES_BY_DEFAULT,
     base: Annotated[str | None, typer.Option(help="the dense checkpoint that the others are compared with")] = None,
     engine: Annotated[str, typer.Option(help=engines_help())] = "vllm",
-    dtype: Annotated[str, typer.Option(help="auto (float32 on a CPU, its own on a GPU), float32, bfloat16")] = "auto",
+    dtype: Annotated[str, typer.Option(help=f"{', '.join(DTYPES)}; auto: float32 on a CPU, its own on a GPU")] = "auto",
     scoring: Annotated[str, typer.Option(help="forced; prompt_logprobs: vllm's own way, slow, to check")] = "forced",
     seed: Seed = 0,
     chat: Annotated[bool, typer.Option(help="prompt through the tokenizer's chat template")] = False,

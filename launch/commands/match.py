@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from evaluator.engine.config import engines_help
-from launch.commands.options import match_request
+from evaluator.probes import answering_probes
+from launch.commands.options import DTYPES, match_request
 from launch.commands.report import need_records
 from launch.commands.terminal import console
 
@@ -25,10 +26,11 @@ def match(
         bool, typer.Option("--all", help="judge also responses that contain a gold answer: agreement needs it")
     ] = False,
     probes: Annotated[
-        str, typer.Option(help="greedy, beam, sample: whose responses are judged, in every format that was asked")
+        str,
+        typer.Option(help=f"{', '.join(answering_probes())}: whose responses are judged, in all formats asked"),
     ] = "greedy",
     engine: Annotated[str, typer.Option(help=engines_help())] = "vllm",
-    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16; as in eval")] = "auto",
+    dtype: Annotated[str, typer.Option(help=f"{', '.join(DTYPES)}; as in eval")] = "auto",
     trust_remote_code: Annotated[bool, typer.Option(help="run the matcher's own code; off by default")] = False,
 ) -> None:
     """Ask matcher models whether responses mean the reference answer; the same command resumes.

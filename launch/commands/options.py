@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, Protocol, get_args
 
 import typer
 
 from evaluator.engine.config import ENGINES, DType, EngineConfig
 from evaluator.errors import InputError, unknown
-from evaluator.probes import PROBES
+from evaluator.probes import PROBES, answering_probes
 from evaluator.records import FORMATS
 from launch.sweep.calibration import spelled_source
 from launch.sweep.config import SweepConfig, validated
@@ -22,6 +22,19 @@ from pruning.patterns import Group
 
 Out = Annotated[Path, typer.Option("--out", help="Where everything is written; the same command resumes there.")]
 Seed = Annotated[int, typer.Option(help="Run seed of distractors, samples and pruning.")]
+DTYPES: tuple[str, ...] = get_args(DType)
+
+
+class _Described(Protocol):
+    @property
+    def name(self) -> str: ...
+    @property
+    def help(self) -> str: ...
+
+
+def described(objects: Iterable[_Described]) -> str:
+    """The registered objects, a paragraph each: name and help."""
+    return "\n\n".join(f"{each.name}: {each.help}" for each in objects)
 
 
 def eval_sweep(
@@ -47,7 +60,7 @@ def eval_sweep(
         "probes": _known("probe", _listed("probes", task["probes"]), PROBES.names),
     }
     _known("--engine", [engine["kind"]], ENGINES.names)
-    _known("--dtype", [engine["dtype"]], get_args(DType))
+    _known("--dtype", [engine["dtype"]], DTYPES)
     return validated(
         SweepConfig,
         {
@@ -62,7 +75,7 @@ def eval_sweep(
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PruneOptions:
     """The options of `resurface prune` as typed; None: not given."""
 
@@ -105,10 +118,8 @@ def prune_request(source: Path, options: PruneOptions) -> PruneConfig:
 
 def match_request(probes: str, engine: Mapping[str, Any]) -> tuple[list[str], EngineConfig]:
     """The probes and the engine of `resurface match`. Raises InputError naming the option and the value."""
-    from evaluator.store.verdicts import answering_probes
-
     _known("--engine", [engine["kind"]], ENGINES.names)
-    _known("--dtype", [engine["dtype"]], get_args(DType))
+    _known("--dtype", [engine["dtype"]], DTYPES)
     chosen = _known("probe with responses", _listed("probes", probes), answering_probes())
     return chosen, validated(EngineConfig, engine, "resurface match")
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
 from evaluator.errors import InputError
-from launch.commands.options import PruneOptions, Seed, prune_request
+from launch.commands.options import PruneOptions, Seed, described, prune_request
 from launch.commands.terminal import console, errors
+from launch.sweep.calibration import KINDS, SOURCES
 from launch.sweep.models import BUNDLED, resolve_model
+from pruning.config import Allocation
 from pruning.methods import METHODS
+from pruning.patterns import Group
 
 if TYPE_CHECKING:
     from pruning.output.manifest import PruneManifest
@@ -23,15 +26,17 @@ def prune(
     model: Annotated[
         str | None, typer.Argument(metavar="MODEL", help=f"dense: a directory, a hub id, or '{BUNDLED}'")
     ] = None,
-    method: Annotated[str | None, typer.Option(help=", ".join(METHODS.names))] = None,
+    method: Annotated[str | None, typer.Option(help=described(METHODS))] = None,
     out: Annotated[Path | None, typer.Option("--out", help="the sparse checkpoint's directory")] = None,
     sparsity: Annotated[float | None, typer.Option(help="share of zeros, e.g. 0.5")] = None,
     pattern: Annotated[str | None, typer.Option(help="N:M, e.g. 2:4 zeroes 2 of every 4")] = None,
-    allocation: Annotated[str, typer.Option(help="of the ratio over layers: uniform, owl")] = "uniform",
-    group: Annotated[str | None, typer.Option(help="scores compared within: row, matrix; default the method's")] = None,
-    calibration: Annotated[
-        str | None, typer.Option(help="c4, wikipedia:LANG, balanced:LANG,..., text:FILE, jsonl:FILE, gazetteer")
+    allocation: Annotated[
+        str, typer.Option(help=f"of the ratio over layers: {', '.join(get_args(Allocation))}")
+    ] = "uniform",
+    group: Annotated[
+        str | None, typer.Option(help=f"scores compared within: {', '.join(get_args(Group))}; default the method's")
     ] = None,
+    calibration: Annotated[str | None, typer.Option(help=", ".join(KINDS))] = None,
     samples: Annotated[int, typer.Option(help="calibration passages")] = 128,
     sequence_length: Annotated[int, typer.Option(help="tokens per passage at most")] = 2048,
     seed: Seed = 0,
@@ -40,11 +45,19 @@ def prune(
     """Prune a dense checkpoint into a sparse one that any server of safetensors loads; or --verify one."""
     if verify is None:
         options = PruneOptions(
-            method, sparsity, pattern, allocation, group, calibration, samples, sequence_length, seed
+            method=method,
+            sparsity=sparsity,
+            pattern=pattern,
+            allocation=allocation,
+            group=group,
+            calibration=calibration,
+            samples=samples,
+            sequence_length=sequence_length,
+            seed=seed,
         )
         run_prune(console, model, out, options)
     elif model or method or out:
-        raise InputError(f"--verify: {str(verify)!r} is all that it takes: no MODEL, --method or --out")
+        raise InputError("--verify takes no MODEL, --method or --out")
     else:
         raise typer.Exit(run_verify(console, errors, verify))
 
@@ -61,7 +74,6 @@ def run_prune(console: Console, model: str | None, out: Path | None, options: Pr
         raise InputError(f"{source}: no such checkpoint directory")
     config = config.model_copy(update={"source": source})
     from launch.run.provenance import provenance
-    from launch.sweep.calibration import SOURCES
     from pruning.run import check
     from pruning.run import prune as make
 

@@ -10,11 +10,13 @@ import typer
 from evaluator.errors import InputError
 from launch.commands.running import run_and_report
 from launch.commands.terminal import console
-from launch.sweep.config import find_recipe, load_sweep
+from launch.sweep.config import bundled_recipes, find_recipe, load_sweep
 
 
 def sweep(
-    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="a YAML file, or a bundled recipe: main ... paper")],
+    recipe: Annotated[
+        str, typer.Argument(metavar="RECIPE", help=f"a YAML file, or a bundled recipe: {', '.join(bundled_recipes())}")
+    ],
     out: Annotated[Path | None, typer.Option("--out", help="as everywhere; not needed for a dry run")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="say what it would cost; start nothing")] = False,
 ) -> None:

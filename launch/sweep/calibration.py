@@ -10,8 +10,12 @@ from functools import partial
 
 from evaluator.tasks.gazetteer import LANGUAGES, gazetteer_passages
 from evaluator.text import name_of
+from pruning.calibration import passages
 from pruning.calibration.passages import PassageSource
 from pruning.config import CalibrationConfig
+
+# What a calibration source may be called, for help texts.
+KINDS = (*passages.KINDS, "gazetteer", "gazetteer:LANG")
 
 
 def gazetteer(samples: int, seed: int, languages: Sequence[str] = LANGUAGES) -> Iterator[str]:

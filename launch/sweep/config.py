@@ -99,6 +99,11 @@ class SweepConfig(Frozen):
         return self
 
 
+def bundled_recipes() -> dict[str, Path]:
+    """The files of the bundled recipes, by name."""
+    return {file.relative_to(RECIPES).with_suffix("").as_posix(): file for file in sorted(RECIPES.rglob("*.yaml"))}
+
+
 def find_recipe(value: str, beside: Path = Path()) -> Path:
     """The file that a user means: an existing one, or a bundled recipe by its name (`main`, `small/main`).
 
@@ -108,7 +113,7 @@ def find_recipe(value: str, beside: Path = Path()) -> Path:
     for file in (path, Path(f"{path}.yaml")):
         if file.is_file():
             return file
-    bundled = {str(file.relative_to(RECIPES).with_suffix("")): file for file in sorted(RECIPES.rglob("*.yaml"))}
+    bundled = bundled_recipes()
     name = value.removesuffix(".yaml")
     if name in bundled:
         return bundled[name]

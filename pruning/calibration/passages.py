@@ -22,7 +22,7 @@ from evaluator.text import code_of
 # (samples, seed) -> passages in order: a source that a caller supplies under its own name.
 PassageSource = Callable[[int, int], Iterator[str]]
 
-KINDS = ("c4", "c4:windows", "wikipedia:LANG", "balanced:LANG", "text:FILE", "jsonl:FILE")
+KINDS = ("c4", "c4:windows", "wikipedia:LANG,...", "balanced:LANG,...", "text:FILE,...", "jsonl:FILE,...")
 C4_ORIGIN = "c4:train:00000"
 _C4: dict[str, Any] = {"path": "allenai/c4", "data_files": {"train": "en/c4-train.00000-of-01024.json.gz"}}
 _WIKIPEDIA = "wikimedia/wikipedia"
