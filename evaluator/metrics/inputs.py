@@ -121,16 +121,16 @@ class Inputs:
     def _by_format(self) -> Mapping[tuple[str, str, str], pd.DataFrame]:
         groups = self.compact.groupby(["checkpoint", "task", "format"], sort=False)
         return {
-            (str(checkpoint), str(task), str(form)): _first_seeds(frame)[_outcome_columns()].reset_index(drop=True)
-            for (checkpoint, task, form), frame in groups
+            (str(checkpoint), str(task), str(format)): _first_seeds(frame)[_outcome_columns()].reset_index(drop=True)
+            for (checkpoint, task, format), frame in groups
         }
 
-    def outcomes_of(self, checkpoint: str, task: str, form: str = "open") -> pd.DataFrame:
+    def outcomes_of(self, checkpoint: str, task: str, format: str = "open") -> pd.DataFrame:
         """One checkpoint's outcomes on one task in one format, one row per item (empty when it was not asked).
 
         Where a probe was asked under several seeds, these are its outcomes under the run's own.
         """
-        return self._by_format.get((checkpoint, task, form), self._no_outcomes)
+        return self._by_format.get((checkpoint, task, format), self._no_outcomes)
 
     @cached_property
     def _no_outcomes(self) -> pd.DataFrame:
@@ -177,32 +177,32 @@ class Inputs:
     @cached_property
     def formats(self) -> list[str]:
         """The formats that were asked, in the protocol's order."""
-        return sorted(self.outcomes["format"].unique().tolist(), key=lambda form: [*FORMATS, form].index(form))
+        return sorted(self.outcomes["format"].unique().tolist(), key=lambda format: [*FORMATS, format].index(format))
 
-    def comparisons(self, form: str = "open") -> dict[tuple[str, str], Comparison]:
+    def comparisons(self, format: str = "open") -> dict[tuple[str, str], Comparison]:
         """Every checkpoint that names a base, compared with it in one format; by task and checkpoint, in display
         order."""
-        if form not in self._comparisons:
-            self._comparisons[form] = {each.subject.key: each for each in self._compared(form)}
-        return self._comparisons[form]
+        if format not in self._comparisons:
+            self._comparisons[format] = {each.subject.key: each for each in self._compared(format)}
+        return self._comparisons[format]
 
     @cached_property
     def _comparisons(self) -> dict[str, dict[tuple[str, str], Comparison]]:
         return {}
 
-    def _compared(self, form: str) -> Iterator[Comparison]:
+    def _compared(self, format: str) -> Iterator[Comparison]:
         present = {subject.key for subject in self.checkpoints}
         for subject in self.checkpoints:
             base, task, name = subject.base, subject.task, subject.checkpoint
             if base is None:
                 continue
-            dense, pruned = self.outcomes_of(base, task, form), self.outcomes_of(name, task, form)
+            dense, pruned = self.outcomes_of(base, task, format), self.outcomes_of(name, task, format)
             joined = pruned.merge(dense, on=list(ITEM), suffixes=("_pruned", "_dense"), validate="one_to_one")
             reason = None
             if (task, base) not in present:
                 reason = f"base {base!r} has no records of task {task!r}: evaluate it into the same run"
             elif joined.empty:
-                reason = f"no item in format {form!r} is common to {name!r} and its base {base!r}"
+                reason = f"no item in format {format!r} is common to {name!r} and its base {base!r}"
             both = joined["language"].value_counts()
             alone = dense["language"].value_counts().add(pruned["language"].value_counts(), fill_value=0)
             left = alone.sub(2 * both, fill_value=0) if len(dense) and len(pruned) else both

@@ -52,22 +52,22 @@ class _Asked:
 
     inputs: Inputs
     subject: Subject
-    form: str
+    format: str
     probe: str
     comparison: Comparison | None
 
     @property
     def items(self) -> pd.DataFrame:
-        return self.inputs.outcomes_of(self.subject.checkpoint, self.subject.task, self.form)
+        return self.inputs.outcomes_of(self.subject.checkpoint, self.subject.task, self.format)
 
 
 def _rows(inputs: Inputs) -> list[Row]:
     """holm_p corrects over the checkpoints that share task, format, probe and language."""
     rows: list[Row] = []
-    for form in inputs.formats:
+    for format in inputs.formats:
         for subject in inputs.checkpoints:
             for probe in CORRECT:
-                asked = _Asked(inputs, subject, form, probe, inputs.comparisons(form).get(subject.key))
+                asked = _Asked(inputs, subject, format, probe, inputs.comparisons(format).get(subject.key))
                 if asked.items[f"{probe}_status"].notna().any():
                     rows += _checkpoint_rows(asked)
     correct_for_many(rows, ("task", "format", "probe", "language"))
@@ -78,7 +78,7 @@ def _checkpoint_rows(asked: _Asked) -> list[Row]:
     rows = []
     languages = asked.inputs.languages(asked.subject.task)
     for language, items in slices(asked.items, languages):
-        row = {**asked.subject.row, "format": asked.form, "probe": asked.probe, "language": language}
+        row = {**asked.subject.row, "format": asked.format, "probe": asked.probe, "language": language}
         row |= _measured(items, asked.probe)
         if asked.comparison is not None:
             drop = _paired(asked, asked.comparison, language)

@@ -37,27 +37,27 @@ COMPARED = ("open", "distractors_only", "unrelated", "shown")  # formats, in the
 def _rows(inputs: Inputs) -> list[Row]:
     rows: list[Row] = []
     for subject in inputs.checkpoints:
-        answers = {form: inputs.outcomes_of(subject.checkpoint, subject.task, form) for form in COMPARED}
-        asked = {form: items for form, items in answers.items() if items["greedy_status"].notna().any()}
+        answers = {format: inputs.outcomes_of(subject.checkpoint, subject.task, format) for format in COMPARED}
+        asked = {format: items for format, items in answers.items() if items["greedy_status"].notna().any()}
         if len(asked) < 2 or "open" not in asked:
             continue
         common = _common(asked.values())
         for language, opened in slices(_pick(asked["open"], common), inputs.languages(subject.task)):
-            for form, everything in asked.items():
-                row = {**subject.row, "language": language, "format": form}
-                rows.append(row | _compared(inputs, subject.task, in_language(everything, language), opened, form))
+            for format, everything in asked.items():
+                row = {**subject.row, "language": language, "format": format}
+                rows.append(row | _compared(inputs, subject.task, in_language(everything, language), opened, format))
     correct_for_many(rows, ("task", "language", "format"))
     return rows
 
 
-def _compared(inputs: Inputs, task: str, answers: pd.DataFrame, opened: pd.DataFrame, form: str) -> Row:
+def _compared(inputs: Inputs, task: str, answers: pd.DataFrame, opened: pd.DataFrame, format: str) -> Row:
     """Accuracy in one format on the items of `opened`, and its difference from theirs."""
     items = _pick(answers, item_numbers(opened))
     _, row = measured(answers, "greedy")
     nothing = None if len(items) else "no item was measured in every format"
     row |= {"n": len(items), "reason": joined_reasons(nothing, row["reason"])}
     row |= rate("accuracy", int(items["produced"].sum()), len(items))
-    if form != "open":
+    if format != "open":
         listed, unlisted = as_floats(items["produced"]), as_floats(opened["produced"])
         row |= difference(inputs, task, items, listed - unlisted, "difference")
         row["mcnemar_p"] = paired_p(listed, unlisted)
@@ -94,5 +94,5 @@ TABLE = Table(
         REASON,
     ),
     compute=_rows,
-    lacks=tuple(Lack("format", f"the format {form} with the probe greedy", form) for form in COMPARED),
+    lacks=tuple(Lack("format", f"the format {format} with the probe greedy", format) for format in COMPARED),
 )

@@ -55,7 +55,7 @@ def _rows(inputs: Inputs) -> list[Row]:
 
 def _asked_rungs(inputs: Inputs, key: tuple[str, str]) -> dict[str, Comparison]:
     """The rungs that a checkpoint was asked, each as the comparison with its base in the rung's format."""
-    rungs = {rung: inputs.comparisons(form)[key] for rung, (form, _) in RUNGS.items()}
+    rungs = {rung: inputs.comparisons(format)[key] for rung, (format, _) in RUNGS.items()}
     return {
         rung: each for rung, each in rungs.items() if each.outcomes[f"{RUNGS[rung][1]}_status_pruned"].notna().any()
     }

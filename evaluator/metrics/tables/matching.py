@@ -111,10 +111,10 @@ def _rows(inputs: Inputs) -> list[Row]:
         return []
     rows: list[Row] = []
     for subject in inputs.checkpoints:
-        for form in inputs.formats:
-            for probe in HIT if form == "open" else ("greedy",):
-                graded = _graded(inputs, inputs.verdicts, subject, form, probe)
-                asked = {**subject.row, "format": form, "probe": probe}
+        for format in inputs.formats:
+            for probe in HIT if format == "open" else ("greedy",):
+                graded = _graded(inputs, inputs.verdicts, subject, format, probe)
+                asked = {**subject.row, "format": format, "probe": probe}
                 rows += [asked | row for row in _graders_rows(inputs, subject.task, graded)]
     return rows
 
@@ -133,12 +133,12 @@ def _graders_rows(inputs: Inputs, task: str, graded: _Graded) -> list[Row]:
     return rows
 
 
-def _graded(inputs: Inputs, verdicts: pd.DataFrame, subject: Subject, form: str, probe: str) -> _Graded:
-    answers = inputs.outcomes_of(subject.checkpoint, subject.task, form)
+def _graded(inputs: Inputs, verdicts: pd.DataFrame, subject: Subject, format: str, probe: str) -> _Graded:
+    answers = inputs.outcomes_of(subject.checkpoint, subject.task, format)
     answers = answers[answers[f"{probe}_status"].notna()].reset_index(drop=True)
     items = answers[list(ITEM)].assign(status=answers[f"{probe}_status"], contained=as_floats(answers[HIT[probe]]))
     items["responses"] = 1.0 if probe == "greedy" else as_floats(answers[f"{probe}s"])
-    asked = (verdicts["task"] == subject.task) & (verdicts["format"] == form) & (verdicts["probe"] == probe)
+    asked = (verdicts["task"] == subject.task) & (verdicts["format"] == format) & (verdicts["probe"] == probe)
     of_task = verdicts[asked]
     same_weights = of_task["weights_digest"] == subject.weights_digest
     ours = of_task[(of_task["checkpoint"] == subject.checkpoint) & same_weights]

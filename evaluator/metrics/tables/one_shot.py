@@ -32,15 +32,15 @@ SHOTS = ("zero", "one")
 
 def _rows(inputs: Inputs) -> list[Row]:
     rows: list[Row] = []
-    zeros = {form: inputs.comparisons(form) for form in ("open_capped", "open")}
+    zeros = {format: inputs.comparisons(format) for format in ("open_capped", "open")}
     for key, one in inputs.comparisons("one_shot").items():
         if one.outcomes.empty:
             continue
-        form = next((form for form in zeros if not zeros[form][key].outcomes.empty), "open")
-        both = zeros[form][key].measured("greedy")
+        format = next((format for format in zeros if not zeros[format][key].outcomes.empty), "open")
+        both = zeros[format][key].measured("greedy")
         both = both.merge(one.measured("greedy"), on=list(ITEM), suffixes=("_zero", "_one"))
         for language, items in slices(both, inputs.languages(one.subject.task)):
-            row = {**one.subject.row, "language": language, "zero_shot_format": form, "n": len(items)}
+            row = {**one.subject.row, "language": language, "zero_shot_format": format, "n": len(items)}
             row |= one.counts(language, "greedy") | _shots(inputs, one.subject.task, items)
             why = why_left_out(one.of_language(language), "greedy:_dense", "greedy:_pruned")
             rows.append(row | {"reason": joined_reasons(row.get("reason"), why)})
