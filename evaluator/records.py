@@ -25,10 +25,10 @@ FORMATS: tuple[Format, ...] = get_args(Format)
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class Meaning:
     """What is known of a stored field beside its name and Python type."""
 
-    meaning: str  # completes "<name>: ..."; Markdown
+    text: str  # completes "<name>: ..."; Markdown
     unit: str = ""
     key: bool = False  # one of the columns that together name a record
     reported: bool = True  # False: kept for audits; neither the tables nor the page read it
@@ -39,18 +39,18 @@ class Column:
 class Item:
     """One question, with everything needed to pose and to grade it."""
 
-    task: Annotated[str, Column("the task's name")]
-    language: Annotated[str, Column("as the task spells it; `text` for a task of text")]
-    item_id: Annotated[str, Column("unique within its task; never changes between versions")]
-    context: Annotated[str, Column("the passage that the question is about")]
-    question: Annotated[str, Column("the question")]
-    answers: Annotated[tuple[str, ...], Column("gold answers; the first is the gold option")]
+    task: Annotated[str, Meaning("the task's name")]
+    language: Annotated[str, Meaning("as the task spells it; `text` for a task of text")]
+    item_id: Annotated[str, Meaning("unique within its task; never changes between versions")]
+    context: Annotated[str, Meaning("the passage that the question is about")]
+    question: Annotated[str, Meaning("the question")]
+    answers: Annotated[tuple[str, ...], Meaning("gold answers; the first is the gold option")]
     cluster: Annotated[
-        str, Column("questions about one context share it: confidence intervals resample clusters, not items")
+        str, Meaning("questions about one context share it: confidence intervals resample clusters, not items")
     ]
     options: Annotated[
         tuple[str, ...],
-        Column(
+        Meaning(
             "on disk: the options of the `choice` probe in order, gold option included, empty where nothing needs "
             "them; in memory: the distractors that the task brings, empty where the protocol draws them",
             reported=False,
@@ -62,24 +62,24 @@ class Item:
 class Record:
     """The outcome of one probe of one item on one checkpoint: one row of a Parquet part."""
 
-    checkpoint: Annotated[str, Column("the checkpoint's name in this run", key=True)]
+    checkpoint: Annotated[str, Meaning("the checkpoint's name in this run", key=True)]
     weights_digest: Annotated[
-        str, Column("SHA-256 (hex) over name, dtype, shape and bytes of every tensor of the checkpoint", key=True)
+        str, Meaning("SHA-256 (hex) over name, dtype, shape and bytes of every tensor of the checkpoint", key=True)
     ]
-    base: Annotated[str | None, Column("the dense checkpoint that this one is compared with; null for a dense one")]
-    method: Annotated[str | None, Column("the pruning method; null for a dense checkpoint")]
-    pattern: Annotated[str | None, Column("the pattern of zeros: `unstructured`, `2:4`, ...; null for a dense one")]
+    base: Annotated[str | None, Meaning("the dense checkpoint that this one is compared with; null for a dense one")]
+    method: Annotated[str | None, Meaning("the pruning method; null for a dense checkpoint")]
+    pattern: Annotated[str | None, Meaning("the pattern of zeros: `unstructured`, `2:4`, ...; null for a dense one")]
     sparsity: Annotated[
         float | None,
-        Column("the requested share of zeros in the pruned matrices; N / M of a pattern N:M", unit="0 to 1"),
+        Meaning("the requested share of zeros in the pruned matrices; N / M of a pattern N:M", unit="0 to 1"),
     ]
-    calibration: Annotated[str | None, Column("the source of the calibration text; null where none was used")]
-    task: Annotated[str, Column("the task's name", key=True)]
-    language: Annotated[str, Column("as the task spells it; `text` for a task of text", key=True)]
-    item_id: Annotated[str, Column("unique within its task; `window-000017` for a window of a task of text", key=True)]
+    calibration: Annotated[str | None, Meaning("the source of the calibration text; null where none was used")]
+    task: Annotated[str, Meaning("the task's name", key=True)]
+    language: Annotated[str, Meaning("as the task spells it; `text` for a task of text", key=True)]
+    item_id: Annotated[str, Meaning("unique within its task; `window-000017` for a window of a task of text", key=True)]
     format: Annotated[
         Format,
-        Column(
+        Meaning(
             "how the item was posed; `open_capped` is `open` with the context cut to 500 characters, which `one_shot` "
             "is compared with",
             key=True,
@@ -87,18 +87,18 @@ class Record:
     ]
     probe: Annotated[
         str,
-        Column(
+        Meaning(
             "how an answer was looked for (see Probes); `choice` and `hard_choice` may share options; `perplexity` has "
             "one record for each window of a task of text",
             key=True,
         ),
     ]
     index: Annotated[
-        int, Column("number of the beam, sample, option or window, from 0; 0 for `greedy` and `rank`", key=True)
+        int, Meaning("number of the beam, sample, option or window, from 0; 0 for `greedy` and `rank`", key=True)
     ]
     seed: Annotated[
         int,
-        Column(
+        Meaning(
             "the run's seed; for `sample` the sample seed, one of which is the run's: samples of several seeds differ "
             "in `seed` alone, and `index` starts at 0 for each",
             key=True,
@@ -107,43 +107,44 @@ class Record:
     ]
     status: Annotated[
         Status,
-        Column(
+        Meaning(
             "`ok`; `truncated`: `ok`, with a context that was cut; `excluded`: the item cannot be posed this way (no "
             "gold answer, no distractor in its pool, no exemplar left, a window that predicts nothing), one record, "
             "index 0; `engine_error`: the engine failed"
         ),
     ]
     text: Annotated[
-        str | None, Column("the decoded response; the reason of an `excluded` or `engine_error` record")
+        str | None, Meaning("the decoded response; the reason of an `excluded` or `engine_error` record")
     ] = None
     token_ids: Annotated[
-        tuple[int, ...] | None, Column("generated ids, EOS included, or the scored continuation; null for `perplexity`")
+        tuple[int, ...] | None,
+        Meaning("generated ids, EOS included, or the scored continuation; null for `perplexity`"),
     ] = None
     logprob: Annotated[
         float | None,
-        Column(
+        Meaning(
             "log-probability summed over `token_ids`, for `perplexity` over the window's predicted tokens: perplexity "
             "over any windows is exp(-sum(logprob) / sum(prompt_tokens))",
             unit="nats",
         ),
     ] = None
     rank: Annotated[
-        int | None, Column("of the gold answer's first token in the vocabulary: 1 + the number of likelier tokens")
+        int | None, Meaning("of the gold answer's first token in the vocabulary: 1 + the number of likelier tokens")
     ] = None
     margin: Annotated[
         float | None,
-        Column("log-probability of the gold answer's first token minus the likeliest token's; <= 0", unit="nats"),
+        Meaning("log-probability of the gold answer's first token minus the likeliest token's; <= 0", unit="nats"),
     ] = None
-    is_gold: Annotated[bool | None, Column("whether the scored option is the gold answer")] = None
-    option_text: Annotated[str | None, Column("the scored option")] = None
-    contains: Annotated[bool | None, Column("whether the response contains a gold answer, both normalised")] = None
-    exact_match: Annotated[bool | None, Column("whether the response equals a gold answer, both normalised")] = None
+    is_gold: Annotated[bool | None, Meaning("whether the scored option is the gold answer")] = None
+    option_text: Annotated[str | None, Meaning("the scored option")] = None
+    contains: Annotated[bool | None, Meaning("whether the response contains a gold answer, both normalised")] = None
+    exact_match: Annotated[bool | None, Meaning("whether the response equals a gold answer, both normalised")] = None
     token_f1: Annotated[
-        float | None, Column("token F1 of response and gold answer, the best over the answers", unit="0 to 1")
+        float | None, Meaning("token F1 of response and gold answer, the best over the answers", unit="0 to 1")
     ] = None
     prompt_tokens: Annotated[
         int | None,
-        Column(
+        Meaning(
             "length of the prompt. Fewer in a `choice`, `hard_choice` or `rank` record than in its item's open prompt: "
             "the tokenizer merged prompt and answer, and the split was moved back to the last token in common. For "
             "`perplexity` the number of predicted tokens: all of the window but its first, or all where the tokenizer "
@@ -151,26 +152,26 @@ class Record:
             unit="tokens",
         ),
     ] = None
-    truncated: Annotated[bool | None, Column("whether the context was cut to fit the prompt's token cap")] = None
+    truncated: Annotated[bool | None, Meaning("whether the context was cut to fit the prompt's token cap")] = None
     cached_tokens: Annotated[
-        int | None, Column("prompt tokens that came from the engine's prefix cache", unit="tokens", reported=False)
+        int | None, Meaning("prompt tokens that came from the engine's prefix cache", unit="tokens", reported=False)
     ] = None
-    engine: Annotated[str, Column("the engine's name", reported=False)]
-    engine_version: Annotated[str, Column("the version of the library that it serves with", reported=False)]
-    dtype: Annotated[str, Column("what it computed in", reported=False)]
+    engine: Annotated[str, Meaning("the engine's name", reported=False)]
+    engine_version: Annotated[str, Meaning("the version of the library that it serves with", reported=False)]
+    dtype: Annotated[str, Meaning("what it computed in", reported=False)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerdictRow:
     """What a matcher model decided about one record's response; on disk it follows the record's key."""
 
-    matcher: Annotated[str, Column("the matcher's name")]
-    matcher_digest: Annotated[str, Column("digest of the matcher's weights, as `weights_digest`", reported=False)]
-    verdict: Annotated[bool | None, Column("whether the response means what a gold answer does; null: not measured")]
+    matcher: Annotated[str, Meaning("the matcher's name")]
+    matcher_digest: Annotated[str, Meaning("digest of the matcher's weights, as `weights_digest`", reported=False)]
+    verdict: Annotated[bool | None, Meaning("whether the response means what a gold answer does; null: not measured")]
     probability: Annotated[
-        float | None, Column("of yes, against no alone; null: not measured", unit="0 to 1", reported=False)
+        float | None, Meaning("of yes, against no alone; null: not measured", unit="0 to 1", reported=False)
     ]
     status: Annotated[
         Status,
-        Column("`truncated`: the response was cut to fit the matcher's prompt; `excluded`: even without it, no room"),
+        Meaning("`truncated`: the response was cut to fit the matcher's prompt; `excluded`: even without it, no room"),
     ]

@@ -11,9 +11,7 @@ from __future__ import annotations
 
 from evaluator.metrics.headline import headline_of, headline_sentence
 from evaluator.metrics.inputs import Inputs
-from evaluator.metrics.left_out import left_out
 from evaluator.metrics.outcomes import empty_outcomes, reduce_records
-from evaluator.metrics.reference import reference
 from evaluator.metrics.results import Results, compute, compute_tables
 from evaluator.metrics.table import FilledTable, Lack, Table
 from evaluator.metrics.tables import TABLES
@@ -30,7 +28,5 @@ __all__ = [
     "empty_outcomes",
     "headline_of",
     "headline_sentence",
-    "left_out",
     "reduce_records",
-    "reference",
 ]

@@ -25,7 +25,7 @@ DEFINITIONS: Mapping[str, str] = {
     "perplexity": "exp of the mean negative log-likelihood per predicted token of a text",
     "hard distractors": "the three answers of a language that share most character trigrams with the gold answer",
     "re-run / noise floor": "a checkpoint with its base's own weights / its share of mc_only, which can only be noise",
-    "matcher / panel": "a model that judges whether a response means the reference / several, by majority (tie: no)",
+    "matcher / panel": "a model that judges whether a response means a gold answer / several, by majority (tie: no)",
     "Scott's pi": "agreement of two graders beyond what random verdicts with their share of yes would give",
     "unpaired": "items that only one of the two compared checkpoints was asked",
     "excluded": "an item that could not be asked (no gold answer, no distractor, no example left, a prompt that is too "

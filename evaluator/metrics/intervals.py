@@ -21,7 +21,7 @@ import numpy.typing as npt
 from scipy.special import bdtr, ndtri
 
 Floats = npt.NDArray[np.float64]
-Rows = npt.NDArray[np.intp]  # items by their number
+ItemNumbers = npt.NDArray[np.intp]  # items by their number
 Interval = tuple[float | None, float | None]
 
 DRAWS = 2000
@@ -97,11 +97,11 @@ class Resampler:
             chosen = np.random.default_rng(key).multinomial(len(names), np.full(len(names), 1 / len(names)), size=draws)
             self._weights[rows] = chosen.T[member].astype(np.float32)
 
-    def clusters(self, items: Rows) -> int:
+    def clusters(self, items: ItemNumbers) -> int:
         """How many independent units these items are."""
         return len(np.unique(self._cluster[items]))
 
-    def means(self, items: Rows, *values: Floats) -> Floats:
+    def means(self, items: ItemNumbers, *values: Floats) -> Floats:
         """The mean of each of `values` (one per item) in every resample, as values x draws; NaN where a resample holds
         none of the items."""
         if len(items) == 0:
@@ -110,22 +110,22 @@ class Resampler:
         with np.errstate(invalid="ignore"):
             return np.asarray(sums[:-1] / np.where(sums[-1] > 0, sums[-1], np.nan))
 
-    def _sums(self, items: Rows, *values: Floats) -> Floats:
+    def _sums(self, items: ItemNumbers, *values: Floats) -> Floats:
         first, last = int(items.min()), int(items.max()) + 1
         # A view of adjacent rows, with zeros for the items between that were not requested: no copy of the weights.
         scattered = np.zeros((len(values), last - first), dtype=np.float32)
         scattered[:, items - first] = np.stack(values)
         return np.asarray(scattered @ self._weights[first:last], dtype=np.float64)
 
-    def mean_interval(self, items: Rows, values: Floats) -> Interval:
+    def mean_interval(self, items: ItemNumbers, values: Floats) -> Interval:
         """The bootstrap interval of a mean; undefined with fewer than two clusters."""
         return self.interval(items, self.means(items, values)[0])
 
-    def interval(self, items: Rows, draws: Floats) -> Interval:
+    def interval(self, items: ItemNumbers, draws: Floats) -> Interval:
         """The interval of draws of a statistic of these items; undefined with fewer than two clusters."""
         return percentile_interval(draws) if self.clusters(items) >= 2 else UNDEFINED
 
-    def median_interval(self, items: Rows, values: Floats) -> Interval:
+    def median_interval(self, items: ItemNumbers, values: Floats) -> Interval:
         """The bootstrap interval of a median (the mean of the middle two of an even resample)."""
         if self.clusters(items) < 2:
             return UNDEFINED
@@ -141,7 +141,7 @@ class Resampler:
             assert medians is not None
         return percentile_interval(medians)
 
-    def _medians_within(self, window: slice, items: Rows, values: Floats) -> Floats | None:
+    def _medians_within(self, window: slice, items: ItemNumbers, values: Floats) -> Floats | None:
         """Every resample's median, looked for among the sorted `values` in `window`; None if one lies outside it.
 
         In a resample a value counts as often as it was drawn. The median is the value at which the cumulative count

@@ -16,7 +16,7 @@ from evaluator.metrics.intervals import (
     UNDEFINED,
     Floats,
     Interval,
-    Rows,
+    ItemNumbers,
     holm,
     mcnemar_exact,
     nan_mean,
@@ -30,7 +30,7 @@ def as_floats(column: pd.Series) -> Floats:
     return np.asarray(column, dtype=np.float64)
 
 
-def item_numbers(frame: pd.DataFrame) -> Rows:
+def item_numbers(frame: pd.DataFrame) -> ItemNumbers:
     """Each row's item, as its number within the task: what a `Resampler` knows it by."""
     return np.asarray(frame["item"], dtype=np.intp)
 

@@ -11,7 +11,7 @@ import pandas as pd
 from evaluator.metrics.headline import headline_of
 from evaluator.metrics.inputs import Inputs
 from evaluator.metrics.left_out import left_out
-from evaluator.metrics.reference import reference
+from evaluator.metrics.published import published
 from evaluator.metrics.table import FilledTable
 from evaluator.metrics.tables import TABLES
 
@@ -42,4 +42,4 @@ def compute(inputs: Inputs, run: Mapping[str, Any]) -> Results:
     """Everything; `run` is the content of run.json, which says what a setting is."""
     tables = compute_tables(inputs)
     frames = {name: table.frame for name, table in tables.items()}
-    return Results(tables, headline_of(frames), left_out(inputs), reference(frames, run))
+    return Results(tables, headline_of(frames), left_out(inputs), published(frames, run))

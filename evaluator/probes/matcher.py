@@ -1,12 +1,12 @@
-"""Answer matching: a matcher model decides whether a response means what a reference answer does. Pure.
+"""Answer matching: a matcher model decides whether a response means what a gold answer does. Pure.
 
 Chandak et al., "Answer Matching Outperforms Multiple Choice for Language Model Evaluation" (arXiv 2507.02856): the
-matcher sees question, reference answers and response, never options or context. Here it writes nothing. Its verdict is
+matcher sees question, gold answers and response, never options or context. Here it writes nothing. Its verdict is
 which of " yes" and " no" is the likelier continuation, so it needs no parsing, and nothing that a response says can be
 mistaken for it::
 
     matcher = Matcher(load_tokenizer(checkpoint), prompt_tokens=1024)
-    matcher.verdicts(engine, [Comparison(question="Where is Karo?", answers=("Kenya",), response="It is in Kenya.")])
+    matcher.verdicts(engine, [Claim(question="Where is Karo?", answers=("Kenya",), response="It is in Kenya.")])
     -> [Verdict(verdict=True, probability=0.93, status="ok")]
 
 A response is untrusted text. It stands in the prompt as a JSON string, which it cannot end, and with the tokenizer's
@@ -37,17 +37,17 @@ _WORDS = ("yes", "no")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
-    """What a matcher compares: a response, and what it should mean."""
+class Claim:
+    """What a matcher judges: a response, and what it should mean."""
 
     question: str
-    answers: tuple[str, ...]  # references; matching one of them is enough
+    answers: tuple[str, ...]  # gold answers; meaning one of them is enough
     response: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What a matcher says of one comparison. Both numbers are None where nothing was measured: see `status`."""
+    """What a matcher says of one claim. Both numbers are None where nothing was measured: see `status`."""
 
     verdict: bool | None
     probability: float | None  # of yes, against no alone
@@ -73,15 +73,15 @@ class Matcher:
         longest_first = sorted((token for token in special if len(token.strip()) > 1), key=lambda token: -len(token))
         self._special = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
 
-    def requests(self, compared: Comparison, name: str) -> tuple[list[Score], bool]:
+    def requests(self, claim: Claim, name: str) -> tuple[list[Score], bool]:
         """The scores of `name`/yes and `name`/no, and whether the response was cut. No score: it is all too long."""
-        if len(compared.answers) == 1:
-            reference = f"Reference answer: {self._quoted(compared.answers[0])}"
+        if len(claim.answers) == 1:
+            listed = f"Reference answer: {self._quoted(claim.answers[0])}"
         else:
-            listed = "; ".join(map(self._quoted, compared.answers))
-            reference = f"Reference answers, one of which is enough: {listed}"
-        before = f'{_INSTRUCTION}\n\nQuestion: {self._quoted(compared.question)}\n{reference}\nResponse: "'
-        prompt = self._prompter.pose(before, self._quoted(compared.response)[1:-1], f'"\n\n{_QUESTION}')
+            quoted = "; ".join(map(self._quoted, claim.answers))
+            listed = f"Reference answers, one of which is enough: {quoted}"
+        before = f'{_INSTRUCTION}\n\nQuestion: {self._quoted(claim.question)}\n{listed}\nResponse: "'
+        prompt = self._prompter.pose(before, self._quoted(claim.response)[1:-1], f'"\n\n{_QUESTION}')
         if prompt is None:
             return [], False
         scored = self._prompter.continuations(prompt, _WORDS)
@@ -94,17 +94,17 @@ class Matcher:
             for word, continuation in zip(_WORDS, scored, strict=True)
         ], prompt.truncated
 
-    def verdicts(self, engine: Engine, compared: Sequence[Comparison]) -> list[Verdict]:
-        """A verdict on every comparison, in their order.
+    def verdicts(self, engine: Engine, claims: Sequence[Claim]) -> list[Verdict]:
+        """A verdict on every claim, in their order.
 
         Raises EngineError when the engine leaves one of two scores out.
         """
-        source = _Scores(self, compared)
+        source = _Source(self, claims)
         found: dict[int, dict[str, Response]] = {}
         for response in engine.run(source):
             number, _, word = response.request_id.partition("/")
             found.setdefault(int(number), {})[word] = response
-        return [_verdict(found.get(number, {}), number in source.truncated) for number in range(len(compared))]
+        return [_verdict(found.get(number, {}), number in source.truncated) for number in range(len(claims))]
 
     def _quoted(self, text: str) -> str:
         """A text as one line in double quotes that it cannot close, and without any special token."""
@@ -113,15 +113,15 @@ class Matcher:
         return json.dumps(text, ensure_ascii=False)
 
 
-class _Scores:
+class _Source:
     """The source of a matcher's requests, made as the engine has room for them."""
 
-    def __init__(self, matcher: Matcher, compared: Sequence[Comparison]) -> None:
+    def __init__(self, matcher: Matcher, claims: Sequence[Claim]) -> None:
         self.truncated: set[int] = set()
-        self._requests = self._all(matcher, compared)
+        self._requests = self._all(matcher, claims)
 
-    def _all(self, matcher: Matcher, compared: Sequence[Comparison]) -> Iterator[Request]:
-        for number, each in enumerate(compared):
+    def _all(self, matcher: Matcher, claims: Sequence[Claim]) -> Iterator[Request]:
+        for number, each in enumerate(claims):
             requests, truncated = matcher.requests(each, str(number))
             if truncated:
                 self.truncated.add(number)

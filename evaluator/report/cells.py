@@ -54,7 +54,7 @@ def grid(frame: pd.DataFrame, columns: Sequence[Column]) -> Grid:
     )
 
 
-def reference_grid(paper: pd.DataFrame) -> Grid:
+def published_grid(paper: pd.DataFrame) -> Grid:
     """The paper's numbers beside ours; each is shown as its own quantity is."""
     rows = []
     for row in _records(paper):

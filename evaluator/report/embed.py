@@ -47,7 +47,7 @@ FATE_CODES = {
 _ESCAPES = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
 _ALIKE = ["checkpoint", "task", "language", *METADATA]  # in all records of a chunk
 
-ItemKey = tuple[str, str, str]  # task, language, item id
+AskedKey = tuple[str, str, str]  # task, language, item id
 
 
 def safe_json(value: object) -> str:
@@ -65,7 +65,7 @@ def packed(value: object) -> str:
 class ItemView:
     """Collects the view's data, one checkpoint and task at a time; only packed chunks are held."""
 
-    numbers: dict[ItemKey, int] = field(default_factory=dict)
+    numbers: dict[AskedKey, int] = field(default_factory=dict)
     gold: dict[int, list[str]] = field(default_factory=dict)
     chunks: dict[str, str] = field(default_factory=dict)  # element id -> base64
     where: dict[str, dict[str, dict[str, str]]] = field(default_factory=dict)  # checkpoint -> task -> language -> id

@@ -21,7 +21,7 @@ from evaluator.metrics import FilledTable, Results, headline_sentence
 from evaluator.metrics.definitions import DEFINITIONS
 from evaluator.metrics.headline import COLUMNS as HEADLINE
 from evaluator.metrics.left_out import COLUMNS as LEFT_OUT
-from evaluator.report.cells import grid, reference_grid
+from evaluator.report.cells import grid, published_grid
 from evaluator.report.figures import draw
 
 
@@ -58,7 +58,7 @@ def _section(filled: FilledTable, paper: pd.DataFrame) -> dict[str, Any]:
         "reading": table.reading,
         "note": filled.note,
         "lacks": filled.lacks,
-        "paper": None if beside.empty else reference_grid(beside),
+        "paper": None if beside.empty else published_grid(beside),
         "figure": Markup("" if filled.note else draw(table.name, frame) or ""),
         "grid": None if frame.empty else grid(frame, table.columns),
     }

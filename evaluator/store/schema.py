@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 import pyarrow as pa
 
 from evaluator.probes import PROBES
-from evaluator.records import Column, Item, Record, VerdictRow
+from evaluator.records import Item, Meaning, Record, VerdictRow
 
 _ARROW: dict[Any, str] = {
     str: "string",
@@ -37,13 +37,13 @@ class Stored:
     arrow: str  # "string", "int32", "int64", "double", "bool", "list<...>"
     nullable: bool
     values: tuple[str, ...]  # all that it can hold, where its type lists them
-    column: Column
+    meaning: Meaning
 
 
 def stored(kind: type) -> tuple[Stored, ...]:
-    """The columns of a dataclass whose every field is `Annotated[type, Column(...)]`, in the order of its fields.
+    """The columns of a dataclass whose every field is `Annotated[type, Meaning(...)]`, in the order of its fields.
 
-    Raises TypeError for a field that says no Column or whose type has no place in a file.
+    Raises TypeError for a field that says no Meaning or whose type has no place in a file.
     """
     hints = get_type_hints(kind, include_extras=True)
     return tuple(_stored(field.name, hints[field.name]) for field in fields(kind))
@@ -51,8 +51,8 @@ def stored(kind: type) -> tuple[Stored, ...]:
 
 def _stored(name: str, hint: Any) -> Stored:
     if get_origin(hint) is not Annotated:
-        raise TypeError(f"field {name!r} states no Column")
-    inner, column = get_args(hint)
+        raise TypeError(f"field {name!r} states no Meaning")
+    inner, meaning = get_args(hint)
     nullable = get_origin(inner) in (Union, types.UnionType)
     if nullable:
         (inner,) = (part for part in get_args(inner) if part is not type(None))
@@ -61,7 +61,7 @@ def _stored(name: str, hint: Any) -> Stored:
         inner, values = str, get_args(inner)
     if inner not in _ARROW:
         raise TypeError(f"field {name!r}: {inner} cannot be stored")
-    return Stored(name, column.arrow or _ARROW[inner], nullable, values, column)
+    return Stored(name, meaning.arrow or _ARROW[inner], nullable, values, meaning)
 
 
 def _arrow(name: str) -> pa.DataType:
@@ -75,11 +75,11 @@ def _schema(columns: Sequence[Stored]) -> pa.Schema:
 
 
 def _reported(columns: Sequence[Stored]) -> tuple[str, ...]:
-    return tuple(each.name for each in columns if each.column.reported)
+    return tuple(each.name for each in columns if each.meaning.reported)
 
 
 _RECORD, _ITEM = stored(Record), stored(Item)
-_KEY = tuple(each for each in _RECORD if each.column.key)
+_KEY = tuple(each for each in _RECORD if each.meaning.key)
 _VERDICT = (*_KEY, *stored(VerdictRow))
 
 RECORDS = _schema(_RECORD)
@@ -137,10 +137,12 @@ def _probes() -> str:
 
 
 def _line(each: Stored) -> str:
-    meaning = each.column.meaning
+    meaning = each.meaning.text
     if each.values:
         meaning += f" (one of {', '.join(f'`{value}`' for value in each.values)})"
-    return f"| `{each.name}` | `{each.arrow}`{', nullable' if each.nullable else ''} | {each.column.unit} | {meaning} |"
+    return (
+        f"| `{each.name}` | `{each.arrow}`{', nullable' if each.nullable else ''} | {each.meaning.unit} | {meaning} |"
+    )
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from evaluator.errors import InputError, one_line
 from evaluator.probes.grading import strip_thinking
-from evaluator.probes.matcher import Comparison, Verdict
+from evaluator.probes.matcher import Claim, Verdict
 from evaluator.records import VerdictRow
 from evaluator.store.files import write_parquet
 from evaluator.store.records import RecordStore
@@ -32,7 +32,7 @@ class Answered:
     """A record's response, and what a matcher is asked about it."""
 
     key: Key
-    comparison: Comparison
+    claim: Claim
 
 
 def responses(run_dir: Path, probes: Sequence[str], *, everything: bool) -> dict[Part, list[Answered]]:
@@ -53,10 +53,8 @@ def responses(run_dir: Path, probes: Sequence[str], *, everything: bool) -> dict
             item = asked[task].get((row["language"], row["item_id"]))
             if item is None:
                 raise InputError(f"{run_dir / 'items' / task}.parquet: item_id: {row['item_id']!r} is missing")
-            comparison = Comparison(
-                question=item[0], answers=item[1], response=strip_thinking(row["text"] or "").strip()
-            )
-            found.setdefault((checkpoint, task), []).append(Answered(tuple(row[name] for name in KEY), comparison))
+            claim = Claim(question=item[0], answers=item[1], response=strip_thinking(row["text"] or "").strip())
+            found.setdefault((checkpoint, task), []).append(Answered(tuple(row[name] for name in KEY), claim))
     return found
 
 
@@ -118,29 +116,29 @@ class Pending:
     """What is left to ask a matcher about one part, each distinct response to an item once."""
 
     known: Mapping[Key, Verdict]  # judged before, or judged elsewhere as the same response to the item
-    comparisons: tuple[Comparison, ...]
-    keys: tuple[tuple[Key, ...], ...]  # for each comparison, the records that it stands for
+    claims: tuple[Claim, ...]
+    keys: tuple[tuple[Key, ...], ...]  # for each claim, the records that it stands for
 
     def complete(self, verdicts: Sequence[Verdict]) -> dict[Key, Verdict]:
-        """All verdicts of the part, from the verdicts of its comparisons."""
+        """All verdicts of the part, from the verdicts of its claims."""
         new = {key: judged for keys, judged in zip(self.keys, verdicts, strict=True) for key in keys}
         return {**self.known, **new}
 
 
-def pending(answered: Iterable[Answered], done: Mapping[Key, Verdict], elsewhere: dict[Comparison, Verdict]) -> Pending:
+def pending(answered: Iterable[Answered], done: Mapping[Key, Verdict], elsewhere: dict[Claim, Verdict]) -> Pending:
     """What to ask: whatever has no verdict, or one that failed in the engine.
 
     `elsewhere` holds the same matcher's verdicts, whichever checkpoint gave the response; those in `done` are added.
     """
-    waiting: dict[Comparison, list[Key]] = {}
+    waiting: dict[Claim, list[Key]] = {}
     known = dict(done)
     for each in answered:
         if each.key in done and not done[each.key].failed:
-            elsewhere[each.comparison] = done[each.key]
-        elif each.comparison in elsewhere:
-            known[each.key] = elsewhere[each.comparison]
+            elsewhere[each.claim] = done[each.key]
+        elif each.claim in elsewhere:
+            known[each.key] = elsewhere[each.claim]
         else:
-            waiting.setdefault(each.comparison, []).append(each.key)
+            waiting.setdefault(each.claim, []).append(each.key)
     return Pending(known, tuple(waiting), tuple(tuple(keys) for keys in waiting.values()))
 
 

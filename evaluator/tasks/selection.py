@@ -28,7 +28,7 @@ def is_excluded(item: Item) -> bool:
 
 
 def gold_option(item: Item) -> str:
-    """The gold answer that is listed, scored and ranked: the first reference that normalises to any text.
+    """The gold answer that is listed, scored and ranked: the first answer that normalises to any text.
 
     The item must not be excluded.
     """

@@ -19,7 +19,7 @@ from evaluator.checkpoints.tokenizer import load_tokenizer
 from evaluator.engine.base import Engine
 from evaluator.engine.config import EngineConfig, build_engine
 from evaluator.errors import EngineError, InputError, ResurfaceError, one_line
-from evaluator.probes.matcher import Comparison, Matcher, Verdict
+from evaluator.probes.matcher import Claim, Matcher, Verdict
 from evaluator.store.records import RecordStore
 from evaluator.store.verdicts import Answered, Part, Pending, VerdictStore, pending, responses
 from launch.run.actors import enter_engine_process
@@ -31,7 +31,7 @@ from launch.sweep.models import names_of, resolve_model
 _PROMPT_TOKENS = 2048  # room for long references; a response has some tens of tokens
 _VERDICT_TOKENS = 8  # " yes" and " no" in the worst vocabulary, and what a boundary may move
 
-Ask = Callable[[Sequence[Comparison]], list[Verdict]]
+Ask = Callable[[Sequence[Claim]], list[Verdict]]
 Tell = Callable[[str], None]
 
 
@@ -47,10 +47,10 @@ class MatchActor:
         self._engine = build_engine(self._config)
         self._engine.load(checkpoint)
 
-    def verdicts(self, checkpoint: Path, compared: Sequence[Comparison], prompt_tokens: int) -> list[Verdict]:
+    def verdicts(self, checkpoint: Path, claims: Sequence[Claim], prompt_tokens: int) -> list[Verdict]:
         assert self._engine is not None, "load comes before verdicts"
         tokenizer = load_tokenizer(checkpoint, trust_remote_code=self._config.trust_remote_code)
-        return Matcher(tokenizer, prompt_tokens=prompt_tokens).verdicts(self._engine, compared)
+        return Matcher(tokenizer, prompt_tokens=prompt_tokens).verdicts(self._engine, claims)
 
 
 def match_run(
@@ -73,7 +73,7 @@ def match_run(
     for info in infos:  # an unusable chat template or tokenizer is reported before Ray starts
         tokenizer = load_tokenizer(info.path, trust_remote_code=engine.trust_remote_code)
         Matcher(tokenizer, prompt_tokens=_prompt_tokens(info)).requests(
-            Comparison(question="x", answers=("x",), response="x"), "check"
+            Claim(question="x", answers=("x",), response="x"), "check"
         )
     lock = RunLock(run_dir)
     try:
@@ -94,23 +94,21 @@ def match_parts(
     Raises InputError, before anything is asked, where the store holds verdicts of another matcher.
     """
     done = {part: store.read(part) for part in answered}
-    elsewhere: dict[Comparison, Verdict] = {}
+    elsewhere: dict[Claim, Verdict] = {}
     for part, records in answered.items():
         pending(records, done[part], elsewhere)
     asked = 0
     verdicts: list[Verdict] = []
     for part, records in answered.items():
         left: Pending = pending(records, done[part], elsewhere)
-        judged = ask(left.comparisons) if left.comparisons else []
-        elsewhere.update(
-            (compared, each) for compared, each in zip(left.comparisons, judged, strict=True) if not each.failed
-        )
+        judged = ask(left.claims) if left.claims else []
+        elsewhere.update((claim, each) for claim, each in zip(left.claims, judged, strict=True) if not each.failed)
         complete = left.complete(judged)
         if complete != done[part]:
             store.write(part, complete)
-        asked += len(left.comparisons)
+        asked += len(left.claims)
         verdicts += complete.values()
-        tell(f"{part[0]}, {part[1]}: {len(left.comparisons)} responses asked about, {len(complete)} in all")
+        tell(f"{part[0]}, {part[1]}: {len(left.claims)} responses asked about, {len(complete)} in all")
     return asked, verdicts
 
 
@@ -140,7 +138,7 @@ class _MatcherEngine:
         self._tell = tell
         self._actor: Any = None
 
-    def verdicts(self, compared: Sequence[Comparison]) -> list[Verdict]:
+    def verdicts(self, claims: Sequence[Claim]) -> list[Verdict]:
         """A verdict on each comparison. Raises ResurfaceError when the engine or Ray fails."""
         machines = self._ray_of.machines()
         path = self._info.path.absolute()
@@ -149,7 +147,7 @@ class _MatcherEngine:
                 self._tell("starting the engine")
                 self._actor = self._start(machines)
                 ray.get(self._actor.load.remote(path))
-            verdicts: list[Verdict] = ray.get(self._actor.verdicts.remote(path, compared, self._prompt_tokens))
+            verdicts: list[Verdict] = ray.get(self._actor.verdicts.remote(path, claims, self._prompt_tokens))
         except RayError as error:
             machines.check()
             raise self._failure(error) from error

@@ -9,8 +9,9 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from evaluator.metrics import Inputs, left_out, reduce_records
+from evaluator.metrics import Inputs, reduce_records
 from evaluator.metrics.counting import NO_REASON
+from evaluator.metrics.left_out import left_out
 from launch.commands.summary import _left_out
 from tests.support.records import Seen, records
 from tests.support.tables import only, tables

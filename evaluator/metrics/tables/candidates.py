@@ -26,7 +26,7 @@ from evaluator.metrics.columns import (
 )
 from evaluator.metrics.counting import joined_reasons, measured
 from evaluator.metrics.inputs import Inputs, in_language, slices
-from evaluator.metrics.intervals import Rows
+from evaluator.metrics.intervals import ItemNumbers
 from evaluator.metrics.measures import as_floats, correct_for_many, difference, item_numbers, paired_p, rate
 from evaluator.metrics.outcomes import MEASURED
 from evaluator.metrics.table import Lack, Table
@@ -64,13 +64,13 @@ def _compared(inputs: Inputs, task: str, answers: pd.DataFrame, opened: pd.DataF
     return row
 
 
-def _common(answers: Iterable[pd.DataFrame]) -> Rows:
+def _common(answers: Iterable[pd.DataFrame]) -> ItemNumbers:
     """The numbers of the items that greedy was measured on in all of these."""
     sets = [set(items.loc[items["greedy_status"].isin(MEASURED), "item"]) for items in answers]
     return np.asarray(sorted(set.intersection(*sets)), dtype=np.intp)
 
 
-def _pick(answers: pd.DataFrame, items: Rows) -> pd.DataFrame:
+def _pick(answers: pd.DataFrame, items: ItemNumbers) -> pd.DataFrame:
     """The rows of these items, in this order."""
     return answers.set_index("item", drop=False).rename_axis(None).loc[items]
 

@@ -239,12 +239,12 @@ TABLE = Table(
     name="matching",
     title="Does a second grader change the picture?",
     reading=(
-        "A matcher model reads the question, the reference and the response, and decides whether the two mean the "
-        "same; a response that contains a gold answer counts as right without it. Left: accuracy by containment, by "
-        "each matcher and by the panel's majority, where a tie is a no. Right: Scott's pi, the agreement beyond "
-        "chance, of containment and each matcher (where all responses were judged), and of two matchers on the "
-        "responses that both judged. The figure shows greedy open answers, or the first kind that was judged; other "
-        "formats, beams and samples have rows of their own."
+        "A matcher model reads the question, the gold answers and the response, and decides whether the response "
+        "means one of them; a response that contains a gold answer counts as right without it. Left: accuracy by "
+        "containment, by each matcher and by the panel's majority, where a tie is a no. Right: Scott's pi, the "
+        "agreement beyond chance, of containment and each matcher (where all responses were judged), and of two "
+        "matchers on the responses that both judged. The figure shows greedy open answers, or the first kind that was "
+        "judged; other formats, beams and samples have rows of their own."
     ),
     needs="the probe greedy and a matcher model's verdicts: run resurface match RUN --matcher CHECKPOINT",
     columns=(

@@ -11,7 +11,7 @@ from evaluator.checkpoints.tokenizer import load_tokenizer
 from evaluator.engine.base import Request, Response, Score
 from evaluator.engine.fake import FakeEngine, FakeLM
 from evaluator.errors import EngineError
-from evaluator.probes.matcher import Comparison, Matcher, Verdict
+from evaluator.probes.matcher import Claim, Matcher, Verdict
 from launch.sweep.models import BUNDLED_MODEL
 
 TEMPLATE = (
@@ -32,8 +32,8 @@ def tokenizer() -> Any:
     return load_tokenizer(BUNDLED_MODEL)
 
 
-def pair(response: str, *answers: str) -> Comparison:
-    return Comparison(question="Where is Karo?", answers=answers or ("Kenya",), response=response)
+def pair(response: str, *answers: str) -> Claim:
+    return Claim(question="Where is Karo?", answers=answers or ("Kenya",), response=response)
 
 
 def scripted(tokenizer: Any, says: dict[str, tuple[float, float]]) -> FakeEngine:
@@ -95,7 +95,7 @@ def test_all_references_are_told(tokenizer):
 def test_a_long_response_is_cut_and_a_long_question_excluded(tokenizer):
     engine = FakeEngine(FakeLM(vocabulary=len(tokenizer)).answer)
     matcher = Matcher(tokenizer, prompt_tokens=300)
-    long = Comparison(question="word " * 500, answers=("a",), response="b")
+    long = Claim(question="word " * 500, answers=("a",), response="b")
     cut, excluded, whole = matcher.verdicts(engine, [pair("word " * 500), long, pair("short")])
     assert (cut.status, excluded.status, whole.status) == ("truncated", "excluded", "ok")
     assert cut.verdict is not None

@@ -14,7 +14,8 @@ from pydantic import ValidationError
 from evaluator.engine.base import Generate
 from evaluator.engine.fake import FakeEngine
 from evaluator.errors import InputError
-from evaluator.metrics import Inputs, left_out, reduce_records
+from evaluator.metrics import Inputs, reduce_records
+from evaluator.metrics.left_out import left_out
 from evaluator.probes import PROBES
 from evaluator.probes.base import EVIDENCE, Asking, Cost, Inquiry, ItemProbe
 from evaluator.probes.config import EvalConfig

@@ -8,7 +8,7 @@ import pytest
 from evaluator.metrics import TABLES
 from evaluator.metrics.columns import FLAG, LANGUAGE, PERCENTAGE, REASON, TEXT, Column
 from evaluator.metrics.headline import COLUMNS
-from evaluator.report.cells import grid, reference_grid
+from evaluator.report.cells import grid, published_grid
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_the_headlines_fates_are_shares():
 def test_the_papers_number_and_ours_are_shown_as_their_quantity_is():
     row = {"table": "rank", "task": "tydiqa", "checkpoint": "p", "language": "all", "cell": "", "source": "arXiv, 3.3"}
     row |= {"quantity": "rank_median", "paper": 3.5, "ours": 4.0, "ours_low": 3.0, "ours_high": 5.0, "n": 560}
-    made = reference_grid(pd.DataFrame([row]))
+    made = published_grid(pd.DataFrame([row]))
     assert made.headings == ("checkpoint", "language", "quantity", "paper", "ours", "n", "source")
     assert [(cell.text, cell.interval) for cell in made.pooled[0][3:6]] == [
         ("3.5", ""),

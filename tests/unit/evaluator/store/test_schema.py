@@ -8,7 +8,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from evaluator.records import Column
+from evaluator.records import Meaning
 from evaluator.store import schema
 from evaluator.store.records import RecordStore
 from tests.support.records import Seen, records
@@ -81,10 +81,10 @@ class _Bare:
 
 @dataclass
 class _Strange:
-    name: Annotated[bytes, Column("bytes")]
+    name: Annotated[bytes, Meaning("bytes")]
 
 
-@pytest.mark.parametrize(("kind", "message"), [(_Bare, "'name' states no Column"), (_Strange, "bytes.* cannot be")])
+@pytest.mark.parametrize(("kind", "message"), [(_Bare, "'name' states no Meaning"), (_Strange, "bytes.* cannot be")])
 def test_a_field_that_cannot_be_a_column_is_refused(kind, message):
     with pytest.raises(TypeError, match=message):
         schema.stored(kind)

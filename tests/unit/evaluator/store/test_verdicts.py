@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from evaluator.errors import EngineError, InputError
-from evaluator.probes.matcher import Comparison, Verdict
+from evaluator.probes.matcher import Claim, Verdict
 from evaluator.records import Record
 from evaluator.store.records import RecordStore, to_table
 from evaluator.store.schema import VERDICTS
@@ -29,10 +29,10 @@ class Judge:
     """Says yes to short responses, remembers what it was asked, and dies when told to."""
 
     def __init__(self, dies_after: int = 10**6) -> None:
-        self.asked: list[Comparison] = []
+        self.asked: list[Claim] = []
         self._left = dies_after
 
-    def __call__(self, pairs: Sequence[Comparison]) -> list[Verdict]:
+    def __call__(self, pairs: Sequence[Claim]) -> list[Verdict]:
         if self._left == 0:
             raise EngineError("died")
         self._left -= 1
@@ -65,7 +65,7 @@ def test_a_pair_is_asked_once_over_all_checkpoints(run):
     rows = pq.read_table(run / "verdicts" / "m" / "dense" / "gazetteer.parquet")
     assert rows.schema.equals(VERDICTS)
     found = [each for part in responses(run, ["greedy", "beam", "sample"], everything=False).values() for each in part]
-    assert len(judge.asked) == len({each.comparison for each in found}) < len(found)
+    assert len(judge.asked) == len({each.claim for each in found}) < len(found)
 
 
 def test_the_same_call_again_asks_nothing(run):
@@ -91,7 +91,7 @@ def test_an_interrupted_call_goes_on_and_ends_as_an_uninterrupted_one(run, tmp_p
 
 def test_what_failed_is_asked_again_and_what_was_judged_is_not(run):
     class Flaky(Judge):
-        def __call__(self, pairs: Sequence[Comparison]) -> list[Verdict]:
+        def __call__(self, pairs: Sequence[Claim]) -> list[Verdict]:
             judged_now = super().__call__(pairs)
             failed = Verdict(verdict=None, probability=None, status="engine_error")
             too_long = Verdict(verdict=None, probability=None, status="excluded")
@@ -167,4 +167,4 @@ def test_thinking_is_no_part_of_a_response(run):
         dtype="float32",
     )
     RecordStore(run).append("t", "gazetteer", "0", to_table([record]))
-    assert responses(run, ["greedy"], everything=False)["t", "gazetteer"][0].comparison.response == "Quito."
+    assert responses(run, ["greedy"], everything=False)["t", "gazetteer"][0].claim.response == "Quito."

@@ -26,7 +26,7 @@ COLUMNS = (
 )
 
 
-def reference(tables: Mapping[str, pd.DataFrame], run: Mapping[str, Any]) -> pd.DataFrame:
+def published(tables: Mapping[str, pd.DataFrame], run: Mapping[str, Any]) -> pd.DataFrame:
     """One row per number of the paper whose setting `run` (its run.json) and the rows of `tables` have."""
     rows: list[Row] = []
     for entry in paper()["values"]:

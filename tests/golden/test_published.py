@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from evaluator.metrics import TABLES
-from evaluator.metrics.reference import model_names, paper, reference
+from evaluator.metrics.published import model_names, paper, published
 from tests.support.records import Seen, records
 from tests.support.tables import only, tables
 
@@ -34,7 +34,7 @@ def found() -> dict[str, pd.DataFrame]:
 
 
 def test_the_papers_numbers_stand_beside_ours(found):
-    made = reference(found, RUN)
+    made = published(found, RUN)
     assert set(made["checkpoint"]) == {"dense", "wanda-0.5"}
     row = only(made, table="fates", checkpoint="wanda-0.5", language="swahili")
     assert (row["paper"], row["ours"], row["n"]) == (0.39, 0.25, 4)
@@ -60,24 +60,24 @@ def test_another_setting_is_not_compared(found, field, value):
     run = copy.deepcopy(RUN)
     run["config"][field] = value
     run["checkpoints"] = []
-    assert reference(found, run).empty
-    assert reference(found, {}).empty
+    assert published(found, run).empty
+    assert published(found, {}).empty
 
 
 def test_a_part_of_the_languages_is_compared_by_language_only(found):
     run = copy.deepcopy(RUN)
     run["config"]["tasks"][0]["languages"] = ["english", "swahili"]
-    made = reference(found, run)
+    made = published(found, run)
     assert set(made["language"]) == {"english", "swahili"}
 
 
 def test_an_included_sweep_counts_for_its_own_models_only(found):
     chat = {"models": {"phi": "microsoft/Phi-3-mini-4k-instruct"}, "tasks": [{"task": "tydiqa", "chat": True}]}
     run = {"config": {"models": {}, "tasks": [], "include": [chat, {**RUN["config"], "include": []}]}}
-    assert len(reference(found, run)) == len(reference(found, RUN)) > 10
+    assert len(published(found, run)) == len(published(found, RUN)) > 10
     phi = {name: frame.replace({"base": {"dense": "phi"}}) for name, frame in found.items()}
     chat["tasks"][0] |= {"items": 200, "languages": None}
-    row = only(reference(phi, run), table="fates")
+    row = only(published(phi, run), table="fates")
     assert (row["paper"], row["checkpoint"]) == (0.496, "wanda-0.5")
 
 
@@ -89,7 +89,7 @@ def test_another_sparsity_or_method_is_not_compared(found):
         ("calibration", "wikipedia:en"),
     ):
         other = {name: frame.assign(**{column: value}) for name, frame in found.items()}
-        assert set(reference(other, RUN)["checkpoint"]) == {"dense"}
+        assert set(published(other, RUN)["checkpoint"]) == {"dense"}
 
 
 @pytest.mark.parametrize(
