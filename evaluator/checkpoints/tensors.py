@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -97,8 +97,7 @@ def read_tensors(checkpoint: Path) -> list[Tensor]:
     shards = {of_kind(shard, str, f"{index}: weight_map[{name!r}]") for name, shard in weight_map.items()}
     if not shards:
         raise InputError(f"{index}: field 'weight_map' is empty")
-    if SINGLE not in shards and (checkpoint / SINGLE) in files:
-        raise InputError(f"{checkpoint}: holds {SINGLE} and an {INDEX} that names other files; remove one of them")
+    check_meant(checkpoint, shards)
     for shard in sorted(shards):
         if Path(shard).name != shard or not (checkpoint / shard).is_file():
             raise InputError(f"{index}: field 'weight_map' names {shard!r}, which is missing")
@@ -108,6 +107,12 @@ def read_tensors(checkpoint: Path) -> list[Tensor]:
         if homes.get(name) != shard:
             raise InputError(f"{checkpoint / shard}: lacks tensor {name!r}, which {INDEX} places there")
     return tensors
+
+
+def check_meant(checkpoint: Path, shards: Collection[str]) -> None:
+    """Raises InputError where model.safetensors lies beside an index that names other files: which are meant?"""
+    if SINGLE not in shards and (checkpoint / SINGLE).exists():
+        raise InputError(f"{checkpoint}: holds {SINGLE} and an {INDEX} that names other files; remove one of them")
 
 
 def _other_weights(checkpoint: Path) -> str:

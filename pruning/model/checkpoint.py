@@ -6,6 +6,7 @@ Reads are memory-mapped and unmapped again at once, so that resident memory hold
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -40,6 +41,18 @@ def read_json(file: Path) -> dict[str, Any]:
     return value
 
 
+def _weight_map(index: Path) -> dict[str, str]:
+    """The file of each tensor. Raises InputError for an index that does not say it."""
+    weight_map = read_json(index).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        _refuse(index, "field weight_map: missing or empty")
+    shards = {tensor: str(name) for tensor, name in weight_map.items()}
+    for name in sorted(set(shards.values())):
+        if Path(name).name != name:
+            _refuse(index, f"field weight_map: {name!r} is not a plain file name")
+    return shards
+
+
 class Checkpoint:
     """A directory with config.json and model.safetensors, or shards and their index."""
 
@@ -51,25 +64,21 @@ class Checkpoint:
         self.config: dict[str, Any] = read_json(directory / "config.json")
         self.files: tuple[Path, ...]  # the shards, in name order
         self.entries: dict[str, tensors.Tensor] = {}
-        if (directory / SINGLE).exists():
-            self.index: Path | None = None
+        self.index: Path | None = None
+        shards = _weight_map(directory / INDEX) if (directory / INDEX).exists() else {}
+        tensors.check_meant(directory, set(shards.values()) if shards else {SINGLE})
+        if set(shards.values()) - {SINGLE}:
+            self.index = directory / INDEX
+            self.files, self.entries = self._read_shards(self.index, shards)
+        elif (directory / SINGLE).exists() or shards:
             self.files = (directory / SINGLE,)
             self.entries = {entry.name: entry for entry in tensors.read_header(directory / SINGLE)}
-        elif (directory / INDEX).exists():
-            self.index = directory / INDEX
-            self.files, self.entries = self._read_shards(self.index)
         else:
             raise InputError(f"{directory}: holds neither {SINGLE} nor {INDEX} (only safetensors is read)")
 
     @staticmethod
-    def _read_shards(index: Path) -> tuple[tuple[Path, ...], dict[str, tensors.Tensor]]:
-        weight_map = read_json(index).get("weight_map")
-        if not isinstance(weight_map, dict) or not weight_map:
-            _refuse(index, "field weight_map: missing or empty")
-        names = sorted({str(name) for name in weight_map.values()})
-        for name in names:
-            if Path(name).name != name:
-                _refuse(index, f"field weight_map: {name!r} is not a plain file name")
+    def _read_shards(index: Path, weight_map: Mapping[str, str]) -> tuple[tuple[Path, ...], dict[str, tensors.Tensor]]:
+        names = sorted(set(weight_map.values()))
         headers = {name: {entry.name: entry for entry in tensors.read_header(index.parent / name)} for name in names}
         for tensor, name in weight_map.items():
             if tensor not in headers[name]:

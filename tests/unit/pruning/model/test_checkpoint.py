@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import struct
 from pathlib import Path
 
 import pytest
 import torch
 
-from evaluator.checkpoints.tensors import read_header
+from evaluator.checkpoints.tensors import INDEX, SINGLE, read_header, read_tensors
 from evaluator.errors import InputError
 from pruning.model.checkpoint import Checkpoint
 from tests.support import pruning as tiny
@@ -74,3 +76,22 @@ def test_an_index_that_does_not_fit_is_refused(index, message, tmp_path):
     written(tmp_path / "x.safetensors", {"w": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}, bytes(8))
     with pytest.raises(InputError, match=message):
         Checkpoint(tmp_path)
+
+
+def test_a_single_file_beside_an_index_of_other_files_is_refused(checkpoints, tmp_path):
+    directory = shutil.copytree(checkpoints("qwen2", max_shard_size="60KB"), tmp_path / "sharded")
+    shard = min(directory.glob("*.safetensors"))
+    shutil.copy(shard, directory / SINGLE)
+    message = re.escape(f"{directory}: holds {SINGLE} and an {INDEX} that names other files; remove one of them")
+    for read in (Checkpoint, read_tensors):
+        with pytest.raises(InputError, match=message):
+            read(directory)
+
+
+def test_a_single_file_beside_an_index_of_it_is_read_as_if_alone(checkpoints, tmp_path):
+    directory = shutil.copytree(checkpoints("qwen3"), tmp_path / "single")
+    expected = tiny.weights(directory)
+    (directory / INDEX).write_text(json.dumps({"weight_map": dict.fromkeys(expected, SINGLE)}))
+    checkpoint = Checkpoint(directory)
+    assert checkpoint.index is None
+    assert checkpoint.entries.keys() == expected.keys()
