@@ -89,8 +89,8 @@ def one_round(plans: list[Plan], read: Questions, answers: Answers) -> tuple[int
     written = 0
     with tempfile.TemporaryDirectory() as folder:
         store = RecordStore(Path(folder))
-        for number, finished in enumerate(stream, start=1):
-            records += finished.records
+        for number, (_, found) in enumerate(stream, start=1):
+            records += found
             if number % _SHARD_ITEMS == 0 or number == len(plans):
                 store.append("bench", "task", str(number), to_table(records))
                 written += len(records)

@@ -140,7 +140,7 @@ class Ours:
         records: list[Any] = []
         greedy: dict[str, list[int]] = {}
         scores: Scores = {}
-        for finished in evaluate(
+        for item, found in evaluate(
             timed,
             tokenised(),
             config=read.config,
@@ -148,12 +148,12 @@ class Ours:
             decode=read.prompter.decode,
             eos_ids=read.prompter.eos_ids,
         ):
-            records += finished.records
-            for record in finished.records:
+            records += found
+            for record in found:
                 if record.probe == "greedy" and record.token_ids is not None:
-                    greedy[key(finished.plan.question.item)] = list(record.token_ids)
+                    greedy[key(item)] = list(record.token_ids)
                 elif record.probe == "choice" and record.logprob is not None:
-                    scores.setdefault(key(finished.plan.question.item), {})[str(record.index)] = record.logprob
+                    scores.setdefault(key(item), {})[str(record.index)] = record.logprob
         before = time.perf_counter()
         with tempfile.TemporaryDirectory() as folder:
             RecordStore(Path(folder)).append("bench", "task", "part", to_table(records))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from evaluator.engine.base import Cancel, Engine, Request, Response
 from evaluator.errors import EngineError
@@ -17,15 +16,9 @@ from evaluator.probes.config import EvalConfig
 from evaluator.probes.item import ItemProbes
 from evaluator.probes.planning import Plan
 from evaluator.probes.recording import Decode, Stamp
-from evaluator.records import Record
+from evaluator.records import Item, Record
 
 IN_FLIGHT = 64  # items: enough requests to fill a large batch while the slowest items' beams finish
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FinishedItem:
-    plan: Plan
-    records: tuple[Record, ...]
 
 
 class ItemStream:
@@ -108,16 +101,16 @@ def evaluate(
     decode: Decode,
     eos_ids: frozenset[int],
     in_flight: int = IN_FLIGHT,
-) -> Iterator[FinishedItem]:
-    """Ask every item of `plans` with every probe; items are yielded as they finish, in any order.
+) -> Iterator[tuple[Item, list[Record]]]:
+    """Ask every item of `plans` with every probe; each is yielded with its records as it finishes, in any order.
 
     Raises EngineError when the engine stops before every item has ended.
     """
     stream = ItemStream(plans, config, eos_ids, in_flight)
 
-    def drain() -> Iterator[FinishedItem]:
+    def drain() -> Iterator[tuple[Item, list[Record]]]:
         for item in stream.finished():
-            yield FinishedItem(plan=item.plan, records=tuple(item.records(stamp, decode)))
+            yield item.plan.question.item, item.records(stamp, decode)
 
     for response in engine.run(stream):
         stream.handle(response)

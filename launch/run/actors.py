@@ -60,7 +60,7 @@ class EngineActor:
         with self._lock:
             self._waiting = deque(shards)
         collector = ShardCollector()
-        for finished in evaluate(
+        for item, records in evaluate(
             engine,
             self._begin(job, questions, prompter, collector),
             config=job.config,
@@ -68,10 +68,10 @@ class EngineActor:
             decode=prompter.decode,
             eos_ids=prompter.eos_ids,
         ):
-            complete = collector.add(finished.plan.question.item, finished.records)
+            complete = collector.add(item, records)
             if complete is not None:
-                shard, records = complete
-                yield ShardResult(shard=shard, table=to_table(records))
+                shard, of_shard = complete
+                yield ShardResult(shard=shard, table=to_table(of_shard))
 
     def _begin(
         self, job: EvalJob, questions: Sequence[Posed], prompter: Prompter, collector: ShardCollector

@@ -71,7 +71,7 @@ def run(tokenizer, settings, asked, text="answer 3"):
     stream = evaluate(
         FakeEngine(answer(tokenizer, text)), plans, config=settings, stamp=STAMP, decode=made.decode, eos_ids=eos
     )
-    return [record for finished in stream for record in finished.records]
+    return [record for _, found in stream for record in found]
 
 
 def start(tokenizer, settings, question):

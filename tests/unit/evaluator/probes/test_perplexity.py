@@ -29,7 +29,7 @@ CONFIG = EvalConfig(task="text:book.txt", probes=("perplexity",))
 def records(engine, windows):
     plans = (WindowPlan(question=window) for window in windows)
     stream = evaluate(engine, plans, config=CONFIG, stamp=STAMP, decode=lambda ids: "", eos_ids=frozenset({0}))
-    found = [record for finished in stream for record in finished.records]
+    found = [record for _, found in stream for record in found]
     return sorted(found, key=lambda record: record.index)
 
 

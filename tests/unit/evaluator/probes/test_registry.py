@@ -126,7 +126,7 @@ def records_of(settings):
     plans = letter_plans(letter_questions(letter_items(6), settings), settings)
     decode = LetterPrompter().decode
     stream = evaluate(FakeEngine(script), plans, config=settings, stamp=STAMP, decode=decode, eos_ids=EOS)
-    return [record for finished in stream for record in finished.records], asked
+    return [record for _, found in stream for record in found], asked
 
 
 def test_a_toy_probe_shares_requests_and_follows_up(again):

@@ -29,7 +29,7 @@ def _evaluate(engine: FakeEngine, questions: list[Question], config: EvalConfig,
         eos_ids=EOS,
         in_flight=in_flight,
     )
-    return [record for finished in stream for record in finished.records]
+    return [record for _, found in stream for record in found]
 
 
 CONFIG = EvalConfig(task="toy", items=0, max_new_tokens=6)
