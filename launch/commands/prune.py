@@ -14,6 +14,7 @@ from launch.commands.options import PruneOptions, Seed, described, prune_request
 from launch.commands.terminal import console, errors
 from launch.sweep.calibration import KINDS, SOURCES
 from launch.sweep.models import BUNDLED, resolve_model
+from pruning.calibration.sequences import check_named
 from pruning.config import Allocation
 from pruning.methods import METHODS
 from pruning.patterns import Group
@@ -73,6 +74,8 @@ def run_prune(console: Console, model: str | None, out: Path | None, options: Pr
     if not source.is_dir():
         raise InputError(f"{source}: no such checkpoint directory")
     config = config.model_copy(update={"source": source})
+    if config.calibration is not None:  # before torch is imported
+        check_named(config.calibration, config.seed, SOURCES)
     from launch.run.provenance import provenance
     from pruning.run import check
     from pruning.run import prune as make

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
-
+from evaluator.config import Frozen
 from evaluator.errors import InputError
 from pruning.calibration import passages
 from pruning.calibration.disjoint import check_disjoint, text_digest
@@ -27,10 +26,8 @@ _DRAWS = 2000  # documents in a row that may be too short before the source is g
 _UNITS = {"text": " (non-blank lines)", "jsonl": " (lines with a text)"}  # what a passage is, by the kind of source
 
 
-class PassageRecord(BaseModel):
+class PassageRecord(Frozen):
     """One sequence: where its text came from and how many tokens it gave."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     origin: str
     row: int
@@ -40,10 +37,8 @@ class PassageRecord(BaseModel):
     text_digest: str = ""  # of its normalised text (see `disjoint`); empty in manifests that were written without it
 
 
-class CalibrationManifest(BaseModel):
+class CalibrationManifest(Frozen):
     """What a pruning saw; part of the checkpoint's manifest."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     source: str
     samples: int
@@ -84,6 +79,13 @@ def take_passages(config: CalibrationConfig, seed: int, sources: Mapping[str, Pa
             "are in the files before it; raise samples or leave it out"
         )
     return found
+
+
+def check_named(config: CalibrationConfig, seed: int, sources: Mapping[str, PassageSource]) -> None:
+    """Look at a source without the network. Raises InputError if it is unknown, or for files that lack the passages."""
+    passages.iterate(config.source, config.samples, seed, sources)
+    if config.source not in sources and passages.files_of(config.source):
+        take_passages(config, seed, sources)
 
 
 def check_source(config: CalibrationConfig, sources: Mapping[str, PassageSource]) -> None:

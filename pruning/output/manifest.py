@@ -8,8 +8,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field, ValidationError
 
+from evaluator.config import Frozen
 from evaluator.errors import InputError
 from pruning.calibration.sequences import CalibrationManifest
 
@@ -17,16 +18,10 @@ MANIFEST_NAME = "prune_manifest.json"
 SCHEMA_VERSION = 1
 
 
-class Record(BaseModel):
-    """Base of what the manifest holds."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class MatrixRecord(Record):
+class MatrixRecord(Frozen):
     """One pruned matrix."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+    model_config = ConfigDict(populate_by_name=True)
 
     name: str
     rows: int
@@ -38,7 +33,7 @@ class MatrixRecord(Record):
     solver_dtype: str | None = None  # SparseGPT: what the Hessian was factored in
 
 
-class PruneManifest(Record):
+class PruneManifest(Frozen):
     """A pruned checkpoint's provenance."""
 
     schema_version: int = SCHEMA_VERSION
