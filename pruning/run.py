@@ -22,7 +22,7 @@ from pruning.job import Job
 from pruning.layers import allocation
 from pruning.layers.activations import Activations
 from pruning.layers.flow import Flow
-from pruning.layers.sequential import Outcome, leave_dense, prune_layers
+from pruning.layers.sequential import PrunedMatrix, leave_dense, prune_layers
 from pruning.model import memory
 from pruning.model.batches import batches
 from pruning.model.decoder import Decoder
@@ -149,7 +149,7 @@ class _Result:
     decoder: Decoder
     calibration: Calibration | None
     patterns: Sequence[Pattern]  # of each layer
-    outcomes: Sequence[Outcome]
+    outcomes: Sequence[PrunedMatrix]
     provenance: Mapping[str, object]
     started: float  # by time.perf_counter
 

@@ -89,6 +89,17 @@ def read_config(path: Path) -> dict[str, Any]:
     return config
 
 
+def read_positions(path: Path, *, unknown: int, least: int = 1) -> int:
+    """How many positions the model of a checkpoint directory has; `unknown` where its config.json does not say.
+
+    Raises InputError for what is not a count of at least `least`.
+    """
+    positions = read_config(path).get("max_position_embeddings") or unknown
+    if not isinstance(positions, int) or positions < least:
+        raise InputError(f"{path / 'config.json'}: field 'max_position_embeddings' is {positions!r}, not a count")
+    return positions
+
+
 def _is_known(model_type: str) -> bool:
     from transformers import CONFIG_MAPPING
 

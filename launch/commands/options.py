@@ -127,7 +127,7 @@ def match_request(probes: str, engine: Mapping[str, Any]) -> tuple[list[str], En
 def _listed(option: str, value: str) -> list[str]:
     parts = [part.strip() for part in value.split(",") if part.strip()]
     if not parts:
-        raise InputError(f"--{option}: {value!r} names none")
+        raise InputError(f"--{option}: {value!r} lists nothing")
     return parts
 
 

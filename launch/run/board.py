@@ -62,14 +62,14 @@ class Board:
             self._stopped = True
             self._changed.notify_all()
 
-    def take(self, engine: int, checkpoint: str | None, architecture: str | None) -> Assignment | None:
-        """The next assignment for an engine that holds `checkpoint`; None when there will never be one.
+    def take(self, engine: int, held: str | None, architecture: str | None) -> Assignment | None:
+        """The next assignment for an engine that holds the weights of digest `held`; None when there will never be one.
 
         The engine calls `begin` when it has loaded the assignment's checkpoint, and `end` in any case.
         """
         with self._changed:
             while not self._stopped:
-                assignment = self._nearest(checkpoint, architecture)
+                assignment = self._nearest(held, architecture)
                 if assignment is None and not self._expected:
                     if not self._busy:
                         return None
@@ -80,11 +80,11 @@ class Board:
                 self._changed.wait(timeout=1.0)
         return None
 
-    def upcoming(self, checkpoint: str, architecture: str | None) -> CheckpointInfo | None:
-        """The waiting checkpoint that an engine with `checkpoint` would load next; None if none is waiting."""
+    def upcoming(self, held: str, architecture: str | None) -> CheckpointInfo | None:
+        """The waiting checkpoint that an engine that holds `held` would load next; None if none is waiting."""
         with self._changed:
-            waiting = [a.checkpoint for a in self._waiting if a.checkpoint.weights_digest != checkpoint]
-        return min(waiting, key=lambda info: _distance(info, checkpoint, architecture), default=None)
+            waiting = [a.checkpoint for a in self._waiting if a.checkpoint.weights_digest != held]
+        return min(waiting, key=lambda info: _distance(info, held, architecture), default=None)
 
     def begin(self, engine: int, give_up: GiveUp) -> tuple[Shard, ...]:
         """The shards to do now: those of the assignment that no other engine has taken over meanwhile."""
@@ -104,10 +104,10 @@ class Board:
                 self._waiting.insert(0, replace(busy.assignment, shards=tuple(busy.unfinished.values())))
             self._changed.notify_all()
 
-    def _nearest(self, checkpoint: str | None, architecture: str | None) -> Assignment | None:
+    def _nearest(self, held: str | None, architecture: str | None) -> Assignment | None:
         if not self._waiting:
             return None
-        distances = [_distance(assignment.checkpoint, checkpoint, architecture) for assignment in self._waiting]
+        distances = [_distance(assignment.checkpoint, held, architecture) for assignment in self._waiting]
         return self._waiting.pop(distances.index(min(distances)))
 
     def _relieve(self) -> Assignment | None:
@@ -122,7 +122,7 @@ class Board:
         return replace(busiest.assignment, shards=tuple(shards)) if shards else None
 
 
-def _distance(candidate: CheckpointInfo, checkpoint: str | None, architecture: str | None) -> int:
-    if candidate.weights_digest == checkpoint:
+def _distance(candidate: CheckpointInfo, held: str | None, architecture: str | None) -> int:
+    if candidate.weights_digest == held:
         return 0
     return 1 if architecture is None or candidate.architecture == architecture else 2

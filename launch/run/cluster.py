@@ -67,7 +67,7 @@ class Cluster:
 
     def _watch(self) -> None:
         while not self._closed.wait(_LOOK_SECONDS):
-            with contextlib.suppress(Exception):  # what it means that Ray does not answer is for `lost` to say
+            with contextlib.suppress(Exception):  # `lost` decides what Ray's silence means
                 self._raylet_died = self._raylet_died or self._raylet_ended()
                 alive = {node["NodeID"]: node["Alive"] for node in ray.nodes()}
                 self._answered = time.monotonic()

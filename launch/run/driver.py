@@ -16,7 +16,7 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 
 from evaluator.checkpoints.info import CheckpointInfo, inspect_checkpoint
-from evaluator.errors import InputError, ResurfaceError
+from evaluator.errors import InputError, ResurfaceError, one_line
 from evaluator.probes.recording import Stamp
 from evaluator.store.records import RecordStore
 from launch.run.actors import prune_checkpoint
@@ -78,7 +78,7 @@ class _Run:
 
     def execute(self) -> Outcome:
         started = time.monotonic()
-        for task, questions in self._prepared.items().items():
+        for task, questions in self._prepared.questions_by_task.items():
             self._store.write_items(task, [(each.item, each.option_texts) for each in questions])
         to_prune = []
         for job in self._prepared.jobs:
@@ -169,10 +169,10 @@ class _Run:
         while running:
             done, _ = ray.wait(list(running), num_returns=1, timeout=0.2)
             _check(machines, workers)
-            for reference in done:
-                job = running.pop(reference)
+            for pending in done:
+                job = running.pop(pending)
                 try:
-                    ray.get(reference)
+                    ray.get(pending)
                 except RayError as error:
                     raise _prune_failure(job, error) from error
                 self._add(job, expected=1)
@@ -209,4 +209,4 @@ def _prune_failure(job: CheckpointJob, error: RayError) -> ResurfaceError:
     if isinstance(cause, InputError):
         return InputError(f"{job.name}: {cause}")
     reason = str(cause) if isinstance(cause, ResurfaceError) else f"{type(cause).__name__}: {cause}"
-    return ResurfaceError(f"pruning {job.name!r} failed: {' '.join(reason.split())[:300]}")
+    return ResurfaceError(f"pruning {job.name!r} failed: {one_line(reason, 300)}")

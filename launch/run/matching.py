@@ -14,7 +14,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError, RayTaskError
 
-from evaluator.checkpoints.info import CheckpointInfo, inspect_checkpoint, read_config
+from evaluator.checkpoints.info import CheckpointInfo, inspect_checkpoint, read_positions
 from evaluator.checkpoints.tokenizer import load_tokenizer
 from evaluator.engine.base import Engine
 from evaluator.engine.config import EngineConfig, build_engine
@@ -200,7 +200,5 @@ def _match(
 
 
 def _prompt_tokens(info: CheckpointInfo) -> int:
-    positions = read_config(info.path).get("max_position_embeddings") or _PROMPT_TOKENS + _VERDICT_TOKENS
-    if not isinstance(positions, int) or positions <= _VERDICT_TOKENS:
-        raise InputError(f"{info.path / 'config.json'}: field 'max_position_embeddings' is {positions!r}, not a count")
+    positions = read_positions(info.path, unknown=_PROMPT_TOKENS + _VERDICT_TOKENS, least=_VERDICT_TOKENS + 1)
     return min(_PROMPT_TOKENS, positions - _VERDICT_TOKENS)

@@ -24,7 +24,7 @@ from pydantic import BaseModel, Field, ValidationError, field_validator, model_v
 
 from evaluator.config import Frozen
 from evaluator.engine.config import EngineConfig
-from evaluator.errors import InputError, unknown
+from evaluator.errors import InputError, one_line, unknown
 from evaluator.probes.config import EvalConfig
 from launch.sweep.models import BUNDLED
 from pruning.config import Allocation, CalibrationConfig, MethodName
@@ -154,7 +154,7 @@ def _document(path: Path, including: tuple[Path, ...]) -> dict[str, Any]:
     try:
         document = yaml.load(text, _Loader)
     except yaml.YAMLError as error:
-        raise InputError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
+        raise InputError(f"{path}: not valid YAML: {one_line(error, 1000)}") from error
     if not isinstance(document, dict):
         raise InputError(f"{path}: a sweep file is a mapping with models, prune and tasks, not {document!r}"[:200])
     return _with_includes(document, path, (*including, path.resolve()))

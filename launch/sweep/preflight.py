@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from evaluator.asking.questions import Question
-from evaluator.checkpoints.info import CheckpointInfo, inspect_checkpoint, read_config
+from evaluator.checkpoints.info import CheckpointInfo, inspect_checkpoint, read_config, read_positions
 from evaluator.checkpoints.tokenizer import load_tokenizer
 from evaluator.engine.config import EngineConfig
 from evaluator.errors import InputError
@@ -26,7 +27,7 @@ _RECORDS_PER_ITEM = 25
 _OTHER_BYTES = 32 * 2**20  # logs, tables, report
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Prepared:
     """A sweep that is known to be sound."""
 
@@ -40,7 +41,8 @@ class Prepared:
     identity: Mapping[str, Any]
     disk_bytes: int
 
-    def items(self) -> Mapping[str, tuple[Question, ...]]:
+    @cached_property
+    def questions_by_task(self) -> Mapping[str, tuple[Question, ...]]:
         """By task name, every question that any checkpoint is asked, with its options where any probe needs them."""
         items: dict[str, dict[tuple[str, str], Question]] = {}
         for task in self.tasks:
@@ -54,7 +56,7 @@ class Prepared:
     def short_languages(self) -> list[str]:
         """A sentence for each language that has fewer items than requested."""
         notes = []
-        for name, questions in self.items().items():
+        for name, questions in self.questions_by_task.items():
             wanted = next(task.config.items for task in self.tasks if task.name == name)
             one_shot = any("one_shot" in task.config.formats for task in self.tasks if task.name == name)
             for language, count in Counter(question.item.language for question in questions).items():
@@ -108,7 +110,8 @@ def _inspected(dense: Sequence[CheckpointJob], *, trust: bool) -> _Models:
         tokenizers[job.name] = load_tokenizer(job.path, trust_remote_code=trust)
         if not trust:
             _known_model_type(job.path)
-    return _Models(infos=infos, tokenizers=tokenizers, positions=min(_positions(job.path) for job in dense))
+    positions = min(read_positions(job.path, unknown=2**20) for job in dense)
+    return _Models(infos=infos, tokenizers=tokenizers, positions=positions)
 
 
 def _identity(
@@ -170,13 +173,6 @@ def _check_pruning(job: CheckpointJob, held_out: Mapping[str, str]) -> None:
             manifest.calibration.check_disjoint(held_out)
     except InputError as error:
         raise InputError(f"{job.name}: {error}") from error
-
-
-def _positions(checkpoint: Path) -> int:
-    positions = read_config(checkpoint).get("max_position_embeddings") or 2**20
-    if not isinstance(positions, int) or positions < 1:
-        raise InputError(f"{checkpoint / 'config.json'}: field 'max_position_embeddings' is {positions!r}, not a count")
-    return positions
 
 
 def _known_model_type(checkpoint: Path) -> None:

@@ -42,4 +42,6 @@ def check_counts(name: str, *, requested: int, pruned: int, zeros: int) -> None:
     It may have more: dense weights that were zero and that no mask took.
     """
     if pruned != requested or zeros < requested:
-        raise PruneError(f"matrix {name}: {requested} weights were to go, its mask took {pruned}, {zeros} are zero")
+        raise PruneError(
+            f"matrix {name}: {requested} weights should be pruned; the mask took {pruned} and {zeros} are zero"
+        )

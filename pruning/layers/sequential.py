@@ -26,7 +26,7 @@ Writer = Callable[[str, Tensor], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class PrunedMatrix:
     """What was done to one matrix; the manifest's `MatrixRecord` says what the fields mean."""
 
     name: str
@@ -46,14 +46,14 @@ def prune_layers(
     flow: Flow | None,
     write: Writer,
     progress: Callable[[int, int], None],
-) -> list[Outcome]:
-    """Prune every layer by its pattern; returns an outcome for each matrix.
+) -> list[PrunedMatrix]:
+    """Prune every layer by its pattern; returns what was done to each matrix.
 
     `flow` may be None for a method that looks at the weights alone. `progress` is called with (layers done, layers).
     Raises PruneError if a matrix is not as sparse as requested or activations are not finite.
     """
     statistic = METHODS[config.method].statistic
-    outcomes: list[Outcome] = []
+    outcomes: list[PrunedMatrix] = []
     with torch.no_grad():
         if flow is not None and statistic is not None:
             flow.start()
@@ -73,7 +73,7 @@ def prune_layers(
 
 def _prune_layer(
     config: PruneConfig, decoder: Decoder, index: int, pattern: Pattern, observer: Observer | None, write: Writer
-) -> Iterator[Outcome]:
+) -> Iterator[PrunedMatrix]:
     """Prune, write and put back every matrix of a loaded layer; those that read the same input at once."""
     method, group, linears = METHODS[config.method], config.comparison, decoder.linears(index)
     for leader, members in ({name: [name] for name in linears} if observer is None else observer.groups).items():
@@ -94,7 +94,7 @@ def _prune_layer(
             rows, columns = stored_OI.shape
             requested, zeros = method.taken(rows, columns, pattern, group), count_zeros(written_OI)
             check_counts(tensor, requested=requested, pruned=count_true(matrix.mask_OI), zeros=zeros)
-            yield Outcome(
+            yield PrunedMatrix(
                 name=tensor,
                 rows=rows,
                 columns=columns,
@@ -106,9 +106,10 @@ def _prune_layer(
             )
 
 
-def leave_dense(decoder: Decoder) -> list[Outcome]:
-    """The outcomes where nothing is to be pruned: only the zeros that are there are counted."""
+def leave_dense(decoder: Decoder) -> list[PrunedMatrix]:
+    """What was done where nothing is to be pruned: only the zeros that are there are counted."""
+    read = decoder.checkpoint.read
     return [
-        Outcome(name=name, rows=rows, columns=columns, requested=0, zeros=count_zeros(decoder.checkpoint.read(name)))
+        PrunedMatrix(name=name, rows=rows, columns=columns, requested=0, zeros=count_zeros(read(name)))
         for name, (rows, columns) in decoder.matrices().items()
     ]

@@ -50,7 +50,7 @@ def test_checkpoints_that_are_asked_alike_share_their_questions(models, tmp_path
         "c": [("greedy",)],
     }
     assert len(plan.tasks) == 2
-    items = plan.items()["gazetteer"]
+    items = plan.questions_by_task["gazetteer"]
     assert len(items) == 4
     assert all(question.options is not None for question in items)  # from whoever needs them
 
@@ -69,7 +69,7 @@ def test_windows_are_those_of_each_models_tokenizer_and_fit_every_model(models, 
     assert len(a.questions) < len(c.questions)
     assert {task.config.window for task in (a, b, c)} == {1024}  # the shortest of the models'
     assert plan.engine.max_model_len == 1024
-    assert plan.items() == {}  # a text has no items
+    assert plan.questions_by_task == {}  # a text has no items
     assert [question.item.item_id for question in a.questions[:2]] == ["window-000000", "window-000001"]
     ids = [token for question in a.questions for token in question.token_ids]
     assert len(ids) == sum(len(question.token_ids) for question in a.questions)
