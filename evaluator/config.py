@@ -15,7 +15,7 @@ from typing import Generic, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
-from evaluator.errors import unknown
+from evaluator.errors import InputError, unknown
 
 
 class Frozen(BaseModel):
@@ -65,6 +65,13 @@ class Registry(Generic[T]):
         if name not in self._objects:
             raise unknown(self.kind, name, self._objects)
         return self._objects[name]
+
+    def checked(self, name: str) -> str:
+        """The name itself if it is registered: for pydantic's fields, so it raises ValueError with `[]`'s message."""
+        try:
+            return self[name].name
+        except InputError as error:
+            raise ValueError(str(error)) from error
 
     def __contains__(self, name: object) -> bool:
         return name in self._objects

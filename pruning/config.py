@@ -8,21 +8,13 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from evaluator.config import Frozen
-from evaluator.errors import InputError
 from pruning.methods import METHODS
 from pruning.patterns import UNSTRUCTURED, Group, NofM, Pattern, parse
 
 Allocation = Literal["uniform", "owl"]
 
 
-def _registered(name: str) -> str:
-    try:
-        return METHODS[name].name
-    except InputError as error:  # pydantic adds field and value to a ValueError
-        raise ValueError(str(error)) from None
-
-
-MethodName = Annotated[str, AfterValidator(_registered)]
+MethodName = Annotated[str, AfterValidator(METHODS.checked)]
 
 
 def needs_calibration(method: str, allocation: str) -> bool:

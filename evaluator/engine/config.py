@@ -14,7 +14,6 @@ from pydantic import Field, field_validator, model_validator
 
 from evaluator.config import Frozen, Registry
 from evaluator.engine.base import Engine
-from evaluator.errors import InputError
 
 DType = Literal["auto", "float32", "bfloat16"]
 
@@ -39,10 +38,7 @@ class EngineConfig(Frozen):
     @field_validator("kind")
     @classmethod
     def _is_registered(cls, kind: str) -> str:
-        try:
-            return ENGINES[kind].name
-        except InputError as error:
-            raise ValueError(str(error)) from error
+        return ENGINES.checked(kind)
 
     @model_validator(mode="after")
     def _engine_knows_the_scoring(self) -> EngineConfig:

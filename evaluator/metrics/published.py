@@ -16,13 +16,17 @@ from typing import Any
 
 import pandas as pd
 
-from evaluator.metrics.columns import Row
+from evaluator.metrics.columns import COUNT, TEXT, Column, Kind, Row, columns_of, typed_frame
 from evaluator.metrics.inputs import ALL, MEAN
 
-# No typed columns: `paper` and `ours` are of the kind that the quantity's column has in its own table.
+# Of many kinds, one in each row: people read it as the column `quantity` of the table `table` (see `report.cells`).
+QUANTITY = Kind("quantity", lambda value: f"{float(value):.3g}")
 COLUMNS = (
-    *("table", "task", "checkpoint", "language", "cell", "quantity"),
-    *("paper", "ours", "ours_low", "ours_high", "n", "source"),
+    *columns_of(TEXT, "table", "task", "checkpoint", "language", "cell", "quantity"),
+    Column("paper", QUANTITY),
+    Column("ours", QUANTITY, interval=True),
+    Column("n", COUNT),
+    Column("source", TEXT),
 )
 
 
@@ -36,7 +40,7 @@ def published(tables: Mapping[str, pd.DataFrame], run: Mapping[str, Any]) -> pd.
         for _, row in _matching(frame, entry["where"]).iterrows():
             if pd.notna(row[entry["column"]]) and _same(row, entry["side"], setting, run):
                 rows.append(_beside(entry, row))
-    return pd.DataFrame(rows, columns=list(COLUMNS)).astype({"n": "Int64"})
+    return typed_frame(COLUMNS, rows)
 
 
 @cache

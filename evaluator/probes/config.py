@@ -7,18 +7,9 @@ from typing import Annotated
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from evaluator.asking.questions import Wanted
-from evaluator.errors import InputError
 from evaluator.probes.base import PROBES, ItemProbe, TextProbe
 from evaluator.probes.settings import Settings, each_once
 from evaluator.tasks import TASKS
-
-
-def _known_probe(name: str) -> str:
-    """Pydantic's kind of error for a probe that is not registered."""
-    try:
-        return PROBES[name].name
-    except InputError as error:
-        raise ValueError(str(error)) from error
 
 
 class EvalConfig(Settings):
@@ -29,7 +20,7 @@ class EvalConfig(Settings):
     name: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     languages: tuple[str, ...] | None = None  # None: every language of the task
     items: int = Field(default=200, ge=0)  # per language; 0 = all
-    probes: tuple[Annotated[str, AfterValidator(_known_probe)], ...] = ("greedy", "beam", "sample", "choice", "rank")
+    probes: tuple[Annotated[str, AfterValidator(PROBES.checked)], ...] = ("greedy", "beam", "sample", "choice", "rank")
     chat: bool = False  # prompt through the tokenizer's chat template
     prompt_tokens: int = Field(default=512, ge=32)  # cap of a prompt; the context is cut to fit
     one_shot_prompt_tokens: int = Field(default=1024, ge=32)
