@@ -15,7 +15,7 @@ Example (the beam probe's second beam of one item)::
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Annotated, Literal, get_args
 
 Format = Literal["open", "shown", "distractors_only", "unrelated", "one_shot", "open_capped"]
@@ -59,8 +59,8 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
-    """The outcome of one probe of one item on one checkpoint: one row of a Parquet part."""
+class Origin:
+    """Which checkpoint a record is of, and how that was pruned: its first columns."""
 
     checkpoint: Annotated[str, Meaning("the checkpoint's name in this run", key=True)]
     weights_digest: Annotated[
@@ -74,6 +74,12 @@ class Record:
         Meaning("the requested share of zeros in the pruned matrices; N / M of a pattern N:M", unit="0 to 1"),
     ]
     calibration: Annotated[str | None, Meaning("the source of the calibration text; null where none was used")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record(Origin):
+    """The outcome of one probe of one item on one checkpoint: one row of a Parquet part."""
+
     task: Annotated[str, Meaning("the task's name", key=True)]
     language: Annotated[str, Meaning("as the task spells it; `text` for a task of text", key=True)]
     item_id: Annotated[str, Meaning("unique within its task; `window-000017` for a window of a task of text", key=True)]
@@ -175,3 +181,8 @@ class VerdictRow:
         Status,
         Meaning("`truncated`: the response was cut to fit the matcher's prompt; `excluded`: even without it, no room"),
     ]
+
+
+# A checkpoint's own columns, equal in all of its records, and those of them that say how it was pruned.
+METADATA = tuple(field.name for field in fields(Origin) if field.name != "checkpoint")
+PRUNING = tuple(name for name in METADATA if name not in ("weights_digest", "base"))

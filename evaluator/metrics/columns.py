@@ -14,6 +14,8 @@ from typing import Any
 
 import pandas as pd
 
+from evaluator.records import PRUNING
+
 MINUS = "\N{MINUS SIGN}"
 MISSING = "\N{EN DASH}"
 Row = dict[str, Any]
@@ -117,9 +119,8 @@ def columns_of(kind: Kind, *names: str, interval: bool = False) -> tuple[Column,
 
 # Which checkpoint on which task, and how it was pruned: the first columns of nearly every table.
 SUBJECT = (
-    *columns_of(TEXT, "task", "checkpoint", "base", "method", "pattern"),
-    Column("sparsity", SHARE),
-    Column("calibration", TEXT),
+    *columns_of(TEXT, "task", "checkpoint", "base"),
+    *(Column(name, SHARE if name == "sparsity" else TEXT) for name in PRUNING),
 )
 LANGUAGE = Column("language", TEXT)
 REASON = Column("reason", TEXT)

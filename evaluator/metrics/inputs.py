@@ -12,29 +12,21 @@ import pandas as pd
 
 from evaluator.metrics.columns import Row
 from evaluator.metrics.intervals import Resampler
-from evaluator.metrics.outcomes import KEY, MEASURED, METADATA, outcome_types
+from evaluator.metrics.outcomes import KEY, MEASURED, outcome_types
 from evaluator.probes import PROBES
-from evaluator.records import FORMATS
+from evaluator.records import FORMATS, METADATA, PRUNING, Origin
 
 ALL = "all"  # the row that pools the languages
 MEAN = "mean"  # the row that is the unweighted mean over languages
 SIDES = ("dense", "pruned")
 ITEM = ("language", "item_id", "item")
-_PRUNING = ("method", "pattern", "sparsity", "calibration")
 
 
 @dataclass(frozen=True)
-class Subject:
+class Subject(Origin):
     """One checkpoint on one task, and how it was pruned (all None for a dense one)."""
 
     task: str
-    checkpoint: str
-    base: str | None
-    weights_digest: str
-    method: str | None
-    pattern: str | None
-    sparsity: float | None
-    calibration: str | None
     re_run: bool = False  # it has the very weights of its base
 
     @property
@@ -44,7 +36,7 @@ class Subject:
     @property
     def row(self) -> Row:
         """The first columns of a table's row: `columns.SUBJECT`."""
-        return {name: getattr(self, name) for name in ("task", "checkpoint", "base", *_PRUNING)}
+        return {name: getattr(self, name) for name in ("task", "checkpoint", "base", *PRUNING)}
 
     @property
     def display_order(self) -> tuple[Any, ...]:
@@ -82,7 +74,7 @@ class Inputs:
 
     @cached_property
     def _subjects(self) -> list[Subject]:
-        columns = ["task", "checkpoint", "base", "weights_digest", *_PRUNING]
+        columns = ["task", "checkpoint", "base", "weights_digest", *PRUNING]
         rows: list[Row] = []
         for values in self.outcomes[columns].drop_duplicates(["task", "checkpoint"]).itertuples(index=False, name=None):
             row = {name: None if pd.isna(value) else value for name, value in zip(columns, values, strict=True)}

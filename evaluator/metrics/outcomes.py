@@ -6,17 +6,7 @@ own (METADATA): each registered probe's (`Probe.columns`; null where it was not 
     <probe>_status    `ok`, `truncated`, `excluded` or `engine_error`; null where the probe was never asked
     <probe>_why       of what was excluded or failed: the record's reason
 
-and `truncated`: the context was cut for at least one of the item's prompts. What the probes' columns say:
-
-    produced, exact_match, token_f1                       greedy: the output contains a gold answer; is one; token F1
-    options, recognised                                   choice: the gold option's summed score is strictly the highest
-    recognised_per_token, recognised_per_byte             the same with length-normalised scores (secondary)
-    option_tokens, option_words, option_characters        of all options, summed: fertility
-    hard_recognised                                       the choice among hard distractors
-    beams, beam_hit, beam_hits                            some beam contains a gold answer, and how many do
-    samples, sample_hit, sample_hits                      the same of samples
-    rank, margin                                          of the gold answer's first token; nats
-    nll, predicted_tokens                                 perplexity: nats of a window, and tokens that were predicted
+and `truncated`: the context was cut for at least one of the item's prompts.
 """
 
 from __future__ import annotations
@@ -24,10 +14,11 @@ from __future__ import annotations
 import pandas as pd
 
 from evaluator.probes import PROBES
-from evaluator.probes.reducing import KEY, MEASURED, METADATA, why_not
+from evaluator.probes.reducing import KEY, MEASURED, why_not
+from evaluator.records import METADATA
 from evaluator.store.schema import PANDAS
 
-__all__ = ["KEY", "MEASURED", "METADATA", "empty_outcomes", "outcome_types", "reduce_records"]
+__all__ = ["KEY", "MEASURED", "empty_outcomes", "outcome_types", "reduce_records"]
 
 
 def outcome_types() -> dict[str, str]:

@@ -28,6 +28,7 @@ class Beam(ItemProbe):
     deep = True
     view = "answers"
     title = "beams"
+    # How many beams; whether one contains a gold answer; how many do.
     columns: Mapping[str, str] = {"beams": "Int64", "beam_hit": "boolean", "beam_hits": "Int64"}
 
     def ask(self, asking: Asking) -> Inquiry:

@@ -36,6 +36,7 @@ class Choice(ItemProbe):
     options: Literal["drawn", "hard"] = "drawn"
     columns: Mapping[str, str] = {
         "options": "Int64",
+        # The gold option's summed score is strictly the highest; the same with length-normalised scores (secondary).
         "recognised": "boolean",
         "recognised_per_token": "boolean",
         "recognised_per_byte": "boolean",

@@ -26,6 +26,7 @@ class Greedy(ItemProbe):
     evidence = "said"
     view = "answer"
     title = "greedy"
+    # The output contains a gold answer; is one; its token F1.
     columns: Mapping[str, str] = {"produced": "boolean", "exact_match": "boolean", "token_f1": "Float64"}
 
     def formats(self, config: Settings) -> tuple[Format, ...]:

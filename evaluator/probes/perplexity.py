@@ -36,6 +36,7 @@ class Perplexity(TextProbe):
     name = "perplexity"
     help = "how well a text is predicted, token by token"
     evidence = "predicted"
+    # Nats of a window, and its tokens that were predicted.
     columns: Mapping[str, str] = {"nll": "Float64", "predicted_tokens": "Int64"}
 
     def ask(self, window: Window, serial: int) -> Inquiry:

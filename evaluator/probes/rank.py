@@ -26,6 +26,7 @@ class Rank(ItemProbe):
     evidence = "reachable"
     view = "rank"
     title = "first token of the gold answer"
+    # Of the gold answer's first token; the margin in nats.
     columns: Mapping[str, str] = {"rank": "Int64", "margin": "Float64"}
 
     def continuations(self, question: Question) -> tuple[str, ...]:

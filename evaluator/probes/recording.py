@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from evaluator.probes.grading import grade, strip_thinking
-from evaluator.records import Format, Item, Record
+from evaluator.records import Format, Item, Origin, Record
 
 if TYPE_CHECKING:
     from evaluator.asking.prompts import Continuation, Prompt
@@ -19,16 +19,9 @@ Decode = Callable[[Sequence[int]], str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stamp:
+class Stamp(Origin):
     """What every record of one checkpoint on one engine carries: columns of `Record` under their own names."""
 
-    checkpoint: str
-    weights_digest: str
-    base: str | None
-    method: str | None
-    pattern: str | None
-    sparsity: float | None
-    calibration: str | None
     engine: str = ""
     engine_version: str = ""
     dtype: str = ""

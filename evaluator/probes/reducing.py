@@ -10,7 +10,6 @@ from typing import Any
 
 import pandas as pd
 
-METADATA = ("weights_digest", "base", "method", "pattern", "sparsity", "calibration")
 KEY = ("checkpoint", "task", "language", "item_id", "format", "seed")
 MEASURED = ("ok", "truncated")
 

@@ -26,6 +26,7 @@ class Sample(ItemProbe):
     deep = True
     view = "answers"
     title = "samples"
+    # How many samples; whether one contains a gold answer; how many do.
     columns: Mapping[str, str] = {"samples": "Int64", "sample_hit": "boolean", "sample_hits": "Int64"}
 
     def ask(self, asking: Asking) -> Inquiry:

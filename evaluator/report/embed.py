@@ -31,10 +31,9 @@ import pandas as pd
 
 from evaluator.metrics.fates import item_fates
 from evaluator.metrics.inputs import Inputs
-from evaluator.metrics.outcomes import METADATA
 from evaluator.probes import PROBES
 from evaluator.probes.base import Probe, View
-from evaluator.records import FORMATS
+from evaluator.records import FORMATS, METADATA
 
 FATE_CODES = {
     "kept": "k",
