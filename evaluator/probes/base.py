@@ -66,6 +66,10 @@ class Probe(ABC):
     # The outcome columns that `reduce` fills, with their pandas types. `<name>_status` and `<name>_why` come on top.
     columns: Mapping[str, str]
 
+    def describe(self, config: Settings) -> str:
+        """What is asked under these settings, in a few words of a dry run."""
+        return self.name
+
     @abstractmethod
     def reduce(self, asked: pd.DataFrame) -> pd.DataFrame:
         """One row for each item: `<name>_status` and `columns`, null where the probe was not measured.

@@ -29,6 +29,9 @@ class Greedy(ItemProbe):
     # The output contains a gold answer; is one; its token F1.
     columns: Mapping[str, str] = {"produced": "boolean", "exact_match": "boolean", "token_f1": "Float64"}
 
+    def describe(self, config: Settings) -> str:
+        return f"{self.name} of {'+'.join(config.formats)}"
+
     def formats(self, config: Settings) -> tuple[Format, ...]:
         return config.formats
 

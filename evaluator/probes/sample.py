@@ -29,6 +29,9 @@ class Sample(ItemProbe):
     # How many samples; whether one contains a gold answer; how many do.
     columns: Mapping[str, str] = {"samples": "Int64", "sample_hit": "boolean", "sample_hits": "Int64"}
 
+    def describe(self, config: Settings) -> str:
+        return f"{self.name} x {len(config.seeds)} seeds" if len(config.seeds) > 1 else self.name
+
     def ask(self, asking: Asking) -> Inquiry:
         return _Samples(asking)
 

@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from evaluator.probes import PROBES
 from evaluator.probes.config import EvalConfig
 from launch.sweep.config import SweepConfig
 from launch.sweep.estimate import JobEstimate, Work, assumptions, estimate
@@ -57,11 +58,8 @@ def _asked(estimates: list[JobEstimate]) -> list[str]:
 
 def _in_words(task: EvalConfig) -> str:
     """Probes, formats and seeds of a task in words."""
-    forms = f" of {'+'.join(task.formats)}" if "greedy" in task.probes else ""
-    seeds = f" x {len(task.seeds)} seeds" if "sample" in task.probes and len(task.seeds) > 1 else ""
-    marks = {"greedy": forms, "sample": seeds}
     chat = " (chat template)" if task.chat else ""
-    return ", ".join(probe + marks.get(probe, "") for probe in task.probes) + chat
+    return ", ".join(PROBES[probe].describe(task) for probe in task.probes) + chat
 
 
 def _counts(work: Work) -> tuple[str, ...]:

@@ -133,8 +133,8 @@ class EngineWorker(threading.Thread):
             stream = self._actor.evaluate.options(num_returns="streaming").remote(
                 assignment.job, shards, self._questions[assignment.job.task_key]
             )
-            for reference in stream:
-                result: ShardResult = ray.get(reference)
+            for pending in stream:
+                result: ShardResult = ray.get(pending)
                 self._store.append(assignment.checkpoint.name, assignment.task, result.shard.name, result.table)
                 self._failures = 0
                 self._board.finished(self.number, result.shard)
