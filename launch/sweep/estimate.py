@@ -188,7 +188,8 @@ def assumptions() -> tuple[str, ...]:
     return (
         f"assumed: {_PROMPT['open']} tokens in an open prompt, {_PROMPT['open_capped']} in open_capped, "
         f"{_PROMPT['one_shot']} in one_shot (mean of XQuAD with Qwen's vocabulary), each computed once; "
-        f"{_OPTION} tokens in a candidate; {_BYTES_PER_TOKEN} bytes in a token of a text; no answer ends early;",
+        f"{_OPTION} tokens in a candidate; {_BYTES_PER_TOKEN} bytes in a token of a text; "
+        "every answer runs to its token cap;",
         f"one GPU of {PEAK / 1e12:.0f} TFLOP/s in bfloat16, of which prompts reach {100 * PREFILL:.0f} % and "
         f"generation {100 * DECODE:.0f} %; 2 operations per parameter and token; "
         f"{1e3 * REQUEST:.0f} ms of Python for each request; {LOAD:.0f} s to load a checkpoint; "
