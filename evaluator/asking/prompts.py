@@ -1,8 +1,8 @@
-"""From an item and a format to token ids, and from an answer to the ids that it adds: protocol.md's prompts. Pure.
+"""From an item and a format to token ids, and from an answer to the ids that it adds. Pure.
 
     prompter = Prompter(load_tokenizer(checkpoint), chat=False, prompt_tokens=512, one_shot_prompt_tokens=1024)
     prompt = prompter.build(item, "open")
-    scored = prompter.continuation(prompt, "Nile")       # scored.continuation_ids are the ids of " Nile"
+    [scored] = prompter.continuations(prompt, ["Nile"])  # scored.continuation_ids are the ids of " Nile"
 
 A prompt over its token cap loses the end of its context, never its question: see `Prompter.build`.
 """
@@ -40,11 +40,13 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Continuation:
-    """An answer after a prompt: `prompt_ids + continuation_ids` is the encoding of both together."""
+    """An answer after a prompt: `prompt_ids + continuation_ids` is the encoding of both together.
+
+    `prompt_ids` are fewer than the prompt's own where the tokenizer merged across the boundary.
+    """
 
     prompt_ids: tuple[int, ...]
     continuation_ids: tuple[int, ...]  # at least one
-    boundary_moved: bool  # the tokenizer merged across the boundary: prompt_ids are fewer than the prompt's own
 
 
 class Prompter:
@@ -127,18 +129,14 @@ class Prompter:
         text = before + middle[:kept] + after
         return Prompt(text=text, token_ids=self._encode(text), truncated=True)
 
-    def continuation(self, prompt: Prompt, answer: str) -> Continuation:
-        """`answer` as a continuation of `prompt`, with the boundary checked by encoding both together.
+    def continuations(self, prompt: Prompt, answers: Sequence[str]) -> list[Continuation]:
+        """Each answer as a continuation of `prompt`, with the boundary checked by encoding both together, in one batch.
 
-        After a completion prompt the answer is preceded by a space, after a chat template it is not. If the joint
+        After a completion prompt an answer is preceded by a space, after a chat template it is not. If the joint
         encoding does not begin with the prompt's ids, its own ids are used, split after the last token in common.
 
         Raises InputError for an answer that has no tokens of its own.
         """
-        return self.continuations(prompt, [answer])[0]
-
-    def continuations(self, prompt: Prompt, answers: Sequence[str]) -> list[Continuation]:
-        """`continuation` of several answers to one prompt, encoded in one batch."""
         separator = "" if self._chat else " "
         joint = self._encode_batch([prompt.text + separator + answer for answer in answers])
         return [_split(prompt, ids, answer) for ids, answer in zip(joint, answers, strict=True)]
@@ -238,7 +236,7 @@ def _split(prompt: Prompt, joint: tuple[int, ...], answer: str) -> Continuation:
     common = next((place for place, (one, other) in pairs if one != other), min(len(own), len(joint)))
     if not 0 < common < len(joint):
         raise InputError(f"answer {answer!r} has no tokens of its own after the prompt in this tokenizer")
-    return Continuation(prompt_ids=joint[:common], continuation_ids=joint[common:], boundary_moved=common < len(own))
+    return Continuation(prompt_ids=joint[:common], continuation_ids=joint[common:])
 
 
 def _special_tail(tokenizer: Any) -> int:

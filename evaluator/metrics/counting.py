@@ -25,6 +25,11 @@ def measured(items: pd.DataFrame, *probes: str, nothing: str = "no item was meas
     return done, counts | {"reason": joined_reasons(None if len(done) else nothing, why_left_out(items, *probes))}
 
 
+def left_out_of(status: pd.Series) -> Row:
+    """How many items a column of one probe's status says were excluded, and on how many the engine failed."""
+    return {name: int((status == name).sum()) for name in ("excluded", "engine_error")}
+
+
 def why_left_out(items: pd.DataFrame, *probes: str) -> str | None:
     """Why items were not measured, the most frequent reason first: `3 excluded (reason); 1 failed (message)`.
 

@@ -20,7 +20,7 @@ from evaluator.metrics.columns import (
     typed_frame,
 )
 from evaluator.metrics.fates import FATES
-from evaluator.metrics.inputs import ALL
+from evaluator.metrics.inputs import ALL, rows_where
 
 COLUMNS = (
     *columns_of(TEXT, "task", "checkpoint"),
@@ -162,9 +162,7 @@ def _percent(value: float) -> str:
 
 
 def _only(table: pd.DataFrame, **equal: object) -> pd.DataFrame:
-    for name, value in equal.items():
-        table = table[table[name] == value]
-    return table
+    return rows_where(table, equal)
 
 
 def _value(table: pd.DataFrame, name: str) -> Any:

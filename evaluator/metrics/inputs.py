@@ -265,6 +265,13 @@ def in_language(frame: pd.DataFrame, language: str) -> pd.DataFrame:
     return frame if language == ALL else frame[frame["language"] == language]
 
 
+def rows_where(frame: pd.DataFrame, equal: Mapping[str, object]) -> pd.DataFrame:
+    """The rows in which every column that `equal` names has its value."""
+    for name, value in equal.items():
+        frame = frame[frame[name] == value]
+    return frame
+
+
 def slices(frame: pd.DataFrame, languages: Sequence[str]) -> Iterator[tuple[str, pd.DataFrame]]:
     """The pooled rows first, then each language's (empty where it has none)."""
     for language in (ALL, *languages):

@@ -17,7 +17,7 @@ from typing import Any
 import pandas as pd
 
 from evaluator.metrics.columns import COUNT, TEXT, Column, Kind, Row, columns_of, typed_frame
-from evaluator.metrics.inputs import ALL, MEAN
+from evaluator.metrics.inputs import ALL, MEAN, rows_where
 
 # Of many kinds, one in each row: people read it as the column `quantity` of the table `table` (see `report.cells`).
 QUANTITY = Kind("quantity", lambda value: f"{float(value):.3g}")
@@ -37,7 +37,7 @@ def published(tables: Mapping[str, pd.DataFrame], run: Mapping[str, Any]) -> pd.
         frame, setting = tables.get(entry["table"]), paper()["settings"][entry["setting"]]
         if frame is None or frame.empty:
             continue
-        for _, row in _matching(frame, entry["where"]).iterrows():
+        for _, row in rows_where(frame, entry["where"]).iterrows():
             if pd.notna(row[entry["column"]]) and _same(row, entry["side"], setting, run):
                 rows.append(_beside(entry, row))
     return typed_frame(COLUMNS, rows)
@@ -49,12 +49,6 @@ def paper() -> dict[str, Any]:
     text = files("evaluator.metrics").joinpath("paper.json").read_text(encoding="utf-8")
     content: dict[str, Any] = json.loads(text)
     return content
-
-
-def _matching(frame: pd.DataFrame, where: Mapping[str, str]) -> pd.DataFrame:
-    for name, value in where.items():
-        frame = frame[frame[name] == value]
-    return frame
 
 
 def _beside(entry: Row, row: pd.Series) -> Row:

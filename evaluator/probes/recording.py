@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from evaluator.probes.grading import grade, strip_thinking
+from evaluator.probes.grading import grade
 from evaluator.records import Format, Item, Origin, Record
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class Recorder:
         """The columns of a generated answer: its text, without thinking, is compared with the gold answers."""
         if token_ids not in self._graded:  # samples and beams often repeat one another
             text = self._decode(token_ids)
-            found = grade(strip_thinking(text), self._item.answers, self._item.language)
+            found = grade(text, self._item.answers, self._item.language)
             self._graded[token_ids] = {
                 "text": text,
                 "token_ids": token_ids,

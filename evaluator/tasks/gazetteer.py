@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import hashlib
 import random
-import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -31,6 +30,7 @@ import yaml
 
 from evaluator.records import Item
 from evaluator.tasks.base import Task
+from evaluator.text import normalise
 
 Stream = Literal["items", "calibration", "training"]
 Kind = Literal["word", "place", "person", "year", "people", "height", "length"]
@@ -171,12 +171,6 @@ def build_passage(language: str, stream: Stream, index: int, facts: tuple[int, i
         text = " ".join(fact.sentence for fact in drawn)
         if _is_unambiguous(text, drawn):
             return Passage(text=text, facts=drawn)
-
-
-def normalise(text: str) -> str:
-    """Lower-case NFC text without Unicode punctuation and with single spaces: the form in which answers compare."""
-    lowered = unicodedata.normalize("NFC", text).lower()
-    return " ".join("".join(c for c in lowered if not unicodedata.category(c).startswith("P")).split())
 
 
 def _draw_facts(rng: random.Random, grammar: Grammar, stream: Stream, wanted: int) -> tuple[Fact, ...]:

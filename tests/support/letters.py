@@ -23,10 +23,7 @@ class LetterPrompter:
         return Prompt(text=text, token_ids=self._encode(text), truncated=item.item_id == "cut")
 
     def continuations(self, prompt: Prompt, answers: list[str]) -> list[Continuation]:
-        return [
-            Continuation(prompt_ids=prompt.token_ids, continuation_ids=self._encode(answer), boundary_moved=False)
-            for answer in answers
-        ]
+        return [Continuation(prompt_ids=prompt.token_ids, continuation_ids=self._encode(answer)) for answer in answers]
 
     def decode(self, token_ids: tuple[int, ...]) -> str:
         return "".join(chr(96 + token) if token else "" for token in token_ids)

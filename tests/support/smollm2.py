@@ -56,7 +56,7 @@ def candidates(tokenizer: Any) -> list[Score]:
     for item in items():
         prompt = ours.build(item, "open")
         for other in items():
-            scored = ours.continuation(prompt, other.answers[0])
+            scored = ours.continuations(prompt, [other.answers[0]])[0]
             asked.append(
                 Score(
                     request_id=f"{item.item_id}/{other.item_id}",

@@ -34,6 +34,7 @@ from evaluator.metrics.columns import (
     Row,
     columns_of,
 )
+from evaluator.metrics.counting import left_out_of
 from evaluator.metrics.drops import HIT
 from evaluator.metrics.inputs import ALL, ITEM, Inputs, Subject, in_language
 from evaluator.metrics.intervals import Floats
@@ -123,8 +124,7 @@ def _graders_rows(inputs: Inputs, task: str, graded: _Graded) -> list[Row]:
     rows: list[Row] = []
     for language in (ALL, *inputs.languages(task)) if graded.matchers else ():
         status, here = in_language(graded.items, language)["status"], graded.measured(language)
-        row: Row = {"language": language}
-        row |= {name: int((status == name).sum()) for name in ("excluded", "engine_error")}
+        row: Row = {"language": language, **left_out_of(status)}
         rows += [row | each for each in _accuracies(here)]
         for matcher in graded.matchers:
             rows.append(row | _with_containment(inputs, task, here, matcher, graded.comparable(matcher)))

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from evaluator.metrics.columns import AMOUNT, COUNT, FACTOR, LANGUAGE, REASON, SUBJECT, Column, Row, columns_of
-from evaluator.metrics.counting import joined_reasons, why_left_out
+from evaluator.metrics.counting import joined_reasons, left_out_of, why_left_out
 from evaluator.metrics.inputs import ALL, ITEM, MEAN, Inputs, Subject
 from evaluator.metrics.intervals import UNDEFINED, Floats, percentile_interval
 from evaluator.metrics.measures import as_floats, bounds, item_numbers
@@ -59,7 +59,7 @@ def _reading(inputs: Inputs, subject: Subject) -> _Reading:
     done = windows[windows["nll"].notna()]
     status = windows["perplexity_status"]
     row: Row = {**subject.row, "language": ALL, "n": len(done)}
-    row |= {name: int((status == name).sum()) for name in ("excluded", "engine_error")}
+    row |= left_out_of(status)
     row["reason"] = why_left_out(windows, "perplexity")
     if done.empty:
         return _Reading(row | {"reason": joined_reasons("no window was measured", row["reason"])})

@@ -24,6 +24,7 @@ from evaluator.metrics.columns import (
     Row,
     columns_of,
 )
+from evaluator.metrics.counting import left_out_of
 from evaluator.metrics.fates import UNMEASURED, item_fates
 from evaluator.metrics.inputs import Comparison, Inputs, Subject, slices
 from evaluator.metrics.measures import as_floats, bounds, item_numbers, rate
@@ -107,8 +108,7 @@ def _statistics(inputs: Inputs, task: str, items: pd.DataFrame, group: _Group) -
     n = len(done)
     row: Row = {
         "n": n,
-        "excluded": int((status == "excluded").sum()),
-        "engine_error": int((status == "engine_error").sum()),
+        **left_out_of(status),
         "reason": None if n else group.why_empty or "no item of this group has a measured rank",
     }
     if n == 0:

@@ -24,6 +24,7 @@ from evaluator.metrics.columns import (
     Row,
     columns_of,
 )
+from evaluator.metrics.counting import left_out_of
 from evaluator.metrics.drops import HIT, sides_of
 from evaluator.metrics.inputs import SIDES, Comparison, Inputs, slices
 from evaluator.metrics.measures import correct_for_many, difference, paired_p, rate
@@ -65,8 +66,7 @@ def _measured(items: pd.DataFrame, population: str, probe: str) -> Row:
     tries = done[f"{probe}s"].dropna() if probe in BROAD else pd.Series([1] * len(done))
     return {
         "n": len(done),
-        "excluded": int((status == "excluded").sum()),
-        "engine_error": int((status == "engine_error").sum()),
+        **left_out_of(status),
         "hits": hits,
         "tries": int(tries.max()) if len(tries) else None,
         **rate("rate", hits, len(done)),

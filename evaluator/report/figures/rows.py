@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from evaluator.metrics.inputs import ALL, MEAN
+from evaluator.metrics.inputs import ALL, MEAN, rows_where
 from evaluator.report.figures import theme
 
 Numbers = list[float | None]
@@ -28,9 +28,7 @@ class Rows:
         return len(self.keys)
 
     def values(self, column: str, language: str = ALL, **equal: str) -> Numbers:
-        rows = self.frame[self.frame["language"] == language]
-        for name, value in equal.items():
-            rows = rows[rows[name] == value]
+        rows = rows_where(self.frame, {"language": language, **equal})
         found = dict(zip(zip(rows["task"], rows["checkpoint"], strict=True), rows[column], strict=True))
         picked = [found.get(key) for key in self.keys]
         return [None if value is None or pd.isna(value) else float(value) for value in picked]

@@ -97,11 +97,11 @@ def test_answers_follow_without_a_space_and_begin_with_the_prompts_ids(chat):
     built = prompter(tokenizer)
     for item in items():
         prompt, answer = built.build(item, "open"), gold_option(item)
-        scored = built.continuation(prompt, answer)
+        scored = built.continuations(prompt, [answer])[0]
         joint = tokenizer(prompt.text + answer, add_special_tokens=False).input_ids
         assert list(scored.prompt_ids + scored.continuation_ids) == joint
         assert scored.prompt_ids == prompt.token_ids[: len(scored.prompt_ids)]
-        if not scored.boundary_moved:
+        if scored.prompt_ids == prompt.token_ids:
             assert built.decode(scored.continuation_ids).strip() == answer
 
 

@@ -168,7 +168,7 @@ def test_the_tokenizer_adds_its_bos_but_never_closes_the_prompt():
         prompt = built.build(item, "open")
         bos = (tokenizer.bos_token_id,) if start else ()
         assert prompt.token_ids == bos + bare
-        scored = built.continuation(prompt, "Nile")
+        scored = built.continuations(prompt, ["Nile"])[0]
         assert scored.prompt_ids == prompt.token_ids
         assert scored.continuation_ids == tuple(byte_tokenizer()(" Nile").input_ids)
         cut = prompter(tokenizer, cap=len(bare) + 1 - (not start)).build(make_item(0, question="q"), "open")
@@ -186,7 +186,7 @@ def test_chat_prompts_are_user_turns_without_thinking_and_without_a_second_bos()
         "<|im_start|>assistant\n<think>\n\n</think>\n\n"
     )
     assert prompt.token_ids.count(tokenizer.bos_token_id) == 1
-    scored = built.continuation(prompt, "Nile")
+    scored = built.continuations(prompt, ["Nile"])[0]
     assert scored.prompt_ids == prompt.token_ids
     assert scored.continuation_ids == tuple(byte_tokenizer()("Nile").input_ids)  # no space before it
     cut = built.build(ITEM, "open")
@@ -325,13 +325,14 @@ def test_the_cap_on_real_text(name):
 
 
 def check_boundary(built, tokenizer, prompt, answer, separator=" "):
-    scored = built.continuation(prompt, answer)
+    scored = built.continuations(prompt, [answer])[0]
     joint = tuple(tokenizer(prompt.text + separator + answer).input_ids)
     assert scored.prompt_ids + scored.continuation_ids == joint
     assert scored.continuation_ids
     assert scored.prompt_ids == prompt.token_ids[: len(scored.prompt_ids)]
-    assert scored.boundary_moved == (joint[: len(prompt.token_ids)] != prompt.token_ids)
-    if scored.boundary_moved:  # the last token in common: the next one differs
+    moved = scored.prompt_ids != prompt.token_ids
+    assert moved == (joint[: len(prompt.token_ids)] != prompt.token_ids)
+    if moved:  # the last token in common: the next one differs
         common = len(scored.prompt_ids)
         assert common < len(prompt.token_ids)
         assert joint[common] != prompt.token_ids[common]
@@ -359,13 +360,12 @@ def test_a_merge_across_the_boundary_moves_the_split_back():
     # " Nile" eats the colon, " Po" takes only the space into it: both are split before the colon
     for answer, first in (("Nile", ":ĠN"), ("Po", ":Ġ")):
         scored = check_boundary(built, tokenizer, prompt, answer)
-        assert scored.boundary_moved
         assert scored.prompt_ids == prompt.token_ids[:-1]
         assert tokenizer.convert_ids_to_tokens([scored.continuation_ids[0]]) == [first]
     tokenizer.chat_template = "{{ messages[0].content }}"
     chat = prompter(tokenizer, chat=True)
-    scored = check_boundary(chat, tokenizer, chat.build(make_item(0, context="x"), "open"), "Nile", separator="")
-    assert not scored.boundary_moved
+    prompt = chat.build(make_item(0, context="x"), "open")
+    assert check_boundary(chat, tokenizer, prompt, "Nile", separator="").prompt_ids == prompt.token_ids
 
 
 def test_an_answer_without_tokens_is_refused():
@@ -374,7 +374,7 @@ def test_an_answer_without_tokens_is_refused():
     built = prompter(tokenizer, chat=True)
     prompt = built.build(make_item(0, context="x"), "open")
     with pytest.raises(InputError, match="answer '' has no tokens of its own"):
-        built.continuation(prompt, "")
+        built.continuations(prompt, [""])[0]
 
 
 def test_an_empty_prompt_is_the_bos_and_where_there_is_none_nothing_can_follow_it():
@@ -382,10 +382,10 @@ def test_an_empty_prompt_is_the_bos_and_where_there_is_none_nothing_can_follow_i
     empty = bare.pose("", "", "")
     assert empty.token_ids == ()
     with pytest.raises(InputError, match="after the prompt"):
-        bare.continuation(empty, "Nile")
+        bare.continuations(empty, ["Nile"])[0]
     tokenizer = byte_tokenizer(template="<bos> $A")
     opened = prompter(tokenizer)
-    scored = opened.continuation(opened.pose("", "", ""), "Nile")
+    scored = opened.continuations(opened.pose("", "", ""), ["Nile"])[0]
     assert scored.prompt_ids == (tokenizer.bos_token_id,)
     assert opened.decode(scored.continuation_ids) == " Nile"
 
@@ -394,5 +394,5 @@ def test_several_answers_at_once_are_the_same_as_one_by_one(merging):
     built = prompter(merging)
     prompt = built.build(make_item(0, context="x"), "open")
     answers = ["Nile", "6650 km", "b"]
-    assert built.continuations(prompt, answers) == [built.continuation(prompt, answer) for answer in answers]
+    assert built.continuations(prompt, answers) == [built.continuations(prompt, [answer])[0] for answer in answers]
     assert built.continuations(prompt, []) == []
