@@ -56,7 +56,9 @@ def inspect_checkpoint(path: Path, name: str | None = None, *, trust_remote_code
         raise InputError(f"checkpoint {path}: half-written (what wrote it was stopped); make it again")
     config = read_config(path)
     if "auto_map" in config and not trust_remote_code and not _is_known(config["model_type"]):
-        raise InputError(f"{path / 'config.json'}: field 'auto_map' asks for code of its own, which is not run")
+        raise InputError(
+            f"{path / 'config.json'}: field 'auto_map' asks for code of its own; it needs --trust-remote-code"
+        )
     pruning = _read_pruning(path)
     tensors = read_tensors(path)
     dtype = _dtype(config, tensors)

@@ -16,8 +16,7 @@ def read_ahead(checkpoint: Path) -> threading.Thread | None:
     """Begin to read the safetensors of `checkpoint` in the background.
 
     Returns the thread that reads, or None where nothing is read: there are no such files, they are larger than half of
-    the available memory, or the system takes no such advice. A file that goes missing meanwhile is skipped; whoever
-    loads the checkpoint will report it.
+    the available memory, or the system has no posix_fadvise. A missing file is skipped; loading will report it.
     """
     files = sorted(checkpoint.glob("*.safetensors"))
     if not files or not hasattr(os, "posix_fadvise"):

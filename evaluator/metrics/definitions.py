@@ -24,7 +24,8 @@ DEFINITIONS: Mapping[str, str] = {
     "fertility": "tokens per word of the answer options; per character in scripts without spaces between words",
     "perplexity": "exp of the mean negative log-likelihood per predicted token of a text",
     "hard distractors": "the three answers of a language that share most character trigrams with the gold answer",
-    "re-run / noise floor": "a checkpoint with its base's own weights / its share of mc_only, which can only be noise",
+    "re-run / noise floor": "a checkpoint whose weights equal its base's / its mc_only share, which is "
+    "measurement noise",
     "matcher / panel": "a model that judges whether a response means a gold answer / several, by majority (tie: no)",
     "Scott's pi": "agreement of two graders beyond what random verdicts with their share of yes would give",
     "unpaired": "items that only one of the two compared checkpoints was asked",

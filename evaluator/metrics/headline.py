@@ -39,7 +39,7 @@ COLUMNS = (
         PERCENTAGE,
         "mc_only",
         short="mc_only",
-        meaning="still picked, no longer written (what is missing to 100: the reverse)",
+        meaning="still picked, no longer written (the rest to 100: the reverse)",
     ),
     Column("produced_only", PERCENTAGE, "produced_only"),
     Column(

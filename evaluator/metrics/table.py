@@ -30,7 +30,7 @@ class Lack:
     value: str | None = None
 
     def holds(self, frame: pd.DataFrame, counts: str) -> bool:
-        """Whether a frame lacks it; rows that count nothing do not speak against it."""
+        """Whether a frame lacks it. Rows with a count of 0 are ignored."""
         if self.value is None:
             return bool(frame[self.column].isna().all())
         return self.value not in set(frame.loc[frame[counts] > 0, self.column].dropna().astype(str))

@@ -13,7 +13,7 @@ from evaluator.tasks import TASKS
 
 
 class EvalConfig(Settings):
-    """Which items are asked, how they are posed, and how their answers are looked for (protocol.md's defaults)."""
+    """Which items are asked, how they are posed, and how their answers are looked for (defaults: the paper's)."""
 
     task: str  # TASK[:PATH]
     # What records call it; None: the task's own name, a file's stem for jsonl:FILE and text:FILE.

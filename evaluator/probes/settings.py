@@ -1,4 +1,5 @@
-"""What the probes of one evaluation are told: formats, seeds, lengths, widths (protocol.md's defaults)."""
+"""Settings that probes read: formats, seeds, lengths, widths. The defaults are the paper's (The Benchmark Illusion,
+arXiv 2606.17609)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A table's frame as the strings that the page shows: a value and its interval share a cell, empty columns go."""
+"""A table's frame as strings for the page: a value and its interval share a cell, empty columns are dropped."""
 
 from __future__ import annotations
 

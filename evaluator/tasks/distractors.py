@@ -1,4 +1,6 @@
-"""The wrong candidates that stand beside a gold answer (protocol.md, Items and subsets). Pure.
+"""The wrong candidates that stand beside a gold answer in a choice or in a prompt. Pure.
+
+The rules are the paper's (The Benchmark Illusion, arXiv 2606.17609).
 
 Every draw comes from `random.Random(f"{seed}:{item_id}")`, so an item has the same candidates wherever it is asked. A
 candidate is the gold option of another item, and none equals, once normalised, a gold answer of the item or another

@@ -1,4 +1,4 @@
-"""Which items of a language are asked, and which of them deeply (protocol.md, Items and subsets). Pure."""
+"""Which items of a language are asked, and which of them deeply (The Benchmark Illusion, arXiv 2606.17609). Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from evaluator.text import normalise
 
 # The subset is part of the protocol, not of a run: every run, whatever its seed, asks the same items.
 _SUBSET_SEED = 42
-# The beam and sample probes are asked of the first so many items of a language's subset.
+# Beam and sample run on the first 100 items of a language only.
 DEEP_ITEMS = 100
 
 

@@ -16,7 +16,7 @@ from evaluator.engine.vllm.sampling import Dialect
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """What is known of the checkpoint in the engine, for checking requests to it and for wording them."""
+    """What is needed to validate requests and translate them for vLLM."""
 
     dialect: Dialect
     eos_ids: list[int]

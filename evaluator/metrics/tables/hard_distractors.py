@@ -1,9 +1,8 @@
 """Table `hard_distractors`: does recognition survive options that look like the answer?
 
-Both kinds of choice are compared on the items measured with both. The dissociation rates are over one set too: what
-the dense model produced and recognised among the standard and among the hard distractors alike, so that they differ by
-what the pruned model recognises and by nothing else. Differences are hard minus standard; `known` is n of the
-dissociation rates.
+Both kinds of choice are compared on the items measured with both. Both dissociation rates use the same items: those the
+dense model produced, and recognised among both kinds of distractors. Differences are hard minus
+standard; `known` is n of the dissociation rates.
 """
 
 from __future__ import annotations

@@ -2,9 +2,8 @@
 
 It has rows for greedy answers in every format that was judged, and for beams and samples. Accuracy is over items: an
 item is right for containment if one of its responses (greedy has one, beam and sample several) contains a gold answer.
-For a matcher it is right then too, and if the matcher judged another of its responses a match; for the panel if more
-than half of its matchers hold it right (a tie is a no). All graders of a checkpoint are compared on the items for which
-each of them has the verdicts that decide it.
+A matcher also counts an item as right if it accepts any other response; the panel, if a majority does (a tie is a no).
+All graders of a checkpoint are compared on the items for which each of them has the verdicts that decide it.
 
 Agreement between two graders is the share of equal verdicts, and Scott's pi, which takes away the agreement of two
 graders who say yes equally often, at random: pi = (p_o - p_e) / (1 - p_e), p_e = p^2 + (1 - p)^2, p the mean of both

@@ -1,4 +1,4 @@
-"""Table `perplexity`: of any text, per checkpoint: the metric that looks fine while answers are no longer said.
+"""Table `perplexity`: perplexity of each text for each checkpoint.
 
 Perplexity is exp(summed negative log-likelihood / number of predicted tokens) over all windows of a text task. The base
 is read on the windows that both were asked; intervals resample windows, jointly for all checkpoints.

@@ -121,7 +121,7 @@ def factor_axis(panel: Axes, values: Sequence[float]) -> None:
 def label_values(
     panel: Axes, *series: Sequence[float | None], text: Callable[[float], str] = lambda value: f"{100 * value:.0f}"
 ) -> None:
-    """Each value above its dot; labels that would touch are moved apart, equal ones are told once.
+    """Each value above its dot; labels that would touch are moved apart, equal labels are drawn once.
 
     To be called when the axis has its final limits and scale.
     """

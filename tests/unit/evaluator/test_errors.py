@@ -1,8 +1,8 @@
-"""Errors as the one line that a user reads."""
+"""Errors as the one line that a user reads; checked access to JSON fields: what passes, and how a complaint reads."""
 
 import pytest
 
-from evaluator.errors import one_line
+from evaluator.errors import InputError, field, of_kind, one_line, parse, strings, text_field
 
 
 @pytest.mark.parametrize(
@@ -22,3 +22,29 @@ def test_an_error_is_one_line_of_bounded_length(error, line):
 
 def test_the_limit_can_be_given():
     assert one_line(ValueError("abc def"), limit=3) == "abc"
+
+
+def test_what_is_right_passes_through():
+    record = parse('\ufeff{"name": " ä ", "list": ["x", ""], "object": {}}'.encode(), "f")
+    assert text_field(record, "name", "f") == " ä "
+    assert strings(field(record, "list", list, "f"), "f") == ("x", "")
+    assert field(record, "object", dict, "f") == {}
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: parse(b"\xff", "f: line 2"), "f: line 2: not UTF-8 text (byte 0: invalid start byte)"),
+        (lambda: field({}, "id", str, "f"), "f: field 'id' is missing"),
+        (lambda: field(3, "id", str, "f"), "f must be an object, not 3"),
+        (lambda: field({"id": None}, "id", str, "f"), "f: field 'id' must be a string, not null"),
+        (lambda: text_field({"id": "\t"}, "id", "f"), "f: field 'id' is empty"),
+        (lambda: strings(["x", 1], "f"), "f[1] must be a string, not 1"),
+        (lambda: of_kind("a\udc00", str, "f"), "f holds a lone surrogate at character 1"),
+        (lambda: of_kind(["x" * 99], dict, "f"), f'f must be an object, not ["{"x" * 55}...'),
+    ],
+)
+def test_complaints(call, message):
+    with pytest.raises(InputError) as caught:
+        call()
+    assert str(caught.value) == message
