@@ -9,7 +9,6 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("evaluator", "pruning", "launch")
 SOURCES = sorted(path for package in (*PACKAGES, "benchmarks") for path in (ROOT / package).rglob("*.py"))
-TAKE_EIGHT = {("evaluator/report/figures/theme.py", "dots")}  # the last one; no other may join it
 
 
 def _imports(path: Path) -> Iterator[str]:
@@ -46,8 +45,7 @@ def test_no_function_takes_eight_arguments(path: Path) -> None:
             arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
             named = [each for each in arguments if each.arg not in ("self", "cls")]
             command = path.parent == ROOT / "launch" / "commands" and "typer." in ast.unparse(node.args)
-            excepted = (path.relative_to(ROOT).as_posix(), node.name) in TAKE_EIGHT
-            assert len(named) < 8 or command or excepted, f"{node.name} at line {node.lineno}"
+            assert len(named) < 8 or command, f"{node.name} at line {node.lineno}"
 
 
 def test_only_the_engine_folder_imports_vllm() -> None:

@@ -37,7 +37,7 @@ class Rows:
         """Dots with whiskers from `column`, `column_low` and `column_high`; returns the values."""
         style = {name: equal.pop(name) for name in ("shift", "hollow") if name in equal}
         values, low, high = (self.values(f"{column}{end}", language, **equal) for end in ("", "_low", "_high"))
-        theme.dots(panel, values, colour, label, lows=low, highs=high, **style)
+        theme.dots(panel, values, colour, label, whiskers=list(zip(low, high, strict=True)), **style)
         return values
 
     def heat(self, panel: Any, column: str, title: str, paint: Paint, **equal: str) -> None:

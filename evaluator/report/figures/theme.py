@@ -182,15 +182,14 @@ def dots(
     colour: str,
     label: str,
     *,
-    lows: Sequence[float | None] | None = None,
-    highs: Sequence[float | None] | None = None,
+    whiskers: Sequence[tuple[float | None, float | None]] = (),
     shift: float = 0.0,
     hollow: bool = False,
 ) -> None:
-    """One dot per row with its interval as a whisker; a missing value draws nothing."""
+    """One dot per row, with its interval from `whiskers` (low, high) as a line; a missing value draws nothing."""
     present = [(y + shift, value) for y, value in enumerate(values) if value is not None]
     paint = COLOURS[colour]
-    for y, low, high in zip(range(len(values)), lows or [], highs or [], strict=False):
+    for y, (low, high) in enumerate(whiskers):
         if low is not None and high is not None:
             panel.plot([low, high], [y + shift] * 2, color=paint, linewidth=1.6, alpha=0.45, solid_capstyle="round")
     panel.scatter(
