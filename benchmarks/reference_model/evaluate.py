@@ -19,7 +19,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 
 from benchmarks.reference_model.lessons import IGNORED, question_block
 from evaluator.records import Item
-from evaluator.tasks.gazetteer import LANGUAGES, build_passage, gazetteer_items, normalise
+from evaluator.tasks.gazetteer import LANGUAGES, build_passage, gazetteer_items
+from evaluator.text import normalise
 
 NEW_TOKENS = 32
 OPTIONS = 4
