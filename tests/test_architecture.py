@@ -114,3 +114,7 @@ def _every_import(path: Path) -> Iterator[str]:
             yield from submodules
             if len(submodules) < len(names):
                 yield node.module
+
+
+def test_the_map_fits_a_page() -> None:
+    assert (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8").count("\n") <= 100
