@@ -45,7 +45,9 @@ class Registry(Generic[T]):
             self.register(each)
 
     def register(self, entry: T) -> T:
-        """Add an object under its own name. Raises ValueError if that name is taken."""
+        """Add an object under its own name. Raises ValueError if that name is empty or taken."""
+        if not entry.name:
+            raise ValueError(f"a {self.kind} needs a name")
         if entry.name in self._objects:
             raise ValueError(f"{self.kind} {entry.name!r} is registered already")
         self._objects[entry.name] = entry

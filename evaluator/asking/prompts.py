@@ -13,8 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from jinja2 import TemplateError
+
 from evaluator.checkpoints.tokenizer import eos_ids_of
-from evaluator.errors import InputError
+from evaluator.errors import InputError, one_line
 from evaluator.records import Format, Item
 from evaluator.tasks.selection import gold_option
 
@@ -151,13 +153,18 @@ class Prompter:
     def _in_chat_template(self, before: str, context: str, after: str) -> tuple[str, str]:
         """What stands before and after the context once the template is applied."""
         turn = before + context + after
-        rendered: str = self._tokenizer.apply_chat_template(
-            [{"role": "user", "content": turn}],
-            tokenize=False,
-            add_generation_prompt=True,
-            enable_thinking=False,
-            date_string=_DATE,
-        )
+        try:
+            rendered: str = self._tokenizer.apply_chat_template(
+                [{"role": "user", "content": turn}],
+                tokenize=False,
+                add_generation_prompt=True,
+                enable_thinking=False,
+                date_string=_DATE,
+            )
+        except TemplateError as error:
+            raise InputError(
+                f"{self._tokenizer.name_or_path}: chat: the chat template cannot be applied ({one_line(error)})"
+            ) from error
         start = rendered.find(turn)
         if start < 0:
             raise InputError(f"{self._tokenizer.name_or_path}: chat: the chat template rewrites the user's turn")

@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -101,7 +102,7 @@ class TaskSpec:
             if argument.required:
                 raise InputError(f"task {name!r}: name its file, as in {name}:{argument.placeholder}")
             return cls(task)
-        path = Path(rest).expanduser()
+        path = Path(os.path.expanduser(rest))  # unlike Path's, it keeps a ~user that does not exist
         if rest in argument.words:
             return cls(task, path, rest)
         if not path.exists():

@@ -44,6 +44,8 @@ def load_task(spec: str, languages: Sequence[str] | None, name: str | None = Non
         return TaskData(name=name, digest=digest, pools={}, every_pool={}, text=text)
     assert task.read_items is not None
     items = [item if item.task == name else replace(item, task=name) for item in task.read_items(parsed.path)]
+    if not items:
+        raise InputError(f"task {spec!r}: holds no items")
     every_pool = {language: tuple(pool) for language, pool in sorted(_by_language(items).items())}
     wanted = every_pool if languages is None else dict.fromkeys(spelled(name, languages, every_pool))
     return TaskData(

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -109,7 +110,7 @@ def find_recipe(value: str, beside: Path = Path()) -> Path:
 
     Raises InputError for a name that is neither.
     """
-    path = beside / Path(value).expanduser()
+    path = beside / Path(os.path.expanduser(value))
     for file in (path, Path(f"{path}.yaml")):
         if file.is_file():
             return file

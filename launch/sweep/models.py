@@ -26,7 +26,7 @@ def local_directory(value: str) -> Path | None:
     """The directory of a model that needs no network; None for a hub id that is not in RESURFACE_MODELS."""
     if value == BUNDLED:
         return BUNDLED_MODEL
-    path = Path(value).expanduser()
+    path = Path(os.path.expanduser(value))
     if path.exists() or not _HUB_ID.fullmatch(value):
         return path
     mirrored = _mirrored(value)
@@ -45,7 +45,7 @@ def model_name(value: str) -> str:
     """
     if value == BUNDLED:
         return BUNDLED
-    path = Path(value).expanduser()
+    path = Path(os.path.expanduser(value))
     local = path.exists() or not _HUB_ID.fullmatch(value)
     name = path.resolve().name if local else value.partition("@")[0].partition("/")[2]
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name).lstrip("-._").rstrip("-") or "checkpoint"
@@ -81,7 +81,7 @@ def same_model(one: str, other: str) -> bool:
 
 def _mirrored(value: str) -> Path | None:
     mirror = os.environ.get(MIRROR)
-    return Path(mirror).expanduser() / value if mirror else None
+    return Path(os.path.expanduser(mirror)) / value if mirror else None
 
 
 def _fetch(hub_id: str) -> Path:

@@ -39,5 +39,5 @@ def load_plugins() -> None:
 def _load(name: str) -> None:
     try:
         importlib.import_module(name)
-    except Exception as error:  # a plugin is anybody's code
+    except (Exception, SystemExit) as error:  # a plugin is anybody's code
         raise InputError(f"{VARIABLE}: cannot import {name!r}: {type(error).__name__}: {one_line(error)}") from error

@@ -23,7 +23,7 @@ def _paint(frame: pd.DataFrame) -> Any:
     linked(left, rows, "Accuracy", series, rates=True)
     rows.dots(right, "choice_minus_open", "mc_only", "pooled", shift=-0.12)
     rows.dots(right, "choice_minus_open", "mc_only", "mean over languages", language=MEAN, shift=0.12, hollow=True)
-    theme.change_axis(right, percent=True)
+    theme.change_axis(right, points=True)
     right.set_title("Gap: choice minus open")
     theme.legend(left)
     theme.legend(right)

@@ -32,7 +32,7 @@ def _paint(frame: pd.DataFrame) -> Any:
             panel.scatter(mine["fertility"], mine["open_drop"], s=30, facecolor=face, edgecolor=edge, label=label)
         theme.name_points(panel, part["fertility"].tolist(), part["open_drop"].tolist(), part["language"].tolist())
         panel.set_ylim(bottom, top)
-        panel.yaxis.set_major_formatter(theme.as_percent)
+        panel.yaxis.set_major_formatter(theme.as_points)
         panel.grid(axis="y", color=theme.COLOURS["grid"], linewidth=0.7)
         panel.set_xlabel("tokens per word or character")
         panel.margins(x=0.15)

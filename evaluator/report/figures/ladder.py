@@ -29,7 +29,7 @@ def _paint(frame: pd.DataFrame) -> Any:
         theme.link(panel, *(rows.values(column, rung=rung) for rung in rungs))
         for rung in rungs:
             rows.dots(panel, column, paints[rung], rung, rung=rung)
-        theme.change_axis(panel, percent=column == "drop")
+        theme.change_axis(panel, points=column == "drop")
         panel.set_title(title)
     if with_perplexity:
         perplexity_panel(panels[2], rows.values("perplexity_dense", rung="open"), read)

@@ -25,7 +25,7 @@ def linked(panel: Any, rows: Rows, title: str, series: Sequence[Series], *, rate
     if rates:
         theme.percent_axis(panel, -0.02, 1.04)
     else:
-        theme.change_axis(panel, percent=True)
+        theme.change_axis(panel, points=True)
     panel.set_title(title)
 
 

@@ -88,18 +88,23 @@ def percent_axis(panel: Axes, low: float = 0.0, high: float = 1.0) -> None:
     panel.set_xticks(ticks, [as_percent(tick) for tick in ticks])
 
 
-def change_axis(panel: Axes, *, percent: bool = False) -> None:
+def change_axis(panel: Axes, *, points: bool = False) -> None:
     """An axis of differences: zero is marked, and noise around it is not blown up to the panel's width."""
     low, high = panel.get_xlim()
     panel.set_xlim(min(low, -0.05), max(high, 0.1))
     panel.axvline(0, color=COLOURS["muted"], linewidth=1)
-    if percent:
-        panel.xaxis.set_major_formatter(as_percent)
+    if points:
+        panel.xaxis.set_major_formatter(as_points)
 
 
 def as_percent(value: float, _: object = None) -> str:
     """A share as a whole percentage, for an axis."""
     return f"{100 * value:.0f} %".replace("-", "\N{MINUS SIGN}")
+
+
+def as_points(value: float, _: object = None) -> str:
+    """A difference of two shares in whole percentage points, for an axis."""
+    return f"{100 * value:.0f} pp".replace("-", "\N{MINUS SIGN}")
 
 
 def factor_axis(panel: Axes, values: Sequence[float]) -> None:

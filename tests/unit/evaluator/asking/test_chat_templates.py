@@ -6,13 +6,18 @@ Templates of the wild loop over turns, look at roles, write their own BOS and sw
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from evaluator.asking.prompts import Prompter
+from evaluator.checkpoints.tokenizer import load_tokenizer
+from evaluator.errors import InputError
 from evaluator.records import Item
 from evaluator.tasks import gold_option, load_task
+from tests.support.items import make_item
+from tests.support.models import save_tiny_model
 from tests.support.tokenizers import SHARED, absent, real_tokenizer
 
 TEMPLATES = {
@@ -126,3 +131,11 @@ def test_every_format_is_a_user_turn(chat):
         assert prompt.text.endswith(f"Answer in a few words:{AFTER[name]}")
     assert "\n\nCandidates: a; b\n\n" in listed.text
     assert f"Answer in a few words: {gold_option(exemplar)}\n\nContext: {item.context[:500]}\n" in shot.text
+
+
+def test_a_template_that_cannot_be_applied_is_one_line(tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(save_tiny_model(tmp_path / "model"))
+    tokenizer.chat_template = "{% if %}"
+    prompter = Prompter(tokenizer, chat=True, prompt_tokens=512, one_shot_prompt_tokens=512)
+    with pytest.raises(InputError, match=r"model: chat: the chat template cannot be applied \(Expected an expression"):
+        prompter.build(make_item(), "open")

@@ -372,3 +372,17 @@ def test_xquad_of_the_hub(hub):
     assert len(data.every_pool) == 12
     clusters = [item.cluster for item in data.pools["ro"]]
     assert clusters[0] == clusters[1] != clusters[2]
+
+
+def test_a_task_without_items_is_refused() -> None:
+    with (
+        TASKS.temporarily(Task(name="empty", help="nothing", read_items=lambda _: [])),
+        pytest.raises(InputError) as caught,
+    ):
+        load_task("empty", None)
+    assert str(caught.value) == "task 'empty': holds no items"
+
+
+def test_a_home_of_nobody_is_a_missing_file() -> None:
+    with pytest.raises(InputError, match="no such file or directory"):
+        load_task("jsonl:~nobody-of-that-name/x.jsonl", None)

@@ -37,10 +37,14 @@ def test_a_module_registers_what_it_brings_and_is_imported_once(folder, monkeypa
 
 @pytest.mark.parametrize(
     ("content", "reason"),
-    [(None, "ModuleNotFoundError: No module named 'my_plugin_{}'"), ("1 / 0", "ZeroDivisionError: division by zero")],
+    [
+        (None, "ModuleNotFoundError: No module named 'my_plugin_{}_0'"),
+        ("1 / 0", "ZeroDivisionError: division by zero"),
+        ("raise SystemExit(3)", "SystemExit: 3"),
+    ],
 )
 def test_what_cannot_be_imported_is_one_line(folder, monkeypatch, content, reason):
-    name = f"my_plugin_{content is None}"
+    name = f"my_plugin_{content is None}_{len(content or '')}"
     if content is not None:
         (folder / f"{name}.py").write_text(content)
     monkeypatch.setenv("RESURFACE_PLUGINS", name)
