@@ -55,4 +55,6 @@ def test_what_cannot_be_imported_is_one_line(folder, monkeypatch, content, reaso
 
 def test_no_plugins(monkeypatch):
     monkeypatch.delenv("RESURFACE_PLUGINS", raising=False)
+    before = TASKS.names
     load_plugins()
+    assert TASKS.names == before
