@@ -219,7 +219,7 @@ def test_architectures_that_are_not_pruned_are_refused_by_name(change, message, 
 def test_a_checkpoint_without_a_tokenizer_is_refused(copied, passages, tmp_path):
     for file in copied.glob("tokenizer*"):
         file.unlink()
-    refused(job(copied, f"text:{passages}"), tmp_path / "out", "the tokenizer (has no vocabulary|cannot be loaded)")
+    refused(job(copied, f"text:{passages}"), tmp_path / "out", "the tokenizer has no vocabulary")
     (copied / "tokenizer.json").write_text("{}")
     refused(job(copied, f"text:{passages}"), tmp_path / "out", "the tokenizer cannot be loaded")
 
