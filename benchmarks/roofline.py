@@ -1,75 +1,102 @@
 """How long a pass would take at the machine's peak: operations over a measured matrix rate, bytes over a measured
-bandwidth. Attention's own work is left out (a few percent at these lengths), so this is a lower bound.
+bandwidth. It is a guide, on any machine: the rate is the best that torch's libraries reach now, with what else is
+running, and not the processor's data sheet.
+
+Counted are the matrix products of dense decoders as they stand in the checkpoint, so that grouped query heads cost what
+their matrices hold. Left out are attention's own products (a few percent at these lengths), biases, norms and
+activations: this is a lower bound. A mixture of experts would be counted as if each token passed every expert.
 """
 
 from __future__ import annotations
 
 import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
 _SIZE = 1536  # of the square matrices on a CPU: 3 x 9 MiB in float32
 _SIZE_GPU = 8192
-_REPEATS = 5
+_REPEATS = 5  # at least, and for at least so many seconds: what else runs slows some of them down
+_SECONDS = 0.1
+_FUSED = {"k_proj": "q_proj", "v_proj": "q_proj", "up_proj": "gate_proj"}  # vLLM multiplies them as one matrix
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Products:
+    """The matrices that a token is multiplied by: how many there are of each shape (rows, columns)."""
+
+    layers: Counter[tuple[int, int]]
+    head: tuple[int, int]  # the embedding where it is tied
+    others: int  # elements that are read in a step beside them: norms, biases
+
+
+def read_products(model: Path) -> Products:
+    """Of a checkpoint; an untied embedding is looked up, not multiplied, and read by no step."""
+    from evaluator.checkpoints.blueprint import read_blueprint
+
+    matrices: dict[str, tuple[int, int]] = {}
+    head = table = (0, 0)
+    others = 0
+    for name, (_, shape) in read_blueprint(model).tensors.items():
+        if len(shape) != 2:
+            others += prod(shape)
+        elif "lm_head" in name:
+            head = shape
+        elif "embed" in name:
+            table = shape if "embed_tokens" in name else table
+        else:
+            before, _, last = name.removesuffix(".weight").rpartition(".")
+            first = f"{before}.{_FUSED.get(last, last)}"
+            matrices[first] = (matrices.get(first, (0, 0))[0] + shape[0], shape[1])
+    return Products(layers=Counter(matrices.values()), head=head if any(head) else table, others=others)
+
+
+def work(
+    products: Products, *, forwards: int, distributions: int, steps: int, element_bytes: float
+) -> dict[str, float]:
+    """The fewest floating-point operations and bytes that `forwards` tokens need.
+
+    All tokens go through the layers, `distributions` of them through the output head; every weight is read once in each
+    of `steps` steps, each of which waits for the one before, in the engine's dtype of `element_bytes`.
+    """
+    layers = sum(rows * columns * count for (rows, columns), count in products.layers.items())
+    elements = layers + prod(products.head) + products.others
+    flops = 2.0 * (layers * forwards + prod(products.head) * distributions)
+    return {"flops": flops, "bytes": float(elements * element_bytes * steps)}
 
 
 def measure(dtype_name: str) -> dict[str, float]:
     """The best of several: floating-point operations per second of a square matrix product, and bytes per second read
-    and written by a copy, on the device and in the dtype that the engine uses."""
+    and written by a copy, on the device and in the dtype that the engine uses. To be called in the engine's process,
+    after it has set its threads: they are then ours."""
     import torch
 
-    from pruning.model import onednn
-
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    size = _SIZE_GPU if device.type == "cuda" else _SIZE
-    dtype = getattr(torch, dtype_name)
-    one, other = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
-    source = torch.zeros(2**28 if device.type == "cuda" else 2**26, dtype=torch.uint8, device=device)
+    on_gpu = torch.cuda.is_available()
+    size = _SIZE_GPU if on_gpu else _SIZE
+    source = torch.zeros(2**28 if on_gpu else 2**26, dtype=torch.uint8, device="cuda" if on_gpu else "cpu")
     target = torch.empty_like(source)
-
-    def best(action: Any) -> float:
-        seconds = []
-        for _ in range(_REPEATS + 1):
-            started = time.perf_counter()
-            action()
-            if device.type == "cuda":
-                torch.cuda.synchronize()
-            seconds.append(time.perf_counter() - started)
-        return min(seconds[1:])
-
-    ways = [lambda: one @ other]
-    if device.type == "cpu" and dtype == torch.float32 and onednn.available():  # torch's own choice may be MKL's AVX2
-        ways.append(lambda: onednn.times_transposed(one, other))
-    with torch.inference_mode():
-        return {
-            "flops_per_second": 2 * size**3 / min(best(way) for way in ways),
-            "bytes_per_second": 2 * source.numel() / best(lambda: target.copy_(source)),
-        }
+    return {
+        "threads": torch.get_num_threads(),
+        "element_bytes": torch.finfo(getattr(torch, dtype_name)).bits / 8,
+        "flops_per_second": 2 * size**3 / _product_seconds(size, (size, size), dtype_name),
+        "bytes_per_second": 2 * source.numel() / _best(lambda: target.copy_(source)),
+    }
 
 
-def work(model: Path, forwards: int, distributions: int, steps: int) -> dict[str, float]:
-    """The fewest floating-point operations and bytes that `forwards` tokens need.
-
-    All tokens go through the layers, `distributions` of them through the output head; every weight is read once in each
-    of `steps` steps, each of which waits for the one before.
-    """
-    from evaluator.checkpoints.blueprint import read_blueprint
-
-    blueprint = read_blueprint(model)
-    tied = "lm_head.weight" not in blueprint.tensors
-    layers = head = total = 0
-    for name, (kind, shape) in blueprint.tensors.items():
-        elements = 1
-        for side in shape:
-            elements *= side
-        table = "embed_tokens" in name
-        if "lm_head" in name or (table and tied):
-            head = elements
-        elif len(shape) == 2 and not table:
-            layers += elements
-        if not table or tied:
-            total += elements * {"F32": 4, "F64": 8}.get(kind, 2)
-    return {"flops": 2.0 * (layers * forwards + head * distributions), "bytes": float(total * steps)}
+def measure_batch(products: Products, dtype_name: str, *, rows: float, head_rows: float) -> dict[str, float]:
+    """Seconds for each token when `rows` of them go through the layers in a step, and for each distribution when
+    `head_rows` go through the head: measured on the model's own shapes, one product after the other and nothing
+    between, the same matrix each time and so in cache where it fits. Both are rounded to whole rows."""
+    count, head_count = max(1, round(rows)), max(1, round(head_rows))
+    layers = sum(_product_seconds(count, shape, dtype_name) * times for shape, times in products.layers.items())
+    return {
+        "rows": rows,
+        "seconds_per_forward": layers / count,
+        "seconds_per_distribution": _product_seconds(head_count, products.head, dtype_name) / head_count,
+    }
 
 
 def share_of_wall(needed: dict[str, float], machine: dict[str, float], seconds: float) -> dict[str, float]:
@@ -77,9 +104,47 @@ def share_of_wall(needed: dict[str, float], machine: dict[str, float], seconds: 
     compute = needed["flops"] / machine["flops_per_second"]
     memory = needed["bytes"] / machine["bytes_per_second"]
     return {
+        "threads": machine["threads"],
         "gflops_per_second": machine["flops_per_second"] / 1e9,
         "gbytes_per_second": machine["bytes_per_second"] / 1e9,
         "compute_bound_s": compute,
         "memory_bound_s": memory,
         "share_of_wall": max(compute, memory) / seconds,
     }
+
+
+def share_at_batch(batch: dict[str, float], *, forwards: int, distributions: int, seconds: float) -> dict[str, float]:
+    """The same for products as small as the engine's own: what batches of `rows` tokens leave within reach."""
+    bound = forwards * batch["seconds_per_forward"] + distributions * batch["seconds_per_distribution"]
+    return {"batch_rows": batch["rows"], "batch_bound_s": bound, "share_at_this_batch": bound / seconds}
+
+
+def _product_seconds(count: int, shape: tuple[int, int], dtype_name: str) -> float:
+    """Of `count` rows with a matrix (rows, columns), by the best of torch's libraries."""
+    import torch
+
+    from pruning.model import onednn
+
+    device, dtype = "cuda" if torch.cuda.is_available() else "cpu", getattr(torch, dtype_name)
+    inputs_TI = torch.randn(count, shape[1], device=device).to(dtype)
+    weight_OI = torch.randn(*shape, device=device).to(dtype)
+    ways = [lambda: torch.nn.functional.linear(inputs_TI, weight_OI)]
+    if device == "cpu" and dtype == torch.float32 and onednn.available():  # torch's own choice may be MKL's AVX2
+        ways.append(lambda: onednn.times_transposed(inputs_TI, weight_OI))
+    return min(_best(way) for way in ways)
+
+
+def _best(action: Callable[[], Any]) -> float:
+    """The least seconds of several, after one that does not count."""
+    import torch
+
+    seconds: list[float] = []
+    began = time.perf_counter()
+    with torch.inference_mode():
+        while len(seconds) <= _REPEATS or time.perf_counter() - began < _SECONDS:
+            started = time.perf_counter()
+            action()
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
+            seconds.append(time.perf_counter() - started)
+    return min(seconds[1:])

@@ -3,26 +3,29 @@ then `LLM.beam_search`, then prompt log-probabilities, each as one blocking call
 
     resurface bench pass [--model DIR] [--task gazetteer] [--items 100] [--rounds 3] [--peer lm-eval]
 
-Prints where our time goes, the engine's idle share, the fewest token forwards that the work needs beside what was
-computed, and the share of our wall time that they would take at the machine's measured peak (roofline.py).
+Prints where our time goes, the engine's idle share, the fewest token forwards that the answers need (fewest.py) beside
+what was computed, the share of our wall time that they would take at the machine's measured peak (roofline.py), and
+what the rest of the wall time is (gap.py).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import statistics
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+
+from rich.console import Console
 
 from benchmarks import roofline
 from benchmarks.harness import Agreement, Side, compare, lacking
 from benchmarks.peers import lm_eval
 from benchmarks.processes import run_main
 from benchmarks.serving import score, workload
-from benchmarks.serving.sides import SAMPLES, TOKENS, start
+from benchmarks.serving.gap import wall_time
+from benchmarks.serving.sides import start
 
 
 def agree(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Agreement:
@@ -35,32 +38,42 @@ def agree(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Agreement:
     return Agreement(holds=scores.holds and same == len(one) and not lacks, how=f"{how}; {scores.how}")
 
 
-def fewest_tokens(items: Sequence[Mapping[str, Any]], greedy: Mapping[str, Sequence[int]]) -> tuple[int, int]:
-    """Token forwards that any engine needs, in prompts and after them: each context once, each generated or scored
-    token once. Samples are counted at the greedy answer's length and beams not at all, so this is a lower bound."""
-    after = sum(
-        len(greedy.get(item["id"], ())) * (1 + (SAMPLES if item["deep"] else 0))
-        + sum(len(option) for option in item["options"])
-        for item in items
-    )
-    return sum(len(item["prompt"]) for item in items), after
+def typical(results: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """The timed round of the median time, of an even number the faster of two; the first of `results` is the warm-up.
+    Counts, seconds and peak are then of one round, so that its parts sum to its time."""
+    timed = sorted(results[1:], key=lambda result: result["seconds"])
+    return timed[(len(timed) - 1) // 2]
 
 
 def facts(options: argparse.Namespace, path: Path, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What our rounds say besides their seconds; the first of `results` is the warm-up."""
-    last, document = results[-1], json.loads(path.read_text())
-    computed = last["stats"]["prompt_tokens"] + last["stats"]["generated_tokens"]
-    prompts, after = fewest_tokens(document["items"], last["greedy"])
-    needed = roofline.work(Path(document["model"]), prompts + after, after, TOKENS)
-    seconds = statistics.median(result["seconds"] for result in results[1:])
-    peak = roofline.share_of_wall(needed, last["machine"], seconds)
+    """What our rounds say besides their seconds, also printed where it is a block to read."""
+    one = typical(results)
+    accounts, stats, seconds = one["accounts"], one["stats"], one["seconds"]
+    fewest, computed = accounts["fewest"], accounts["computed"]
+    forwards, distributions = fewest["forwards"], fewest["distributions"]
+    needed = roofline.work(
+        roofline.read_products(Path(json.loads(path.read_text())["model"])),
+        **fewest,
+        element_bytes=accounts["machine"]["element_bytes"],
+    )
+    peak = roofline.share_of_wall(needed, accounts["machine"], seconds)
+    at_batch = roofline.share_at_batch(
+        accounts["batch"], forwards=forwards, distributions=distributions, seconds=seconds
+    )
+    bound = max(peak["compute_bound_s"], peak["memory_bound_s"])
+    spent = wall_time(wall=seconds, busy=stats["busy_seconds"], roofline=bound, fewest=forwards, computed=computed)
+    Console().print(*spent.lines(), sep="\n", highlight=False)
     return {
         **workload.facts(options, path),
-        "split": last["split"],
-        "fewest_token_forwards": prompts + after,
+        "split": one["split"],
+        "fewest_token_forwards": forwards,
+        "fewest_distributions": distributions,
         "computed_token_forwards": computed,
-        "roofline": {name: float(f"{value:.4g}") for name, value in peak.items()},
-        **last["stats"],
+        "roofline": {name: float(f"{value:.4g}") for name, value in (peak | at_batch).items()},
+        "wall_shares": spent.shares(),
+        "above_roofline": spent.above_roofline,
+        **stats,
+        "busy_seconds": round(stats["busy_seconds"], 4),
     }
 
 

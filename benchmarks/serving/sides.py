@@ -12,6 +12,7 @@ answers a side lacks.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import sys
@@ -26,6 +27,8 @@ from benchmarks.processes import Child, environment, module_command, run_main
 
 if TYPE_CHECKING:
     from benchmarks.serving.workload import Questions
+    from evaluator.probes.base import ItemPlan
+    from evaluator.records import Record
 
 WIDTH, TOKENS, SAMPLES, TOP_P = 5, 32, 10, 0.9
 _MAX_MODEL_LEN = 2048
@@ -59,6 +62,8 @@ class Ours:
         self._work = workload
         self._engine = VLLMEngine(EngineConfig(max_model_len=_MAX_MODEL_LEN, **workload["engine_args"]))
         self._engine.load(self._model)
+        self._records: list[Record] = []  # of the last `everything`
+        self._plans: dict[tuple[str, str], ItemPlan] = {}  # by language and item id
 
     def cold(self) -> None:
         """Loading resets the prefix cache, so that no round profits from the one before."""
@@ -128,16 +133,17 @@ class Ours:
         read = self._questions
         planner = Planner(read.prompter, read.config)
 
-        def tokenised() -> Iterator[Any]:  # when the stream has room for another item, as in a run
+        def tokenised() -> Iterator[ItemPlan]:  # when the stream has room for another item, as in a run
             for question in read.questions:
                 before = time.perf_counter()
-                planned = planner.plan(question)
+                planned = planner.of_question(question)
                 clock["tokenisation"] += time.perf_counter() - before
+                self._plans[question.item.language, question.item.item_id] = planned
                 yield planned
 
         timed: Any = _Timed(self._engine, clock)  # has what `evaluate` uses of an engine
         started = time.perf_counter()
-        records: list[Any] = []
+        self._records = records = []
         greedy: dict[str, list[int]] = {}
         scores: Scores = {}
         for item, found in evaluate(
@@ -170,15 +176,31 @@ class Ours:
 
     def _stats(self) -> dict[str, Any]:
         stats = self._engine.stats()
-        counters = {name: getattr(stats, name) for name in ("requests", "steps", "prompt_tokens", "generated_tokens")}
+        named = ("requests", "steps", "prompt_tokens", "generated_tokens", "busy_seconds")
+        counters = {name: getattr(stats, name) for name in named}
         shares = {"idle_share": stats.idle_share, "waiting_share": stats.waiting_share}
         return counters | {name: None if share is None else round(share, 4) for name, share in shares.items()}
 
-    def machine(self) -> dict[str, float]:
-        """What this machine reaches in the engine's dtype."""
+    def accounts(self) -> dict[str, Any]:
+        """What the answers of the last `everything` need at least, what was computed, and what this machine reaches."""
         from benchmarks import roofline
+        from benchmarks.serving.fewest import answers_of, fewest
 
-        return roofline.measure(self._engine.dtype)
+        stats = self._engine.stats()
+        # Of a request's tokens all are forwarded but the last one generated. Each generated one took a distribution.
+        computed = stats.prompt_tokens + stats.generated_tokens - stats.requests
+        batch = roofline.measure_batch(
+            roofline.read_products(self._model),
+            self._engine.dtype,
+            rows=computed / stats.steps,
+            head_rows=stats.generated_tokens / stats.steps,
+        )
+        return {
+            "fewest": dataclasses.asdict(fewest(answers_of(self._records, self._plans))),
+            "computed": computed,
+            "machine": roofline.measure(self._engine.dtype),
+            "batch": batch,
+        }
 
 
 class _Timed:
@@ -306,7 +328,7 @@ def main() -> None:
         started = time.perf_counter()
         result = {**works[options.work](), "seconds": time.perf_counter() - started}
         if options.work == "everything" and isinstance(side, Ours):
-            result["machine"] = side.machine()
+            result["accounts"] = side.accounts()
         print(json.dumps(result), flush=True)
 
 

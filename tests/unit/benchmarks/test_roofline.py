@@ -1,37 +1,74 @@
-"""The arithmetic of the roofline on a checkpoint whose sizes can be counted by hand."""
+"""The arithmetic of the roofline on checkpoints whose sizes can be counted by hand."""
+
+from collections import Counter
+
+import pytest
+import torch
 
 from benchmarks import roofline
+from tests.support import checkpoint_files
 from tests.support.models import save_tiny_model
 
-
-def test_work_counts_layers_for_every_token_and_the_tied_head_where_a_distribution_is_needed(tmp_path):
-    from safetensors import safe_open
-
-    checkpoint = save_tiny_model(tmp_path / "tiny", "qwen3", 0)
-    with safe_open(checkpoint / "model.safetensors", framework="pt") as file:
-        shapes = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118  (not a dict)
-    head = shapes["model.embed_tokens.weight"][0] * shapes["model.embed_tokens.weight"][1]
-    layers = sum(shape[0] * shape[1] for name, shape in shapes.items() if "proj" in name)
-    norms = sum(shape[0] for shape in shapes.values() if len(shape) == 1)
-    needed = roofline.work(checkpoint, forwards=10, distributions=3, steps=2)
-    assert needed["flops"] == 2 * (10 * layers + 3 * head)
-    assert needed["bytes"] == 2 * 4 * (layers + head + norms)
+# Of the tiny models: hidden 64, intermediate 128, 2 query heads and 1 key head of 32, 2 layers, 384 tokens.
+QKV, OUT, GATE_UP, DOWN, HEAD = (128, 64), (64, 64), (256, 64), (64, 128), (384, 64)
 
 
-def test_an_untied_table_is_looked_up_and_not_read(tmp_path):
-    tied = roofline.work(save_tiny_model(tmp_path / "a", "qwen3", 0), 1, 1, 1)
-    untied = roofline.work(save_tiny_model(tmp_path / "b", "qwen3_untied", 0), 1, 1, 1)
-    assert tied == untied
+@pytest.mark.parametrize("architecture", ["qwen3", "qwen3_untied", "mistral", "phi3"])
+def test_products_are_the_matrices_as_they_are_multiplied_fused_in_the_file_or_not(tmp_path, architecture):
+    """Grouped query heads cost what their matrices hold: one key and one value head beside two query heads."""
+    products = roofline.read_products(save_tiny_model(tmp_path / "tiny", architecture))
+    assert products.layers == {QKV: 2, OUT: 2, GATE_UP: 2, DOWN: 2}
+    assert products.head == HEAD
+
+
+def test_norms_and_biases_are_read_and_not_multiplied(tmp_path):
+    sizes = {
+        "model.embed_tokens.weight": (10, 4),
+        "model.layers.0.self_attn.q_proj.weight": (6, 4),
+        "model.layers.0.self_attn.q_proj.bias": (6,),
+        "model.layers.0.self_attn.k_proj.weight": (2, 4),
+        "model.norm.weight": (4,),
+    }
+    biased = {name: torch.zeros(shape) for name, shape in sizes.items()}
+    tied = roofline.read_products(checkpoint_files.write(tmp_path / "tied", biased))
+    assert (tied.layers, tied.head, tied.others) == ({(8, 4): 1}, (10, 4), 10)
+    head = {"lm_head.weight": torch.zeros(10, 4), "lm_head.bias": torch.zeros(10)}
+    untied = roofline.read_products(checkpoint_files.write(tmp_path / "untied", {**biased, **head}))
+    assert (untied.layers, untied.head, untied.others) == ({(8, 4): 1}, (10, 4), 20)
+
+
+@pytest.mark.parametrize("element_bytes", [2, 4])
+def test_work_counts_layers_for_every_token_and_the_head_for_every_distribution(element_bytes):
+    products = roofline.Products(layers=Counter({(3, 5): 2, (7, 1): 1}), head=(11, 5), others=13)
+    needed = roofline.work(products, forwards=10, distributions=3, steps=2, element_bytes=element_bytes)
+    assert needed["flops"] == 2 * (10 * (2 * 15 + 7) + 3 * 55)
+    assert needed["bytes"] == 2 * element_bytes * (2 * 15 + 7 + 55 + 13)
 
 
 def test_the_larger_bound_is_the_share():
-    machine = {"flops_per_second": 100.0, "bytes_per_second": 10.0}
+    machine = {"threads": 2, "flops_per_second": 100.0, "bytes_per_second": 10.0}
     share = roofline.share_of_wall({"flops": 200.0, "bytes": 10.0}, machine, seconds=8.0)
     assert (share["compute_bound_s"], share["memory_bound_s"], share["share_of_wall"]) == (2.0, 1.0, 0.25)
     assert roofline.share_of_wall({"flops": 0.0, "bytes": 40.0}, machine, seconds=8.0)["share_of_wall"] == 0.5
 
 
-def test_the_machine_is_measured():
+def test_the_share_at_a_batch_is_that_of_products_of_its_size():
+    batch = {"rows": 60.0, "seconds_per_forward": 0.01, "seconds_per_distribution": 0.5}
+    share = roofline.share_at_batch(batch, forwards=100, distributions=2, seconds=8.0)
+    assert share == {"batch_rows": 60.0, "batch_bound_s": 2.0, "share_at_this_batch": 0.25}
+
+
+def test_the_machine_is_measured_with_the_threads_that_are_set():
     measured = roofline.measure("float32")
     assert measured["flops_per_second"] > 1e8
     assert measured["bytes_per_second"] > 1e7
+    assert (measured["threads"], measured["element_bytes"]) == (torch.get_num_threads(), 4)
+    assert roofline.measure("bfloat16")["element_bytes"] == 2
+
+
+def test_a_batch_is_measured_in_seconds_for_each_row():
+    products = roofline.Products(layers=Counter({(64, 64): 2}), head=(128, 64), others=0)
+    one, many = (roofline.measure_batch(products, "float32", rows=rows, head_rows=0.3) for rows in (1.2, 256.0))
+    assert (one["rows"], many["rows"]) == (1.2, 256.0)
+    assert 0 < many["seconds_per_forward"] < one["seconds_per_forward"]  # what each product costs at least is shared
+    assert one["seconds_per_distribution"] > 0

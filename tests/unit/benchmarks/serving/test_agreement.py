@@ -44,10 +44,11 @@ def test_a_pass_agrees_in_greedy_answers_and_scores():
     assert "theirs lacks 1 of 2 answers, the first of b" in lacking.how
 
 
-def test_the_fewest_tokens_of_an_item_without_an_answer_are_its_prompt_and_options():
-    items = [{"id": "a", "prompt": [1, 2, 3], "options": [[4], [5, 6]], "deep": True}]
-    assert checkpoint_pass.fewest_tokens(items, {"a": [7]}) == (3, 14)
-    assert checkpoint_pass.fewest_tokens(items, {}) == (3, 3)
+@pytest.mark.parametrize(
+    ("seconds", "median"), [([9.0, 3.0, 1.0, 2.0], 2.0), ([9.0, 3.0, 1.0], 1.0), ([9.0, 3.0], 3.0)]
+)
+def test_what_is_said_of_a_pass_is_that_of_its_median_round_and_never_of_the_warm_up(seconds, median):
+    assert checkpoint_pass.typical([{"seconds": value} for value in seconds])["seconds"] == median
 
 
 def test_beams_are_compared_by_item():
