@@ -3,7 +3,8 @@
     Column("accuracy", PERCENTAGE, interval=True)      # accuracy, accuracy_low and accuracy_high
     typed_frame(columns, rows)                         # exactly these columns; counts are nullable integers
 
-A kind says how a value reads for people. Values themselves are plain: a percentage is stored as a share of 1.
+A kind says how a value reads for people. Values themselves are plain: a percentage is stored as a share of 1. Nine
+answers are no percentage: a share of fewer than `FEW` items reads "3 of 9" where its column says what it is a share of.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from evaluator.records import PRUNING
 
 MINUS = "\N{MINUS SIGN}"
 MISSING = "\N{EN DASH}"
+FEW = 20  # of fewer items, one item is more than 5 percentage points
 Row = dict[str, Any]
 
 
@@ -40,7 +42,7 @@ class Kind:
 
 
 def _decimals(digits: int) -> Callable[[Any], str]:
-    return lambda value: f"{float(value):.{digits}f}".replace("-", MINUS)
+    return lambda value: f"{float(value):,.{digits}f}".replace("-", MINUS)
 
 
 def _hundredfold(value: Any) -> str:
@@ -75,8 +77,9 @@ class Column:
     """One column of a table, or one value with its interval.
 
     `title` is its heading on the page, `short` on the terminal, which shows only columns that have one; `meaning`
-    explains it there; `csv_only` leaves the column out of both. With `interval` the columns `<name>_low` and
-    `<name>_high` follow; `alone` leaves out the value. Raises TypeError for a column without a kind.
+    explains it there; `csv_only` leaves the column out of both. `of` names the column that counts what a share is of.
+    With `interval` the columns `<name>_low` and `<name>_high` follow; `alone` leaves out the value. Raises TypeError
+    for a column without a kind.
     """
 
     name: str
@@ -87,6 +90,7 @@ class Column:
     short: str = ""
     meaning: str = ""
     csv_only: bool = False
+    of: str = ""
 
     def __post_init__(self) -> None:
         if not isinstance(self.kind, Kind):
@@ -103,13 +107,30 @@ class Column:
         return self.title or self.name.replace("_", " ")
 
     def shown(self, row: Mapping[str, Any]) -> str:
-        return self.kind.shown(row.get(self.name))
+        """The row's value for people: with its unit, or as a count where it is a share of few."""
+        return " of ".join(self._counted(row)) or self.kind.shown(row.get(self.name))
+
+    def shown_narrow(self, row: Mapping[str, Any]) -> str:
+        """The same in as few characters as possible: without a unit, a count as "3/9"."""
+        return "/".join(self._counted(row)) or self.kind.shown(row.get(self.name), unit=False)
+
+    def _counted(self, row: Mapping[str, Any]) -> tuple[str, ...]:
+        """How many, and of how many; nothing where that is not what to show."""
+        share, total = row.get(self.name), row.get(self.of)
+        if pd.isna(share) or pd.isna(total) or not few(total):
+            return ()
+        return f"{round(share * total)}", f"{total}"
 
     def interval_of(self, row: Mapping[str, Any]) -> str:
         """`low to high`; empty without an interval."""
         if not (self.interval or self.alone) or pd.isna(row[f"{self.name}_low"]):
             return ""
         return " to ".join(self.kind.shown(row[f"{self.name}{end}"], unit=False) for end in ("_low", "_high"))
+
+
+def few(total: int) -> bool:
+    """Whether a share of so many items is shown as a count."""
+    return total < FEW
 
 
 def columns_of(kind: Kind, *names: str, interval: bool = False) -> tuple[Column, ...]:
@@ -141,3 +162,8 @@ def typed_frame(columns: Sequence[Column], rows: Iterable[Row]) -> pd.DataFrame:
         raise ValueError(f"no column and no kind is declared for {', '.join(unknown)}")
     frame = pd.DataFrame(rows, columns=names)
     return frame.astype({column.name: column.kind.dtype for column in columns if column.kind.dtype})
+
+
+def rows_of(frame: pd.DataFrame) -> list[Row]:
+    """The rows of a frame as dictionaries: the reverse of `typed_frame`."""
+    return [{str(name): value for name, value in row.items()} for row in frame.to_dict(orient="records")]

@@ -9,6 +9,7 @@ import pandas as pd
 
 from evaluator.metrics.columns import (
     COUNT,
+    FEW,
     FLAG,
     PERCENTAGE,
     RANK,
@@ -17,6 +18,7 @@ from evaluator.metrics.columns import (
     Column,
     Row,
     columns_of,
+    few,
     typed_frame,
 )
 from evaluator.metrics.fates import FATES
@@ -30,30 +32,48 @@ COLUMNS = (
     Column("open_accuracy", PERCENTAGE, short="open", meaning="% right when the model must write the answer"),
     Column("choice_accuracy", PERCENTAGE, short="choice", meaning="% right when it only has to pick it from options"),
     *(Column(f"{name}_{end}", PERCENTAGE, csv_only=True) for name in ("open", "choice") for end in ("base", "paired")),
+    *(Column(f"{name}_n_paired", COUNT, csv_only=True) for name in ("open", "choice")),
     Column(
-        "known", COUNT, short="known", meaning="answers that the dense model both wrote and picked; of these, in %:"
+        "known",
+        COUNT,
+        short="known",
+        meaning=f"answers that the dense model both wrote and picked; of these, in % (counted if fewer than {FEW}):",
     ),
-    Column("kept", PERCENTAGE, short="kept", meaning="still written and still picked"),
+    Column("kept", PERCENTAGE, short="kept", of="known", meaning="still written and still picked"),
     Column(
         "mc_only",
         PERCENTAGE,
         "mc_only",
         short="mc_only",
-        meaning="still picked, no longer written (the rest to 100: the reverse)",
+        of="known",
+        meaning="still picked, no longer written (the rest: the reverse)",
     ),
-    Column("produced_only", PERCENTAGE, "produced_only"),
+    Column("produced_only", PERCENTAGE, "produced_only", of="known"),
     Column(
         "lost",
         PERCENTAGE,
         short="lost",
+        of="known",
         meaning="neither written nor picked; that alone does not mean erased",
     ),
     Column("recovery_n", COUNT, csv_only=True),
-    Column("beam_recoverability", PERCENTAGE, short="beams", meaning="% with the answer in any beam of a beam search"),
-    Column("sample_recoverability", PERCENTAGE, short="samples", meaning="% with the answer in any random sample"),
+    Column(
+        "beam_recoverability",
+        PERCENTAGE,
+        "in any beam",
+        short="beams",
+        meaning="% with the answer in any beam of a beam search",
+    ),
+    Column(
+        "sample_recoverability",
+        PERCENTAGE,
+        "in any sample",
+        short="samples",
+        meaning="% with the answer in any random sample",
+    ),
     Column("failures", COUNT, csv_only=True),
     Column("beam_recovered", PERCENTAGE, csv_only=True),
-    Column("sample_recovered", PERCENTAGE),
+    Column("sample_recovered", PERCENTAGE, of="failures"),
     Column(
         "mc_only_median_rank",
         RANK,
@@ -68,7 +88,8 @@ COLUMNS = (
 def headline_of(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """The headline from the computed tables `accuracy`, `fates`, `recovery`, `rank` and `pr_gap`, languages pooled.
 
-    `open_base` and `open_paired` are the base's and the checkpoint's own accuracy on the items measured in both.
+    `open_base` and `open_paired` are the base's and the checkpoint's own accuracy on the `open_n_paired` items measured
+    in both.
     `known` is how many items the base both produced and recognised; the fates are shares of it. Recoverability is
     over all items with beams or samples, `*_recovered` among the checkpoint's own greedy failures.
     """
@@ -86,6 +107,7 @@ def headline_of(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
             before, drop = _value(table, "dense_accuracy"), _value(table, "drop")
             if before is not None and drop is not None:
                 row |= {f"{name}_base": before, f"{name}_paired": float(before) - float(drop)}
+                row[f"{name}_n_paired"] = _value(table, "n_paired")
         row["re_run"] = bool(_value(here["fates"], "re_run"))
         row["known"] = _value(here["fates"], "n")
         row |= {fate: _value(here["fates"], f"{fate}_rate") for fate in FATES}
@@ -123,32 +145,54 @@ def headline_sentence(headline: pd.DataFrame) -> str:
     where = f" on {row['task']}" if headline["task"].nunique() > 1 else ""
     answers = "1 answer" if row["known"] == 1 else f"{row['known']:,} answers"
     if pruned.empty:
+        changed = _part(1 - row["kept"], row["known"])
+        its = "its" if changed == "1" else "their"
         return (
             f"{row['checkpoint']}{where} has the weights of its base: of {answers} that {dense} produced and "
-            f"recognised, {_percent(1 - row['kept'])} changed their fate, which is the noise of the measurement."
+            f"recognised, {changed} changed {its} fate, which is the noise of the measurement."
         )
     sentence = (
         f"{row['checkpoint']}{where}: open accuracy {_change(row, 'open')}, choice {_change(row, 'choice')}. "
         f"Of {answers} that {dense} produced and recognised, {_fate(row)}"
     )
     if pd.notna(row["sample_recovered"]):
-        sentence += f"; sampling finds {_percent(row['sample_recovered'])} of the answers that greedy decoding misses"
+        sentence += f"; {_recovered(row['sample_recovered'], row['failures'])}"
     return sentence + "."
 
 
 def _change(row: pd.Series, probe: str) -> str:
-    return f"{_percent(row[f'{probe}_base'])} → {_percent(row[f'{probe}_paired'])}"
+    n = row[f"{probe}_n_paired"]
+    before, after = (_part(row[f"{probe}_{end}"], n) for end in ("base", "paired"))
+    return f"{before} → {after} of {n}" if few(n) else f"{before} → {after}"
 
 
 def _fate(row: pd.Series) -> str:
     if row["kept"] == 1:
         return "every one is still said and recognised"
-    silent = "none is" if row["mc_only"] == 0 else f"{_percent(row['mc_only'])} are"
-    lost = "none is" if row["lost"] == 0 else f"{_percent(row['lost'])} are"
+    silent, reverse, lost = (_are(row[fate], row["known"]) for fate in ("mc_only", "produced_only", "lost"))
     what = f"{silent} still recognised but no longer said, and {lost} lost"
     if row["produced_only"] > max(row["mc_only"], row["lost"]):
-        what += f"; {_percent(row['produced_only'])} are still said but no longer recognised"
+        what += f"; {reverse} still said but no longer recognised"
     return what
+
+
+def _recovered(share: float, failures: int) -> str:
+    if few(failures):
+        answers = "1 answer" if failures == 1 else f"{failures} answers"
+        return f"of {answers} that greedy decoding misses, sampling finds {_part(share, failures)}"
+    return f"sampling finds {_percent(share)} of the answers that greedy decoding misses"
+
+
+def _are(share: float, total: int) -> str:
+    part = _part(share, total)
+    return "none is" if share == 0 else f"{part} is" if part == "1" else f"{part} are"
+
+
+def _part(share: float, total: int) -> str:
+    """A share of `total` items: a percentage, or how many of a few."""
+    if few(total):
+        return f"{round(share * total)}"
+    return _percent(share)
 
 
 def _percent(value: float) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from evaluator.metrics import TABLES
-from evaluator.metrics.columns import COUNT, TEXT, Column, names_of
+from evaluator.metrics.columns import COUNT, TEXT, Column, names_of, rows_of
 from evaluator.metrics.inputs import ALL, MEAN
 
 
@@ -43,7 +43,7 @@ def grid(frame: pd.DataFrame, columns: Sequence[Column]) -> Grid:
     if frame["task"].nunique() == 1 and len(shown) > 1:
         shown = [column for column in shown if column.name != "task"]
     headings = tuple(column.heading for column in shown)
-    rows = [tuple(_cell(column, row) for column in shown) for row in _records(frame)]
+    rows = [tuple(_cell(column, row) for column in shown) for row in rows_of(frame)]
     if "language" not in frame:
         return Grid(headings, tuple(rows))
     pooled = frame["language"].isin([ALL, MEAN]).tolist()
@@ -57,7 +57,7 @@ def grid(frame: pd.DataFrame, columns: Sequence[Column]) -> Grid:
 def published_grid(paper: pd.DataFrame) -> Grid:
     """The paper's numbers beside ours; each is shown as its own quantity is."""
     rows = []
-    for row in _records(paper):
+    for row in rows_of(paper):
         quantity = TABLES[row["table"]].column(row["quantity"])
         words = [str(row["checkpoint"]), str(row["language"]), str(row["cell"]), quantity.heading]
         interval = Column("ours", quantity.kind, interval=True).interval_of(row)
@@ -73,10 +73,6 @@ def published_grid(paper: pd.DataFrame) -> Grid:
     headings = ("checkpoint", "language", "which", "quantity", "paper", "ours", "n", "source")
     keep = [at for at in range(len(headings)) if any(row[at].text for row in rows)]
     return Grid(tuple(headings[at] for at in keep), tuple(tuple(row[at] for at in keep) for row in rows))
-
-
-def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    return [{str(name): value for name, value in row.items()} for row in frame.to_dict(orient="records")]
 
 
 def _cell(column: Column, row: Mapping[str, Any]) -> Cell:

@@ -18,6 +18,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from evaluator.metrics import FilledTable, Results, headline_sentence
+from evaluator.metrics.columns import FEW
 from evaluator.metrics.definitions import DEFINITIONS
 from evaluator.metrics.headline import COLUMNS as HEADLINE
 from evaluator.metrics.left_out import COLUMNS as LEFT_OUT
@@ -37,6 +38,7 @@ def render_page(name: str, run: Mapping[str, Any], results: Results, index: str,
         "script": Markup(script),
         "sentence": headline_sentence(results.headline),
         "headline": grid(results.headline, HEADLINE),
+        "few": FEW,
         "filled": [section for section in sections if not section["note"]],
         "missing": [section for section in sections if section["note"]],
         "left_out": None if results.left_out.empty else grid(results.left_out, LEFT_OUT),

@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from evaluator.metrics import headline_sentence
-from evaluator.metrics.columns import Column
+from evaluator.metrics.columns import Column, rows_of
 from evaluator.metrics.headline import COLUMNS
 from evaluator.metrics.inputs import ALL
 from evaluator.report import write_report
@@ -52,8 +52,8 @@ def _headline(task: str, rows: pd.DataFrame, shown: Sequence[Column]) -> Table:
     table.add_column("checkpoint", overflow="fold")  # a long name takes two lines; a number is never cut short
     for column in shown:
         table.add_column(column.short, justify="right", no_wrap=True)
-    for _, row in rows.iterrows():
-        table.add_row(str(row["checkpoint"]), *(column.kind.shown(row[column.name], unit=False) for column in shown))
+    for row in rows_of(rows):
+        table.add_row(row["checkpoint"], *(column.shown_narrow(row) for column in shown))
     return table
 
 

@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 
 from evaluator.metrics import Inputs, compute_tables, headline_of, headline_sentence, reduce_records
+from evaluator.metrics.headline import COLUMNS as HEADLINE
 from tests.support.records import Seen, records
 from tests.support.tables import only, tables
 
@@ -318,8 +319,9 @@ def test_the_headline_reads_the_tables(case):
     assert row["open_accuracy"] == pytest.approx(4 / 6)
     sentence = sentence_of(case)
     # on the six items measured in both: open 5 and then 4, choice 6 and then 3
-    assert sentence.startswith("pruned: open accuracy 83 % → 67 %, choice 100 % → 50 %. Of 5 answers")
-    assert sentence.endswith("20 % are lost; 40 % are still said but no longer recognised.")
+    assert sentence.startswith("pruned: open accuracy 5 → 4 of 6, choice 6 → 3 of 6. Of 5 answers")
+    assert sentence.endswith("1 is lost; 2 are still said but no longer recognised.")
+    assert (row["open_n_paired"], row["choice_n_paired"]) == (6, 6)
     assert headline_of(case)["checkpoint"].tolist() == ["dense", "pruned"]
 
 
@@ -352,24 +354,47 @@ def asked(hits: int, n: int = 4, *, choice: bool = True, task: str = "t", name: 
 def test_a_headline_of_increases_tells_them():
     sentence = sentence_of(tables(asked(2, name="dense", base=None), asked(4)))
     assert sentence == (
-        "p: open accuracy 50 % → 100 %, choice 100 % → 100 %. Of 2 answers that the dense model produced and "
+        "p: open accuracy 2 → 4 of 4, choice 4 → 4 of 4. Of 2 answers that the dense model produced and "
         "recognised, every one is still said and recognised."
     )
 
 
 def test_a_headline_names_the_task_and_the_base_where_there_are_several():
     found = tables(
-        asked(4, name="dense", base=None),
-        asked(1),
-        asked(4, name="dense", base=None, task="u"),
-        asked(3, task="u"),
-        asked(1, name="other", base=None),
-        asked(1, name="q", base="other"),
+        asked(20, 20, name="dense", base=None),
+        asked(5, 20),
+        asked(20, 20, name="dense", base=None, task="u"),
+        asked(15, 20, task="u"),
+        asked(5, 20, name="other", base=None),
+        asked(5, 20, name="q", base="other"),
     )
     assert sentence_of(found) == (
-        "p on t: open accuracy 100 % → 25 %, choice 100 % → 100 %. Of 4 answers that dense produced and recognised, "
+        "p on t: open accuracy 100 % → 25 %, choice 100 % → 100 %. Of 20 answers that dense produced and recognised, "
         "75 % are still recognised but no longer said, and none is lost."
     )
+
+
+def test_a_share_of_few_is_a_count_and_of_twenty_a_percentage():
+    nineteen, twenty = (tables(asked(n, n, name="dense", base=None), asked(n - 3, n)) for n in (19, 20))
+    assert sentence_of(nineteen).endswith("recognised, 3 are still recognised but no longer said, and none is lost.")
+    assert sentence_of(twenty).endswith("recognised, 15 % are still recognised but no longer said, and none is lost.")
+    row = only(headline_of(nineteen), checkpoint="p")
+    assert (row["known"], row["mc_only"]) == (19, 3 / 19)  # the CSV keeps numbers
+    shown = {column.name: column.shown(row) for column in HEADLINE}
+    assert (shown["known"], shown["kept"], shown["mc_only"], shown["lost"]) == ("19", "16 of 19", "3 of 19", "0 of 19")
+    narrow = {column.name: column.shown_narrow(row) for column in HEADLINE}
+    assert (narrow["kept"], narrow["mc_only"], narrow["open_accuracy"]) == ("16/19", "3/19", "84.2")
+
+
+def test_few_answers_that_sampling_finds_are_counted():
+    dense = {f"english/{i}": Seen(greedy=True, choice=True, samples=[True]) for i in range(4)}
+    pruned = {key: Seen(greedy=i > 1, choice=True, samples=[i == 0]) for i, key in enumerate(dense)}
+    sentence = sentence_of(tables(records("dense", dense), records("p", pruned, base="dense")))
+    assert sentence.endswith("none is lost; of 2 answers that greedy decoding misses, sampling finds 1.")
+    pruned = {key: Seen(greedy=i > 0, choice=True, samples=[False]) for i, key in enumerate(dense)}
+    sentence = sentence_of(tables(records("dense", dense), records("p", pruned, base="dense")))
+    assert "recognised, 1 is still recognised but no longer said" in sentence
+    assert sentence.endswith("of 1 answer that greedy decoding misses, sampling finds 0.")
 
 
 def test_a_headline_without_anything_mc_only_says_none():
@@ -382,11 +407,11 @@ def test_a_re_run_is_not_the_headline_unless_it_is_alone():
     again = asked(3, name="again").assign(weights_digest="dense", method=None)
     found = tables(asked(4, name="dense", base=None), again)
     assert sentence_of(found) == (
-        "again has the weights of its base: of 4 answers that the dense model produced and recognised, 25 % changed "
-        "their fate, which is the noise of the measurement."
+        "again has the weights of its base: of 4 answers that the dense model produced and recognised, 1 changed "
+        "its fate, which is the noise of the measurement."
     )
     found = tables(asked(4, name="dense", base=None), again, asked(4))
-    assert sentence_of(found).startswith("p: open accuracy 100 % → 100 %")
+    assert sentence_of(found).startswith("p: open accuracy 4 → 4 of 4")
 
 
 def test_what_a_table_lacks_is_said():

@@ -21,8 +21,9 @@ pytestmark = pytest.mark.skipif(
 FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
-    *("--virtual-time-budget=20000", "--dump-dom"),
+    *("--virtual-time-budget=20000", "--window-size=1280,900", "--dump-dom"),
 )
+LONG = ("smollm2-magnitude-0.3-2:4", "meta-llama-3.1-8b-instruct-sparsegpt-0.55-owl-c4", "x" * 90)
 
 
 @pytest.fixture(scope="module")
@@ -40,13 +41,12 @@ def page(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def opened(page, tmp_path_factory):
-    def dom(fragment: str = "") -> str:
-        profile = tmp_path_factory.mktemp("profile")
-        command = [str(BROWSER), *FLAGS, f"--user-data-dir={profile}", page.as_uri() + fragment]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-        return done.stdout
+    return lambda fragment="": dom_of(page.as_uri() + fragment, tmp_path_factory.mktemp("profile"))
 
-    return dom
+
+def dom_of(address: str, profile: Path) -> str:
+    command = [str(BROWSER), *FLAGS, f"--user-data-dir={profile}", address]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 def article(dom: str) -> str:
@@ -98,3 +98,21 @@ def test_search_finds_an_item_by_its_id(opened):
     dom = opened("#q=korean-0004")
     assert "1 of 20 items" in dom
     assert "korean-0004" in text_of(article(dom))
+
+
+@pytest.mark.parametrize("per_language", [6, 40])  # known: a few, shown as counts; many, as percentages
+@pytest.mark.parametrize("tasks", [("gazetteer",), ("gazetteer", "tydiqa-passages-of-a-long-name")])
+def test_the_headline_fits_a_page_of_1280_pixels(tmp_path, tasks, per_language):
+    """Also with long names: neither the page nor the table has anything to scroll sideways."""
+    run = write_run(tmp_path / "run", per_language, ("dense", *LONG), languages=("english", "korean"), tasks=tasks)
+    page = write_report(run).page
+    markup = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", page.read_text(encoding="utf-8"))
+    measure = """<script>
+      const box = document.querySelector("#headline .scroll"), root = document.documentElement;
+      document.body.dataset.sizes = [innerWidth, root.scrollWidth, box.scrollWidth - box.clientWidth].join();
+    </script></body>"""
+    page.write_text(markup.replace("</body>", measure), encoding="utf-8")
+    window, whole, hidden = re.search(r'data-sizes="(\d+),(\d+),(\d+)"', dom_of(page.as_uri(), tmp_path / "p")).groups()
+    assert int(window) == 1280
+    assert int(whole) <= 1280
+    assert int(hidden) == 0

@@ -6,6 +6,7 @@ import json
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, fields
+from itertools import product
 from pathlib import Path
 
 import pandas as pd
@@ -123,26 +124,27 @@ def write_run(
     checkpoints: Sequence[str] = tuple(SETTINGS),
     *,
     languages: Sequence[str] = tuple(WORDS),
+    tasks: Sequence[str] = ("gazetteer",),
     items: bool = True,
 ) -> Path:
-    """A run directory with one shard per checkpoint and language."""
-    for checkpoint in checkpoints:
+    """A run directory with one shard per checkpoint, task and language."""
+    for checkpoint, task in product(checkpoints, tasks):
         for shard, language in enumerate(languages):
-            part = to_table(list(records_of(checkpoint, "gazetteer", per_language, languages=[language])))
-            RecordStore(run).append(checkpoint, "gazetteer", f"{shard:05d}", part)
+            part = to_table(list(records_of(checkpoint, task, per_language, languages=[language])))
+            RecordStore(run).append(checkpoint, task, f"{shard:05d}", part)
     (run / "run.json").write_text(json.dumps({"schema_version": 1, "provenance": {"device": "<b>CPU</b>"}}))
-    if items:
+    for task in tasks if items else ():
         (run / "items").mkdir(exist_ok=True)
-        rows = [_question(language, number) for language in languages for number in range(per_language)]
-        pq.write_table(pa.Table.from_pylist(rows), run / "items" / "gazetteer.parquet")
+        rows = [_question(task, language, number) for language in languages for number in range(per_language)]
+        pq.write_table(pa.Table.from_pylist(rows), run / "items" / f"{task}.parquet")
     return run
 
 
-def _question(language: str, number: int) -> dict:
+def _question(task: str, language: str, number: int) -> dict:
     words = WORDS[language]
     gold = words[number % len(words)]
     return {
-        "task": "gazetteer",
+        "task": task,
         "language": language,
         "item_id": f"{language}-{number:04d}",
         "options": [],

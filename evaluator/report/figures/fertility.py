@@ -11,6 +11,7 @@ from evaluator.report.figures import theme
 from evaluator.report.figures.figure import Figure
 
 _MOST_PANELS = 4
+_TITLE_CHARACTERS = 96  # side by side, of all panels
 
 
 def _paint(frame: pd.DataFrame) -> Any:
@@ -36,7 +37,8 @@ def _paint(frame: pd.DataFrame) -> Any:
         panel.grid(axis="y", color=theme.COLOURS["grid"], linewidth=0.7)
         panel.set_xlabel("tokens per word or character")
         panel.margins(x=0.15)
-        panel.set_title(checkpoint if frame["task"].nunique() == 1 else f"{checkpoint} · {task}")
+        title = checkpoint if frame["task"].nunique() == 1 else f"{checkpoint} · {task}"
+        panel.set_title(theme.in_two_lines(title, _TITLE_CHARACTERS // len(chosen)))
     panels[0].set_ylabel("open drop")
     if (frame["unit"] == "character").any():
         theme.legend(panels[0])

@@ -44,4 +44,4 @@ def perplexity_panel(panel: Any, dense: Numbers, own: Numbers) -> None:
     theme.dots(panel, dense, "muted", "base", hollow=True)
     theme.dots(panel, own, "rank", "perplexity")
     theme.factor_axis(panel, [value for value in (*dense, *own) if value is not None])
-    theme.label_values(panel, own, text=lambda value: f"{value:.3g}")
+    theme.label_values(panel, own, text=theme.as_amount)

@@ -25,7 +25,8 @@ def _paint(frame: pd.DataFrame) -> Any:
     left.set_title("Perplexity")
     rows.dots(right, "perplexity_ratio", "lost", "relative to the base")
     right.axvline(1.0, color=theme.COLOURS["muted"], linewidth=1)
-    theme.label_values(right, rows.values("perplexity_ratio"), text=lambda value: f"{value:.2f}")
+    theme.label_values(right, rows.values("perplexity_ratio"), text=lambda value: f"{value:,.2f}")
+    right.xaxis.set_major_formatter(theme.as_amount)
     right.set_title("Relative to the base")
     return made
 

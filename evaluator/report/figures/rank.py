@@ -27,7 +27,7 @@ def _paint(frame: pd.DataFrame) -> Any:
         shares = {_BAND_NAMES[band]: rows.values(band, group=group) for band in _BANDS}
         theme.stacked(panel, shares, {_BAND_NAMES[band]: ("rank", alpha) for band, alpha in _BANDS.items()})
         for y, median in enumerate(rows.values("rank_median", group=group)):
-            text = "none" if median is None else f"median {median:g}"
+            text = "none" if median is None else f"median {median:,g}"
             place = {"x": 1.012 if median is not None else 0.0, "y": y, "va": "center", "fontsize": 7.8}
             panel.text(s=text, color=theme.COLOURS["muted"], **place)
         theme.percent_axis(panel, 0, 1.0)

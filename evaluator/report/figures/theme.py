@@ -11,6 +11,7 @@ import io
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from textwrap import wrap
 from typing import Any
 
 import matplotlib as mpl
@@ -79,7 +80,12 @@ def figure(rows: int, widths: Sequence[float]) -> tuple[Figure, list[Axes]]:
 
 
 def label_rows(panel: Axes, labels: Sequence[str]) -> None:
-    panel.set_yticks(range(len(labels)), labels)
+    panel.set_yticks(range(len(labels)), [in_two_lines(label) for label in labels])
+
+
+def in_two_lines(name: str, width: int = 30) -> str:
+    """A checkpoint's name as at most two lines: names of any length would leave a panel no room."""
+    return "\n".join(wrap(name, width, max_lines=2, placeholder="\N{HORIZONTAL ELLIPSIS}"))
 
 
 def percent_axis(panel: Axes, low: float = 0.0, high: float = 1.0) -> None:
@@ -107,6 +113,12 @@ def as_points(value: float, _: object = None) -> str:
     return f"{100 * value:.0f} pp".replace("-", "\N{MINUS SIGN}")
 
 
+def as_amount(value: float, _: object = None) -> str:
+    """A positive amount in three significant digits, spelled out: 4,120 and not 4.12e+03."""
+    rounded = float(f"{value:.3g}")
+    return f"{rounded:,.0f}" if rounded >= 1000 else f"{rounded:g}"
+
+
 def factor_axis(panel: Axes, values: Sequence[float]) -> None:
     """An axis of positive values with room around them: logarithmic where they differ by factors, with plain digits."""
     low, high = min(values), max(values)
@@ -119,7 +131,7 @@ def factor_axis(panel: Axes, values: Sequence[float]) -> None:
     panel.set_xlim(low, high)
     ticks = [digit * 10.0**power for power in range(-2, 9) for digit in (1, 2, 5)]
     ticks = [tick for tick in ticks if low <= tick <= high][:: 1 if high / low < 100 else 3]
-    panel.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    panel.set_xticks(ticks, [as_amount(tick) for tick in ticks])
     panel.set_xticks([], minor=True)
 
 

@@ -21,6 +21,7 @@ from evaluator.report.cells import grid, published_grid
         ("pr_gap", "delta_pr", -0.1, "−0.100"),
         ("rank", "rank_median", 3.5, "3.5"),
         ("rank", "margin_median", -1.25, "−1.25"),
+        ("perplexity", "perplexity", 4123.456, "4,123.46"),
         ("accuracy", "mcnemar_p", 0.0312, "0.031"),
         ("accuracy", "mcnemar_p", 0.00002, "2e-05"),
         ("accuracy", "sparsity", 0.5, "0.5"),
@@ -69,8 +70,13 @@ def test_a_column_without_a_kind_is_refused():
         grid(frame, SHORT)
 
 
-def test_the_headlines_fates_are_shares():
-    assert {column.name: column for column in COLUMNS}["kept"].shown({"kept": 0.25}) == "25.0 %"
+@pytest.mark.parametrize(
+    ("known", "page", "terminal"), [(20, "25.0 %", "25.0"), (12, "3 of 12", "3/12"), (0, "–", "–"), (pd.NA, "–", "–")]
+)
+def test_the_headlines_fates_are_shares_of_the_known_answers_and_counts_of_few(known, page, terminal):
+    kept = {column.name: column for column in COLUMNS}["kept"]
+    row = {"known": known, "kept": 0.25 if page != "–" else None}
+    assert (kept.shown(row), kept.shown_narrow(row)) == (page, terminal)
 
 
 def test_the_papers_number_and_ours_are_shown_as_their_quantity_is():

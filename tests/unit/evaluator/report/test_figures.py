@@ -10,7 +10,7 @@ import pytest
 
 from evaluator.metrics import TABLES, Inputs, reduce_records
 from evaluator.report.figures import draw
-from evaluator.report.figures.theme import COLOURS, spread
+from evaluator.report.figures.theme import COLOURS, as_amount, in_two_lines, spread
 from tests.support.records import Seen, judged, records
 
 ITEMS = [f"english/{i}" for i in range(6)] + [f"korean/{i}" for i in range(6)]
@@ -78,3 +78,32 @@ def test_labels_that_would_touch_are_moved_apart_and_others_stay():
     assert spread([0.50, 0.52, 0.9], [0.1, 0.1, 0.1]) == pytest.approx([0.46, 0.56, 0.9])
     assert spread([0.94, 0.97, 0.99], [0.1, 0.1, 0.2]) == pytest.approx([0.85, 0.95, 1.1])
     assert spread([], []) == []
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(1.0, "1"), (12.34, "12.3"), (999.4, "999"), (999.6, "1,000"), (4123.4, "4,120"), (1.5e6, "1,500,000"), (0, "0")],
+)
+def test_an_amount_is_spelled_out(value, text):
+    assert as_amount(value) == text
+
+
+def test_a_large_perplexity_is_labelled_in_plain_digits():
+    parts = []
+    for name, base, logprob in (("dense", None, -30.0), ("p", "dense", -83.25)):  # exp(3) and exp(8.325) = 4,126
+        windows = {f"text/{i}": Seen(window=(logprob, 10)) for i in range(4)}
+        parts.append(records(name, windows, base=base, task="text-wiki"))
+    svg = draw("perplexity", TABLES["perplexity"].frame(Inputs(reduce_records(pd.concat(parts)))))
+    assert ">4,130<" in svg
+    assert not re.search(r">[^<]*\de\+?\d[^<]*<", svg)
+
+
+def test_a_long_name_takes_two_lines():
+    assert in_two_lines("wanda-0.6") == "wanda-0.6"
+    lines = in_two_lines(
+        "meta-llama-3.1-8b-instruct-sparsegpt-0.55-owl-c4 · tydiqa-passages-of-a-long-name"
+    ).splitlines()
+    assert len(lines) == 2
+    assert max(map(len, lines)) <= 30
+    assert lines[0] == "meta-llama-3.1-8b-instruct-"
+    assert lines[1].endswith("…")
