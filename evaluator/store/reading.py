@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from evaluator.errors import InputError, one_line, parse
-from evaluator.store.schema import READ_ITEMS, READ_RECORDS, READ_VERDICTS
+from evaluator.store.schema import (
+    ITEM_COLUMNS,
+    READ_ITEMS,
+    READ_RECORDS,
+    READ_VERDICTS,
+    RECORD_COLUMNS,
+    VERDICT_COLUMNS,
+    Stored,
+)
 
 
 def record_parts(run_dir: Path) -> list[list[Path]]:
@@ -24,8 +32,8 @@ def record_parts(run_dir: Path) -> list[list[Path]]:
 
 
 def read_records(paths: list[Path]) -> pd.DataFrame:
-    """The records of some parts. Raises InputError for a part that cannot be read or lacks a column."""
-    return _frame(paths, READ_RECORDS)
+    """The records of some parts. Raises InputError for a part that is not one (`read_part`)."""
+    return _frame(paths, READ_RECORDS, RECORD_COLUMNS)
 
 
 def read_items(run_dir: Path) -> pd.DataFrame | None:
@@ -33,13 +41,13 @@ def read_items(run_dir: Path) -> pd.DataFrame | None:
     paths = sorted((run_dir / "items").glob("*.parquet"))
     if not paths:
         return None
-    return _frame(paths, READ_ITEMS)
+    return _frame(paths, READ_ITEMS, ITEM_COLUMNS)
 
 
 def read_verdicts(run_dir: Path) -> pd.DataFrame | None:
     """What matcher models decided, or None for a run that none has judged."""
     paths = sorted((run_dir / "verdicts").glob("*/*/*.parquet"))
-    return _frame(paths, READ_VERDICTS) if paths else None
+    return _frame(paths, READ_VERDICTS, VERDICT_COLUMNS) if paths else None
 
 
 def read_run(run_dir: Path) -> dict[str, Any]:
@@ -61,18 +69,59 @@ def frames(parts: list[list[Path]]) -> Iterator[pd.DataFrame]:
             yield frame
 
 
-def _frame(paths: list[Path], columns: tuple[str, ...]) -> pd.DataFrame:
-    tables = [_table(path, columns) for path in paths]
+def read_part(path: Path, names: Sequence[str], columns: Mapping[str, Stored]) -> pa.Table:
+    """The columns `names` of one Parquet file; `columns` says what each may hold.
+
+    Raises InputError, naming file and column, for a file that cannot be read, and for a column that is missing, of
+    another type, or holds what it cannot: null, an unknown status. Wider types of a kind are taken: other programs
+    write int64 for int32, and pandas floats for integers with nulls.
+    """
+    try:
+        file = pq.ParquetFile(path)
+        missing = [name for name in names if name not in file.schema_arrow.names]
+        if missing:
+            raise InputError(f"{path}: has no column {missing[0]!r}")
+        table = file.read(columns=list(names)).select(list(names))
+    except (OSError, pa.ArrowException) as error:
+        raise InputError(f"{path}: cannot be read as Parquet: {one_line(error)}") from error
+    for name in names:
+        _check(table[name], columns[name], f"{path}: column {name!r}")
+    return table
+
+
+def _frame(paths: list[Path], names: tuple[str, ...], columns: Mapping[str, Stored]) -> pd.DataFrame:
+    tables = [read_part(path, names, columns) for path in paths]
     frame: pd.DataFrame = pa.concat_tables(tables, promote_options="permissive").to_pandas()
     return frame
 
 
-def _table(path: Path, columns: tuple[str, ...]) -> pa.Table:
-    try:
-        table = pq.ParquetFile(path).read()
-    except (OSError, pa.ArrowException) as error:
-        raise InputError(f"{path}: cannot be read as Parquet: {one_line(error)}") from error
-    missing = [name for name in columns if name not in table.column_names]
-    if missing:
-        raise InputError(f"{path}: has no column {missing[0]!r}")
-    return table.select(list(columns))
+def _check(found: pa.ChunkedArray, wanted: Stored, place: str) -> None:
+    """Raises InputError for a column that is not what the schema says."""
+    if not _fits(found.type, wanted.arrow):
+        raise InputError(f"{place} has type {found.type}, not {wanted.arrow}")
+    if found.null_count and not wanted.nullable:
+        raise InputError(f"{place} holds null")
+    if wanted.arrow.startswith("int"):
+        try:
+            found.cast(wanted.arrow)
+        except pa.ArrowException as error:  # half of a rank, or more than 32 bits
+            raise InputError(f"{place} does not hold {wanted.arrow}: {one_line(error)}") from error
+    if wanted.values:
+        strange = sorted({str(value) for value in found.unique().to_pylist() if value is not None} - {*wanted.values})
+        if strange:
+            raise InputError(f"{place} holds {strange[0]!r} (known: {', '.join(wanted.values)})")
+
+
+def _fits(found: pa.DataType, wanted: str) -> bool:
+    kinds = pa.types
+    if kinds.is_null(found):
+        return True
+    if kinds.is_dictionary(found):
+        return _fits(found.value_type, wanted)
+    if wanted.startswith("list<"):
+        return (kinds.is_list(found) or kinds.is_large_list(found)) and _fits(found.value_type, wanted[5:-1])
+    if wanted == "string":
+        return bool(kinds.is_string(found) or kinds.is_large_string(found))
+    if wanted == "bool":
+        return bool(kinds.is_boolean(found))
+    return bool(kinds.is_integer(found) or kinds.is_floating(found))

@@ -87,6 +87,8 @@ ITEMS = _schema(_ITEM)
 VERDICTS = _schema(_VERDICT)
 KEY = tuple(each.name for each in _KEY)  # the columns that together name a record
 READ_RECORDS, READ_ITEMS, READ_VERDICTS = _reported(_RECORD), _reported(_ITEM), _reported(_VERDICT)
+# Every column of a file by name, for a reader that checks what others may have written.
+RECORD_COLUMNS, ITEM_COLUMNS, VERDICT_COLUMNS = ({each.name: each for each in of} for of in (_RECORD, _ITEM, _VERDICT))
 # The nullable pandas type of every record column that holds one value.
 PANDAS = {each.name: _PANDAS[each.arrow] for each in _RECORD if each.arrow in _PANDAS}
 

@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from evaluator.errors import InputError, one_line
+from evaluator.errors import InputError
 from evaluator.probes.grading import strip_thinking
 from evaluator.probes.matcher import Claim, Verdict
 from evaluator.records import VerdictRow
 from evaluator.store.files import write_parquet
+from evaluator.store.reading import read_part
 from evaluator.store.records import RecordStore
-from evaluator.store.schema import KEY, VERDICTS
+from evaluator.store.schema import ITEM_COLUMNS, KEY, RECORD_COLUMNS, VERDICT_COLUMNS, VERDICTS
 
 Key = tuple[str | int, ...]  # the values of KEY: what names a record
 Part = tuple[str, str]  # checkpoint, task
@@ -43,7 +43,7 @@ def responses(run_dir: Path, probes: Sequence[str], *, everything: bool) -> dict
     found: dict[Part, list[Answered]] = {}
     asked: dict[str, Mapping[tuple[str, str], tuple[str, tuple[str, ...]]]] = {}
     for checkpoint, task, path in RecordStore(run_dir).tables():
-        table = _read(path, [*KEY, "status", "text", "contains"])
+        table = read_part(path, [*KEY, "status", "text", "contains"], RECORD_COLUMNS)
         keep = pc.and_(pc.is_in(table["probe"], pa.array(list(probes))), pc.is_valid(table["contains"]))
         if not everything:
             keep = pc.and_(keep, pc.invert(table["contains"]))
@@ -62,7 +62,7 @@ def _questions(run_dir: Path, task: str) -> dict[tuple[str, str], tuple[str, tup
     path = run_dir / "items" / f"{task}.parquet"
     if not path.is_file():
         raise InputError(f"{path}: missing: a matcher needs the questions and their answers, which a run keeps there")
-    rows = _read(path, ["language", "item_id", "question", "answers"]).to_pylist()
+    rows = read_part(path, ["language", "item_id", "question", "answers"], ITEM_COLUMNS).to_pylist()
     return {(row["language"], row["item_id"]): (row["question"], tuple(row["answers"])) for row in rows}
 
 
@@ -79,7 +79,7 @@ class VerdictStore:
         path = self._path(part)
         if not path.exists():
             return {}
-        table = _read(path, VERDICTS.names)
+        table = read_part(path, VERDICTS.names, VERDICT_COLUMNS)
         others = set(table["matcher_digest"].unique().to_pylist()) - {self._digest}
         if others:
             raise InputError(
@@ -140,10 +140,3 @@ def pending(answered: Iterable[Answered], done: Mapping[Key, Verdict], elsewhere
         else:
             waiting.setdefault(each.claim, []).append(each.key)
     return Pending(known, tuple(waiting), tuple(tuple(keys) for keys in waiting.values()))
-
-
-def _read(path: Path, columns: Sequence[str]) -> pa.Table:
-    try:
-        return pq.ParquetFile(path).read(columns=list(columns)).select(list(columns))
-    except (OSError, pa.ArrowException, KeyError) as error:
-        raise InputError(f"{path}: cannot be read: {one_line(error)}") from error

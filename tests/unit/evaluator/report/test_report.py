@@ -117,6 +117,54 @@ def test_a_missing_column_is_named(tmp_path):
         write_report(tmp_path)
 
 
+def with_column(made: tuple[Path, Report], tmp_path: Path, name: str, values: pa.Array | None) -> None:
+    """A copy of a run with one part whose column `name` holds `values`, repeated, or null."""
+    shutil.copytree(made[0] / "records", tmp_path / "records")
+    path = next(iter(sorted(tmp_path.glob("records/*/*/00001.parquet"))))
+    table = pq.read_table(path)
+    column = pa.nulls(len(table)) if values is None else values.take(pa.array([0] * len(table)))
+    pq.write_table(table.set_column(table.column_names.index(name), name, column), path)
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "message"),
+    [
+        ("status", pa.array(["fine"]), "holds 'fine' .known: ok, truncated, excluded, engine_error."),
+        ("format", pa.array(["opne"]), "holds 'opne'"),
+        ("status", pa.array([1]), "has type int64, not string"),
+        ("index", pa.array(["0"]), "has type string, not int32"),
+        ("rank", pa.array([1.5]), "does not hold int32"),
+        ("logprob", pa.array([True]), "has type bool, not double"),
+        ("contains", pa.array(["yes"]), "has type string, not bool"),
+        ("token_ids", pa.array([7]), "has type int64, not list<int32>"),
+        ("token_ids", pa.array([["7"]]), "has type list<.*string>, not list<int32>"),
+        ("item_id", None, "holds null"),
+    ],
+)
+def test_a_part_with_a_strange_column_is_named(made, tmp_path, name, values, message):
+    with_column(made, tmp_path, name, values)
+    with pytest.raises(InputError, match=rf"00001\.parquet: column '{name}' {message}"):
+        write_report(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [("rank", pa.array([2.0])), ("index", pa.array([0])), ("sparsity", None), ("seed", pa.array([0]))],
+)
+def test_a_part_of_another_program_has_wider_types(made, tmp_path, name, values):
+    with_column(made, tmp_path, name, values)
+    assert write_report(tmp_path).page.is_file()
+
+
+def test_a_strange_file_of_items_is_named(made, tmp_path):
+    shutil.copytree(made[0] / "records", tmp_path / "records")
+    (tmp_path / "items").mkdir()
+    table = pq.read_table(made[0] / "items" / "gazetteer.parquet")
+    pq.write_table(table.set_column(0, "task", pa.array([1] * len(table))), tmp_path / "items" / "gazetteer.parquet")
+    with pytest.raises(InputError, match=r"items/gazetteer\.parquet: column 'task' has type int64, not string"):
+        write_report(tmp_path)
+
+
 @pytest.mark.parametrize(("text", "message"), [("{", "not JSON"), ("[]", "must be a JSON object, is list")])
 def test_a_broken_run_json_is_named(made, tmp_path, text, message):
     shutil.copytree(made[0] / "records", tmp_path / "records")
