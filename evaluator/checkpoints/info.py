@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from evaluator.checkpoints.shapes import check_shapes
 from evaluator.checkpoints.tensors import Tensor, identity, read_tensors
 from evaluator.errors import InputError, field, of_kind, parse
 
@@ -46,8 +47,9 @@ def inspect_checkpoint(path: Path, name: str | None = None, *, trust_remote_code
     """Check a checkpoint directory and describe it; `name` is by default the directory's own.
 
     Raises InputError, in one line that names the file and the field or tensor, for a directory that is not a whole
-    checkpoint with finite weights, and for one that needs code of its own unless `trust_remote_code`. (Phi-3 brings
-    code, but its architecture has long been known: the code is not needed, and not run.)
+    checkpoint with finite weights, for one whose architecture is unknown or whose sizes are not its tensors', and for
+    one that needs code of its own unless `trust_remote_code`. (Phi-3 brings code, but its architecture has long been
+    known: the code is not needed, and not run.)
     """
     if not path.is_dir():
         raise InputError(f"checkpoint {path}: {'is not a directory' if path.exists() else 'no such directory'}")
@@ -55,12 +57,10 @@ def inspect_checkpoint(path: Path, name: str | None = None, *, trust_remote_code
     if ".partial-" in label or any(path.glob("*.partial")):
         raise InputError(f"checkpoint {path}: half-written (what wrote it was stopped); make it again")
     config = read_config(path)
-    if "auto_map" in config and not trust_remote_code and not _is_known(config["model_type"]):
-        raise InputError(
-            f"{path / 'config.json'}: field 'auto_map' asks for code of its own; it needs --trust-remote-code"
-        )
+    _check_architecture(path / "config.json", config, trust_remote_code=trust_remote_code)
     pruning = _read_pruning(path)
     tensors = read_tensors(path)
+    check_shapes(path, config, tensors)
     dtype = _dtype(config, tensors)
     return CheckpointInfo(
         name=name or label,
@@ -102,10 +102,20 @@ def read_positions(path: Path, *, unknown: int, least: int = 1) -> int:
     return positions
 
 
-def _is_known(model_type: str) -> bool:
+def _check_architecture(file: Path, config: dict[str, Any], *, trust_remote_code: bool) -> None:
+    """Raises InputError for an architecture that transformers does not know: engines take it from there.
+
+    Before anything else is read with transformers, which would warn of it in a line of its own.
+    """
     from transformers import CONFIG_MAPPING
 
-    return model_type in CONFIG_MAPPING
+    model_type = config["model_type"]
+    if model_type in CONFIG_MAPPING:
+        return
+    if "auto_map" not in config:
+        raise InputError(f"{file}: field 'model_type' is {model_type!r}, an unknown architecture")
+    if not trust_remote_code:
+        raise InputError(f"{file}: field 'auto_map' asks for code of its own; it needs --trust-remote-code")
 
 
 def _weights_digest(tensors: Sequence[Tensor]) -> str:

@@ -70,11 +70,17 @@ def match_run(
         inspect_checkpoint(resolve_model(matcher), name, trust_remote_code=engine.trust_remote_code)
         for name, matcher in names_of(matchers, "--matcher").items()
     ]
-    for info in infos:  # an unusable chat template or tokenizer is reported before Ray starts
+    for info in infos:  # an unusable tokenizer, chat template or context length is reported before Ray starts
         tokenizer = load_tokenizer(info.path, trust_remote_code=engine.trust_remote_code)
-        Matcher(tokenizer, prompt_tokens=_prompt_tokens(info)).requests(
+        room = _prompt_tokens(info)
+        asked, _ = Matcher(tokenizer, prompt_tokens=room).requests(
             Claim(question="x", answers=("x",), response="x"), "check"
         )
+        if not asked:
+            raise InputError(
+                f"{info.path / 'config.json'}: field 'max_position_embeddings' leaves a prompt {room} tokens, in which "
+                "not even a response of one letter can be judged"
+            )
     lock = RunLock(run_dir)
     try:
         RecordStore(run_dir).clean()

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 from evaluator.errors import InputError
 from evaluator.store.files import write_atomically
 from launch.run.lock import RunLock
+from launch.run.place import nearest_existing, need_place
 from launch.run.provenance import provenance
 from launch.sweep.config import SCHEMA_VERSION, digest
 
@@ -37,11 +38,10 @@ class RunDirectory:
             "provenance": provenance(),
             "state": "running",
         }
+        need_place(path)
         existing = _read(path)
         if existing is not None:
             _need_same_sweep(path / "run.json", existing, self._document)
-        elif path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise InputError(f"{path}: --out exists and is not a run directory (it has no run.json)")
         else:
             _need_space(path, needed_bytes)
         try:
@@ -61,8 +61,7 @@ class RunDirectory:
 
 
 def _need_space(path: Path, needed: int) -> None:
-    existing = next(parent for parent in (path.absolute(), *path.absolute().parents) if parent.exists())
-    free = shutil.disk_usage(existing).free
+    free = shutil.disk_usage(nearest_existing(path)).free
     if free < needed:
         raise InputError(
             f"{path}: --out: the disk has {free / 2**20:,.0f} MiB free, the run needs about {needed / 2**20:,.0f} MiB"

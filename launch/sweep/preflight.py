@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from evaluator.asking.questions import Question
-from evaluator.checkpoints.info import CheckpointInfo, inspect_checkpoint, read_config, read_positions
+from evaluator.checkpoints.info import CheckpointInfo, inspect_checkpoint, read_positions
 from evaluator.checkpoints.tokenizer import load_tokenizer
 from evaluator.engine.config import EngineConfig
 from evaluator.errors import InputError
@@ -103,13 +103,9 @@ def prepare(config: SweepConfig, run_dir: Path) -> Prepared:
 
 
 def _inspected(dense: Sequence[CheckpointJob], *, trust: bool) -> _Models:
-    """Raises InputError for a checkpoint, a tokenizer or an architecture that cannot be used."""
+    """Raises InputError for a checkpoint or a tokenizer that cannot be used."""
     infos = {job.name: inspect_checkpoint(job.path, job.name, trust_remote_code=trust) for job in dense}
-    tokenizers = {}
-    for job in dense:
-        tokenizers[job.name] = load_tokenizer(job.path, trust_remote_code=trust)
-        if not trust:
-            _known_model_type(job.path)
+    tokenizers = {job.name: load_tokenizer(job.path, trust_remote_code=trust) for job in dense}
     positions = min(read_positions(job.path, unknown=2**20) for job in dense)
     return _Models(infos=infos, tokenizers=tokenizers, positions=positions)
 
@@ -173,12 +169,3 @@ def _check_pruning(job: CheckpointJob, held_out: Mapping[str, str]) -> None:
             manifest.calibration.check_disjoint(held_out)
     except InputError as error:
         raise InputError(f"{job.name}: {error}") from error
-
-
-def _known_model_type(checkpoint: Path) -> None:
-    """Raises InputError for an architecture that transformers does not know: engines take it from there."""
-    from transformers import CONFIG_MAPPING
-
-    model_type = read_config(checkpoint)["model_type"]
-    if model_type not in CONFIG_MAPPING:
-        raise InputError(f"{checkpoint / 'config.json'}: field 'model_type' is {model_type!r}, an unknown architecture")

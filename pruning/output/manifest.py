@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field, ValidationError, field_validator
 
 from evaluator.config import Frozen
 from evaluator.errors import InputError
@@ -36,7 +36,7 @@ class MatrixRecord(Frozen):
 class PruneManifest(Frozen):
     """A pruned checkpoint's provenance."""
 
-    schema_version: int = SCHEMA_VERSION
+    schema_version: int = SCHEMA_VERSION  # first: what another version wrote is told by it, not by its other fields
     method: str
     pattern: str  # "unstructured" or "N:M"
     sparsity: float  # requested; N / M for a pattern
@@ -57,6 +57,13 @@ class PruneManifest(Frozen):
     peak_memory_bytes: int  # of the GPU where there is one, else resident memory of the process
     files: dict[str, str]  # sha256 of every other file of the directory
 
+    @field_validator("schema_version")
+    @classmethod
+    def _of_this_version(cls, version: int) -> int:
+        if version != SCHEMA_VERSION:
+            raise ValueError(f"{version}: was written by another version of Resurface, this one reads {SCHEMA_VERSION}")
+        return version
+
 
 def read_manifest(directory: Path) -> PruneManifest | None:
     """The manifest of a pruned checkpoint; None where there is none. Raises InputError for a broken one."""
@@ -72,7 +79,7 @@ def read_manifest(directory: Path) -> PruneManifest | None:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the file"
-        raise InputError(f"{file}: {where}: {first['msg']}") from None
+        raise InputError(f"{file}: {where}: {first['msg'].removeprefix('Value error, ')}") from None
 
 
 def to_json(manifest: PruneManifest) -> str:

@@ -21,8 +21,10 @@ import yaml
 
 from launch.commands import cli
 from launch.run.lock import RunLock
+from launch.sweep import preflight
 from tests.support.models import save_tiny_model
 from tests.support.runs import resurface
+from tests.support.synthetic import write_run
 
 ITEM = {"id": "a-1", "language": "english", "context": "Karo lies on the Belu.", "question": "Where?", "answers": ["x"]}
 ITEMS = [ITEM | {"id": f"a-{number}", "answers": [f"answer {number}"]} for number in range(6)]
@@ -44,6 +46,11 @@ class Desk:
     @property
     def model(self) -> Path:
         return self.directory / "dense"
+
+    def configure(self, **changes: Any) -> None:
+        """Change fields of the model's config.json."""
+        file = self.model / "config.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | changes))
 
     def items(self, *lines: Any) -> Path:
         file = self.directory / "questions.jsonl"
@@ -142,6 +149,27 @@ def test_damaged_checkpoints_are_refused(desk: Desk, damage: Callable[[Path], No
     damage(desk.model)
     error = desk.refused(*desk.eval())
     assert all(part in error for part in named), error
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"hidden_size": 96}, ["'hidden_size' is 96", "'model.embed_tokens.weight'"]),
+        ({"num_hidden_layers": 9}, ["'num_hidden_layers' is 9", "layers"]),
+        ({"head_dim": 24}, ["head_dim", "q_proj"]),
+    ],
+)
+def test_sizes_that_are_not_the_weights_are_refused(desk: Desk, changes: dict[str, Any], named: list[str]) -> None:
+    desk.configure(**changes)
+    error = desk.refused(*desk.eval())
+    assert all(part in error for part in ["config.json", *named]), error
+
+
+def test_an_unknown_architecture_is_one_line_of_ours_alone(desk: Desk) -> None:
+    """In a process of its own, where transformers would warn of it too."""
+    desk.configure(model_type="frobnicate")
+    done = resurface(*desk.eval())
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
 
 
 def test_a_damaged_checkpoint_is_refused_before_it_is_pruned(desk: Desk) -> None:
@@ -244,6 +272,24 @@ def test_options_of_prune(desk: Desk, options: list[str], named: list[str]) -> N
 def test_commands(desk: Desk, arguments: list[str], named: list[str]) -> None:
     error = desk.refused(*arguments)
     assert all(part in error for part in named), error
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"model_type": "frobnicate"}, ["'model_type' is 'frobnicate'", "unknown architecture"]),
+        ({"max_position_embeddings": 40}, ["'max_position_embeddings'", "32 tokens"]),
+        ({"max_position_embeddings": 4}, ["'max_position_embeddings' is 4"]),
+        ({"hidden_size": 96}, ["'hidden_size' is 96", "embed_tokens"]),
+    ],
+)
+def test_matchers(desk: Desk, changes: dict[str, Any], named: list[str]) -> None:
+    run = write_run(desk.directory / "run", 2, ("dense",), languages=("english",))
+    desk.configure(**changes)
+    code, error = desk.type("match", run, "--matcher", desk.model)
+    assert (code, error.count("\n")) == (2, 1), error
+    assert all(part in error for part in ["config.json", *named]), error
+    assert not (run / "verdicts").exists()
 
 
 # ---- sweep files ------------------------------------------------------------------------------------------------
@@ -364,7 +410,23 @@ def test_item_files_that_are_not_text(desk: Desk, line: bytes, named: str) -> No
 
 def test_a_file_as_output_directory(desk: Desk) -> None:
     (desk.directory / "run").write_text("mine")
-    assert "run" in desk.refused(*desk.eval())
+    assert "run is a file, not a directory" in desk.refused(*desk.eval())
+
+
+@pytest.mark.parametrize("out", ["mine", "mine/run", "full"])
+def test_where_nothing_can_be_written_is_said_before_any_work(desk: Desk, out: str) -> None:
+    """Models and tasks are not even read."""
+    (desk.directory / "mine").write_text("mine")
+    (desk.directory / "full").mkdir()
+    (desk.directory / "full" / "thesis.tex").write_text("mine")
+
+    def no_work(*_: Any) -> None:
+        raise AssertionError("models and tasks were read")
+
+    desk.monkeypatch.setattr(preflight, "prepare", no_work)
+    error = desk.refused("demo", "--out", out)
+    assert f"{out}: --out" in error
+    assert out in desk.refused("eval", "nowhere", "--task", "gazetteer", "--out", out)
 
 
 def test_a_directory_of_something_else(desk: Desk) -> None:

@@ -1,5 +1,6 @@
 """`resurface prune`: options are checked one by one, and a finished checkpoint can be held against its manifest."""
 
+import json
 import shutil
 
 import pytest
@@ -92,3 +93,16 @@ def test_what_is_no_pruned_checkpoint_cannot_be_verified(pruned, tmp_path):
     (tmp_path / "prune_manifest.json").write_text("{}")
     assert isinstance(verify(tmp_path).exception, InputError)
     assert "takes" in str(verify(pruned, "--method", "ria").exception)
+
+
+def test_a_manifest_of_another_version_is_refused(pruned, tmp_path):
+    copy = shutil.copytree(pruned, tmp_path / "copy")
+    manifest = copy / "prune_manifest.json"
+    document = json.loads(manifest.read_text()) | {"schema_version": 99}
+    for text in (json.dumps(document), json.dumps({"schema_version": 99})):  # its other fields may be other ones
+        manifest.write_text(text)
+        error = verify(copy).exception
+        assert isinstance(error, InputError)
+        assert str(error) == (
+            f"{manifest}: schema_version: 99: was written by another version of Resurface, this one reads 1"
+        )

@@ -1,0 +1,78 @@
+"""Whether the sizes in a checkpoint's config.json are those of its tensors.
+
+An engine builds the model from config.json and finds out what does not fit while it loads, minutes later. Only what
+holds for every good checkpoint of the architectures in `_DECODERS` is compared; what does not apply is skipped.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from evaluator.checkpoints.tensors import NOT_FINITE, Tensor
+from evaluator.errors import InputError
+
+# model_type -> whether a configuration without `head_dim` means hidden_size / num_attention_heads.
+_DECODERS = {"gemma2": False, "llama": True, "mistral": True, "phi3": True, "qwen2": True, "qwen3": False}
+_EMBEDDING = "model.embed_tokens.weight"
+_LAYER = re.compile(r"model\.layers\.(\d+)\.")
+_QUERY = re.compile(r"model\.layers\.\d+\.self_attn\.q_proj\.weight")
+
+
+def check_shapes(checkpoint: Path, config: Mapping[str, Any], tensors: Iterable[Tensor]) -> None:
+    """Raises InputError where config.json and the tensors' shapes differ: it names the field and both values."""
+    if config.get("model_type") not in _DECODERS or config.get("quantization_config"):  # packed weights
+        return
+    file = checkpoint / "config.json"
+    sizes = _Sizes(file, config)
+    layers = set()
+    for tensor in tensors:
+        if layer := _LAYER.match(tensor.name):
+            layers.add(int(layer.group(1)))
+        if tensor.dtype not in NOT_FINITE or len(tensor.shape) != 2:
+            continue
+        if tensor.name == _EMBEDDING:
+            for field, size in zip(("vocab_size", "hidden_size"), tensor.shape, strict=True):
+                _compare(file, field, sizes.of(field), tensor, size)
+        elif _QUERY.fullmatch(tensor.name):
+            _compare(file, "hidden_size", sizes.of("hidden_size"), tensor, tensor.shape[1])
+            _compare(file, *sizes.query_rows(), tensor, tensor.shape[0])
+    wanted = sizes.of("num_hidden_layers")
+    if wanted is not None and layers and layers != set(range(wanted)):
+        raise InputError(
+            f"{file}: field 'num_hidden_layers' is {wanted}, but the weights have {len(layers)} layers, the last of "
+            f"them model.layers.{max(layers)}"
+        )
+
+
+class _Sizes:
+    """The sizes that a configuration states; None where it leaves one to the architecture's default."""
+
+    def __init__(self, file: Path, config: Mapping[str, Any]) -> None:
+        self._file = file
+        self._config = config
+
+    def of(self, field: str) -> int | None:
+        value = self._config.get(field)
+        if value is not None and (type(value) is not int or value < 1):
+            raise InputError(f"{self._file}: field {field!r} is {value!r}, not a count")
+        return value
+
+    def query_rows(self) -> tuple[str, int | None]:
+        """The rows of a layer's query projection, and the fields that say so."""
+        heads, size, hidden = (self.of(field) for field in ("num_attention_heads", "head_dim", "hidden_size"))
+        if heads and size:
+            return "num_attention_heads * head_dim", heads * size
+        if heads and hidden and _DECODERS[self._config["model_type"]]:
+            return "num_attention_heads * (hidden_size // num_attention_heads)", heads * (hidden // heads)
+        return "head_dim", None
+
+
+def _compare(file: Path, field: str, wanted: int | None, tensor: Tensor, size: int) -> None:
+    if wanted is not None and wanted != size:
+        raise InputError(
+            f"{file}: field {field!r} is {wanted}, but tensor {tensor.name!r} of {tensor.file.name} has shape "
+            f"{list(tensor.shape)}"
+        )

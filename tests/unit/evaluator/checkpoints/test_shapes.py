@@ -1,0 +1,78 @@
+"""Sizes in config.json that are not those of the tensors are refused; what a good checkpoint may leave out is not."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from evaluator.checkpoints.info import inspect_checkpoint
+from launch.sweep.models import BUNDLED_MODEL
+from tests.support.checkpoint_files import only_error, write
+from tests.support.models import save_tiny_model
+
+SIZES = {"vocab_size": 6, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "head_dim": 3}
+CONFIG = {"model_type": "qwen3", "dtype": "float32", **SIZES}
+
+
+def made(directory: Path, **changes: object) -> Path:
+    """A checkpoint of two layers; a field that is changed to None is left out."""
+    config = {name: value for name, value in (CONFIG | changes).items() if value is not None}
+    weights = {"model.embed_tokens.weight": torch.ones(6, 8), "model.norm.weight": torch.ones(8)}
+    weights |= {f"model.layers.{layer}.self_attn.q_proj.weight": torch.ones(6, 8) for layer in range(2)}
+    return write(directory, weights, config)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"vocab_size": 7}, "field 'vocab_size' is 7, but tensor 'model.embed_tokens.weight' of model.safetensors has"),
+        ({"hidden_size": 9}, "field 'hidden_size' is 9, but tensor 'model.embed_tokens.weight'"),
+        ({"hidden_size": "8"}, "field 'hidden_size' is '8', not a count"),
+        ({"hidden_size": True}, "field 'hidden_size' is True, not a count"),
+        ({"num_hidden_layers": 3}, "field 'num_hidden_layers' is 3, but the weights have 2 layers"),
+        ({"num_hidden_layers": 1}, "but the weights have 2 layers, the last of them model.layers.1"),
+        ({"head_dim": 4}, "field 'num_attention_heads * head_dim' is 8, but tensor 'model.layers.0.self_attn.q_proj"),
+        ({"num_attention_heads": 4}, "'num_attention_heads * head_dim' is 12"),
+        ({"model_type": "llama", "head_dim": None}, "(hidden_size // num_attention_heads)' is 8, but tensor"),
+    ],
+)
+def test_a_size_that_is_not_the_tensors_is_named(tmp_path, changes, said):
+    message = only_error(made(tmp_path / "m", **changes))
+    assert message.startswith(f"{tmp_path / 'm' / 'config.json'}: field ")
+    assert said in message
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        dict.fromkeys(SIZES),  # all left to the architecture
+        {"head_dim": None},  # Qwen3's is 128 where it does not say
+        {"head_dim": 4, "quantization_config": {"quant_method": "awq"}},
+        {"head_dim": 4, "model_type": "qwen3_next"},  # not an architecture whose tensors are known here
+    ],
+)
+def test_what_does_not_apply_is_skipped(tmp_path, changes):
+    assert inspect_checkpoint(made(tmp_path / "m", **changes)).tensors == 4
+
+
+def test_packed_weights_are_not_compared(tmp_path):
+    directory = made(tmp_path / "m")
+    weights = {"model.embed_tokens.weight": torch.ones(6, 1, dtype=torch.int32), "model.norm.weight": torch.ones(8)}
+    save_file(weights, directory / "model.safetensors")
+    assert inspect_checkpoint(directory).tensors == 2
+
+
+@pytest.mark.parametrize("architecture", ["qwen3", "qwen3_untied", "mistral", "phi3"])
+def test_good_checkpoints_pass(tmp_path, architecture):
+    directory = save_tiny_model(tmp_path / "m", architecture)
+    assert inspect_checkpoint(directory).tensors > 4
+    config = json.loads((directory / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps(config | {"hidden_size": 2 * config["hidden_size"]}))
+    assert "'hidden_size'" in only_error(directory)
+
+
+def test_the_bundled_model_passes():
+    assert inspect_checkpoint(BUNDLED_MODEL).tensors > 4
