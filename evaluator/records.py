@@ -100,7 +100,10 @@ class Record(Origin):
         ),
     ]
     index: Annotated[
-        int, Meaning("number of the beam, sample, option or window, from 0; 0 for `greedy` and `rank`", key=True)
+        int,
+        Meaning(
+            "number of the beam, sample, option or window, from 0; 0 for `greedy`, `rank` and `aligned_rank`", key=True
+        ),
     ]
     seed: Annotated[
         int,
@@ -115,16 +118,24 @@ class Record(Origin):
         Status,
         Meaning(
             "`ok`; `truncated`: `ok`, with a context that was cut; `excluded`: the item cannot be posed this way (no "
-            "gold answer, no distractor in its pool, no exemplar left, a window that predicts nothing), one record, "
-            "index 0; `engine_error`: the engine failed"
+            "gold answer, no distractor in its pool, no exemplar left, a window that predicts nothing; for "
+            "`aligned_rank` no gold answer in the base's greedy answer, or no base), one record, index 0; "
+            "`engine_error`: the engine failed"
         ),
     ]
     text: Annotated[
-        str | None, Meaning("the decoded response; the reason of an `excluded` or `engine_error` record")
+        str | None,
+        Meaning(
+            "the decoded response; for `aligned_rank` the lead-in, what the base said before the answer; the reason of "
+            "an `excluded` or `engine_error` record"
+        ),
     ] = None
     token_ids: Annotated[
         tuple[int, ...] | None,
-        Meaning("generated ids, EOS included, or the scored continuation; null for `perplexity`"),
+        Meaning(
+            "generated ids, EOS included, or the scored continuation, for `aligned_rank` the aligned answer; null for "
+            "`perplexity`"
+        ),
     ] = None
     logprob: Annotated[
         float | None,
@@ -135,14 +146,20 @@ class Record(Origin):
         ),
     ] = None
     rank: Annotated[
-        int | None, Meaning("of the gold answer's first token in the vocabulary: 1 + the number of likelier tokens")
+        int | None,
+        Meaning(
+            "of the gold answer's first token in the vocabulary, after the open prompt: 1 + the number of likelier "
+            "tokens; for `aligned_rank` of the aligned answer's first token, after open prompt and lead-in"
+        ),
     ] = None
     margin: Annotated[
         float | None,
-        Meaning("log-probability of the gold answer's first token minus the likeliest token's; <= 0", unit="nats"),
+        Meaning("log-probability of the token that `rank` is of minus the likeliest token's; <= 0", unit="nats"),
     ] = None
     is_gold: Annotated[bool | None, Meaning("whether the scored option is the gold answer")] = None
-    option_text: Annotated[str | None, Meaning("the scored option")] = None
+    option_text: Annotated[str | None, Meaning("the scored option; for `aligned_rank` the aligned answer, decoded")] = (
+        None
+    )
     contains: Annotated[bool | None, Meaning("whether the response contains a gold answer, both normalised")] = None
     exact_match: Annotated[bool | None, Meaning("whether the response equals a gold answer, both normalised")] = None
     token_f1: Annotated[
@@ -153,8 +170,8 @@ class Record(Origin):
         Meaning(
             "length of the prompt. Fewer in a `choice`, `hard_choice` or `rank` record than in its item's open prompt: "
             "the tokenizer merged prompt and answer, and the split was moved back to the last token in common. For "
-            "`perplexity` the number of predicted tokens: all of the window but its first, or all where the tokenizer "
-            "brings a BOS to predict it from",
+            "`aligned_rank` of prompt and lead-in together. For `perplexity` the number of predicted tokens: all of "
+            "the window but its first, or all where the tokenizer brings a BOS to predict it from",
             unit="tokens",
         ),
     ] = None

@@ -38,6 +38,9 @@ from evaluator.records import Item
 from evaluator.tasks import load_task
 from launch.sweep.models import resolve_model
 
+# The paper's, which the other sides of a benchmark ask too.
+PROBES = ("greedy", "beam", "sample", "choice", "rank")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Questions:
@@ -52,7 +55,7 @@ def read_questions(task: str, model: Path, count: int, **settings: Any) -> Quest
     """`count` questions of `task`, the same number of each language as far as that goes; `settings` are fields of
     EvalConfig. Raises InputError for a task that cannot be read."""
     data = load_task(task, None)
-    config = EvalConfig(task=task, items=-(-count // len(data.pools)), **settings)
+    config = EvalConfig(task=task, items=-(-count // len(data.pools)), **{"probes": PROBES, **settings})
     return Questions(config=config, prompter=prompter_of(model), questions=questions_of(data, config.wanted)[:count])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,17 @@ def load_tokenizer(checkpoint: Path, trust_remote_code: bool = False) -> Any:
         # Where the files are missing, transformers makes an empty tokenizer for some architectures.
         raise InputError(f"{checkpoint}: the tokenizer has no vocabulary (are its files missing?)")
     return tokenizer
+
+
+def tokenise_alike(one: Any, other: Any) -> bool:
+    """Whether two tokenizers make the same ids of every text, and the same texts of ids."""
+    if not (one.is_fast and other.is_fast):
+        return type(one) is type(other) and bool(one.get_vocab() == other.get_vocab())
+    rules = [json.loads(each.backend_tokenizer.to_str()) for each in (one, other)]
+    for each in rules:  # what the last call asked for
+        each.pop("truncation", None)
+        each.pop("padding", None)
+    return bool(rules[0] == rules[1])
 
 
 def eos_ids_of(tokenizer: Any) -> frozenset[int]:

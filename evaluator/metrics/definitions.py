@@ -17,6 +17,9 @@ DEFINITIONS: Mapping[str, str] = {
     "weights: beams, samples, another prompt or the answer's rank may still find it",
     "recoverability": "a gold answer appears in any beam (or in any sample); recovered: in items that greedy misses",
     "rank": "place of the gold answer's first token in the next-token distribution after the open prompt; 1 is the top",
+    "aligned rank": "where the base's greedy answer to the open prompt contains a gold answer: the rank of its first "
+    "token, as the base wrote it, after the open prompt and the lead-in (all that the base wrote before it); 1 on the "
+    "base itself, up to ties and rounding",
     "margin": "log-probability of the gold answer's first token minus that of the top token, in nats",
     "drop": "dense minus pruned accuracy in percentage points (pp), on the items measured in both",
     "normalised drop": "drop / (dense accuracy - floor); the floor is 0 for generated answers and 1/K for K options",

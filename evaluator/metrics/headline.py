@@ -81,6 +81,13 @@ COLUMNS = (
         short="rank",
         meaning="of mc_only: median rank of the answer's first token (1: likeliest)",
     ),
+    Column(
+        "mc_only_median_aligned_rank",
+        RANK,
+        "median aligned rank of mc_only",
+        short="aligned",
+        meaning="of mc_only: the same after the words with which the dense model led up to the answer",
+    ),
     Column("delta_pr", RATIO, "Δ PR"),
 )
 
@@ -120,7 +127,9 @@ def headline_of(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
                 f"{probe}_recoverability": _value(everything, "rate"),
                 f"{probe}_recovered": _value(failures, "rate"),
             }
-        row["mc_only_median_rank"] = _value(_only(here["rank"], group="mc_only", side="own"), "rank_median")
+        ranks = _only(here["rank"], group="mc_only", side="own")
+        row["mc_only_median_rank"] = _value(ranks, "rank_median")
+        row["mc_only_median_aligned_rank"] = _value(ranks, "aligned_rank_median")
         row["delta_pr"] = _value(here["pr_gap"], "delta_pr")
         rows.append(row)
     return typed_frame(COLUMNS, rows)

@@ -3,6 +3,7 @@
 `PROBES` holds one object for each probe. Its order is that of records and settings: identities of runs depend on it.
 """
 
+from evaluator.probes.aligned_rank import AlignedRank
 from evaluator.probes.base import PROBES, answering_probes
 from evaluator.probes.beam import Beam
 from evaluator.probes.choice import Choice, HardChoice
@@ -18,5 +19,6 @@ PROBES.register(Beam())
 PROBES.register(Sample())
 PROBES.register(Choice())
 PROBES.register(Rank())
+PROBES.register(AlignedRank())
 PROBES.register(HardChoice())
 PROBES.register(Perplexity())

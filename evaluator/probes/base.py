@@ -29,15 +29,15 @@ if TYPE_CHECKING:
 
     from evaluator.asking.prompts import Continuation, Prompt
     from evaluator.asking.questions import Question, Window
-    from evaluator.probes.recording import Recorder
+    from evaluator.probes.recording import Decode, Recorder
     from evaluator.probes.settings import Settings
 
 # What a probe shows of an answer. Reports list probes in this order.
 Evidence = Literal["said", "recognised", "reachable", "predicted"]
 EVIDENCE: tuple[Evidence, ...] = ("said", "recognised", "reachable", "predicted")
 # How the item view shows a probe's records: the answer in each format, several answers to the open prompt, scored
-# options, or the rank of the gold answer.
-View = Literal["answer", "answers", "options", "rank"]
+# options, the rank of the gold answer, or that of the answer as the base wrote it, with the base's words before it.
+View = Literal["answer", "answers", "options", "rank", "aligned"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +84,9 @@ class ItemProbe(Probe):
     reads = "items"
     deep: bool = False  # asked of the first 100 items of a language only
     options: Literal["drawn", "hard"] | None = None  # the distractors that it chooses among
+    # It reads the base's greedy answers to the open prompt (`Asking.base`): of a checkpoint that has a base, a task is
+    # asked once the base's records of that task are there.
+    after_base: bool = False
 
     def formats(self, config: Settings) -> tuple[Format, ...]:
         """The formats whose prompts it needs. By default the open one, whatever formats are evaluated."""
@@ -125,15 +128,25 @@ class TextProbe(Probe):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BaseAnswer:
+    """The greedy answer of a checkpoint's base to an item's open prompt, or why there is none."""
+
+    token_ids: tuple[int, ...] = ()  # EOS included
+    missing: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ItemPlan:
     """A question in token ids.
 
-    A format without a prompt cannot be asked of the item: its records are `excluded`.
+    A format without a prompt cannot be asked of the item: its records are `excluded`. All but `base` is the same for
+    every checkpoint that shares a tokenizer.
     """
 
     question: Question
     prompts: Mapping[Format, Prompt]
     scored: Mapping[str, Continuation]  # answers after the open prompt, by their text
+    base: BaseAnswer | None = None  # None: the checkpoint is its own base, or no probe reads its base's answers
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +159,13 @@ class Asking:
     plan: ItemPlan
     config: Settings
     eos_ids: frozenset[int]
+    decode: Decode
     serial: int  # unique in the stream
+
+    @property
+    def base(self) -> BaseAnswer | None:
+        """What the base answered to the open prompt; None: this checkpoint is its own base, and `greedy` will say."""
+        return self.plan.base
 
     def request_id(self, probe: str, detail: object) -> str:
         return f"{self.serial}/{probe}/{detail}"

@@ -20,7 +20,10 @@ class EvalConfig(Settings):
     name: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     languages: tuple[str, ...] | None = None  # None: every language of the task
     items: int = Field(default=200, ge=0)  # per language; 0 = all
-    probes: tuple[Annotated[str, AfterValidator(PROBES.checked)], ...] = ("greedy", "beam", "sample", "choice", "rank")
+    probes: tuple[Annotated[str, AfterValidator(PROBES.checked)], ...] = (
+        *("greedy", "beam", "sample", "choice", "rank"),
+        "aligned_rank",
+    )
     chat: bool = False  # prompt through the tokenizer's chat template
     prompt_tokens: int = Field(default=512, ge=32)  # cap of a prompt; the context is cut to fit
     one_shot_prompt_tokens: int = Field(default=1024, ge=32)
@@ -44,6 +47,14 @@ class EvalConfig(Settings):
                 raise ValueError(f"probe {probe.name} takes a text, as in task {texts}, not {self.task!r}")
         return self
 
+    @model_validator(mode="after")
+    def _greedy_answers_are_recorded(self) -> EvalConfig:
+        """What a probe reads of the base are records of the probe greedy."""
+        for probe in self.item_probes:
+            if probe.after_base and "greedy" not in self.probes:
+                raise ValueError(f"probe {probe.name} reads the base's greedy answers: it needs the probe greedy too")
+        return self
+
     @property
     def is_text(self) -> bool:
         """Whether the task is running text, which is asked window by window."""
@@ -54,6 +65,11 @@ class EvalConfig(Settings):
     def item_probes(self) -> tuple[ItemProbe, ...]:
         """The probes that are asked of items, in the registry's order."""
         return tuple(probe for probe in PROBES if isinstance(probe, ItemProbe) and probe.name in self.probes)
+
+    @property
+    def after_base(self) -> bool:
+        """Whether a probe reads the base's greedy answers, so that the base comes first."""
+        return any(probe.after_base for probe in self.item_probes)
 
     @property
     def text_probes(self) -> tuple[TextProbe, ...]:

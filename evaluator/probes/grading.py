@@ -29,9 +29,19 @@ class Grade:
     token_f1: float  # in [0, 1]
 
 
+def thinking_spans(text: str) -> list[tuple[int, int]]:
+    """Where the `<think>...</think>` spans of a text begin and end; one that is not closed runs to the end."""
+    return [found.span() for found in _THINKING.finditer(text)]
+
+
 def strip_thinking(text: str) -> str:
     """The text without its `<think>...</think>` spans; one that is not closed runs to the end."""
     return _THINKING.sub("", text)
+
+
+def gradable(answers: Sequence[str]) -> list[str]:
+    """Gold answers, normalised; without those that normalise to nothing, since every text contains the empty one."""
+    return [answer for answer in map(normalise, answers) if answer]
 
 
 def token_f1(text: str, answer: str, language: str) -> float:
@@ -43,9 +53,9 @@ def token_f1(text: str, answer: str, language: str) -> float:
 
 
 def grade(text: str, answers: Sequence[str], language: str) -> Grade:
-    """Grade a decoded text. Answers that normalise to nothing are ignored: every text contains the empty one."""
+    """Grade a decoded text against those of the answers that are `gradable`."""
     produced = normalise(strip_thinking(text))
-    wanted = [answer for answer in map(normalise, answers) if answer]
+    wanted = gradable(answers)
     return Grade(
         contains=any(answer in produced for answer in wanted),
         exact_match=produced in wanted,

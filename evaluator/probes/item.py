@@ -20,10 +20,11 @@ from evaluator.records import Record
 class ItemProbes:
     """Sends the requests of one plan and routes their responses; `serial` makes its request ids unique."""
 
-    def __init__(self, plan: Plan, config: EvalConfig, eos_ids: frozenset[int], serial: int) -> None:
+    def __init__(self, plan: Plan, config: EvalConfig, eos_ids: frozenset[int], decode: Decode, serial: int) -> None:
         self.plan = plan
+        self._decode = decode
         self._run_seed = config.seed
-        self._inquiries = inquiries(plan, config, eos_ids, serial)
+        self._inquiries = inquiries(plan, config, eos_ids, decode, serial)
         self._readers: dict[str, list[Inquiry]] = {}  # who waits for a request, by its id
 
     @property
@@ -65,9 +66,9 @@ class ItemProbes:
                 return True
         return False
 
-    def records(self, stamp: Stamp, decode: Decode) -> list[Record]:
+    def records(self, stamp: Stamp) -> list[Record]:
         """Every record, in a fixed order. To be called once, when `done`."""
-        recorder = Recorder(stamp, self.plan.question.item, self._run_seed, decode)
+        recorder = Recorder(stamp, self.plan.question.item, self._run_seed, self._decode)
         return [record for inquiry in self._inquiries for record in inquiry.records(recorder)]
 
 

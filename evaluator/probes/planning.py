@@ -13,6 +13,7 @@ from evaluator.asking.questions import Posed, Question, Window
 from evaluator.errors import InputError
 from evaluator.probes.base import Asking, Excluded, Inquiry, ItemPlan
 from evaluator.probes.config import EvalConfig
+from evaluator.probes.recording import Decode
 from evaluator.records import Format
 
 
@@ -26,14 +27,14 @@ class WindowPlan:
 Plan = ItemPlan | WindowPlan
 
 
-def inquiries(plan: Plan, config: EvalConfig, eos_ids: frozenset[int], serial: int) -> list[Inquiry]:
+def inquiries(plan: Plan, config: EvalConfig, eos_ids: frozenset[int], decode: Decode, serial: int) -> list[Inquiry]:
     """One for each probe that is asked, in the registry's order; a probe that cannot be asked gives an `Excluded`.
 
     `serial` is unique in the stream.
     """
     if isinstance(plan, WindowPlan):
         return [probe.ask(plan.question, serial) for probe in config.text_probes]
-    asking = Asking(plan, config, eos_ids, serial)
+    asking = Asking(plan, config, eos_ids, decode, serial)
     found: list[Inquiry] = []
     for probe in config.item_probes:
         if probe.deep and not plan.question.deep:

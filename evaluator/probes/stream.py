@@ -24,10 +24,13 @@ IN_FLIGHT = 64  # items: enough requests to fill a large batch while the slowest
 class ItemStream:
     """The request source of one evaluation. `plans` is consumed lazily, as there is room."""
 
-    def __init__(self, plans: Iterator[Plan], config: EvalConfig, eos_ids: frozenset[int], in_flight: int) -> None:
+    def __init__(
+        self, plans: Iterator[Plan], config: EvalConfig, eos_ids: frozenset[int], decode: Decode, in_flight: int
+    ) -> None:
         self._plans = plans
         self._config = config
         self._eos_ids = eos_ids
+        self._decode = decode
         self._in_flight = in_flight
         self._serial = 0
         self._active: dict[str, ItemProbes] = {}
@@ -50,7 +53,7 @@ class ItemStream:
         plan = next(self._plans, None)
         if plan is None:
             return False
-        item = ItemProbes(plan, self._config, self._eos_ids, self._serial)
+        item = ItemProbes(plan, self._config, self._eos_ids, self._decode, self._serial)
         requests = item.start()
         self._waiting.update(request.request_id for request in requests)
         self._ready.extend(requests)
@@ -106,11 +109,11 @@ def evaluate(
 
     Raises EngineError when the engine stops before every item has ended.
     """
-    stream = ItemStream(plans, config, eos_ids, in_flight)
+    stream = ItemStream(plans, config, eos_ids, decode, in_flight)
 
     def drain() -> Iterator[tuple[Item, list[Record]]]:
         for item in stream.finished():
-            yield item.plan.question.item, item.records(stamp, decode)
+            yield item.plan.question.item, item.records(stamp)
 
     for response in engine.run(stream):
         stream.handle(response)

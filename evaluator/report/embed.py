@@ -11,6 +11,7 @@ read is escaped, base64 has none, and the page only ever shows it as text.
                                   answers   [string, hit] or [string, hit, logprob]
                                   options   [string, gold, logprob, tokens]
                                   rank      [rank, margin]
+                                  aligned   [rank, margin, lead-in string, answer string, logprob]
     hit   = 1 contains a gold answer, 0 does not, -1 excluded, -2 engine error (the string says why)
 
 The index names the probes in this order; those without a view are left out.
@@ -201,6 +202,9 @@ class _Row:
             return [self._text(record.option_text), int(gold), _number(record.logprob, 3), tokens]
         if view == "rank" and not pd.isna(record.rank):
             return [int(record.rank), _number(record.margin, 2)]
+        if view == "aligned" and not pd.isna(record.rank):
+            said = [self._text(record.text), self._text(record.option_text)]
+            return [int(record.rank), _number(record.margin, 2), *said, _number(record.logprob, 2)]
         return None
 
     def packed(self) -> list[Any]:

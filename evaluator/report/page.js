@@ -67,12 +67,14 @@
     const gold = known.find((option) => option.gold);
     const rivals = known.filter((option) => !option.gold).map((option) => option.logprob);
     const [ranked] = viewed("rank").flatMap((probe) => probe.entries);
+    const [aligned] = viewed("aligned").flatMap(({ title, entries: all }) => all.map(([rank, margin, leadIn, answer, logprob]) => (
+      { title, rank, margin, leadIn: text(leadIn), answer: text(answer), logprob })));
     return {
       said: viewed("answer").flatMap(({ title, entries: all }) => all.map(([at, hit, format]) => ({ title, format: index.formats[format], text: text(at), hit }))),
       several: viewed("answers").map(({ title, entries: all }) => ({ title, answers: all.map(([at, hit, logprob]) => ({ text: text(at), hit, logprob })) })),
       choices, options: scored,
       recognised: gold && rivals.length && known.length === scored.length ? gold.logprob > Math.max(...rivals) : null,
-      rank: ranked ? ranked[0] : null, margin: ranked ? ranked[1] : null,
+      rank: ranked ? ranked[0] : null, margin: ranked ? ranked[1] : null, aligned: aligned || null,
       goldShare: gold ? gold.share : null, cut: cut === 1,
     };
   }
@@ -234,13 +236,19 @@
     return h("td", { title: answers.margin === null ? "" : `margin ${answers.margin} nats` }, `${answers.rank.toLocaleString("en")}`,
       h("span", { class: "track" }, h("i", { style: `left:${along}%` })));
   }
+  function alignedCell(answers) {
+    if (!answers.aligned) return h("td", { class: "none" }, "not defined");
+    const { rank, leadIn } = answers.aligned;
+    return h("td", { title: `after "${leadIn}"` }, rank.toLocaleString("en"));
+  }
   function pipsCell(answers) {
     if (!answers.length) return h("td", { class: "none" }, "not asked");
     return h("td", {}, `${hits(answers)} of ${answers.length}`,
       h("span", { class: "pips", "aria-hidden": "true" }, answers.map((answer) => h("i", { class: answer.hit === 1 ? "hit" : "" }))));
   }
   function overview(rows, golds) {
-    const heads = ["checkpoint", "greedy output", "choice: gold's share", "rank", ...several];
+    const led = rows.some(({ answers }) => answers && answers.aligned);
+    const heads = ["checkpoint", "greedy output", "choice: gold's share", "rank", ...(led ? ["aligned rank"] : []), ...several];
     return h("div", { class: "scroll" }, h("table", { class: rows.length > 8 ? "answers many" : "answers" },
       h("thead", {}, h("tr", {}, heads.map((head) => h("th", { scope: "col" }, head)))),
       h("tbody", {}, rows.map(({ checkpoint, answers, fate }) => {
@@ -249,6 +257,7 @@
         const line = h("tr", { onclick: select, class: checkpoint.name === controls.checkpoint.value ? "selected" : "" }, name);
         if (!answers) line.append(h("td", { class: "none", colspan: heads.length - 1 }, "not asked"));
         else line.append(h("td", { class: "output" }, output(open(answers), golds)), choiceCell(answers), rankCell(answers),
+          ...(led ? [alignedCell(answers)] : []),
           ...several.map((title) => pipsCell(severalOf(answers, title))));
         return line;
       }))));
@@ -276,6 +285,7 @@
       places.push(answers.recognised ? `picked among the options (${share})` : `not picked among the options (${share})`);
     }
     if (answers.rank !== null) places.push(`its first token at rank ${answers.rank.toLocaleString("en")}`);
+    if (answers.aligned) places.push(`at rank ${answers.aligned.rank.toLocaleString("en")} after the words with which the base led up to it`);
     const found = answers.several.filter((each) => each.answers.length)
       .map((each) => `${hits(each.answers)} of ${each.answers.length} ${each.title}`);
     if (found.length) places.push(`in ${found.join(" and ")}`);
@@ -288,9 +298,14 @@
     const rank = answers.rank === null ? null : [h("h4", {}, "first token of the gold answer"),
       h("ol", {}, h("li", {}, h("span", {}, `rank ${answers.rank.toLocaleString("en")}`),
         answers.margin === null ? null : h("small", {}, `margin ${answers.margin.toFixed(2)} nats`)))];
+    const led = answers.aligned;
+    const aligned = led && [h("h4", {}, led.title),
+      h("ol", {}, h("li", {}, h("span", {}, h("bdi", {}, led.leadIn, h("mark", {}, led.answer))),
+        h("small", {}, [`rank ${led.rank.toLocaleString("en")}`, led.margin === null ? null : `margin ${led.margin.toFixed(2)} nats`,
+          led.logprob === null ? null : `answer ${led.logprob.toFixed(2)} nats`].filter(Boolean).join(", "))))];
     return h("div", {}, h("h3", {}, checkpoint.name), badge(fate || "base"),
       answers.cut ? h("p", { class: "hint" }, "The passage was cut to fit the prompt.") : null,
-      said, choice, rank, answers.several.map((each) => listing(
+      said, choice, rank, aligned, answers.several.map((each) => listing(
         `${each.title}: ${hits(each.answers)} of ${each.answers.length} hold the answer`, each.answers, golds)));
   }
   let showing = 0;

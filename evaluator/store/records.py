@@ -15,6 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from evaluator.errors import InputError, ResurfaceError, one_line
@@ -68,12 +69,7 @@ class RecordStore:
         """
         keys: set[ItemKey] = set()
         for path in self.parts(checkpoint, task):
-            try:
-                table = pq.read_table(path, columns=["weights_digest", "language", "item_id"])
-            except (pa.ArrowException, OSError) as error:
-                raise InputError(
-                    f"{path}: not a readable part ({one_line(error)}); remove it, and it is made again"
-                ) from error
+            table = _read_part(path, ["weights_digest", "language", "item_id"])
             digests = set(table["weights_digest"].unique().to_pylist())
             if digests - {weights_digest}:
                 raise InputError(
@@ -82,6 +78,17 @@ class RecordStore:
                 )
             keys.update(zip(table["language"].to_pylist(), table["item_id"].to_pylist(), strict=True))
         return keys
+
+    def greedy_answers(self, checkpoint: str, task: str) -> pa.Table:
+        """The answers of one checkpoint to the open prompts of one task, a row each: language, item_id, status and
+        token_ids (null where there is no answer). Raises InputError for a damaged part."""
+        columns = ["language", "item_id", "status", "token_ids"]
+        found = [RECORDS.empty_table().select(columns)]
+        for path in self.parts(checkpoint, task):
+            part = _read_part(path, [*columns, "probe", "format"])
+            chosen = pc.and_(pc.equal(part["probe"], "greedy"), pc.equal(part["format"], "open"))
+            found.append(part.filter(chosen).select(columns))
+        return pa.concat_tables(found)
 
     def tables(self) -> Iterator[tuple[str, str, Path]]:
         """Every committed part as (checkpoint, task, path), in a fixed order."""
@@ -97,3 +104,10 @@ class RecordStore:
         """Remove what killed writers left behind."""
         for stale in self.root.parent.glob("**/.*.writing"):
             stale.unlink(missing_ok=True)
+
+
+def _read_part(path: Path, columns: list[str]) -> pa.Table:
+    try:
+        return pq.read_table(path, columns=columns)
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(f"{path}: not a readable part ({one_line(error)}); remove it, and it is made again") from error

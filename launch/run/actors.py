@@ -19,6 +19,7 @@ import ray
 
 from evaluator.asking.questions import Posed
 from evaluator.engine.config import build_engine
+from launch.run.base_answers import BaseAnswers
 from launch.run.shards import ShardCollector
 from launch.run.work import EngineSetup, EvalJob, Shard, ShardResult
 from launch.sweep.plugins import load_plugins
@@ -49,8 +50,13 @@ class EngineActor:
             self._engine = build_engine(self._config)
         return self._engine.load(checkpoint)
 
-    def evaluate(self, job: EvalJob, shards: Sequence[Shard], questions: Sequence[Posed]) -> Iterator[ShardResult]:
-        """Stream `shards` through the engine; each is yielded when its last item is done."""
+    def evaluate(
+        self, job: EvalJob, shards: Sequence[Shard], questions: Sequence[Posed], base: BaseAnswers | None
+    ) -> Iterator[ShardResult]:
+        """Stream `shards` through the engine; each is yielded when its last item is done.
+
+        `base` is what the checkpoint's base answered, where `job` has probes that read it.
+        """
         from evaluator.probes.stream import evaluate
         from evaluator.store.records import to_table
 
@@ -60,9 +66,10 @@ class EngineActor:
         with self._lock:
             self._waiting = deque(shards)
         collector = ShardCollector()
+        plans = self._begin(job, questions, prompter, collector)
         for item, records in evaluate(
             engine,
-            self._begin(job, questions, prompter, collector),
+            plans if base is None else map(base.beside, plans),
             config=job.config,
             stamp=job.stamp.served_by(engine),
             decode=prompter.decode,

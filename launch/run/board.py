@@ -1,9 +1,13 @@
 """Which engine does what next: the decisions, without Ray. One board serves all engine threads of a driver.
 
 A checkpoint's shards stay on the engine that holds it. An engine without work takes, in this order: more work on the
-checkpoint that it holds; a checkpoint of the same architecture (swapped in place); any other one (a new engine). When
-nothing is left and nothing will come, it takes over shards that the busiest engine has not begun. However an engine
-ends, what it has not finished goes back on the board.
+checkpoint that it holds; a checkpoint of the same architecture (swapped in place); any other one (a new engine); among
+equally near ones the bases that others wait for.
+
+A checkpoint with probes that read its base's answers (`Assignment.after`) is not handed out before the base's shards of
+that task are finished. When there is nothing that can be begun, an engine takes over shards that another one has not
+begun: of those that work on a base that others wait for, or else of all, the busiest. However an engine ends, what it
+has not finished goes back on the board.
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from evaluator.checkpoints.info import CheckpointInfo
-from launch.run.work import Assignment, Shard
+from launch.run.work import Assignment, Part, Shard
 
 GiveUp = Callable[[int], Sequence[Shard]]
 
@@ -69,14 +73,12 @@ class Board:
         """
         with self._changed:
             while not self._stopped:
-                assignment = self._nearest(held, architecture)
-                if assignment is None and not self._expected:
-                    if not self._busy:
-                        return None
-                    assignment = self._relieve()
+                assignment = self._nearest(held, architecture) or self._relieve()
                 if assignment is not None:
                     self._busy[engine] = _Busy(assignment, {shard.name: shard for shard in assignment.shards})
                     return assignment
+                if not (self._busy or self._expected):
+                    return None
                 self._changed.wait(timeout=1.0)
         return None
 
@@ -95,7 +97,10 @@ class Board:
 
     def finished(self, engine: int, shard: Shard) -> None:
         with self._changed:
-            del self._busy[engine].unfinished[shard.name]
+            unfinished = self._busy[engine].unfinished
+            del unfinished[shard.name]
+            if not unfinished:
+                self._changed.notify_all()  # others may have waited for it
 
     def end(self, engine: int) -> None:
         with self._changed:
@@ -105,15 +110,40 @@ class Board:
             self._changed.notify_all()
 
     def _nearest(self, held: str | None, architecture: str | None) -> Assignment | None:
-        if not self._waiting:
+        unfinished = {each.part for each in self._waiting}
+        unfinished |= {busy.assignment.part for busy in self._busy.values() if busy.unfinished}
+        awaited = self._awaited()
+        ready = [number for number, each in enumerate(self._waiting) if each.after not in unfinished]
+        if not ready:
             return None
-        distances = [_distance(assignment.checkpoint, held, architecture) for assignment in self._waiting]
-        return self._waiting.pop(distances.index(min(distances)))
+
+        def order(number: int) -> tuple[int, bool]:
+            each = self._waiting[number]
+            return _distance(each.checkpoint, held, architecture), each.part not in awaited
+
+        return self._waiting.pop(min(ready, key=order))
+
+    def _awaited(self) -> set[Part]:
+        """What must be finished before something that waits can be begun."""
+        return {each.after for each in self._waiting if each.after is not None}
 
     def _relieve(self) -> Assignment | None:
-        """Half of what the busiest engine has left, if that is at least two shards."""
-        busiest = max(self._busy.values(), key=lambda busy: len(busy.unfinished))
-        count = len(busiest.unfinished) // 2
+        """Half of what an engine has left, if that is at least two shards."""
+        awaited = self._awaited()
+        order = sorted(
+            self._busy.values(),
+            key=lambda busy: (busy.assignment.part in awaited, len(busy.unfinished)),
+            reverse=True,
+        )
+        for busy in order:
+            taken = self._take_over(busy, len(busy.unfinished) // 2)
+            if taken is not None:
+                return taken
+        return None
+
+    @staticmethod
+    def _take_over(busiest: _Busy, count: int) -> Assignment | None:
+        """Up to `count` shards that an engine has not begun."""
         if not count:
             return None
         shards = tuple(busiest.unfinished.values())[-count:] if busiest.give_up is None else busiest.give_up(count)

@@ -20,6 +20,7 @@ from evaluator.errors import InputError, ResurfaceError, one_line
 from evaluator.probes.recording import Stamp
 from evaluator.store.records import RecordStore
 from launch.run.actors import prune_checkpoint
+from launch.run.base_answers import NO_BASE, OTHER_TOKENIZER, BaseSource
 from launch.run.board import Board
 from launch.run.cluster import Cluster, cluster
 from launch.run.progress import Progress
@@ -189,11 +190,24 @@ class _Run:
             shards = shards_of(task, finished, self._prepared.config.resources.shard_items)
             if not shards:
                 self._progress.already_done(job.name, task.name, len(task.questions))
-            stamp = Stamp.of(info, job.base)
-            eval_job = EvalJob(checkpoint=info.path.absolute(), task_key=task.key, config=task.config, stamp=stamp)
+            eval_job = EvalJob(
+                checkpoint=info.path.absolute(),
+                task_key=task.key,
+                config=task.config,
+                stamp=Stamp.of(info, job.base),
+                base=self._base_of(job, info) if task.config.after_base else None,
+            )
             assignments.append(Assignment(checkpoint=info, task=task.name, job=eval_job, shards=shards))
             self._items += assignments[-1].items
         self._board.add(assignments, expected)
+
+    def _base_of(self, job: CheckpointJob, info: CheckpointInfo) -> BaseSource | None:
+        """Whose answers probes of a checkpoint read that come after its base; None: it is its own base."""
+        if job.base is None:
+            return None if info.method is None else BaseSource(missing=NO_BASE)
+        if job.name in self._prepared.other_tokenizer:
+            return BaseSource(missing=OTHER_TOKENIZER)
+        return BaseSource(name=job.base)
 
 
 def _check(machines: Cluster, workers: Sequence[EngineWorker]) -> None:

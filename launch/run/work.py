@@ -10,9 +10,12 @@ from evaluator.checkpoints.info import CheckpointInfo
 from evaluator.engine.config import EngineConfig
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.recording import Stamp
+from launch.run.base_answers import BaseSource
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+Part = tuple[str, str]  # checkpoint, task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +34,8 @@ class EvalJob:
     task_key: str  # identifies questions + config: what tokenised plans are remembered under
     config: EvalConfig
     stamp: Stamp  # without the engine's columns
+    # Whose greedy answers its probes read; None: no probe reads any, or the checkpoint is its own base.
+    base: BaseSource | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +46,16 @@ class Assignment:
     task: str
     job: EvalJob
     shards: tuple[Shard, ...]
+
+    @property
+    def part(self) -> Part:
+        return self.checkpoint.name, self.task
+
+    @property
+    def after(self) -> Part | None:
+        """What must have all its records before this is begun."""
+        base = self.job.base
+        return None if base is None or base.name is None else (base.name, self.task)
 
     @property
     def items(self) -> int:

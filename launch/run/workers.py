@@ -18,6 +18,7 @@ from evaluator.engine.base import EngineStats
 from evaluator.errors import EngineError, ResurfaceError, one_line
 from evaluator.store.records import RecordStore
 from launch.run.actors import CONTROL, EngineActor
+from launch.run.base_answers import BaseAnswers
 from launch.run.board import Board
 from launch.run.work import Assignment, EngineSetup, Shard, ShardResult
 
@@ -131,7 +132,7 @@ class EngineWorker(threading.Thread):
         try:
             self._read_ahead()
             stream = self._actor.evaluate.options(num_returns="streaming").remote(
-                assignment.job, shards, self._questions[assignment.job.task_key]
+                assignment.job, shards, self._questions[assignment.job.task_key], self._base_answers(assignment)
             )
             for pending in stream:
                 result: ShardResult = ray.get(pending)
@@ -143,6 +144,13 @@ class EngineWorker(threading.Thread):
             self._keep_stats(assignment.checkpoint.name)
         finally:
             self._reporter.ended(self.number)
+
+    def _base_answers(self, assignment: Assignment) -> BaseAnswers | None:
+        """What the base's records say, all of which are there: the board hands nothing out before."""
+        base = assignment.job.base
+        if base is None:
+            return None
+        return BaseAnswers(base, None if base.name is None else self._store.greedy_answers(base.name, assignment.task))
 
     def _keep_stats(self, checkpoint: str) -> None:
         stats: EngineStats | None = ray.get(self._actor.stats.remote(), timeout=_CONTROL_SECONDS)

@@ -77,6 +77,7 @@ def expand(
             for task in tasks:
                 _merge(known.tasks, task)
     _check_items(cells.values())
+    _check_bases(cells.values())
     ordered = sorted(cells.values(), key=lambda cell: list(sources).index(cell.model))
     names = [_name(cell, sources) for cell in ordered]
     for name in names:
@@ -183,6 +184,17 @@ def _check_items(cells: Iterable[_Cell]) -> None:
     for cell in cells:
         for name, task in cell.tasks.items():
             _same(name, first.setdefault(name, task), task, _ITEM_SETTINGS)
+
+
+def _check_bases(cells: Iterable[_Cell]) -> None:
+    """A base comes before what is compared with it, so that no model can be its own base's base."""
+    bases = {cell.model: cell.base for cell in cells if cell.prune is None}
+    for name in bases:
+        trail = [name]
+        while (base := bases.get(trail[-1])) is not None:
+            trail.append(base)
+            if base in trail[:-1]:
+                raise InputError(f"base: joined sweeps compare models in a circle: {' -> '.join(trail)}")
 
 
 def _same(name: str, one: EvalConfig, other: EvalConfig, settings: Sequence[str]) -> None:

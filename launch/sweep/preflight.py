@@ -11,7 +11,7 @@ from typing import Any
 
 from evaluator.asking.questions import Question
 from evaluator.checkpoints.info import CheckpointInfo, inspect_checkpoint, read_positions
-from evaluator.checkpoints.tokenizer import load_tokenizer
+from evaluator.checkpoints.tokenizer import load_tokenizer, tokenise_alike
 from evaluator.engine.config import EngineConfig
 from evaluator.errors import InputError
 from evaluator.records import Item
@@ -40,6 +40,7 @@ class Prepared:
     engine: EngineConfig
     identity: Mapping[str, Any]
     disk_bytes: int
+    other_tokenizer: frozenset[str]  # names of jobs that tokenise otherwise than the base whose answers they need
 
     @cached_property
     def questions_by_task(self) -> Mapping[str, tuple[Question, ...]]:
@@ -99,6 +100,15 @@ def prepare(config: SweepConfig, run_dir: Path) -> Prepared:
         engine=config.engine.model_copy(update={"max_model_len": min(longest, models.positions)}),
         identity=_identity(config, jobs, models, asked),
         disk_bytes=_disk_bytes(jobs, models, asked),
+        other_tokenizer=frozenset(
+            job.name
+            for job in jobs
+            # What the run prunes itself has its base's tokenizer, byte for byte.
+            if job.prune is None
+            and job.base is not None
+            and any(task.after_base for task in job.tasks.values())
+            and not tokenise_alike(models.tokenizers[job.name], models.tokenizers[job.base])
+        ),
     )
 
 

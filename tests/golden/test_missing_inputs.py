@@ -11,8 +11,8 @@ from evaluator.records import FORMATS
 from tests.support.records import Seen, judged, records
 
 # One item that stays, one that goes unsaid; every probe, every format, two seeds of samples.
-DENSE = Seen(greedy=True, choice=True, hard=True, beams=[True], samples=[True], rank=1, margin=0.0)
-MISSED = Seen(greedy=False, choice=True, hard=True, beams=[True], samples=[True], rank=7, margin=-2.0)
+DENSE = Seen(greedy=True, choice=True, hard=True, beams=[True], samples=[True], rank=1, margin=0.0, aligned=1)
+MISSED = Seen(greedy=False, choice=True, hard=True, beams=[True], samples=[True], rank=7, margin=-2.0, aligned=3)
 PRUNED = {"english/1": DENSE, "english/2": MISSED, "english/3": MISSED}
 WITH = {
     "greedy": {"accuracy", "fates", "ladder", "recovery", "rank", "pr_gap", "candidates", "hard_distractors",
@@ -22,6 +22,7 @@ WITH = {
     "beam": {"recovery"},
     "sample": {"recovery", "recovery_seeds"},
     "rank": {"rank"},
+    "aligned_rank": {"rank"},
     "perplexity": {"perplexity"},
     "shown": {"ladder", "candidates"},
     "distractors_only": {"candidates"},

@@ -190,6 +190,36 @@ def test_ranks_by_group_dense_beside_pruned():
     assert only(found, checkpoint="dense", language="all", group="dense_failures")["rank_median"] == 17
 
 
+def test_aligned_ranks_stand_beside_ranks_where_they_are_defined():
+    """A model that answers in sentences: the rank right after the prompt says nothing, the aligned one does."""
+    dense = {
+        "english/1": Seen(greedy=True, choice=True, rank=900, margin=-9.0, aligned=1),
+        "english/2": Seen(greedy=True, choice=True, rank=700, margin=-8.0, aligned=1),
+        "english/3": Seen(greedy=True, choice=True, rank=800, margin=-8.5, aligned=1),
+        "english/4": Seen(greedy=False, choice=True, rank=999, margin=-9.5, aligned="not said"),
+    }
+    pruned = {
+        "english/1": Seen(greedy=False, choice=True, rank=950, margin=-9.0, aligned=2),  # mc_only
+        "english/2": Seen(greedy=False, choice=True, rank=850, margin=-8.0, aligned=5),  # mc_only
+        "english/3": Seen(greedy=True, choice=True, rank=800, margin=-8.5, aligned=1),
+        "english/4": Seen(greedy=False, choice=True, rank=999, margin=-9.5, aligned="not said"),
+    }
+    found = tables(records("dense", dense), records("p", pruned, base="dense"))
+    rank = found["rank"]
+    mc_only = only(rank, checkpoint="p", language="all", group="mc_only", side="own")
+    assert mc_only[["n", "rank_median", "aligned_n", "aligned_rank_median"]].tolist() == [2, 900.0, 2, 3.5]
+    assert mc_only[["aligned_rank_1", "aligned_rank_2_5", "aligned_rank_6_20"]].tolist() == [0.0, 1.0, 0.0]
+    assert only(rank, checkpoint="p", language="all", group="mc_only", side="base")["aligned_rank_median"] == 1
+    everything = only(rank, checkpoint="p", language="all", group="all", side="own")
+    # 1, 2, 5 of three items; the fourth is not defined
+    assert everything[["n", "aligned_n", "aligned_rank_median"]].tolist() == [4, 3, 2.0]
+    failures = only(rank, checkpoint="p", language="all", group="dense_failures", side="own")
+    assert (failures["n"], failures["aligned_n"]) == (1, 0)
+    assert pd.isna(failures["aligned_rank_median"])
+    row = only(headline_of(found), checkpoint="p")
+    assert (row["mc_only_median_rank"], row["mc_only_median_aligned_rank"]) == (900.0, 3.5)
+
+
 def test_ladder_uses_the_items_measured_in_every_rung():
     open_dense = {f"english/{i}": Seen(greedy=True, choice=True) for i in range(1, 5)}
     open_pruned = {f"english/{i}": Seen(greedy=i == 4, choice=True) for i in range(1, 5)}

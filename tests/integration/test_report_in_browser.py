@@ -63,7 +63,7 @@ def test_the_item_view_opens_on_an_answer_that_is_no_longer_said(opened):
     assert 'class="fate mc_only"' in item
     for name in ("dense", "wanda-0.6", "magnitude-0.6"):
         assert name in item
-    for heading in ("greedy output", "choice: gold's share", "rank", "beams", "samples"):
+    for heading in ("greedy output", "choice: gold's share", "rank", "aligned rank", "beams", "samples"):
         assert heading in text_of(item)
     assert re.search(r"<p id=\"count\"[^>]*>\d+ of 20 items", dom)
 
@@ -91,7 +91,11 @@ def test_model_output_stays_text(opened):
     item = article(dom)
     assert "<script" not in item
     assert "<img" not in item
-    assert "&lt;/script&gt;&lt;script&gt;document.title='owned'&lt;/script&gt;" in item
+    hostile = "&lt;/script&gt;&lt;script&gt;document.title='owned'&lt;/script&gt;"
+    assert hostile in item
+    _, *led = item.split("first token of the answer, after the base's words before it")
+    assert len(led) == 2  # of the base and of the chosen checkpoint
+    assert all(hostile in each for each in led)  # a lead-in is as untrusted
 
 
 def test_search_finds_an_item_by_its_id(opened):

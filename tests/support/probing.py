@@ -13,7 +13,7 @@ from tests.support.items import make_item
 from tests.support.stamps import STAMP
 
 EVERY_FORMAT = ("open", "shown", "distractors_only", "unrelated", "one_shot", "open_capped")
-EVERY_PROBE = ("greedy", "beam", "sample", "choice", "rank", "hard_choice")
+EVERY_PROBE = ("greedy", "beam", "sample", "choice", "rank", "aligned_rank", "hard_choice")
 
 
 def prompter(tokenizer, cap=512, one_shot_cap=1024):
@@ -75,5 +75,6 @@ def run(tokenizer, settings, asked, text="answer 3"):
 
 
 def start(tokenizer, settings, question):
-    made = Planner(prompter(tokenizer), settings).plan(question)
-    return ItemProbes(made, settings, frozenset({tokenizer.eos_token_id}), 0).start()
+    made = prompter(tokenizer)
+    plan = Planner(made, settings).plan(question)
+    return ItemProbes(plan, settings, frozenset({tokenizer.eos_token_id}), made.decode, 0).start()

@@ -29,6 +29,7 @@ class Seen:
     hard: bool | str | None = None  # as `choice`, with hard distractors
     why: str | None = None  # of a status that is no measurement: what the record's text says
     window: tuple[float, int] | None = None  # perplexity: summed log-probability, predicted tokens
+    aligned: int | str | None = None  # the aligned rank, or why it is not defined
 
 
 def records(
@@ -98,6 +99,11 @@ def _records_of(item: Seen, common: dict) -> list[Record]:
         rows.append(Record(**common, probe="perplexity", index=0, logprob=logprob, prompt_tokens=tokens))
     if item.rank is not None:
         rows.append(Record(**common, probe="rank", index=0, rank=item.rank, margin=item.margin))
+    if isinstance(item.aligned, int):
+        aligned = {"rank": item.aligned, "margin": -0.5 * (item.aligned - 1), "text": "It is ", "option_text": "gold"}
+        rows.append(Record(**common, probe="aligned_rank", index=0, **aligned))
+    elif item.aligned is not None:
+        rows.append(Record(**{**common, "status": "excluded"}, probe="aligned_rank", index=0, text=item.aligned))
     return rows
 
 

@@ -59,7 +59,7 @@ def records_of(
                 "dtype": "float32",
             }
             if number == 0:
-                for probe in ("greedy", "beam", "sample", "choice", "rank"):
+                for probe in ("greedy", "beam", "sample", "choice", "rank", "aligned_rank"):
                     yield Record(**common, format="open", probe=probe, index=0, status="excluded")
             else:
                 yield from _item(common, language, number, damage * weight, number < per_language // 2)
@@ -111,6 +111,13 @@ def _item(common: dict, language: str, number: int, damage: float, broad: bool) 
         **{**common, "format": "open", "probe": "rank", "index": 0, "status": "ok", "rank": rank, "margin": margin},
         truncated=False,
     )
+    aligned = {**common, "format": "open", "probe": "aligned_rank", "index": 0}
+    if number % 5 == 4:
+        yield Record(**{**aligned, "status": "excluded", "text": "the base's greedy answer contains no gold answer"})
+    else:  # nearer than right after the prompt, as every other answer is led up to by some words
+        nearer = {"rank": 1 + rank // 4, "margin": margin / 4, "logprob": margin / 2 - 0.1, "token_ids": (6, 7)}
+        lead_in = HOSTILE if number == 3 else "It is "
+        yield Record(**{**aligned, "status": "ok", **nearer, "text": lead_in, "option_text": gold}, prompt_tokens=150)
 
 
 def frame_of(records: Iterator[Record]) -> pd.DataFrame:

@@ -1,4 +1,5 @@
-"""Table `rank`: where the gold answer's first token stands in the next-token distribution after the open prompt.
+"""Table `rank`: where the gold answer's first token stands in the next-token distribution after the open prompt, and
+where the aligned answer's does after prompt and lead-in (columns `aligned_*`; see `evaluator.probes.aligned_rank`).
 
 Groups of items: `all`; `mc_only` (the fate, so only for a checkpoint with a base); `dense_failures`, which the dense
 model's greedy output misses. `side` says whose ranks: the checkpoint's own, or its base's on exactly the same items.
@@ -29,13 +30,14 @@ from evaluator.metrics.fates import UNMEASURED, item_fates
 from evaluator.metrics.inputs import Comparison, Inputs, Subject, slices
 from evaluator.metrics.measures import as_floats, bounds, item_numbers, rate
 from evaluator.metrics.outcomes import MEASURED
-from evaluator.metrics.table import Table
+from evaluator.metrics.table import Lack, Table
 
 _NEEDS = {
     "mc_only": "needs the probes greedy and choice on a checkpoint and its base (for the group mc_only)",
     "dense_failures": "needs the probe greedy on the dense model (for the group dense_failures)",
 }
 _BANDS = {"rank_1": (1, 1), "rank_2_5": (2, 5), "rank_6_20": (6, 20), "rank_over_20": (21, None)}
+_PROBES = ("rank", "aligned_rank")
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +68,7 @@ def _rows(inputs: Inputs) -> list[Row]:
 def _alone(inputs: Inputs, subject: Subject) -> Iterator[_Group]:
     """The groups of a checkpoint without a base."""
     items = inputs.outcomes_of(subject.checkpoint, subject.task)
-    if items["rank_status"].notna().any():
+    if _asked(items):
         why = None if items["produced"].notna().any() else _NEEDS["dense_failures"]
         yield _Group("all", items)
         yield _Group("dense_failures", items[items["produced"] == 0], why_empty=why)
@@ -77,9 +79,9 @@ def _beside_base(inputs: Inputs, comparison: Comparison) -> Iterator[_Group]:
     items = comparison.outcomes
     if comparison.reason:
         own = inputs.outcomes_of(comparison.subject.checkpoint, comparison.subject.task)
-        if own["rank_status"].notna().any():
+        if _asked(own):
             yield _Group("all", own)
-    elif items["rank_status_pruned"].notna().any():
+    elif _asked(items, "_pruned"):
         for side, suffix in (("own", "_pruned"), ("base", "_dense")):
             yield _Group("all", items, side, suffix)
     else:
@@ -91,6 +93,10 @@ def _beside_base(inputs: Inputs, comparison: Comparison) -> Iterator[_Group]:
         why = comparison.reason or (_NEEDS[name] if unknown[name] else None)
         for side, suffix in (("own", "_pruned"), ("base", "_dense")):
             yield _Group(name, chosen, side, suffix, why, pooled_only=comparison.reason is not None)
+
+
+def _asked(items: pd.DataFrame, suffix: str = "") -> bool:
+    return any(bool(items[f"{probe}_status{suffix}"].notna().any()) for probe in _PROBES)
 
 
 def _group_rows(inputs: Inputs, subject: Subject, group: _Group) -> list[Row]:
@@ -111,21 +117,30 @@ def _statistics(inputs: Inputs, task: str, items: pd.DataFrame, group: _Group) -
         **left_out_of(status),
         "reason": None if n else group.why_empty or "no item of this group has a measured rank",
     }
-    if n == 0:
-        return row
-    ranks = as_floats(rank[done.index])
-    resampler = inputs.resampler(task)
-    quartiles = pd.Series(ranks).quantile([0.25, 0.5, 0.75])
-    row |= dict(zip(("rank_q1", "rank_median", "rank_q3"), map(float, quartiles), strict=True))
-    row |= bounds("rank_median", resampler.median_interval(item_numbers(done), ranks))
-    for band, (first, last) in _BANDS.items():
-        inside = (ranks >= first) & (ranks <= (float("inf") if last is None else last))
-        row |= rate(band, int(inside.sum()), n)
+    row |= _ranks(inputs, task, items, f"rank{group.suffix}", "rank")
     with_margin = done[margin[done.index].notna()]
     if not with_margin.empty:
         values = as_floats(margin[with_margin.index])
         row["margin_median"] = float(pd.Series(values).median())
-        row |= bounds("margin_median", resampler.median_interval(item_numbers(with_margin), values))
+        row |= bounds("margin_median", inputs.resampler(task).median_interval(item_numbers(with_margin), values))
+    if items[f"aligned_rank_status{group.suffix}"].notna().any():
+        row["aligned_n"] = int(items[f"aligned_rank{group.suffix}"].notna().sum())
+        row |= _ranks(inputs, task, items, f"aligned_rank{group.suffix}", "aligned_rank")
+    return row
+
+
+def _ranks(inputs: Inputs, task: str, items: pd.DataFrame, column: str, name: str) -> Row:
+    """Median, quartiles and bands of a column of ranks, where it has values; empty where it has none."""
+    done = items[items[column].notna()]
+    if done.empty:
+        return {}
+    ranks = as_floats(done[column])
+    quartiles = pd.Series(ranks).quantile([0.25, 0.5, 0.75])
+    row: Row = dict(zip((f"{name}_q1", f"{name}_median", f"{name}_q3"), map(float, quartiles), strict=True))
+    row |= bounds(f"{name}_median", inputs.resampler(task).median_interval(item_numbers(done), ranks))
+    for band, (first, last) in _BANDS.items():
+        inside = (ranks >= first) & (ranks <= (float("inf") if last is None else last))
+        row |= rate(band.replace("rank", name), int(inside.sum()), len(done))
     return row
 
 
@@ -135,7 +150,8 @@ TABLE = Table(
     reading=(
         "The rank of the gold answer's first token in the whole vocabulary, 1 being the likeliest. An answer that was "
         "demoted sits at rank 2 to 20; one that was erased is far below. The margin is how many nats it falls short "
-        "of the top token."
+        "of the top token. A model that answers in sentences says other words first: aligned ranks are those of the "
+        "answer as the dense model wrote it, after the words with which it led up to it, where it wrote a right answer."
     ),
     needs="the probe rank",
     columns=(
@@ -147,7 +163,12 @@ TABLE = Table(
         *columns_of(RANK, "rank_q1", "rank_q3"),
         *columns_of(PERCENTAGE, *_BANDS, interval=True),
         Column("margin_median", NATS, interval=True),
+        Column("aligned_n", COUNT),
+        Column("aligned_rank_median", RANK, interval=True),
+        *columns_of(RANK, "aligned_rank_q1", "aligned_rank_q3"),
+        *columns_of(PERCENTAGE, *(band.replace("rank", "aligned_rank") for band in _BANDS), interval=True),
         REASON,
     ),
     compute=_rows,
+    lacks=(Lack("aligned_n", "the probe aligned_rank on a base and what is compared with it (for aligned ranks)"),),
 )

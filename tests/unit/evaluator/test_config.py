@@ -10,7 +10,7 @@ def test_defaults_are_the_protocols():
     config = EvalConfig(task="xquad")
     assert config.items == 200
     assert config.formats == ("open",)
-    assert config.probes == ("greedy", "beam", "sample", "choice", "rank")
+    assert config.probes == ("greedy", "beam", "sample", "choice", "rank", "aligned_rank")
     assert (config.prompt_tokens, config.one_shot_prompt_tokens, config.max_new_tokens) == (512, 1024, 32)
     assert (config.beam_width, config.samples, config.top_p, config.temperature) == (5, 10, 0.9, 1.0)
     assert (config.window, config.chat, config.seeds) == (2048, False, (0,))

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.serving.fewest import Fewest, answers_of, fewest
+from benchmarks.serving.workload import PROBES
 from evaluator.engine.fake import FakeEngine
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.planning import Planner
@@ -89,7 +90,7 @@ def test_the_order_of_answers_does_not_matter(pairs, draw):
 
 def a_pass(items):
     """Plans by language and item id, and the records of every probe on a scripted engine."""
-    config = EvalConfig(task="toy", items=0, max_new_tokens=6)
+    config = EvalConfig(task="toy", items=0, max_new_tokens=6, probes=PROBES)
     planner = Planner(LetterPrompter(), config)
     plans = [planner.of_question(question) for question in letter_questions(letter_items(items), config)]
     stream = evaluate(

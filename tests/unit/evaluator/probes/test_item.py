@@ -3,11 +3,13 @@
 from dataclasses import replace
 
 from evaluator.asking.questions import NO_DISTRACTOR, NO_EXEMPLAR, NO_GOLD, TOO_LONG
+from evaluator.probes.aligned_rank import NOT_SAID
 from tests.support.probing import EVERY_FORMAT, EVERY_PROBE, config, questions, run
 
 
 def excluded(records):
-    return sorted((r.probe, r.format, r.index) for r in records if r.status == "excluded")
+    """What could not be asked; a greedy answer without the gold one leaves the aligned rank undefined besides."""
+    return sorted((r.probe, r.format, r.index) for r in records if r.status == "excluded" and r.text != NOT_SAID)
 
 
 def test_every_probe_and_format_of_every_item(tokenizer):
@@ -17,12 +19,14 @@ def test_every_probe_and_format_of_every_item(tokenizer):
     by_item = {q.item.item_id: [r for r in records if r.item_id == q.item.item_id] for q in asked}
     for question in asked:
         mine = by_item[question.item.item_id]
-        assert {r.status for r in mine} == {"ok"}
+        said = question.item.answers == ("answer 3",)  # what the model says to every item
+        assert {r.status for r in mine if r.probe == "aligned_rank"} == {"ok" if said else "excluded"}
+        assert {r.status for r in mine if r.probe != "aligned_rank"} == {"ok"}
         assert sorted(r.format for r in mine if r.probe == "greedy") == sorted(EVERY_FORMAT)
         assert {r.format for r in mine if r.probe != "greedy"} == {"open"}
         counts = {probe: sum(r.probe == probe for r in mine) for probe in EVERY_PROBE}
         deep = {"beam": 5, "sample": 20} if question.deep else {"beam": 0, "sample": 0}
-        assert counts == {"greedy": 6, "choice": 4, "rank": 1, "hard_choice": 4, **deep}
+        assert counts == {"greedy": 6, "choice": 4, "rank": 1, "aligned_rank": 1, "hard_choice": 4, **deep}
         assert {r.seed for r in mine if r.probe == "sample"} == ({0, 5} if question.deep else set())
         assert {r.seed for r in mine if r.probe != "sample"} == {0}
     keys = [(r.item_id, r.format, r.probe, r.index, r.seed) for r in records]
@@ -56,7 +60,7 @@ def test_an_item_without_distractors_is_excluded_from_what_needs_them_and_asked_
         ("hard_choice", "open", 0),
     ]
     assert {r.status for r in records if r.probe in ("beam", "sample", "rank")} == {"ok"}
-    missing = [r for r in records if r.status == "excluded"]
+    missing = [r for r in records if r.status == "excluded" and r.probe != "aligned_rank"]
     assert all(r.logprob is None and r.is_gold is None for r in missing)
     assert {r.text for r in missing} == {NO_DISTRACTOR}
 
@@ -65,7 +69,7 @@ def test_without_an_exemplar_one_shot_is_excluded(tokenizer):
     settings = config(items=0)
     records = run(tokenizer, settings, questions(settings))
     assert excluded(records) == [("greedy", "one_shot", 0)] * 8
-    assert {r.text for r in records if r.status == "excluded"} == {NO_EXEMPLAR}
+    assert {r.text for r in records if r.status == "excluded" and r.probe == "greedy"} == {NO_EXEMPLAR}
 
 
 def test_a_prompt_that_fits_no_cap_is_excluded_and_not_the_end_of_the_run(tokenizer):
@@ -84,4 +88,4 @@ def test_items_without_a_gold_answer_have_one_record_of_everything(tokenizer):
     records = run(tokenizer, settings, asked)
     assert {r.status for r in records} == {"excluded"}
     assert {r.text for r in records} == {NO_GOLD}
-    assert len(records) == len(asked) * (6 + 5)
+    assert len(records) == len(asked) * (6 + 6)

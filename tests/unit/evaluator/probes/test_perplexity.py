@@ -80,7 +80,7 @@ def test_records_say_which_window_and_nothing_that_was_not_measured():
 
 def test_the_longest_prompt_comes_first_and_no_request_is_longer_than_a_piece():
     window = Window.of("book", 0, list(range(200)))
-    requests = ItemProbes(WindowPlan(question=window), CONFIG, frozenset(), 5).start()
+    requests = ItemProbes(WindowPlan(question=window), CONFIG, frozenset(), repr, 5).start()
     lengths = [len(request.prompt_ids) for request in requests]
     assert lengths == sorted(lengths, reverse=True)
     assert max(len(request.continuation_ids) for request in requests) == PIECE

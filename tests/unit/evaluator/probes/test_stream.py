@@ -9,6 +9,7 @@ from evaluator.asking.questions import NO_GOLD, Question
 from evaluator.engine.base import Cancel, Generate, Request, Response, Score
 from evaluator.engine.fake import FakeEngine
 from evaluator.errors import EngineError
+from evaluator.probes.aligned_rank import NOT_SAID
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.planning import Planner
 from evaluator.probes.stream import ItemStream, evaluate
@@ -43,8 +44,16 @@ def test_every_probe_of_every_item_ends_as_records() -> None:
         counts[record.probe] = counts.get(record.probe, 0) + 1
     deep = sum(question.deep for question in questions)
     assert deep == 12
-    assert counts == {"greedy": 12, "beam": 5 * deep, "sample": 10 * deep, "choice": 4 * 12, "rank": 12}
-    assert {record.status for record in records} == {"ok"}
+    assert counts == {
+        "greedy": 12,
+        "beam": 5 * deep,
+        "sample": 10 * deep,
+        "choice": 4 * 12,
+        "rank": 12,
+        "aligned_rank": 12,
+    }
+    assert {record.status for record in records if record.text != NOT_SAID} == {"ok"}
+    assert {record.probe for record in records if record.text == NOT_SAID} == {"aligned_rank"}
     keys = [(r.item_id, r.format, r.probe, r.index) for r in records]
     assert len(set(keys)) == len(keys)
     assert to_table(records).schema == RECORDS
@@ -124,7 +133,7 @@ def test_a_failed_request_is_a_status_and_not_a_number() -> None:
     scored = [r for r in records if r.probe in ("choice", "rank")]
     assert {r.status for r in scored} == {"engine_error"}
     assert all(r.logprob is None and r.rank is None for r in scored)
-    assert {r.status for r in records if r.probe not in ("choice", "rank")} == {"ok"}
+    assert {r.status for r in records if r.probe not in ("choice", "rank", "aligned_rank")} == {"ok"}
 
 
 def test_a_failed_greedy_answer_leaves_its_beams_with_a_status() -> None:
@@ -147,7 +156,7 @@ def test_a_cut_context_is_said_in_status_and_column() -> None:
         for r in _evaluate(FakeEngine(letter_model().answer), letter_questions(items, CONFIG), CONFIG)
         if r.item_id == "cut"
     ]
-    assert {r.status for r in records} == {"truncated"}
+    assert {r.status for r in records if r.text != NOT_SAID} == {"truncated"}
     assert all(r.truncated for r in records)
 
 
@@ -170,7 +179,13 @@ def test_a_dying_engine_is_an_error_and_what_ended_before_is_kept() -> None:
 
 def test_a_response_of_an_ended_item_is_ignored_and_an_unknown_one_is_an_error() -> None:
     config = CONFIG.model_copy(update={"probes": ("greedy",), "formats": ("open",)})
-    stream = ItemStream(letter_plans(letter_questions(letter_items(1), config), config), config, EOS, in_flight=4)
+    stream = ItemStream(
+        letter_plans(letter_questions(letter_items(1), config), config),
+        config,
+        EOS,
+        LetterPrompter().decode,
+        in_flight=4,
+    )
     (request,) = stream.take(8)
     assert isinstance(request, Generate)
     stream.handle(letter_model().answer(request))
@@ -185,7 +200,13 @@ def test_a_response_of_an_ended_item_is_ignored_and_an_unknown_one_is_an_error()
 @pytest.mark.parametrize("room", [1, 2, 5, 64])
 def test_a_cancel_names_a_request_that_was_given_and_others_are_never_given(room: int) -> None:
     config = CONFIG.model_copy(update={"probes": ("greedy", "beam"), "formats": ("open",), "max_new_tokens": 12})
-    stream = ItemStream(letter_plans(letter_questions(letter_items(4), config), config), config, EOS, in_flight=4)
+    stream = ItemStream(
+        letter_plans(letter_questions(letter_items(4), config), config),
+        config,
+        EOS,
+        LetterPrompter().decode,
+        in_flight=4,
+    )
     given: set[str] = set()
     cancelled: set[str] = set()
 

@@ -36,7 +36,7 @@ def test_packing_is_lossless_and_deterministic():
 def view() -> tuple[ItemView, Inputs]:
     dense = records("dense", {"english/1": Seen(True, True, [True], [True], 1, 0.0), "english/2": Seen(True, True)})
     pruned = {
-        "english/1": Seen(False, True, [True, False], [False], 3, -1.25),
+        "english/1": Seen(False, True, [True, False], [False], 3, -1.25, aligned=2),
         "english/2": Seen(True, True, status="engine_error"),
     }
     parts = [dense, records("p", pruned, base="dense")]
@@ -55,13 +55,16 @@ def test_a_row_holds_every_probe_with_its_hits(view):
     made, _ = view
     chunk = unpacked(made.chunks[made.where["p"]["t"]["english"]])
     strings, row = chunk["s"], chunk["r"][0]
-    greedy, beams, samples, options, rank, hard = entries(row).values()
+    greedy, beams, samples, options, rank, aligned, hard = entries(row).values()
     assert chunk["n"] == [0, 1]
     assert [[format, strings[at], hit] for at, hit, format in greedy] == [[0, "bad", 0]]
     assert [[strings[at], hit] for at, hit, *_ in beams] == [["gold", 1], ["bad", 0]]
     assert [[strings[at], hit] for at, hit in samples] == [["bad", 0]]
     assert [[strings[at], gold, score] for at, gold, score, _ in options][:2] == [["gold", 1, -1.0], ["b", 0, -2.0]]
     assert (rank, row[0], hard) == ([[3, -1.25]], 0, [])
+    assert [[rank, margin, strings[led], strings[answer]] for rank, margin, led, answer, _ in aligned] == [
+        [2, -0.5, "It is ", "gold"]
+    ]
 
 
 def test_a_failed_probe_keeps_its_code_and_has_no_numbers(view):

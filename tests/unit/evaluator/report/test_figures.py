@@ -25,7 +25,14 @@ def inputs() -> Inputs:
             for seed in (0, 1):
                 seen = {
                     key: Seen(
-                        i % (2 if base else 4) != 0, True, [True, False], [i % 3 == 0], 1 + i, -0.5 * i, hard=i != 3
+                        i % (2 if base else 4) != 0,
+                        True,
+                        [True, False],
+                        [i % 3 == 0],
+                        1 + i,
+                        -0.5 * i,
+                        hard=i != 3,
+                        aligned=1 + i // 2,
                     )
                     for i, key in enumerate(ITEMS)
                 }

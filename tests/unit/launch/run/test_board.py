@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from evaluator.checkpoints.info import CheckpointInfo
 from evaluator.probes.config import EvalConfig
+from launch.run.base_answers import BaseSource
 from launch.run.board import Board
 from launch.run.work import Assignment, EvalJob, Shard
 
@@ -25,8 +26,11 @@ def _checkpoint(name: str, architecture: str = "qwen3") -> CheckpointInfo:
     )  # fmt: skip
 
 
-def _assignment(name: str, shards: int, architecture: str = "qwen3", task: str = "gazetteer") -> Assignment:
-    job = EvalJob(checkpoint=Path(name), task_key=task, config=EvalConfig(task=task), stamp={})
+def _assignment(
+    name: str, shards: int, architecture: str = "qwen3", task: str = "gazetteer", base: str | None = None
+) -> Assignment:
+    source = None if base is None else BaseSource(name=base)
+    job = EvalJob(checkpoint=Path(name), task_key=task, config=EvalConfig(task=task), stamp={}, base=source)
     return Assignment(
         checkpoint=_checkpoint(name, architecture),
         task=task,
@@ -139,6 +143,98 @@ def test_what_an_engine_leaves_unfinished_comes_next() -> None:
     board.finished(0, first)
     board.end(0)  # it died
     assert _names(board.take(0, None, None)) == ["dense-1", "dense-2"]
+
+
+def _do(board: Board, engine: int, held: str | None = None) -> tuple[str, str]:
+    """Take an assignment and finish it; what it was."""
+    assignment = board.take(engine, held, "qwen3")
+    assert assignment is not None
+    for shard in board.begin(engine, _no_spare):
+        board.finished(engine, shard)
+    board.end(engine)
+    return assignment.part
+
+
+def test_a_checkpoint_waits_until_its_bases_records_of_the_task_are_there() -> None:
+    board = Board()
+    board.add([_assignment("wanda", 2, base="dense"), _assignment("dense", 3)])
+    first = board.take(0, "digest of wanda", "qwen3")  # holding its weights already is no reason
+    assert first is not None
+    assert first.part == ("dense", "gazetteer")
+    board.begin(0, _no_spare)
+    taken: list[Assignment | None] = []
+    thread = threading.Thread(target=lambda: taken.append(board.take(1, "digest of wanda", "qwen3")))
+    thread.start()
+    for shard in first.shards:
+        assert not taken
+        board.finished(0, shard)
+    thread.join()  # the engine of the base need not have ended
+    assert _names(taken[0]) == ["wanda-0", "wanda-1"]
+
+
+def test_only_the_same_task_of_the_same_base_is_waited_for() -> None:
+    board = Board()
+    board.add(
+        [
+            _assignment("dense", 2),
+            _assignment("dense", 2, task="xquad"),
+            _assignment("wanda", 1, base="dense"),
+            _assignment("other", 1, base="second"),  # whose base has its records from an earlier call
+            _assignment("wanda", 1, task="other"),  # with no probe that reads the base
+        ]
+    )
+    held = "digest of dense"
+    done = [_do(board, 0, held)]
+    assert board.take(1, "digest of wanda", "qwen3") is not None  # ready, though dense is not done with xquad
+    board.end(1)
+    while board.has_work:
+        done.append(_do(board, 0, held))
+    assert done[:2] == [("dense", "gazetteer"), ("dense", "xquad")]
+    assert set(done[2:]) == {("wanda", "gazetteer"), ("wanda", "other"), ("other", "gazetteer")}
+
+
+def test_among_equally_near_checkpoints_bases_that_others_wait_for_come_first() -> None:
+    board = Board()
+    board.add([_assignment("alone", 1), _assignment("wanda", 1, base="dense"), _assignment("dense", 1)])
+    assert [_do(board, 0)[0] for _ in range(3)] == ["dense", "alone", "wanda"]
+
+
+def test_an_engine_without_work_relieves_the_base_that_others_wait_for_also_while_more_is_expected() -> None:
+    board = Board()
+    board.expect(1)
+    board.add([_assignment("dense", 4), _assignment("large", 9), _assignment("wanda", 1, base="dense")])
+    dense, large = board.take(0, None, None), board.take(1, None, None)
+    assert (len(_names(dense)), len(_names(large))) == (4, 9)
+    asked: list[str] = []
+
+    def give_up(name: str) -> Callable[[int], Sequence[Shard]]:
+        def spare(count: int) -> Sequence[Shard]:
+            asked.append(name)
+            return _assignment(name, 9).shards[2:4] if name == "dense" else []
+
+        return spare
+
+    board.begin(0, give_up("dense"))
+    board.begin(1, give_up("large"))
+    assert _names(board.take(2, None, None)) == ["dense-2", "dense-3"]
+    assert asked == ["dense"]
+    for shard in board.begin(2, _no_spare):
+        board.finished(2, shard)
+    board.end(2)
+    assert dense is not None
+    board.finished(0, dense.shards[0])
+    board.finished(0, dense.shards[1])
+    assert _names(board.take(2, None, None)) == ["wanda-0"]
+
+
+def test_a_base_that_an_engine_left_unfinished_is_still_waited_for() -> None:
+    board = Board()
+    board.add([_assignment("dense", 2), _assignment("wanda", 1, base="dense")])
+    board.take(0, None, None)
+    first, _ = board.begin(0, _no_spare)
+    board.finished(0, first)
+    board.end(0)  # it died
+    assert _names(board.take(0, "digest of wanda", "qwen3")) == ["dense-1"]
 
 
 @pytest.mark.parametrize("engines", [1, 2, 3])

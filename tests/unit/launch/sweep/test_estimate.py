@@ -35,10 +35,11 @@ def test_work_by_hand():
     task = EvalConfig(task="tydiqa", items=200, languages=("bengali", "english"))
     work = work_of(task)
     assert work.items == 113 + 200  # Bengali has 113
-    # greedy, 4 options (gold among them) for each; 10 samples and 15 requests of the beams for the first 100
-    assert work.requests == 313 * 5 + 200 * 25
-    assert work.prompt_tokens == 313 * 328
-    assert work.generated_tokens == 313 * (32 + 4 * 9) + 200 * (10 * 32 + 5 * 32)
+    # greedy, 4 options (gold among them), aligned answer for each; 10 samples and 15 requests of the beams for the
+    # first 100
+    assert work.requests == 313 * 6 + 200 * 25
+    assert work.prompt_tokens == 313 * (328 + 32)  # a lead-in has at most the 32 tokens of a greedy answer
+    assert work.generated_tokens == 313 * (32 + 5 * 9) + 200 * (10 * 32 + 5 * 32)
 
 
 def test_formats_seeds_and_probes_add_up():

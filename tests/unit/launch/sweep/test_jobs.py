@@ -266,3 +266,13 @@ def test_the_papers_settings():
     chats = {name for name, job in jobs.items() if any(task.chat for task in job.tasks.values())}
     assert {name.rpartition("-wanda")[0] or name for name in chats} == {"mistral-7b-instruct", "phi-3-mini"}
     assert {job.prune.sparsity for job in jobs.values() if job.prune} == {0.5}
+
+
+def test_bases_in_a_circle_are_refused():
+    models = {"one": "x", "two": "y"}
+    message = only_error(joined, {**MAIN, "models": models, "base": "one"}, {**MAIN, "models": models, "base": "two"})
+    assert message == "base: joined sweeps compare models in a circle: one -> two -> one"
+    chain = joined(
+        {**MAIN, "models": models, "base": "one"}, {**MAIN, "models": {"two": "y", "three": "z"}, "base": "two"}
+    )
+    assert [chain[name].base for name in ("one", "two", "three", "three-wanda-0.5")] == [None, "one", "two", "three"]

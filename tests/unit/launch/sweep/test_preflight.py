@@ -222,3 +222,17 @@ def test_a_language_by_name_or_by_code_is_one_sweep(models, tmp_path):
     named = identity("swahili", "english", calibration="gazetteer:swahili")
     assert identity("sw", "English", calibration="gazetteer:sw") == named
     assert named["task_settings"]["a"]["gazetteer"]["languages"] == ["swahili", "english"]
+
+
+def test_checkpoints_that_tokenise_otherwise_than_their_base_are_known(models, tmp_path):
+    def told(**task):
+        return prepared(
+            tmp_path,
+            models={name: str(models / name) for name in ("a", "b", "c")},
+            base="a",
+            prune=[{"method": "magnitude", "sparsity": 0.5}],
+            tasks=[{"task": "gazetteer", "items": 4, "languages": ["english"], **task}],
+        ).other_tokenizer
+
+    assert told() == {"c"}  # and not what is pruned of c, whose base is c
+    assert told(probes=["greedy", "rank"]) == frozenset()  # nothing reads a base's answers

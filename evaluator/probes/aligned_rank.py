@@ -1,0 +1,121 @@
+"""The aligned rank: where the answer stands in the vocabulary at the place where the base wrote it.
+
+A model that answers in sentences ("The river is the Nile.") does not begin with the answer: the rank of the answer's
+first token right after the prompt says little. Where the greedy answer of the *base* to the open prompt contains a gold
+answer, the base's words before it are the *lead-in*, and the tokens with which the base wrote it are the *aligned
+answer* (`evaluator.probes.alignment` has the exact rule). Every checkpoint is asked how likely the aligned answer is
+after prompt and lead-in. The base asks it of its own greedy answer, in the same stream; every token of the aligned
+answer was its own choice, so its aligned rank is 1, up to ties and rounding.
+
+Without a base, or where the base's greedy answer contains no gold answer, the probe is not defined: `excluded`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from evaluator.asking.prompts import Continuation
+from evaluator.engine.base import Cancel, Request, Response, Score
+from evaluator.probes.alignment import Alignment, align
+from evaluator.probes.base import Asking, Cost, Excluded, Inquiry, ItemProbe
+from evaluator.probes.recording import Recorder, failed, scored
+from evaluator.records import Record
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from evaluator.probes.settings import Settings
+
+# Why it is not defined: the text of an excluded record.
+NOT_SAID = "the base's greedy answer contains no gold answer"
+NOT_OPEN = "it needs the base's greedy answer to the open prompt, and the format open is not asked"
+
+
+class AlignedRank(ItemProbe):
+    """The rank of the aligned answer's first token, its margin, and the log-likelihood of the whole aligned answer."""
+
+    name = "aligned_rank"
+    help = "the rank of the answer's first token after the words with which the base led up to it"
+    evidence = "reachable"
+    view = "aligned"
+    title = "first token of the answer, after the base's words before it"
+    after_base = True
+    # Of the aligned answer's first token; the margin in nats.
+    columns: Mapping[str, str] = {"aligned_rank": "Int64", "aligned_margin": "Float64"}
+
+    def ask(self, asking: Asking) -> Inquiry:
+        base = asking.base
+        why = NOT_OPEN if "open" not in asking.config.formats else None if base is None else base.missing
+        return _Aligned(asking) if why is None else Excluded(self, why, asking.prompt())
+
+    def cost(self, config: Settings) -> Cost:
+        """The lead-in is at most as long as a greedy answer."""
+        if "open" not in config.formats:
+            return Cost()
+        return Cost(scored=frozenset({"aligned answer"}), prompt_tokens=config.max_new_tokens)
+
+    def reduce(self, asked: pd.DataFrame) -> pd.DataFrame:
+        from evaluator.probes.reducing import KEY, where_measured
+
+        typed = asked.astype({"rank": "Int64", "margin": "Float64"})
+        first = typed.groupby(list(KEY))[["rank", "margin"]].first()
+        named = first.rename(columns={"rank": "aligned_rank", "margin": "aligned_margin"})
+        return where_measured(named, asked, self.name, "aligned_rank")
+
+
+class _Aligned(Inquiry):
+    def __init__(self, asking: Asking) -> None:
+        super().__init__()
+        self._asking = asking
+        self._score_id = asking.request_id("aligned_rank", "answer")
+        self._alignment: Alignment | None = None
+
+    def start(self) -> Sequence[Request]:
+        """The aligned answer's score; on the base the greedy request, which the other probes share."""
+        base = self._asking.base
+        return [self._asking.greedy("open")] if base is None else self._score(base.token_ids)
+
+    def receive(self, response: Response) -> Sequence[Request | Cancel]:
+        super().receive(response)
+        mine = response.final and response.request_id == self._asking.greedy_id("open")
+        return self._score(response.token_ids) if mine and response.status == "ok" else ()
+
+    def _score(self, answered: tuple[int, ...]) -> list[Request]:
+        """The score of the aligned answer in a greedy answer; no request where there is none."""
+        asking = self._asking
+        ended = answered[-1:] and answered[-1] in asking.eos_ids
+        own = answered[:-1] if ended else answered
+        self._alignment = align(own, asking.plan.question.item.answers, asking.decode)
+        if self._alignment is None:
+            return []
+        placed = self._placed(self._alignment)
+        return [
+            Score(
+                request_id=self._score_id,
+                prompt_ids=placed.prompt_ids,
+                continuation_ids=placed.continuation_ids,
+            )
+        ]
+
+    def _placed(self, alignment: Alignment) -> Continuation:
+        prompt_ids = self._asking.prompt().token_ids + alignment.lead_in
+        return Continuation(prompt_ids=prompt_ids, continuation_ids=alignment.answer)
+
+    def records(self, recorder: Recorder) -> list[Record]:
+        return [recorder.record("aligned_rank", "open", self._asking.prompt(), **self._columns())]
+
+    def _columns(self) -> dict[str, Any]:
+        greedy = self.responses.get(self._asking.greedy_id("open"))
+        if greedy is not None and greedy.status != "ok":
+            return failed(greedy.error)
+        if self._alignment is None:
+            return {"status": "excluded", "text": NOT_SAID}
+        response = self.responses[self._score_id]
+        columns = scored(response, self._placed(self._alignment))
+        if response.status == "ok":
+            columns["rank"] = response.ranks[0]
+            columns["margin"] = response.logprobs[0] - response.top_logprobs[0][0]
+            columns["text"] = self._asking.decode(self._alignment.lead_in)
+            columns["option_text"] = self._asking.decode(self._alignment.answer)
+        return columns

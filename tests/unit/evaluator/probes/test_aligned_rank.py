@@ -1,0 +1,178 @@
+"""The aligned rank in the stream: of the base's own answer, and of the base's answer on another checkpoint."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from pydantic import ValidationError
+
+from evaluator.engine.base import Generate, Response, Score
+from evaluator.engine.fake import FakeEngine, FakeLM
+from evaluator.probes import PROBES
+from evaluator.probes.aligned_rank import NOT_OPEN, NOT_SAID
+from evaluator.probes.base import BaseAnswer
+from evaluator.probes.config import EvalConfig
+from evaluator.probes.stream import evaluate
+from tests.support.letters import EOS, LetterPrompter, letter_items, letter_model, letter_plans, letter_questions
+from tests.support.stamps import STAMP
+
+CONFIG = EvalConfig(task="toy", items=0, max_new_tokens=8, probes=("greedy", "beam", "rank", "aligned_rank"))
+decode = LetterPrompter().decode
+
+
+def greedy_of(question, config=CONFIG, lm=None):
+    """What the model answers to the open prompt, as ids."""
+    (plan,) = letter_plans([question], config)
+    asked = Generate(request_id="g", prompt_ids=plan.prompts["open"].token_ids, max_tokens=config.max_new_tokens)
+    return (lm or letter_model()).answer(asked).token_ids
+
+
+def asked_questions():
+    """Items whose gold answer the model says in the middle of its greedy answer; one of which it does not."""
+    questions = []
+    for number, item in enumerate(letter_items(10)):
+        (question,) = letter_questions([item], CONFIG)
+        said = decode(greedy_of(question))
+        gold = "zzzz" if number == 3 or len(said) < 4 else said[2:4]
+        questions += letter_questions([replace(item, answers=(gold,))], CONFIG)
+    return questions
+
+
+def run(script, questions, config=CONFIG, base=None, **engine):
+    """Records by item id, of the probe aligned_rank; `base` maps item ids to what the base answered."""
+    plans = letter_plans(questions, config)
+    if base is not None:
+        plans = (replace(plan, base=base[plan.question.item.item_id]) for plan in plans)
+    stream = evaluate(FakeEngine(script, **engine), plans, config=config, stamp=STAMP, decode=decode, eos_ids=EOS)
+    found = [record for _, records in stream for record in records if record.probe == "aligned_rank"]
+    assert len(found) == len(questions)
+    return {record.item_id: record for record in found}
+
+
+@pytest.fixture(scope="module")
+def questions():
+    return asked_questions()
+
+
+def test_on_the_base_itself_the_aligned_rank_is_one(questions):
+    found = run(letter_model().answer, questions)
+    defined = {name: record for name, record in found.items() if record.status == "ok"}
+    assert len(defined) >= 5
+    by_id = {question.item.item_id: question for question in questions}
+    for name, record in defined.items():
+        said = decode(greedy_of(by_id[name]))
+        gold = by_id[name].item.answers[0]
+        assert (record.rank, record.margin) == (1, 0.0)
+        assert said.startswith(record.text + record.option_text)
+        assert decode(record.token_ids) == record.option_text
+        assert record.option_text == gold
+        (plan,) = letter_plans([by_id[name]], CONFIG)
+        assert record.prompt_tokens == len(plan.prompts["open"].token_ids) + len(record.text)
+    left = {record.text for name, record in found.items() if name not in defined}
+    assert left == {NOT_SAID}
+    assert found["q3"].status == "excluded"
+
+
+def test_on_another_checkpoint_the_same_tokens_are_scored_after_the_bases_words(questions):
+    base = {q.item.item_id: BaseAnswer(token_ids=greedy_of(q)) for q in questions}
+    other = FakeLM(vocabulary=27, eos_ids=EOS, seed=6)
+    own = run(letter_model().answer, questions)
+    found = run(other.answer, questions, base=base, reorder_seed=4, room=3)
+    for question in questions:
+        name = question.item.item_id
+        record = found[name]
+        assert (record.status, record.token_ids, record.text, record.prompt_tokens) == (
+            own[name].status, own[name].token_ids, own[name].text, own[name].prompt_tokens
+        )  # fmt: skip
+        if record.status != "ok":
+            continue
+        (plan,) = letter_plans([question], CONFIG)
+        prefix = plan.prompts["open"].token_ids + base[name].token_ids[: len(record.text)]
+        row = other.logprobs(prefix)
+        first = record.token_ids[0]
+        assert record.rank == 1 + int((row > row[first]).sum())
+        assert record.margin == pytest.approx(row[first] - row.max())
+        total = 0.0
+        for token in record.token_ids:
+            total += other.logprobs(prefix)[token]
+            prefix = (*prefix, token)
+        assert record.logprob == pytest.approx(total)
+    assert len({record.rank for record in found.values()} - {None, 1}) > 2
+
+
+def test_the_eos_of_the_bases_answer_is_not_scored(questions):
+    question = questions[0]
+    base = {question.item.item_id: BaseAnswer(token_ids=(5, 1, 0))}
+    sent = []
+
+    def script(request):
+        sent.append(request)
+        return letter_model().answer(request)
+
+    gold = replace(question, item=replace(question.item, answers=("ea",)))
+    record = run(script, [gold], base=base)[question.item.item_id]
+    assert record.token_ids == (5, 1)
+    assert record.text == ""
+    (scored,) = [request for request in sent if isinstance(request, Score) and "aligned" in request.request_id]
+    assert scored.continuation_ids == (5, 1)
+
+
+def test_the_base_asks_it_in_its_own_stream_of_one_greedy_request(questions):
+    sent = []
+
+    def script(request):
+        sent.append(request)
+        return letter_model().answer(request)
+
+    config = CONFIG.model_copy(update={"probes": ("greedy", "aligned_rank")})
+    found = run(script, questions, config)
+    defined = sum(record.status == "ok" for record in found.values())
+    assert sum(isinstance(request, Generate) for request in sent) == len(questions)
+    assert sum(isinstance(request, Score) for request in sent) == defined
+    for request in sent:
+        if isinstance(request, Score):
+            before = [each.request_id for each in sent[: sent.index(request)]]
+            assert f"{request.request_id.partition('/')[0]}/greedy/open" in before
+
+
+def test_what_is_missing_is_excluded_with_the_reason_and_asks_nothing(questions):
+    sent = []
+
+    def script(request):
+        sent.append(request)
+        return letter_model().answer(request)
+
+    config = CONFIG.model_copy(update={"probes": ("greedy", "aligned_rank")})
+    base = {q.item.item_id: BaseAnswer(missing="nobody asked it") for q in questions}
+    found = run(script, questions, config, base=base)
+    assert {(r.status, r.text, r.rank, r.token_ids) for r in found.values()} == {
+        ("excluded", "nobody asked it", None, None)
+    }
+    assert all(r.prompt_tokens for r in found.values())
+    assert not any(isinstance(request, Score) for request in sent)
+    not_open = config.model_copy(update={"formats": ("open_capped",)})
+    assert {r.text for r in run(script, questions, not_open).values()} == {NOT_OPEN}
+
+
+@pytest.mark.parametrize("failing", [Generate, Score])
+def test_a_failure_of_the_engine_is_one_of_the_probe(questions, failing):
+    def script(request):
+        if isinstance(request, failing):
+            return Response(request_id=request.request_id, status="engine_error", error="lost")
+        return letter_model().answer(request)
+
+    found = run(script, questions)
+    failed = [record for record in found.values() if record.status == "engine_error"]
+    assert len(failed) >= 5
+    assert all((r.text, r.rank, r.logprob) == ("lost", None, None) for r in failed)
+
+
+def test_it_needs_the_greedy_answers_of_the_base():
+    assert [probe.name for probe in PROBES if getattr(probe, "after_base", False)] == ["aligned_rank"]
+    assert CONFIG.after_base
+    assert not CONFIG.model_copy(update={"probes": ("greedy", "rank")}).after_base
+    with pytest.raises(
+        ValidationError, match="aligned_rank reads the base's greedy answers: it needs the probe greedy"
+    ):
+        EvalConfig(task="toy", probes=("aligned_rank", "rank"))
