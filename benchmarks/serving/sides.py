@@ -89,6 +89,7 @@ class Ours:
 
     def beam(self, eos: bool = True) -> dict[str, Any]:
         """Beam search of every item, all at once; `eos` ends an answer."""
+        from evaluator.engine.base import Cancel
         from evaluator.engine.beam import BeamSearch
 
         ends = frozenset(self._work["eos_ids"]) if eos else frozenset()
@@ -101,7 +102,9 @@ class Ours:
 
         class Source:
             def take(self, limit: int) -> Sequence[Any]:
-                taken = queue[:limit]
+                taken = [each for each in queue if isinstance(each, Cancel)]
+                queue[:] = [each for each in queue if not isinstance(each, Cancel)]
+                taken += queue[:limit]
                 del queue[:limit]
                 return taken
 

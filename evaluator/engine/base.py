@@ -119,7 +119,8 @@ class RequestSource(Protocol):
     def take(self, limit: int) -> Sequence[Request | Cancel]:
         """At most `limit` requests that are ready now; empty while none is, even if responses may bring more.
 
-        A Cancel names a request that was given before.
+        Every Cancel that is ready comes with them, before them, however small the limit: it makes room. It names a
+        request that was given before.
         """
         ...
 

@@ -77,9 +77,10 @@ class TorchEngine:
         """Answer one request after another, in the order of the source. Raises EngineError before a load."""
         if self._model is None:
             raise EngineError("the torch engine was asked to run before a checkpoint was loaded")
-        while requests := source.take(1):
-            if not isinstance(requests[0], Cancel):  # a cancelled request was answered when it came
-                yield self.answer(requests[0])
+        while given := source.take(1):
+            for request in given:
+                if not isinstance(request, Cancel):  # a cancelled request was answered when it came
+                    yield self.answer(request)
 
     def answer(self, request: Request) -> Response:
         """The response to a single request."""

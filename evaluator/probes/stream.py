@@ -34,18 +34,20 @@ class ItemStream:
         self._in_flight = in_flight
         self._serial = 0
         self._active: dict[str, ItemProbes] = {}
-        self._ready: deque[Request | Cancel] = deque()
+        self._ready: deque[Request] = deque()
+        self._cancels: list[Request | Cancel] = []
         self._waiting: set[str] = set()  # requests in `_ready` that nobody has cancelled
         self._done: list[ItemProbes] = []
 
     def take(self, limit: int) -> Sequence[Request | Cancel]:
-        taken: list[Request | Cancel] = []
+        taken, self._cancels = self._cancels, []
+        limit += len(taken)
         while len(taken) < limit and (self._ready or (len(self._active) < self._in_flight and self._start_next())):
             if not self._ready:  # an item that needs no request
                 continue
             request = self._ready.popleft()
-            if isinstance(request, Cancel) or request.request_id in self._waiting:
-                self._waiting.discard(request.request_id)
+            if request.request_id in self._waiting:
+                self._waiting.remove(request.request_id)
                 taken.append(request)
         return taken
 
@@ -78,10 +80,11 @@ class ItemStream:
         for request in reversed(item.receive(response)):
             if not isinstance(request, Cancel):
                 self._waiting.add(request.request_id)
+                self._ready.appendleft(request)
             elif request.request_id in self._waiting:  # the engine never hears of it
                 self._waiting.remove(request.request_id)
-                continue
-            self._ready.appendleft(request)
+            else:
+                self._cancels.append(request)
         if item.done:
             self._done.append(self._active.pop(serial))
 

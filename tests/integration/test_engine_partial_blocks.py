@@ -46,13 +46,15 @@ class Cutting:
     """Gives requests in order, and cancels every third streamed one at its second piece."""
 
     def __init__(self, requests: Sequence[Request]) -> None:
-        self._ready: list[Request | Cancel] = list(requests)
+        self._ready: list[Request] = list(requests)
+        self._cancels: list[Cancel] = []
         self._pieces: dict[str, int] = {}
         self.cancelled: set[str] = set()
 
     def take(self, limit: int) -> Sequence[Request | Cancel]:
+        cancels, self._cancels = self._cancels, []
         taken, self._ready = self._ready[:limit], self._ready[limit:]
-        return taken
+        return [*cancels, *taken]
 
     def handle(self, response: Response) -> None:
         name = response.request_id
@@ -61,7 +63,7 @@ class Cutting:
         self._pieces[name] = self._pieces.get(name, 0) + 1
         if self._pieces[name] == 2 and int(name.split("/")[1]) % 3 == 0:
             self.cancelled.add(name)
-            self._ready.insert(0, Cancel(request_id=name))
+            self._cancels.append(Cancel(request_id=name))
 
 
 def family(draw: random.Random, number: int) -> list[Request]:

@@ -90,6 +90,22 @@ def test_a_cancelled_request_ends_and_the_others_are_as_without_it(engine):
     assert after.generated_tokens - before.generated_tokens == sum(map(len, finals.values())) + 3
 
 
+def test_a_request_that_is_cancelled_before_its_first_step_is_not_counted(engine):
+    source = Cancelling(asked(stream=True, count=14), cancelled="13")  # the engine computes 8 at once
+    before = engine.stats()
+    answered = set()
+    for response in engine.run(source):
+        if not answered:
+            source._ready.append(Cancel(request_id="13"))
+        answered.add(response.request_id)
+    assert answered == {str(number) for number in range(13)}
+    after = engine.stats()
+    assert after.requests - before.requests == 13
+    asked_for = sum(len(request.prompt_ids) for request in asked(stream=True, count=13))
+    computed = after.prompt_tokens - before.prompt_tokens
+    assert computed + after.cached_tokens - before.cached_tokens == asked_for
+
+
 def test_cancels_alone_neither_end_nor_hold_a_run(engine):
     requests = [Cancel(request_id="never asked"), *asked(stream=False, count=1)]
     answers = list(engine.run(FixedSource(requests)))  # type: ignore[arg-type]

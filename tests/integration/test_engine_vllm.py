@@ -299,5 +299,6 @@ def test_counters_count(served):
     ask(served.engine, [Score(request_id="a", prompt_ids=prompt, continuation_ids=(9, 10))])
     ask(served.engine, [Score(request_id="a", prompt_ids=prompt, continuation_ids=(9, 10))])
     stats = served.engine.stats()
-    assert (stats.requests, stats.steps, stats.generated_tokens) == (2, 4, 4)
-    assert (stats.prompt_tokens, stats.cached_tokens) == (70 + 6, 64)
+    # The last token of a continuation is generated, the others are a part of the prompt.
+    assert (stats.requests, stats.steps, stats.generated_tokens) == (2, 2, 2)
+    assert (stats.prompt_tokens, stats.cached_tokens) == (71 + 7, 64)

@@ -10,7 +10,7 @@ from typing import Any
 from evaluator.engine.admission import SharedScores, refusal, refuse
 from evaluator.engine.base import Cancel, Generate, Request, Response, Score
 from evaluator.engine.vllm.counters import Counters
-from evaluator.engine.vllm.requests import InFlight, InFlightPromptScore, to_core
+from evaluator.engine.vllm.requests import InFlight, InFlightOneStepScore, InFlightPromptScore, to_core
 from evaluator.engine.vllm.sampling import Dialect
 
 
@@ -85,7 +85,8 @@ class Batch:
         pending = self._in_flight.pop(request_id, None)
         if pending is not None:
             self._core.abort_requests([request_id])
-            self._count(pending)
+            if pending.generated:  # else it waited for its first step: nothing of it was computed
+                self._count(pending)
 
     def _accepts(self, request: Request) -> bool:
         """Whether the engine can answer a request; if not, its response says why."""
@@ -100,13 +101,16 @@ class Batch:
         return reason is None
 
     def _add(self, request: Request) -> None:
-        served, pending = self._served, InFlight(request)
+        served = self._served
+        pending: InFlight = InFlight(request)
         if isinstance(request, Generate):
             parameters = served.dialect.generate(request, served.eos_ids, served.vocabulary)
         elif served.by_prompt:
             parameters, pending = served.dialect.prompt_score(), InFlightPromptScore(request)
+        elif served.dialect.one_step and len(request.continuation_ids) > 1:
+            parameters, pending = served.dialect.one_step_score(request), InFlightOneStepScore(request)
         else:
-            parameters = served.dialect.score(request.continuation_ids)
+            parameters = served.dialect.score(request)
         self._core.add_request(to_core(pending, parameters))
         self._in_flight[request.request_id] = pending
 

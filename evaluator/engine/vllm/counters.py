@@ -47,7 +47,7 @@ class Counters:
         self.steps += 1
 
     def end_request(self, *, prompt_tokens: int, cached_tokens: int, generated_tokens: int) -> None:
-        """Count a request that was finished or cancelled; `prompt_tokens` with those that were cached."""
+        """Count a request that was finished, or cancelled after it had begun; `prompt_tokens` with those cached."""
         self.requests += 1
         self.prompt_tokens += prompt_tokens - cached_tokens
         self.cached_tokens += cached_tokens

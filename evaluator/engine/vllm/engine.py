@@ -3,7 +3,8 @@
 - `run` pulls requests whenever it has room and hands responses out as they finish, so what follows from a response
   joins the running batch at the next step.
 - `load` builds the engine once; every later checkpoint is swapped in place and compared with its files.
-- A `Score` is computed by forced decoding (sampling.py), so that all options of a question share one context.
+- A `Score` is computed by forced decoding (sampling.py), on a CPU in one step (one_step.py), so that all options of a
+  question share one context.
 
 vLLM is imported when the first checkpoint is loaded, not with this module.
 """
@@ -23,6 +24,8 @@ from evaluator.engine.config import EngineConfig, EngineKind
 from evaluator.engine.vllm.counters import Counters
 from evaluator.engine.vllm.start import MAX_TOP_LOGPROBS, Started, installed_version, named, on_workers, start
 from evaluator.errors import EngineError, InputError
+
+_QUEUED = 8  # requests that wait in vLLM for the places of those that end in a step
 
 
 class VLLMEngine:
@@ -88,8 +91,8 @@ class VLLMEngine:
         counters.begin_run()
         try:
             while True:
-                room = 2 * self._config.max_num_seqs - len(batch)
-                given = source.take(room) if room > 0 else ()
+                # What the engine cannot begin at once stays with the source, which knows what is most urgent.
+                given = source.take(max(0, self._config.max_num_seqs + _QUEUED - len(batch)))
                 batch.submit(given)
                 if batch and not batch.has_responses:
                     counters.begin_step(was_empty=batch.was_emptied)

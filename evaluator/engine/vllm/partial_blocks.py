@@ -26,6 +26,8 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorRole,
 )
 
+from evaluator.engine.vllm.one_step import cacheable_tokens
+
 _REMEMBERED = 4096  # blocks whose content is known, the latest: what is shared is shared within moments
 _WORTH_WAITING = 8  # tokens: for fewer, a request is not put off by a step
 _Place = tuple[int, bytes | None]  # a block's number in its sequence, and the hash of all tokens before it
@@ -87,7 +89,8 @@ class PartialBlocks(KVConnectorBase_V1):  # type: ignore[misc]
         """
         number = num_computed_tokens // self._block_size
         self._found[request.request_id] = (number, None)
-        wanted = list(request.all_token_ids[num_computed_tokens : request.num_tokens - 1])[: self._block_size]
+        most = min(request.num_tokens - 1, cacheable_tokens(request))
+        wanted = list(request.all_token_ids[num_computed_tokens:most])[: self._block_size]
         if not self._usable or not wanted:
             return 0, False
         settled, beginning = self._holders(request, number)

@@ -7,6 +7,7 @@ read here. admission.py has already checked each request.
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from typing import Any
 
@@ -104,27 +105,24 @@ class InFlight:
         )
 
 
-class InFlightPromptScore(InFlight):
-    """A Score by prompt log-probabilities: the engine's prompt is prompt and continuation, and it generates one token
-    that nobody reads."""
+class _InFlightInPrompt(InFlight):
+    """A Score some of whose tokens stand in the engine's prompt, which reports on them."""
 
     __slots__ = ("_continuation", "_rows")
 
     def __init__(self, request: Score) -> None:
         super().__init__(request)
         self._continuation = request.continuation_ids
-        self._rows: Any = None  # vLLM's LogprobsTensors: row i is of the prompt's token i + 1
-
-    def prompt(self) -> list[int]:
-        return [*self.request.prompt_ids, *self._continuation]
+        self._rows: Any = None  # vLLM's LogprobsTensors
 
     def add(self, output: Any) -> bool:
         if output.new_prompt_logprobs_tensors is not None:
             self._rows = output.new_prompt_logprobs_tensors
         return super().add(output)
 
-    def response(self) -> Response:
-        rows, first = self._rows, len(self.request.prompt_ids) - 1
+    def _reported(self, first: int) -> Response:
+        """The scores from a row of the report on."""
+        rows = self._rows
         values = rows.logprobs[first:].tolist()  # [tokens of the continuation, own and top one]
         return Response(
             request_id=self.request.request_id,
@@ -135,6 +133,34 @@ class InFlightPromptScore(InFlight):
             top_logprobs=tuple((top,) for _, top in values),
             cached_tokens=self.cached_tokens,
         )
+
+
+class InFlightOneStepScore(_InFlightInPrompt):
+    """A Score whose last token alone is generated; the report has one row for each of the others (one_step.py)."""
+
+    def prompt(self) -> list[int]:
+        return [*self.request.prompt_ids, *self._continuation[:-1]]
+
+    def response(self) -> Response:
+        before, last = self._reported(0), super().response()
+        return dataclasses.replace(
+            before,
+            logprobs=before.logprobs + last.logprobs,
+            ranks=before.ranks + last.ranks,
+            top_ids=before.top_ids + last.top_ids,
+            top_logprobs=before.top_logprobs + last.top_logprobs,
+        )
+
+
+class InFlightPromptScore(_InFlightInPrompt):
+    """A Score by prompt log-probabilities: the engine's prompt is prompt and continuation, and it generates one token
+    that nobody reads. Row i of the report is of the prompt's token i + 1."""
+
+    def prompt(self) -> list[int]:
+        return [*self.request.prompt_ids, *self._continuation]
+
+    def response(self) -> Response:
+        return self._reported(len(self.request.prompt_ids) - 1)
 
 
 def _ordered(ids: list[int], values: list[float]) -> tuple[tuple[int, ...], tuple[float, ...]]:

@@ -4,7 +4,7 @@ A continuation is scored by *forced decoding*: the engine has to generate given 
 what the model thought of them. That costs the prompt once for all continuations (it stays in the prefix cache) and
 one decode step per token; the log-probabilities and ranks are the raw model's, taken before anything is forced.
 
-- V1 runner (CPUs): logits processors, see processors.py, which read their orders from `SamplingParams.extra_args`;
+- V1 runner (CPUs): a sampler of our own, see sampler.py, which reads its orders from `SamplingParams.extra_args`;
 - V2 runner (GPUs): vLLM's own trace replay and top-p. Written from vLLM 0.32's source; **not yet tested on a GPU**.
 """
 
@@ -16,8 +16,9 @@ from typing import Any
 from vllm import SamplingParams
 from vllm.sampling_params import RequestOutputKind
 
-from evaluator.engine.base import Generate
-from evaluator.engine.vllm.processors import FORCED, NUCLEUS, ForcedTokens, Nucleus
+from evaluator.engine.base import Generate, Score
+from evaluator.engine.vllm.one_step import SCORED_FROM
+from evaluator.engine.vllm.sampler import FORCED, NUCLEUS, Orders
 
 _ALWAYS: dict[str, Any] = {
     "detokenize": False,
@@ -32,16 +33,17 @@ class Dialect:
     """How requests are worded for one of vLLM's two runners."""
 
     v2: bool
+    one_step: bool = False  # continuations of several tokens are scored in one step
 
     def engine_arguments(self) -> dict[str, Any]:
         """What vLLM's EngineArgs must carry for that runner."""
         if self.v2:
             return {"enable_trace_replay": True}
-        return {"logits_processors": [ForcedTokens, Nucleus], "async_scheduling": False}
+        return {"logits_processors": [Orders], "async_scheduling": False}
 
-    def score(self, token_ids: tuple[int, ...]) -> SamplingParams:
-        """Parameters that generate `token_ids`, each with its log-probability, its rank, and the top token."""
-        forced = list(token_ids)
+    def score(self, request: Score) -> SamplingParams:
+        """Parameters that report the continuation's log-probabilities, ranks and top tokens, by forced decoding."""
+        forced = list(request.continuation_ids)
         return SamplingParams(
             temperature=0.0,
             max_tokens=len(forced),
@@ -49,6 +51,19 @@ class Dialect:
             ignore_eos=True,
             trace_decode_token_ids=forced if self.v2 else None,
             extra_args=None if self.v2 else {FORCED: forced},
+            **_ALWAYS,
+        )
+
+    def one_step_score(self, request: Score) -> SamplingParams:
+        """The same in one step: only the continuation's last token is generated (one_step.py)."""
+        return SamplingParams(
+            temperature=0.0,
+            max_tokens=1,
+            logprobs=1,
+            prompt_logprobs=1,
+            skip_reading_prefix_cache=False,
+            ignore_eos=True,
+            extra_args={FORCED: [request.continuation_ids[-1]], SCORED_FROM: len(request.prompt_ids)},
             **_ALWAYS,
         )
 

@@ -6,6 +6,7 @@ and trace replay; that path is written from vLLM 0.32's source and **not yet tes
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import warnings
 from dataclasses import dataclass
@@ -68,6 +69,8 @@ def _start(config: EngineConfig, checkpoint: Path, blueprint: Blueprint) -> Star
     from vllm.platforms import current_platform
     from vllm.v1.engine.llm_engine import LLMEngine
 
+    from evaluator.engine.vllm.one_step import keep_last_context_token
+
     on_cpu = bool(current_platform.is_cpu())
     # A prompt that is scored holds the continuation as well, and vLLM generates one token after it.
     wanted = config.max_model_len + (config.scoring == "prompt_logprobs")
@@ -76,8 +79,17 @@ def _start(config: EngineConfig, checkpoint: Path, blueprint: Blueprint) -> Star
     llm: Any = None
     try:
         engine_config, dialect = _engine_config(arguments, v2=not on_cpu)
+        # Prompts are computed whole, and the scheduler lives in this process: on a CPU, unless the user changed it.
+        in_process = os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
+        if on_cpu and in_process and config.scoring == "forced":
+            dialect = dataclasses.replace(dialect, one_step=True)
         llm = LLMEngine.from_vllm_config(engine_config, disable_log_stats=True)
         on_workers(llm, "use_strict_ranks")
+        if not dialect.v2:
+            on_workers(llm, "use_row_sampler")
+        if dialect.one_step:
+            keep_last_context_token(llm.engine_core.engine_core.scheduler)
+            on_workers(llm, "score_in_one_step")
     except Exception as error:  # whatever vLLM raises while it starts
         if llm is not None:
             llm.engine_core.shutdown()

@@ -13,6 +13,7 @@ Two facts about vLLM 0.32 make this module necessary:
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -89,6 +90,18 @@ class WorkerExtension:
         v1_sampler.batched_count_greater_than = _strict_ranks
         if torch.cuda.is_available():
             _patch_v2_ranks()
+
+    def use_row_sampler(self) -> None:
+        """From now on the V1 runner samples with ours."""
+        from evaluator.engine.vllm.sampler import RowSampler
+
+        self.model_runner.sampler = RowSampler()
+
+    def score_in_one_step(self) -> None:
+        """From now on prompt log-probabilities are those of one_step.py."""
+        from evaluator.engine.vllm.one_step import scores_of_prompts
+
+        self.model_runner._get_prompt_logprobs_dict = functools.partial(scores_of_prompts, self.model_runner)
 
 
 def _strict_ranks(scores_RV: torch.Tensor, values_R1: torch.Tensor) -> torch.Tensor:

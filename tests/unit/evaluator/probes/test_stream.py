@@ -197,6 +197,24 @@ def test_a_response_of_an_ended_item_is_ignored_and_an_unknown_one_is_an_error()
             stream.handle(Response(request_id=unknown))
 
 
+def test_cancels_come_first_and_need_no_room() -> None:
+    config = CONFIG.model_copy(update={"probes": ("greedy", "beam"), "formats": ("open",), "max_new_tokens": 12})
+    stream = ItemStream(letter_plans(letter_questions(letter_items(2), config), config), config, EOS, in_flight=2)
+    found: list[Cancel] = []
+    engine = FakeEngine(letter_model().answer, reorder_seed=1)
+
+    class Full:
+        def take(self, limit: int) -> Sequence[Request | Cancel]:
+            now = stream.take(0)
+            assert all(isinstance(request, Cancel) for request in now)
+            found.extend(request for request in now if isinstance(request, Cancel))
+            return [*now, *stream.take(limit)]
+
+    for response in engine.run(Full()):
+        stream.handle(response)
+    assert found
+
+
 @pytest.mark.parametrize("room", [1, 2, 5, 64])
 def test_a_cancel_names_a_request_that_was_given_and_others_are_never_given(room: int) -> None:
     config = CONFIG.model_copy(update={"probes": ("greedy", "beam"), "formats": ("open",), "max_new_tokens": 12})
@@ -213,7 +231,7 @@ def test_a_cancel_names_a_request_that_was_given_and_others_are_never_given(room
     class Watched:
         def take(self, limit: int) -> Sequence[Request | Cancel]:
             taken = stream.take(limit)
-            assert len(taken) <= limit
+            assert sum(not isinstance(request, Cancel) for request in taken) <= limit
             for request in taken:
                 assert request.request_id not in cancelled
                 if isinstance(request, Cancel):

@@ -1,0 +1,241 @@
+"""The sampler for vLLM's V1 model runner, the one that serves CPUs: every row gets what its request needs, no more.
+
+vLLM's own sampler does for every row of a step what any of its rows needs: log-probabilities of the whole vocabulary,
+the top list of the widest row, ranks, and noise for each token of the vocabulary.
+Here a sampled row takes one uniform variate and looks at its likeliest tokens; only scored rows are ranked, and only
+beams have top lists.
+
+- A scored row generates the token that it is told to (*forced*); its log-probability, rank and the top token are the
+  raw model's.
+- A greedy row generates the likeliest token, of equals the one with the lowest id.
+- A sampled row draws from its nucleus (Holtzman et al., 2020) with the generator of its request: the same seed gives
+  the same draw whatever else is in the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from vllm import SamplingParams
+from vllm.v1.outputs import LogprobsTensors, SamplerOutput
+from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor
+from vllm.v1.sample.logits_processor.interface import MoveDirectionality
+from vllm.v1.sample.sampler import Sampler
+
+FORCED = "forced_token_ids"
+NUCLEUS = "nucleus"
+
+_BLOCK = 64  # tokens: the best of a row are looked for in the blocks with the highest peaks
+_FIRST_LOOK = 64  # how many of the likeliest tokens are tried first as the nucleus
+_GROWTH = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What one row of the batch is to generate, and what is reported of it."""
+
+    forced: list[int] | None  # the tokens to generate; None: the model chooses
+    output_ids: list[int]  # vLLM's own, growing list of what was generated
+    temperature: float  # 0: greedy
+    top_p: float
+    top: int  # likeliest tokens to report
+    reported: bool  # whether log-probabilities are reported at all
+
+    @classmethod
+    def score(cls, token: int) -> Order:
+        """Report `token`, its rank and the likeliest token."""
+        return cls(forced=[token], output_ids=[], temperature=0.0, top_p=1.0, top=1, reported=True)
+
+    @property
+    def token(self) -> int | None:
+        """The forced token, if there is one; the last one again for a request that is about to end."""
+        return None if self.forced is None else self.forced[min(len(self.output_ids), len(self.forced) - 1)]
+
+
+class Orders(LogitsProcessor):  # type: ignore[misc]  # vllm is not followed by mypy
+    """Knows the order of every batch row while vLLM adds, removes and moves rows. It leaves the logits alone."""
+
+    def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
+        self.rows: dict[int, Order] = {}
+
+    @classmethod
+    def validate_params(cls, sampling_params: SamplingParams) -> None:
+        """Nothing to check: sampling.py makes all requests."""
+
+    def is_argmax_invariant(self) -> bool:
+        return True
+
+    def apply(self, logits: torch.Tensor) -> torch.Tensor:
+        return logits
+
+    def update_state(self, batch_update: BatchUpdate | None) -> None:
+        """Follow the rows; the order removed, added, moved is vLLM's."""
+        if batch_update is None:
+            return
+        rows = self.rows
+        for row in batch_update.removed:
+            rows.pop(row, None)
+        for row, parameters, _prompt_ids, output_ids in batch_update.added:
+            rows[row] = _order(parameters, output_ids)
+        for source, target, direction in batch_update.moved:
+            moved, replaced = rows.pop(source, None), rows.pop(target, None)
+            if moved is not None:
+                rows[target] = moved
+            if replaced is not None and direction == MoveDirectionality.SWAP:
+                rows[source] = replaced
+
+
+def _order(parameters: SamplingParams, output_ids: list[int]) -> Order:
+    arguments = parameters.extra_args or {}
+    return Order(
+        forced=arguments.get(FORCED),
+        output_ids=output_ids,
+        temperature=parameters.temperature,
+        top_p=arguments.get(NUCLEUS, 1.0),
+        top=parameters.logprobs or 0,
+        reported=parameters.logprobs is not None,
+    )
+
+
+class RowSampler(Sampler):  # type: ignore[misc]
+    """Takes the place of vLLM's sampler in the V1 model runner."""
+
+    def forward(
+        self,
+        logits: torch.Tensor,
+        sampling_metadata: Any,
+        predict_bonus_token: bool = False,
+        logprobs_mode_override: Any = None,
+    ) -> SamplerOutput:
+        """`logits` [rows, vocabulary] of one step; returns vLLM's output for the same rows."""
+        rows = next(each for each in sampling_metadata.logitsprocs.all if isinstance(each, Orders)).rows
+        orders = [rows[row] for row in range(len(logits))]
+        tokens_R, tables = sample(logits.float(), orders, sampling_metadata.generators)
+        return SamplerOutput(sampled_token_ids=tokens_R[:, None].int(), logprobs_tensors=tables)
+
+
+def sample(
+    logits_RV: torch.Tensor, orders: Sequence[Order], generators: Mapping[int, torch.Generator]
+) -> tuple[torch.Tensor, LogprobsTensors | None]:
+    """Carry out the orders of all rows: the tokens [rows], and what is reported of them, if anything is.
+
+    Column 0 of the tables is the generated token's own, the others are the likeliest ones; only what a row's order asks
+    for is filled in. `logits_RV` are float32, and stay as they are. `generators` are those of the sampled rows that
+    have a seed; others draw from torch's own.
+    """
+    best_R, argmax_R = _argmax(logits_RV)
+    tokens_R = argmax_R.clone()
+    drawn = [row for row, order in enumerate(orders) if order.temperature > 0]
+    if drawn:
+        device = logits_RV.device
+        temperature_S1 = torch.tensor([[orders[row].temperature] for row in drawn], device=device)
+        top_p_S = torch.tensor([orders[row].top_p for row in drawn], device=device)
+        uniform_S = torch.cat([torch.rand(1, generator=generators.get(row), device=device) for row in drawn])
+        tokens_R[drawn] = draw(logits_RV[drawn].div_(temperature_S1), top_p_S, uniform_S)
+    ranks_R = torch.zeros_like(tokens_R, dtype=torch.int32)
+    forced = [row for row, order in enumerate(orders) if order.forced is not None]
+    if forced:
+        tokens_R[forced] = torch.tensor([orders[row].token for row in forced], device=tokens_R.device)
+        logits_FV = logits_RV[forced]
+        ranks_R[forced] = (logits_FV > logits_FV.gather(1, tokens_R[forced, None])).sum(1, dtype=torch.int32) + 1
+    if not any(order.reported for order in orders):
+        return tokens_R, None
+    ids_RK, logits_RK = _listed(logits_RV, orders, tokens_R, best_R, argmax_R)
+    reported = [row for row, order in enumerate(orders) if order.reported]
+    # log p = (logit - best) - log(sum(exp(logit - best))): no digit is lost to large logits.
+    mass_L1 = logits_RV[reported].sub_(best_R[reported, None]).exp_().sum(1, keepdim=True).log_()
+    logprobs_RK = logits_RK - best_R[:, None]
+    logprobs_RK[reported] -= mass_L1
+    return tokens_R, LogprobsTensors(ids_RK.int(), logprobs_RK, ranks_R)
+
+
+def _listed(
+    logits_RV: torch.Tensor,
+    orders: Sequence[Order],
+    tokens_R: torch.Tensor,
+    best_R: torch.Tensor,
+    argmax_R: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The ids of each row's generated token and its likeliest ones, and their logits; zeros where none are wanted."""
+    rows, width = len(orders), 1 + max(order.top for order in orders)
+    ids_RK = torch.zeros(rows, width, dtype=torch.int64, device=logits_RV.device)
+    logits_RK = torch.zeros(rows, width, device=logits_RV.device)
+    ids_RK[:, 0] = tokens_R
+    logits_RK[:, 0] = logits_RV.gather(1, tokens_R[:, None])[:, 0]
+    if width > 1:
+        ids_RK[:, 1], logits_RK[:, 1] = argmax_R, best_R
+    for top in {order.top for order in orders if order.top > 1}:
+        listed = [row for row, order in enumerate(orders) if order.top == top]
+        logits_RK[listed, 1 : top + 1], ids_RK[listed, 1 : top + 1] = likeliest(logits_RV[listed], top)
+    return ids_RK, logits_RK
+
+
+def draw(logits_SV: torch.Tensor, top_p_S: torch.Tensor, uniform_S: torch.Tensor) -> torch.Tensor:
+    """One token of each row's nucleus, shape [S]: the inverse of its distribution function at `uniform_S`, in [0, 1).
+
+    `logits_SV` are the sampled rows after the temperature; `top_p_S` is in (0, 1]. The nucleus is the least number of
+    likeliest tokens whose probabilities reach top_p. Those that tie with the last one belong to it, and tokens count in
+    the order of their ids, so that a draw does not depend on how many tokens were looked at.
+    """
+    vocabulary = logits_SV.shape[1]
+    mass_S1 = logits_SV.logsumexp(1, keepdim=True)
+    tokens_S = torch.empty_like(top_p_S, dtype=torch.int64)
+    open_O = torch.arange(len(top_p_S), device=logits_SV.device)
+    look = min(_FIRST_LOOK, vocabulary)
+    while len(open_O):
+        values_OK, ids_OK = likeliest(logits_SV if len(open_O) == len(tokens_S) else logits_SV[open_O], look)
+        probability_OK = (values_OK - mass_S1[open_O]).exp_()
+        before_OK = probability_OK.cumsum(1) - probability_OK
+        last_O1 = (before_OK < top_p_S[open_O, None]).sum(1, keepdim=True) - 1  # of the nucleus
+        floor_O1 = values_OK.gather(1, last_O1)
+        closed_O = (values_OK[:, -1:] < floor_O1)[:, 0] | (look == vocabulary)
+        probability_OK.masked_fill_(values_OK < floor_O1, 0)
+        chosen_O = _inverse(probability_OK, ids_OK, uniform_S[open_O])
+        tokens_S[open_O[closed_O]] = chosen_O[closed_O]
+        open_O = open_O[~closed_O]
+        look = min(look * _GROWTH, vocabulary)
+    return tokens_S
+
+
+def _inverse(weight_OK: torch.Tensor, ids_OK: torch.Tensor, uniform_O: torch.Tensor) -> torch.Tensor:
+    """The id at which each row's cumulated weights, by id, pass the share `uniform_O` of their sum."""
+    ordered_OK, place_OK = ids_OK.sort(1)
+    cumulated_OK = weight_OK.gather(1, place_OK).cumsum(1)
+    total_O1 = cumulated_OK[:, -1:].clone()
+    passed_O = (cumulated_OK <= uniform_O[:, None] * total_O1).sum(1)
+    last_O = (cumulated_OK < total_O1).sum(1)  # rounding may make the product the whole sum
+    return ordered_OK.gather(1, torch.minimum(passed_O, last_O)[:, None])[:, 0]
+
+
+def likeliest(logits_RV: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The `count` highest logits of each row, falling, and their ids, both [R, count].
+
+    They stand in the `count` blocks with the highest peaks; which of several tied tokens are listed is open.
+    """
+    if 4 * count * _BLOCK >= logits_RV.shape[1]:  # the blocks would hold too much of the row to be worth it
+        values_RK, ids_RK = logits_RV.topk(count, 1)
+        return values_RK, ids_RK
+    blocks_RNB = _blocks(logits_RV)
+    highest_RK = blocks_RNB.amax(2).topk(count, 1, sorted=False).indices
+    among_RC = blocks_RNB.gather(1, highest_RK[:, :, None].expand(-1, -1, _BLOCK)).flatten(1)
+    values_RK, place_RK = among_RC.topk(count, 1)
+    return values_RK, highest_RK.gather(1, place_RK // _BLOCK) * _BLOCK + place_RK % _BLOCK
+
+
+def _argmax(logits_RV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The highest logit of each row and its id, of equals the lowest one; both [R]."""
+    blocks_RNB = _blocks(logits_RV)
+    block_R = blocks_RNB.amax(2).argmax(1)
+    best_R, place_R = blocks_RNB[torch.arange(len(block_R), device=block_R.device), block_R].max(1)
+    return best_R, block_R * _BLOCK + place_R
+
+
+def _blocks(logits_RV: torch.Tensor) -> torch.Tensor:
+    """The rows cut into blocks, [R, N, _BLOCK]; the last one is filled up with tokens that are never the best."""
+    missing = -logits_RV.shape[1] % _BLOCK
+    if missing:
+        logits_RV = torch.nn.functional.pad(logits_RV, (0, missing), value=float("-inf"))
+    return logits_RV.reshape(len(logits_RV), -1, _BLOCK)

@@ -1,0 +1,97 @@
+"""Scoring in one step on the real vLLM, against the plain torch engine: whatever the cache holds of a continuation."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from evaluator.engine.base import FixedSource, Response, Score
+from evaluator.engine.config import EngineConfig
+from evaluator.engine.torch_engine import TorchEngine
+from evaluator.engine.vllm.engine import VLLMEngine
+from tests.support.engines import needs_vllm
+from tests.support.models import save_tiny_model
+
+pytestmark = needs_vllm
+
+VOCABULARY = 96
+BLOCK = 32
+TOLERANCE = 2e-4
+CONFIG = EngineConfig(max_model_len=320, max_num_seqs=12, dtype="float32")
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny_model(tmp_path_factory.mktemp("one_step") / "model", "qwen3", 0, eos_ids=(0,))
+
+
+@pytest.fixture(scope="module")
+def engine(checkpoint: Path) -> Iterator[VLLMEngine]:
+    made = VLLMEngine(CONFIG)
+    made.load(checkpoint)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def oracle(checkpoint: Path) -> TorchEngine:
+    made = TorchEngine(CONFIG)
+    made.load(checkpoint)
+    return made
+
+
+def tokens(draw: random.Random, count: int) -> tuple[int, ...]:
+    return tuple(draw.randrange(8, VOCABULARY) for _ in range(count))
+
+
+def check(engine: VLLMEngine, oracle: TorchEngine, asked: list[Score]) -> None:
+    answers: dict[str, Response] = {response.request_id: response for response in engine.run(FixedSource(asked))}
+    for request in asked:
+        answer, expected = answers[request.request_id], oracle.answer(request)
+        assert answer.status == "ok"
+        assert answer.token_ids == expected.token_ids == request.continuation_ids
+        assert answer.logprobs == pytest.approx(expected.logprobs, abs=TOLERANCE)
+        assert len(answer.ranks) == len(answer.top_ids) == len(request.continuation_ids)
+        margins = [own - top[0] for own, top in zip(answer.logprobs, answer.top_logprobs, strict=True)]
+        for margin, own, best, token, rank in zip(
+            margins, expected.logprobs, expected.top_logprobs, request.continuation_ids, answer.ranks, strict=True
+        ):
+            assert margin == pytest.approx(own - best[0], abs=2 * TOLERANCE)
+            assert (rank == 1) == (margin == 0.0), token
+        assert all(abs(a - b) <= 1 for a, b in zip(answer.ranks, expected.ranks, strict=True))
+
+
+@pytest.mark.parametrize("length", [1, 2, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK - 1, 2 * BLOCK, 90])
+def test_continuations_that_begin_alike_fill_whole_blocks(engine, oracle, length):
+    """The cache then holds more than the context; the token before the first row is computed all the same."""
+    draw = random.Random(length)
+    prompt, beginning = tokens(draw, length), tokens(draw, 2 * BLOCK)
+    endings = [tokens(draw, draw.randrange(0, 2 * BLOCK)) for _ in range(6)]
+    asked = [
+        Score(request_id=f"{n}", prompt_ids=prompt, continuation_ids=beginning[: 2 * BLOCK - n] + ending)
+        for n, ending in enumerate(endings)
+    ]
+    check(engine, oracle, asked)
+    check(engine, oracle, asked)  # again: now every block of theirs is in the cache
+    check(engine, oracle, [Score(request_id="s", prompt_ids=prompt + beginning, continuation_ids=endings[0] + (9, 9))])
+
+
+def test_more_rows_than_go_through_the_head_at_once(engine, oracle):
+    draw = random.Random(1)
+    asked = [Score(request_id=str(n), prompt_ids=tokens(draw, 3), continuation_ids=tokens(draw, 290)) for n in range(5)]
+    before = engine.stats().steps
+    check(engine, oracle, asked)
+    assert engine.stats().steps == before + 1
+
+
+def test_scores_in_a_full_batch_with_one_token_and_with_many(engine, oracle):
+    draw = random.Random(2)
+    prompt = tokens(draw, 50)
+    asked = [
+        Score(request_id=str(n), prompt_ids=prompt[: 50 - n % 3], continuation_ids=tokens(draw, 1 + n % 4))
+        for n in range(60)
+    ]
+    check(engine, oracle, asked)

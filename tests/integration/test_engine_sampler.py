@@ -1,0 +1,196 @@
+"""The sampler of vLLM's V1 runner, driven as vLLM drives it, against the long way of doing the same."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.support.engines import needs_vllm
+
+pytestmark = needs_vllm
+
+
+VOCABULARY = 300
+
+
+@pytest.fixture(scope="module")
+def ours():
+    from evaluator.engine.vllm import sampler
+
+    return sampler
+
+
+@pytest.fixture(scope="module")
+def moves():
+    from vllm.v1.sample.logits_processor.interface import MoveDirectionality
+
+    return MoveDirectionality
+
+
+def update(orders, *, added=(), removed=(), moved=()):
+    from vllm.v1.sample.logits_processor import BatchUpdate
+
+    orders.update_state(BatchUpdate(batch_size=8, removed=list(removed), added=list(added), moved=list(moved)))
+
+
+def row(number, output, **arguments):
+    from vllm import SamplingParams
+
+    return (number, SamplingParams(temperature=0.0, extra_args=arguments or None), None, output)
+
+
+def forced(orders):
+    """Which token each of eight rows is told to generate; None for a row without an order, "free" for a free one."""
+    found = [orders.rows.get(number) for number in range(8)]
+    return [None if order is None else "free" if order.token is None else order.token for order in found]
+
+
+def test_forced_tokens_follow_the_output(ours):
+    orders, output = ours.Orders(None, torch.device("cpu"), False), []
+    update(orders, added=[row(2, output, **{ours.FORCED: [7, 8, 9]}), row(0, [])])
+    assert forced(orders) == ["free", None, 7, None, None, None, None, None]
+    output += [7, 8]
+    orders.update_state(None)
+    assert forced(orders)[2] == 9
+    output.append(9)
+    assert forced(orders)[2] == 9  # asked once more after the last: the request is about to end
+
+
+def test_rows_are_followed_through_moves_swaps_and_replacements(ours, moves):
+    orders = ours.Orders(None, torch.device("cpu"), False)
+    update(orders, added=[row(n, [], **{ours.FORCED: [10 + n]}) for n in range(4)])
+    update(orders, moved=[(3, 0, moves.SWAP)])
+    assert forced(orders)[:4] == [13, 11, 12, 10]
+    update(orders, removed=[1], moved=[(3, 1, moves.UNIDIRECTIONAL)])
+    assert forced(orders)[:4] == [13, 10, 12, None]
+    update(orders, moved=[(5, 0, moves.UNIDIRECTIONAL)])  # an empty row moves onto a forced one
+    assert forced(orders)[:4] == [None, 10, 12, None]
+    update(orders, added=[row(1, [])])  # a free request takes a forced one's row
+    assert forced(orders)[:4] == [None, "free", 12, None]
+    update(orders, moved=[(2, 6, moves.SWAP)])
+    assert forced(orders) == [None, "free", None, None, None, None, 12, None]
+
+
+def random_logits(rows, vocabulary, scale=3.0, seed=1):
+    return torch.randn(rows, vocabulary, generator=torch.Generator().manual_seed(seed)) * scale
+
+
+def greedy(ours, top=0):
+    return ours.Order(forced=None, output_ids=[], temperature=0.0, top_p=1.0, top=top, reported=True)
+
+
+def sampled(ours, top_p=0.9, temperature=1.0):
+    return ours.Order(forced=None, output_ids=[], temperature=temperature, top_p=top_p, top=0, reported=False)
+
+
+@pytest.mark.parametrize("vocabulary", [300, 5000, 20_011])  # all at once; in blocks; with a last block to fill up
+def test_tokens_log_probabilities_ranks_and_top_lists_are_those_of_a_full_softmax(ours, vocabulary):
+    logits = random_logits(9, vocabulary)
+    logits[3] += 1e4  # large logits lose no digit
+    orders = [greedy(ours), ours.Order.score(5), sampled(ours), greedy(ours, 7), ours.Order.score(vocabulary - 1)]
+    orders += [greedy(ours, 12), greedy(ours, 1), sampled(ours), ours.Order.score(int(logits[8].argmax()))]
+    before = logits.clone()
+    tokens, tables = ours.sample(logits, orders, {})
+    assert torch.equal(logits, before)
+    expected = logits.double().log_softmax(1)
+    assert tables.logprobs.shape == (9, 13)
+    for line, order in enumerate(orders):
+        if order.temperature:
+            continue
+        own = int(tokens[line])
+        assert own == (int(logits[line].argmax()) if order.token is None else order.token)
+        assert int(tables.logprob_token_ids[line, 0]) == own
+        assert float(tables.logprobs[line, 0]) == pytest.approx(float(expected[line, own]), abs=2e-6, rel=2e-7)
+        if order.forced is not None:
+            assert int(tables.selected_token_ranks[line]) == 1 + int((logits[line] > logits[line, own]).sum())
+        best = expected[line].topk(order.top)
+        assert tables.logprob_token_ids[line, 1 : order.top + 1].tolist() == best.indices.tolist()
+        assert torch.allclose(tables.logprobs[line, 1 : order.top + 1].double(), best.values, atol=2e-6, rtol=2e-7)
+
+
+def test_of_equal_tokens_the_lowest_id_is_greedy_and_the_rank_is_strict(ours):
+    logits = torch.zeros(3, 5000)
+    logits[:, [4000, 130, 4999]] = 2.0
+    tokens, tables = ours.sample(logits, [greedy(ours), ours.Order.score(4999), ours.Order.score(7)], {})
+    assert tokens.tolist() == [130, 4999, 7]
+    assert tables.selected_token_ranks.tolist()[1:] == [1, 4]
+    assert tables.logprob_token_ids[1:, 1].tolist() == [130, 130]
+
+
+def test_rows_that_report_nothing_bring_no_tables(ours):
+    assert ours.sample(random_logits(2, VOCABULARY), [sampled(ours), sampled(ours)], {})[1] is None
+
+
+def by_sorting(logits, top_p):
+    """The nucleus of one row, the long way: probabilities by id, zero outside."""
+    probability = logits.double().softmax(-1)
+    order = probability.argsort(descending=True)
+    before = probability[order].cumsum(-1) - probability[order]
+    lowest = probability[order[before < top_p]].min()
+    return torch.where(probability >= lowest, probability, 0.0)
+
+
+@pytest.mark.parametrize("scale", [0.3, 1.0, 4.0, 30.0])
+@pytest.mark.parametrize("vocabulary", [300, 9000])
+def test_a_draw_is_the_inverse_of_the_nucleus_distribution(ours, scale, vocabulary):
+    logits = random_logits(6, vocabulary, scale)
+    top_p = torch.tensor([0.1, 0.5, 0.9, 0.95, 0.999, 1.0])
+    for uniform in (0.0, 0.2, 0.5, 0.77, 0.999):
+        tokens = ours.draw(logits, top_p, torch.full((6,), uniform))
+        for line, token, p in zip(logits, tokens.tolist(), top_p.tolist(), strict=True):
+            weight = by_sorting(line, p)
+            cumulated = weight.cumsum(0) / weight.sum()
+            # The drawn token's interval of the distribution function holds the variate, to float32's rounding.
+            assert weight[token] > 0 or p > 0.99
+            assert cumulated[token] >= uniform - 1e-4
+            assert cumulated[token] - weight[token] / weight.sum() <= uniform + 1e-4
+
+
+def test_the_largest_variate_draws_from_the_nucleus(ours):
+    logits = torch.full((1, VOCABULARY), -20.0)
+    logits[0, [3, 7]] = 1.0
+    almost_one = torch.tensor([1.0 - 2**-24])
+    assert ours.draw(logits, torch.tensor([0.9]), almost_one).tolist() == [7]
+
+
+def test_tokens_that_tie_with_the_last_of_the_nucleus_belong_to_it(ours):
+    logits = torch.full((1, 9000), -5.0)
+    logits[0, 1000:1100] = 2.0
+    drawn = {
+        int(ours.draw(logits, torch.tensor([0.3]), torch.tensor([uniform])))
+        for uniform in torch.linspace(0, 0.999, 300)
+    }
+    assert drawn == set(range(1000, 1100))
+
+
+def test_draws_have_the_probabilities_of_the_nucleus(ours):
+    from scipy.stats import chisquare
+
+    logits = random_logits(1, 40, 1.5)
+    count = 20_000
+    uniform = torch.rand(count, generator=torch.Generator().manual_seed(3))
+    tokens = ours.draw(logits.expand(count, -1), torch.full((count,), 0.9), uniform)
+    weight = by_sorting(logits[0], 0.9)
+    kept = weight > 0
+    observed = torch.bincount(tokens, minlength=40)
+    assert not observed[~kept].any()
+    assert chisquare(observed[kept].numpy(), (weight / weight.sum() * count)[kept].numpy()).pvalue > 1e-3
+
+
+def test_a_seeded_draw_is_the_same_alone_and_in_a_batch(ours):
+    logits = random_logits(5, 5000)
+    together, _ = ours.sample(
+        logits, [sampled(ours)] * 5, {line: torch.Generator().manual_seed(line) for line in range(5)}
+    )
+    alone = [
+        int(ours.sample(logits[[line]], [sampled(ours)], {0: torch.Generator().manual_seed(line)})[0])
+        for line in range(5)
+    ]
+    assert together.tolist() == alone
+
+
+def test_the_temperature_flattens_a_row(ours):
+    logits = random_logits(1, VOCABULARY)
+    uniform = torch.rand(1, generator=torch.Generator().manual_seed(4))
+    hot, _ = ours.sample(logits, [sampled(ours, 1.0, 4.0)], {0: torch.Generator().manual_seed(4)})
+    assert int(hot) == int(ours.draw(logits / 4.0, torch.tensor([1.0]), uniform))
