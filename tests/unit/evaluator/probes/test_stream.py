@@ -199,7 +199,8 @@ def test_a_response_of_an_ended_item_is_ignored_and_an_unknown_one_is_an_error()
 
 def test_cancels_come_first_and_need_no_room() -> None:
     config = CONFIG.model_copy(update={"probes": ("greedy", "beam"), "formats": ("open",), "max_new_tokens": 12})
-    stream = ItemStream(letter_plans(letter_questions(letter_items(2), config), config), config, EOS, in_flight=2)
+    plans = letter_plans(letter_questions(letter_items(2), config), config)
+    stream = ItemStream(plans, config, EOS, decode=LetterPrompter().decode, in_flight=2)
     found: list[Cancel] = []
     engine = FakeEngine(letter_model().answer, reorder_seed=1)
 
