@@ -13,8 +13,8 @@ from evaluator.report.figures.rows import Rows
 _BANDS = {"_1": 1.0, "_2_5": 0.68, "_6_20": 0.4, "_over_20": 0.16}
 _BAND_NAMES = {"_1": "rank 1", "_2_5": "2-5", "_6_20": "6-20", "_over_20": "over 20"}
 _PANELS = (  # group, whose ranks, title
-    ("mc_only", "rank", "mc_only"),
-    ("mc_only", "aligned_rank", "mc_only, aligned"),
+    ("mc_only", "rank", "No longer said (mc_only)"),
+    ("mc_only", "aligned_rank", "The same, aligned"),
     ("all", "rank", "All items"),
 )
 
