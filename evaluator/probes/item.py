@@ -10,22 +10,25 @@ from __future__ import annotations
 import dataclasses
 
 from evaluator.engine.base import Cancel, Generate, Request, Response
-from evaluator.probes.base import Inquiry
 from evaluator.probes.config import EvalConfig
+from evaluator.probes.faults import Blaming
 from evaluator.probes.planning import Plan, inquiries
 from evaluator.probes.recording import Decode, Recorder, Stamp
-from evaluator.records import Record
+from evaluator.records import Item, Record
 
 
 class ItemProbes:
-    """Sends the requests of one plan and routes their responses; `serial` makes its request ids unique."""
+    """Sends the requests of one plan and routes their responses; `serial` makes its request ids unique.
+
+    What a probe raises is a ResurfaceError that names it and the item (`faults.Blaming`).
+    """
 
     def __init__(self, plan: Plan, config: EvalConfig, eos_ids: frozenset[int], decode: Decode, serial: int) -> None:
         self.plan = plan
         self._decode = decode
         self._run_seed = config.seed
         self._inquiries = inquiries(plan, config, eos_ids, decode, serial)
-        self._readers: dict[str, list[Inquiry]] = {}  # who waits for a request, by its id
+        self._readers: dict[str, list[str]] = {}  # the probes that wait for a request, by its id
 
     @property
     def done(self) -> bool:
@@ -34,11 +37,13 @@ class ItemProbes:
     def start(self) -> list[Request]:
         """The requests that depend on no response, in the order of the probes."""
         requests: dict[str, Request] = {}
-        for inquiry in self._inquiries:
-            for request in inquiry.start():
+        for probe, inquiry in self._inquiries.items():
+            with Blaming(probe, self._item):
+                first = inquiry.start()
+            for request in first:
                 known = requests.get(request.request_id)
                 requests[request.request_id] = request if known is None else _joined(known, request)
-                self._readers.setdefault(request.request_id, []).append(inquiry)
+                self._readers.setdefault(request.request_id, []).append(probe)
         return list(requests.values())
 
     def receive(self, response: Response) -> list[Request | Cancel]:
@@ -47,20 +52,22 @@ class ItemProbes:
         if response.final:
             self._readers.pop(response.request_id, None)
         following: list[Request | Cancel] = []
-        for inquiry in tuple(readers):
-            for request in inquiry.receive(response):
+        for probe in tuple(readers):
+            with Blaming(probe, self._item):
+                next_ones = self._inquiries[probe].receive(response)
+            for request in next_ones:
                 if not isinstance(request, Cancel):
-                    self._readers[request.request_id] = [inquiry]
-                elif not self._left(inquiry, request.request_id):
+                    self._readers[request.request_id] = [probe]
+                elif not self._left(probe, request.request_id):
                     continue
                 following.append(request)
         return following
 
-    def _left(self, inquiry: Inquiry, request_id: str) -> bool:
+    def _left(self, probe: str, request_id: str) -> bool:
         """A probe needs a request no longer. Whether no other waits for it, so that the engine can stop."""
         readers = self._readers.get(request_id, [])
-        if inquiry in readers:
-            readers.remove(inquiry)
+        if probe in readers:
+            readers.remove(probe)
             if not readers:
                 del self._readers[request_id]
                 return True
@@ -68,8 +75,16 @@ class ItemProbes:
 
     def records(self, stamp: Stamp) -> list[Record]:
         """Every record, in a fixed order. To be called once, when `done`."""
-        recorder = Recorder(stamp, self.plan.question.item, self._run_seed, self._decode)
-        return [record for inquiry in self._inquiries for record in inquiry.records(recorder)]
+        recorder = Recorder(stamp, self._item, self._run_seed, self._decode)
+        records: list[Record] = []
+        for probe, inquiry in self._inquiries.items():
+            with Blaming(probe, self._item):
+                records += inquiry.records(recorder)
+        return records
+
+    @property
+    def _item(self) -> Item:
+        return self.plan.question.item
 
 
 def _joined(one: Request, other: Request) -> Request:

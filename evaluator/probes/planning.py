@@ -13,6 +13,7 @@ from evaluator.asking.questions import Posed, Question, Window
 from evaluator.errors import InputError
 from evaluator.probes.base import Asking, Excluded, Inquiry, ItemPlan
 from evaluator.probes.config import EvalConfig
+from evaluator.probes.faults import Blaming
 from evaluator.probes.recording import Decode
 from evaluator.records import Format
 
@@ -27,20 +28,27 @@ class WindowPlan:
 Plan = ItemPlan | WindowPlan
 
 
-def inquiries(plan: Plan, config: EvalConfig, eos_ids: frozenset[int], decode: Decode, serial: int) -> list[Inquiry]:
-    """One for each probe that is asked, in the registry's order; a probe that cannot be asked gives an `Excluded`.
+def inquiries(
+    plan: Plan, config: EvalConfig, eos_ids: frozenset[int], decode: Decode, serial: int
+) -> dict[str, Inquiry]:
+    """One by the name of each probe that is asked, in the registry's order; an `Excluded` where it cannot be asked.
 
-    `serial` is unique in the stream.
+    `serial` is unique in the stream. Raises ResurfaceError where a probe fails.
     """
+    found: dict[str, Inquiry] = {}
     if isinstance(plan, WindowPlan):
-        return [probe.ask(plan.question, serial) for probe in config.text_probes]
+        for text_probe in config.text_probes:
+            with Blaming(text_probe.name, plan.question.item):
+                found[text_probe.name] = text_probe.ask(plan.question, serial)
+        return found
     asking = Asking(plan, config, eos_ids, decode, serial)
-    found: list[Inquiry] = []
     for probe in config.item_probes:
         if probe.deep and not plan.question.deep:
             continue
-        why = probe.why_not(plan)
-        found.append(probe.ask(asking) if why is None else Excluded(probe, why, plan.prompts.get("open")))
+        with Blaming(probe.name, plan.question.item):
+            why = probe.why_not(plan)
+            asked = probe.ask(asking) if why is None else Excluded(probe, why, plan.prompts.get("open"))
+        found[probe.name] = asked
     return found
 
 
@@ -56,19 +64,27 @@ class Planner:
         return WindowPlan(question=posed) if isinstance(posed, Window) else self.of_question(posed)
 
     def of_question(self, question: Question) -> ItemPlan:
-        """A prompt that does not fit its token cap even with an empty context is left out."""
+        """A prompt that does not fit its token cap even with an empty context is left out.
+
+        Raises ResurfaceError where a probe fails.
+        """
         if question.excluded:
             return ItemPlan(question=question, prompts={}, scored={})
-        probes = [probe for probe in self._config.item_probes if question.deep or not probe.deep]
+        formats: set[Format] = set()
+        answers: dict[str, None] = {}  # each once, in the order of the probes
+        for probe in self._config.item_probes:
+            if question.deep or not probe.deep:
+                with Blaming(probe.name, question.item):
+                    formats.update(probe.formats(self._config))
+                    answers.update(dict.fromkeys(probe.continuations(question)))
         prompts: dict[Format, Prompt] = {}
-        for format in sorted({format for probe in probes for format in probe.formats(self._config)}):
+        for format in sorted(formats):
             prompt = self._prompt(question, format)
             if prompt is not None:
                 prompts[format] = prompt
-        answers = list(dict.fromkeys(answer for probe in probes for answer in probe.continuations(question)))
         if not answers or "open" not in prompts:
             return ItemPlan(question=question, prompts=prompts, scored={})
-        continuations = self._prompter.continuations(prompts["open"], answers)
+        continuations = self._prompter.continuations(prompts["open"], list(answers))
         return ItemPlan(question=question, prompts=prompts, scored=dict(zip(answers, continuations, strict=True)))
 
     def _prompt(self, question: Question, format: Format) -> Prompt | None:

@@ -52,6 +52,8 @@ class First(ItemProbe):
     columns: Mapping[str, str] = {"first_logprob": "Float64"}
 
     def ask(self, asking: Asking) -> Inquiry:
+        if asking.plan.question.item.item_id == os.environ.get("TOY_FAILS_ON"):
+            raise ZeroDivisionError("one\ntwo")
         return _First(asking)
 
     def cost(self, config: EvalConfig) -> Cost:
@@ -226,6 +228,22 @@ def test_the_pruned_checkpoint_lost_its_largest_weights(finished: Path) -> None:
     manifest = json.loads((finished / "checkpoints" / "contrary-0.5" / "prune_manifest.json").read_text())
     assert manifest["method"] == "contrary"
     assert manifest["measured_sparsity"] == pytest.approx(0.5, abs=1e-3)
+
+
+@pytest.mark.slow
+def test_a_probe_that_raises_ends_the_run_and_no_engine_is_started_again(
+    sweep_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOY_FAILS_ON", "t3")
+    done = run("sweep", sweep_file, "--out", tmp_path / "out")
+    line = "probe 'first' failed on item 't3' (english) of task 'towns': ZeroDivisionError: one two"
+    assert done.returncode == 1
+    assert done.stderr == f"error: {line}\n"
+    assert "starting it again" not in done.stdout + done.stderr
+    logs = "".join(path.read_text(errors="replace") for path in (tmp_path / "out" / "logs").glob("*.log"))
+    assert logs.count(line) == 1
+    assert 'raise ZeroDivisionError("one\\ntwo")' in logs  # the traceback
+    assert json.loads((tmp_path / "out" / "run.json").read_text())["error"] == line
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from evaluator.engine.base import Generate
 from evaluator.engine.fake import FakeEngine
-from evaluator.errors import InputError
+from evaluator.errors import EngineError, InputError, ResurfaceError
 from evaluator.metrics import Inputs, reduce_records
 from evaluator.metrics.left_out import left_out
 from evaluator.probes import PROBES
@@ -164,6 +164,31 @@ def test_a_toy_probe_has_outcomes_a_place_in_what_was_left_out_and_one_in_the_it
     (chunk,) = view.chunks.values()
     rows = json.loads(gzip.decompress(base64.b64decode(chunk)))["r"]
     assert [len(row[-1]) for row in rows] == [2, 2, 2, 2, 1, 2]
+
+
+@pytest.mark.parametrize("method", ["ask", "why_not", "continuations", "start", "receive", "records"])
+def test_what_a_probe_raises_names_probe_item_and_error(again, method, monkeypatch, caplog):
+    """Not an EngineError: the engine is well, and another one would not help."""
+
+    def fail(*_):
+        raise KeyError("q")
+
+    owner = Again if hasattr(Again, method) else GoingOn
+    monkeypatch.setattr(owner, method, fail)
+    line = r"^probe 'again' failed on item 'q\d' \(english\) of task 'toy': KeyError: 'q'$"
+    with pytest.raises(ResurfaceError, match=line) as caught:
+        records_of(config())
+    assert not isinstance(caught.value, EngineError)
+    assert "in fail" in caplog.text  # the traceback, for the log
+
+
+def test_an_error_of_ours_that_a_probe_raises_is_passed_on(again, monkeypatch):
+    def refuse(*_):
+        raise EngineError("the engine answered nonsense")
+
+    monkeypatch.setattr(Again, "ask", refuse)
+    with pytest.raises(EngineError, match=r"^the engine answered nonsense$"):
+        records_of(config())
 
 
 def test_a_dry_run_counts_a_toy_probe(again):
