@@ -1,4 +1,4 @@
-"""Processes of a benchmark: each side works in one of its own, and answers in lines of JSON.
+"""Processes of a benchmark: its own, with its options; and one of each side, which answers in lines of JSON.
 
 with Child("ours", module_command("benchmarks.serving.sides", "ours", "score", file)) as ours:
     result = ours.round()
@@ -7,6 +7,7 @@ measured = answer_of("recipe", module_command("benchmarks.pruning.prune", "--job
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 import os
@@ -15,7 +16,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 from evaluator.errors import InputError, ResurfaceError
 
@@ -34,6 +35,35 @@ def environment(**changes: str) -> dict[str, str]:
     """This process's environment, in which a child finds the packages that this one was started from."""
     path = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     return {**os.environ, "PYTHONPATH": path, **changes}
+
+
+class Options(argparse.ArgumentParser):
+    """A benchmark's options. Its help is a module's docstring as it stands; `parse_args` raises InputError for what is
+    wrong, which `run_main` makes one line without a usage text."""
+
+    def __init__(self, description: str | None) -> None:
+        super().__init__(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+
+    def error(self, message: str) -> NoReturn:
+        raise InputError(message)
+
+
+def count(text: str) -> int:
+    """The value of an option that counts: at least 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a count of at least 1")
+    return int(text)
+
+
+def settings(text: str) -> dict[str, Any]:
+    """The value of an option that holds settings: a JSON object."""
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not JSON ({error})") from error
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a JSON object")
+    return value
 
 
 def run_main(main: Callable[[], None]) -> None:

@@ -29,7 +29,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.peers import llm_compressor
-from benchmarks.processes import answer_of, module_command, run_main
+from benchmarks.processes import Options, answer_of, count, module_command, run_main
 from benchmarks.pruning import floor
 from benchmarks.pruning.synthetic import SHAPES, write_checkpoint, write_passages
 from launch.sweep.models import BUNDLED_MODEL
@@ -197,19 +197,19 @@ def _print(rows: list[dict[str, Any]], rate: float) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Options(__doc__)
     models = parser.add_mutually_exclusive_group()
     models.add_argument("--model", help="'bundled', or a dense checkpoint's directory")
     models.add_argument("--shape", choices=SHAPES, help="of a random checkpoint")
     parser.add_argument("--passages", type=Path, help="text file, one passage a line; default: see above")
-    parser.add_argument("--layers", type=int, help="of the shape, if not all")
-    parser.add_argument("--samples", type=int, default=16, help="random passages")
-    parser.add_argument("--tokens", type=int, default=512, help="of a random passage, and the window")
+    parser.add_argument("--layers", type=count, help="of the shape, if not all")
+    parser.add_argument("--samples", type=count, default=16, help="random passages")
+    parser.add_argument("--tokens", type=count, default=512, help="of a random passage, and the window")
     parser.add_argument("--methods", default="wanda,sparsegpt")
     parser.add_argument("--only", choices=("ours", "recipe"))
     parser.add_argument("--peer", choices=(llm_compressor.NAME,), help="compare with it too")
-    parser.add_argument("--repeat", type=int, default=3, help="jobs of each side, in turn")
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--repeat", type=count, default=3, help="jobs of each side, in turn")
+    parser.add_argument("--threads", type=count, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--job", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.job:
@@ -219,6 +219,10 @@ def main() -> None:
     methods = arguments.methods.split(",")
     if unknown := set(methods) - set(_BARS):
         parser.error(f"--methods: {min(unknown)!r} is not one of {', '.join(_BARS)}")
+    if arguments.model not in (None, "bundled") and not Path(arguments.model).is_dir():
+        parser.error(f"--model: {arguments.model}: no such directory")
+    if arguments.passages and not arguments.passages.is_file():
+        parser.error(f"--passages: {arguments.passages}: no such file")
     sides: dict[str, Path | None] = dict.fromkeys([arguments.only] if arguments.only else ["ours", "recipe"])
     if arguments.peer:
         python = llm_compressor.environment()

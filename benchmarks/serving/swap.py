@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import Agreement, Side, compare
-from benchmarks.processes import answer_of, module_command, run_main
+from benchmarks.processes import Options, answer_of, count, module_command, run_main
 from benchmarks.serving import workload
 from pruning.config import PruneConfig
 from pruning.run import prune
@@ -99,9 +99,9 @@ def agree(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Agreement:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Options(__doc__)
     workload.add_model(parser)
-    parser.add_argument("--rounds", type=int, default=3, help="timed rounds of each side (default: 3)")
+    parser.add_argument("--rounds", type=count, default=3, help="timed rounds of each side (default: 3)")
     parser.add_argument("--fresh", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.fresh:

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.processes import Options, count, settings
 from benchmarks.pruning.synthetic import SHAPES, write_checkpoint
 from evaluator.asking.prompts import Prompter
 from evaluator.asking.questions import Question, questions_of
@@ -86,14 +87,14 @@ def key(item: Item) -> str:
     return f"{item.language}/{item.item_id}"
 
 
-def parser(description: str | None, *, task: str, items: int, rounds: int) -> argparse.ArgumentParser:
+def parser(description: str | None, *, task: str, items: int, rounds: int) -> Options:
     """The options that every serving benchmark takes."""
-    made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made = Options(description)
     add_model(made)
     made.add_argument("--task", default=task, help=f"a task, or random:300,600 (default: {task})")
-    made.add_argument("--items", type=int, default=items, help=f"items (default: {items})")
-    made.add_argument("--rounds", type=int, default=rounds, help=f"timed rounds of each side (default: {rounds})")
-    made.add_argument("--llm-args", type=json.loads, default={}, help="JSON: arguments of vllm.LLM for the other side")
+    made.add_argument("--items", type=count, default=items, help=f"items (default: {items})")
+    made.add_argument("--rounds", type=count, default=rounds, help=f"timed rounds of each side (default: {rounds})")
+    made.add_argument("--llm-args", type=settings, default={}, help="JSON: arguments of vllm.LLM for the other side")
     return made
 
 
@@ -105,7 +106,7 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         default="bundled",
         help=f"a checkpoint directory, or random:SHAPE, made for the occasion ({shapes}); default: the bundled model",
     )
-    parser.add_argument("--engine-args", type=json.loads, default={}, help="JSON: settings of our engine")
+    parser.add_argument("--engine-args", type=settings, default={}, help="JSON: settings of our engine")
 
 
 def facts(options: argparse.Namespace, path: Path) -> dict[str, Any]:
@@ -140,7 +141,7 @@ def _document(options: argparse.Namespace) -> dict[str, Any]:
     kind, _, lengths = options.task.partition(":")
     if kind == "random":
         document["eos_ids"] = sorted(prompter_of(model).eos_ids)
-        document["items"] = _random(model, options.items, [int(length) for length in lengths.split(",")])
+        document["items"] = _random(model, options.items, _lengths(lengths))
         return document
     read = read_questions(options.task, model, options.items)
     document["eos_ids"] = sorted(read.prompter.eos_ids)
@@ -148,6 +149,14 @@ def _document(options: argparse.Namespace) -> dict[str, Any]:
     if not document["items"]:
         raise InputError(f"--task {options.task}: none of its first {options.items} items can be asked")
     return document
+
+
+def _lengths(text: str) -> list[int]:
+    """Lengths of random contexts, from "300,600". Raises InputError."""
+    parts = text.split(",")
+    if not all(part.isdecimal() and int(part) for part in parts):
+        raise InputError(f"--task random:{text}: must be lengths in tokens, as in random:300,600")
+    return [int(part) for part in parts]
 
 
 def _item(question: Question, read: Questions) -> dict[str, Any] | None:

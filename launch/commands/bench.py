@@ -10,7 +10,7 @@ import typer
 
 from benchmarks.processes import environment, module_command
 from benchmarks.registry import BENCHMARKS
-from evaluator.errors import InputError, ResurfaceError, unknown
+from evaluator.errors import ResurfaceError, unknown
 from launch.commands.options import described
 
 ALL = "all"  # the name for every benchmark, one after another
@@ -30,13 +30,14 @@ def bench(
 def run_benchmarks(name: str, arguments: Sequence[str]) -> None:
     """Run benchmark `name`, or every one for `all`, with `arguments`.
 
-    Raises InputError for an unknown name and for arguments that the benchmark refuses, ResurfaceError when one fails.
+    Raises InputError for an unknown name, ResurfaceError when a benchmark fails. Arguments that one refuses end the
+    command with exit code 2: the benchmark has said in one line what is wrong.
     """
     if name not in NAMES:
         raise unknown(BENCHMARKS.kind, name, NAMES)
     for each in BENCHMARKS if name == ALL else (BENCHMARKS[name],):
         done = subprocess.run(module_command(each.module, *arguments), env=environment(), check=False)
         if done.returncode == 2:
-            raise InputError(f"benchmark {each.name!r} refused its arguments")
+            raise typer.Exit(2)
         if done.returncode:
             raise ResurfaceError(f"benchmark {each.name!r} failed with exit code {done.returncode}")

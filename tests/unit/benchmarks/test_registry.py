@@ -7,6 +7,7 @@ import pytest
 from benchmarks.registry import BENCHMARKS
 from evaluator.errors import InputError
 from launch.commands.bench import run_benchmarks
+from tests.support.runs import resurface
 
 
 def test_every_benchmark_is_a_module_with_a_line_of_help():
@@ -21,7 +22,17 @@ def test_an_unknown_benchmark_is_refused_with_the_nearest_name():
         run_benchmarks("scores", ())
 
 
-def test_arguments_that_a_benchmark_refuses_are_an_input_error(capfd):
-    with pytest.raises(InputError, match="'driver' refused its arguments"):
-        run_benchmarks("driver", ["--rounds", "many"])
-    assert "--rounds" in capfd.readouterr().err
+@pytest.mark.parametrize(
+    ("name", "arguments", "said"),
+    [
+        ("driver", ["--bogus"], "error: unrecognized arguments: --bogus"),
+        ("all", ["--items", "-1"], "error: argument --items: '-1' is not a count of at least 1"),
+        ("prune", ["--model", "nowhere"], "error: --model: nowhere: no such directory"),
+    ],
+)
+def test_what_a_benchmark_refuses_is_one_line(name, arguments, said):
+    done = resurface("bench", name, *arguments)
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.startswith(said)
+    assert done.stderr.count("\n") == 1
+    assert not done.stdout
