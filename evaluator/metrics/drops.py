@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from evaluator.metrics.inputs import SIDES
+from evaluator.metrics.columns import Row
+from evaluator.metrics.inputs import SIDES, Comparison, Inputs
 from evaluator.metrics.intervals import Floats, Resampler
-from evaluator.metrics.measures import as_floats, item_numbers, paired_p
+from evaluator.metrics.measures import as_floats, item_numbers, paired_difference, paired_p
 
 # What makes an item right for each probe that has an accuracy, as a column of the outcomes.
 CORRECT = {"greedy": "produced", "choice": "recognised"}
@@ -58,6 +59,17 @@ def drop_of(resampler: Resampler, items: pd.DataFrame, probe: str) -> Drop:
         raw_draws=raw_draws,
         normal_draws=raw_draws / headroom,
     )
+
+
+def paired_drop(inputs: Inputs, comparison: Comparison, items: pd.DataFrame, column: str) -> Row:
+    """`n_paired`, and the drop from the base in an outcome on `items`, which both checkpoints measured, with its p.
+
+    Without items, n_paired of 0 and the reason.
+    """
+    if items.empty:
+        return {"n_paired": 0, "reason": comparison.reason or "no item is measured in both the checkpoint and its base"}
+    drop = paired_difference(inputs, comparison.subject.task, items, sides_of(items, column), "drop")
+    return {"n_paired": len(items), **drop}
 
 
 def sides_of(items: pd.DataFrame, column: str) -> tuple[Floats, Floats]:

@@ -76,6 +76,15 @@ def paired_p(first: Floats, second: Floats) -> float | None:
     return mcnemar_exact(int((first > second).sum()), int((second > first).sum()))
 
 
+def paired_difference(
+    inputs: Inputs, task: str, items: pd.DataFrame, outcomes: tuple[Floats, Floats], name: str, p: str = "mcnemar_p"
+) -> Row:
+    """`difference` of the first minus the second of two outcomes (0.0 or 1.0, a value per row of `items`), and under
+    `p` whether it may be chance (`paired_p`)."""
+    first, second = outcomes
+    return difference(inputs, task, items, first - second, name) | {p: paired_p(first, second)}
+
+
 def correct_for_many(
     rows: Sequence[Row], family: Sequence[str], p: str = "mcnemar_p", adjusted: str = "holm_p"
 ) -> None:

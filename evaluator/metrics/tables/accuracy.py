@@ -31,9 +31,9 @@ from evaluator.metrics.columns import (
     names_of,
 )
 from evaluator.metrics.counting import joined_reasons, measured
-from evaluator.metrics.drops import CORRECT, floor_of, over_headroom, sides_of
+from evaluator.metrics.drops import CORRECT, floor_of, over_headroom, paired_drop, sides_of
 from evaluator.metrics.inputs import MEAN, Comparison, Inputs, Subject, slices
-from evaluator.metrics.measures import as_floats, correct_for_many, difference, language_mean, paired_p, rate
+from evaluator.metrics.measures import as_floats, correct_for_many, language_mean, rate
 from evaluator.metrics.outcomes import MEASURED
 from evaluator.metrics.table import Lack, Table
 
@@ -126,21 +126,12 @@ def _measured(items: pd.DataFrame, probe: str) -> Row:
 def _paired(asked: _Asked, comparison: Comparison, language: str) -> Row:
     """The drop on the items that the probe measured in both checkpoints."""
     items = comparison.measured(asked.probe, language=language)
+    row = paired_drop(asked.inputs, comparison, items, CORRECT[asked.probe])
     if items.empty:
-        return {"n_paired": 0, "reason": comparison.reason or "no item is measured in both the checkpoint and its base"}
-    dense, pruned = sides_of(items, CORRECT[asked.probe])
-    drop = difference(asked.inputs, asked.subject.task, items, dense - pruned, "drop")
-    floor = floor_of(items, asked.probe, "_dense")
-    relative, reason = over_headroom(drop["drop"], float(dense.mean()), floor)
-    return {
-        "n_paired": len(items),
-        "dense_accuracy": float(dense.mean()),
-        **drop,
-        "mcnemar_p": paired_p(dense, pruned),
-        "floor": floor,
-        "normalised_drop": relative,
-        "reason": reason,
-    }
+        return row
+    dense, floor = float(sides_of(items, CORRECT[asked.probe])[0].mean()), floor_of(items, asked.probe, "_dense")
+    relative, reason = over_headroom(row["drop"], dense, floor)
+    return row | {"dense_accuracy": dense, "floor": floor, "normalised_drop": relative, "reason": reason}
 
 
 TABLE = Table(

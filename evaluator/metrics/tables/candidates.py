@@ -27,7 +27,7 @@ from evaluator.metrics.columns import (
 from evaluator.metrics.counting import joined_reasons, measured
 from evaluator.metrics.inputs import Inputs, in_language, slices
 from evaluator.metrics.intervals import ItemNumbers
-from evaluator.metrics.measures import as_floats, correct_for_many, difference, item_numbers, paired_p, rate
+from evaluator.metrics.measures import as_floats, correct_for_many, item_numbers, paired_difference, rate
 from evaluator.metrics.outcomes import MEASURED
 from evaluator.metrics.table import Lack, Table
 
@@ -59,8 +59,7 @@ def _compared(inputs: Inputs, task: str, answers: pd.DataFrame, opened: pd.DataF
     row |= rate("accuracy", int(items["produced"].sum()), len(items))
     if format != "open":
         listed, unlisted = as_floats(items["produced"]), as_floats(opened["produced"])
-        row |= difference(inputs, task, items, listed - unlisted, "difference")
-        row["mcnemar_p"] = paired_p(listed, unlisted)
+        row |= paired_difference(inputs, task, items, (listed, unlisted), "difference")
     return row
 
 

@@ -23,7 +23,7 @@ from evaluator.metrics.columns import (
 )
 from evaluator.metrics.counting import joined_reasons, measured
 from evaluator.metrics.inputs import Comparison, Inputs, slices
-from evaluator.metrics.measures import as_floats, correct_for_many, difference, paired_p, rate
+from evaluator.metrics.measures import as_floats, correct_for_many, difference, paired_difference, rate
 from evaluator.metrics.table import Lack, Table
 
 _RECOGNISED = {"standard": "recognised", "hard": "hard_recognised"}
@@ -58,8 +58,8 @@ def _accuracies(inputs: Inputs, task: str, items: pd.DataFrame) -> Row:
     done, row = measured(items, "choice", "hard_choice", nothing=nothing)
     for kind, column in _RECOGNISED.items():
         row |= rate(f"{kind}_accuracy", int(done[column].sum()), len(done))
-    hard, standard = as_floats(done["hard_recognised"]), as_floats(done["recognised"])
-    return row | difference(inputs, task, done, hard - standard, "difference") | {"mcnemar_p": paired_p(hard, standard)}
+    sides = as_floats(done["hard_recognised"]), as_floats(done["recognised"])
+    return row | paired_difference(inputs, task, done, sides, "difference")
 
 
 def _dissociations(inputs: Inputs, comparison: Comparison, language: str) -> Row:

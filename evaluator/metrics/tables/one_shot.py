@@ -24,7 +24,7 @@ from evaluator.metrics.columns import (
 )
 from evaluator.metrics.counting import joined_reasons, why_left_out
 from evaluator.metrics.inputs import ITEM, SIDES, Inputs, slices
-from evaluator.metrics.measures import as_floats, correct_for_many, difference, paired_p, rate
+from evaluator.metrics.measures import as_floats, correct_for_many, difference, paired_difference, rate
 from evaluator.metrics.table import Lack, Table
 
 SHOTS = ("zero", "one")
@@ -58,8 +58,8 @@ def _shots(inputs: Inputs, task: str, items: pd.DataFrame) -> Row:
         dense, pruned = (as_floats(items[f"produced_{side}_{shot}"]) for side in SIDES)
         row |= rate(f"{shot}_shot_dense", int(dense.sum()), len(items))
         row |= rate(f"{shot}_shot_pruned", int(pruned.sum()), len(items))
-        row |= difference(inputs, task, items, dense - pruned, f"{shot}_shot_gap")
-        row[f"{shot}_shot_mcnemar_p"] = paired_p(dense, pruned)
+        p = f"{shot}_shot_mcnemar_p"
+        row |= paired_difference(inputs, task, items, (dense, pruned), f"{shot}_shot_gap", p)
         gaps[shot] = dense - pruned
     return row | difference(inputs, task, items, gaps["zero"] - gaps["one"], "repaired")
 

@@ -25,9 +25,9 @@ from evaluator.metrics.columns import (
     columns_of,
 )
 from evaluator.metrics.counting import left_out_of
-from evaluator.metrics.drops import HIT, sides_of
+from evaluator.metrics.drops import HIT, paired_drop
 from evaluator.metrics.inputs import SIDES, Comparison, Inputs, slices
-from evaluator.metrics.measures import correct_for_many, difference, paired_p, rate
+from evaluator.metrics.measures import correct_for_many, rate
 from evaluator.metrics.outcomes import MEASURED
 from evaluator.metrics.table import Lack, Table
 
@@ -85,11 +85,7 @@ def _paired(inputs: Inputs, comparison: Comparison, language: str, probe: str) -
     items = comparison.measured(probe, language=language)
     if probe == "greedy" and not items.empty:
         items = items[pd.concat(_asked_of_both(items), axis=1).any(axis=1)]
-    if items.empty:
-        return {"n_paired": 0, "reason": comparison.reason or "no item is measured in both the checkpoint and its base"}
-    dense, pruned = sides_of(items, HIT[probe])
-    drop = difference(inputs, comparison.subject.task, items, dense - pruned, "drop")
-    return {"n_paired": len(items), **drop, "mcnemar_p": paired_p(dense, pruned)}
+    return paired_drop(inputs, comparison, items, HIT[probe])
 
 
 def _asked_of_both(items: pd.DataFrame) -> Iterator[pd.Series]:
