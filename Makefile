@@ -13,8 +13,8 @@ demo: install
 	$(BIN)/resurface demo --out $(OUT)
 
 example: OUT = runs/smollm2
-example: install  ## a real model from start to report; ITEMS=200, TASK=xquad:DIR and OUT= are optional
-	$(BIN)/python -m examples.run_smollm2 --out $(OUT) $(if $(ITEMS),--items $(ITEMS)) $(if $(TASK),--task $(TASK))
+example: install  ## a real model from start to report; ITEMS=200, TASK=xquad:DIR, CHAT=1 and OUT= are optional
+	$(BIN)/python -m examples.run_smollm2 --out $(OUT) $(if $(ITEMS),--items $(ITEMS)) $(if $(TASK),--task $(TASK)) $(if $(CHAT),--chat)
 
 test: install
 	$(BIN)/python -m pytest

@@ -1,6 +1,6 @@
 """A real model from start to report: makes SmolLM2, runs the sweep in smollm2.yaml, writes the report.
 
-    python -m examples.run_smollm2 --out runs/smollm2 [--items 200] [--task xquad:DIR]
+    python -m examples.run_smollm2 --out runs/smollm2 [--items 200] [--task xquad:DIR] [--chat]
 
 Without --task it asks English XQuAD where the Hugging Face hub can be reached, and the questions of passages.yaml where
 it cannot. The sweep as it is run lies beside the run (runs/smollm2.yaml). The same command finishes what a killed one
@@ -31,11 +31,12 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=REPOSITORY / "runs" / "smollm2", help="the run directory")
     parser.add_argument("--items", type=int, help="questions per checkpoint; 0: all (default: those of smollm2.yaml)")
     parser.add_argument("--task", help="xquad, xquad:DIR or jsonl:FILE (default: XQuAD, else our own questions)")
+    parser.add_argument("--chat", action="store_true", help="ask through the model's chat template")
     arguments = parser.parse_args()
     out = Path(os.path.relpath(arguments.out, REPOSITORY))  # paths in smollm2.yaml are relative to the repository
     os.chdir(REPOSITORY)
     try:
-        sweep = _write_sweep(out, arguments.task, arguments.items)
+        sweep = _write_sweep(out, arguments.task, arguments.items, chat=arguments.chat)
     except (ExampleError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -47,8 +48,8 @@ def _run(module: str, *arguments: str) -> int:
     return subprocess.run([sys.executable, "-m", module, *arguments]).returncode
 
 
-def _write_sweep(out: Path, task: str | None, items: int | None) -> Path:
-    """The sweep file of the run at `out`: a run that has begun keeps its task and its number of items.
+def _write_sweep(out: Path, task: str | None, items: int | None, *, chat: bool = False) -> Path:
+    """The sweep file of the run at `out`: a run that has begun keeps its task, number of items and kind of prompt.
 
     Raises ExampleError if these are not the requested ones.
     """
@@ -58,6 +59,8 @@ def _write_sweep(out: Path, task: str | None, items: int | None) -> Path:
         for name, wanted in (("task", task), ("items", items)):
             if wanted is not None and begun[name] != wanted:
                 raise ExampleError(f"{out}: its run has {name} {begun[name]!r}, not {wanted!r}; choose another --out")
+        if chat and not begun.get("chat"):
+            raise ExampleError(f"{out}: its run has no chat prompts; choose another --out")
         return file
     document = yaml.safe_load(SWEEP.read_text(encoding="utf-8"))
     (asked,) = document["tasks"]
@@ -72,6 +75,8 @@ def _write_sweep(out: Path, task: str | None, items: int | None) -> Path:
         asked.pop("languages")  # those that the file has
     if items is not None:
         asked["items"] = items
+    if chat:
+        asked["chat"] = True
     out.parent.mkdir(parents=True, exist_ok=True)
     header = f"# examples/{SWEEP.name} as run_smollm2.py runs it in {out.name}/\n"
     file.write_text(header + yaml.safe_dump(document, sort_keys=False), encoding="utf-8")

@@ -69,8 +69,6 @@ def _start(config: EngineConfig, checkpoint: Path, blueprint: Blueprint) -> Star
     from vllm.platforms import current_platform
     from vllm.v1.engine.llm_engine import LLMEngine
 
-    from evaluator.engine.vllm.one_step import keep_last_context_token
-
     on_cpu = bool(current_platform.is_cpu())
     # A prompt that is scored holds the continuation as well, and vLLM generates one token after it.
     wanted = config.max_model_len + (config.scoring == "prompt_logprobs")
@@ -79,23 +77,30 @@ def _start(config: EngineConfig, checkpoint: Path, blueprint: Blueprint) -> Star
     llm: Any = None
     try:
         engine_config, dialect = _engine_config(arguments, v2=not on_cpu)
-        # Prompts are computed whole, and the scheduler lives in this process: on a CPU, unless the user changed it.
-        in_process = os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
-        if on_cpu and in_process and config.scoring == "forced":
-            dialect = dataclasses.replace(dialect, one_step=True)
         llm = LLMEngine.from_vllm_config(engine_config, disable_log_stats=True)
         on_workers(llm, "use_strict_ranks")
         if not dialect.v2:
             on_workers(llm, "use_row_sampler")
-        if dialect.one_step:
-            keep_last_context_token(llm.engine_core.engine_core.scheduler)
-            on_workers(llm, "score_in_one_step")
+        if on_cpu and config.scoring == "forced":  # where prompts are computed whole
+            dialect = _score_in_one_step(llm, dialect)
     except Exception as error:  # whatever vLLM raises while it starts
         if llm is not None:
             llm.engine_core.shutdown()
         raise EngineError(f"{checkpoint}: vLLM could not start an engine: {named(error)}") from error
     dtype = str(engine_config.model_config.dtype).removeprefix("torch.")
     return Started(llm=llm, dialect=dialect, max_model_len=max_model_len, dtype=dtype)
+
+
+def _score_in_one_step(llm: Any, dialect: Dialect) -> Dialect:
+    """The dialect, with continuations scored in one step where they can be."""
+    from evaluator.engine.vllm.one_step import keep_last_context_token
+
+    core = getattr(llm.engine_core, "engine_core", None)  # None: it was told to live in another process
+    if core is None or len(core.scheduler.kv_cache_config.kv_cache_groups) > 1:  # layers with caches of their own
+        return dialect
+    keep_last_context_token(core.scheduler)
+    on_workers(llm, "score_in_one_step")
+    return dataclasses.replace(dialect, one_step=True)
 
 
 def _arguments(config: EngineConfig, checkpoint: Path, max_model_len: int, *, on_cpu: bool) -> dict[str, Any]:

@@ -75,7 +75,7 @@ def test_with_the_hub_or_files_it_asks_english_xquad(out, monkeypatch, tmp_path)
     for task in (None, f"xquad:{tmp_path}"):
         (asked,) = load_sweep(run_smollm2._write_sweep(out, task, None)).tasks
         assert asked.task == (task or "xquad")
-        assert asked.items == 80
+        assert asked.items == 60
         assert len(asked.languages) == 1
 
 
@@ -109,3 +109,15 @@ def test_a_model_that_cannot_be_made_ends_it_with_its_exit_code(out, monkeypatch
     monkeypatch.setattr(sys, "argv", ["run_smollm2", "--out", str(out)])
     assert run_smollm2.main() == 2
     assert ran == ["examples.make_smollm2"]
+
+
+def test_chat_is_a_run_of_its_own(out, monkeypatch, tmp_path):
+    (asked,) = load_sweep(run_smollm2._write_sweep(out, f"xquad:{tmp_path}", 4, chat=True)).tasks
+    assert asked.chat
+    begin(out)
+    assert load_sweep(run_smollm2._write_sweep(out, None, None)).tasks[0].chat  # as it began
+    raw = out.with_name("raw")
+    run_smollm2._write_sweep(raw, f"xquad:{tmp_path}", 4)
+    begin(raw)
+    with pytest.raises(ExampleError, match="no chat prompts"):
+        run_smollm2._write_sweep(raw, None, None, chat=True)
