@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.engine.base import FixedSource, Response, Score
+from evaluator.engine.base import FixedSource, Generate, Response, Score
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.torch_engine import TorchEngine
 from evaluator.engine.vllm.engine import VLLMEngine
@@ -95,3 +95,42 @@ def test_scores_in_a_full_batch_with_one_token_and_with_many(engine, oracle):
         for n in range(60)
     ]
     check(engine, oracle, asked)
+
+
+def test_a_model_whose_logits_are_not_numbers_gives_errors_and_no_ranks(tmp_path):
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    broken = save_tiny_model(tmp_path / "broken", "qwen3", 0, eos_ids=(0,))
+    weights = load_file(broken / "model.safetensors")
+    weights["model.norm.weight"] = torch.full_like(weights["model.norm.weight"], float("nan"))
+    save_file(weights, broken / "model.safetensors", metadata={"format": "pt"})
+    made = VLLMEngine(CONFIG)
+    made._verify = lambda *_: None  # type: ignore[method-assign]  # NaN is not equal to itself
+    made.load(broken)
+    asked = [
+        Score(request_id="one", prompt_ids=(9, 10, 11), continuation_ids=(12,)),
+        Score(request_id="many", prompt_ids=(9, 10, 11), continuation_ids=(12, 13, 14)),
+        Generate(request_id="greedy", prompt_ids=(9, 10, 11), max_tokens=4),
+    ]
+    answers = list(made.run(FixedSource(asked)))
+    made.close()
+    assert {each.request_id for each in answers if each.final} == {"one", "many", "greedy"}
+    assert all(each.status == "engine_error" and "NaN" in (each.error or "") for each in answers)
+
+
+def test_a_sliding_window_is_scored_by_forced_decoding(tmp_path):
+    """Its cached blocks end where the hit does, and cannot be cut short."""
+    import json
+
+    windowed = save_tiny_model(tmp_path / "windowed", "mistral", 0, eos_ids=(0,))
+    config = json.loads((windowed / "config.json").read_text())
+    (windowed / "config.json").write_text(json.dumps(config | {"sliding_window": 64}))
+    made, oracle = VLLMEngine(CONFIG), TorchEngine(CONFIG)
+    made.load(windowed)
+    oracle.load(windowed)
+    draw = random.Random(3)
+    asked = [Score(request_id="0", prompt_ids=tokens(draw, 150), continuation_ids=tokens(draw, 60))]
+    check(made, oracle, asked)
+    check(made, oracle, asked)
+    made.close()

@@ -194,3 +194,13 @@ def test_the_temperature_flattens_a_row(ours):
     uniform = torch.rand(1, generator=torch.Generator().manual_seed(4))
     hot, _ = ours.sample(logits, [sampled(ours, 1.0, 4.0)], {0: torch.Generator().manual_seed(4)})
     assert int(hot) == int(ours.draw(logits / 4.0, torch.tensor([1.0]), uniform))
+
+
+def test_a_row_that_is_not_finite_ends_no_other_row_s_draw(ours):
+    logits = random_logits(3, 9000)
+    logits[1] = float("nan")
+    top_p, uniform = torch.tensor([0.9, 0.9, 1.0]), torch.tensor([0.3, 0.3, 0.3])
+    expected = ours.draw(logits[[0, 2]], top_p[[0, 2]], uniform[[0, 2]])
+    drawn = ours.draw(logits, top_p, uniform)
+    assert drawn[[0, 2]].tolist() == expected.tolist()
+    assert 0 <= int(drawn[1]) < 9000

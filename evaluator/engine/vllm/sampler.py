@@ -181,33 +181,37 @@ def draw(logits_SV: torch.Tensor, top_p_S: torch.Tensor, uniform_S: torch.Tensor
     the order of their ids, so that a draw does not depend on how many tokens were looked at.
     """
     vocabulary = logits_SV.shape[1]
-    mass_S1 = logits_SV.logsumexp(1, keepdim=True)
     tokens_S = torch.empty_like(top_p_S, dtype=torch.int64)
-    open_O = torch.arange(len(top_p_S), device=logits_SV.device)
+    whole_S = top_p_S >= 1
+    if whole_S.any():  # no nucleus to look for
+        tokens_S[whole_S] = _inverse(logits_SV[whole_S].softmax(1), uniform_S[whole_S])
+    mass_S1 = logits_SV.logsumexp(1, keepdim=True)
+    open_O = (~whole_S).nonzero()[:, 0]
     look = min(_FIRST_LOOK, vocabulary)
     while len(open_O):
         values_OK, ids_OK = likeliest(logits_SV if len(open_O) == len(tokens_S) else logits_SV[open_O], look)
         probability_OK = (values_OK - mass_S1[open_O]).exp_()
         before_OK = probability_OK.cumsum(1) - probability_OK
-        last_O1 = (before_OK < top_p_S[open_O, None]).sum(1, keepdim=True) - 1  # of the nucleus
+        # The last of the nucleus. A row that is not finite has none, and must not end the step of the others.
+        last_O1 = (before_OK < top_p_S[open_O, None]).sum(1, keepdim=True).sub_(1).clamp_(min=0)
         floor_O1 = values_OK.gather(1, last_O1)
         closed_O = (values_OK[:, -1:] < floor_O1)[:, 0] | (look == vocabulary)
         probability_OK.masked_fill_(values_OK < floor_O1, 0)
-        chosen_O = _inverse(probability_OK, ids_OK, uniform_S[open_O])
+        ordered_OK, place_OK = ids_OK.sort(1)
+        chosen_O1 = _inverse(probability_OK.gather(1, place_OK), uniform_S[open_O])[:, None]
+        chosen_O = ordered_OK.gather(1, chosen_O1)[:, 0]
         tokens_S[open_O[closed_O]] = chosen_O[closed_O]
         open_O = open_O[~closed_O]
         look = min(look * _GROWTH, vocabulary)
     return tokens_S
 
 
-def _inverse(weight_OK: torch.Tensor, ids_OK: torch.Tensor, uniform_O: torch.Tensor) -> torch.Tensor:
-    """The id at which each row's cumulated weights, by id, pass the share `uniform_O` of their sum."""
-    ordered_OK, place_OK = ids_OK.sort(1)
-    cumulated_OK = weight_OK.gather(1, place_OK).cumsum(1)
-    total_O1 = cumulated_OK[:, -1:].clone()
+def _inverse(weight_OK: torch.Tensor, uniform_O: torch.Tensor) -> torch.Tensor:
+    """The place at which each row's cumulated weights pass the share `uniform_O` of their sum, shape [O]."""
+    cumulated_OK = weight_OK.cumsum(1, dtype=torch.float64)
+    total_O1 = cumulated_OK[:, -1:]
     passed_O = (cumulated_OK <= uniform_O[:, None] * total_O1).sum(1)
-    last_O = (cumulated_OK < total_O1).sum(1)  # rounding may make the product the whole sum
-    return ordered_OK.gather(1, torch.minimum(passed_O, last_O)[:, None])[:, 0]
+    return torch.minimum(passed_O, (cumulated_OK < total_O1).sum(1))  # rounding may make the product the whole sum
 
 
 def likeliest(logits_RV: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:

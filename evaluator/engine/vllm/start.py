@@ -93,10 +93,16 @@ def _start(config: EngineConfig, checkpoint: Path, blueprint: Blueprint) -> Star
 
 def _score_in_one_step(llm: Any, dialect: Dialect) -> Dialect:
     """The dialect, with continuations scored in one step where they can be."""
+    from vllm.v1.kv_cache_interface import FullAttentionSpec
+
     from evaluator.engine.vllm.one_step import keep_last_context_token
 
-    core = getattr(llm.engine_core, "engine_core", None)  # None: it was told to live in another process
-    if core is None or len(core.scheduler.kv_cache_config.kv_cache_groups) > 1:  # layers with caches of their own
+    core = getattr(llm.engine_core, "engine_core", None)
+    if core is None:  # it was told to live in another process
+        return dialect
+    groups = core.scheduler.kv_cache_config.kv_cache_groups
+    # A sliding window's cached blocks end where the hit does and cannot be cut short, nor can caches of several kinds.
+    if len(groups) != 1 or not isinstance(groups[0].kv_cache_spec, FullAttentionSpec):
         return dialect
     keep_last_context_token(core.scheduler)
     on_workers(llm, "score_in_one_step")
