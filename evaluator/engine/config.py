@@ -30,7 +30,7 @@ class EngineConfig(Frozen):
     gpu_memory_utilization: float = Field(default=0.9, gt=0, le=1)
     tensor_parallel: int = Field(default=1, ge=1)
     compile: bool = False  # vLLM's torch.compile: slower to start, faster for large models
-    # How a continuation is scored: `forced` decodes it after a prompt that all continuations share; `prompt_logprobs`
+    # How a continuation is scored: `forced` computes it after a prompt that all continuations share; `prompt_logprobs`
     # sends prompt and continuation as one prompt each, which is slower and checks the former.
     scoring: Literal["forced", "prompt_logprobs"] = "forced"
     trust_remote_code: bool = False

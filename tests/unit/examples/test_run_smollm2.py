@@ -75,7 +75,7 @@ def test_with_the_hub_or_files_it_asks_english_xquad(out, monkeypatch, tmp_path)
     for task in (None, f"xquad:{tmp_path}"):
         (asked,) = load_sweep(run_smollm2._write_sweep(out, task, None)).tasks
         assert asked.task == (task or "xquad")
-        assert asked.items == 60
+        assert asked.items == 48
         assert len(asked.languages) == 1
 
 
