@@ -11,6 +11,7 @@ responses (the next step of a beam search) join the running batch without a barr
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,6 +68,16 @@ class Response:
     top_ids: tuple[tuple[int, ...], ...] = ()
     top_logprobs: tuple[tuple[float, ...], ...] = ()
     cached_tokens: int | None = None  # prompt tokens that the prefix cache answered
+
+    def or_error(self) -> Response:
+        """This response, or an error if its log-probabilities are NaN, as those of a collapsed model are.
+
+        Every engine hands out what this returns: no token is more likely than NaN, so each would rank first.
+        """
+        if not math.isnan(sum(self.logprobs)):
+            return self
+        error = "the model's log-probabilities are not numbers (NaN)"
+        return Response(request_id=self.request_id, final=self.final, status="engine_error", error=error)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

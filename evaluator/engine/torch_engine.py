@@ -97,7 +97,7 @@ class TorchEngine:
             prompt_tokens=self._stats.prompt_tokens + len(request.prompt_ids),
             generated_tokens=self._stats.generated_tokens + len(response.token_ids),
         )
-        return response
+        return response.or_error()
 
     def stats(self) -> EngineStats:
         return self._stats

@@ -13,7 +13,7 @@ from evaluator.engine.config import EngineConfig
 from evaluator.engine.torch_engine import TorchEngine
 from evaluator.engine.vllm.engine import VLLMEngine
 from tests.support.engines import needs_vllm
-from tests.support.models import save_tiny_model
+from tests.support.models import collapse, save_tiny_model
 
 pytestmark = needs_vllm
 
@@ -98,13 +98,7 @@ def test_scores_in_a_full_batch_with_one_token_and_with_many(engine, oracle):
 
 
 def test_a_model_whose_logits_are_not_numbers_gives_errors_and_no_ranks(tmp_path):
-    import torch
-    from safetensors.torch import load_file, save_file
-
-    broken = save_tiny_model(tmp_path / "broken", "qwen3", 0, eos_ids=(0,))
-    weights = load_file(broken / "model.safetensors")
-    weights["model.norm.weight"] = torch.full_like(weights["model.norm.weight"], float("nan"))
-    save_file(weights, broken / "model.safetensors", metadata={"format": "pt"})
+    broken = collapse(save_tiny_model(tmp_path / "broken", "qwen3", 0, eos_ids=(0,)))
     made = VLLMEngine(CONFIG)
     made._verify = lambda *_: None  # type: ignore[method-assign]  # NaN is not equal to itself
     made.load(broken)
@@ -119,7 +113,12 @@ def test_a_model_whose_logits_are_not_numbers_gives_errors_and_no_ranks(tmp_path
     assert all(each.status == "engine_error" and "NaN" in (each.error or "") for each in answers)
 
 
-def test_a_sliding_window_is_scored_by_forced_decoding(tmp_path):
+def one_step(engine: VLLMEngine) -> bool:
+    assert engine._started is not None
+    return engine._started.dialect.one_step
+
+
+def test_a_sliding_window_is_scored_by_forced_decoding(engine, tmp_path):
     """Its cached blocks end where the hit does, and cannot be cut short."""
     import json
 
@@ -129,6 +128,8 @@ def test_a_sliding_window_is_scored_by_forced_decoding(tmp_path):
     made, oracle = VLLMEngine(CONFIG), TorchEngine(CONFIG)
     made.load(windowed)
     oracle.load(windowed)
+    assert one_step(engine)
+    assert not one_step(made)
     draw = random.Random(3)
     asked = [Score(request_id="0", prompt_ids=tokens(draw, 150), continuation_ids=tokens(draw, 60))]
     check(made, oracle, asked)

@@ -9,6 +9,7 @@ from evaluator.asking.questions import Question, questions_of
 from evaluator.engine.fake import FakeLM
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.planning import Plan, Planner
+from evaluator.probes.stream import ItemStream
 from evaluator.records import Item
 from evaluator.tasks import TaskData
 
@@ -60,3 +61,9 @@ def letter_plans(questions: list[Question], config: EvalConfig) -> Iterator[Plan
 def letter_model() -> FakeLM:
     """A language model over the letters."""
     return FakeLM(vocabulary=27, eos_ids=EOS, seed=5)
+
+
+def letter_stream(config: EvalConfig, items: int, in_flight: int = 4) -> ItemStream:
+    """So many questions, as an engine is given them."""
+    plans = letter_plans(letter_questions(letter_items(items), config), config)
+    return ItemStream(plans, config, EOS, LetterPrompter().decode, in_flight=in_flight)

@@ -106,3 +106,14 @@ def byte_level_tokenizer(texts: Iterable[str], *, vocabulary: int, eos: str, pad
     )
     tokenizer.train_from_iterator(texts, trainer)
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=eos, pad_token=pad)
+
+
+def collapse(model: Path) -> Path:
+    """Make every logit of a saved model NaN."""
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    weights = load_file(model / "model.safetensors")
+    weights["model.norm.weight"] = torch.full_like(weights["model.norm.weight"], float("nan"))
+    save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
+    return model

@@ -71,9 +71,9 @@ class Batch:
             if pending.add(output):
                 del self._in_flight[output.request_id]
                 self._count(pending)
-                self._ready.extend(self._shared.answer(pending.response()))
+                self._ready.extend(self._shared.answer(pending.response().or_error()))
             elif pending.streams:
-                self._ready.extend(self._shared.answer(pending.news()))
+                self._ready.extend(self._shared.answer(pending.news().or_error()))
         self.was_emptied = not self._in_flight
 
     def abort(self) -> None:

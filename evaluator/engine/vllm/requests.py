@@ -8,7 +8,6 @@ read here. admission.py has already checked each request.
 from __future__ import annotations
 
 import dataclasses
-import math
 import time
 from typing import Any
 
@@ -94,8 +93,6 @@ class InFlight:
                     top_logprobs.append(best_values)
             if scored:
                 ranks += rows.sampled_token_ranks.tolist()
-        if math.isnan(sum(logprobs)):
-            return _not_a_number(request.request_id, final=final)
         return Response(
             request_id=request.request_id,
             final=final,
@@ -127,8 +124,6 @@ class _InFlightInPrompt(InFlight):
         """The scores from a row of the report on."""
         rows = self._rows
         values = rows.logprobs[first:].tolist()  # [tokens of the continuation, own and top one]
-        if math.isnan(sum(own for own, _ in values)):
-            return _not_a_number(self.request.request_id)
         return Response(
             request_id=self.request.request_id,
             token_ids=self._continuation,
@@ -148,9 +143,6 @@ class InFlightOneStepScore(_InFlightInPrompt):
 
     def response(self) -> Response:
         before, last = self._reported(0), super().response()
-        for part in (before, last):
-            if part.status != "ok":
-                return part
         return dataclasses.replace(
             before,
             logprobs=before.logprobs + last.logprobs,
@@ -169,12 +161,6 @@ class InFlightPromptScore(_InFlightInPrompt):
 
     def response(self) -> Response:
         return self._reported(len(self.request.prompt_ids) - 1)
-
-
-def _not_a_number(request_id: str, *, final: bool = True) -> Response:
-    """A model whose weights have collapsed: without this, nothing would be more likely than NaN, and its rank 1."""
-    error = "the model's log-probabilities are not numbers (NaN)"
-    return Response(request_id=request_id, final=final, status="engine_error", error=error)
 
 
 def _ordered(ids: list[int], values: list[float]) -> tuple[tuple[int, ...], tuple[float, ...]]:

@@ -12,7 +12,7 @@ from evaluator.engine.base import FixedSource, Generate, Score
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.torch_engine import TorchEngine
 from evaluator.errors import EngineError, InputError
-from tests.support.models import save_tiny_model
+from tests.support.models import collapse, save_tiny_model
 
 PROMPT = (20, 30, 40, 50, 60)
 
@@ -129,3 +129,15 @@ def test_counters_count(checkpoint):
     engine.answer(Score(request_id="s", prompt_ids=PROMPT, continuation_ids=(9, 10)))
     stats = engine.stats()
     assert (stats.requests, stats.prompt_tokens, stats.generated_tokens) == (1, 5, 2)
+
+
+def test_log_probabilities_that_are_not_numbers_are_an_error(tmp_path):
+    engine = TorchEngine(EngineConfig(kind="torch", max_model_len=64))
+    engine.load(collapse(save_tiny_model(tmp_path / "broken", "qwen3", eos_ids=(0,))))
+    asked = [
+        Score(request_id="score", prompt_ids=PROMPT, continuation_ids=(5, 6)),
+        Generate(request_id="greedy", prompt_ids=PROMPT, max_tokens=3),
+    ]
+    answers = list(engine.run(FixedSource(asked)))
+    assert [(each.request_id, each.status) for each in answers] == [(each.request_id, "engine_error") for each in asked]
+    assert all("NaN" in (each.error or "") and not each.ranks for each in answers)

@@ -5,20 +5,13 @@ import pytest
 from evaluator.engine.base import Cancel, Generate
 from evaluator.engine.fake import FakeEngine
 from evaluator.probes.config import EvalConfig
-from evaluator.probes.stream import ItemStream
-from tests.support.letters import EOS, LetterPrompter, letter_items, letter_model, letter_plans, letter_questions
+from tests.support.letters import EOS, letter_model, letter_stream
 
 
 def run(probes: tuple[str, ...]) -> tuple[list[Generate], set[str]]:
     """The requests that an engine was given, and those that it was told to stop."""
     config = EvalConfig(task="toy", items=0, max_new_tokens=12, probes=probes)
-    stream = ItemStream(
-        letter_plans(letter_questions(letter_items(8), config), config),
-        config,
-        EOS,
-        LetterPrompter().decode,
-        in_flight=4,
-    )
+    stream = letter_stream(config, 8)
     given: list[Generate] = []
     cancelled: set[str] = set()
 

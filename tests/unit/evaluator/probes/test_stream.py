@@ -12,11 +12,19 @@ from evaluator.errors import EngineError
 from evaluator.probes.aligned_rank import NOT_SAID
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.planning import Planner
-from evaluator.probes.stream import ItemStream, evaluate
+from evaluator.probes.stream import evaluate
 from evaluator.records import Record
 from evaluator.store.records import to_table
 from evaluator.store.schema import RECORDS
-from tests.support.letters import EOS, LetterPrompter, letter_items, letter_model, letter_plans, letter_questions
+from tests.support.letters import (
+    EOS,
+    LetterPrompter,
+    letter_items,
+    letter_model,
+    letter_plans,
+    letter_questions,
+    letter_stream,
+)
 from tests.support.stamps import STAMP
 
 
@@ -179,13 +187,7 @@ def test_a_dying_engine_is_an_error_and_what_ended_before_is_kept() -> None:
 
 def test_a_response_of_an_ended_item_is_ignored_and_an_unknown_one_is_an_error() -> None:
     config = CONFIG.model_copy(update={"probes": ("greedy",), "formats": ("open",)})
-    stream = ItemStream(
-        letter_plans(letter_questions(letter_items(1), config), config),
-        config,
-        EOS,
-        LetterPrompter().decode,
-        in_flight=4,
-    )
+    stream = letter_stream(config, 1)
     (request,) = stream.take(8)
     assert isinstance(request, Generate)
     stream.handle(letter_model().answer(request))
@@ -199,8 +201,7 @@ def test_a_response_of_an_ended_item_is_ignored_and_an_unknown_one_is_an_error()
 
 def test_cancels_come_first_and_need_no_room() -> None:
     config = CONFIG.model_copy(update={"probes": ("greedy", "beam"), "formats": ("open",), "max_new_tokens": 12})
-    plans = letter_plans(letter_questions(letter_items(2), config), config)
-    stream = ItemStream(plans, config, EOS, decode=LetterPrompter().decode, in_flight=2)
+    stream = letter_stream(config, 2, in_flight=2)
     found: list[Cancel] = []
     engine = FakeEngine(letter_model().answer, reorder_seed=1)
 
@@ -219,13 +220,7 @@ def test_cancels_come_first_and_need_no_room() -> None:
 @pytest.mark.parametrize("room", [1, 2, 5, 64])
 def test_a_cancel_names_a_request_that_was_given_and_others_are_never_given(room: int) -> None:
     config = CONFIG.model_copy(update={"probes": ("greedy", "beam"), "formats": ("open",), "max_new_tokens": 12})
-    stream = ItemStream(
-        letter_plans(letter_questions(letter_items(4), config), config),
-        config,
-        EOS,
-        LetterPrompter().decode,
-        in_flight=4,
-    )
+    stream = letter_stream(config, 4)
     given: set[str] = set()
     cancelled: set[str] = set()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -14,9 +15,11 @@ import pytest
 
 from evaluator.errors import InputError
 from evaluator.metrics import TABLES
+from evaluator.probes import PROBES
 from evaluator.report import Report, write_report
+from evaluator.store.records import RecordStore, to_table
 from evaluator.store.schema import RECORDS
-from tests.support.synthetic import write_run
+from tests.support.synthetic import records_of, write_run
 
 CHECKPOINTS = ("dense", "wanda-0.6")
 LANGUAGES = ("english", "arabic")
@@ -92,6 +95,18 @@ def test_records_alone_are_enough(made, tmp_path):
     assert ("reading records", 2, 2) in told
     alone, whole = (pd.read_csv(each.tables["pr_gap"]) for each in (paths, made[1]))
     assert alone["delta_pr"].tolist() == whole["delta_pr"].tolist()  # clusters move intervals only
+
+
+@pytest.mark.parametrize("probe", PROBES.names)
+def test_a_run_of_a_single_probe_has_a_page(tmp_path, probe):
+    seen = list(records_of("dense", "gazetteer", 4))
+    alike = {"hard_choice": "choice", "perplexity": "rank"}.get(probe, probe)
+    asked = [replace(each, probe=probe) for each in seen if each.probe == alike]
+    if probe == "perplexity":
+        asked = [replace(each, logprob=-9.0, prompt_tokens=3) for each in asked if each.status == "ok"]
+    RecordStore(tmp_path).append("dense", "gazetteer", "00000", to_table(asked))
+    page = write_report(tmp_path).page.read_text(encoding="utf-8")
+    assert ("Fates are shares" in page) == (probe in ("greedy", "choice"))  # else there is no headline
 
 
 def test_a_run_without_records_is_refused(tmp_path):
