@@ -23,6 +23,7 @@ from launch.run.actors import prune_checkpoint
 from launch.run.base_answers import NO_BASE, OTHER_TOKENIZER, BaseSource
 from launch.run.board import Board
 from launch.run.cluster import Cluster, cluster
+from launch.run.nodes import prune_options
 from launch.run.progress import Progress
 from launch.run.provenance import provenance
 from launch.run.quiet import captured
@@ -158,9 +159,7 @@ class _Run:
 
     def _prune(self, jobs: Sequence[CheckpointJob], machines: Cluster, workers: Sequence[EngineWorker]) -> None:
         """Run every prune job; each finished checkpoint goes on the board at once."""
-        task = ray.remote(prune_checkpoint).options(
-            num_cpus=1, num_gpus=1 if machines.gpus else 0, max_retries=2, retry_exceptions=False
-        )
+        task = ray.remote(**prune_options(gpu=machines.gpus > 0))(prune_checkpoint)
         log = (self._run_dir / "logs" / "prune.log").absolute()
         held_out = ray.put(dict(self._prepared.held_out))
         running: dict[Any, CheckpointJob] = {

@@ -1,0 +1,36 @@
+"""A real Ray with a GPU by name only: what Ray makes of the options of a prune task."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import ray
+
+from launch.run.nodes import prune_options
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def one_gpu() -> Iterator[None]:
+    ray.init(address="local", num_cpus=1, num_gpus=1, include_dashboard=False, log_to_driver=False)
+    yield
+    ray.shutdown()
+
+
+def _of_this_process() -> tuple[int, str]:
+    return os.getpid(), os.environ["CUDA_VISIBLE_DEVICES"]
+
+
+@pytest.mark.usefixtures("one_gpu")
+def test_the_process_of_a_prune_task_is_gone_when_the_next_one_has_its_gpu() -> None:
+    task = ray.remote(**prune_options(gpu=True))(_of_this_process)
+    (first, given), (second, _) = ray.get(task.remote()), ray.get(task.remote())
+    assert given == "0"
+    assert first != second
+    while Path(f"/proc/{first}").exists() or Path(f"/proc/{second}").exists():
+        time.sleep(0.05)
