@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, PrivateAttr, field_validator, model_validator
 
 from evaluator.config import Frozen
 from pruning.methods import METHODS
@@ -35,6 +35,9 @@ class CalibrationConfig(Frozen):
     source: str
     samples: int = Field(default=128, ge=1)
     sequence_length: int = Field(default=2048, ge=1)  # tokens; a longer passage is cut
+    # Where relative files are looked for; None: the process's own directory. It is no part of the settings: manifests,
+    # records and a run's identity name a file as the user did.
+    _directory: Path | None = PrivateAttr(default=None)
 
     @field_validator("source")
     @classmethod
@@ -42,6 +45,19 @@ class CalibrationConfig(Frozen):
         if not value.strip():
             raise ValueError("calibration source is empty")
         return value
+
+    @property
+    def files(self) -> list[tuple[str, Path]]:
+        """The files that a `text:` or `jsonl:` source names, else none: each as it is named, and where it lies."""
+        kind, _, rest = self.source.partition(":")
+        names = rest.split(",") if kind in ("text", "jsonl") else []
+        return [(str(Path(name)), (self._directory or Path()) / name) for name in names]
+
+    def absolute(self) -> CalibrationConfig:
+        """The same settings, which find their files from any directory."""
+        found = self.model_copy()
+        found._directory = (self._directory or Path()).absolute()
+        return found
 
 
 class PruneConfig(Frozen):
@@ -75,6 +91,11 @@ class PruneConfig(Frozen):
         if self.group is not None and (isinstance(pattern, NofM) or not METHODS[self.method].takes_group):
             raise ValueError(f"group: {self.group!r} means nothing with {self.method}, pattern {self.pattern!r}")
         return self
+
+    def absolute(self) -> PruneConfig:
+        """The same job for a process in another directory: it finds the checkpoint and the calibration files there."""
+        calibration = None if self.calibration is None else self.calibration.absolute()
+        return self.model_copy(update={"source": self.source.absolute(), "calibration": calibration})
 
     @property
     def weights_pattern(self) -> Pattern:

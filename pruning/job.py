@@ -12,7 +12,7 @@ import torch
 from evaluator.checkpoints.tokenizer import load_tokenizer
 from evaluator.errors import InputError
 from pruning.calibration import sequences
-from pruning.calibration.passages import PassageSource, files_of, is_local
+from pruning.calibration.passages import PassageSource, is_local
 from pruning.config import PruneConfig
 from pruning.digests import digest_of_file
 from pruning.layers.counts import check_divides
@@ -69,8 +69,8 @@ class Job:
         if manifest.source_files != export.source_files(self.checkpoint):
             return "source"
         if manifest.calibration is not None and self.config.calibration is not None:
-            files = files_of(self.config.calibration.source)
-            if manifest.calibration.files != {str(file): digest_of_file(file) for file in files if file.is_file()}:
+            files = self.config.calibration.files
+            if manifest.calibration.files != {name: digest_of_file(path) for name, path in files if path.is_file()}:
                 return "calibration"
         return None
 

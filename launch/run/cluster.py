@@ -12,7 +12,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -90,8 +90,8 @@ def cluster(log_dir: Path) -> Iterator[Cluster]:
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": True}
     try:
         if address:
-            if VARIABLE in os.environ:  # a local Ray inherits it
-                quiet["runtime_env"] = {"env_vars": {VARIABLE: os.environ[VARIABLE]}}
+            if sent := _sent_environment(os.environ):
+                quiet["runtime_env"] = {"env_vars": sent}
             context = ray.init(address=address, **quiet)
         else:
             # "local" starts one of our own even where somebody else's is running on this machine.
@@ -114,6 +114,17 @@ def cluster(log_dir: Path) -> Iterator[Cluster]:
             _keep_logs(Path(session) / "logs", log_dir / "ray")
             if connected.lost is None:
                 shutil.rmtree(session, ignore_errors=True)  # Ray leaves one behind for every run
+
+
+def _sent_environment(own: Mapping[str, str]) -> dict[str, str]:
+    """What of this process's environment `own` the processes of a cluster get; those of a local Ray inherit it.
+
+    They were started in other directories, so the places where modules are looked for are absolute. A node's own
+    places come after them.
+    """
+    sent = {VARIABLE: own[VARIABLE]} if VARIABLE in own else {}
+    places = [os.path.abspath(place) for place in own.get("PYTHONPATH", "").split(os.pathsep) if place]
+    return sent | ({"PYTHONPATH": os.pathsep.join([*places, "${PYTHONPATH}"])} if places else {})
 
 
 def _keep_logs(source: Path, target: Path) -> None:

@@ -163,7 +163,9 @@ class _Run:
         log = (self._run_dir / "logs" / "prune.log").absolute()
         held_out = ray.put(dict(self._prepared.held_out))
         running: dict[Any, CheckpointJob] = {
-            task.remote(job.prune, job.path.absolute(), held_out, provenance(), log): job for job in jobs
+            task.remote(job.prune.absolute(), job.path.absolute(), held_out, provenance(), log): job
+            for job in jobs
+            if job.prune is not None
         }
         self._progress.pruning(0, len(jobs))
         while running:
@@ -182,6 +184,7 @@ class _Run:
         """Put what is left to evaluate of a checkpoint on the board."""
         trust = self._prepared.engine.trust_remote_code
         info = self._prepared.dense.get(job.name) or inspect_checkpoint(job.path, job.name, trust_remote_code=trust)
+        info = dataclasses.replace(info, path=info.path.absolute())  # engines are in other directories
         self.infos.append(info)
         assignments = []
         for task in self._prepared.asked[job.name]:
@@ -190,7 +193,7 @@ class _Run:
             if not shards:
                 self._progress.already_done(job.name, task.name, len(task.questions))
             eval_job = EvalJob(
-                checkpoint=info.path.absolute(),
+                checkpoint=info.path,
                 task_key=task.key,
                 config=task.config,
                 stamp=Stamp.of(info, job.base),

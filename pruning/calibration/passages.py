@@ -18,6 +18,7 @@ from typing import Any
 
 from evaluator.errors import InputError, one_line
 from evaluator.text import code_of
+from pruning.config import CalibrationConfig
 
 # (samples, seed) -> passages in order: a source that a caller supplies under its own name.
 PassageSource = Callable[[int, int], Iterator[str]]
@@ -43,24 +44,19 @@ def is_local(source: str, sources: Mapping[str, PassageSource]) -> bool:
     return source in sources or source.partition(":")[0] in ("text", "jsonl")
 
 
-def files_of(source: str) -> list[Path]:
-    """The files that a `text:` or `jsonl:` source names, else none."""
-    kind, _, rest = source.partition(":")
-    return [Path(name) for name in rest.split(",")] if kind in ("text", "jsonl") else []
-
-
-def iterate(source: str, samples: int, seed: int, sources: Mapping[str, PassageSource]) -> Iterator[Passage]:
-    """The passages of a source in order; at least `samples` of them if it has so many.
+def iterate(config: CalibrationConfig, seed: int, sources: Mapping[str, PassageSource]) -> Iterator[Passage]:
+    """The passages of a source in order; at least `config.samples` of them if it has so many.
 
     A name in `sources` takes precedence over the kinds known here. Raises InputError for an unknown kind and, while it
     is read, for a file that is missing, not UTF-8, or not JSON lines with a `text`.
     """
+    source, samples = config.source, config.samples
     if source in sources:
         supplied = enumerate(sources[source](samples, seed))
         return (Passage(text, source, row) for row, text in supplied)
     kind, _, rest = source.partition(":")
     if kind in ("text", "jsonl"):
-        return _files(source, kind == "jsonl")
+        return _files(config.files, kind == "jsonl")
     if source in ("c4", "c4:windows"):
         return _hub(C4_ORIGIN, **_C4)
     if kind in ("wikipedia", "balanced") and rest:
@@ -69,21 +65,21 @@ def iterate(source: str, samples: int, seed: int, sources: Mapping[str, PassageS
     raise InputError(f"calibration.source: {source!r} is unknown (known: {known})")
 
 
-def _files(source: str, json_lines: bool) -> Iterator[Passage]:
-    for file in files_of(source):
-        opened = gzip.open if file.suffix == ".gz" else open
+def _files(files: Sequence[tuple[str, Path]], json_lines: bool) -> Iterator[Passage]:
+    for name, path in files:
+        opened = gzip.open if path.suffix == ".gz" else open
         try:
-            with opened(file, "rb") as stream:
+            with opened(path, "rb") as stream:
                 for row, line in enumerate(stream):
-                    text = _decode(file, row, line, json_lines)
+                    text = _decode(name, row, line, json_lines)
                     if text:
-                        yield Passage(text, str(file), row)
+                        yield Passage(text, name, row)
         except (OSError, EOFError) as error:
             reason = getattr(error, "strerror", None) or error
-            raise InputError(f"{file}: calibration file cannot be read: {reason}") from None
+            raise InputError(f"{name}: calibration file cannot be read: {reason}") from None
 
 
-def _decode(file: Path, row: int, line: bytes, json_lines: bool) -> str:
+def _decode(file: str, row: int, line: bytes, json_lines: bool) -> str:
     """The passage on one line; empty for a blank line, which is not a passage."""
     try:
         text = line.decode("utf-8").removeprefix("\ufeff").strip("\r\n")

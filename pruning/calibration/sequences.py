@@ -64,7 +64,7 @@ class Calibration:
 
 def take_passages(config: CalibrationConfig, seed: int, sources: Mapping[str, PassageSource]) -> list[Passage]:
     """The first `samples` passages. Raises InputError if there are fewer, saying how many there were."""
-    found = list(islice(passages.iterate(config.source, config.samples, seed, sources), config.samples))
+    found = list(islice(passages.iterate(config, seed, sources), config.samples))
     if not found:
         raise InputError(f"calibration.source: {config.source!r} is empty: it holds no passage")
     if len(found) < config.samples:
@@ -72,7 +72,7 @@ def take_passages(config: CalibrationConfig, seed: int, sources: Mapping[str, Pa
             f"calibration.samples: {config.samples} passages were requested, {config.source!r} has {len(found)}"
             f"{_UNITS.get(config.source.partition(':')[0], '')}"
         )
-    unused = [str(file) for file in passages.files_of(config.source) if str(file) not in {p.origin for p in found}]
+    unused = [name for name, _ in config.files if name not in {p.origin for p in found}]
     if unused:
         raise InputError(
             f"calibration.source: {unused[0]} gives nothing: the first {config.samples} passages "
@@ -83,14 +83,14 @@ def take_passages(config: CalibrationConfig, seed: int, sources: Mapping[str, Pa
 
 def check_named(config: CalibrationConfig, seed: int, sources: Mapping[str, PassageSource]) -> None:
     """Look at a source without the network. Raises InputError if it is unknown, or for files that lack the passages."""
-    passages.iterate(config.source, config.samples, seed, sources)
-    if config.source not in sources and passages.files_of(config.source):
+    passages.iterate(config, seed, sources)
+    if config.source not in sources and config.files:
         take_passages(config, seed, sources)
 
 
 def check_source(config: CalibrationConfig, sources: Mapping[str, PassageSource]) -> None:
     """Read one passage. Raises InputError for a source that is unknown or out of reach."""
-    next(passages.iterate(config.source, config.samples, 0, sources), None)
+    next(passages.iterate(config, 0, sources), None)
 
 
 def check_passages(found: Sequence[Passage], held_out: Mapping[str, str]) -> None:
@@ -140,7 +140,7 @@ def load(
         tokens=sum(map(len, sequences)),
         cut=sum(len(ids) > longest for _, _, ids in drawn),
         ids_sha256=digest.hexdigest(),
-        files={str(file): digest_of_file(file) for file in passages.files_of(config.source)},
+        files={name: digest_of_file(path) for name, path in config.files},
         passages=tuple(records),
     )
     manifest.check_disjoint(held_out or {})

@@ -27,9 +27,12 @@ def command(*arguments: str | Path) -> list[str]:
     return [sys.executable, "-m", "launch.commands.cli", *map(str, arguments)]
 
 
-def resurface(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """Run the command line to its end."""
-    return subprocess.run(command(*arguments), env=environment(), capture_output=True, text=True, check=False)
+def resurface(
+    *arguments: str | Path, cwd: Path | None = None, cluster: str | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run the command line to its end; `cluster`: the address of a running Ray."""
+    variables = environment() | ({} if cluster is None else {"RAY_ADDRESS": cluster})
+    return subprocess.run(command(*arguments), env=variables, cwd=cwd, capture_output=True, text=True, check=False)
 
 
 def start(*arguments: str | Path, log: Path) -> subprocess.Popen[bytes]:

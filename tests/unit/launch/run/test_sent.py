@@ -1,0 +1,115 @@
+"""What the driver sends to other processes: every path in it is absolute, since they are in other directories."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+from pydantic import BaseModel
+
+from evaluator.store.records import RecordStore
+from launch.run import driver
+from launch.run.work import EngineSetup
+from launch.sweep.config import load_sweep
+from launch.sweep.preflight import prepare
+from tests.support import pruning as tiny
+from tests.support.models import save_tiny_model
+
+
+class Sent:
+    """Takes Ray's place in the driver and keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.arguments: list[object] = []
+
+    def remote(self, **_: object) -> Any:
+        return lambda function: SimpleNamespace(remote=self._keep)
+
+    def _keep(self, *arguments: object) -> object:
+        self.arguments += arguments
+        return object()
+
+    def put(self, value: object) -> object:
+        return self._keep(value)
+
+    def wait(self, pending: list[object], **_: object) -> tuple[list[object], list[object]]:
+        return pending, []
+
+    def get(self, pending: object) -> None:
+        raise AssertionError("stop here")
+
+
+class Worker:
+    """Takes an engine worker's place and keeps its setup."""
+
+    setups: list[EngineSetup]
+
+    def __init__(self, number: int, setup: EngineSetup, **_: object) -> None:
+        self.setups.append(setup)
+
+    def start(self) -> None: ...
+
+
+def _paths(value: object) -> Iterator[Path]:
+    """Every path in what is sent, at any depth."""
+    if isinstance(value, Path):
+        yield value
+    elif isinstance(value, BaseModel):
+        for field in type(value).model_fields:
+            yield from _paths(getattr(value, field))
+        yield from _paths([place for _, place in getattr(value, "files", ())])
+    elif dataclasses.is_dataclass(value):
+        for each in dataclasses.fields(value):
+            yield from _paths(getattr(value, each.name))
+    elif isinstance(value, dict):
+        yield from _paths(list(value.values()))
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from _paths(part)
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> driver._Run:
+    """A run of which everything is named relative to the current directory."""
+    monkeypatch.chdir(tmp_path)
+    save_tiny_model(Path("model"))
+    Path("text.txt").write_text("\n".join(tiny.lines(8)), encoding="utf-8")
+    document = {
+        "models": {"dense": "model"},
+        "prune": [{"method": "wanda", "sparsity": 0.5}],
+        "calibration": {"source": "text:text.txt", "samples": 8, "sequence_length": 32},
+        "tasks": [{"task": "gazetteer", "items": 2, "languages": ["english"]}],
+    }
+    Path("sweep.yaml").write_text(yaml.safe_dump(document), encoding="utf-8")
+    prepared = prepare(load_sweep(Path("sweep.yaml")), Path("run"))
+    return driver._Run(prepared, Path("run"), RecordStore(Path("run")), SimpleNamespace(pruning=lambda *_: None))
+
+
+def test_a_prune_task(run: driver._Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    sent = Sent()
+    monkeypatch.setattr(driver, "ray", sent)
+    to_prune = [job for job in run._prepared.jobs if job.prune is not None]
+    machines = SimpleNamespace(gpus=0, check=lambda: None)
+    with pytest.raises(AssertionError, match="stop here"):
+        run._prune(to_prune, machines, [])
+    found = set(_paths(sent.arguments))
+    assert {tmp_path / "model", tmp_path / "text.txt", tmp_path / "run" / "checkpoints" / "wanda-0.5"} <= found
+    assert all(path.is_absolute() for path in found)
+
+
+def test_an_engine_and_its_jobs(run: driver._Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(driver, "ray", Sent())
+    monkeypatch.setattr(driver, "EngineWorker", Worker)
+    Worker.setups = []
+    run._add(next(job for job in run._prepared.jobs if job.prune is None))
+    run._start_engines(SimpleNamespace(gpus=0, cpus=2, engine_threads=lambda *_: 1))
+    assignment = run._board.take(0, None, None)
+    assert assignment is not None
+    found = set(_paths([assignment, Worker.setups]))
+    assert {tmp_path / "model", tmp_path / "run" / "logs" / "engine-0.log"} <= found
+    assert all(path.is_absolute() for path in found)

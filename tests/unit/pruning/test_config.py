@@ -1,0 +1,58 @@
+"""A job that is sent to another process finds its files there, and is the same job."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+
+from pruning.config import CalibrationConfig, PruneConfig
+from pruning.output.manifest import read_manifest
+from pruning.run import check, prune
+from tests.support import pruning as tiny
+
+
+def test_only_files_have_places(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = CalibrationConfig(source="text:./a.txt,/b.txt")
+    assert config.files == [("a.txt", Path("a.txt")), ("/b.txt", Path("/b.txt"))]
+    assert config.absolute().files == [("a.txt", tmp_path / "a.txt"), ("/b.txt", Path("/b.txt"))]
+    assert config.absolute().absolute().files == config.absolute().files
+    assert CalibrationConfig(source="wikipedia:en,sw").absolute().files == []
+
+
+def test_what_identifies_a_job_does_not_change(tmp_path: Path) -> None:
+    config = PruneConfig(
+        source=Path("model"), method="wanda", sparsity=0.5, calibration=CalibrationConfig(source="text:a.txt")
+    )
+    sent = pickle.loads(pickle.dumps(config.absolute()))
+    assert sent.source == Path.cwd() / "model"
+    assert sent.calibration is not None
+    assert sent.calibration.files == [("a.txt", Path.cwd() / "a.txt")]
+    without = {"source"}
+    assert sent.model_dump_json(exclude=without) == config.model_dump_json(exclude=without)
+
+
+def test_a_job_of_relative_paths_is_done_elsewhere_and_known_again_here(
+    checkpoints, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
+    here.mkdir()
+    elsewhere.mkdir()
+    (here / "model").symlink_to(checkpoints("qwen3"))
+    (here / "text.txt").write_text("\n".join(tiny.lines(8)), encoding="utf-8")
+    calibration = CalibrationConfig(source="text:text.txt", samples=8, sequence_length=32)
+    config = PruneConfig(source=Path("model"), method="wanda", sparsity=0.5, calibration=calibration, device="cpu")
+    monkeypatch.chdir(here)
+    sent = config.absolute()
+    monkeypatch.chdir(elsewhere)
+    prune(sent, here / "out")
+    monkeypatch.chdir(here)
+    check(config, Path("out"))  # another job's checkpoint would be refused
+    manifest = read_manifest(Path("out"))
+    assert manifest is not None
+    assert manifest.calibration is not None
+    assert manifest.config["calibration"]["source"] == manifest.calibration.source == "text:text.txt"
+    assert manifest.calibration.files.keys() == {"text.txt"}
+    assert {passage.origin for passage in manifest.calibration.passages} == {"text.txt"}
