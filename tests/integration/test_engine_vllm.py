@@ -267,6 +267,24 @@ def test_an_abandoned_stream_leaves_nothing_behind(served):
     assert ask(served.engine, asked[:1])["0"].token_ids == greedy_tokens(served.model, asked[0].prompt_ids, 20)
 
 
+def test_no_id_is_given_to_vllm_again(served, monkeypatch):
+    core = served.engine._started.llm.engine_core
+    given: list[str] = []
+    add_request = core.add_request
+
+    def noted(request: Any) -> None:
+        given.append(request.request_id)
+        add_request(request)
+
+    monkeypatch.setattr(core, "add_request", noted)
+    asked = [
+        Generate(request_id=str(i), prompt_ids=p, max_tokens=4)
+        for i, p in enumerate(prompts(served.vocabulary, [20] * 3))
+    ]
+    assert ask(served.engine, asked) == ask(served.engine, asked)
+    assert len(set(given)) == len(given) == 2 * len(asked)
+
+
 def test_a_swapped_engine_equals_the_oracle_there_and_back(served):
     contexts = prompts(served.vocabulary, [20, 64, 70], seed=7)
     asked: list[Request] = [
@@ -301,4 +319,5 @@ def test_counters_count(served):
     stats = served.engine.stats()
     # The last token of a continuation is generated, the others are a part of the prompt.
     assert (stats.requests, stats.steps, stats.generated_tokens) == (2, 2, 2)
-    assert (stats.prompt_tokens, stats.cached_tokens) == (71 + 7, 64)
+    # The cache answers all of the context but its last token: two blocks, and what a third holds of it.
+    assert (stats.prompt_tokens, stats.cached_tokens) == (71 + 2, 69)

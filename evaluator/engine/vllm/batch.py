@@ -29,12 +29,18 @@ class Served:
 class Batch:
     """What is in the engine core, which scores ride on it, and which responses wait to be handed out."""
 
-    def __init__(self, core: Any, served: Served, counters: Counters) -> None:
-        """`core` is vLLM's EngineCoreClient."""
+    def __init__(self, core: Any, served: Served, counters: Counters, numbers: Iterator[int]) -> None:
+        """`core` is vLLM's EngineCoreClient.
+
+        `numbers` gives each request the id by which the core knows it, never one that the core has had: where steps are
+        scheduled ahead, the last step of a run is still under way when the next run begins.
+        """
         self._core = core
         self._served = served
         self._counters = counters
-        self._in_flight: dict[str, InFlight] = {}
+        self._numbers = numbers
+        self._in_flight: dict[str, InFlight] = {}  # by the core's id
+        self._core_ids: dict[str, str] = {}  # of the requests in flight
         self._shared = SharedScores()
         self._ready: deque[Response] = deque()
         self.was_emptied = False  # the last step finished every request that was left
@@ -66,10 +72,10 @@ class Batch:
         """Take the EngineCoreOutputs of one step."""
         for output in outputs:
             pending = self._in_flight.get(output.request_id)
-            if pending is None:  # it was cancelled while this step was under way
+            if pending is None:  # cancelled while this step was under way, or of an earlier run
                 continue
             if pending.add(output):
-                del self._in_flight[output.request_id]
+                del self._in_flight[output.request_id], self._core_ids[pending.request.request_id]
                 self._count(pending)
                 self._ready.extend(self._shared.answer(pending.response().or_error()))
             elif pending.streams:
@@ -82,9 +88,10 @@ class Batch:
             self._core.abort_requests(list(self._in_flight))
 
     def _cancel(self, request_id: str) -> None:
-        pending = self._in_flight.pop(request_id, None)
-        if pending is not None:
-            self._core.abort_requests([request_id])
+        core_id = self._core_ids.pop(request_id, None)
+        if core_id is not None:
+            pending = self._in_flight.pop(core_id)
+            self._core.abort_requests([core_id])
             if pending.generated:  # else it waited for its first step: nothing of it was computed
                 self._count(pending)
 
@@ -111,8 +118,10 @@ class Batch:
             parameters, pending = served.dialect.one_step_score(request), InFlightOneStepScore(request)
         else:
             parameters = served.dialect.score(request)
-        self._core.add_request(to_core(pending, parameters))
-        self._in_flight[request.request_id] = pending
+        core_id = str(next(self._numbers))
+        self._core.add_request(to_core(core_id, pending, parameters))
+        self._in_flight[core_id] = pending
+        self._core_ids[request.request_id] = core_id
 
     def _count(self, ended: InFlight) -> None:
         self._counters.end_request(

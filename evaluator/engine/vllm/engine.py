@@ -12,6 +12,7 @@ vLLM is imported when the first checkpoint is loaded, not with this module.
 from __future__ import annotations
 
 import gc
+import itertools
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -43,6 +44,7 @@ class VLLMEngine:
         self._first: Path | None = None
         self._eos_ids: list[int] = []
         self._counters = Counters()
+        self._numbers = itertools.count()  # of the requests that vLLM has had: an id is never used again
 
     def load(self, checkpoint: Path) -> LoadReport:
         """Serve `checkpoint` from now on; the first one builds the engine, later ones are swapped in place.
@@ -87,7 +89,7 @@ class VLLMEngine:
             by_prompt=self._config.scoring == "prompt_logprobs",
         )
         core, counters = self._started.llm.engine_core, self._counters
-        batch = Batch(core, served, counters)
+        batch = Batch(core, served, counters, self._numbers)
         counters.begin_run()
         try:
             while True:

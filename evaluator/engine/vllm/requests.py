@@ -17,9 +17,9 @@ from vllm.v1.engine import EngineCoreRequest
 from evaluator.engine.base import Generate, Request, Response, Score
 
 
-def to_core(pending: InFlight, parameters: SamplingParams) -> EngineCoreRequest:
+def to_core(core_id: str, pending: InFlight, parameters: SamplingParams) -> EngineCoreRequest:
     return EngineCoreRequest(
-        request_id=pending.request.request_id,
+        request_id=core_id,
         prompt_token_ids=pending.prompt(),
         mm_features=None,
         sampling_params=parameters,
