@@ -16,8 +16,8 @@ example: OUT = runs/smollm2
 example: install  ## a real model from start to report; ITEMS=200, TASK=xquad:DIR, CHAT=1 and OUT= are optional
 	$(BIN)/python -m examples.run_smollm2 --out $(OUT) $(if $(ITEMS),--items $(ITEMS)) $(if $(TASK),--task $(TASK)) $(if $(CHAT),--chat)
 
-test: install
-	$(BIN)/python -m pytest
+test: install  ## two files at a time, or up to four where there are cores
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 
 test-fast: install  ## without the tests that start an engine
 	$(BIN)/python -m pytest -m "not slow"

@@ -7,6 +7,8 @@ import pytest
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+if "PYTEST_XDIST_WORKER" in os.environ:  # threads that wait for each other beside other work lose more than they gain
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from tests.support.guard import GUARD
 
