@@ -17,6 +17,8 @@ from pruning.config import CalibrationConfig, PruneConfig
 from pruning.run import check, prune
 from tests.support import pruning as tiny
 
+HALF_ZIPPED = gzip.compress(b'{"text": "w1"}\n' * 9, mtime=0)[:20]
+
 
 def job(source: Path, calibration: str | None, **fields) -> PruneConfig:
     if "pattern" not in fields:
@@ -93,7 +95,7 @@ def test_too_few_passages_says_how_many(checkpoints, passages, tmp_path):
         ("a.jsonl", b'{"text": "w1 w2"}\n{"txet": 1}\n', "a.jsonl, line 2: field 'text'"),
         ("b.jsonl", b'{"text": "w1 w2"}\nhello\n', "b.jsonl, line 2: is not JSON"),
         ("c.jsonl.gz", b"not gzip", "c.jsonl.gz: calibration file cannot be read"),
-        ("d.jsonl.gz", gzip.compress(b'{"text": "w1"}\n' * 9, mtime=0)[:20], "d.jsonl.gz: calibration file cannot be read"),
+        ("d.jsonl.gz", HALF_ZIPPED, "d.jsonl.gz: calibration file cannot be read"),
     ],
 )
 def test_a_bad_calibration_file_is_named(name, content, message, checkpoints, tmp_path):
