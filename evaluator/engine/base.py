@@ -88,6 +88,7 @@ class LoadReport:
     swapped: bool  # True: into the running engine, in place; False: a fresh engine was built
     tensors: int  # how many the checkpoint brought and the engine loaded
     seconds: float
+    notes: tuple[str, ...] = ()  # what a user should know of how it is served, one line each
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

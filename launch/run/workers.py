@@ -36,6 +36,7 @@ class Reporter(Protocol):
     def advanced(self, engine: int, items: int) -> None: ...
     def ended(self, engine: int) -> None: ...
     def died(self, engine: int, reason: str) -> None: ...
+    def warned(self, message: str) -> None: ...
 
 
 class EngineWorker(threading.Thread):
@@ -68,6 +69,7 @@ class EngineWorker(threading.Thread):
         self._failures = 0
         self._loads = 0
         self.stats: dict[tuple[int, str], EngineStats] = {}  # by load and checkpoint
+        self.notes: dict[tuple[int, str], tuple[str, ...]] = {}  # LoadReport.notes, by the same
         self._ahead: str | None = None  # the checkpoint that the actor last read ahead
 
     def run(self) -> None:
@@ -117,6 +119,9 @@ class EngineWorker(threading.Thread):
         self._loaded, self._architecture = info.weights_digest, info.architecture
         self._loads += 1
         self._reporter.loaded(self.number, info.name, report.swapped, report.seconds)
+        for note in report.notes:
+            self._reporter.warned(f"{info.name}: {note}")
+        self.notes[self._loads, info.name] = report.notes
 
     def _evaluate(self, assignment: Assignment) -> None:
         def give_up(count: int) -> list[Shard]:

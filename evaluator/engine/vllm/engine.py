@@ -63,7 +63,7 @@ class VLLMEngine:
         else:
             self._check_alike(checkpoint, blueprint)
             self._swap(self._started, checkpoint, files)
-        self._verify(self._started, checkpoint, files)
+        not_compared = self._verify(self._started, checkpoint, files)
         self._blueprint, self._eos_ids = blueprint, eos_ids
         self._first = self._first or checkpoint
         self._counters = Counters()
@@ -72,6 +72,7 @@ class VLLMEngine:
             swapped=swapped,
             tensors=len(blueprint.tensors),
             seconds=time.monotonic() - began,
+            notes=_notes(not_compared),
         )
 
     def run(self, source: RequestSource) -> Iterator[Response]:
@@ -124,9 +125,9 @@ class VLLMEngine:
 
     def _swap(self, started: Started, checkpoint: Path, files: list[str]) -> None:
         try:
-            _read, missing = on_workers(started.llm, "swap_weights", files)
-            if missing:
-                raise EngineError(f"{checkpoint}: no value for {missing[0]}")
+            for rank, (_read, missing) in enumerate(on_workers(started.llm, "swap_weights", files)):
+                if missing:
+                    raise EngineError(f"{checkpoint}: no value for {missing[0]}{self._on(rank)}")
             if started.llm.engine_core.reset_prefix_cache(reset_connector=True) is not True:
                 raise EngineError(f"{checkpoint}: vLLM did not reset its prefix cache")
         except Exception as error:  # a half-swapped engine must never answer
@@ -135,13 +136,23 @@ class VLLMEngine:
                 raise
             raise EngineError(f"{checkpoint}: vLLM could not swap its weights in: {named(error)}") from error
 
-    def _verify(self, started: Started, checkpoint: Path, files: list[str]) -> None:
-        """Compare the weights in the engine with the files; an engine in which they differ is given up."""
-        compared, differing = on_workers(started.llm, "compare_weights", files)
-        if differing or not compared:
-            self._give_up()
-            what = f"{differing[0]} in the engine is not that of the files" if differing else "nothing to compare"
-            raise EngineError(f"{checkpoint}: after loading, {what}")
+    def _verify(self, started: Started, checkpoint: Path, files: list[str]) -> tuple[str, ...]:
+        """Compare the weights in every worker with the files; an engine in which they differ is given up.
+
+        Returns the names of the matrices that could not be compared, in any worker.
+        """
+        not_compared: dict[str, None] = {}
+        for rank, (compared, differing, passed_over) in enumerate(on_workers(started.llm, "compare_weights", files)):
+            if differing or not compared:
+                self._give_up()
+                what = f"{differing[0]} in the engine is not that of the files" if differing else "nothing to compare"
+                raise EngineError(f"{checkpoint}: after loading, {what}{self._on(rank)}")
+            not_compared.update(dict.fromkeys(passed_over))
+        return tuple(not_compared)
+
+    def _on(self, rank: int) -> str:
+        """Which worker an error is about, where there are several."""
+        return f" (worker {rank} of {self._config.tensor_parallel})" if self._config.tensor_parallel > 1 else ""
 
     def _step(self, core: Any) -> Sequence[Any]:
         """One step of the engine; returns vLLM's EngineCoreOutputs."""
@@ -160,6 +171,14 @@ class VLLMEngine:
             started.llm.engine_core.shutdown()
             del started
             gc.collect()
+
+
+def _notes(not_compared: tuple[str, ...]) -> tuple[str, ...]:
+    """What a checkpoint's LoadReport says beside how it was loaded."""
+    if not not_compared:
+        return ()
+    count = len(not_compared)
+    return (f"{count} of the engine's matrices could not be compared with the files, {not_compared[0]} for one",)
 
 
 VLLM = EngineKind(

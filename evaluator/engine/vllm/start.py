@@ -54,9 +54,10 @@ def start(config: EngineConfig, checkpoint: Path, blueprint: Blueprint) -> Start
         return _start(config, checkpoint, blueprint)
 
 
-def on_workers(llm: Any, method: str, *arguments: Any) -> Any:
-    """Call a method of the worker extension (weights.py) on every worker; returns the first one's answer."""
-    return llm.collective_rpc(method, args=arguments)[0]
+def on_workers(llm: Any, method: str, *arguments: Any) -> list[Any]:
+    """Call a method of the worker extension (weights.py) on every worker; returns their answers, by rank."""
+    answers: list[Any] = llm.collective_rpc(method, args=arguments)
+    return answers
 
 
 def named(error: BaseException) -> str:
@@ -165,6 +166,7 @@ def _prepare_environment(config: EngineConfig) -> None:
     defaults = {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "VLLM_CPU_KVCACHE_SPACE": str(config.kv_cache_gib),
+        "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # the workers of tensor parallelism; ours has threads
         "VLLM_LOGGING_LEVEL": "ERROR",
         "VLLM_NO_USAGE_STATS": "1",
         "TOKENIZERS_PARALLELISM": "false",

@@ -21,9 +21,12 @@ import torch
 from safetensors import safe_open
 from torch import nn
 
+from evaluator.engine.vllm.sharding import Piece, pieces, rows_held
+
 _SAMPLED_ROWS = 8  # rows compared at the start, the middle and the end of each matrix
 _FLOAT32_TOLERANCE = 1.0e-4  # relative; packed kernels sum in another order
 _LOW_PRECISION_TOLERANCE = 3.0e-2
+_PLAIN = (torch.float32, torch.bfloat16, torch.float16)
 
 
 class WorkerExtension:
@@ -61,27 +64,31 @@ class WorkerExtension:
         _repack_output_head(model)
         return read, sorted(expected - loaded)
 
-    def compare_weights(self, files: list[str]) -> tuple[int, list[str]]:
-        """Compare a sample of every matrix and vector in the engine with the files.
+    def compare_weights(self, files: list[str]) -> tuple[int, list[str], list[str]]:
+        """Compare a sample of every matrix and vector in this worker with the files.
 
-        Returns how many were compared and the names of those that differ. A matrix that vLLM packed for a CPU kernel
-        and dropped is compared through what it computes. With tensor parallelism, only what is not sharded.
+        Returns how many matrices were compared, the names of those that differ (vectors as well), and of matrices that
+        cannot be compared. A matrix that vLLM packed for a CPU kernel and dropped is compared through what it computes.
+        With tensor parallelism, this worker's shard is compared with its part of the files.
         """
         model = self.model_runner.get_model()
         packed: dict[str, list[str]] = getattr(model, "packed_modules_mapping", {})
-        compared, differing = 0, []
+        compared = 0
+        differing: list[str] = []
+        not_compared: list[str] = []
         with _Files(files) as tensors, torch.no_grad():
             for name, module in model.named_modules():
-                sources = _sources(name, packed, tensors)
-                if not sources:
-                    continue
-                same = _same(module, [tensors[source] for source in sources])
-                if same is None:
-                    continue
-                compared += 1
-                if not same:
-                    differing.append(f"{name}.weight")
-        return compared, differing
+                for own, parameter in module.named_parameters(recurse=False):
+                    is_weight = own == "weight"
+                    sources = _sources(name, packed, tensors) if is_weight else []
+                    same = _same(module, [tensors[source] for source in sources]) if sources else None
+                    is_vector = parameter.ndim < 2 and not (is_weight and _is_packed(module))
+                    compared += same is not None and not is_vector
+                    if same is False:
+                        differing.append(f"{name}.{own}")
+                    elif same is None and not is_vector:
+                        not_compared.append(f"{name}.{own}")
+        return compared, differing, not_compared
 
     def use_strict_ranks(self) -> None:
         """From now on a token's rank is 1 + the number of tokens that are more likely."""
@@ -183,33 +190,47 @@ def _sources(module: str, packed: dict[str, list[str]], tensors: _Files) -> list
 def _same(module: Any, slices: list[Any]) -> bool | None:
     """Whether sampled rows of a module's weight are those of the files; None if they cannot be compared."""
     weight: torch.Tensor = module.weight
-    shape = tuple(slices[0].get_shape())
-    if len(shape) == 1:
-        return bool(torch.equal(slices[0][:].to(weight), weight)) if weight.shape == shape else None
-    rows = sum(part.get_shape()[0] for part in slices)
-    is_packed = getattr(module, "cpu_linear", None) is not None  # its weight is compared through what it computes
-    if not is_packed and (weight.shape[0] < rows or weight.shape[1:] != shape[1:]):
-        return None  # sharded
-    probe_PI = torch.randn(2, shape[1], generator=torch.Generator().manual_seed(0)).to(weight)
-    output_PO = module.quant_method.apply(module, probe_PI) if is_packed else None
-    for where, expected_RI in _sampled(slices):
+    shapes = [tuple(each.get_shape()) for each in slices]
+    if len(shapes[0]) == 1:
+        return bool(torch.equal(slices[0][:].to(weight), weight)) if weight.shape == shapes[0] else None
+    if weight.dtype not in _PLAIN:  # quantised: its values are the files' only together with scales
+        return None
+    held = pieces(module, shapes) if len(shapes[0]) == 2 else None
+    if not held:
+        return None
+    width = held[0].columns.stop - held[0].columns.start
+    output_PO, probe_PI = None, torch.empty(0)
+    if _is_packed(module):  # it may be all that is left of the weight
+        probe_PI = torch.randn(2, width, generator=torch.Generator().manual_seed(0)).to(weight)
+        output_PO = module.quant_method.apply(module, probe_PI)
+    shape = (rows_held(held), width)
+    if weight.ndim == 2 and weight.shape[0] < shape[0] and weight.shape[1] >= shape[0]:
+        weight = weight.T  # some kernels want columns first
+    is_whole = weight.ndim == 2 and weight.shape[0] >= shape[0] and weight.shape[1] == shape[1]
+    if output_PO is None and not is_whole:
+        return None
+    for where, expected_RI in _sampled(held, slices):
         expected_RI = expected_RI.to(weight)
-        if weight.shape[0] >= rows and not torch.equal(weight[where], expected_RI):
+        if is_whole and not torch.equal(weight[where], expected_RI):
             return False
         if output_PO is not None and not _close(output_PO[:, where], probe_PI, expected_RI):
             return False
     return True
 
 
-def _sampled(slices: list[Any]) -> Iterator[tuple[slice, torch.Tensor]]:
-    """Rows at the start, the middle and the end of each tensor, with where they stand in all of them together."""
-    start = 0
-    for part in slices:
-        rows = part.get_shape()[0]
+def _is_packed(module: Any) -> bool:
+    """Whether a CPU kernel has a copy of its own of the weight, which may be dropped then."""
+    return getattr(module, "cpu_linear", None) is not None
+
+
+def _sampled(held: list[Piece], slices: list[Any]) -> Iterator[tuple[slice, torch.Tensor]]:
+    """Rows at the start, the middle and the end of each piece, with where they stand in the weight."""
+    for piece in held:
+        rows = piece.height
         for first in sorted({0, max(0, rows // 2 - _SAMPLED_ROWS // 2), max(0, rows - _SAMPLED_ROWS)}):
             stop = min(first + _SAMPLED_ROWS, rows)
-            yield slice(start + first, start + stop), part[first:stop]
-        start += rows
+            of_file = slice(piece.rows.start + first, piece.rows.start + stop)
+            yield slice(piece.start + first, piece.start + stop), slices[piece.source][of_file, piece.columns]
 
 
 def _close(output_PR: torch.Tensor, probe_PI: torch.Tensor, weight_RI: torch.Tensor) -> bool:

@@ -1,0 +1,99 @@
+"""Which part of a checkpoint's tensors a worker's weight holds.
+
+vLLM's layers say it themselves, with or without tensor parallelism: how many rows of each fused part they hold and how
+many columns, which worker they belong to (`tp_rank`, `tp_size`), and how often a key-value head is repeated where there
+are fewer of them than workers. The rules are those of the layers' weight loaders (vllm/model_executor/layers/linear.py
+and vocab_parallel_embedding.py).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A rectangle of one tensor of the files, and the row of the worker's weight where it begins."""
+
+    source: int  # which tensor
+    rows: slice
+    columns: slice
+    start: int
+
+    @property
+    def height(self) -> int:
+        count: int = self.rows.stop - self.rows.start
+        return count
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Rows that are divided among the workers together: those of one projection, or of the vocabulary."""
+
+    whole: int  # in the files
+    first: int  # of them is the first that this worker holds
+    held: int
+
+
+def pieces(module: Any, shapes: Sequence[tuple[int, ...]]) -> list[Piece] | None:
+    """What a layer's weight [rows, columns] is made of, in the order of its rows; padding is left out.
+
+    `shapes` are those of the tensors in the files whose rows it holds, one below the other: q, k and v, for example.
+    None: the layer does not hold them in a way that is known here.
+    """
+    columns = _columns(module, shapes[0][1])
+    parts = list(_parts(module, sum(shape[0] for shape in shapes)))
+    if columns is None or sum(part.whole for part in parts) != sum(shape[0] for shape in shapes):
+        return None
+    if any(part.first + part.held > part.whole for part in parts):
+        return None
+    ends = list(itertools.accumulate(shape[0] for shape in shapes))
+    found: list[Piece] = []
+    above = start = 0  # rows of the files, and of the weight, before a part
+    for part in parts:
+        first = above + part.first
+        source = next((index for index, end in enumerate(ends) if first < end), 0)
+        first -= ends[source] - shapes[source][0]
+        if first + part.held > shapes[source][0]:
+            return None
+        if part.held:
+            found.append(Piece(source, slice(first, first + part.held), columns, start))
+        above += part.whole
+        start += part.held
+    return found
+
+
+def rows_held(held: Sequence[Piece]) -> int:
+    """How many rows of a weight they fill; what follows is padding."""
+    return max((piece.start + piece.height for piece in held), default=0)
+
+
+def _columns(module: Any, whole: int) -> slice | None:
+    held = getattr(module, "input_size_per_partition", whole)
+    if held == whole:
+        return slice(0, whole)
+    if held * getattr(module, "tp_size", 1) != whole:
+        return None
+    return slice(module.tp_rank * held, (module.tp_rank + 1) * held)
+
+
+def _parts(module: Any, rows: int) -> Iterator[_Part]:
+    """The parts of a layer whose tensors in the files have that many rows together."""
+    rank = getattr(module, "tp_rank", 0)
+    if (vocabulary := getattr(module, "shard_indices", None)) is not None:
+        first = vocabulary.org_vocab_start_index
+        yield _Part(module.org_vocab_size, first, vocabulary.org_vocab_end_index - first)
+    elif (replicas := getattr(module, "num_kv_head_replicas", None)) is not None:
+        heads = (module.num_heads, module.num_kv_heads, module.num_kv_heads)
+        total = (module.total_num_heads, module.total_num_kv_heads, module.total_num_kv_heads)
+        sizes = (module.head_size, module.head_size, getattr(module, "v_head_size", module.head_size))
+        for number, (held, whole, size) in enumerate(zip(heads, total, sizes, strict=True)):
+            owner = rank if number == 0 else rank // replicas  # workers that share a head hold the same rows
+            yield _Part(whole * size, owner * held * size, held * size)
+    else:
+        held_rows = getattr(module, "output_partition_sizes", [rows])
+        for whole, held in zip(getattr(module, "output_sizes", [rows]), held_rows, strict=True):
+            yield _Part(whole, 0 if held == whole else rank * held, held)

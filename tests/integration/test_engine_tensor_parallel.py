@@ -1,0 +1,75 @@
+"""VLLMEngine with a model that is divided between two workers, on a CPU: what it computes, swaps and verifies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from evaluator.engine.base import FixedSource, Generate, Request, Response, Score
+from evaluator.engine.config import EngineConfig
+from evaluator.engine.torch_engine import TorchEngine
+from evaluator.engine.vllm.engine import VLLMEngine
+from evaluator.errors import EngineError
+from tests.support.engines import needs_vllm
+from tests.support.models import save_tiny_model
+
+pytestmark = needs_vllm
+
+CONFIG = EngineConfig(max_model_len=128, max_num_seqs=8, tensor_parallel=2)
+TOLERANCE = 1e-4  # nats: each worker sums its own half of a product
+ASKED: list[Request] = [
+    *(Score(request_id=f"s{n}", prompt_ids=(20,) * n, continuation_ids=(30, 31)) for n in (1, 33, 64)),
+    *(Generate(request_id=f"g{n}", prompt_ids=(20,) * n, max_tokens=12) for n in (1, 33, 64)),
+]
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("checkpoints")
+    return [save_tiny_model(folder / str(seed), "qwen3", seed) for seed in range(2)]
+
+
+@pytest.fixture(scope="module")
+def engine(checkpoints: list[Path]) -> Iterator[VLLMEngine]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VLLM_CPU_OMP_THREADS_BIND", "nobind")  # there may be fewer cores than workers
+        engine = VLLMEngine(CONFIG)
+        engine.load(checkpoints[0])
+        yield engine
+        engine.close()
+
+
+def answers(engine: VLLMEngine | TorchEngine) -> dict[str, Response]:
+    return {response.request_id: response for response in engine.run(FixedSource(ASKED))}
+
+
+def test_two_workers_answer_like_the_oracle_before_and_after_a_swap(engine, checkpoints):
+    oracle = TorchEngine(EngineConfig(max_model_len=128))
+    for checkpoint in (*checkpoints, checkpoints[0]):
+        report = engine.load(checkpoint)
+        assert report.notes == ()  # every matrix of both workers was compared
+        oracle.load(checkpoint)
+        ours, expected = answers(engine), answers(oracle)
+        for name, answer in expected.items():
+            assert ours[name].token_ids == answer.token_ids
+            assert ours[name].ranks == answer.ranks
+            assert ours[name].logprobs == pytest.approx(answer.logprobs, abs=TOLERANCE)
+
+
+def _keep_old_weights(worker, files: list[str]) -> None:
+    """In the second worker: whatever is to be read from now on, `files` are."""
+    from evaluator.engine.vllm import weights
+
+    read = weights._read
+    if worker.rank == 1:
+        weights._read = lambda _: read(files)
+
+
+def test_weights_that_did_not_arrive_at_the_second_worker_are_noticed(engine, checkpoints):
+    engine.load(checkpoints[0])
+    old = [str(checkpoints[0] / "model.safetensors")]
+    engine._started.llm.collective_rpc(_keep_old_weights, args=(old,))
+    with pytest.raises(EngineError, match=r"in the engine is not that of the files \(worker 1 of 2\)$"):
+        engine.load(checkpoints[1])
