@@ -14,6 +14,7 @@ Two facts about vLLM 0.32 make this module necessary:
 from __future__ import annotations
 
 import functools
+import importlib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -26,6 +27,8 @@ from evaluator.engine.vllm.sharding import Piece, pieces, rows_held
 _SAMPLED_ROWS = 8  # rows compared at the start, the middle and the end of each matrix
 _FLOAT32_TOLERANCE = 1.0e-4  # relative; packed kernels sum in another order
 _LOW_PRECISION_TOLERANCE = 3.0e-2
+_V2_RANKING = ("vllm.v1.worker.gpu.sample.sampler", "vllm.v1.worker.gpu.sample.prompt_logprob")
+_V2_TABLES = ("compute_topk_scores", "compute_topk_logprobs")  # the newer name first
 _PLAIN = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -117,22 +120,29 @@ def _strict_ranks(scores_RV: torch.Tensor, values_R1: torch.Tensor) -> torch.Ten
 
 
 def _patch_v2_ranks() -> None:
-    """The same for the V2 runner, whose kernel ranks inside `compute_topk_scores`. Not yet tested on a GPU."""
-    from vllm.v1.worker.gpu.sample import sampler as v2_sampler
+    """The same for the V2 runner, whose kernel ranks inside the function that makes a step's tables.
 
-    original = v2_sampler.compute_topk_scores
-    if getattr(original, "ranks_are_strict", False):
-        return
+    Both of its callers have imported it by name: the sampler, and prompt log-probabilities, which forced scores are
+    held against. Not yet tested on a GPU.
+    """
+    for module in _V2_RANKING:
+        caller = importlib.import_module(module)
+        name = next(name for name in _V2_TABLES if hasattr(caller, name))
+        tables = getattr(caller, name)
+        if not getattr(tables, "ranks_are_strict", False):
+            setattr(caller, name, _with_strict_ranks(tables))
 
-    def compute_topk_scores(
-        logits: torch.Tensor, num_logprobs: int, sampled: torch.Tensor, *rest: Any, **more: Any
-    ) -> Any:
-        scores = original(logits, num_logprobs, sampled, *rest, **more)
-        values = logits.gather(-1, sampled.to(torch.int64).unsqueeze(-1))
-        return scores._replace(selected_token_ranks=_strict_ranks(logits, values))
 
-    compute_topk_scores.ranks_are_strict = True  # type: ignore[attr-defined]
-    v2_sampler.compute_topk_scores = compute_topk_scores
+def _with_strict_ranks(tables: Any) -> Any:
+    @functools.wraps(tables)
+    def strict(logits_RV: torch.Tensor, top: int, tokens_R: torch.Tensor, *rest: Any, **more: Any) -> Any:
+        found = tables(logits_RV, top, tokens_R, *rest, **more)
+        # Of a prompt's last row no token is known yet: what stands there may be no token at all, and nobody reads it.
+        known_R1 = tokens_R.to(torch.int64).clamp(0, logits_RV.shape[-1] - 1)[:, None]
+        return found._replace(selected_token_ranks=_strict_ranks(logits_RV, logits_RV.gather(-1, known_R1)))
+
+    strict.ranks_are_strict = True  # type: ignore[attr-defined]
+    return strict
 
 
 def _read(files: list[str]) -> Iterator[tuple[str, torch.Tensor]]:
