@@ -1,5 +1,7 @@
-# The same commands for people and CI. `make demo` and `make test` need Python 3.11, make, gcc and pip, nothing else.
-PYTHON ?= $(or $(shell command -v python3.11 2>/dev/null),python3)
+# The same commands for people and CI. `make demo` and `make test` need a Python of these, make, gcc and pip, nothing else.
+PYTHONS := 3.11 3.12 3.13
+# The first that runs; `make VENV=.venv-3.12 PYTHON=python3.12 test` is an environment for another, beside the first.
+PYTHON ?= $(or $(shell for version in $(PYTHONS); do python$$version -c '' 2>/dev/null && echo python$$version && break; done),python3)
 VENV := .venv
 BIN := $(VENV)/bin
 # The CUDA build of vLLM where an NVIDIA GPU answers, the CPU build elsewhere; never both.
@@ -39,7 +41,11 @@ bench: install
 install: $(STAMP)
 
 $(STAMP): $(LOCK) pyproject.toml
-	@command -v $(PYTHON) >/dev/null || { echo "error: $(PYTHON) not found; set PYTHON= to a Python 3.11" >&2; exit 2; }
+	@found=$$($(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null); \
+	case " $(PYTHONS) " in *" $$found "*) ;; *) \
+		echo "error: PYTHON=$(PYTHON) $${found:+is Python }$${found:-does not run}; it must be Python 3.11, 3.12 or 3.13" >&2; \
+		exit 2;; \
+	esac
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r $(LOCK)
 	@# Where pip finds no CPU build of torch, its default build needs CUDA's libraries to be imported at all.

