@@ -16,6 +16,7 @@ from typer.exceptions import TyperException
 from evaluator.errors import InputError, ResurfaceError, one_line
 from launch.commands.bench import bench
 from launch.commands.demo import demo
+from launch.commands.doctor import doctor
 from launch.commands.eval import evaluate
 from launch.commands.match import match
 from launch.commands.prune import prune
@@ -48,6 +49,7 @@ app.command(
     epilog="Example: resurface bench score --model bundled --rounds 5",
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
 )(bench)
+app.command(epilog="Example: resurface doctor --out card.md")(doctor)
 app.command(epilog="Example: resurface match runs/demo --matcher qwen3-4b --matcher llama-3.1-8b")(match)
 
 

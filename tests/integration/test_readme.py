@@ -39,7 +39,7 @@ def test_links_lead_somewhere() -> None:
 
 
 def test_every_subcommand_of_the_readme_has_help_with_an_example() -> None:
-    for name in ("demo", "prune", "eval", "sweep", "report", "bench"):
+    for name in ("demo", "prune", "eval", "sweep", "report", "doctor", "bench"):
         done = resurface(name, "--help")
         assert done.returncode == 0
         assert "Example:" in done.stdout

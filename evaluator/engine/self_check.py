@@ -1,0 +1,120 @@
+"""Whether an engine's fast way to score agrees with its slow one: asked once of every combination, then remembered.
+
+Forced scores and prompt log-probabilities are the same numbers by two ways through an engine. Kernels differ between
+builds, devices, dtypes and runners, and so may what is wrong with them: the first engine of a combination scores a few
+short continuations both ways before it serves. Pure but for `Memory`, a folder with a file for each combination that
+has passed; `vllm/engine.py` asks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import random
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from evaluator.engine.base import Response, Score
+
+# Nats by which the two may differ in one token, and in the mean over tokens. Products of float32 on a GPU may keep ten
+# bits of the mantissa; in bfloat16, logits of size 16 have a resolution of 1/8, and each side rounds several times.
+TOLERANCES: Mapping[str, tuple[float, float]] = {
+    "float32": (1e-3, 2e-4),
+    "float32 on a GPU": (2e-2, 2e-3),
+    "half": (0.5, 0.05),
+}
+_PROMPTS = (1, 15, 33, 48)  # lengths in tokens: within, before and after a cache block's end
+_CONTINUATIONS = (1, 5)  # a single token, and several
+
+
+def tolerance(dtype: str, *, on_gpu: bool) -> tuple[float, float]:
+    """The largest and the mean difference, in nats, that two ways to score may have in a dtype."""
+    if dtype != "float32":
+        return TOLERANCES["half"]
+    return TOLERANCES["float32 on a GPU" if on_gpu else "float32"]
+
+
+def questions(vocabulary: int, max_model_len: int) -> list[Score]:
+    """A few continuations of short prompts; fewer where the engine is too short for all."""
+    draw = random.Random(0)
+
+    def tokens(count: int) -> tuple[int, ...]:
+        return tuple(draw.randrange(vocabulary) for _ in range(count))
+
+    asked = []
+    for length in _PROMPTS:
+        prompt = tokens(length)
+        for count in _CONTINUATIONS:
+            name = f"self-check-{length}.{count}"
+            asked.append(Score(request_id=name, prompt_ids=prompt, continuation_ids=tokens(count)))
+    # Prompt log-probabilities need room for one token more.
+    return [each for each in asked if len(each.prompt_ids) + len(each.continuation_ids) < max_model_len]
+
+
+def disagreement(
+    fast: Sequence[Response], slow: Sequence[Response], allowed: tuple[float, float], asked: Sequence[Score]
+) -> str | None:
+    """What is wrong, in words, between the answers of the two ways to what was asked; None if they agree.
+
+    A request that neither way can answer says nothing of either: a collapsed model has no log-probabilities at all.
+    """
+    one, other = ({response.request_id: response for response in side} for side in (fast, slow))
+    distances: list[float] = []
+    for request in asked:
+        ours, theirs = one.get(request.request_id), other.get(request.request_id)
+        if ours is None or theirs is None:
+            return "a score was not answered"
+        if ours.status != theirs.status:
+            return f"a score is answered by one way only ({ours.error or theirs.error})"
+        if ours.status != "ok":
+            continue
+        counts = {len(ours.logprobs), len(theirs.logprobs), len(ours.ranks), len(request.continuation_ids)}
+        if len(counts) > 1 or ours.token_ids != request.continuation_ids:
+            return "forced scores are of other tokens than those asked for"
+        distances += [abs(a - b) for a, b in zip(ours.logprobs, theirs.logprobs, strict=True)]
+    largest, mean = max(distances, default=0.0), sum(distances) / max(1, len(distances))
+    if largest <= allowed[0] and mean <= allowed[1]:
+        return None
+    return (
+        f"forced scores differ from prompt log-probabilities by up to {largest:.2g} nats per token (mean {mean:.2g}; "
+        f"allowed are {allowed[0]:g} and {allowed[1]:g})"
+    )
+
+
+class Memory:
+    """The combinations that have passed, in a folder of the user's cache. One that cannot be written is no error: then
+    every engine checks itself."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        self._folder = folder or cache / "resurface" / "self-check"
+
+    def has(self, combination: Mapping[str, str]) -> bool:
+        """Whether a combination has passed."""
+        try:
+            return self._file(combination).is_file()
+        except OSError:
+            return False
+
+    def add(self, combination: Mapping[str, str]) -> None:
+        """Remember that a combination has passed; the file appears whole or not at all."""
+        with contextlib.suppress(OSError):
+            self._folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile("w", dir=self._folder, prefix=".writing-", delete=False) as file:
+                file.write(json.dumps(dict(combination), indent=2) + "\n")
+            Path(file.name).replace(self._file(combination))
+
+    def _file(self, combination: Mapping[str, str]) -> Path:
+        text = json.dumps(dict(combination), sort_keys=True)
+        return self._folder / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
+
+
+def code_digest(folder: Path) -> str:
+    """A digest of the Python sources of a folder: what passed was this code, too."""
+    content = hashlib.sha256()
+    for file in sorted(folder.glob("*.py")):
+        content.update(file.name.encode() + b"\0" + file.read_bytes())
+    return content.hexdigest()[:16]

@@ -1,0 +1,93 @@
+"""`resurface doctor`: what this machine is, and whether every fast path agrees with its slow one on it."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markup import escape
+
+from evaluator.errors import InputError, unknown
+from launch.commands.options import DTYPES
+from launch.commands.terminal import console, errors
+from launch.run.place import nearest_existing
+from launch.sweep.models import BUNDLED_MODEL
+
+if TYPE_CHECKING:
+    from launch.doctor.examination import Examination
+
+
+def doctor(
+    out: Annotated[Path | None, typer.Option("--out", metavar="CARD.md", help="write a result card there")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON in place of the table")] = False,
+    dtype: Annotated[
+        str, typer.Option(help=f"that engines compute in: {', '.join(DTYPES)}; auto: as in a run")
+    ] = "auto",
+) -> None:
+    """Check every fast path against its slow one on this machine, with the bundled model; exit code 1 if one fails.
+
+    Takes one to three minutes on two cores, and needs no network.
+    """
+    if dtype not in DTYPES:
+        raise unknown("--dtype", dtype, DTYPES)
+    if out is not None:
+        _need_file_place(out)
+    examination = _examined(dtype)
+    from launch.doctor import card
+
+    if as_json:
+        print(json.dumps(card.document(examination)))
+    else:
+        console.print(card.table(examination))
+        console.print(card.verdict(examination), highlight=False)
+    if out is not None:
+        _write(out, card.markdown(examination))
+    if examination.failed:
+        raise typer.Exit(1)
+
+
+def _examined(dtype: str) -> Examination:
+    from launch.doctor.evidence import Statement
+    from launch.doctor.examination import briefed, examine
+    from launch.doctor.machine import this_machine
+    from launch.doctor.witnesses import Witness
+
+    machine = this_machine()
+    for name, value in machine.lines():
+        errors.print(f"[bold]{name:>12}[/bold]  {escape(value)}", highlight=False)
+
+    def ended(witness: Witness, said: Statement | str) -> None:
+        outcome = f"[red]{escape(said)}[/red]" if isinstance(said, str) else f"{said.seconds:.1f} s"
+        errors.print(f"[dim]{witness.what}:[/dim] {outcome}", highlight=False)
+
+    with (
+        tempfile.TemporaryDirectory(prefix="resurface-doctor-", ignore_cleanup_errors=True) as scratch,
+        errors.status("") as status,
+    ):
+        return examine(
+            machine,
+            briefed(BUNDLED_MODEL, Path(scratch), dtype),
+            starting=lambda witness: status.update(witness.what),
+            ended=ended,
+        )
+
+
+def _need_file_place(out: Path) -> None:
+    """Raises InputError for what can be no file."""
+    if out.is_dir():
+        raise InputError(f"{out}: --out: is a directory, not a file")
+    if not nearest_existing(out.parent).is_dir():
+        raise InputError(f"{out}: --out: {nearest_existing(out.parent)} is a file, not a directory")
+
+
+def _write(out: Path, text: str) -> None:
+    from evaluator.store.files import write_atomically
+
+    try:
+        write_atomically(out, text.encode())
+    except OSError as error:
+        raise InputError(f"{out}: --out: cannot write there: {error.strerror}") from error
+    errors.print(f"card: {escape(str(out))}", highlight=False)

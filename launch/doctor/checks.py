@@ -1,0 +1,333 @@
+"""What an examination holds against what, and how far apart the two may be. Pure: evidence in, findings out.
+
+A check is an object in `CHECKS`. It measures distances, one for each thing compared, and passes if the largest and the
+mean are within the tolerance of what the engine computed in.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from launch.doctor import comparisons
+from launch.doctor.evidence import DisagreementError, Evidence
+from launch.doctor.witnesses import (
+    BY_PROMPT,
+    DETERMINISTIC,
+    OTHER_GRAPHS,
+    PRUNING,
+    SERVED,
+    TRANSFORMERS,
+    V1_RUNNER,
+    Witness,
+)
+
+# What the engine computed in. float32 on a GPU is apart: products there may keep 10 bits of the mantissa (TF32).
+Precision = Literal["float32", "float32_gpu", "half"]
+Status = Literal["pass", "fail", "skipped"]
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """How large the distances of a check may be."""
+
+    largest: float
+    mean: float
+
+    def __str__(self) -> str:
+        return f"{_short(self.largest)} / {_short(self.mean)}"
+
+
+# Nats per token between two computations of the same log-probability.
+NATS: Mapping[Precision, Tolerance] = {
+    "float32": Tolerance(5e-4, 1e-4),
+    "float32_gpu": Tolerance(2e-2, 2e-3),
+    # Logits of size 16 have a resolution of 1/8 in bfloat16, and each side rounds several times.
+    "half": Tolerance(0.5, 0.05),
+}
+# Of the logarithm of the ratio of two ranks: neighbours that are closer than the rounding change places.
+RANKS: Mapping[Precision, Tolerance] = {
+    "float32": Tolerance(math.log(2) + 1e-9, 0.01),
+    "float32_gpu": Tolerance(math.log(3), 0.05),
+    "half": Tolerance(math.log(8), 0.3),
+}
+EXACT: Mapping[Precision, Tolerance] = dict.fromkeys(("float32", "float32_gpu", "half"), Tolerance(0, 0))
+# Of answers that may differ: a draw that falls between two tokens goes either way when logits are rounded otherwise.
+DRAWS: Mapping[Precision, Tolerance] = {
+    "float32": Tolerance(0, 0),
+    "float32_gpu": Tolerance(1, 0.05),
+    "half": Tolerance(1, 0.35),
+}
+# Of a matrix's weights that only one side prunes.
+MASKS = dict.fromkeys(NATS, Tolerance(2e-3, 5e-4))
+SOLVED = dict.fromkeys(NATS, Tolerance(0.05, 0.02))  # a solver's later columns depend on every earlier choice
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What the machine offers to an examination."""
+
+    gpus: int  # that engines run on; 0: engines run on the CPU
+    precision: Precision
+    unavailable: Mapping[str, str]  # witness -> why it cannot be asked here
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One thing that is held against another."""
+
+    name: str
+    fast: str
+    slow: str
+    witnesses: tuple[Witness, ...]  # without which it is skipped
+    measure: Callable[[Evidence], list[float]]
+    tolerance: Mapping[Precision, Tolerance]
+    unit: str = "nats"
+
+    def find(self, evidence: Evidence, setting: Setting) -> Finding:
+        """Hold the two against each other. A disagreement that cannot be measured fails with its reason."""
+        tolerance = self.tolerance[setting.precision]
+        for witness in self.witnesses:
+            if witness.name in setting.unavailable:
+                why = setting.unavailable[witness.name]
+                return Finding(check=self, status="skipped", tolerance=tolerance, why=why)
+        try:
+            distances = self.measure(evidence)
+        except DisagreementError as error:
+            return Finding(check=self, status="fail", tolerance=tolerance, why=str(error))
+        if not distances:
+            return Finding(check=self, status="fail", tolerance=tolerance, why="there was nothing to compare")
+        largest, mean = max(distances), math.fsum(distances) / len(distances)
+        # Written so that NaN fails.
+        holds = largest <= tolerance.largest and mean <= tolerance.mean
+        return Finding(
+            check=self,
+            status="pass" if holds else "fail",
+            tolerance=tolerance,
+            largest=largest,
+            mean=mean,
+            compared=len(distances),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What came of a check."""
+
+    check: Check
+    status: Status
+    tolerance: Tolerance
+    why: str = ""  # it was skipped, or failed without a measurement
+    largest: float | None = None
+    mean: float | None = None
+    compared: int = 0
+
+    @property
+    def measured(self) -> str:
+        """The distances in words, or why there are none."""
+        if self.largest is None or self.mean is None:
+            return self.why
+        return f"{_short(self.largest)} / {_short(self.mean)} {self.check.unit}, of {self.compared}"
+
+
+def _short(value: float) -> str:
+    """Two digits: 0.0005, 4.8e-06."""
+    return f"{value:.2g}"
+
+
+def _stages(one: Witness, stage: str, other: Witness, other_stage: str, kind: str) -> Callable[[Evidence], list[float]]:
+    """Compares the answers of a kind, of two witnesses or stages."""
+    compare = {
+        "score": comparisons.of_scores,
+        "greedy": comparisons.of_greedy,
+        "sample": comparisons.of_tokens,
+        "rank": comparisons.of_ranks,
+    }[kind]
+    requests = "score" if kind == "rank" else kind
+
+    def measure(evidence: Evidence) -> list[float]:
+        ours = evidence.answers(one.name, stage, f"{requests}-")
+        return compare(ours, evidence.answers(other.name, other_stage, f"{requests}-"))
+
+    return measure
+
+
+def _both(*measures: Callable[[Evidence], list[float]]) -> Callable[[Evidence], list[float]]:
+    return lambda evidence: [distance for measure in measures for distance in measure(evidence)]
+
+
+def _scores_and_greedy(one: Witness, stage: str, other: Witness, other_stage: str) -> Callable[[Evidence], list[float]]:
+    return _both(*(_stages(one, stage, other, other_stage, kind) for kind in ("score", "greedy")))
+
+
+def _twins(evidence: Evidence) -> list[float]:
+    """Strict by their own statement: of the fast way to score and of the slow one."""
+    return [
+        distance
+        for witness in (SERVED, BY_PROMPT)
+        for distance in comparisons.of_twin_ranks(evidence.answers(witness.name, "tied", "score-"))
+    ]
+
+
+def _beams(evidence: Evidence) -> list[float]:
+    """Beams as transformers finds them, in float32. In less, a rounding may lead the search elsewhere: what was found
+    must have the score that transformers gives it."""
+    ours, theirs = evidence.of(SERVED.name), evidence.of(TRANSFORMERS.name)
+    distances = comparisons.of_beam_scores(ours.beams, theirs.answers.get("beams", {}))
+    if ours.dtype == "float32":
+        distances += comparisons.of_beams(ours.beams, theirs.beams)
+    return distances
+
+
+def _masks(comparison: str) -> Callable[[Evidence], list[float]]:
+    return lambda evidence: list(evidence.of(PRUNING.name).shares.get(comparison, {}).values())
+
+
+CHECKS: tuple[Check, ...] = (
+    Check(
+        name="scores",
+        fast="forced scores",
+        slow="prompt log-probabilities",
+        witnesses=(SERVED, BY_PROMPT),
+        measure=_stages(SERVED, "dense", BY_PROMPT, "dense", "score"),
+        tolerance=NATS,
+    ),
+    Check(
+        name="scores, oracle",
+        fast="forced scores",
+        slow="transformers",
+        witnesses=(SERVED, TRANSFORMERS),
+        measure=_stages(SERVED, "dense", TRANSFORMERS, "dense", "score"),
+        tolerance=NATS,
+    ),
+    Check(
+        name="ranks",
+        fast="ranks of scored tokens",
+        slow="transformers",
+        witnesses=(SERVED, TRANSFORMERS),
+        measure=_stages(SERVED, "dense", TRANSFORMERS, "dense", "rank"),
+        tolerance=RANKS,
+        unit="log ratio",
+    ),
+    Check(
+        name="ranks, ties",
+        fast="ranks where every token has an equal",
+        slow="strict counting, by both ways to score",
+        witnesses=(SERVED, BY_PROMPT),
+        measure=_twins,
+        tolerance=EXACT,
+        unit="not strict",
+    ),
+    Check(
+        name="greedy",
+        fast="greedy answers in a batch",
+        slow="transformers, one at a time",
+        witnesses=(SERVED, TRANSFORMERS),
+        measure=_stages(SERVED, "dense", TRANSFORMERS, "dense", "greedy"),
+        tolerance=NATS,
+    ),
+    Check(
+        name="beams",
+        fast="beams along streamed rollouts",
+        slow="transformers' beam search",
+        witnesses=(SERVED, TRANSFORMERS),
+        measure=_beams,
+        tolerance=NATS,
+        unit="nats per token",
+    ),
+    Check(
+        name="samples",
+        fast="seeded samples in a batch",
+        slow="each alone",
+        witnesses=(SERVED,),
+        measure=_stages(SERVED, "dense", SERVED, "alone", "sample"),
+        tolerance=DRAWS,
+        unit="differ",
+    ),
+    Check(
+        name="two runs",
+        fast="the second run of an engine",
+        slow="its first",
+        witnesses=(SERVED,),
+        measure=_scores_and_greedy(SERVED, "again", SERVED, "dense"),
+        tolerance=NATS,
+    ),
+    Check(
+        name="swap",
+        fast="a pruned checkpoint, swapped in",
+        slow="a fresh engine",
+        witnesses=(SERVED, BY_PROMPT),
+        measure=_scores_and_greedy(SERVED, "pruned", BY_PROMPT, "pruned"),
+        tolerance=NATS,
+    ),
+    Check(
+        name="swap, oracle",
+        fast="a pruned checkpoint, swapped in",
+        slow="transformers",
+        witnesses=(SERVED, TRANSFORMERS),
+        measure=_scores_and_greedy(SERVED, "pruned", TRANSFORMERS, "pruned"),
+        tolerance=NATS,
+    ),
+    Check(
+        name="swap back",
+        fast="the dense checkpoint, swapped back",
+        slow="before the swaps",
+        witnesses=(SERVED,),
+        measure=_scores_and_greedy(SERVED, "back", SERVED, "dense"),
+        tolerance=NATS,
+    ),
+    Check(
+        name="CUDA graphs",
+        fast="an engine with CUDA graphs",
+        slow="one without",
+        witnesses=(SERVED, OTHER_GRAPHS),
+        measure=_scores_and_greedy(SERVED, "dense", OTHER_GRAPHS, "dense"),
+        tolerance=NATS,
+    ),
+    Check(
+        name="V1 runner",
+        fast="forced scores of vLLM's V1 runner",
+        slow="prompt log-probabilities",
+        witnesses=(V1_RUNNER, BY_PROMPT),
+        measure=_scores_and_greedy(V1_RUNNER, "dense", BY_PROMPT, "dense"),
+        tolerance=NATS,
+    ),
+    Check(
+        name="samples, deterministic",
+        fast="seeded samples in a batch, with batch-invariant kernels",
+        slow="each alone",
+        witnesses=(DETERMINISTIC,),
+        measure=_stages(DETERMINISTIC, "dense", DETERMINISTIC, "alone", "sample"),
+        tolerance=EXACT,
+        unit="differ",
+    ),
+    Check(
+        name="masks",
+        fast="Wanda, layer by layer",
+        slow="the published algorithm, written plainly",
+        witnesses=(PRUNING,),
+        measure=_masks("plain"),
+        tolerance=MASKS,
+        unit="of a matrix's weights",
+    ),
+    Check(
+        name="masks, GPU",
+        fast="Wanda on the GPU",
+        slow="on the CPU",
+        witnesses=(PRUNING, OTHER_GRAPHS),
+        measure=_masks("gpu_wanda"),
+        tolerance=MASKS,
+        unit="of a matrix's weights",
+    ),
+    Check(
+        name="solver, GPU",
+        fast="SparseGPT on the GPU",
+        slow="on the CPU",
+        witnesses=(PRUNING, OTHER_GRAPHS),
+        measure=_masks("gpu_sparsegpt"),
+        tolerance=SOLVED,
+        unit="of a matrix's weights",
+    ),
+)

