@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from evaluator.checkpoints.info import INCIDENTAL, read_config
+from evaluator.checkpoints.info import INCIDENTAL, read_config, stored_dtype
 from evaluator.checkpoints.tensors import read_tensors
 from evaluator.errors import InputError, one_line
 
@@ -27,6 +27,8 @@ class Blueprint:
     config: dict[str, Any]  # config.json with the architecture's defaults, without what does not change the result
     tensors: dict[str, tuple[str, tuple[int, ...]]]  # name -> (dtype as in safetensors: "BF16", ..., shape)
     files: tuple[Path, ...]  # where the tensors are
+    dtype: str  # "bfloat16": what the configuration says, or else most of the weights
+    bytes: int  # of all tensors
     vocabulary: int
     longest: int | None  # the most positions that the model was made for, if its config says
 
@@ -52,7 +54,8 @@ class Blueprint:
 def read_blueprint(checkpoint: Path) -> Blueprint:
     """Read a checkpoint's config and tensor headers. Raises InputError if a file is missing, truncated or wrong."""
     path = checkpoint / "config.json"
-    config = _complete(path, read_config(checkpoint))
+    written = read_config(checkpoint)
+    config = _complete(path, written)
     vocabulary, longest = config.get("vocab_size"), config.get("max_position_embeddings")
     if not isinstance(vocabulary, int):
         raise InputError(f"{path}: vocab_size is {vocabulary!r}, not a number")
@@ -61,6 +64,8 @@ def read_blueprint(checkpoint: Path) -> Blueprint:
         config={key: value for key, value in config.items() if key not in _NOT_COMPARED},
         tensors={tensor.name: (tensor.dtype, tensor.shape) for tensor in tensors},
         files=tuple(sorted({tensor.file for tensor in tensors})),
+        dtype=stored_dtype(written, tensors),
+        bytes=sum(tensor.size for tensor in tensors),
         vocabulary=vocabulary,
         longest=longest if isinstance(longest, int) else None,
     )

@@ -61,7 +61,7 @@ def inspect_checkpoint(path: Path, name: str | None = None, *, trust_remote_code
     pruning = _read_pruning(path)
     tensors = read_tensors(path)
     check_shapes(path, config, tensors)
-    dtype = _dtype(config, tensors)
+    dtype = stored_dtype(config, tensors)
     return CheckpointInfo(
         name=name or label,
         path=path,
@@ -140,7 +140,8 @@ def _architecture(config: dict[str, Any], dtype: str, tensors: Sequence[Tensor])
     return digest.hexdigest()
 
 
-def _dtype(config: dict[str, Any], tensors: Sequence[Tensor]) -> str:
+def stored_dtype(config: dict[str, Any], tensors: Sequence[Tensor]) -> str:
+    """What a checkpoint's configuration says that it is stored in ("bfloat16"), or else most of its bytes."""
     named = config.get("dtype") or config.get("torch_dtype")
     if isinstance(named, str) and named != "auto":
         return named.removeprefix("torch.")

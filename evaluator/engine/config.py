@@ -25,11 +25,13 @@ class EngineConfig(Frozen):
     dtype: DType = "auto"
     max_model_len: int = Field(default=1088, ge=64)  # longest prompt + generated tokens
     block_size: int | None = None  # None: 32 on a CPU, vLLM's default on a GPU
-    max_num_seqs: int = Field(default=128, ge=1)
+    max_num_seqs: int | None = Field(default=None, ge=1)  # requests at a time. None: 128; on a GPU by memory, up to 256
+    max_num_batched_tokens: int | None = Field(default=None, ge=1)  # in a step. None: by memory and model; GPU only
     kv_cache_gib: int = Field(default=1, ge=1)  # CPU only
     gpu_memory_utilization: float = Field(default=0.9, gt=0, le=1)
     tensor_parallel: int = Field(default=1, ge=1)
     compile: bool = False  # vLLM's torch.compile: slower to start, faster for large models
+    cuda_graphs: bool | None = None  # GPU only. None: yes; a step that only generates is then launched as a whole
     # How a continuation is scored: `forced` computes it after a prompt that all continuations share; `prompt_logprobs`
     # sends prompt and continuation as one prompt each, which is slower and checks the former.
     scoring: Literal["forced", "prompt_logprobs"] = "forced"

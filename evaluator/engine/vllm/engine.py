@@ -90,12 +90,13 @@ class VLLMEngine:
             by_prompt=self._config.scoring == "prompt_logprobs",
         )
         core, counters = self._started.llm.engine_core, self._counters
+        most = self._started.max_num_seqs + _QUEUED
         batch = Batch(core, served, counters, self._numbers)
         counters.begin_run()
         try:
             while True:
                 # What the engine cannot begin at once stays with the source, which knows what is most urgent.
-                given = source.take(max(0, self._config.max_num_seqs + _QUEUED - len(batch)))
+                given = source.take(max(0, most - len(batch)))
                 batch.submit(given)
                 if batch and not batch.has_responses:
                     counters.begin_step(was_empty=batch.was_emptied)

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from evaluator.engine.vllm.sampling import Dialect
 
 MAX_TOP_LOGPROBS = 64
+_COMPUTED_IN = ("float32", "bfloat16", "float16")
 _CPU_STEP_TOKENS = 4096  # computed in one step at most
+_CPU_REQUESTS = 128  # at a time
 _CPU_BLOCK_SIZE = 32  # vLLM's own default there is 128: too coarse to share the prompts of one item
 
 
@@ -33,6 +35,7 @@ class Started:
     llm: Any  # vLLM's LLMEngine
     dialect: Dialect
     max_model_len: int
+    max_num_seqs: int
     dtype: str  # "float32", "bfloat16"
 
 
@@ -74,7 +77,8 @@ def _start(config: EngineConfig, checkpoint: Path, blueprint: Blueprint) -> Star
     # A prompt that is scored holds the continuation as well, and vLLM generates one token after it.
     wanted = config.max_model_len + (config.scoring == "prompt_logprobs")
     max_model_len = min(wanted, blueprint.longest or wanted)
-    arguments = _arguments(config, checkpoint, max_model_len, on_cpu=on_cpu)
+    arguments = _arguments(config, checkpoint, max_model_len)
+    arguments |= _on_cpu(config, max_model_len) if on_cpu else _on_gpu(config, blueprint, max_model_len)
     llm: Any = None
     try:
         engine_config, dialect = _engine_config(arguments, v2=not on_cpu)
@@ -89,7 +93,9 @@ def _start(config: EngineConfig, checkpoint: Path, blueprint: Blueprint) -> Star
             llm.engine_core.shutdown()
         raise EngineError(f"{checkpoint}: vLLM could not start an engine: {named(error)}") from error
     dtype = str(engine_config.model_config.dtype).removeprefix("torch.")
-    return Started(llm=llm, dialect=dialect, max_model_len=max_model_len, dtype=dtype)
+    return Started(
+        llm=llm, dialect=dialect, max_model_len=max_model_len, max_num_seqs=arguments["max_num_seqs"], dtype=dtype
+    )
 
 
 def _score_in_one_step(llm: Any, dialect: Dialect) -> Dialect:
@@ -110,21 +116,15 @@ def _score_in_one_step(llm: Any, dialect: Dialect) -> Dialect:
     return dataclasses.replace(dialect, one_step=True)
 
 
-def _arguments(config: EngineConfig, checkpoint: Path, max_model_len: int, *, on_cpu: bool) -> dict[str, Any]:
-    """vLLM's EngineArgs, but for those that depend on its model runner."""
-    from vllm.config import KVTransferConfig
-
-    arguments: dict[str, Any] = {
+def _arguments(config: EngineConfig, checkpoint: Path, max_model_len: int) -> dict[str, Any]:
+    """vLLM's EngineArgs, but for those that depend on device and model runner."""
+    return {
         "model": str(checkpoint),
         "skip_tokenizer_init": True,
         "generation_config": "vllm",
-        "dtype": "float32" if on_cpu and config.dtype == "auto" else config.dtype,
         "max_model_len": max_model_len,
-        "max_num_seqs": config.max_num_seqs,
-        "block_size": config.block_size or (_CPU_BLOCK_SIZE if on_cpu else None),
         "gpu_memory_utilization": config.gpu_memory_utilization,
         "tensor_parallel_size": config.tensor_parallel,
-        "enforce_eager": not config.compile,
         "trust_remote_code": config.trust_remote_code,
         "enable_prefix_caching": True,
         "logprobs_mode": "raw_logprobs",
@@ -133,17 +133,67 @@ def _arguments(config: EngineConfig, checkpoint: Path, max_model_len: int, *, on
         "use_tqdm_on_load": False,
         "worker_extension_cls": "evaluator.engine.vllm.weights.WorkerExtension",
     }
-    if on_cpu:
+
+
+def _on_cpu(config: EngineConfig, max_model_len: int) -> dict[str, Any]:
+    from vllm.config import KVTransferConfig
+
+    return {
+        "dtype": "float32" if config.dtype == "auto" else config.dtype,
+        "block_size": config.block_size or _CPU_BLOCK_SIZE,
+        "max_num_seqs": config.max_num_seqs or _CPU_REQUESTS,
+        "max_num_batched_tokens": max(_CPU_STEP_TOKENS, max_model_len),
         # A prompt that is computed in pieces makes vLLM rewind the generator of a seeded request, which a CPU
         # generator cannot do ("CPU Generator does not use offset"): prompts are computed whole.
-        arguments["enable_chunked_prefill"] = False
-        arguments["max_num_batched_tokens"] = max(_CPU_STEP_TOKENS, max_model_len)
-        arguments["kv_transfer_config"] = KVTransferConfig(
+        "enable_chunked_prefill": False,
+        "enforce_eager": not config.compile,
+        "kv_transfer_config": KVTransferConfig(
             kv_connector="PartialBlocks",
             kv_connector_module_path="evaluator.engine.vllm.partial_blocks",
             kv_role="kv_both",
-        )
-    return arguments
+        ),
+    }
+
+
+def _on_gpu(config: EngineConfig, blueprint: Blueprint, max_model_len: int) -> dict[str, Any]:
+    from vllm.platforms import current_platform
+
+    from evaluator.engine.vllm.step_size import Accelerator, step_size
+
+    # vLLM's own "auto" computes float32 checkpoints in bfloat16.
+    own = blueprint.dtype if blueprint.dtype in _COMPUTED_IN else "auto"
+    dtype = own if config.dtype == "auto" else config.dtype
+    accelerator = Accelerator(
+        memory=current_platform.get_device_total_memory(),
+        weights=blueprint.bytes // config.tensor_parallel,
+        utilization=config.gpu_memory_utilization,
+    )
+    width = 4 if dtype == "float32" else 2
+    size = step_size(
+        blueprint.config, accelerator, max_model_len=max_model_len, width=width, workers=config.tensor_parallel
+    )
+    requests = config.max_num_seqs or size.requests
+    return {
+        "dtype": dtype,
+        "block_size": config.block_size,
+        "max_num_seqs": requests,
+        "max_num_batched_tokens": max(config.max_num_batched_tokens or size.tokens, requests),
+        **graph_arguments(compile=config.compile, graphs=config.cuda_graphs is not False),
+    }
+
+
+def graph_arguments(*, compile: bool, graphs: bool) -> dict[str, Any]:
+    """EngineArgs for torch.compile and CUDA graphs, which vLLM's `enforce_eager` turns off together.
+
+    Graphs of whole steps that only generate need no compiled model: they are captured in seconds. Steps that also
+    compute prompts are not captured then; those are long enough to hide their launches.
+    """
+    if not compile and not graphs:
+        return {"enforce_eager": True}
+    chosen: dict[str, Any] = {} if compile else {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"}
+    if not graphs:
+        chosen["cudagraph_mode"] = "NONE"
+    return {"enforce_eager": False, "compilation_config": chosen}
 
 
 def _engine_config(arguments: dict[str, Any], *, v2: bool) -> tuple[Any, Dialect]:

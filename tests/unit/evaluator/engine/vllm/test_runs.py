@@ -70,10 +70,12 @@ def core() -> LateCore:
 def engine(core: LateCore) -> Iterator[VLLMEngine]:
     from evaluator.engine.vllm.sampling import Dialect
 
-    engine = VLLMEngine(EngineConfig(max_num_seqs=2))
+    engine = VLLMEngine(EngineConfig())
     llm = SimpleNamespace(engine_core=core)
-    engine._started = Started(llm=llm, dialect=Dialect(v2=True), max_model_len=64, dtype="bfloat16")
-    engine._blueprint = Blueprint(config={}, tensors={}, files=(), vocabulary=64, longest=None)
+    engine._started = Started(llm=llm, dialect=Dialect(v2=True), max_model_len=64, max_num_seqs=2, dtype="bfloat16")
+    engine._blueprint = Blueprint(
+        config={}, tensors={}, files=(), dtype="bfloat16", bytes=0, vocabulary=64, longest=None
+    )
     yield engine
     engine._started = None
 
