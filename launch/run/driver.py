@@ -23,6 +23,7 @@ from launch.run.actors import prune_checkpoint
 from launch.run.base_answers import NO_BASE, OTHER_TOKENIZER, BaseSource
 from launch.run.board import Board
 from launch.run.cluster import Cluster, cluster
+from launch.run.nodes import prune_options
 from launch.run.progress import Progress
 from launch.run.provenance import provenance
 from launch.run.quiet import captured
@@ -159,13 +160,13 @@ class _Run:
 
     def _prune(self, jobs: Sequence[CheckpointJob], machines: Cluster, workers: Sequence[EngineWorker]) -> None:
         """Run every prune job; each finished checkpoint goes on the board at once."""
-        task = ray.remote(prune_checkpoint).options(
-            num_cpus=1, num_gpus=1 if machines.gpus else 0, max_retries=2, retry_exceptions=False
-        )
+        task = ray.remote(**prune_options(gpu=machines.gpus > 0))(prune_checkpoint)
         log = (self._run_dir / "logs" / "prune.log").absolute()
         held_out = ray.put(dict(self._prepared.held_out))
         running: dict[Any, CheckpointJob] = {
-            task.remote(job.prune, job.path.absolute(), held_out, provenance(), log): job for job in jobs
+            task.remote(job.prune.absolute(), job.path.absolute(), held_out, provenance(), log): job
+            for job in jobs
+            if job.prune is not None
         }
         self._progress.pruning(0, len(jobs))
         while running:
@@ -184,6 +185,7 @@ class _Run:
         """Put what is left to evaluate of a checkpoint on the board."""
         trust = self._prepared.engine.trust_remote_code
         info = self._prepared.dense.get(job.name) or inspect_checkpoint(job.path, job.name, trust_remote_code=trust)
+        info = dataclasses.replace(info, path=info.path.absolute())  # engines are in other directories
         self.infos.append(info)
         assignments = []
         for task in self._prepared.asked[job.name]:
@@ -192,7 +194,7 @@ class _Run:
             if not shards:
                 self._progress.already_done(job.name, task.name, len(task.questions))
             eval_job = EvalJob(
-                checkpoint=info.path.absolute(),
+                checkpoint=info.path,
                 task_key=task.key,
                 config=task.config,
                 stamp=Stamp.of(info, job.base),
