@@ -88,6 +88,9 @@ class LoadReport:
     swapped: bool  # True: into the running engine, in place; False: a fresh engine was built
     tensors: int  # how many the checkpoint brought and the engine loaded
     seconds: float
+    scoring: str = (
+        "forced"  # how continuations are scored: as configured (EngineConfig.scoring), or what it fell back to
+    )
     notes: tuple[str, ...] = ()  # what a user should know of how it is served, one line each
 
 

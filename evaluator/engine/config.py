@@ -16,6 +16,7 @@ from evaluator.config import Frozen, Registry
 from evaluator.engine.base import Engine
 
 DType = Literal["auto", "float32", "bfloat16"]
+Scoring = Literal["forced", "prompt_logprobs"]
 
 
 class EngineConfig(Frozen):
@@ -34,7 +35,7 @@ class EngineConfig(Frozen):
     cuda_graphs: bool | None = None  # GPU only. None: yes; a step that only generates is then launched as a whole
     # How a continuation is scored: `forced` computes it after a prompt that all continuations share; `prompt_logprobs`
     # sends prompt and continuation as one prompt each, which is slower and checks the former.
-    scoring: Literal["forced", "prompt_logprobs"] = "forced"
+    scoring: Scoring = "forced"
     trust_remote_code: bool = False
 
     @field_validator("kind")

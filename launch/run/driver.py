@@ -119,7 +119,8 @@ class _Run:
                     "idle_share": stats.idle_share,
                     "waiting_share": stats.waiting_share,
                     **dataclasses.asdict(stats),
-                    "notes": list(worker.notes.get((load, name), ())),
+                    "scoring": worker.reports[load].scoring,
+                    "notes": list(worker.reports[load].notes),
                 }
                 for worker in workers
                 for (load, name), stats in list(worker.stats.items())

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 
-from evaluator.engine.base import EngineStats
+from evaluator.engine.base import EngineStats, LoadReport
 from evaluator.errors import EngineError, ResurfaceError, one_line
 from evaluator.store.records import RecordStore
 from launch.run.actors import CONTROL, EngineActor
@@ -69,7 +69,7 @@ class EngineWorker(threading.Thread):
         self._failures = 0
         self._loads = 0
         self.stats: dict[tuple[int, str], EngineStats] = {}  # by load and checkpoint
-        self.notes: dict[tuple[int, str], tuple[str, ...]] = {}  # LoadReport.notes, by the same
+        self.reports: dict[int, LoadReport] = {}  # by load
         self._ahead: str | None = None  # the checkpoint that the actor last read ahead
 
     def run(self) -> None:
@@ -115,13 +115,13 @@ class EngineWorker(threading.Thread):
         if self._actor is None or self._architecture != info.architecture:
             self._kill()
             self._start()
-        report = ray.get(self._actor.load.remote(info.path), timeout=_LOAD_SECONDS)
+        report: LoadReport = ray.get(self._actor.load.remote(info.path), timeout=_LOAD_SECONDS)
         self._loaded, self._architecture = info.weights_digest, info.architecture
         self._loads += 1
         self._reporter.loaded(self.number, info.name, report.swapped, report.seconds)
         for note in report.notes:
             self._reporter.warned(f"{info.name}: {note}")
-        self.notes[self._loads, info.name] = report.notes
+        self.reports[self._loads] = report
 
     def _evaluate(self, assignment: Assignment) -> None:
         def give_up(count: int) -> list[Shard]:

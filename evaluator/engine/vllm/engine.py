@@ -72,7 +72,8 @@ class VLLMEngine:
             swapped=swapped,
             tensors=len(blueprint.tensors),
             seconds=time.monotonic() - began,
-            notes=_notes(not_compared),
+            scoring=self._started.scoring,
+            notes=(*self._started.notes, *_notes(not_compared)),
         )
 
     def run(self, source: RequestSource) -> Iterator[Response]:
@@ -87,7 +88,7 @@ class VLLMEngine:
             vocabulary=self._blueprint.vocabulary,
             max_model_len=self._started.max_model_len,
             max_top_logprobs=MAX_TOP_LOGPROBS,
-            by_prompt=self._config.scoring == "prompt_logprobs",
+            by_prompt=self._started.scoring == "prompt_logprobs",
         )
         core, counters = self._started.llm.engine_core, self._counters
         most = self._started.max_num_seqs + _QUEUED

@@ -32,27 +32,21 @@ _ALWAYS: dict[str, Any] = {
 class Dialect:
     """How requests are worded for one of vLLM's two runners."""
 
-    v2: bool
+    v2: bool  # the tokens are sampled by vLLM; False: by our own sampler
+    replays: bool = True  # the V2 runner can be told what to generate (trace replay)
     one_step: bool = False  # continuations of several tokens are scored in one step
 
     def engine_arguments(self) -> dict[str, Any]:
         """What vLLM's EngineArgs must carry for that runner."""
         if self.v2:
-            return {"enable_trace_replay": True}
+            return {"enable_trace_replay": True} if self.replays else {}
         return {"logits_processors": [Orders], "async_scheduling": False}
 
     def score(self, request: Score) -> SamplingParams:
         """Parameters that report the continuation's log-probabilities, ranks and top tokens, by forced decoding."""
         forced = list(request.continuation_ids)
-        return SamplingParams(
-            temperature=0.0,
-            max_tokens=len(forced),
-            logprobs=1,
-            ignore_eos=True,
-            trace_decode_token_ids=forced if self.v2 else None,
-            extra_args=None if self.v2 else {FORCED: forced},
-            **_ALWAYS,
-        )
+        order: dict[str, Any] = {"trace_decode_token_ids": forced} if self.v2 else {"extra_args": {FORCED: forced}}
+        return SamplingParams(temperature=0.0, max_tokens=len(forced), logprobs=1, ignore_eos=True, **order, **_ALWAYS)
 
     def one_step_score(self, request: Score) -> SamplingParams:
         """The same in one step: only the continuation's last token is generated (one_step.py)."""

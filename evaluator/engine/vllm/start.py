@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evaluator.checkpoints.blueprint import Blueprint
-from evaluator.engine.config import EngineConfig
+from evaluator.engine.config import EngineConfig, Scoring
+from evaluator.engine.vllm.abilities import Abilities, abilities, check_arguments
 from evaluator.errors import EngineError, InputError, one_line
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ class Started:
     max_model_len: int
     max_num_seqs: int
     dtype: str  # "float32", "bfloat16"
+    scoring: Scoring  # as configured, or what this vLLM can do
+    notes: tuple[str, ...] = ()  # what a user should know, one line each
 
 
 def installed_version() -> str:
@@ -70,32 +73,53 @@ def named(error: BaseException) -> str:
 
 
 def _start(config: EngineConfig, checkpoint: Path, blueprint: Blueprint) -> Started:
+    able = abilities(installed_version())
+
     from vllm.platforms import current_platform
     from vllm.v1.engine.llm_engine import LLMEngine
 
+    from evaluator.engine.vllm.sampling import Dialect
+
     on_cpu = bool(current_platform.is_cpu())
+    scoring, notes = _scoring(config, able, on_cpu=on_cpu)
     # A prompt that is scored holds the continuation as well, and vLLM generates one token after it.
-    wanted = config.max_model_len + (config.scoring == "prompt_logprobs")
+    wanted = config.max_model_len + (scoring == "prompt_logprobs")
     max_model_len = min(wanted, blueprint.longest or wanted)
     arguments = _arguments(config, checkpoint, max_model_len)
     arguments |= _on_cpu(config, max_model_len) if on_cpu else _on_gpu(config, blueprint, max_model_len)
     llm: Any = None
     try:
-        engine_config, dialect = _engine_config(arguments, v2=not on_cpu)
+        engine_config, dialect = _engine_config(arguments, Dialect(v2=not on_cpu, replays=able.trace_replay))
         llm = LLMEngine.from_vllm_config(engine_config, disable_log_stats=True)
         on_workers(llm, "use_strict_ranks")
         if not dialect.v2:
             on_workers(llm, "use_row_sampler")
-        if on_cpu and config.scoring == "forced":  # where prompts are computed whole
+        if on_cpu and scoring == "forced":  # where prompts are computed whole
             dialect = _score_in_one_step(llm, dialect)
     except Exception as error:  # whatever vLLM raises while it starts
         if llm is not None:
             llm.engine_core.shutdown()
+        if isinstance(error, InputError):
+            raise
         raise EngineError(f"{checkpoint}: vLLM could not start an engine: {named(error)}") from error
     dtype = str(engine_config.model_config.dtype).removeprefix("torch.")
     return Started(
-        llm=llm, dialect=dialect, max_model_len=max_model_len, max_num_seqs=arguments["max_num_seqs"], dtype=dtype
+        llm=llm,
+        dialect=dialect,
+        max_model_len=max_model_len,
+        max_num_seqs=arguments["max_num_seqs"],
+        dtype=dtype,
+        scoring=scoring,
+        notes=notes,
     )
+
+
+def _scoring(config: EngineConfig, able: Abilities, *, on_cpu: bool) -> tuple[Scoring, tuple[str, ...]]:
+    """How continuations are scored, and what there is to say about it. On a CPU the sampler that forces is ours."""
+    if on_cpu or able.trace_replay or config.scoring != "forced":
+        return config.scoring, ()
+    slower = f"vLLM {installed_version()} cannot generate given tokens (trace replay)"
+    return "prompt_logprobs", (f"{slower}: answers are scored by prompt log-probabilities, which takes longer",)
 
 
 def _score_in_one_step(llm: Any, dialect: Dialect) -> Dialect:
@@ -196,19 +220,18 @@ def graph_arguments(*, compile: bool, graphs: bool) -> dict[str, Any]:
     return {"enforce_eager": False, "compilation_config": chosen}
 
 
-def _engine_config(arguments: dict[str, Any], *, v2: bool) -> tuple[Any, Dialect]:
-    """The configuration for the V2 model runner where it can be had, else for V1, and how either is spoken to."""
+def _engine_config(arguments: dict[str, Any], dialect: Dialect) -> tuple[Any, Dialect]:
+    """vLLM's configuration and how its model runner is spoken to: V1 where the runner asked for cannot be had."""
     from vllm import EngineArgs
 
-    from evaluator.engine.vllm.sampling import Dialect
-
-    dialect = Dialect(v2=v2)
+    given = {**arguments, **dialect.engine_arguments()}
+    check_arguments(installed_version(), EngineArgs, given)
     try:
-        return EngineArgs(**arguments, **dialect.engine_arguments()).create_engine_config(), dialect
+        return EngineArgs(**given).create_engine_config(), dialect
     except ValueError as error:
-        if not v2 or "trace replay" not in str(error):
+        if not dialect.v2 or "trace replay" not in str(error):
             raise
-        return _engine_config(arguments, v2=False)  # a GPU on which vLLM falls back to its V1 runner
+        return _engine_config(arguments, dataclasses.replace(dialect, v2=False))  # a GPU served by the V1 runner
 
 
 def _prepare_environment(config: EngineConfig) -> None:

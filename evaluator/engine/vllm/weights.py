@@ -14,7 +14,6 @@ Two facts about vLLM 0.32 make this module necessary:
 from __future__ import annotations
 
 import functools
-import importlib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -22,13 +21,12 @@ import torch
 from safetensors import safe_open
 from torch import nn
 
+from evaluator.engine.vllm.abilities import v2_callers
 from evaluator.engine.vllm.sharding import Piece, pieces, rows_held
 
 _SAMPLED_ROWS = 8  # rows compared at the start, the middle and the end of each matrix
 _FLOAT32_TOLERANCE = 1.0e-4  # relative; packed kernels sum in another order
 _LOW_PRECISION_TOLERANCE = 3.0e-2
-_V2_RANKING = ("vllm.v1.worker.gpu.sample.sampler", "vllm.v1.worker.gpu.sample.prompt_logprob")
-_V2_TABLES = ("compute_topk_scores", "compute_topk_logprobs")  # the newer name first
 _PLAIN = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -125,9 +123,7 @@ def _patch_v2_ranks() -> None:
     Both of its callers have imported it by name: the sampler, and prompt log-probabilities, which forced scores are
     held against. Not yet tested on a GPU.
     """
-    for module in _V2_RANKING:
-        caller = importlib.import_module(module)
-        name = next(name for name in _V2_TABLES if hasattr(caller, name))
+    for caller, name in v2_callers():
         tables = getattr(caller, name)
         if not getattr(tables, "ranks_are_strict", False):
             setattr(caller, name, _with_strict_ranks(tables))

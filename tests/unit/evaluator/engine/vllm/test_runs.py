@@ -72,7 +72,9 @@ def engine(core: LateCore) -> Iterator[VLLMEngine]:
 
     engine = VLLMEngine(EngineConfig())
     llm = SimpleNamespace(engine_core=core)
-    engine._started = Started(llm=llm, dialect=Dialect(v2=True), max_model_len=64, max_num_seqs=2, dtype="bfloat16")
+    engine._started = Started(
+        llm=llm, dialect=Dialect(v2=True), max_model_len=64, max_num_seqs=2, dtype="bfloat16", scoring="forced"
+    )
     engine._blueprint = Blueprint(
         config={}, tensors={}, files=(), dtype="bfloat16", bytes=0, vocabulary=64, longest=None
     )

@@ -1,0 +1,135 @@
+"""What the installed vLLM can do, asked of its modules and classes: never of its version.
+
+Written for 0.24 to 0.32. What is needed and lacking is one error before an engine starts; what only makes things faster
+is an `Abilities` field.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+from evaluator.errors import InputError, one_line
+
+# What this folder imports from vLLM, at the top of its modules or inside functions.
+_NEEDED: Mapping[str, tuple[str, ...]] = {
+    "vllm": ("EngineArgs", "SamplingParams"),
+    "vllm.config": ("KVTransferConfig",),
+    "vllm.distributed.kv_transfer.kv_connector.v1.base": (
+        "KVConnectorBase_V1",
+        "KVConnectorMetadata",
+        "KVConnectorRole",
+    ),
+    "vllm.model_executor.layers.vocab_parallel_embedding": ("ParallelLMHead",),
+    "vllm.platforms": ("current_platform",),
+    "vllm.sampling_params": ("RequestOutputKind",),
+    "vllm.v1.engine": ("EngineCoreRequest",),
+    "vllm.v1.engine.llm_engine": ("LLMEngine",),
+    "vllm.v1.kv_cache_interface": ("FullAttentionSpec",),
+    "vllm.v1.outputs": ("LogprobsTensors", "SamplerOutput"),
+    "vllm.v1.sample.logits_processor": ("BatchUpdate", "LogitsProcessor"),
+    "vllm.v1.sample.logits_processor.interface": ("MoveDirectionality",),
+    "vllm.v1.sample.sampler": ("Sampler", "batched_count_greater_than"),
+}
+_SAMPLING = ("detokenize", "extra_args", "flat_logprobs", "ignore_eos", "output_kind", "prompt_logprobs", "skip_clone",
+             "skip_reading_prefix_cache", "stop_token_ids")  # fmt: skip
+# The fields of an EngineCoreRequest that requests.py fills in.
+_REQUEST = ("request_id", "prompt_token_ids", "mm_features", "sampling_params", "pooling_params", "arrival_time",
+            "lora_request", "cache_salt", "data_parallel_rank")  # fmt: skip
+# The V2 model runner ranks inside a function that two modules have imported by name: see weights.py.
+V2_RANKING = ("vllm.v1.worker.gpu.sample.sampler", "vllm.v1.worker.gpu.sample.prompt_logprob")
+V2_TABLES = ("compute_topk_scores", "compute_topk_logprobs")  # the newer name first
+
+
+@dataclass(frozen=True, slots=True)
+class Abilities:
+    """What some versions can do."""
+
+    # The V2 model runner generates given tokens (forced decoding). Where it cannot, a continuation is scored by prompt
+    # log-probabilities.
+    trace_replay: bool
+
+
+def abilities(version: str) -> Abilities:
+    """What the installed vLLM, of that version, can do. Raises InputError if it lacks what is needed everywhere."""
+    for module, names in _NEEDED.items():
+        found = _imported(module, version)
+        for name in names:
+            if not hasattr(found, name):
+                raise _lacks(version, f"{module}.{name}")
+    vllm = _imported("vllm", version)
+    _check_fields(version, vllm.SamplingParams, _SAMPLING)
+    request = _imported("vllm.v1.engine", version).EngineCoreRequest
+    _check_fields(version, request, _REQUEST)
+    unknown = sorted(_required(request) - set(_REQUEST))
+    if unknown:
+        raise InputError(
+            f"engine 'vllm': vLLM {version} wants a field of EngineCoreRequest that is unknown here: {unknown[0]}"
+        )
+    replays = "enable_trace_replay" in fields_of(vllm.EngineArgs)
+    return Abilities(trace_replay=replays and "trace_decode_token_ids" in fields_of(vllm.SamplingParams))
+
+
+def check_arguments(version: str, engine_args: Any, names: Iterable[str]) -> None:
+    """Raises InputError for the first of `names` that is no field of vLLM's EngineArgs."""
+    _check_fields(version, engine_args, names)
+
+
+def v2_callers() -> list[tuple[ModuleType, str]]:
+    """The modules that have imported the V2 runner's ranking function, with its name; empty without that runner.
+
+    Raises AttributeError if one of them has it by no name that is known here.
+    """
+    callers = []
+    for module in V2_RANKING:
+        try:
+            caller = importlib.import_module(module)
+        except ModuleNotFoundError:  # before there was that runner
+            continue
+        name = next((name for name in V2_TABLES if hasattr(caller, name)), None)
+        if name is None:
+            raise AttributeError(f"{module} has none of {', '.join(V2_TABLES)}, in which tokens are ranked")
+        callers.append((caller, name))
+    return callers
+
+
+def fields_of(kind: Any) -> tuple[str, ...]:
+    """The names that a dataclass, a msgspec struct or any other class takes as keywords."""
+    if dataclasses.is_dataclass(kind):
+        return tuple(field.name for field in dataclasses.fields(kind))
+    if hasattr(kind, "__struct_fields__"):
+        return tuple(kind.__struct_fields__)
+    return tuple(inspect.signature(kind).parameters)
+
+
+def _required(struct: Any) -> set[str]:
+    """Those of a msgspec struct's fields that have no default."""
+    names = fields_of(struct)
+    return set(names[: len(names) - len(getattr(struct, "__struct_defaults__", ()))])
+
+
+def _imported(module: str, version: str) -> ModuleType:
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is not None and error.name.partition(".")[0] == "vllm":
+            raise _lacks(version, module) from error
+        raise InputError(f"engine 'vllm': vLLM {version} cannot be imported: {one_line(error)}") from error
+    except (ImportError, OSError) as error:  # a library of the system or the GPU's driver is missing
+        raise InputError(f"engine 'vllm': vLLM {version} cannot be imported: {one_line(error)}") from error
+
+
+def _check_fields(version: str, kind: Any, names: Iterable[str]) -> None:
+    known = set(fields_of(kind))
+    for name in names:
+        if name not in known:
+            raise _lacks(version, f"{kind.__name__}({name}=)")
+
+
+def _lacks(version: str, what: str) -> InputError:
+    return InputError(f"engine 'vllm': vLLM {version} lacks {what}; versions 0.24 to 0.32 have it")
