@@ -8,20 +8,24 @@ from __future__ import annotations
 
 import contextlib
 import os
+import platform
 import sys
 import threading
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from evaluator.asking.questions import Posed
 from evaluator.engine.config import build_engine
 from launch.run.base_answers import BaseAnswers
+from launch.run.provenance import device, machine
 from launch.run.shards import ShardCollector
-from launch.run.work import EngineSetup, EvalJob, Shard, ShardResult
+from launch.run.work import EngineSetup, EvalJob, Shard, ShardResult, Where
 from launch.sweep.plugins import load_plugins
 from pruning.config import PruneConfig
 
@@ -34,7 +38,7 @@ CONTROL = "control"  # the concurrency group of calls that must be answered whil
 
 
 class EngineActor:
-    """Owns one engine. The driver starts it with `ray.remote` options that give it its GPU."""
+    """Owns one engine. `start_actor` gives it its node and its GPUs."""
 
     def __init__(self, setup: EngineSetup) -> None:
         enter_engine_process(setup)
@@ -113,6 +117,11 @@ class EngineActor:
             return [self._waiting.pop() for _ in range(min(count, len(self._waiting)))]
 
     @ray.method(concurrency_group=CONTROL)  # type: ignore[untyped-decorator]
+    def where(self) -> Where:
+        """The answer means that this process has its place: Ray queues the call until then."""
+        return Where(node=platform.node(), node_id=ray.get_runtime_context().get_node_id(), device=device())
+
+    @ray.method(concurrency_group=CONTROL)  # type: ignore[untyped-decorator]
     def read_ahead(self, checkpoint: Path) -> None:
         from evaluator.checkpoints.readahead import read_ahead
 
@@ -127,16 +136,33 @@ class EngineActor:
             return self._waiting.popleft() if self._waiting else None
 
 
+def start_actor(actor: type, setup: EngineSetup, **options: Any) -> Any:
+    """An actor for an engine, on the node of `setup` if that lives and has room, else on any that has."""
+    if "OMP_NUM_THREADS" in os.environ:  # the user's word; its process has it from the environment
+        setup = replace(setup, place=replace(setup.place, threads=None))
+    return ray.remote(
+        num_gpus=setup.place.gpus,
+        num_cpus=0,  # an engine that held a CPU for the whole run could keep the prune tasks that it waits for out
+        max_restarts=0,  # the driver replaces it itself, with a checkpoint to load
+        # Ray puts an actor that needs nothing anywhere: neither SPREAD nor a node's name counts for it. A byte does.
+        memory=1,
+        scheduling_strategy=NodeAffinitySchedulingStrategy(
+            setup.place.node_id, soft=True, _spill_on_unavailable=setup.place.gpus > 0
+        ),
+        **options,
+    )(actor).remote(setup)
+
+
 def prune_checkpoint(
     config: PruneConfig, out: Path, held_out: Mapping[str, str], provenance: Mapping[str, object], log_path: Path
 ) -> None:
-    """The body of a prune task: the manifest in `out` is its result."""
+    """The body of a prune task: the manifest in `out` is its result. `provenance` is the driver's."""
     from launch.sweep.calibration import SOURCES
     from pruning.run import prune
 
     _log_to(log_path)
     load_plugins()
-    prune(config, out, sources=SOURCES, held_out=held_out, provenance=provenance)
+    prune(config, out, sources=SOURCES, held_out=held_out, provenance={**provenance, **machine()})
 
 
 def _tokenizer_key(checkpoint: Path) -> str:
@@ -155,10 +181,10 @@ def enter_engine_process(setup: EngineSetup) -> None:
     """What a Ray process does before it builds an engine."""
     _log_to(setup.log_path)
     load_plugins()
-    if setup.threads is not None:
+    if setup.place.threads is not None:
         # Ray makes it 1 for an actor without CPUs of its own. OpenMP reads it once, when torch is imported. vLLM
         # pins threads to cores in worker processes only; ours are free to move when a core is busy.
-        os.environ["OMP_NUM_THREADS"] = str(max(1, min(setup.threads, len(os.sched_getaffinity(0)))))
+        os.environ["OMP_NUM_THREADS"] = str(max(1, min(setup.place.threads, len(os.sched_getaffinity(0)))))
     # Inherited from a launcher, these would make a single engine believe that it is a part of a larger one.
     for name in [name for name in os.environ if name.startswith("VLLM_DP_")]:
         del os.environ[name]

@@ -49,6 +49,12 @@ class Board:
         with self._changed:
             return self._stopped
 
+    @property
+    def over(self) -> bool:
+        """Whether no work is left that an engine could ever take."""
+        with self._changed:
+            return self._stopped or not (self._waiting or self._busy or self._expected)
+
     def expect(self, count: int) -> None:
         with self._changed:
             self._expected += count

@@ -19,6 +19,7 @@ from typing import Any
 import ray
 
 from evaluator.errors import ResurfaceError, one_line
+from launch.run.nodes import Node
 from launch.sweep.plugins import VARIABLE
 
 _OBJECT_STORE_BYTES = 256 * 2**20  # shards and questions are small; Ray's own default takes 30 % of the memory
@@ -34,9 +35,6 @@ class Cluster:
     """A connected Ray. A thread of its own looks several times a second whether it lives."""
 
     def __init__(self, *, local: bool) -> None:
-        resources = ray.cluster_resources()
-        self.cpus = int(resources.get("CPU", 1))
-        self.gpus = int(resources.get("GPU", 0))
         self._name = "the local Ray" if local else "the Ray cluster"
         self._local = local
         self._node = ray.get_runtime_context().get_node_id()
@@ -53,9 +51,20 @@ class Cluster:
         silence = time.monotonic() - self._answered
         return f"no answer for {silence:.0f} s" if silence > _SILENCE_SECONDS else None
 
-    def engine_threads(self, cores: int, engines: int) -> int | None:
-        """How many threads each of `engines` on a CPU computes with; None on GPUs, and where the user has said."""
-        return None if self.gpus or "OMP_NUM_THREADS" in os.environ else max(1, cores // engines)
+    def nodes(self) -> tuple[Node, ...]:
+        """The nodes that are alive, this process's own first."""
+        found = [
+            Node(
+                node_id=each["NodeID"],
+                name=each["NodeManagerHostname"],
+                cpus=int(each["Resources"].get("CPU", 0)),
+                gpus=int(each["Resources"].get("GPU", 0)),
+                driver=each["NodeID"] == self._node,
+            )
+            for each in ray.nodes()
+            if each["Alive"]
+        ]
+        return tuple(sorted(found, key=lambda node: (not node.driver, node.name, node.node_id)))
 
     def check(self) -> None:
         """Raises ClusterError when Ray is gone."""

@@ -1,39 +1,40 @@
 """A sweep from start to finish: prune, evaluate, report. The same call resumes.
 
-Prune tasks run while the dense checkpoints are evaluated; a pruned checkpoint goes on the board as soon as its manifest
-is written. On GPUs all pruning comes first, because an engine keeps its GPU until the run ends.
+Prune tasks run while checkpoints are evaluated; a pruned checkpoint goes on the board as soon as its manifest is
+written. On GPUs pruning comes first: an engine keeps its GPUs until the run ends, so it is started when no prune job
+waits for one of them.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import time
+from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import RayError, RayTaskError
 
 from evaluator.checkpoints.info import CheckpointInfo, inspect_checkpoint
-from evaluator.errors import InputError, ResurfaceError, one_line
 from evaluator.probes.recording import Stamp
 from evaluator.store.records import RecordStore
-from launch.run.actors import prune_checkpoint
 from launch.run.base_answers import NO_BASE, OTHER_TOKENIZER, BaseSource
 from launch.run.board import Board
 from launch.run.cluster import Cluster, cluster
-from launch.run.nodes import prune_options
+from launch.run.nodes import FreeGpus, Place, place_engines
 from launch.run.progress import Progress
-from launch.run.provenance import provenance
+from launch.run.prune_tasks import PruneTasks
 from launch.run.quiet import captured
 from launch.run.rundir import RunDirectory
 from launch.run.shards import shards_of
 from launch.run.work import Assignment, EngineSetup, EvalJob, Outcome
-from launch.run.workers import EngineWorker
+from launch.run.workers import EngineWorker, Patience
 from launch.sweep.jobs import CheckpointJob
 from launch.sweep.preflight import Prepared
 from pruning.output.manifest import read_manifest
+
+_LOOK_SECONDS = 0.2  # between two looks at what has ended
 
 
 def run_sweep(prepared: Prepared, run_dir: Path, progress: Progress) -> Outcome:
@@ -95,19 +96,35 @@ class _Run:
         return Outcome(items=self._items, seconds=time.monotonic() - started)
 
     def _on(self, machines: Cluster, to_prune: Sequence[CheckpointJob]) -> None:
+        config = self._prepared.config
+        nodes = machines.nodes()
+        places = place_engines(nodes, config.engine.tensor_parallel, config.resources.engines, spare=1)
+        on_gpus = places[0].gpus > 0
+        free = FreeGpus(nodes)
         self._board.expect(len(to_prune))
+        pruning = PruneTasks(
+            to_prune,
+            log_path=self._run_dir / "logs" / "prune.log",
+            held_out=self._prepared.held_out,
+            free=free if on_gpus else None,
+        )
         workers: list[EngineWorker] = []
-        if not machines.gpus:
-            workers = self._start_engines(machines)
+        waiting = deque(self._workers(places))
         try:
-            self._prune(to_prune, machines, workers)
-            if machines.gpus:
-                workers = self._start_engines(machines)
-            while any(worker.is_alive() for worker in workers):
-                for worker in workers:
-                    worker.join(timeout=0.2)
+            self._progress.pruning(0, len(to_prune))
+            while pruning.left or waiting or any(worker.is_alive() for worker in workers):
+                pruning.start()
+                for worker in [each for each in waiting if free.take(each.place.node_id, each.place.gpus)]:
+                    waiting.remove(worker)
+                    workers.append(worker)
+                    worker.start()
+                if pruning.left:
+                    for job in pruning.done(_LOOK_SECONDS):
+                        self._add(job, expected=1)
+                        self._progress.pruning(len(to_prune) - pruning.left, len(to_prune))
+                else:
+                    next((each for each in workers if each.is_alive()), workers[0]).join(timeout=_LOOK_SECONDS)
                 _check(machines, workers)
-            _check(machines, workers)
         except BaseException:
             self._board.stop()  # before Ray goes: no worker must take that for a death and try again
             raise
@@ -118,69 +135,36 @@ class _Run:
                     "checkpoint": name,
                     "idle_share": stats.idle_share,
                     "waiting_share": stats.waiting_share,
+                    **dataclasses.asdict(where),
                     **dataclasses.asdict(stats),
                     "scoring": worker.reports[load].scoring,
                     "notes": list(worker.reports[load].notes),
                 }
                 for worker in workers
-                for (load, name), stats in list(worker.stats.items())
+                for (load, name), (where, stats) in list(worker.stats.items())
             ]
 
-    def _start_engines(self, machines: Cluster) -> list[EngineWorker]:
-        config = self._prepared.config
-        per_engine = config.engine.tensor_parallel if machines.gpus else 0
-        count = config.resources.engines or (max(1, machines.gpus // per_engine) if machines.gpus else 1)
-        if count * per_engine > machines.gpus:  # Ray would wait for the missing GPUs forever
-            raise InputError(
-                f"resources.engines: {count} of tensor_parallel {per_engine} need {count * per_engine} GPUs, "
-                f"there are {machines.gpus}"
-            )
+    def _workers(self, places: Sequence[Place]) -> list[EngineWorker]:
+        """One for each place, not started."""
+        resources = self._prepared.config.resources
         questions = {task.key: ray.put(task.questions) for task in self._prepared.tasks}
-        # All cores but one (driver, Ray, pruning) divided among the engines.
-        threads = machines.engine_threads(machines.cpus - 1, count)
-        workers = [
+        patience = Patience(attempts=resources.attempts, placement_seconds=resources.placement_seconds)
+        return [
             EngineWorker(
                 number,
                 EngineSetup(
                     config=self._prepared.engine,
                     log_path=(self._run_dir / "logs").absolute() / f"engine-{number}.log",
-                    gpus=per_engine,
-                    threads=threads,
+                    place=place,
                 ),
                 board=self._board,
                 store=self._store,
                 questions=questions,
                 reporter=self._progress,
-                attempts=config.resources.attempts,
+                patience=patience,
             )
-            for number in range(count)
+            for number, place in enumerate(places)
         ]
-        for worker in workers:
-            worker.start()
-        return workers
-
-    def _prune(self, jobs: Sequence[CheckpointJob], machines: Cluster, workers: Sequence[EngineWorker]) -> None:
-        """Run every prune job; each finished checkpoint goes on the board at once."""
-        task = ray.remote(**prune_options(gpu=machines.gpus > 0))(prune_checkpoint)
-        log = (self._run_dir / "logs" / "prune.log").absolute()
-        held_out = ray.put(dict(self._prepared.held_out))
-        running: dict[Any, CheckpointJob] = {
-            task.remote(job.prune.absolute(), job.path.absolute(), held_out, provenance(), log): job
-            for job in jobs
-            if job.prune is not None
-        }
-        self._progress.pruning(0, len(jobs))
-        while running:
-            done, _ = ray.wait(list(running), num_returns=1, timeout=0.2)
-            _check(machines, workers)
-            for pending in done:
-                job = running.pop(pending)
-                try:
-                    ray.get(pending)
-                except RayError as error:
-                    raise _prune_failure(job, error) from error
-                self._add(job, expected=1)
-                self._progress.pruning(len(jobs) - len(running), len(jobs))
 
     def _add(self, job: CheckpointJob, expected: int = 0) -> None:
         """Put what is left to evaluate of a checkpoint on the board."""
@@ -220,11 +204,3 @@ def _check(machines: Cluster, workers: Sequence[EngineWorker]) -> None:
         if worker.failure is not None:
             raise worker.failure
     machines.check()
-
-
-def _prune_failure(job: CheckpointJob, error: RayError) -> ResurfaceError:
-    cause = error.cause if isinstance(error, RayTaskError) else error
-    if isinstance(cause, InputError):
-        return InputError(f"{job.name}: {cause}")
-    reason = str(cause) if isinstance(cause, ResurfaceError) else f"{type(cause).__name__}: {cause}"
-    return ResurfaceError(f"pruning {job.name!r} failed: {one_line(reason, 300)}")

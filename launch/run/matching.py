@@ -22,9 +22,10 @@ from evaluator.errors import EngineError, InputError, ResurfaceError, one_line
 from evaluator.probes.matcher import Claim, Matcher, Verdict
 from evaluator.store.records import RecordStore
 from evaluator.store.verdicts import Answered, Part, Pending, VerdictStore, pending, responses
-from launch.run.actors import enter_engine_process
+from launch.run.actors import enter_engine_process, start_actor
 from launch.run.cluster import Cluster, cluster
 from launch.run.lock import RunLock
+from launch.run.nodes import place_engines
 from launch.run.work import EngineSetup, Matched
 from launch.sweep.models import names_of, resolve_model
 
@@ -166,12 +167,8 @@ class _MatcherEngine:
                 ray.kill(self._actor)
 
     def _start(self, machines: Cluster) -> Any:
-        gpus = self._config.tensor_parallel if machines.gpus else 0
-        if gpus > machines.gpus:
-            raise InputError(f"tensor_parallel: {gpus} needs as many GPUs, there are {machines.gpus}")
-        threads = machines.engine_threads(machines.cpus, 1)
-        setup = EngineSetup(config=self._config, log_path=self._log, gpus=gpus, threads=threads)
-        return ray.remote(num_gpus=gpus, num_cpus=0, max_restarts=0)(MatchActor).remote(setup)
+        (place,) = place_engines(machines.nodes(), self._config.tensor_parallel, 1, spare=0)
+        return start_actor(MatchActor, EngineSetup(config=self._config, log_path=self._log, place=place))
 
     def _failure(self, error: RayError) -> ResurfaceError:
         cause = error.cause if isinstance(error, RayTaskError) else error

@@ -1,8 +1,101 @@
-"""What the processes of a run need of a cluster's nodes: decided here, without Ray."""
+"""What the processes of a run need of a cluster's nodes, and which node each gets: decided here, without Ray."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
+
+from evaluator.errors import InputError
+
+_NAMED = 8  # nodes that an error names at most
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A machine of the cluster, as Ray counts it."""
+
+    node_id: str  # Ray's
+    name: str  # of the host
+    cpus: int
+    gpus: int
+    driver: bool = False  # this process runs there
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where one engine is to run, and with what."""
+
+    node_id: str
+    gpus: int
+    threads: int | None  # that an engine on a CPU computes with; None: as the environment says
+
+
+def place_engines(nodes: Sequence[Node], tensor_parallel: int, wanted: int | None, *, spare: int) -> tuple[Place, ...]:
+    """A place for each engine, the nodes in turn; `wanted` None: as many engines as fit.
+
+    An engine's GPUs are on one node. Without GPUs there is no such limit: by default each node has one engine, and the
+    engines of a node share its cores, of which `spare` are left to the driver, to Ray and to pruning on the driver's.
+    Raises InputError for more engines than fit, saying how many fit where.
+    """
+    if not any(node.gpus for node in nodes):
+        able = [node for node in nodes if node.cpus] or list(nodes)
+        chosen = [able[number % len(able)] for number in range(wanted or len(able))]
+        engines = Counter(node.node_id for node in chosen)
+        return tuple(
+            Place(
+                node_id=node.node_id,
+                gpus=0,
+                threads=max(1, (node.cpus - spare * node.driver) // engines[node.node_id]),
+            )
+            for node in chosen
+        )
+    rooms = [node.gpus // tensor_parallel for node in nodes]
+    fitting = sum(rooms)
+    if not fitting:
+        raise InputError(f"engine.tensor_parallel: {tensor_parallel}: no node has so many GPUs: {_gpus_of(nodes)}")
+    if wanted is not None and wanted > fitting:
+        each = "" if tensor_parallel == 1 else f" of tensor_parallel {tensor_parallel}"
+        verb = "fits" if fitting == 1 else "fit"
+        raise InputError(f"resources.engines: {wanted}{each}: {fitting} {verb}: {_gpus_of(nodes, rooms)}")
+    turns = [node for turn in range(max(rooms)) for node, room in zip(nodes, rooms, strict=True) if turn < room]
+    return tuple(Place(node_id=node.node_id, gpus=tensor_parallel, threads=None) for node in turns[:wanted])
+
+
+def _gpus_of(nodes: Sequence[Node], rooms: Sequence[int] | None = None) -> str:
+    """The GPUs of each node, and how many engines have room there, for an error message."""
+    told = [f"{node.gpus} GPU{'' if node.gpus == 1 else 's'} on {node.name}" for node in nodes]
+    if rooms is not None:
+        told = [f"{room} in {gpus}" for room, gpus in zip(rooms, told, strict=True)]
+    more = [] if len(told) <= _NAMED else [f"{len(told) - _NAMED} nodes more"]
+    return ", ".join([*told[:_NAMED], *more])
+
+
+class FreeGpus:
+    """The GPUs of each node that neither a prune task nor an engine of this run has been given."""
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self._free = {node.node_id: node.gpus for node in nodes}
+
+    def take(self, node_id: str, count: int) -> bool:
+        """Whether `count` GPUs of a node were free; they are not any more."""
+        if self._free[node_id] < count:
+            return False
+        self._free[node_id] -= count
+        return True
+
+    def take_one(self) -> str | None:
+        """The node that a GPU was taken of: the one with the fewest, so that whole groups stay for engines."""
+        free = [node_id for node_id, count in self._free.items() if count]
+        if not free:
+            return None
+        node_id = min(free, key=self._free.__getitem__)
+        self._free[node_id] -= 1
+        return node_id
+
+    def give_back(self, node_id: str, count: int = 1) -> None:
+        self._free[node_id] += count
 
 
 def prune_options(*, gpu: bool) -> dict[str, Any]:

@@ -69,6 +69,10 @@ class Progress:
         self._not_loading(engine)
         self.warned(f"engine {engine} died ({reason}); starting it again")
 
+    def unplaced(self, engine: int, gpus: int) -> None:
+        what = f"{gpus} free GPU{'s' if gpus > 1 else ''} on one node" if gpus else "a process"
+        self.warned(f"engine {engine} waits for {what}")
+
     def _not_loading(self, engine: int) -> None:
         with self._lock:
             if engine in self._loading:

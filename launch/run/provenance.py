@@ -1,4 +1,4 @@
-"""Where a result comes from: versions, commit with a dirty flag, device."""
+"""Where a result comes from: versions, commit with a dirty flag, machine and device."""
 
 from __future__ import annotations
 
@@ -19,11 +19,25 @@ def provenance() -> dict[str, object]:
         "versions": {name: _version(name) for name in _PACKAGES} | {"python": platform.python_version()} | _vllm(),
         "commit": _git("rev-parse", "HEAD"),
         "dirty": None if (status := _git("status", "--porcelain")) is None else bool(status),
+        **machine(),
+    }
+
+
+@cache
+def machine() -> dict[str, object]:
+    """What this process runs on: of GPUs, those that it may use."""
+    return {
         "platform": platform.platform(),
         "processor": _processor(),
         "cpus": os.cpu_count(),
         "device": _gpus() or "cpu",
     }
+
+
+@cache
+def device() -> str:
+    """What this process computes on: the names of its GPUs, or else of the processor."""
+    return _gpus() or _processor() or "cpu"
 
 
 def _version(package: str) -> str | None:
@@ -51,11 +65,14 @@ def _git(*arguments: str) -> str | None:
 
 
 def _gpus() -> str | None:
-    """The names of this machine's NVIDIA GPUs; None without one."""
+    """The names of the NVIDIA GPUs that this process may use; None without one. It does not start CUDA for that."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible == "":
+        return None
+    which = [] if visible is None else ["-i", visible]
+    command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader", *which]
     try:
-        done = subprocess.run(
-            ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True, check=True
-        )
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
         return None
     return ", ".join(done.stdout.split("\n")).strip(", ") or None

@@ -11,6 +11,7 @@ from evaluator.engine.config import EngineConfig
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.recording import Stamp
 from launch.run.base_answers import BaseSource
+from launch.run.nodes import Place
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -76,8 +77,16 @@ class EngineSetup:
 
     config: EngineConfig
     log_path: Path  # where its stdout and stderr go
-    gpus: int  # that Ray gives it
-    threads: int | None  # that an engine on a CPU computes with; None: as the environment says
+    place: Place
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Where:
+    """Where a process runs."""
+
+    node: str  # the host's name
+    node_id: str  # Ray's
+    device: str  # the GPUs that it was given, or else the processor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -64,9 +64,10 @@ class PruneSetting(Frozen):
 class Resources(Frozen):
     """How the work is spread. None of it changes a result, and none of it is part of the sweep's digest."""
 
-    engines: int | None = Field(default=None, ge=1)  # None: one per GPU, or one on a CPU machine
+    engines: int | None = Field(default=None, ge=1)  # None: as many as have GPUs, or one on each node without GPUs
     shard_items: int = Field(default=20, ge=1)  # items per Parquet part: what a crash can lose, per engine
     attempts: int = Field(default=3, ge=1)  # engine failures in a row, without a finished shard between, that end a run
+    placement_seconds: int = Field(default=600, ge=1)  # for which no engine may have found GPUs before the run ends
 
 
 class SweepConfig(Frozen):

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import ray
 import yaml
 
+from evaluator.engine.config import EngineConfig
+from launch.run.actors import CONTROL, EngineActor, start_actor
+from launch.run.cluster import Cluster
+from launch.run.nodes import place_engines
+from launch.run.work import EngineSetup
 from pruning.output.manifest import read_manifest
 from tests.support import pruning as tiny
 from tests.support.models import save_tiny_model
@@ -50,3 +58,57 @@ def test_relative_paths_are_found_by_a_node_that_was_started_elsewhere(tmp_path:
     identity = json.loads((here / "run" / "run.json").read_text())["identity"]
     assert identity["checkpoints"][0]["prune"]["calibration"]["source"] == "text:text.txt"
     assert str(tmp_path) not in json.dumps(identity)
+
+
+@contextlib.contextmanager
+def _connected(address: str) -> Iterator[None]:
+    ray.init(address=address, log_to_driver=False)
+    yield
+    ray.shutdown()
+
+
+def test_two_engines_without_gpus_stand_on_two_nodes(tmp_path: Path) -> None:
+    """The third one stands on the first node again, where there would be room for all."""
+    with (
+        ray_nodes([(tmp_path, {"num_cpus": 4}), (tmp_path, {"num_cpus": 1})]) as address,
+        _connected(address),
+        contextlib.closing(Cluster(local=False)) as machines,
+    ):
+        places = place_engines(machines.nodes(), 1, 3, spare=1)
+        setups = [EngineSetup(config=EngineConfig(), log_path=tmp_path / "log", place=place) for place in places]
+        actors = [start_actor(EngineActor, setup, concurrency_groups={CONTROL: 1}) for setup in setups]
+        stand = [where.node_id for where in ray.get([actor.where.remote() for actor in actors])]
+    assert stand == [place.node_id for place in places]
+    assert stand[0] != stand[1]
+    assert stand[0] == stand[2]
+
+
+def test_gpus_that_others_hold(tmp_path: Path) -> None:
+    """More engines than fit are refused; one that finds no GPU is done without; a run without any ends by itself."""
+    _write_sweep(tmp_path, prune=[])
+    document = yaml.safe_load((tmp_path / "sweep.yaml").read_text(encoding="utf-8"))
+    for name, resources in (("three", {"engines": 3}), ("short", {"placement_seconds": 3})):
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(document | {"resources": resources}), encoding="utf-8")
+
+    class Holder:
+        """Somebody else's program on a GPU."""
+
+        def ready(self) -> None: ...
+
+    holder = ray.remote(num_gpus=1, num_cpus=0)(Holder)
+    with ray_nodes([(tmp_path, {"num_cpus": 1}), (tmp_path, {"num_cpus": 1, "num_gpus": 2})]) as address:
+        refused = resurface("sweep", "three.yaml", "--out", "three", cwd=tmp_path, cluster=address)
+        with _connected(address):
+            held = [holder.remote()]
+            ray.get(held[0].ready.remote())
+            done = resurface("sweep", "sweep.yaml", "--out", "run", cwd=tmp_path, cluster=address)
+            held.append(holder.remote())
+            ray.get(held[1].ready.remote())
+            without = resurface("sweep", "short.yaml", "--out", "short", cwd=tmp_path, cluster=address)
+    assert refused.returncode == 2, refused.stdout + refused.stderr
+    assert "error: resources.engines: 3: 2 fit: 0 in 0 GPUs on " in refused.stderr.replace("\n", " ")
+    assert done.returncode == 0, done.stdout + done.stderr
+    engines = json.loads((tmp_path / "run" / "run.json").read_text())["engine_stats"]
+    assert len({each["engine"] for each in engines}) == 1
+    assert without.returncode == 1, without.stdout + without.stderr
+    assert "no engine has found 1 free GPU on one node for" in without.stderr.replace("\n", " ")

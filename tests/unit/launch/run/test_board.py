@@ -6,37 +6,14 @@ import random
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evaluator.checkpoints.info import CheckpointInfo
-from evaluator.probes.config import EvalConfig
-from launch.run.base_answers import BaseSource
 from launch.run.board import Board
-from launch.run.work import Assignment, EvalJob, Shard
-
-
-def _checkpoint(name: str, architecture: str = "qwen3") -> CheckpointInfo:
-    return CheckpointInfo(
-        name=name, path=Path(name), weights_digest=f"digest of {name}", architecture=architecture, tensors=1,
-        bytes=1, dtype="float32", method=None, pattern=None, sparsity=None, calibration=None,
-    )  # fmt: skip
-
-
-def _assignment(
-    name: str, shards: int, architecture: str = "qwen3", task: str = "gazetteer", base: str | None = None
-) -> Assignment:
-    source = None if base is None else BaseSource(name=base)
-    job = EvalJob(checkpoint=Path(name), task_key=task, config=EvalConfig(task=task), stamp={}, base=source)
-    return Assignment(
-        checkpoint=_checkpoint(name, architecture),
-        task=task,
-        job=job,
-        shards=tuple(Shard(name=f"{name}-{number}", questions=(number,)) for number in range(shards)),
-    )
+from launch.run.work import Assignment, Shard
+from tests.support.board import make_assignment, no_spare
 
 
 def _names(assignment: Assignment | None) -> list[str]:
@@ -44,19 +21,15 @@ def _names(assignment: Assignment | None) -> list[str]:
     return [shard.name for shard in assignment.shards]
 
 
-def _no_spare(_: int) -> Sequence[Shard]:
-    return []
-
-
 def test_more_work_on_the_same_checkpoint_comes_first_then_the_same_architecture() -> None:
     board = Board()
-    board.add([_assignment("other", 1, "mistral"), _assignment("sibling", 1), _assignment("held", 1)])
+    board.add([make_assignment("other", 1, "mistral"), make_assignment("sibling", 1), make_assignment("held", 1)])
     order = []
     for _ in range(3):
         assignment = board.take(0, "digest of held", "qwen3")
         assert assignment is not None
         order.append(assignment.checkpoint.name)
-        board.begin(0, _no_spare)
+        board.begin(0, no_spare)
         board.finished(0, assignment.shards[0])
         board.end(0)
     assert order == ["held", "sibling", "other"]
@@ -65,7 +38,7 @@ def test_more_work_on_the_same_checkpoint_comes_first_then_the_same_architecture
 
 def test_assignments_without_shards_are_no_work() -> None:
     board = Board()
-    board.add([_assignment("dense", 0)])
+    board.add([make_assignment("dense", 0)])
     assert not board.has_work
     assert board.take(0, None, None) is None
 
@@ -76,7 +49,7 @@ def test_an_engine_waits_for_what_is_expected() -> None:
     taken: list[Assignment | None] = []
     thread = threading.Thread(target=lambda: taken.append(board.take(0, None, None)))
     thread.start()
-    board.add([_assignment("wanda", 2)], expected=1)
+    board.add([make_assignment("wanda", 2)], expected=1)
     thread.join()
     assert _names(taken[0]) == ["wanda-0", "wanda-1"]
 
@@ -87,7 +60,7 @@ def test_an_expected_checkpoint_that_has_nothing_left_ends_the_waiting() -> None
     taken: list[Assignment | None] = []
     thread = threading.Thread(target=lambda: taken.append(board.take(0, None, None)))
     thread.start()
-    board.add([_assignment("wanda", 0)], expected=1)
+    board.add([make_assignment("wanda", 0)], expected=1)
     thread.join()
     assert taken == [None]
 
@@ -102,15 +75,15 @@ def test_stop_ends_the_waiting() -> None:
     thread.join()
     assert taken == [None]
     assert board.stopped
-    board.add([_assignment("dense", 1)])
+    board.add([make_assignment("dense", 1)])
     assert board.take(0, None, None) is None
 
 
 def test_the_busiest_engine_is_relieved_of_half_of_what_it_has_not_begun() -> None:
     board = Board()
-    board.add([_assignment("small", 2), _assignment("large", 8)])
+    board.add([make_assignment("small", 2), make_assignment("large", 8)])
     asked: list[int] = []
-    large = _assignment("large", 8).shards
+    large = make_assignment("large", 8).shards
 
     def give_up(count: int) -> Sequence[Shard]:
         asked.append(count)
@@ -118,7 +91,7 @@ def test_the_busiest_engine_is_relieved_of_half_of_what_it_has_not_begun() -> No
 
     assert _names(board.take(0, None, None)) == ["small-0", "small-1"]
     assert len(_names(board.take(1, None, None))) == 8
-    board.begin(0, _no_spare)
+    board.begin(0, no_spare)
     board.begin(1, give_up)
     relieved = board.take(2, None, None)
     assert asked == [4]
@@ -129,17 +102,17 @@ def test_the_busiest_engine_is_relieved_of_half_of_what_it_has_not_begun() -> No
 
 def test_an_engine_that_still_loads_is_relieved_without_being_asked() -> None:
     board = Board()
-    board.add([_assignment("dense", 5)])
+    board.add([make_assignment("dense", 5)])
     assert len(_names(board.take(0, None, None))) == 5
     assert _names(board.take(1, None, None)) == ["dense-3", "dense-4"]
-    assert [shard.name for shard in board.begin(0, _no_spare)] == ["dense-0", "dense-1", "dense-2"]
+    assert [shard.name for shard in board.begin(0, no_spare)] == ["dense-0", "dense-1", "dense-2"]
 
 
 def test_what_an_engine_leaves_unfinished_comes_next() -> None:
     board = Board()
-    board.add([_assignment("dense", 3), _assignment("wanda", 1)])
+    board.add([make_assignment("dense", 3), make_assignment("wanda", 1)])
     board.take(0, None, None)
-    first, *_ = board.begin(0, _no_spare)
+    first, *_ = board.begin(0, no_spare)
     board.finished(0, first)
     board.end(0)  # it died
     assert _names(board.take(0, None, None)) == ["dense-1", "dense-2"]
@@ -149,7 +122,7 @@ def _do(board: Board, engine: int, held: str | None = None) -> tuple[str, str]:
     """Take an assignment and finish it; what it was."""
     assignment = board.take(engine, held, "qwen3")
     assert assignment is not None
-    for shard in board.begin(engine, _no_spare):
+    for shard in board.begin(engine, no_spare):
         board.finished(engine, shard)
     board.end(engine)
     return assignment.part
@@ -157,11 +130,11 @@ def _do(board: Board, engine: int, held: str | None = None) -> tuple[str, str]:
 
 def test_a_checkpoint_waits_until_its_bases_records_of_the_task_are_there() -> None:
     board = Board()
-    board.add([_assignment("wanda", 2, base="dense"), _assignment("dense", 3)])
+    board.add([make_assignment("wanda", 2, base="dense"), make_assignment("dense", 3)])
     first = board.take(0, "digest of wanda", "qwen3")  # holding its weights already is no reason
     assert first is not None
     assert first.part == ("dense", "gazetteer")
-    board.begin(0, _no_spare)
+    board.begin(0, no_spare)
     taken: list[Assignment | None] = []
     thread = threading.Thread(target=lambda: taken.append(board.take(1, "digest of wanda", "qwen3")))
     thread.start()
@@ -176,11 +149,11 @@ def test_only_the_same_task_of_the_same_base_is_waited_for() -> None:
     board = Board()
     board.add(
         [
-            _assignment("dense", 2),
-            _assignment("dense", 2, task="xquad"),
-            _assignment("wanda", 1, base="dense"),
-            _assignment("other", 1, base="second"),  # whose base has its records from an earlier call
-            _assignment("wanda", 1, task="other"),  # with no probe that reads the base
+            make_assignment("dense", 2),
+            make_assignment("dense", 2, task="xquad"),
+            make_assignment("wanda", 1, base="dense"),
+            make_assignment("other", 1, base="second"),  # whose base has its records from an earlier call
+            make_assignment("wanda", 1, task="other"),  # with no probe that reads the base
         ]
     )
     held = "digest of dense"
@@ -195,14 +168,14 @@ def test_only_the_same_task_of_the_same_base_is_waited_for() -> None:
 
 def test_among_equally_near_checkpoints_bases_that_others_wait_for_come_first() -> None:
     board = Board()
-    board.add([_assignment("alone", 1), _assignment("wanda", 1, base="dense"), _assignment("dense", 1)])
+    board.add([make_assignment("alone", 1), make_assignment("wanda", 1, base="dense"), make_assignment("dense", 1)])
     assert [_do(board, 0)[0] for _ in range(3)] == ["dense", "alone", "wanda"]
 
 
 def test_an_engine_without_work_relieves_the_base_that_others_wait_for_also_while_more_is_expected() -> None:
     board = Board()
     board.expect(1)
-    board.add([_assignment("dense", 4), _assignment("large", 9), _assignment("wanda", 1, base="dense")])
+    board.add([make_assignment("dense", 4), make_assignment("large", 9), make_assignment("wanda", 1, base="dense")])
     dense, large = board.take(0, None, None), board.take(1, None, None)
     assert (len(_names(dense)), len(_names(large))) == (4, 9)
     asked: list[str] = []
@@ -210,7 +183,7 @@ def test_an_engine_without_work_relieves_the_base_that_others_wait_for_also_whil
     def give_up(name: str) -> Callable[[int], Sequence[Shard]]:
         def spare(count: int) -> Sequence[Shard]:
             asked.append(name)
-            return _assignment(name, 9).shards[2:4] if name == "dense" else []
+            return make_assignment(name, 9).shards[2:4] if name == "dense" else []
 
         return spare
 
@@ -218,7 +191,7 @@ def test_an_engine_without_work_relieves_the_base_that_others_wait_for_also_whil
     board.begin(1, give_up("large"))
     assert _names(board.take(2, None, None)) == ["dense-2", "dense-3"]
     assert asked == ["dense"]
-    for shard in board.begin(2, _no_spare):
+    for shard in board.begin(2, no_spare):
         board.finished(2, shard)
     board.end(2)
     assert dense is not None
@@ -229,9 +202,9 @@ def test_an_engine_without_work_relieves_the_base_that_others_wait_for_also_whil
 
 def test_a_base_that_an_engine_left_unfinished_is_still_waited_for() -> None:
     board = Board()
-    board.add([_assignment("dense", 2), _assignment("wanda", 1, base="dense")])
+    board.add([make_assignment("dense", 2), make_assignment("wanda", 1, base="dense")])
     board.take(0, None, None)
-    first, _ = board.begin(0, _no_spare)
+    first, _ = board.begin(0, no_spare)
     board.finished(0, first)
     board.end(0)  # it died
     assert _names(board.take(0, "digest of wanda", "qwen3")) == ["dense-1"]
@@ -278,7 +251,7 @@ def test_every_shard_is_done_once_whatever_engines_do(engines: int, sizes: list[
     for thread in threads:
         thread.start()
     for number, size in enumerate(sizes):
-        board.add([_assignment(f"checkpoint{number}", size)], expected=1)
+        board.add([make_assignment(f"checkpoint{number}", size)], expected=1)
     for thread in threads:
         thread.join()
     assert done == Counter({f"checkpoint{number}-{i}": 1 for number, size in enumerate(sizes) for i in range(size)})
@@ -286,7 +259,7 @@ def test_every_shard_is_done_once_whatever_engines_do(engines: int, sizes: list[
 
 def test_what_comes_next_is_the_nearest_other_checkpoint_and_stays_on_the_board() -> None:
     board = Board()
-    board.add([_assignment("other", 1, "mistral"), _assignment("sibling", 1), _assignment("held", 1)])
+    board.add([make_assignment("other", 1, "mistral"), make_assignment("sibling", 1), make_assignment("held", 1)])
     upcoming = board.upcoming("digest of held", "qwen3")
     assert upcoming is not None
     assert upcoming.name == "sibling"

@@ -1,11 +1,109 @@
-"""What processes need of the cluster's nodes."""
+"""What processes need of the cluster's nodes, and which node each gets."""
 
 from __future__ import annotations
 
-from launch.run.nodes import prune_options
+from collections import Counter
+
+import pytest
+
+from evaluator.errors import InputError
+from launch.run.nodes import FreeGpus, Node, place_engines, prune_options
+
+
+def _nodes(*gpus: int, cpus: int = 8) -> list[Node]:
+    """Nodes a, b, ...: the driver runs on the first."""
+    return [
+        Node(node_id=name, name=f"host-{name}", cpus=cpus, gpus=count, driver=not number)
+        for number, (name, count) in enumerate(zip("abcdefghijklmnop", gpus, strict=False))
+    ]
+
+
+def _stand(*gpus: int, tensor_parallel: int = 1, wanted: int | None = None) -> str:
+    """The nodes of the engines, in order."""
+    places = place_engines(_nodes(*gpus), tensor_parallel, wanted, spare=1)
+    assert {place.gpus for place in places} == {tensor_parallel if any(gpus) else 0}
+    return "".join(place.node_id for place in places)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "tensor_parallel", "stand"),
+    [
+        ((3, 3, 3), 2, "abc"),  # nine GPUs, but no fourth pair on one node
+        ((8,), 1, "aaaaaaaa"),
+        ((0, 4, 2), 1, "bcbcbb"),  # a head without GPUs gets no engine
+        ((2, 8), 4, "bb"),
+        ((1, 1), 1, "ab"),
+    ],
+)
+def test_engines_are_counted_for_each_node(gpus: tuple[int, ...], tensor_parallel: int, stand: str) -> None:
+    assert _stand(*gpus, tensor_parallel=tensor_parallel) == stand
+
+
+def test_fewer_engines_than_fit_are_spread() -> None:
+    assert _stand(4, 4, wanted=2) == "ab"
+    assert _stand(4, 4, tensor_parallel=2, wanted=3) == "aba"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "tensor_parallel", "wanted", "message"),
+    [
+        (
+            (3, 3, 3),
+            2,
+            4,
+            "resources.engines: 4 of tensor_parallel 2: 3 fit: 1 in 3 GPUs on host-a, 1 in 3 GPUs on host-b, "
+            "1 in 3 GPUs on host-c",
+        ),
+        ((1, 0), 1, 2, "resources.engines: 2: 1 fits: 1 in 1 GPU on host-a, 0 in 0 GPUs on host-b"),
+        (
+            (1, 2),
+            4,
+            None,
+            "engine.tensor_parallel: 4: no node has so many GPUs: 1 GPU on host-a, 2 GPUs on host-b",
+        ),
+    ],
+)
+def test_more_engines_than_fit_are_refused_in_one_line(
+    gpus: tuple[int, ...], tensor_parallel: int, wanted: int | None, message: str
+) -> None:
+    with pytest.raises(InputError) as refused:
+        place_engines(_nodes(*gpus), tensor_parallel, wanted, spare=1)
+    assert str(refused.value) == message
+
+
+def test_an_error_does_not_list_every_node_of_a_large_cluster() -> None:
+    with pytest.raises(InputError, match=r"1 in 1 GPU on host-h, 2 nodes more$"):
+        place_engines(_nodes(*[1] * 10), 1, 11, spare=1)
+
+
+def test_without_gpus_engines_take_turns_on_the_nodes_and_share_their_cores() -> None:
+    nodes = _nodes(0, 0)
+    assert _stand(0, 0) == "ab"
+    assert _stand(0, 0, wanted=3) == "aba"
+    assert [place.threads for place in place_engines(nodes, 1, 3, spare=1)] == [3, 8, 3]  # the driver's core is spared
+    assert [place.threads for place in place_engines(nodes, 1, 2, spare=0)] == [8, 8]
+    assert [place.threads for place in place_engines(nodes[:1], 1, 20, spare=1)] == [1] * 20
+
+
+def test_a_node_that_was_started_without_cpus_gets_no_engine_but_where_there_is_no_other() -> None:
+    head, other = Node(node_id="a", name="a", cpus=0, gpus=0, driver=True), _nodes(0, 0)[1]
+    assert [place.node_id for place in place_engines([head, other], 1, 2, spare=1)] == ["b", "b"]
+    assert [place.node_id for place in place_engines([head], 1, None, spare=1)] == ["a"]
 
 
 def test_a_prune_process_ends_with_its_task_where_it_has_a_gpu() -> None:
     on_gpu, on_cpu = prune_options(gpu=True), prune_options(gpu=False)
     assert (on_gpu["num_gpus"], on_gpu["max_calls"]) == (1, 1)
     assert (on_cpu["num_gpus"], on_cpu["max_calls"]) == (0, 0)
+
+
+def test_prune_tasks_leave_whole_groups_of_gpus_to_engines() -> None:
+    free = FreeGpus(_nodes(4, 2))
+    assert [free.take_one() for _ in range(3)] == ["b", "b", "a"]
+    assert free.take("a", 2)
+    assert not free.take("a", 2)
+    assert Counter(free.take_one() for _ in range(2)) == Counter(["a", None])
+    free.give_back("b")
+    assert not free.take("b", 2)
+    free.give_back("b")
+    assert free.take("b", 2)

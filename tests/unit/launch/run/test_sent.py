@@ -13,8 +13,9 @@ import yaml
 from pydantic import BaseModel
 
 from evaluator.store.records import RecordStore
-from launch.run import driver
-from launch.run.work import EngineSetup
+from launch.run import driver, prune_tasks
+from launch.run.nodes import FreeGpus, Node, Place
+from launch.run.prune_tasks import PruneTasks
 from launch.sweep.config import load_sweep
 from launch.sweep.preflight import prepare
 from tests.support import pruning as tiny
@@ -22,37 +23,17 @@ from tests.support.models import save_tiny_model
 
 
 class Sent:
-    """Takes Ray's place in the driver and keeps what it is given."""
+    """Takes Ray's place and keeps what it is given."""
 
     def __init__(self) -> None:
         self.arguments: list[object] = []
 
     def remote(self, **_: object) -> Any:
-        return lambda function: SimpleNamespace(remote=self._keep)
+        return lambda function: SimpleNamespace(remote=self.put, options=lambda **_: SimpleNamespace(remote=self.put))
 
-    def _keep(self, *arguments: object) -> object:
+    def put(self, *arguments: object) -> object:
         self.arguments += arguments
         return object()
-
-    def put(self, value: object) -> object:
-        return self._keep(value)
-
-    def wait(self, pending: list[object], **_: object) -> tuple[list[object], list[object]]:
-        return pending, []
-
-    def get(self, pending: object) -> None:
-        raise AssertionError("stop here")
-
-
-class Worker:
-    """Takes an engine worker's place and keeps its setup."""
-
-    setups: list[EngineSetup]
-
-    def __init__(self, number: int, setup: EngineSetup, **_: object) -> None:
-        self.setups.append(setup)
-
-    def start(self) -> None: ...
 
 
 def _paths(value: object) -> Iterator[Path]:
@@ -90,26 +71,26 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> driver._Run:
     return driver._Run(prepared, Path("run"), RecordStore(Path("run")), SimpleNamespace(pruning=lambda *_: None))
 
 
-def test_a_prune_task(run: driver._Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize("gpus", [0, 1])
+def test_a_prune_task(run: driver._Run, gpus: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     sent = Sent()
-    monkeypatch.setattr(driver, "ray", sent)
+    monkeypatch.setattr(prune_tasks, "ray", sent)
     to_prune = [job for job in run._prepared.jobs if job.prune is not None]
-    machines = SimpleNamespace(gpus=0, check=lambda: None)
-    with pytest.raises(AssertionError, match="stop here"):
-        run._prune(to_prune, machines, [])
+    free = FreeGpus([Node(node_id="0f" * 28, name="n", cpus=1, gpus=gpus)]) if gpus else None
+    tasks = PruneTasks(to_prune, log_path=Path("run/logs/prune.log"), held_out=run._prepared.held_out, free=free)
+    tasks.start()
     found = set(_paths(sent.arguments))
     assert {tmp_path / "model", tmp_path / "text.txt", tmp_path / "run" / "checkpoints" / "wanda-0.5"} <= found
+    assert tmp_path / "run" / "logs" / "prune.log" in found
     assert all(path.is_absolute() for path in found)
 
 
 def test_an_engine_and_its_jobs(run: driver._Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(driver, "ray", Sent())
-    monkeypatch.setattr(driver, "EngineWorker", Worker)
-    Worker.setups = []
     run._add(next(job for job in run._prepared.jobs if job.prune is None))
-    run._start_engines(SimpleNamespace(gpus=0, cpus=2, engine_threads=lambda *_: 1))
+    (worker,) = run._workers([Place(node_id="n", gpus=0, threads=1)])
     assignment = run._board.take(0, None, None)
     assert assignment is not None
-    found = set(_paths([assignment, Worker.setups]))
+    found = set(_paths([assignment, worker._setup]))
     assert {tmp_path / "model", tmp_path / "run" / "logs" / "engine-0.log"} <= found
     assert all(path.is_absolute() for path in found)

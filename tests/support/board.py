@@ -1,0 +1,35 @@
+"""Assignments for tests of the board and of whom it serves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from evaluator.checkpoints.info import CheckpointInfo
+from evaluator.probes.config import EvalConfig
+from launch.run.base_answers import BaseSource
+from launch.run.work import Assignment, EvalJob, Shard
+
+
+def _checkpoint(name: str, architecture: str = "qwen3") -> CheckpointInfo:
+    return CheckpointInfo(
+        name=name, path=Path(name), weights_digest=f"digest of {name}", architecture=architecture, tensors=1,
+        bytes=1, dtype="float32", method=None, pattern=None, sparsity=None, calibration=None,
+    )  # fmt: skip
+
+
+def make_assignment(
+    name: str, shards: int, architecture: str = "qwen3", task: str = "gazetteer", base: str | None = None
+) -> Assignment:
+    source = None if base is None else BaseSource(name=base)
+    job = EvalJob(checkpoint=Path(name), task_key=task, config=EvalConfig(task=task), stamp={}, base=source)
+    return Assignment(
+        checkpoint=_checkpoint(name, architecture),
+        task=task,
+        job=job,
+        shards=tuple(Shard(name=f"{name}-{number}", questions=(number,)) for number in range(shards)),
+    )
+
+
+def no_spare(_: int) -> Sequence[Shard]:
+    return []

@@ -1,0 +1,130 @@
+"""How engines whose processes find no place are waited for: the others work meanwhile, and nobody waits forever."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from evaluator.errors import ResurfaceError
+from launch.run import workers
+from launch.run.board import Board
+from launch.run.nodes import Place
+from launch.run.work import EngineSetup, Where
+from launch.run.workers import EngineWorker, Patience
+from tests.support.board import make_assignment, no_spare
+
+
+class Ray:
+    """Takes Ray's place: an actor has its place when `free` says so."""
+
+    def __init__(self, free: Callable[[], bool]) -> None:
+        self.free = free
+        self.killed = 0
+
+    def wait(self, pending: list[Any], *, timeout: float) -> tuple[list[Any], list[Any]]:
+        if self.free():
+            return pending, []
+        time.sleep(0.01)
+        return [], pending
+
+    def get(self, pending: Any) -> Where:
+        return Where(node="a", node_id="a", device="cpu")
+
+    def kill(self, actor: Any) -> None:
+        self.killed += 1
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """What the user is told of engines without a place."""
+    monkeypatch.setattr(workers, "_TELL_SECONDS", 0.0)
+    actor = SimpleNamespace(where=SimpleNamespace(remote=lambda: "place"))
+    monkeypatch.setattr(workers, "start_actor", lambda *_, **__: actor)
+    return []
+
+
+def _patience(seconds: float) -> Patience:
+    return Patience(attempts=3, placement_seconds=seconds)
+
+
+def _worker(board: Board, told: list[tuple[int, int]], patience: Patience) -> EngineWorker:
+    return EngineWorker(
+        1,
+        EngineSetup(config=None, log_path=Path("log"), place=Place(node_id="a", gpus=2, threads=None)),
+        board=board,
+        store=None,
+        questions={},
+        reporter=SimpleNamespace(unplaced=lambda *what: told.append(what)),
+        patience=patience,
+    )
+
+
+def test_an_engine_without_a_place_holds_no_work_and_ends_with_the_run(told, monkeypatch) -> None:
+    ray = Ray(lambda: False)
+    monkeypatch.setattr(workers, "ray", ray)
+    board, patience = Board(), _patience(0.0)
+    patience.add(0)  # another engine works
+    board.add([make_assignment("dense", 3)])
+    worker = _worker(board, told, patience)
+    worker.start()
+    while not told:
+        time.sleep(0.01)
+    taken = board.take(0, None, None)
+    assert taken is not None
+    assert len(taken.shards) == 3
+    for shard in board.begin(0, no_spare):
+        board.finished(0, shard)
+    assert worker.is_alive()
+    board.end(0)
+    worker.join()
+    assert worker.failure is None
+    assert told == [(1, 2)]
+    assert ray.killed == 1  # Ray would start it when GPUs are free
+
+
+def test_a_run_of_which_no_engine_finds_a_place_ends_in_one_line(told, monkeypatch) -> None:
+    monkeypatch.setattr(workers, "ray", Ray(lambda: False))
+    board = Board()
+    board.add([make_assignment("dense", 3)])
+    worker = _worker(board, told, _patience(0.05))
+    worker.start()
+    worker.join()
+    assert isinstance(worker.failure, ResurfaceError)
+    assert str(worker.failure).startswith("no engine has found 2 free GPUs on one node for 0 s")
+    assert "resources.placement_seconds" in str(worker.failure)
+    assert board.stopped
+
+
+def test_a_place_that_is_found_late_is_taken(told, monkeypatch) -> None:
+    freed = threading.Event()
+    monkeypatch.setattr(workers, "ray", Ray(freed.is_set))
+    board, patience = Board(), _patience(3600.0)
+    board.add([make_assignment("dense", 3)])
+    worker = _worker(board, told, patience)
+    served = []
+    monkeypatch.setattr(worker, "_serve", lambda each: (served.append(each), board.stop()))
+    worker.start()
+    while not told:
+        time.sleep(0.01)
+    freed.set()
+    worker.join()
+    assert [each.checkpoint.name for each in served] == ["dense"]
+    assert worker.failure is None
+
+
+def test_only_the_time_in_which_no_engine_had_a_place_counts() -> None:
+    patience = _patience(0.0)
+    began = time.monotonic() - 100
+    patience.add(0)
+    patience.check(1, began)
+    patience.remove(0)  # just now: it is being started again
+    with pytest.raises(ResurfaceError, match="1 free GPU on one node for 0 s"):
+        patience.check(1, began)
+    with pytest.raises(ResurfaceError, match="a process for 100 s"):
+        _patience(0.0).check(0, began)
