@@ -52,6 +52,8 @@ def give_back() -> None:
 def reset_peak(device: torch.device) -> None:
     """Reset the high-water mark, so that what the process did before does not count."""
     if device.type == "cuda":
+        # With "cuda:1", nothing before this has started CUDA.
+        torch.cuda.init()  # type: ignore[no-untyped-call]
         torch.cuda.reset_peak_memory_stats(device)
         return
     with suppress(OSError):  # not Linux, or a kernel that does not allow it: the mark is then the process's own
