@@ -19,7 +19,7 @@ example: install  ## a real model from start to report; ITEMS=200, TASK=xquad:DI
 	$(BIN)/python -m examples.run_smollm2 --out $(OUT) $(if $(ITEMS),--items $(ITEMS)) $(if $(TASK),--task $(TASK)) $(if $(CHAT),--chat)
 
 test: install  ## two files at a time, or up to four where there are cores
-	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 test-fast: install  ## without the tests that start an engine
 	$(BIN)/python -m pytest -m "not slow"

@@ -6,6 +6,7 @@ context and option.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
@@ -17,19 +18,23 @@ from benchmarks.serving import workload
 from benchmarks.serving.sides import start
 
 TOLERANCE = 1e-3  # nats, of an option's summed log-likelihood in float32
+# or this share of it: torch's float32 log_softmax, which the other sides use, errs by 1.7e-5 nats a token, always to one
+# side (49,152 columns, measured against float64, from which ours differs by a tenth of that)
+RELATIVE_TOLERANCE = 5e-5
 
 
 def agree(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Agreement:
     """Whether both sides gave the same options of the same items the same log-likelihoods."""
     one, other = _by_option(ours), _by_option(theirs)
     lacks = lacking(one, other)
-    distances = [abs(one[option] - other[option]) for option in one.keys() & other.keys()]
-    if lacks or not distances:
+    pairs = [(one[option], other[option]) for option in one.keys() & other.keys()]
+    if lacks or not pairs:
         return Agreement(holds=False, how=lacks or "no log-likelihood to compare")
-    return Agreement(
-        holds=all(distance <= TOLERANCE for distance in distances),
-        how=f"{len(distances)} log-likelihoods within {TOLERANCE} nats (largest {max(distances):.1e})",
-    )
+    largest = max(abs(our - their) for our, their in pairs)
+    apart = sum(not math.isclose(*pair, rel_tol=RELATIVE_TOLERANCE, abs_tol=TOLERANCE) for pair in pairs)
+    within = f"within {TOLERANCE} nats or {RELATIVE_TOLERANCE:.0e} of them (largest difference {largest:.1e} nats)"
+    how = f"{apart} of {len(pairs)} log-likelihoods not {within}" if apart else f"{len(pairs)} log-likelihoods {within}"
+    return Agreement(holds=not apart, how=how)
 
 
 def _by_option(result: Mapping[str, Any]) -> dict[str, float]:

@@ -15,8 +15,15 @@ def test_scores_are_compared_by_item_and_option_in_any_order():
     ours, theirs = scores(a=[-1.0, -2.0], b=[-3.0]), scores(b=[-3.0005], a=[-1.0, -2.0])
     agreement = score.agree(ours, theirs)
     assert agreement.holds
-    assert agreement.how == "3 log-likelihoods within 0.001 nats (largest 5.0e-04)"
-    assert not score.agree(ours, scores(a=[-1.0, -2.0], b=[-3.1])).holds
+    assert agreement.how == "3 log-likelihoods within 0.001 nats or 5e-05 of them (largest difference 5.0e-04 nats)"
+    other = score.agree(ours, scores(a=[-1.0, -2.0], b=[-3.1]))
+    assert not other.holds
+    assert other.how.startswith("1 of 3 log-likelihoods not within")
+
+
+def test_a_long_option_is_compared_by_its_size():
+    assert score.agree(scores(a=[-300.0]), scores(a=[-300.01])).holds
+    assert not score.agree(scores(a=[-300.0]), scores(a=[-300.02])).holds
 
 
 @pytest.mark.parametrize(
