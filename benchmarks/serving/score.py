@@ -18,8 +18,8 @@ from benchmarks.serving import workload
 from benchmarks.serving.sides import start
 
 TOLERANCE = 1e-3  # nats, of an option's summed log-likelihood in float32
-# or this share of it: torch's float32 log_softmax, which the other sides use, errs by 1.7e-5 nats a token, always to one
-# side (49,152 columns, measured against float64, from which ours differs by a tenth of that)
+# or this share of it: the float32 log_softmax of torch, which the other sides use, errs by 1.7e-5 nats a token, always
+# to one side (49,152 columns, against float64, from which ours differs by a tenth of that)
 RELATIVE_TOLERANCE = 5e-5
 
 
