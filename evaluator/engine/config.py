@@ -36,6 +36,9 @@ class EngineConfig(Frozen):
     # How a continuation is scored: `forced` computes it after a prompt that all continuations share; `prompt_logprobs`
     # sends prompt and continuation as one prompt each, which is slower and checks the former.
     scoring: Scoring = "forced"
+    # No number depends on what is computed beside it: vLLM's batch-invariant mode, slower, on GPUs only. Engine torch
+    # computes one request at a time, so that it holds there anyway.
+    deterministic: bool = False
     trust_remote_code: bool = False
 
     @field_validator("kind")

@@ -140,7 +140,10 @@ def _identity(
             name: {task.name: task.config.model_dump(mode="json", exclude={"task"}) for task in tasks}
             for name, tasks in asked.items()
         },
-        "engine": config.engine.model_dump(mode="json", include={"kind", "dtype", "scoring", "trust_remote_code"}),
+        "engine": {
+            **config.engine.model_dump(mode="json", include={"kind", "dtype", "scoring", "trust_remote_code"}),
+            **({"deterministic": True} if config.engine.deterministic else {}),
+        },
     }
 
 

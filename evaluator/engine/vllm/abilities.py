@@ -43,6 +43,7 @@ _REQUEST = ("request_id", "prompt_token_ids", "mm_features", "sampling_params", 
             "lora_request", "cache_salt", "data_parallel_rank")  # fmt: skip
 # The V2 model runner ranks inside a function that two modules have imported by name: see weights.py.
 V2_RANKING = ("vllm.v1.worker.gpu.sample.sampler", "vllm.v1.worker.gpu.sample.prompt_logprob")
+BATCH_INVARIANT = "VLLM_BATCH_INVARIANT"  # in the environment, before vLLM is imported
 V2_TABLES = ("compute_topk_scores", "compute_topk_logprobs")  # the newer name first
 
 
@@ -53,6 +54,7 @@ class Abilities:
     # The V2 model runner generates given tokens (forced decoding). Where it cannot, a continuation is scored by prompt
     # log-probabilities.
     trace_replay: bool
+    batch_invariance: bool  # kernels whose results do not depend on the batch, on the GPUs that have them
 
 
 def abilities(version: str) -> Abilities:
@@ -72,7 +74,10 @@ def abilities(version: str) -> Abilities:
             f"engine 'vllm': vLLM {version} wants a field of EngineCoreRequest that is unknown here: {unknown[0]}"
         )
     replays = "enable_trace_replay" in fields_of(vllm.EngineArgs)
-    return Abilities(trace_replay=replays and "trace_decode_token_ids" in fields_of(vllm.SamplingParams))
+    return Abilities(
+        trace_replay=replays and "trace_decode_token_ids" in fields_of(vllm.SamplingParams),
+        batch_invariance=BATCH_INVARIANT in getattr(_imported("vllm.envs", version), "environment_variables", {}),
+    )
 
 
 def check_arguments(version: str, engine_args: Any, names: Iterable[str]) -> None:

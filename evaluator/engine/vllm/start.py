@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import sys
 import warnings
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from evaluator.checkpoints.blueprint import Blueprint
 from evaluator.engine.config import EngineConfig, Scoring
-from evaluator.engine.vllm.abilities import Abilities, abilities, check_arguments
+from evaluator.engine.vllm.abilities import BATCH_INVARIANT, Abilities, abilities, check_arguments
 from evaluator.errors import EngineError, InputError, one_line
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 MAX_TOP_LOGPROBS = 64
 _COMPUTED_IN = ("float32", "bfloat16", "float16")
+_INVARIANT_FROM = 80  # a GPU's compute capability, ten times
 _CPU_STEP_TOKENS = 4096  # computed in one step at most
 _CPU_REQUESTS = 128  # at a time
 _CPU_BLOCK_SIZE = 32  # vLLM's own default there is 128: too coarse to share the prompts of one item
@@ -81,6 +83,8 @@ def _start(config: EngineConfig, checkpoint: Path, blueprint: Blueprint) -> Star
     from evaluator.engine.vllm.sampling import Dialect
 
     on_cpu = bool(current_platform.is_cpu())
+    if config.deterministic:
+        _check_deterministic(able, current_platform)
     scoring, notes = _scoring(config, able, on_cpu=on_cpu)
     # A prompt that is scored holds the continuation as well, and vLLM generates one token after it.
     wanted = config.max_model_len + (scoring == "prompt_logprobs")
@@ -234,8 +238,29 @@ def _engine_config(arguments: dict[str, Any], dialect: Dialect) -> tuple[Any, Di
         return _engine_config(arguments, dataclasses.replace(dialect, v2=False))  # a GPU served by the V1 runner
 
 
+def _check_deterministic(able: Abilities, platform: Any) -> None:
+    """Raises InputError where no number can be kept from depending on what is computed beside it.
+
+    Which attention can keep that promise vLLM knows, and refuses to start with any other.
+    """
+    reason = None
+    if platform.is_cpu():
+        reason = "vLLM has no batch-invariant mode on a CPU; engine torch computes one request at a time"
+    elif not able.batch_invariance:
+        reason = f"vLLM {installed_version()} has no batch-invariant mode"
+    elif platform.is_cuda() and not platform.has_device_capability(_INVARIANT_FROM):
+        reason = f"vLLM's batch-invariant mode needs a GPU of compute capability {_INVARIANT_FROM / 10:.1f} or more"
+    if reason is not None:
+        os.environ.pop(BATCH_INVARIANT, None)
+        raise InputError(f"engine: deterministic: {reason}")
+
+
 def _prepare_environment(config: EngineConfig) -> None:
     """vLLM reads these when it is imported or when an engine starts; what the user has set stays."""
+    if config.deterministic:
+        if os.environ.get(BATCH_INVARIANT) != "1" and "vllm" in sys.modules:
+            raise InputError("engine: deterministic: vLLM is running in this process without it; start another process")
+        os.environ[BATCH_INVARIANT] = "1"
     defaults = {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "VLLM_CPU_KVCACHE_SPACE": str(config.kv_cache_gib),

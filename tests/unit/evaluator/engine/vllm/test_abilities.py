@@ -42,20 +42,28 @@ def vllm(monkeypatch: pytest.MonkeyPatch) -> Modules:
         monkeypatch.setitem(sys.modules, name, made[name])
     made["vllm"].EngineArgs = make_dataclass("EngineArgs", ["model", "dtype", "enable_trace_replay"])
     made["vllm"].SamplingParams = struct("SamplingParams", (*module._SAMPLING, "trace_decode_token_ids"))
+    made["vllm.envs"] = ModuleType("vllm.envs")
+    made["vllm.envs"].environment_variables = {module.BATCH_INVARIANT: bool}
+    monkeypatch.setitem(sys.modules, "vllm.envs", made["vllm.envs"])
     made["vllm.v1.engine"].EngineCoreRequest = struct("EngineCoreRequest", (*module._REQUEST, "priority"), 1)
     return made
 
 
 def test_a_vllm_with_everything(vllm):
-    assert abilities("0.32.0") == Abilities(trace_replay=True)
+    assert abilities("0.32.0") == Abilities(trace_replay=True, batch_invariance=True)
+
+
+def test_batch_invariance_is_a_variable_of_the_environment(vllm):
+    vllm["vllm.envs"].environment_variables = {}
+    assert not abilities("0.9.0").batch_invariance
 
 
 def test_trace_replay_takes_an_engine_argument_and_a_sampling_parameter(vllm):
     vllm["vllm"].SamplingParams = struct("SamplingParams", module._SAMPLING)
-    assert abilities("0.30.0") == Abilities(trace_replay=False)
+    assert not abilities("0.30.0").trace_replay
     vllm["vllm"].EngineArgs = make_dataclass("EngineArgs", ["model", "dtype"])
     vllm["vllm"].SamplingParams = struct("SamplingParams", (*module._SAMPLING, "trace_decode_token_ids"))
-    assert abilities("0.24.0") == Abilities(trace_replay=False)
+    assert not abilities("0.24.0").trace_replay
 
 
 def refused(vllm: Modules, change: Any) -> str:
@@ -112,7 +120,7 @@ def test_before_the_v2_runner_there_is_nothing_to_rank_in(monkeypatch):
 
 
 def test_scores_fall_back_where_trace_replay_is_lacking_and_say_so():
-    able, unable = Abilities(trace_replay=True), Abilities(trace_replay=False)
+    able, unable = (Abilities(trace_replay=replays, batch_invariance=True) for replays in (True, False))
     forced, slow = EngineConfig(), EngineConfig(scoring="prompt_logprobs")
     assert start._scoring(forced, able, on_cpu=False) == ("forced", ())
     assert start._scoring(forced, unable, on_cpu=True) == ("forced", ())  # our own sampler's

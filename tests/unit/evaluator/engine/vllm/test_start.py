@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -12,6 +13,8 @@ import pytest
 from evaluator.checkpoints.blueprint import Blueprint, read_blueprint
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.vllm import start
+from evaluator.engine.vllm.abilities import BATCH_INVARIANT, Abilities
+from evaluator.errors import InputError
 from tests.support.engines import needs_vllm
 from tests.support.models import save_tiny_model
 
@@ -74,6 +77,61 @@ def _elements(shape: tuple[int, ...]) -> int:
     for size in shape:
         count *= size
     return count
+
+
+ABLE = Abilities(trace_replay=True, batch_invariance=True)
+CUDA = {"is_cpu": False, "is_cuda": True}
+
+
+def platform(capability: int = 90, **answers: bool) -> SimpleNamespace:
+    """vLLM's platform, with what it answers."""
+    return SimpleNamespace(
+        has_device_capability=lambda wanted: capability >= wanted,
+        **{name: lambda answer=answer: answer for name, answer in answers.items()},
+    )
+
+
+@pytest.fixture
+def environment(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Of a process in which vLLM has not been imported."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == "vllm"]:
+        monkeypatch.delitem(sys.modules, name)
+    environment: dict[str, str] = {}
+    monkeypatch.setattr(start.os, "environ", environment)
+    return environment
+
+
+def test_a_deterministic_engine_is_told_before_vllm_is_imported(environment):
+    start._prepare_environment(EngineConfig())
+    assert BATCH_INVARIANT not in environment
+    start._prepare_environment(EngineConfig(deterministic=True))
+    assert environment[BATCH_INVARIANT] == "1"
+    start._check_deterministic(ABLE, platform(**CUDA))
+    start._check_deterministic(ABLE, platform(is_cpu=False, is_cuda=False))
+    assert environment[BATCH_INVARIANT] == "1"
+
+
+def test_vllm_that_runs_without_it_cannot_be_told_any_more(environment, monkeypatch):
+    monkeypatch.setitem(sys.modules, "vllm", ModuleType("vllm"))
+    with pytest.raises(InputError, match="engine: deterministic: vLLM is running in this process without it"):
+        start._prepare_environment(EngineConfig(deterministic=True))
+    environment[BATCH_INVARIANT] = "1"
+    start._prepare_environment(EngineConfig(deterministic=True))
+
+
+@pytest.mark.parametrize(
+    ("able", "answers", "reason"),
+    [
+        (ABLE, platform(is_cpu=True), "no batch-invariant mode on a CPU; engine torch computes one request at a time"),
+        (dataclasses.replace(ABLE, batch_invariance=False), platform(**CUDA), "has no batch-invariant mode$"),
+        (ABLE, platform(75, **CUDA), "needs a GPU of compute capability 8.0 or more"),
+    ],
+)
+def test_where_it_cannot_hold_it_is_refused_and_leaves_nothing_set(environment, able, answers, reason):
+    environment[BATCH_INVARIANT] = "1"
+    with pytest.raises(InputError, match=f"^engine: deterministic: .*{reason}"):
+        start._check_deterministic(able, answers)
+    assert BATCH_INVARIANT not in environment
 
 
 class TestInstalledVllm:
