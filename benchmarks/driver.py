@@ -2,14 +2,23 @@
 Parquet parts included.
 
     resurface bench driver [--model DIR] [--task gazetteer] [--items 600] [--rounds 3] [--profile 25]
+    resurface bench driver --pace 4 --rows 256      # a model of 0.6 B parameters on an H100
+    resurface bench driver --pace 12 --rows 256     # one of 8 B
 
 Answers are invented before the clock starts: greedy answers with the log-probabilities that a beam search reads,
 samples, and scores. Prints requests per second of processor time and of wall time. Tokenisation is counted apart, since
 it is done once for all checkpoints. The JSON line has `requests_per_second` instead of a `ratio`.
+
+With `--pace MS` an engine stands behind it that takes MS milliseconds for a step and has at most `--rows` requests in
+flight (`benchmarks/paced`): our vLLM engine's own loop, every probe that asks questions, and a core that takes its time
+as a GPU with asynchronous scheduling does. Reported is the share of steps that waited for us: steps that began later
+than the step before had ended, because the core had not been called yet. What vLLM itself would spend in this process
+is not in it. `--pace` takes one round.
 """
 
 from __future__ import annotations
 
+import argparse
 import cProfile
 import json
 import pstats
@@ -18,19 +27,22 @@ import resource
 import statistics
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.processes import run_main
+from benchmarks.processes import count, run_main
 from benchmarks.serving import workload
 from benchmarks.serving.workload import Questions
-from evaluator.engine.base import Request, Response, Score
+from evaluator.engine.base import Engine, Request, Response, Score
 from evaluator.engine.fake import FakeEngine
+from evaluator.errors import InputError
 from evaluator.probes.planning import Plan, Planner
 from evaluator.probes.stream import evaluate
 from evaluator.store.records import RecordStore, to_table
 
 _SHARD_ITEMS = 20
+EVERY_PROBE = (*workload.PROBES, "aligned_rank", "hard_choice")  # that asks questions
 
 
 class Answers:
@@ -74,9 +86,8 @@ class Answers:
         )
 
 
-def one_round(plans: list[Plan], read: Questions, answers: Answers) -> tuple[int, int]:
-    """Requests answered and records written."""
-    engine = FakeEngine(answers, room=256)
+def one_round(engine: Engine, plans: Sequence[Plan], read: Questions) -> int:
+    """Everything that an engine is asked, and every record written; returns how many."""
     stream = evaluate(
         engine,
         iter(plans),
@@ -95,7 +106,7 @@ def one_round(plans: list[Plan], read: Questions, answers: Answers) -> tuple[int
                 store.append("bench", "task", str(number), to_table(records))
                 written += len(records)
                 records = []
-    return engine.stats().requests, written
+    return written
 
 
 def processor_seconds() -> float:
@@ -107,19 +118,79 @@ def processor_seconds() -> float:
 def main() -> None:
     parser = workload.parser(__doc__, task="gazetteer", items=600, rounds=3)
     parser.add_argument("--profile", type=int, default=0, metavar="N", help="profile one more round: the N dearest")
+    parser.add_argument("--pace", type=float, metavar="MS", help="an engine whose steps take MS milliseconds each")
+    parser.add_argument("--rows", type=count, default=256, help="with --pace: requests in flight (default: 256)")
     options = parser.parse_args()
+    if options.pace is not None and not 0 < options.pace <= 1000:
+        raise InputError(f"--pace {options.pace:g}: must be above 0 and at most 1000 milliseconds")
     model = workload.model_directory(options.model)
-    read = workload.read_questions(options.task, model, options.items)
+    settings = {} if options.pace is None else {"probes": EVERY_PROBE}
+    read = workload.read_questions(options.task, model, options.items, **settings)
     started = processor_seconds()
     planner = Planner(read.prompter, read.config)
     plans = [planner.plan(question) for question in read.questions]
     tokenisation = processor_seconds() - started
+    if options.pace is None:
+        _unpaced(options, model, read, plans, tokenisation)
+    else:
+        _paced(options, model, read, plans)
+
+
+def _paced(options: argparse.Namespace, model: Path, read: Questions, plans: Sequence[Plan]) -> None:
+    from benchmarks.paced.engine import paced_engine  # imports vLLM
+
+    eos_id = min(read.prompter.eos_ids)
+    one_round(paced_engine(plans, model, eos_id, pace=0.0, rows=options.rows).engine, plans[:_SHARD_ITEMS], read)
+    made = paced_engine(plans, model, eos_id, pace=options.pace / 1000, rows=options.rows)
+    profile = cProfile.Profile() if options.profile else None
+    began = time.perf_counter()
+    records = profile.runcall(one_round, made.engine, plans, read) if profile else one_round(made.engine, plans, read)
+    wall, stats, paces = time.perf_counter() - began, made.engine.stats(), made.core.paces
+    print(f"{len(paces.waited)} steps of {options.pace:g} ms, {stats.requests} requests, {records} records", end=" ")
+    print(f"of {len(plans)} items, {stats.generated_tokens / len(plans):.0f} tokens an item")
+    print(f"{paces.share:.1%} of the steps waited for us, {1000 * paces.mean_wait:.2f} ms on average over all steps")
+    print(f"{paces.mean_rows:.0f} rows in a step on average; {wall:.1f} s of wall time")
+    handled = {f"p{q}": round(1000 * paces.handling(q / 100), 2) for q in (50, 75, 90, 99)}
+    print(f"between two steps: {1000 * paces.mean_handling:.2f} ms of processor time; {handled}")
+    print(f"{paces.processor_share:.1%} of the steps would wait on a processor that nothing else uses")
+    if profile is not None:
+        pstats.Stats(profile).sort_stats("tottime").print_stats(options.profile)
+    print(
+        json.dumps(
+            {
+                "benchmark": "driver",
+                "pace_ms": options.pace,
+                "rows": options.rows,
+                "steps": len(paces.waited),
+                "waited_share": paces.share,
+                "waited_ms": 1000 * paces.mean_wait,
+                "waited_share_by_processor_time": paces.processor_share,
+                "handling_ms": 1000 * paces.mean_handling,
+                "rows_per_step": paces.mean_rows,
+                "requests": stats.requests,
+                "records": records,
+                "items": len(plans),
+                "tokens_per_item": stats.generated_tokens / len(plans),
+            }
+        )
+    )
+
+
+def _unpaced(
+    options: argparse.Namespace, model: Path, read: Questions, plans: Sequence[Plan], tokenisation: float
+) -> None:
     answers = Answers(workload.vocabulary_of(model), read.config.max_new_tokens, 2 * read.config.beam_width)
-    requests, records = one_round(plans, read, answers)  # the warm-up
+
+    def asked() -> tuple[int, int]:
+        engine = FakeEngine(answers, room=256)
+        written = one_round(engine, plans, read)
+        return engine.stats().requests, written
+
+    requests, records = asked()  # the warm-up
     per_second: dict[str, list[float]] = {"processor": [], "wall": []}
     for _ in range(options.rounds):
         wall, processor = time.perf_counter(), processor_seconds()
-        requests, records = one_round(plans, read, answers)
+        requests, records = asked()
         per_second["processor"].append(requests / (processor_seconds() - processor))
         per_second["wall"].append(requests / (time.perf_counter() - wall))
     sustained = {clock: round(statistics.median(values)) for clock, values in per_second.items()}
@@ -127,7 +198,7 @@ def main() -> None:
     print(f"{sustained['processor']} requests per second of processor time, {sustained['wall']} of wall time")
     if options.profile:
         profile = cProfile.Profile()
-        profile.runcall(one_round, plans, read, answers)
+        profile.runcall(asked)
         pstats.Stats(profile).sort_stats("tottime").print_stats(options.profile)
     print(
         json.dumps(

@@ -18,6 +18,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Annotated, Literal, get_args
 
+from evaluator.quick import quick
+
 Format = Literal["open", "shown", "distractors_only", "unrelated", "one_shot", "open_capped"]
 Status = Literal["ok", "truncated", "excluded", "engine_error"]
 
@@ -58,7 +60,8 @@ class Item:
     ] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@quick
+@dataclass(frozen=True, kw_only=True)
 class Origin:
     """Which checkpoint a record is of, and how that was pruned: its first columns."""
 
@@ -76,7 +79,8 @@ class Origin:
     calibration: Annotated[str | None, Meaning("the source of the calibration text; null where none was used")]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@quick
+@dataclass(frozen=True, kw_only=True)
 class Record(Origin):
     """The outcome of one probe of one item on one checkpoint: one row of a Parquet part."""
 

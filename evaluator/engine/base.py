@@ -17,8 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
+from evaluator.quick import quick
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@quick
+@dataclass(frozen=True, kw_only=True)
 class Generate:
     """Generate up to `max_tokens` tokens; only EOS stops earlier, and is then the last id of the response."""
 
@@ -32,7 +35,8 @@ class Generate:
     stream: bool = False  # hand tokens out as they are computed, where the engine can: see Response.final
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@quick
+@dataclass(frozen=True, kw_only=True)
 class Score:
     """The log-likelihood and vocabulary rank of each token of `continuation_ids` (at least one) after `prompt_ids`."""
 
@@ -41,7 +45,8 @@ class Score:
     continuation_ids: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@quick
+@dataclass(frozen=True, kw_only=True)
 class Cancel:
     """Nobody needs the rest of a request any more. It is not answered; what was computed before may still arrive."""
 
@@ -51,7 +56,8 @@ class Cancel:
 Request = Generate | Score
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@quick
+@dataclass(frozen=True, kw_only=True)
 class Response:
     """What came back for one request. Log-probabilities are the raw model's (temperature 1, no nucleus), in nats."""
 

@@ -51,15 +51,16 @@ class Hypothesis:
 
 
 class _Node:
-    """A prefix: its expansion once known, and the longer prefixes that a rollout brought."""
+    """A prefix: its expansion once known, and the longer prefix that a rollout brought."""
 
-    __slots__ = ("asked", "children", "top_ids", "top_logprobs")
+    __slots__ = ("asked", "longer", "token", "top_ids", "top_logprobs")
 
-    def __init__(self) -> None:
-        self.asked = False  # a rollout is to bring the expansion
+    def __init__(self, asked: bool = False) -> None:
+        self.asked = asked  # a rollout is to bring the expansion
         self.top_ids: tuple[int, ...] | None = None
         self.top_logprobs: tuple[float, ...] = ()
-        self.children: dict[int, _Node] = {}
+        self.token: int | None = None  # the rollout went on with it
+        self.longer: _Node | None = None
 
 
 class _Rollout:
@@ -75,10 +76,9 @@ class _Rollout:
 
     def add(self, token: int, top_ids: tuple[int, ...], top_logprobs: tuple[float, ...]) -> None:
         """Take the next token and the expansion of the prefix before it."""
-        node, self.end = self.end, _Node()
+        node, self.end = self.end, _Node(asked=True)
         node.top_ids, node.top_logprobs = top_ids, top_logprobs
-        node.children[token] = self.end
-        self.end.asked = True
+        node.token, node.longer = token, self.end
         self._nodes.append(self.end)
         self.taken += 1
 
@@ -150,38 +150,46 @@ class BeamSearch:
         """
         if response.status == "ok" and len(response.top_ids) != len(response.token_ids):
             raise ValueError(f"{response.request_id}: a seed of a beam search needs top_logprobs at every step")
-        return self._accept(self._seed, response)
+        if not self.done:
+            self._add(self._seed, response)
+        return self.advance()
 
     def receive(self, response: Response) -> list[Generate | Cancel]:
         """Take a response to one of our requests; returns the requests that follow from it, possibly none yet.
 
-        Responses of rollouts that were cancelled, or that arrive after `done`, are accepted and ignored.
+        Responses of rollouts that were cancelled, or that arrive after `done`, are accepted and ignored. Where several
+        responses come at once, `add` each and `advance` once: the hypotheses are the same.
         """
+        self.add(response)
+        return self.advance()
+
+    def add(self, response: Response) -> None:
+        """Take a response; what follows from it waits for `advance`."""
         rollout = self._in_flight.get(response.request_id)
-        if rollout is None:
+        if rollout is not None:
+            if response.final:
+                del self._in_flight[response.request_id]
+            self._add(rollout, response)
+
+    def advance(self) -> list[Generate | Cancel]:
+        """What follows from the responses that were added: requests, possibly none yet."""
+        if self.done or (self.error is None and self._awaited and all(node.top_ids is None for node in self._awaited)):
             return []
-        if response.final:
-            del self._in_flight[response.request_id]
-        return self._accept(rollout, response)
+        return self._advance() if self.error is None else self._finish([])
 
     def hypotheses(self) -> tuple[Hypothesis, ...]:
         """The `width` best beams, best first; fewer only if fewer sequences exist, none after an engine error."""
         assert self.done, "hypotheses() before the search is done"
         return tuple(self._finished)
 
-    def _accept(self, rollout: _Rollout, response: Response) -> list[Generate | Cancel]:
-        if self.done:
-            return []
+    def _add(self, rollout: _Rollout, response: Response) -> None:
         if response.status != "ok":
             self.error = response.error or response.status
-            return self._finish([])
+            return
         for row in range(rollout.taken if response.final else 0, len(response.token_ids)):
             rollout.add(response.token_ids[row], response.top_ids[row], response.top_logprobs[row])
         if response.final:
             rollout.end.asked = False  # the engine may know an EOS that the search does not
-        if self._awaited and all(node.top_ids is None for node in self._awaited):
-            return []
-        return self._advance()
 
     def _advance(self) -> list[Generate | Cancel]:
         """Take as many steps as the known expansions allow; returns requests for those that stand in the way."""
@@ -249,8 +257,8 @@ class BeamSearch:
             token = beam.node.top_ids[k]
             if not at_end and token not in eos_ids:
                 if len(live) < width:
-                    node = beam.node.children.pop(token, None) or _Node()
-                    live.append(_Beam(-negated, (*beam.token_ids, token), node))
+                    known = beam.node.longer if beam.node.token == token else None
+                    live.append(_Beam(-negated, (*beam.token_ids, token), known or _Node()))
             elif position < width:
                 score = -negated / self._step
                 hypothesis = Hypothesis(token_ids=(*beam.token_ids, token), logprob=-negated, score=score)

@@ -207,6 +207,8 @@ class Asking:
 class Inquiry(ABC):
     """One probe of one item or window on one checkpoint."""
 
+    gathers: ClassVar[bool] = False  # `follow` is called too
+
     def __init__(self) -> None:
         self.responses: dict[str, Response] = {}  # final ones, by request id
 
@@ -221,6 +223,11 @@ class Inquiry(ABC):
         """
         if response.final:
             self.responses[response.request_id] = response
+        return ()
+
+    def follow(self) -> Sequence[Request | Cancel]:
+        """What follows from all that came since the last call, where `gathers` says so: an engine answers many requests
+        in one step, and what they mean together is worked out once, before the engine is given new ones."""
         return ()
 
     @abstractmethod

@@ -45,6 +45,8 @@ class Beam(ItemProbe):
 
 
 class _Beams(Inquiry):
+    gathers = True
+
     def __init__(self, asking: Asking) -> None:
         super().__init__()
         self._asking = asking
@@ -62,7 +64,11 @@ class _Beams(Inquiry):
         return self._search.start()
 
     def receive(self, response: Response) -> Sequence[Request | Cancel]:
-        return self._search.receive(response)
+        self._search.add(response)
+        return ()
+
+    def follow(self) -> Sequence[Request | Cancel]:
+        return self._search.advance()
 
     def records(self, recorder: Recorder) -> list[Record]:
         prompt, error = self._asking.prompt(), self._search.error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from types import TracebackType
+from typing import NoReturn
 
 from evaluator.errors import ResurfaceError, one_line
 from evaluator.records import Item
@@ -14,8 +15,8 @@ _log = logging.getLogger(__name__)
 class Blaming:
     """Within, what `probe` raises on `item` becomes a ResurfaceError that names both; its traceback goes to the log.
 
-    A ResurfaceError is passed on: it says itself what is wrong. Not a generator of contextlib, since it is entered for
-    every token that is streamed.
+    A ResurfaceError is passed on: it says itself what is wrong. Where every streamed token passes, `blame` is called
+    from an `except` instead, which costs nothing until it is needed.
     """
 
     __slots__ = ("_item", "_probe")
@@ -28,11 +29,17 @@ class Blaming:
         pass
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        if not isinstance(error, Exception) or isinstance(error, ResurfaceError):
-            return
-        line = (
-            f"probe {self._probe!r} failed on item {self._item.item_id!r} ({self._item.language}) of task "
-            f"{self._item.task!r}: {type(error).__name__}: {one_line(error)}"
-        )
-        _log.error(line, exc_info=error)
-        raise ResurfaceError(line) from error
+        if isinstance(error, Exception):
+            blame(self._probe, self._item, error)
+
+
+def blame(probe: str, item: Item, error: Exception) -> NoReturn:
+    """Raise what `probe` raised on `item` as a ResurfaceError that names both."""
+    if isinstance(error, ResurfaceError):
+        raise error
+    line = (
+        f"probe {probe!r} failed on item {item.item_id!r} ({item.language}) of task {item.task!r}: "
+        f"{type(error).__name__}: {one_line(error)}"
+    )
+    _log.error(line, exc_info=error)
+    raise ResurfaceError(line) from error

@@ -8,10 +8,11 @@ is also the first rollout of a beam search, which needs its top log-probabilitie
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator, Sequence
 
 from evaluator.engine.base import Cancel, Generate, Request, Response
 from evaluator.probes.config import EvalConfig
-from evaluator.probes.faults import Blaming
+from evaluator.probes.faults import Blaming, blame
 from evaluator.probes.planning import Plan, inquiries
 from evaluator.probes.recording import Decode, Recorder, Stamp
 from evaluator.records import Item, Record
@@ -29,10 +30,16 @@ class ItemProbes:
         self._run_seed = config.seed
         self._inquiries = inquiries(plan, config, eos_ids, decode, serial)
         self._readers: dict[str, list[str]] = {}  # the probes that wait for a request, by its id
+        self._gathered: dict[str, None] = {}  # the probes that have to `follow`
 
     @property
     def done(self) -> bool:
-        return not self._readers
+        return not self._readers and not self._gathered
+
+    @property
+    def gathered(self) -> bool:
+        """Whether a probe has gathered responses: `follow` is to be called before the engine's next step."""
+        return bool(self._gathered)
 
     def start(self) -> list[Request]:
         """The requests that depend on no response, in the order of the probes."""
@@ -46,22 +53,44 @@ class ItemProbes:
                 self._readers.setdefault(request.request_id, []).append(probe)
         return list(requests.values())
 
-    def receive(self, response: Response) -> list[Request | Cancel]:
+    def receive(self, response: Response) -> Sequence[Request | Cancel]:
         """Take one response; returns the requests that follow from it. One to a cancelled request is ignored."""
-        readers = self._readers.get(response.request_id, ())
+        readers = self._readers.get(response.request_id)
+        if readers is None:
+            return ()
         if response.final:
-            self._readers.pop(response.request_id, None)
+            del self._readers[response.request_id]
         following: list[Request | Cancel] = []
         for probe in tuple(readers):
-            with Blaming(probe, self._item):
-                next_ones = self._inquiries[probe].receive(response)
-            for request in next_ones:
-                if not isinstance(request, Cancel):
-                    self._readers[request.request_id] = [probe]
-                elif not self._left(probe, request.request_id):
-                    continue
-                following.append(request)
+            inquiry = self._inquiries[probe]
+            try:
+                next_ones = inquiry.receive(response)
+            except Exception as error:
+                blame(probe, self._item, error)
+            if inquiry.gathers:
+                self._gathered[probe] = None
+            if next_ones:
+                following += self._sent(probe, next_ones)
         return following
+
+    def follow(self) -> list[Request | Cancel]:
+        """The requests that follow from all that probes have gathered."""
+        gathered, self._gathered = self._gathered, {}
+        following: list[Request | Cancel] = []
+        for probe in gathered:
+            with Blaming(probe, self._item):
+                next_ones = self._inquiries[probe].follow()
+            following += self._sent(probe, next_ones)
+        return following
+
+    def _sent(self, probe: str, requests: Sequence[Request | Cancel]) -> Iterator[Request | Cancel]:
+        """What the engine is told of the requests of a probe."""
+        for request in requests:
+            if not isinstance(request, Cancel):
+                self._readers[request.request_id] = [probe]
+            elif not self._left(probe, request.request_id):
+                continue
+            yield request
 
     def _left(self, probe: str, request_id: str) -> bool:
         """A probe needs a request no longer. Whether no other waits for it, so that the engine can stop."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Decode = Callable[[Sequence[int]], str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Stamp(Origin):
     """What every record of one checkpoint on one engine carries: columns of `Record` under their own names."""
 

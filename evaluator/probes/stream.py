@@ -37,9 +37,11 @@ class ItemStream:
         self._ready: deque[Request] = deque()
         self._cancels: list[Request | Cancel] = []
         self._waiting: set[str] = set()  # requests in `_ready` that nobody has cancelled
+        self._gathering: dict[str, ItemProbes] = {}  # items that have to `follow`
         self._done: list[ItemProbes] = []
 
     def take(self, limit: int) -> Sequence[Request | Cancel]:
+        self._follow()
         taken, self._cancels = self._cancels, []
         limit += len(taken)
         while len(taken) < limit and (self._ready or (len(self._active) < self._in_flight and self._start_next())):
@@ -77,7 +79,24 @@ class ItemStream:
             if serial.isdecimal() and int(serial) < self._serial:
                 return
             raise EngineError(f"engine answered an unknown request {response.request_id!r}")
-        for request in reversed(item.receive(response)):
+        following = item.receive(response)
+        if following:
+            self._send(following)
+        if item.gathered:
+            self._gathering[serial] = item
+        elif item.done:
+            self._done.append(self._active.pop(serial))
+
+    def _follow(self) -> None:
+        """Let items say what follows from all that came since the last `take`."""
+        gathering, self._gathering = self._gathering, {}
+        for serial, item in gathering.items():
+            self._send(item.follow())
+            if item.done:
+                self._done.append(self._active.pop(serial))
+
+    def _send(self, following: Sequence[Request | Cancel]) -> None:
+        for request in reversed(following):
             if not isinstance(request, Cancel):
                 self._waiting.add(request.request_id)
                 self._ready.appendleft(request)
@@ -85,13 +104,16 @@ class ItemStream:
                 self._waiting.remove(request.request_id)
             else:
                 self._cancels.append(request)
-        if item.done:
-            self._done.append(self._active.pop(serial))
 
     def finished(self) -> list[ItemProbes]:
         """The items that ended since the last call."""
         done, self._done = self._done, []
         return done
+
+    @property
+    def has_finished(self) -> bool:
+        """Whether items ended since the last call of `finished`."""
+        return bool(self._done)
 
     @property
     def idle(self) -> bool:
@@ -120,7 +142,8 @@ def evaluate(
 
     for response in engine.run(stream):
         stream.handle(response)
-        yield from drain()
-    yield from drain()  # items that needed no request at all
+        if stream.has_finished:
+            yield from drain()
+    yield from drain()  # items that ended with the last `take`
     if not stream.idle:
         raise EngineError(f"{engine.name} stopped with items unanswered")

@@ -60,9 +60,10 @@ class Batch:
 
     def submit(self, given: Sequence[Request | Cancel]) -> None:
         """Cancel, refuse, or put into the engine core."""
-        for each in given:
-            if isinstance(each, Cancel):
-                self._cancel(each.request_id)
+        cancelled = [self._cancel(each.request_id) for each in given if isinstance(each, Cancel)]
+        core_ids = [core_id for core_id in cancelled if core_id is not None]
+        if core_ids:
+            self._core.abort_requests(core_ids)
         accepted = [each for each in given if not isinstance(each, Cancel) and self._accepts(each)]
         # A score by prompt log-probabilities is there to check the others: it shares nothing.
         for request in accepted if self._served.by_prompt else self._shared.admit(accepted):
@@ -87,13 +88,14 @@ class Batch:
         if self._in_flight:
             self._core.abort_requests(list(self._in_flight))
 
-    def _cancel(self, request_id: str) -> None:
+    def _cancel(self, request_id: str) -> str | None:
+        """Forget a request; returns the id by which the core knows it, if it still does."""
         core_id = self._core_ids.pop(request_id, None)
         if core_id is not None:
             pending = self._in_flight.pop(core_id)
-            self._core.abort_requests([core_id])
             if pending.generated:  # else it waited for its first step: nothing of it was computed
                 self._count(pending)
+        return core_id
 
     def _accepts(self, request: Request) -> bool:
         """Whether the engine can answer a request; if not, its response says why."""

@@ -34,22 +34,28 @@ def to_core(core_id: str, pending: InFlight, parameters: SamplingParams) -> Engi
 class InFlight:
     """One request in the engine, and what has come back for it."""
 
-    __slots__ = ("_logprobs", "_tokens", "cached_tokens", "request")
+    __slots__ = (
+        *("_handed", "_logprobs", "_ranks", "_scored", "_tokens", "_top_ids", "_top_logprobs", "_wanted"),
+        *("cached_tokens", "request", "streams"),
+    )
 
     def __init__(self, request: Request) -> None:
         self.request = request
         self.cached_tokens = 0
+        self._scored = isinstance(request, Score)
+        self._wanted = 1 if isinstance(request, Score) else request.top_logprobs
+        # Whether its tokens are handed out as they come, and how many have been.
+        self.streams = isinstance(request, Generate) and request.stream
+        self._handed = 0
         self._tokens: list[int] = []
-        self._logprobs: list[Any] = []  # vLLM's LogprobsLists: numpy rows of [1 + top] ids and values
+        self._logprobs: list[float] = []
+        self._ranks: list[int] = []
+        self._top_ids: list[tuple[int, ...]] = []
+        self._top_logprobs: list[tuple[float, ...]] = []
 
     def prompt(self) -> list[int]:
         """The ids that the engine is given as its prompt."""
         return list(self.request.prompt_ids)
-
-    @property
-    def streams(self) -> bool:
-        """Whether its tokens are handed out as they come."""
-        return isinstance(self.request, Generate) and self.request.stream
 
     @property
     def generated(self) -> int:
@@ -60,47 +66,46 @@ class InFlight:
         """Take one EngineCoreOutput; returns whether it was the last."""
         self._tokens += output.new_token_ids
         if output.new_logprobs is not None:
-            self._logprobs.append(output.new_logprobs)
+            self._read(output.new_logprobs)
         if output.prefill_stats is not None:
             # A preempted request computes its prompt again; its first time counts.
             self.cached_tokens = self.cached_tokens or output.prefill_stats.num_cached_tokens
         return output.finish_reason is not None
 
+    def _read(self, rows: Any) -> None:
+        """Take vLLM's LogprobsLists: numpy rows of [1 + top] ids and values, a row for each new token."""
+        stop = self._wanted + 1  # a batch is as wide as its most demanding request
+        for ids, values in zip(rows.logprob_token_ids.tolist(), rows.logprobs.tolist(), strict=True):
+            self._logprobs.append(values[0])  # the first column is the generated token's own
+            if stop > 1:
+                best, best_values = _ordered(ids[1:stop], values[1:stop])
+                self._top_ids.append(best)
+                self._top_logprobs.append(best_values)
+        if self._scored:
+            self._ranks += rows.sampled_token_ranks.tolist()
+
     def news(self) -> Response:
-        """What the last output brought."""
-        count = len(self._logprobs[-1].sampled_token_ranks)
-        return self._response(self._tokens[-count:], self._logprobs[-1:], final=False)
+        """What came since the last call."""
+        first, self._handed = self._handed, len(self._tokens)
+        return Response(
+            request_id=self.request.request_id,
+            final=False,
+            token_ids=tuple(self._tokens[first:]),
+            logprobs=tuple(self._logprobs[first:]),
+            top_ids=tuple(self._top_ids[first:]),
+            top_logprobs=tuple(self._top_logprobs[first:]),
+            cached_tokens=self.cached_tokens,
+        )
 
     def response(self) -> Response:
         """Everything that came back."""
-        return self._response(self._tokens, self._logprobs, final=True)
-
-    def _response(self, tokens: list[int], outputs: list[Any], *, final: bool) -> Response:
-        request = self.request
-        scored = isinstance(request, Score)
-        wanted = 1 if isinstance(request, Score) else request.top_logprobs
-        logprobs: list[float] = []
-        ranks: list[int] = []
-        top_ids: list[tuple[int, ...]] = []
-        top_logprobs: list[tuple[float, ...]] = []
-        for rows in outputs:
-            # The first column is the generated token's own. A batch is as wide as its most demanding request.
-            for ids, values in zip(rows.logprob_token_ids.tolist(), rows.logprobs.tolist(), strict=True):
-                logprobs.append(values[0])
-                if wanted:
-                    best, best_values = _ordered(ids[1 : wanted + 1], values[1 : wanted + 1])
-                    top_ids.append(best)
-                    top_logprobs.append(best_values)
-            if scored:
-                ranks += rows.sampled_token_ranks.tolist()
         return Response(
-            request_id=request.request_id,
-            final=final,
-            token_ids=tuple(tokens),
-            logprobs=tuple(logprobs),
-            ranks=tuple(ranks),
-            top_ids=tuple(top_ids),
-            top_logprobs=tuple(top_logprobs),
+            request_id=self.request.request_id,
+            token_ids=tuple(self._tokens),
+            logprobs=tuple(self._logprobs),
+            ranks=tuple(self._ranks),
+            top_ids=tuple(self._top_ids),
+            top_logprobs=tuple(self._top_logprobs),
             cached_tokens=self.cached_tokens,
         )
 

@@ -10,7 +10,9 @@ one decode step per token; the log-probabilities and ranks are the raw model's, 
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from vllm import SamplingParams
@@ -45,21 +47,19 @@ class Dialect:
     def score(self, request: Score) -> SamplingParams:
         """Parameters that report the continuation's log-probabilities, ranks and top tokens, by forced decoding."""
         forced = list(request.continuation_ids)
-        order: dict[str, Any] = {"trace_decode_token_ids": forced} if self.v2 else {"extra_args": {FORCED: forced}}
-        return SamplingParams(temperature=0.0, max_tokens=len(forced), logprobs=1, ignore_eos=True, **order, **_ALWAYS)
+        made = _template(logprobs=1, ignore_eos=True)
+        made.max_tokens = len(forced)
+        if self.v2:
+            made.trace_decode_token_ids = forced
+        else:
+            made.extra_args = {FORCED: forced}
+        return made
 
     def one_step_score(self, request: Score) -> SamplingParams:
         """The same in one step: only the continuation's last token is generated (one_step.py)."""
-        return SamplingParams(
-            temperature=0.0,
-            max_tokens=1,
-            logprobs=1,
-            prompt_logprobs=1,
-            skip_reading_prefix_cache=False,
-            ignore_eos=True,
-            extra_args={FORCED: [request.continuation_ids[-1]], SCORED_FROM: len(request.prompt_ids)},
-            **_ALWAYS,
-        )
+        made = _template(max_tokens=1, logprobs=1, prompt_logprobs=1, skip_reading_prefix_cache=False, ignore_eos=True)
+        made.extra_args = {FORCED: [request.continuation_ids[-1]], SCORED_FROM: len(request.prompt_ids)}
+        return made
 
     def prompt_score(self) -> SamplingParams:
         """Parameters that report prompt log-probabilities: the slow way to score, on either runner.
@@ -74,13 +74,25 @@ class Dialect:
         top = min(request.top_logprobs, vocabulary)
         greedy = request.temperature == 0
         ours = not greedy and not self.v2 and request.top_p < 1
-        return SamplingParams(
+        made = _template(
             temperature=request.temperature,
             top_p=1.0 if greedy or ours else request.top_p,
-            extra_args={NUCLEUS: request.top_p} if ours else None,
-            seed=None if greedy else request.seed,
-            max_tokens=request.max_tokens,
-            stop_token_ids=eos_ids,
+            stop_token_ids=tuple(eos_ids),
             logprobs=top if top or greedy else None,
-            **_ALWAYS,
         )
+        made.max_tokens = request.max_tokens
+        if not greedy:
+            made.seed = request.seed
+        if ours:
+            made.extra_args = {NUCLEUS: request.top_p}
+        return made
+
+
+def _template(*, temperature: float = 0.0, **settings: Any) -> SamplingParams:
+    """Parameters to be completed with what each request has of its own. vLLM checks them once; then they are copied."""
+    return copy.copy(_checked(temperature=temperature, **settings))  # as vLLM itself clones what `skip_clone` allows
+
+
+@lru_cache(maxsize=64)
+def _checked(**settings: Any) -> SamplingParams:
+    return SamplingParams(**settings, **_ALWAYS)

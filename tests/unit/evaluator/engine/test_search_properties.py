@@ -43,6 +43,7 @@ class Queue:
         self._draw = random.Random(seed)
         self._streams, self._cancels = self._draw.random(), self._draw.random()
         self._search = search
+        self.gathers = self._draw.random() < 0.5  # the search advances once for all that came before a `take`
         self._waiting: list[Request | Cancel] = []
         self.asked: list[Generate] = []
         self.add(search.start())
@@ -58,6 +59,7 @@ class Queue:
             self._waiting.append(dataclasses.replace(request, stream=self._draw.random() < self._streams))
 
     def take(self, limit: int) -> Sequence[Request | Cancel]:
+        self.add(self._search.advance() if self.gathers else ())
         taken = self._waiting[: max(1, self._draw.randint(0, limit))] if limit else []
         del self._waiting[: len(taken)]
         return taken
@@ -67,7 +69,10 @@ def search_through(search: BeamSearch, answer, seed: int, room: int = 4) -> list
     """Run a search to its end; returns what it asked for."""
     queue = Queue(search, seed)
     for response in FakeEngine(answer, reorder_seed=seed, room=room).run(queue):
-        queue.add(search.receive(response))
+        if queue.gathers:
+            search.add(response)
+        else:
+            queue.add(search.receive(response))
     assert search.done
     return queue.asked
 

@@ -1,0 +1,1 @@
+"""The driver against the clock: `bench driver --pace`."""

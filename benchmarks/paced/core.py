@@ -1,0 +1,226 @@
+"""A fake engine core that takes a fixed time for a step, as a GPU with asynchronous scheduling does.
+
+`PacedCore` stands where vLLM's EngineCoreClient stands behind `VLLMEngine.run`. It keeps two steps in hand, like vLLM's
+`step_with_batch_queue`: a call of `get_output` submits the next step and then waits for the one before it. A step
+begins when it is submitted or when the step before it ends, whichever is later, and ends `pace` seconds after it began;
+it gives one token to each row, of which there are at most `rows`. A prompt is computed in the step of its first token.
+
+A step **waited for us** when it began later than the step before it had ended: the core was idle because nobody had
+called for the next step. The first step of a core does not count. What the core itself spends on making up tokens is
+off the clock, and so is what `sleep` oversleeps.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from statistics import fmean
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest, FinishReason
+from vllm.v1.metrics.stats import PrefillStats
+from vllm.v1.outputs import LogprobsLists
+
+from benchmarks.paced.language import ScriptedLM
+
+_IN_HAND = 2  # steps that are submitted and not yet read: vLLM's batch queue
+
+
+class Clock:
+    """Time that can be stopped. `now` and `sleep` are replaced in tests."""
+
+    def __init__(
+        self, now: Callable[[], float] = time.perf_counter, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
+        self._now = now
+        self._sleep = sleep
+        self._stopped = 0.0
+        self._unspent = 0.0
+
+    def now(self) -> float:
+        return self._now() - self._stopped
+
+    def spent(self) -> float:
+        """Processor seconds of this process, stopped times left out."""
+        return time.process_time() - self._unspent
+
+    def wait_until(self, moment: float) -> None:
+        """Sleep until `moment`; it is then exactly that late, however long the sleep was."""
+        left = moment - self.now()
+        if left > 0:
+            self._sleep(left)
+            self._stopped += max(0.0, self.now() - moment)
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """What happens within takes no time."""
+        before, spent = self._now(), time.process_time()
+        try:
+            yield
+        finally:
+            self._unspent += time.process_time() - spent
+            self._stopped += self._now() - before
+
+
+@dataclass(slots=True)
+class Paces:
+    """What was measured, step by step."""
+
+    pace: float
+    waited: list[float] = field(default_factory=list)  # seconds; 0: the step was in time
+    rows: list[int] = field(default_factory=list)
+    handled: list[float] = field(default_factory=list)  # processor seconds between two calls of `get_output`
+
+    @property
+    def share(self) -> float:
+        """The share of steps that waited for us."""
+        return sum(wait > 0 for wait in self.waited) / len(self.waited) if self.waited else 0.0
+
+    @property
+    def mean_wait(self) -> float:
+        """Seconds, over all steps."""
+        return fmean(self.waited) if self.waited else 0.0
+
+    @property
+    def mean_rows(self) -> float:
+        return fmean(self.rows) if self.rows else 0.0
+
+    @property
+    def mean_handling(self) -> float:
+        return fmean(self.handled) if self.handled else 0.0
+
+    def handling(self, quantile: float) -> float:
+        """Processor seconds that a share `quantile` of the handlings stay below."""
+        return sorted(self.handled)[int(quantile * (len(self.handled) - 1))] if self.handled else 0.0
+
+    @property
+    def processor_share(self) -> float:
+        """The share of handlings that took more processor time than a step takes: what `share` would be if this
+        process had its core for itself."""
+        return sum(each > self.pace for each in self.handled) / len(self.handled) if self.handled else 0.0
+
+
+@dataclass(slots=True)
+class _Row:
+    """One request: all that it will say is made up when it comes."""
+
+    request_id: str
+    most: int  # tokens after which it ends for certain; an EOS is known when its token is read
+    tokens: list[int]
+    rows: list[int]  # of the tables, one per token
+    own: list[tuple[int, float]]  # rank and log-probability of each token, where they are asked for
+    top: int  # of how many of the likeliest tokens it is told
+    scheduled: int = 0
+    given: int = 0
+    gone: bool = False
+
+
+class PacedCore:
+    """Takes EngineCoreRequests, gives EngineCoreOutputs, at its own pace."""
+
+    def __init__(self, model: ScriptedLM, *, pace: float, rows: int, clock: Clock | None = None) -> None:
+        """`pace` in seconds."""
+        self._model = model
+        self._ids, self._logprobs = model.tables()
+        self._most_rows = rows
+        self._clock = clock or Clock()
+        self._waiting: deque[_Row] = deque()
+        self._running: dict[str, _Row] = {}
+        self._known: dict[str, _Row] = {}  # running and waiting
+        self._submitted: deque[tuple[float, list[_Row]]] = deque()  # when each ends
+        self._free_at: float | None = None
+        self._returned: float | None = None
+        self.paces = Paces(pace)
+
+    def add_request(self, request: EngineCoreRequest) -> None:
+        with self._clock.stopped():
+            row = self._known[request.request_id] = self._row(request)
+            self._waiting.append(row)
+
+    def abort_requests(self, request_ids: list[str]) -> None:
+        with self._clock.stopped():
+            for request_id in request_ids:
+                self._running.pop(request_id, None)
+                self._known.pop(request_id).gone = True
+
+    def get_output(self) -> Any:
+        """What the oldest submitted step gave; nothing while there is room to submit another."""
+        called, spent = self._clock.now(), self._clock.spent()
+        if self._returned is not None:
+            self.paces.handled.append(spent - self._returned)
+        with self._clock.stopped():
+            submitted = self._submit(called)
+            early = submitted and len(self._submitted) < _IN_HAND
+            ends, rows = (called, []) if early or not self._submitted else self._submitted.popleft()
+            outputs = SimpleNamespace(outputs=self._outputs(rows))
+        self._clock.wait_until(ends)
+        self._returned = None if early else self._clock.spent()
+        return outputs
+
+    def shutdown(self) -> None:
+        """Nothing to free."""
+
+    def _submit(self, now: float) -> bool:
+        while self._waiting and len(self._running) < self._most_rows:
+            row = self._waiting.popleft()
+            if not row.gone:
+                self._running[row.request_id] = row
+        rows = [row for row in self._running.values() if row.scheduled < row.most]
+        if not rows:
+            return False
+        for row in rows:
+            row.scheduled += 1
+        begins = now if self._free_at is None else max(now, self._free_at)
+        if self._free_at is not None:
+            self.paces.waited.append(begins - self._free_at)
+            self.paces.rows.append(len(rows))
+        self._free_at = begins + self.paces.pace
+        self._submitted.append((self._free_at, rows))
+        return True
+
+    def _outputs(self, rows: list[_Row]) -> list[EngineCoreOutput]:
+        alive = [row for row in rows if not row.gone]
+        if not alive:
+            return []
+        states, wide = [row.rows[row.given] for row in alive], max(row.top for row in alive)
+        own_ids = np.array([[row.tokens[row.given]] for row in alive])
+        ids = np.concatenate([own_ids, self._ids[states, :wide]], axis=1)
+        own = [row.own[row.given] if row.own else (1, 0.0) for row in alive]
+        own_logprobs = np.array([[logprob] for _, logprob in own], dtype=np.float32)
+        logprobs = np.concatenate([own_logprobs, self._logprobs[states, :wide]], axis=1)
+        lists = LogprobsLists(ids, logprobs, np.array([rank for rank, _ in own]))
+        return [self._output(row, lists, number) for number, row in enumerate(alive)]
+
+    def _output(self, row: _Row, lists: LogprobsLists, number: int) -> EngineCoreOutput:
+        output = EngineCoreOutput(request_id=row.request_id, new_token_ids=[row.tokens[row.given]])
+        if row.own:
+            output.new_logprobs = lists.slice_request(number, 1)
+        if row.given == 0:
+            output.prefill_stats = PrefillStats(num_cached_tokens=64)
+        row.given += 1
+        if row.given == len(row.tokens):
+            output.finish_reason = FinishReason.LENGTH if row.given == row.most else FinishReason.STOP
+            row.gone = True
+            del self._running[row.request_id], self._known[row.request_id]
+        return output
+
+    def _row(self, request: EngineCoreRequest) -> _Row:
+        parameters = request.sampling_params
+        assert parameters is not None
+        assert parameters.max_tokens is not None
+        prompt, most = tuple(request.prompt_token_ids or ()), parameters.max_tokens
+        if parameters.trace_decode_token_ids:
+            tokens = list(parameters.trace_decode_token_ids)
+            rows = self._model.forced(prompt, tokens)
+        elif parameters.temperature == 0:
+            tokens, rows = self._model.greedy(prompt, most)
+        else:
+            tokens, rows = self._model.sampled(prompt, most, parameters.seed or 0)
+        reported = parameters.logprobs is not None
+        own = [self._model.rank(*each) for each in zip(rows, tokens, strict=True)] if reported else []
+        return _Row(request.request_id, most, tokens, rows, own, parameters.logprobs or 0)

@@ -1,0 +1,127 @@
+"""The paced engine core counts a step as waiting exactly where the driver came late."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.engines import needs_vllm
+
+pytestmark = needs_vllm
+
+PACE = 0.004
+
+
+class Time:
+    """A clock that only those move who sleep."""
+
+    def __init__(self) -> None:
+        self.seconds = 100.0
+
+    def now(self) -> float:
+        return self.seconds
+
+    def sleep(self, seconds: float) -> None:
+        self.seconds += seconds
+
+
+def made(time: Time, rows: int = 256, items: int = 3):
+    from benchmarks.driver import EVERY_PROBE
+    from benchmarks.paced.core import Clock
+    from benchmarks.paced.engine import paced_engine
+    from benchmarks.serving import workload
+    from evaluator.probes.planning import Planner
+
+    model = workload.model_directory("bundled")
+    read = workload.read_questions("gazetteer", model, items, probes=EVERY_PROBE)
+    plans = [Planner(read.prompter, read.config).plan(question) for question in read.questions]
+    eos_id = min(read.prompter.eos_ids)
+    return paced_engine(plans, model, eos_id, pace=PACE, rows=rows, clock=Clock(time.now, time.sleep)), plans, read
+
+
+def run(paced, plans, read, time: Time, seconds: float) -> list:
+    """Evaluate with a driver that takes so long between two steps; returns the records."""
+    from benchmarks.serving.workload import stamp
+    from evaluator.probes.stream import evaluate
+
+    core = paced.core
+    step = core.get_output
+
+    def late():
+        time.sleep(seconds)
+        return step()
+
+    core.get_output = late
+    found = evaluate(
+        paced.engine,
+        iter(plans),
+        config=read.config,
+        stamp=stamp(engine="fake", dtype="float32"),
+        decode=read.prompter.decode,
+        eos_ids=read.prompter.eos_ids,
+    )
+    return [record for _, records in found for record in records]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "share", "wait"), [(0.0, 0.0, 0.0), (0.9 * PACE, 0.0, 0.0), (1.5 * PACE, 1.0, 0.5 * PACE)]
+)
+def test_the_share_of_steps_that_waited(seconds, share, wait):
+    time = Time()
+    paced, plans, read = made(time)
+    run(paced, plans, read, time, seconds)
+    paces = paced.core.paces
+    assert len(paces.waited) > 30
+    # The second step of a core is submitted at once: nothing had to be handled before it.
+    assert sum(each > 0 for each in paces.waited[1:]) == share * (len(paces.waited) - 1)
+    assert paces.waited[1:] == pytest.approx([wait] * (len(paces.waited) - 1), abs=1e-9)
+
+
+def test_a_step_takes_its_time_and_the_core_none():
+    time = Time()
+    paced, plans, read = made(time)
+    run(paced, plans, read, time, 0.0)
+    assert time.seconds - 100.0 == pytest.approx(PACE * (1 + len(paced.core.paces.waited)), abs=1e-9)
+
+
+def test_rows_are_at_most_those_that_were_asked_for():
+    time = Time()
+    paced, plans, read = made(time, rows=7)
+    run(paced, plans, read, time, 0.0)
+    assert max(paced.core.paces.rows) == 7
+
+
+def test_records_do_not_depend_on_rows_or_lateness_and_every_probe_has_some():
+    def records(rows: int, seconds: float) -> list:
+        time = Time()
+        paced, plans, read = made(time, rows=rows)
+        return sorted(map(repr, run(paced, plans, read, time, seconds)))
+
+    everything = records(256, 0.0)
+    assert everything == records(5, 0.01)
+    time = Time()
+    found = run(*made(time), time, 0.0)
+    assert {record.status for record in found if record.probe != "aligned_rank"} == {"ok"}
+    assert {record.probe for record in found} == {
+        *("greedy", "beam", "sample", "choice", "rank", "aligned_rank", "hard_choice")
+    }
+    assert any(record.contains for record in found if record.probe == "greedy")
+    ranks = [record.rank for record in found if record.probe == "aligned_rank" and record.status == "ok"]
+    assert ranks
+    assert set(ranks) == {1}
+
+
+def test_answers_are_those_of_the_scripted_language():
+    from benchmarks.paced.language import TOP, ScriptedLM
+
+    model = ScriptedLM(vocabulary=500, eos_id=2)
+    model.plant((5, 6), (8, 9))
+    tokens, rows = model.greedy((5, 6), 6)
+    assert tokens[:2] == [8, 9]
+    assert model.forced((5, 6), tokens) == rows
+    assert [model.rank(row, token)[0] for row, token in zip(rows, tokens, strict=True)] == [1] * len(tokens)
+    assert model.greedy((5, 6, 8), 5) == (tokens[1:], rows[1:])
+    assert model.sampled((5, 7), 8, seed=3) == model.sampled((5, 7), 8, seed=3)
+    ids, logprobs = model.tables()
+    assert ids.shape == logprobs.shape == (len(ids), TOP)
+    assert (logprobs[:, 1:] <= logprobs[:, :-1]).all()
+    assert all(len(set(row)) == TOP for row in ids.tolist())
