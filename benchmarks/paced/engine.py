@@ -26,16 +26,23 @@ _LEAD_IN = 3  # tokens before the gold answer
 class PacedEngine(VLLMEngine):
     """Requests are worded as for vLLM's V2 runner, which GPUs have: candidates are scored by forced decoding."""
 
-    def __init__(self, core: PacedCore, rows: int, model: Path) -> None:
+    def __init__(self, core: PacedCore, rows: int, model: Path, eos_id: int) -> None:
         super().__init__(EngineConfig(max_num_seqs=rows))
         self._core = core
+        self._rows = rows
+        self._eos_ids = [eos_id]
         self.load(model)
 
     def load(self, checkpoint: Path) -> LoadReport:
         """The core is ready as it is; `checkpoint` says what requests are held against."""
         self._blueprint = read_blueprint(checkpoint)
         self._started = Started(
-            llm=SimpleNamespace(engine_core=self._core), dialect=Dialect(v2=True), max_model_len=4096, dtype="bfloat16"
+            llm=SimpleNamespace(engine_core=self._core),
+            dialect=Dialect(v2=True),
+            max_model_len=4096,
+            max_num_seqs=self._rows,
+            dtype="bfloat16",
+            scoring="forced",
         )
         return LoadReport(checkpoint=checkpoint, swapped=False, tensors=0, seconds=0.0)
 
@@ -54,7 +61,7 @@ def paced_engine(
     language = ScriptedLM(vocabulary, eos_id)
     plant_answers(language, plans)
     core = PacedCore(language, pace=pace, rows=rows, clock=clock)
-    engine = PacedEngine(core, rows, model)
+    engine = PacedEngine(core, rows, model, eos_id)
     gc.collect()
     gc.freeze()  # as vLLM does when its engine core has been built
     return Paced(engine, core)
