@@ -12,8 +12,8 @@ responses (the next step of a beam search) join the running batch without a barr
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -98,6 +98,7 @@ class LoadReport:
         "forced"  # how continuations are scored: as configured (EngineConfig.scoring), or what it fell back to
     )
     notes: tuple[str, ...] = ()  # what a user should know of how it is served, one line each
+    setup: Mapping[str, str] = field(default_factory=dict)  # what the engine's numbers depend on, in words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,12 +43,25 @@ def render_page(name: str, run: Mapping[str, Any], results: Results, index: str,
         "missing": [section for section in sections if section["note"]],
         "left_out": None if results.left_out.empty else grid(results.left_out, LEFT_OUT),
         "run": run,
+        "engine_notes": engine_notes(run),
         "definitions": DEFINITIONS,
         "index": Markup(index),
         "chunks": {key: Markup(data) for key, data in chunks.items()},
     }
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     return environment.from_string(_asset("page.html.j2")).render(context)
+
+
+def engine_notes(run: Mapping[str, Any]) -> list[str]:
+    """What engines said of how they served (`LoadReport.notes`), each once, with the checkpoints that it is about."""
+    found: dict[str, list[str]] = {}
+    stats = run.get("engine_stats")
+    for row in stats if isinstance(stats, list) else []:
+        for note in row.get("notes") or []:
+            about = found.setdefault(str(note), [])
+            if row.get("checkpoint") not in about:
+                about.append(str(row.get("checkpoint")))
+    return [f"{', '.join(about)}: {note}" for note, about in found.items()]
 
 
 def _section(filled: FilledTable, paper: pd.DataFrame) -> dict[str, Any]:

@@ -11,6 +11,10 @@ from evaluator.engine.beam import Hypothesis
 Answers = Mapping[str, Response]  # by request id
 
 
+class NotHereError(Exception):
+    """There is nothing to hold against anything on this machine; the text says why, in one line."""
+
+
 class DisagreementError(Exception):
     """Two sides whose answers cannot even be compared; the text says why, in one line."""
 
@@ -21,7 +25,8 @@ class Statement:
 
     dtype: str = ""  # what it computed in
     facts: Mapping[str, str] = field(default_factory=dict)  # what it is, in words
-    warning: str | None = None  # what its engine says of itself, if it found a fault
+    scoring: str = "forced"  # how its engine scores
+    notes: tuple[str, ...] = ()  # what its engine says of itself
     answers: Mapping[str, Answers] = field(default_factory=dict)  # by stage: "dense", "pruned", ...
     beams: Mapping[str, tuple[Hypothesis, ...]] = field(default_factory=dict)  # by prompt, best first
     shares: Mapping[str, Mapping[str, float]] = field(
@@ -37,13 +42,22 @@ class Evidence:
     heard: Mapping[str, Statement | str]
 
     def of(self, witness: str) -> Statement:
-        """Raises DisagreementError where the witness said nothing, or found a fault in itself."""
+        """Raises DisagreementError where the witness said nothing."""
         said = self.heard.get(witness, "it was not asked")
         if isinstance(said, str):
             raise DisagreementError(f"{witness}: {said}")
-        if said.warning is not None:
-            raise DisagreementError(f"{witness}: {said.warning}")
         return said
+
+    def forced(self, witness: str) -> Statement:
+        """The same, of a witness that scores by forcing. Raises DisagreementError for one that gave it up because its
+        scores were wrong, and NotHereError for one that cannot."""
+        said = self.of(witness)
+        if said.scoring == "forced":
+            return said
+        why = "; ".join(said.notes) or "it scores by prompt log-probabilities"
+        if said.facts.get("self-check") == "failed":
+            raise DisagreementError(f"{witness}: {why}")
+        raise NotHereError(why)
 
     def answers(self, witness: str, stage: str, kind: str = "") -> Answers:
         """A stage's answers to the requests whose ids begin with `kind`. Raises DisagreementError without any."""

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from evaluator.engine.config import EngineConfig
-from launch.doctor.checks import CHECKS, Check, Finding, Precision, Setting
+from evaluator.engine.self_check import precision
+from launch.doctor.checks import CHECKS, Check, Finding, Setting
 from launch.doctor.evidence import Evidence, Statement
 from launch.doctor.hearing import hear
 from launch.doctor.machine import Machine
-from launch.doctor.witnesses import DETERMINISTIC, PRUNING, SERVED, WITNESSES, Brief, Witness
+from launch.doctor.witnesses import PRUNING, SERVED, WITNESSES, Brief, Witness
 
 Heard = Callable[[Witness, Statement | str], None]
 
@@ -63,7 +63,7 @@ def examine(
             brief = dataclasses.replace(brief, dtype=said.dtype, beams=said.beams)
     served = heard[SERVED.name]
     dtype = served.dtype if isinstance(served, Statement) else ""
-    setting = Setting(gpus=gpus, precision=_precision(dtype, gpus), unavailable=unavailable)
+    setting = Setting(gpus=gpus, precision=precision(dtype or "float32", on_gpu=gpus > 0), unavailable=unavailable)
     evidence = Evidence(heard)
     return Examination(
         machine=machine,
@@ -83,12 +83,4 @@ def _why_not(witness: Witness, gpus: int) -> str | None:
     """Why a witness cannot be asked on a machine with so many GPUs; None if it can."""
     if witness.gpus > gpus:
         return "needs a GPU" if witness.gpus == 1 else f"needs {witness.gpus} GPUs"
-    if witness is DETERMINISTIC and "deterministic" not in EngineConfig.model_fields:
-        return "this version has no such setting"
     return None
-
-
-def _precision(dtype: str, gpus: int) -> Precision:
-    if dtype in ("", "float32"):
-        return "float32_gpu" if gpus else "float32"
-    return "half"

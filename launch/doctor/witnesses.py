@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from evaluator.engine.base import Engine, FixedSource, Request, Response, Score
+from evaluator.engine.base import Engine, FixedSource, LoadReport, Request, Response, Score
 from evaluator.engine.beam import BeamSearch, Hypothesis
 from evaluator.engine.config import EngineConfig, build_engine
+from evaluator.errors import InputError
 from launch.doctor.evidence import Statement
 from launch.doctor.questions import BEAM_TOKENS, BEAM_WIDTH, PROMPT_TOKENS, Questions, questions_for
 
@@ -56,40 +57,43 @@ def _pruning(brief: Brief) -> Statement:
 def _served(brief: Brief) -> Statement:
     """The engine as a run uses it: everything at once, again, one by one, and swapped there and back."""
     engine, asked = build_engine(_config(brief)), questions_for(brief.dense)
-    loaded = engine.load(brief.dense)
+    report = engine.load(brief.dense)
     answers = {"dense": _ask(engine, (*asked.exact, *asked.samples)), "again": _ask(engine, asked.exact)}
     answers["alone"] = {name: each for one in asked.samples for name, each in _ask(engine, [one]).items()}
     beams = _search(engine, asked)
     answers |= _after_swaps(engine, {"pruned": brief.pruned, "tied": brief.tied, "back": brief.dense}, asked)
-    return _closed(engine, answers, beams=beams, warning=getattr(loaded, "warning", None))
+    return _closed(engine, answers, report, beams=beams)
 
 
 def _by_prompt(brief: Brief) -> Statement:
     """A fresh engine on the pruned checkpoint that scores by prompt log-probabilities."""
     engine, asked = build_engine(_config(brief, scoring="prompt_logprobs")), questions_for(brief.dense)
     first = brief.pruned if brief.pruned.is_dir() else brief.dense
-    engine.load(first)
+    report = engine.load(first)
     answers = {} if first == brief.dense else {"pruned": _ask(engine, asked.exact)}
     answers |= _after_swaps(engine, {"tied": brief.tied, "dense": brief.dense}, asked)
-    return _closed(engine, answers)
+    return _closed(engine, answers, report)
 
 
 def _once(brief: Brief, **settings: Any) -> Statement:
     """Another engine on the dense checkpoint: everything at once, and samples one by one."""
     engine, asked = build_engine(_config(brief, **settings)), questions_for(brief.dense)
-    loaded = engine.load(brief.dense)
+    report = engine.load(brief.dense)
     answers = {"dense": _ask(engine, (*asked.exact, *asked.samples))}
     answers["alone"] = {name: each for one in asked.samples for name, each in _ask(engine, [one]).items()}
-    return _closed(engine, answers, warning=getattr(loaded, "warning", None))
+    return _closed(engine, answers, report)
 
 
-def _other_graphs(brief: Brief) -> Statement:
-    """With CUDA graphs if a run has none by default, and without them if it has."""
-    return _once(brief, **other_graphs())
+def _eager(brief: Brief) -> Statement:
+    return _once(brief, cuda_graphs=False)
 
 
 def _deterministic(brief: Brief) -> Statement:
-    return _once(brief, deterministic=True)
+    """Without answers, and with the reason as a note, where vLLM or the GPU has no such mode."""
+    try:
+        return _once(brief, deterministic=True)
+    except InputError as error:
+        return Statement(notes=(str(error),))
 
 
 def _transformers(brief: Brief) -> Statement:
@@ -98,7 +102,7 @@ def _transformers(brief: Brief) -> Statement:
     answers: dict[str, Mapping[str, Response]] = {}
     for stage, checkpoint in (("pruned", brief.pruned), ("tied", brief.tied), ("dense", brief.dense)):
         if checkpoint.is_dir():
-            engine.load(checkpoint)
+            report = engine.load(checkpoint)
             answers[stage] = _ask(engine, asked.exact)
     answers["beams"] = _ask(
         engine,
@@ -112,7 +116,7 @@ def _transformers(brief: Brief) -> Statement:
             for number, hypothesis in enumerate(hypotheses)
         ],
     )
-    return _closed(engine, answers, beams=_transformers_beams(brief, engine.dtype, asked))
+    return _closed(engine, answers, report, beams=_transformers_beams(brief, engine.dtype, asked))
 
 
 def _config(brief: Brief, **settings: Any) -> EngineConfig:
@@ -123,11 +127,6 @@ def _config(brief: Brief, **settings: Any) -> EngineConfig:
         "gpu_memory_utilization": _GPU_SHARE,
     }
     return EngineConfig(**(common | settings))
-
-
-def other_graphs() -> dict[str, Any]:
-    """The setting of the engine that is not the default as to CUDA graphs."""
-    return {"compile": not EngineConfig().compile}
 
 
 def _ask(engine: Engine, requests: Iterable[Request]) -> dict[str, Response]:
@@ -195,19 +194,30 @@ def _transformers_beams(brief: Brief, dtype: str, asked: Questions) -> dict[str,
     return found
 
 
-def _closed(engine: Engine, answers: Mapping[str, Mapping[str, Response]], **more: Any) -> Statement:
-    """What an engine answered; the engine is closed."""
-    described: dict[str, str] = getattr(engine, "describe", dict)()
-    statement = Statement(dtype=engine.dtype, facts=described, answers=answers, **more)
+def _closed(
+    engine: Engine,
+    answers: Mapping[str, Mapping[str, Response]],
+    report: LoadReport,
+    beams: Mapping[str, tuple[Hypothesis, ...]] | None = None,
+) -> Statement:
+    """What an engine answered, and how it was loaded; the engine is closed."""
+    dtype = engine.dtype
     engine.close()
-    return statement
+    return Statement(
+        dtype=dtype,
+        facts=report.setup,
+        scoring=report.scoring,
+        notes=report.notes,
+        answers=answers,
+        beams=beams or {},
+    )
 
 
 PRUNING = Witness(name="pruning", what="pruning, and the published algorithm beside it", state=_pruning)
 SERVED = Witness(name="served", what="the engine as a run uses it", state=_served)
 BY_PROMPT = Witness(name="by_prompt", what="a fresh engine, scoring by prompt log-probabilities", state=_by_prompt)
 TRANSFORMERS = Witness(name="transformers", what="transformers", state=_transformers)
-OTHER_GRAPHS = Witness(name="other_graphs", what="the engine without CUDA graphs", state=_other_graphs, gpus=1)
+EAGER = Witness(name="eager", what="the engine without CUDA graphs", state=_eager, gpus=1)
 V1_RUNNER = Witness(
     name="v1_runner",
     what="the engine on vLLM's V1 runner",
@@ -219,7 +229,7 @@ DETERMINISTIC = Witness(
     name="deterministic", what="the engine with batch-invariant kernels", state=_deterministic, gpus=1
 )
 # In the order of their hearing: checkpoints are made first, and transformers scores the beams that were found.
-WITNESSES = (PRUNING, SERVED, BY_PROMPT, TRANSFORMERS, OTHER_GRAPHS, V1_RUNNER, DETERMINISTIC)
+WITNESSES = (PRUNING, SERVED, BY_PROMPT, TRANSFORMERS, EAGER, V1_RUNNER, DETERMINISTIC)
 
 
 def statement_of(witness: Witness, brief: Brief) -> Statement:

@@ -139,6 +139,7 @@ class _Run:
                     **dataclasses.asdict(stats),
                     "scoring": worker.reports[load].scoring,
                     "notes": list(worker.reports[load].notes),
+                    "setup": dict(worker.reports[load].setup),
                 }
                 for worker in workers
                 for (load, name), (where, stats) in list(worker.stats.items())

@@ -11,6 +11,7 @@ vLLM is imported when the first checkpoint is loaded, not with this module.
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import itertools
 import time
@@ -20,7 +21,8 @@ from typing import Any
 
 from evaluator.checkpoints.blueprint import Blueprint, read_blueprint
 from evaluator.checkpoints.tokenizer import read_eos_ids
-from evaluator.engine.base import EngineStats, LoadReport, RequestSource, Response
+from evaluator.engine import self_check
+from evaluator.engine.base import EngineStats, FixedSource, LoadReport, RequestSource, Response
 from evaluator.engine.config import EngineConfig, EngineKind
 from evaluator.engine.vllm.counters import Counters
 from evaluator.engine.vllm.start import MAX_TOP_LOGPROBS, Started, installed_version, named, on_workers, start
@@ -44,6 +46,7 @@ class VLLMEngine:
         self._first: Path | None = None
         self._eos_ids: list[int] = []
         self._counters = Counters()
+        self._setup: dict[str, str] = {}  # what its numbers depend on, in words
         self._numbers = itertools.count()  # of the requests that vLLM has had: an id is never used again
 
     def load(self, checkpoint: Path) -> LoadReport:
@@ -66,6 +69,8 @@ class VLLMEngine:
         not_compared = self._verify(self._started, checkpoint, files)
         self._blueprint, self._eos_ids = blueprint, eos_ids
         self._first = self._first or checkpoint
+        if not swapped:
+            self._started = self._checked(self._started, blueprint)
         self._counters = Counters()
         return LoadReport(
             checkpoint=checkpoint,
@@ -74,6 +79,7 @@ class VLLMEngine:
             seconds=time.monotonic() - began,
             scoring=self._started.scoring,
             notes=(*self._started.notes, *_notes(not_compared)),
+            setup=self._setup,
         )
 
     def run(self, source: RequestSource) -> Iterator[Response]:
@@ -155,6 +161,35 @@ class VLLMEngine:
     def _on(self, rank: int) -> str:
         """Which worker an error is about, where there are several."""
         return f" (worker {rank} of {self._config.tensor_parallel})" if self._config.tensor_parallel > 1 else ""
+
+    def _checked(self, started: Started, blueprint: Blueprint) -> Started:
+        """The engine as it is to be used after a little was scored both ways, once for each combination.
+
+        Where forced scores are wrong, prompt log-probabilities take their place; they need one position more, so that
+        a score which fills the model is then refused. Raises EngineError if the engine cannot answer.
+        """
+        from evaluator.engine.vllm.combination import combination_of, on_gpu
+
+        combination = combination_of(started, self._config, blueprint.config)
+        memory = self_check.Memory()
+        known = started.scoring != "forced" or memory.has(combination)
+        self._setup = combination | {"self-check": "not needed" if known else "passed"}
+        if known:
+            return started
+        slower = dataclasses.replace(started, scoring="prompt_logprobs")
+        asked = self_check.questions(blueprint.vocabulary, started.max_model_len)
+        fast = list(self.run(FixedSource(asked)))
+        self._started = slower
+        slow = list(self.run(FixedSource(asked)))
+        allowed = self_check.TOLERANCES[self_check.precision(started.dtype, on_gpu=on_gpu())]
+        wrong = self_check.disagreement(fast, slow, allowed, asked)
+        if wrong is None:
+            if any(response.status == "ok" for response in fast):
+                memory.add(combination)
+            return started
+        self._setup = combination_of(slower, self._config, blueprint.config) | {"self-check": "failed"}
+        note = f"{wrong}; scores are computed by prompt log-probabilities instead, which is slower"
+        return dataclasses.replace(slower, notes=(*started.notes, note))
 
     def _step(self, core: Any) -> Sequence[Any]:
         """One step of the engine; returns vLLM's EngineCoreOutputs."""

@@ -15,7 +15,7 @@ running engine make them cheap:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -24,6 +24,9 @@ from vllm.v1.outputs import LogprobsTensors
 from evaluator.engine.vllm.sampler import Order, sample
 
 SCORED_FROM = "scored_from"  # in extra_args: how many tokens of a request's prompt are the context
+
+# The runner's own method: a step's hidden states and scheduled tokens -> each request's log-probabilities
+PromptLogprobs = Callable[[torch.Tensor, Mapping[str, int]], dict[str, LogprobsTensors | None]]
 
 _ROWS = 128  # through the output head at a time: a row of logits is as long as the vocabulary
 
@@ -53,13 +56,20 @@ def cacheable_tokens(request: Any) -> int:
     return most
 
 
-def scores_of_prompts(runner: Any, hidden_TH: torch.Tensor, scheduled: Mapping[str, int]) -> dict[str, LogprobsTensors]:
-    """What is reported of the prompts that this step computed: `GPUModelRunner._get_prompt_logprobs_dict`.
+def scores_of_prompts(
+    runner: Any, of_whole_prompts: PromptLogprobs, hidden_TH: torch.Tensor, scheduled: Mapping[str, int]
+) -> dict[str, LogprobsTensors | None]:
+    """What is reported of the prompts that this step computed: `GPUModelRunner._get_prompt_logprobs_dict`, which is
+    `of_whole_prompts` and still answers the requests that want every row of theirs.
 
     `hidden_TH` are the step's hidden states. Row i of a request's tables is of the continuation's token i: its id and
     the likeliest one, their log-probabilities, and its rank.
     """
-    wanted = [name for name in runner.num_prompt_logprobs if name in scheduled]
+    wanted = [
+        name
+        for name in runner.num_prompt_logprobs
+        if name in scheduled and SCORED_FROM in (runner.requests[name].sampling_params.extra_args or {})
+    ]
     places, targets = [], []
     for name in wanted:
         request = runner.requests[name]
@@ -72,7 +82,7 @@ def scores_of_prompts(runner: Any, hidden_TH: torch.Tensor, scheduled: Mapping[s
     rows = [place for of_request in places for place in of_request]
     tokens = [token for of_request in targets for token in of_request]
     tables = list(_scored(runner, hidden_TH, rows, tokens))
-    found: dict[str, LogprobsTensors] = {}
+    found: dict[str, LogprobsTensors | None] = of_whole_prompts(hidden_TH, scheduled)
     start = 0
     joined = [torch.cat(column) for column in zip(*tables, strict=True)]
     for name, of_request in zip(wanted, targets, strict=True):

@@ -106,10 +106,12 @@ class WorkerExtension:
         self.model_runner.sampler = RowSampler()
 
     def score_in_one_step(self) -> None:
-        """From now on prompt log-probabilities are those of one_step.py."""
+        """From now on the prompt log-probabilities of a continuation are those of one_step.py."""
         from evaluator.engine.vllm.one_step import scores_of_prompts
 
-        self.model_runner._get_prompt_logprobs_dict = functools.partial(scores_of_prompts, self.model_runner)
+        runner = self.model_runner
+        own = runner._get_prompt_logprobs_dict
+        runner._get_prompt_logprobs_dict = functools.partial(scores_of_prompts, runner, own)
 
 
 def _strict_ranks(scores_RV: torch.Tensor, values_R1: torch.Tensor) -> torch.Tensor:

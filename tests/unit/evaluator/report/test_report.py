@@ -188,6 +188,17 @@ def test_a_broken_run_json_is_named(made, tmp_path, text, message):
         write_report(tmp_path)
 
 
+def test_what_engines_found_wrong_with_themselves_stands_under_the_headline(tmp_path):
+    run = write_run(tmp_path, 3, ("dense", "wanda-0.6"))
+    stats = [
+        {"engine": 0, "checkpoint": name, "notes": ["scored <slowly>"]} for name in ("dense", "dense", "wanda-0.6")
+    ]
+    (run / "run.json").write_text(json.dumps({"engine_stats": [*stats, {"engine": 1, "checkpoint": "dense"}]}))
+    page = write_report(run).page.read_text(encoding="utf-8")
+    headline = page[page.index('<section id="headline"') : page.index("</section>")]
+    assert headline.count("dense, wanda-0.6: scored &lt;slowly&gt;.") == 1
+
+
 def test_the_papers_numbers_are_a_table_and_stand_in_their_sections(tmp_path):
     run = write_run(tmp_path, 6, ("dense", "wanda-0.5"), languages=LANGUAGES, items=False)
     for path in list((run / "records").glob("*/*/*.parquet")):

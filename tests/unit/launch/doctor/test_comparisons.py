@@ -9,7 +9,7 @@ import pytest
 from evaluator.engine.base import Response
 from evaluator.engine.beam import Hypothesis
 from launch.doctor import comparisons
-from launch.doctor.evidence import DisagreementError, Evidence, Statement
+from launch.doctor.evidence import DisagreementError, Evidence, NotHereError, Statement
 
 
 def greedy(*ids: int, logprobs=None, listed=None) -> dict[str, Response]:
@@ -74,10 +74,23 @@ def test_beams():
         comparisons.of_beams(ours, {})
 
 
-def test_a_witness_that_found_a_fault_in_itself_is_no_evidence():
-    evidence = Evidence({"one": Statement(warning="its scores are off"), "other": "no GPU left"})
-    for name, why in (("one", "its scores are off"), ("other", "no GPU left"), ("third", "it was not asked")):
-        with pytest.raises(DisagreementError, match=f"{name}: {why}"):
+def test_a_witness_that_says_nothing_or_not_what_was_asked_is_no_evidence():
+    evidence = Evidence({"one": "no GPU left", "two": Statement()})
+    for name, why in (
+        ("one", "one: no GPU left"),
+        ("two", "two: no answer of stage 'dense'"),
+        ("three", "was not asked"),
+    ):
+        with pytest.raises(DisagreementError, match=why):
             evidence.answers(name, "dense")
-    with pytest.raises(DisagreementError, match="no answer of stage 'dense'"):
-        Evidence({"one": Statement()}).answers("one", "dense")
+
+
+def test_scores_that_an_engine_gave_up_are_wrong_and_those_that_it_cannot_force_are_not_here():
+    wrong = Statement(scoring="prompt_logprobs", notes=("they differ",), facts={"self-check": "failed"})
+    older = Statement(scoring="prompt_logprobs", notes=("no trace replay",), facts={"self-check": "not needed"})
+    evidence = Evidence({"sound": Statement(), "wrong": wrong, "older": older})
+    assert evidence.forced("sound") == Statement()
+    with pytest.raises(DisagreementError, match="wrong: they differ"):
+        evidence.forced("wrong")
+    with pytest.raises(NotHereError, match="no trace replay"):
+        evidence.forced("older")

@@ -1,0 +1,78 @@
+"""A real engine checks its forced scores when it starts: wrong ones are replaced, right ones are remembered."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from evaluator.engine import self_check
+from evaluator.engine.base import FixedSource, Generate, LoadReport, Response, Score
+from evaluator.engine.config import EngineConfig
+from evaluator.engine.torch_engine import TorchEngine
+from evaluator.engine.vllm.engine import VLLMEngine
+from tests.support.engines import needs_vllm
+from tests.support.models import save_tiny_model
+
+pytestmark = needs_vllm
+
+CONFIG = EngineConfig(max_model_len=128, max_num_seqs=8)
+ASKED = [
+    Score(request_id="many", prompt_ids=(20, 21, 22), continuation_ids=(30, 31, 9, 77)),
+    Score(request_id="one", prompt_ids=(20, 21, 22), continuation_ids=(30,)),
+    Generate(request_id="greedy", prompt_ids=(20, 21, 22), max_tokens=5),
+]
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "resurface" / "self-check"
+
+
+def served(checkpoint: Path) -> tuple[LoadReport, LoadReport, dict[str, Response]]:
+    """The reports of a start and of a swap, and what was answered after both."""
+    engine = VLLMEngine(CONFIG)
+    try:
+        reports = engine.load(checkpoint), engine.load(checkpoint)
+        assert engine.stats().requests == 0  # the check's own are not counted
+        return *reports, {response.request_id: response for response in engine.run(FixedSource(ASKED))}
+    finally:
+        engine.close()
+
+
+def test_wrong_scores_are_replaced_and_right_ones_remembered(tmp_path, cache, monkeypatch):
+    checkpoint = save_tiny_model(tmp_path / "model", "qwen3", 0, eos_ids=(0,))
+    oracle = TorchEngine(CONFIG)
+    oracle.load(checkpoint)
+    expected = {request.request_id: oracle.answer(request) for request in ASKED}
+
+    with monkeypatch.context() as broken:
+        from evaluator.engine.vllm import sampler
+
+        right = sampler.Order.score
+        broken.setattr(sampler.Order, "score", lambda token: right((token + 1) % 384))  # of the token beside
+        started, swapped, answers = served(checkpoint)
+    assert started.notes == swapped.notes
+    (note,) = started.notes
+    assert note.startswith("forced scores differ from prompt log-probabilities by up to ")
+    assert note.endswith("scores are computed by prompt log-probabilities instead, which is slower")
+    assert (started.scoring, started.setup["scoring"]) == ("prompt_logprobs", "by prompt log-probabilities")
+    assert started.setup["self-check"] == "failed"
+    assert not cache.exists()
+    for name, answer in answers.items():
+        assert answer.logprobs == pytest.approx(expected[name].logprobs, abs=1e-4)
+        assert answer.token_ids == expected[name].token_ids
+
+    started, swapped, answers = served(checkpoint)
+    assert started.notes == swapped.notes == ()
+    assert (started.scoring, started.setup["scoring"]) == ("forced", "in one step")
+    assert (started.setup["runner"], started.setup["self-check"]) == ("V1", "passed")
+    assert len(list(cache.iterdir())) == 1
+    assert answers["many"].ranks == expected["many"].ranks
+
+    def asks_again(*_: object) -> None:
+        raise AssertionError("a combination that has passed is asked again")
+
+    monkeypatch.setattr(self_check, "questions", asks_again)
+    assert served(checkpoint)[0].setup["self-check"] == "not needed"

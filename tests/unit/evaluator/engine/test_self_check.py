@@ -1,0 +1,110 @@
+"""What an engine asks itself when it starts, what counts as a disagreement, and what is remembered."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+
+import pytest
+
+from evaluator.engine.base import Response
+from evaluator.engine.fake import FakeLM
+from evaluator.engine.self_check import TOLERANCES, Memory, code_digest, disagreement, precision, questions
+
+ALLOWED = TOLERANCES["float32"]
+COMBINATION = {"device": "cpu", "dtype": "float32"}
+
+
+@pytest.fixture
+def asked():
+    return questions(16, 400)
+
+
+@pytest.fixture
+def answers(asked):
+    return [FakeLM().answer(request) for request in asked]
+
+
+def changed(answers, **fields):
+    """The same answers, the third one changed."""
+    return [dataclasses.replace(each, **fields) if place == 2 else each for place, each in enumerate(answers)]
+
+
+def test_the_questions_are_short_and_always_the_same(asked):
+    assert asked == questions(16, 400)
+    assert len(asked) == 8
+    assert sum(len(each.prompt_ids) + len(each.continuation_ids) for each in asked) < 250
+    assert {len(each.continuation_ids) for each in asked} == {1, 5}
+    assert all(0 <= token < 16 for each in asked for token in (*each.prompt_ids, *each.continuation_ids))
+    assert [len(each.prompt_ids) for each in questions(16, 16)] == [1, 1]  # with room for the token after a prompt
+
+
+def test_the_same_answers_agree_in_any_order_and_a_tenth_of_a_nat_does_not(asked, answers):
+    assert disagreement(answers, answers[::-1], ALLOWED, asked) is None
+    off = changed(answers, logprobs=tuple(value - 0.1 for value in answers[2].logprobs))
+    assert disagreement(off, answers, ALLOWED, asked) == (
+        "forced scores differ from prompt log-probabilities by up to 0.1 nats per token (mean 0.0042; "
+        "allowed are 0.001 and 0.0002)"
+    )
+
+
+def test_a_small_difference_everywhere_is_one(asked, answers):
+    off = [dataclasses.replace(each, logprobs=tuple(v - 5e-4 for v in each.logprobs)) for each in answers]
+    assert "allowed are" in disagreement(off, answers, ALLOWED, asked)
+    assert disagreement(off, answers, TOLERANCES["half"], asked) is None
+
+
+def test_what_cannot_be_compared_is_a_disagreement(asked, answers):
+    assert disagreement(answers[1:], answers, ALLOWED, asked) == "a score was not answered"
+    other = "forced scores are of other tokens than those asked for"
+    assert disagreement(changed(answers, token_ids=(99,)), answers, ALLOWED, asked) == other
+    assert disagreement(changed(answers, logprobs=(-1.0, -1.0)), answers, ALLOWED, asked) == other
+    failed = Response(request_id=asked[2].request_id, status="engine_error", error="no")
+    one_way = [failed if place == 2 else each for place, each in enumerate(answers)]
+    assert disagreement(answers, one_way, ALLOWED, asked) == "a score is answered by one way only (no)"
+    assert disagreement(one_way, one_way, ALLOWED, asked) is None  # it says nothing of either
+
+
+def test_nan_is_a_disagreement(asked, answers):
+    nan = changed(answers, logprobs=(float("nan"),) * len(answers[2].logprobs))
+    assert disagreement(nan, answers, ALLOWED, asked) is not None
+
+
+def test_precisions():
+    assert precision("float32", on_gpu=False) == "float32"
+    assert precision("float32", on_gpu=True) == "float32 on a GPU"
+    assert precision("bfloat16", on_gpu=False) == precision("float16", on_gpu=True) == "half"
+
+
+def test_what_has_passed_is_remembered_where_the_user_s_cache_is(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    memory = Memory()
+    assert not memory.has(COMBINATION)
+    memory.add(COMBINATION)
+    assert Memory().has(COMBINATION)
+    assert not memory.has(COMBINATION | {"dtype": "bfloat16"})
+    (file,) = (tmp_path / "resurface" / "self-check").iterdir()
+    assert json.loads(file.read_text()) == COMBINATION
+
+
+def test_a_cache_that_cannot_be_written_is_no_error(tmp_path):
+    (tmp_path / "file").write_text("")
+    memory = Memory(tmp_path / "file" / "folder")
+    memory.add(COMBINATION)
+    assert not memory.has(COMBINATION)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_read_only_cache_is_no_error(tmp_path):
+    tmp_path.chmod(0o500)
+    Memory(tmp_path).add(COMBINATION)
+    assert not Memory(tmp_path).has(COMBINATION)
+
+
+def test_other_code_is_another_combination(tmp_path):
+    (tmp_path / "one.py").write_text("a")
+    first = code_digest(tmp_path)
+    assert code_digest(tmp_path) == first
+    (tmp_path / "one.py").write_text("b")
+    assert code_digest(tmp_path) != first
