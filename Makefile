@@ -5,7 +5,8 @@ PYTHON ?= $(or $(shell for version in $(PYTHONS); do python$$version -c '' 2>/de
 VENV := .venv
 BIN := $(VENV)/bin
 # The CUDA build of vLLM where an NVIDIA GPU answers, the CPU build elsewhere; never both.
-LOCK := $(if $(shell nvidia-smi -L 2>/dev/null | grep GPU),requirements/gpu.lock,requirements/cpu.lock)
+GPU := $(shell nvidia-smi -L 2>/dev/null | grep GPU)
+LOCK := $(if $(GPU),requirements/gpu.lock,requirements/cpu.lock)
 STAMP := $(VENV)/.installed-$(notdir $(LOCK))
 OUT ?= runs/demo
 
@@ -20,6 +21,8 @@ example: install  ## a real model from start to report; ITEMS=200, TASK=xquad:DI
 
 test: install  ## two files at a time, or up to four where there are cores
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+	@# Tests of a GPU one to a process: an engine's memory is free again when its process has ended.
+	$(if $(GPU),$(BIN)/python -m tests.gpu)
 
 test-fast: install  ## without the tests that start an engine
 	$(BIN)/python -m pytest -m "not slow"

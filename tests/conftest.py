@@ -10,7 +10,23 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 if "PYTEST_XDIST_WORKER" in os.environ:  # threads that wait for each other beside other work lose more than they gain
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+from tests.support.devices import hides_gpus, vllm_serves_cpus
 from tests.support.guard import GUARD
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Before anything looks for a GPU, here or in a process that a test starts."""
+    if hides_gpus(config.option.markexpr):
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Commands that start a whole run serve it with vLLM, whose builds for GPUs cannot do without one."""
+    if vllm_serves_cpus():
+        return
+    for item in items:
+        if item.get_closest_marker("slow") and item.path.parent.name in ("integration", "real"):
+            item.add_marker(pytest.mark.skip(reason="no vLLM that serves on a CPU is installed"))
 
 
 @pytest.hookimpl(tryfirst=True)
