@@ -1,17 +1,18 @@
 """A pruned checkpoint on disk: complete under its own name, or absent.
 
 Shards are copied byte for byte and only the pruned matrices are written over, in place and one at a time: whatever is
-not pruned stays identical, and memory holds one matrix. All of it happens in `OUT.partial-PID` beside OUT, with the
-weights and the config under names that nothing loads; when all is synced they get their own names, the manifest last,
-and one rename of the directory makes the checkpoint appear. A killed export leaves a directory that does not load; the
-next one to the same OUT removes it.
+not pruned stays identical, and memory holds one matrix. All of it happens in a directory `OUT.partial-TOKEN` beside
+OUT, with the weights and the config under names that nothing loads; when all is synced they get their own names, the
+manifest last, and one rename of the directory makes the checkpoint appear. A killed export leaves a directory that does
+not load; the next one to the same OUT removes it, once its owner is known to be dead (see `owner`).
 """
 
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
+import re
+import secrets
 import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -25,9 +26,11 @@ from evaluator.errors import InputError
 from pruning.digests import digest_of_file
 from pruning.errors import PruneError
 from pruning.model.checkpoint import Checkpoint
+from pruning.output import owner
 from pruning.output.manifest import MANIFEST_NAME, PruneManifest, to_json
 
 _SUFFIX = ".partial"
+_TOKEN = re.compile(r"-([0-9a-f]{12}|[0-9]+)$")  # numbers were the ids of processes
 # What goes along with weights and config.json. No other weights, no model card: it describes the dense model.
 _NAMES = {
     "generation_config.json",
@@ -90,30 +93,22 @@ def check_place(checkpoint: Checkpoint, out: Path) -> None:
         raise InputError(f"out: no space left at {ancestor}: {checkpoint.size} bytes are needed, {free} are free")
 
 
+def _partials(out: Path) -> list[Path]:
+    """What exports to `out` have begun and not ended."""
+    return [each for each in out.parent.glob(f"{out.name}{_SUFFIX}-*") if each.is_dir() and _TOKEN.search(each.name)]
+
+
 def _remove_stale(out: Path) -> None:
     """Remove what killed exports left behind. Raises InputError if one of them is still alive."""
-    for partial in out.parent.glob(f"{out.name}{_SUFFIX}-*"):
-        if not partial.is_dir() or not partial.name.rpartition("-")[2].isdecimal():
-            continue
-        descriptor = os.open(partial, os.O_RDONLY)
-        try:
-            _lock(descriptor)
-            shutil.rmtree(partial)
-        except BlockingIOError:
-            raise InputError(f"out: {out} is being written by another process ({partial.name})") from None
-        finally:
-            os.close(descriptor)
+    for partial in _partials(out):
+        _need_dead(out, partial)
+        shutil.rmtree(partial, ignore_errors=True)  # others may be removing it too
 
 
-def _lock(descriptor: int) -> None:
-    """Lock a directory for the life of this process. Raises BlockingIOError if another process has locked it."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise
-    except OSError as error:  # some cluster file systems have no locks; go on without
-        if error.errno not in (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK):
-            raise
+def _need_dead(out: Path, partial: Path) -> None:
+    living = owner.living_owner(partial)
+    if living is not None:
+        raise InputError(f"out: {out} is being written by another process: {living} ({partial.name})")
 
 
 class Export:
@@ -168,6 +163,7 @@ class Export:
         # Everything is on disk; only names are left to give: weights, config, manifest, directory.
         for name in (*hidden, MANIFEST_NAME):
             files[name].rename(self.partial / name)
+        (self.partial / owner.OWNER).unlink()
         _sync(self.partial)
         self.partial.rename(self._out)  # onto an empty directory at most: `check_place` made sure
         _sync(self._out.parent)
@@ -194,25 +190,22 @@ def open_export(checkpoint: Checkpoint, out: Path) -> Iterator[Export]:
 
     Raises InputError if the disk fills up or another process is writing to the same `out`.
     """
-    lock = -1
-    partial = out.parent / f"{out.name}{_SUFFIX}-{os.getpid()}"
+    partial = out.parent / f"{out.name}{_SUFFIX}-{secrets.token_hex(6)}"
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         _remove_stale(out)
-        partial.mkdir()
-        lock = os.open(partial, os.O_RDONLY)
-        _lock(lock)
-        export = Export(checkpoint, partial, out)
-        try:
-            yield export
-        finally:
-            export.close()
-            if partial.exists():
-                shutil.rmtree(partial)
+        with owner.owned_directory(partial):
+            export = Export(checkpoint, partial, out)
+            try:
+                for other in _partials(out):  # begun at the same moment: one of the two goes on
+                    if other.name < partial.name:
+                        _need_dead(out, other)
+                yield export
+            finally:
+                export.close()
+                if partial.exists():
+                    shutil.rmtree(partial)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise InputError(f"out: no space left at {out.parent} while the checkpoint was written") from error
         raise InputError(f"out: {out} cannot be written: {error}") from error
-    finally:
-        if lock >= 0:
-            os.close(lock)

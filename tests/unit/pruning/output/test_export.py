@@ -16,7 +16,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from evaluator.errors import InputError
 from pruning.config import PruneConfig
 from pruning.errors import PruneError
-from pruning.output import export
+from pruning.output import export, owner
 from pruning.output.manifest import MANIFEST_NAME
 from pruning.output.verify import verify
 from pruning.run import prune
@@ -98,18 +98,47 @@ def test_a_failed_job_leaves_nothing(checkpoints, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_live_writer_is_left_alone(checkpoints, tmp_path):
-    import fcntl
-
-    partial = tmp_path / "out.partial-123"
-    partial.mkdir()
-    descriptor = os.open(partial, os.O_RDONLY)
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
-    with pytest.raises(InputError, match="being written by another process"):
+@pytest.mark.parametrize("where", ["this machine", "another node"])
+def test_a_live_writer_is_left_alone(where, checkpoints, tmp_path, monkeypatch):
+    monkeypatch.setattr(owner, "_BEAT_SECONDS", 0.01)
+    partial = tmp_path / "out.partial-0123456789ab"
+    with owner.owned_directory(partial):
+        if where == "another node":
+            monkeypatch.setattr(owner, "_machine", lambda: "another")
+        with pytest.raises(
+            InputError, match=rf"being written by another process: process {os.getpid()} on .*{partial.name}"
+        ):
+            prune(magnitude(checkpoints("qwen3")), tmp_path / "out")
+        assert partial.exists()
+    monkeypatch.setattr(owner, "_SILENCE_SECONDS", 0.05)
+    if where == "another node":  # where it shows no more sign of life
         prune(magnitude(checkpoints("qwen3")), tmp_path / "out")
-    os.close(descriptor)
+        assert [file.name for file in tmp_path.iterdir()] == ["out"]
+
+
+def test_what_a_dead_process_left_is_removed_whoever_has_its_id_now(checkpoints, tmp_path):
+    partial = tmp_path / "out.partial-0123456789ab"
+    with owner.owned_directory(partial):
+        pass
+    file = partial / owner.OWNER
+    file.write_text(file.read_text().replace(owner.this_process().started, "1"))
+    foreign = tmp_path / "out.partial-mine"
+    foreign.mkdir()
     prune(magnitude(checkpoints("qwen3")), tmp_path / "out")
-    assert not partial.exists()
+    assert {each.name for each in tmp_path.iterdir()} == {"out", "out.partial-mine"}
+
+
+def test_of_two_that_begin_at_once_one_goes_on(checkpoints, tmp_path, monkeypatch):
+    """Each looks for the other before both are there."""
+    monkeypatch.setattr(export, "_remove_stale", lambda out: None)
+    begun = tmp_path / "out.partial-000000000000"
+    with owner.owned_directory(begun):
+        with pytest.raises(InputError, match="being written by another process"):
+            prune(magnitude(checkpoints("qwen3")), tmp_path / "out")
+        assert [each.name for each in tmp_path.iterdir()] == [begun.name]
+        later = begun.rename(tmp_path / "out.partial-ffffffffffff")
+        prune(magnitude(checkpoints("qwen3")), tmp_path / "out")
+        assert later.exists()
 
 
 def test_verify_sees_every_kind_of_damage(checkpoints, tmp_path):
