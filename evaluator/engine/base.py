@@ -107,7 +107,8 @@ class EngineStats:
 
     Seconds are wall time between the first request and the last response of each `run`. In `busy_seconds` the engine
     computed; in `waiting_seconds` it held requests, but waited for its driver to handle responses and bring new ones;
-    in `idle_seconds` it held none. None: the engine does not measure them.
+    in `idle_seconds` it held none. None: the engine does not measure them. Where steps are scheduled ahead, waiting and
+    idle seconds are upper bounds.
     """
 
     requests: int = 0

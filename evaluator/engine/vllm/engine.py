@@ -24,7 +24,7 @@ from evaluator.checkpoints.tokenizer import read_eos_ids
 from evaluator.engine import self_check
 from evaluator.engine.base import EngineStats, FixedSource, LoadReport, RequestSource, Response
 from evaluator.engine.config import EngineConfig, EngineKind
-from evaluator.engine.vllm.counters import Counters
+from evaluator.engine.vllm.counters import Counters, step_under_way
 from evaluator.engine.vllm.start import MAX_TOP_LOGPROBS, Started, installed_version, named, on_workers, start
 from evaluator.errors import EngineError, InputError
 
@@ -97,7 +97,7 @@ class VLLMEngine:
             by_prompt=self._started.scoring == "prompt_logprobs",
         )
         core, counters = self._started.llm.engine_core, self._counters
-        most = self._started.max_num_seqs + _QUEUED
+        most, ahead = self._started.max_num_seqs + _QUEUED, self._started.ahead
         batch = Batch(core, served, counters, self._numbers)
         counters.begin_run()
         try:
@@ -106,7 +106,7 @@ class VLLMEngine:
                 given = source.take(max(0, most - len(batch)))
                 batch.submit(given)
                 if batch and not batch.has_responses:
-                    counters.begin_step(was_empty=batch.was_emptied)
+                    counters.begin_step(was_empty=batch.was_emptied, computing=step_under_way(core) if ahead else False)
                     outputs = self._step(core)
                     counters.end_step()
                     batch.receive(outputs)

@@ -42,6 +42,7 @@ class Started:
     dtype: str  # "float32", "bfloat16"
     scoring: Scoring  # as configured, or what this vLLM can do
     notes: tuple[str, ...] = ()  # what a user should know, one line each
+    ahead: bool = False  # steps are scheduled while another is being computed
 
 
 def installed_version() -> str:
@@ -95,6 +96,8 @@ def _start(config: EngineConfig, checkpoint: Path, blueprint: Blueprint) -> Star
     try:
         engine_config, dialect = _engine_config(arguments, Dialect(v2=not on_cpu, replays=able.trace_replay))
         llm = LLMEngine.from_vllm_config(engine_config, disable_log_stats=True)
+        if config.tensor_parallel > 1:
+            on_workers(llm, "end_with_parent")
         on_workers(llm, "use_strict_ranks")
         if not dialect.v2:
             on_workers(llm, "use_row_sampler")
@@ -115,6 +118,7 @@ def _start(config: EngineConfig, checkpoint: Path, blueprint: Blueprint) -> Star
         dtype=dtype,
         scoring=scoring,
         notes=notes,
+        ahead=bool(engine_config.scheduler_config.async_scheduling),
     )
 
 

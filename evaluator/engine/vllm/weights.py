@@ -14,7 +14,11 @@ Two facts about vLLM 0.32 make this module necessary:
 from __future__ import annotations
 
 import functools
+import multiprocessing
+import os
+import threading
 from collections.abc import Iterable, Iterator
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 import torch
@@ -91,6 +95,16 @@ class WorkerExtension:
                         not_compared.append(f"{name}.{own}")
         return compared, differing, not_compared
 
+    def end_with_parent(self) -> None:
+        """From now on this worker's process ends when the engine's does, whatever it is doing then.
+
+        vLLM only closes the queues of a worker whose parent was killed. One that waits for another worker in the middle
+        of a step would never look at them, and keep its GPU memory from the engine that is started next.
+        """
+        parent = multiprocessing.parent_process()
+        if parent is not None:
+            threading.Thread(target=_end_after, args=(parent,), daemon=True, name="end with parent").start()
+
     def use_strict_ranks(self) -> None:
         """From now on a token's rank is 1 + the number of tokens that are more likely."""
         from vllm.v1.sample import sampler as v1_sampler
@@ -112,6 +126,11 @@ class WorkerExtension:
         runner = self.model_runner
         own = runner._get_prompt_logprobs_dict
         runner._get_prompt_logprobs_dict = functools.partial(scores_of_prompts, runner, own)
+
+
+def _end_after(process: BaseProcess) -> None:
+    process.join()
+    os._exit(1)
 
 
 def _strict_ranks(scores_RV: torch.Tensor, values_R1: torch.Tensor) -> torch.Tensor:

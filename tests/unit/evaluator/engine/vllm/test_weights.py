@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -197,3 +199,32 @@ def test_a_worker_of_which_no_matrix_could_be_compared_is_an_error(workers, file
             module.weight = nn.Parameter(module.weight.to(torch.float8_e4m3fn), requires_grad=False)
     with pytest.raises(EngineError, match=r"nothing to compare \(worker 1 of 2\)$"):
         verify(workers, files)
+
+
+ENGINE = """
+import multiprocessing, time
+from evaluator.engine.vllm.weights import WorkerExtension
+
+
+def work():
+    WorkerExtension().end_with_parent()
+    print("ready", flush=True)
+    while True:  # as if it waited for another worker in the middle of a step
+        time.sleep(1)
+
+
+if __name__ == "__main__":
+    worker = multiprocessing.get_context("spawn").Process(target=work)
+    worker.start()
+    worker.join()
+"""
+
+
+@pytest.mark.slow
+def test_a_worker_that_hangs_ends_with_its_engine(tmp_path):
+    script = tmp_path / "engine.py"
+    script.write_text(ENGINE)
+    with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True) as engine:
+        assert engine.stdout.readline() == "ready\n"
+        engine.kill()
+        assert engine.stdout.read() == ""  # ends once neither engine nor worker is left to hold the other end
