@@ -14,7 +14,7 @@ _PACKAGES = ("resurface", "torch", "transformers", "ray", "numpy", "pandas", "py
 
 @cache
 def provenance() -> dict[str, object]:
-    """The software and the machine, for run directories and manifests."""
+    """The software and this process's machine, for run directories and manifests; engines may be elsewhere."""
     return {
         "versions": {name: _version(name) for name in _PACKAGES} | {"python": platform.python_version()} | _vllm(),
         "commit": _git("rev-parse", "HEAD"),
@@ -73,8 +73,10 @@ def _gpus() -> str | None:
     command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader", *which]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
+    except OSError:
         return None
+    except subprocess.CalledProcessError:  # it knows no names of slices of a GPU
+        return f"GPU {visible}" if which else None
     return ", ".join(done.stdout.split("\n")).strip(", ") or None
 
 
