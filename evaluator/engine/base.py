@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 from evaluator.quick import quick
 
@@ -54,6 +54,15 @@ class Cancel:
 
 
 Request = Generate | Score
+
+
+class Token(NamedTuple):
+    """One token of a streamed Generate, handed out when it is computed. No log-probability of it is NaN."""
+
+    request_id: str
+    token_id: int
+    top_ids: tuple[int, ...]  # as in Response, of this step
+    top_logprobs: tuple[float, ...]
 
 
 @quick
@@ -145,6 +154,16 @@ class RequestSource(Protocol):
         Every Cancel that is ready comes with them, before them, however small the limit: it makes room. It names a
         request that was given before.
         """
+        ...
+
+
+@runtime_checkable
+class Listener(Protocol):
+    """A RequestSource that would rather hear the tokens of streamed requests all at once, those of one engine step,
+    than be handed a Response for each. An engine may hand out responses all the same; the final one always comes."""
+
+    def listen(self, tokens: Sequence[Token]) -> None:
+        """Called before the next `take`."""
         ...
 
 

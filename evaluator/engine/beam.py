@@ -38,7 +38,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from evaluator.engine.base import Cancel, Generate, Response
+from evaluator.engine.base import Cancel, Generate, Response, Token
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,6 +171,12 @@ class BeamSearch:
                 del self._in_flight[response.request_id]
             self._add(rollout, response)
 
+    def listen(self, token: Token) -> None:
+        """Take one token of a request; what follows from it waits for `advance`."""
+        rollout = self._in_flight.get(token.request_id)
+        if rollout is not None:
+            rollout.add(token.token_id, token.top_ids, token.top_logprobs)
+
     def advance(self) -> list[Generate | Cancel]:
         """What follows from the responses that were added: requests, possibly none yet."""
         if self.done or (self.error is None and self._awaited and all(node.top_ids is None for node in self._awaited)):
@@ -202,6 +208,9 @@ class BeamSearch:
             self._take_step(candidates)
             if self._step == self._max_tokens or not self._live or self._cannot_improve():
                 return self._finish(self._finished)
+            if all(beam.node.top_ids is None for beam in self._live):
+                missing = list(range(len(self._live)))
+                break
         following = self._cancel_dead() if self._step > before else []
         blocking = [self._live[index] for index in missing]
         following += [self._request(beam, _Rollout(beam.node)) for beam in blocking if not beam.node.asked]

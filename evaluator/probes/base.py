@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from evaluator.config import Registry
-from evaluator.engine.base import Cancel, Generate, Request, Response, Score
+from evaluator.engine.base import Cancel, Generate, Request, Response, Score, Token
 from evaluator.records import Format, Record
 
 if TYPE_CHECKING:
@@ -207,7 +207,7 @@ class Asking:
 class Inquiry(ABC):
     """One probe of one item or window on one checkpoint."""
 
-    gathers: ClassVar[bool] = False  # `follow` is called too
+    gathers: ClassVar[bool] = False  # `listen` and `follow` are called too
 
     def __init__(self) -> None:
         self.responses: dict[str, Response] = {}  # final ones, by request id
@@ -224,6 +224,19 @@ class Inquiry(ABC):
         if response.final:
             self.responses[response.request_id] = response
         return ()
+
+    def listen(self, token: Token) -> None:
+        """Take a token of a streamed request, where `gathers` says so; what follows from it is for `follow` to say.
+        Some engines bring responses that are not final instead, and by default it is taken as one."""
+        self.receive(
+            Response(
+                request_id=token.request_id,
+                final=False,
+                token_ids=(token.token_id,),
+                top_ids=(token.top_ids,),
+                top_logprobs=(token.top_logprobs,),
+            )
+        )
 
     def follow(self) -> Sequence[Request | Cancel]:
         """What follows from all that came since the last call, where `gathers` says so: an engine answers many requests

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from evaluator.engine.base import Cancel, Request, Response
+from evaluator.engine.base import Cancel, Request, Response, Token
 from evaluator.engine.beam import BeamSearch
 from evaluator.probes.base import Asking, Cost, Inquiry, ItemProbe
 from evaluator.probes.recording import Recorder, failed
@@ -66,6 +66,9 @@ class _Beams(Inquiry):
     def receive(self, response: Response) -> Sequence[Request | Cancel]:
         self._search.add(response)
         return ()
+
+    def listen(self, token: Token) -> None:
+        self._search.listen(token)
 
     def follow(self) -> Sequence[Request | Cancel]:
         return self._search.advance()

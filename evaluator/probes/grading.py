@@ -13,6 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from evaluator.text import normalise, split_tokens
 
@@ -31,17 +32,22 @@ class Grade:
 
 def thinking_spans(text: str) -> list[tuple[int, int]]:
     """Where the `<think>...</think>` spans of a text begin and end; one that is not closed runs to the end."""
-    return [found.span() for found in _THINKING.finditer(text)]
+    return [found.span() for found in _THINKING.finditer(text)] if "<think>" in text else []
 
 
 def strip_thinking(text: str) -> str:
     """The text without its `<think>...</think>` spans; one that is not closed runs to the end."""
-    return _THINKING.sub("", text)
+    return _THINKING.sub("", text) if "<think>" in text else text
 
 
 def gradable(answers: Sequence[str]) -> list[str]:
     """Gold answers, normalised; without those that normalise to nothing, since every text contains the empty one."""
-    return [answer for answer in map(normalise, answers) if answer]
+    return list(_gradable(tuple(answers)))
+
+
+@lru_cache(maxsize=1024)  # an item's answers are compared with every beam and sample
+def _gradable(answers: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(answer for answer in map(normalise, answers) if answer)
 
 
 def token_f1(text: str, answer: str, language: str) -> float:

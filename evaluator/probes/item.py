@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 
-from evaluator.engine.base import Cancel, Generate, Request, Response
+from evaluator.engine.base import Cancel, Generate, Request, Response, Token
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.faults import Blaming, blame
 from evaluator.probes.planning import Plan, inquiries
@@ -72,6 +72,17 @@ class ItemProbes:
             if next_ones:
                 following += self._sent(probe, next_ones)
         return following
+
+    def listen(self, token: Token) -> None:
+        """Take one token of a streamed request."""
+        for probe in self._readers.get(token.request_id, ()):
+            inquiry = self._inquiries[probe]
+            if inquiry.gathers:
+                self._gathered[probe] = None
+                try:
+                    inquiry.listen(token)
+                except Exception as error:
+                    blame(probe, self._item, error)
 
     def follow(self) -> list[Request | Cancel]:
         """The requests that follow from all that probes have gathered."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 
-from evaluator.engine.base import Cancel, Engine, Request, Response
+from evaluator.engine.base import Cancel, Engine, Request, Response, Token
 from evaluator.errors import EngineError
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.item import ItemProbes
@@ -86,6 +86,17 @@ class ItemStream:
             self._gathering[serial] = item
         elif item.done:
             self._done.append(self._active.pop(serial))
+
+    def listen(self, tokens: Sequence[Token]) -> None:
+        """Pass each token to its item; what follows from them is worked out at the next `take`."""
+        active, gathering = self._active, self._gathering
+        for token in tokens:
+            serial = token.request_id.partition("/")[0]
+            item = active.get(serial)
+            if item is not None:
+                item.listen(token)
+                if item.gathered:
+                    gathering[serial] = item
 
     def _follow(self) -> None:
         """Let items say what follows from all that came since the last `take`."""

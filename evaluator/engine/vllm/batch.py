@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from evaluator.engine.admission import SharedScores, refusal, refuse
-from evaluator.engine.base import Cancel, Generate, Request, Response, Score
+from evaluator.engine.base import Cancel, Generate, Listener, Request, Response, Score, Token
 from evaluator.engine.vllm.counters import Counters
 from evaluator.engine.vllm.requests import InFlight, InFlightOneStepScore, InFlightPromptScore, to_core
 from evaluator.engine.vllm.sampling import Dialect
@@ -29,7 +29,9 @@ class Served:
 class Batch:
     """What is in the engine core, which scores ride on it, and which responses wait to be handed out."""
 
-    def __init__(self, core: Any, served: Served, counters: Counters, numbers: Iterator[int]) -> None:
+    def __init__(
+        self, core: Any, served: Served, counters: Counters, numbers: Iterator[int], listener: Listener | None = None
+    ) -> None:
         """`core` is vLLM's EngineCoreClient.
 
         `numbers` gives each request the id by which the core knows it, never one that the core has had: where steps are
@@ -39,6 +41,7 @@ class Batch:
         self._served = served
         self._counters = counters
         self._numbers = numbers
+        self._listener = listener  # hears streamed tokens; None: they are handed out as responses
         self._in_flight: dict[str, InFlight] = {}  # by the core's id
         self._core_ids: dict[str, str] = {}  # of the requests in flight
         self._shared = SharedScores()
@@ -71,6 +74,7 @@ class Batch:
 
     def receive(self, outputs: Sequence[Any]) -> None:
         """Take the EngineCoreOutputs of one step."""
+        heard: list[Token] = []
         for output in outputs:
             pending = self._in_flight.get(output.request_id)
             if pending is None:  # cancelled while this step was under way, or of an earlier run
@@ -79,8 +83,14 @@ class Batch:
                 del self._in_flight[output.request_id], self._core_ids[pending.request.request_id]
                 self._count(pending)
                 self._ready.extend(self._shared.answer(pending.response().or_error()))
-            elif pending.streams:
-                self._ready.extend(self._shared.answer(pending.news().or_error()))
+            elif not pending.streams:
+                continue
+            elif self._listener is None:
+                self._ready.append(pending.news().or_error())
+            else:
+                heard += pending.tokens()
+        if self._listener is not None and heard:
+            self._listener.listen(heard)
         self.was_emptied = not self._in_flight
 
     def abort(self) -> None:

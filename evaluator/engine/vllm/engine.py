@@ -22,7 +22,7 @@ from typing import Any
 from evaluator.checkpoints.blueprint import Blueprint, read_blueprint
 from evaluator.checkpoints.tokenizer import read_eos_ids
 from evaluator.engine import self_check
-from evaluator.engine.base import EngineStats, FixedSource, LoadReport, RequestSource, Response
+from evaluator.engine.base import EngineStats, FixedSource, Listener, LoadReport, RequestSource, Response
 from evaluator.engine.config import EngineConfig, EngineKind
 from evaluator.engine.vllm.counters import Counters, step_under_way
 from evaluator.engine.vllm.start import MAX_TOP_LOGPROBS, Started, installed_version, named, on_workers, start
@@ -98,7 +98,8 @@ class VLLMEngine:
         )
         core, counters = self._started.llm.engine_core, self._counters
         most, ahead = self._started.max_num_seqs + _QUEUED, self._started.ahead
-        batch = Batch(core, served, counters, self._numbers)
+        listener = source if isinstance(source, Listener) else None
+        batch = Batch(core, served, counters, self._numbers, listener)
         counters.begin_run()
         try:
             while True:

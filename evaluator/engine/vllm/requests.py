@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from math import isnan
 from typing import Any
 
 from vllm import SamplingParams
 from vllm.v1.engine import EngineCoreRequest
 
-from evaluator.engine.base import Generate, Request, Response, Score
+from evaluator.engine.base import Generate, Request, Response, Score, Token
 
 
 def to_core(core_id: str, pending: InFlight, parameters: SamplingParams) -> EngineCoreRequest:
@@ -96,6 +97,18 @@ class InFlight:
             top_logprobs=tuple(self._top_logprobs[first:]),
             cached_tokens=self.cached_tokens,
         )
+
+    def tokens(self) -> list[Token]:
+        """What came since the last call, but for what is no number: from there on, only the final response tells."""
+        first, self._handed = self._handed, len(self._tokens)
+        found: list[Token] = []
+        for place in range(first, self._handed):
+            if isnan(self._logprobs[place]):
+                self.streams = False
+                break
+            top = (self._top_ids[place], self._top_logprobs[place]) if self._wanted else ((), ())
+            found.append(Token(self.request.request_id, self._tokens[place], *top))
+        return found
 
     def response(self) -> Response:
         """Everything that came back."""

@@ -1,6 +1,11 @@
 """A language is the same one under its name and under its code."""
 
-from evaluator.text import code_of, name_of
+import unicodedata
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evaluator.text import code_of, name_of, normalise
 
 
 def test_names_and_codes_mean_the_same_language() -> None:
@@ -10,3 +15,10 @@ def test_names_and_codes_mean_the_same_language() -> None:
 
 def test_an_unknown_language_keeps_its_spelling() -> None:
     assert code_of("be-tarask") == name_of("be-tarask") == "be-tarask"
+
+
+@given(st.text())
+def test_punctuation_is_what_unicode_says(text) -> None:
+    lowered = unicodedata.normalize("NFC", text).lower()
+    kept = "".join(char for char in lowered if not unicodedata.category(char).startswith("P"))
+    assert normalise(text) == " ".join(kept.split())

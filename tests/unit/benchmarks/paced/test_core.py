@@ -110,6 +110,33 @@ def test_records_do_not_depend_on_rows_or_lateness_and_every_probe_has_some():
     assert set(ranks) == {1}
 
 
+class Deaf:
+    """A source that hears no tokens: it is handed a response for each."""
+
+    def __init__(self, source) -> None:
+        self.take = source.take
+
+
+def test_tokens_that_are_heard_give_the_records_that_responses_give():
+    def records(deaf: bool) -> tuple[list, int]:
+        time = Time()
+        paced, plans, read = made(time)
+        run_all, handed = paced.engine.run, []
+
+        def counted(source):
+            for response in run_all(Deaf(source) if deaf else source):
+                handed.append(response.final)
+                yield response
+
+        paced.engine.run = counted
+        return sorted(map(repr, run(paced, plans, read, time, 0.0))), handed.count(False)
+
+    (heard, none), (answered, pieces) = records(deaf=False), records(deaf=True)
+    assert heard == answered
+    assert none == 0
+    assert pieces > 100
+
+
 def test_answers_are_those_of_the_scripted_language():
     from benchmarks.paced.language import TOP, ScriptedLM
 

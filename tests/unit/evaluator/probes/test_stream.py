@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from evaluator.asking.questions import NO_GOLD, Question
-from evaluator.engine.base import Cancel, Generate, Request, Response, Score
+from evaluator.engine.base import Cancel, Generate, Request, Response, Score, Token
 from evaluator.engine.fake import FakeEngine
 from evaluator.errors import EngineError
 from evaluator.probes.aligned_rank import NOT_SAID
@@ -100,6 +100,30 @@ def test_results_do_not_depend_on_order_window_or_cut() -> None:
         for record in _evaluate(FakeEngine(letter_model().answer), questions[start : start + 3], CONFIG)
     ]
     assert sorted(parts, key=repr) == whole
+
+
+class Telling(FakeEngine):
+    """Hands the tokens of streamed requests to `listen`, as VLLMEngine does."""
+
+    heard = 0
+
+    def run(self, source):
+        for response in super().run(source):
+            if response.final:
+                yield response
+                continue
+            self.heard += 1
+            rows = zip(response.token_ids, response.top_ids, response.top_logprobs, strict=True)
+            source.listen([Token(response.request_id, *row) for row in rows])
+
+
+def test_tokens_that_are_heard_give_what_responses_give() -> None:
+    questions = letter_questions(letter_items(14), CONFIG)
+    whole = sorted(_evaluate(FakeEngine(letter_model().answer), questions, CONFIG), key=repr)
+    for seed, room in ((1, 1), (2, 7), (3, 500)):
+        engine = Telling(letter_model().answer, reorder_seed=seed, room=room)
+        assert sorted(_evaluate(engine, questions, CONFIG), key=repr) == whole
+        assert engine.heard > 100
 
 
 def test_a_probe_alone_gives_what_it_gives_among_all() -> None:
