@@ -43,6 +43,7 @@ class PacedEngine(VLLMEngine):
             max_num_seqs=self._rows,
             dtype="bfloat16",
             scoring="forced",
+            ahead=True,
         )
         return LoadReport(checkpoint=checkpoint, swapped=False, tensors=0, seconds=0.0)
 
