@@ -10,7 +10,7 @@ LOCK := $(if $(GPU),requirements/gpu.lock,requirements/cpu.lock)
 STAMP := $(VENV)/.installed-$(notdir $(LOCK))
 OUT ?= runs/demo
 
-.PHONY: demo example test test-fast test-real check bench install lock clean
+.PHONY: demo example test test-fast test-real check bench gpu-card install lock clean
 
 demo: install
 	$(BIN)/resurface demo --out $(OUT)
@@ -40,6 +40,9 @@ check: install
 
 bench: install
 	$(BIN)/resurface bench all
+
+gpu-card: install  ## the doctor and the benchmarks on random Qwen3 models, into benchmarks/results/; needs a GPU
+	$(BIN)/python -m benchmarks.gpu.card
 
 install: $(STAMP)
 

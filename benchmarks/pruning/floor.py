@@ -48,12 +48,16 @@ def operations(source: Path, method: str, tokens: int) -> float:
     return total
 
 
-def rate(threads: int) -> float:
+def rate(threads: int, *, on_gpu: bool = False) -> float:
     """Operations per second of a float32 product of a layer's size: the best of torch's two libraries."""
     import torch
 
     from pruning.model import onednn
 
+    if on_gpu:
+        from benchmarks import roofline
+
+        return roofline.measure("float32")["flops_per_second"]
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     left, right = torch.randn(1024, 1024), torch.randn(2048, 1024)

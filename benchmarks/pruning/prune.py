@@ -3,6 +3,7 @@
     resurface bench prune [--samples 16] [--tokens 512] [--methods wanda,sparsegpt] [--repeat 3] [--threads N]
     resurface bench prune --shape 0.2b                  one of its two models; or --model bundled, or --model DIR
     resurface bench prune --shape 1.7b --only ours      the memory of a large model
+    resurface bench prune --shape 8b --only gpu         ours on a GPU: seconds and peak of the GPU's memory
     resurface bench prune --peer llm-compressor         with llm-compressor's modifiers beside
 
 By default it takes two models: the bundled one with the demo's calibration (128 gazetteer passages), and a random Qwen3
@@ -70,11 +71,15 @@ def job(who: str, method: str, source: Path, passages: Path, out: Path, tokens: 
     base = _status("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts here
     started, cpu = time.perf_counter(), time.process_time()
-    if who == "ours":
+    peak: int | None = None
+    if who in ("ours", "gpu"):
         from pruning.config import CalibrationConfig, PruneConfig
 
         calibration = CalibrationConfig(source=f"text:{passages}", samples=len(texts), sequence_length=tokens)
-        run.prune(PruneConfig(source=source, method=method, sparsity=0.5, calibration=calibration, device="cpu"), out)
+        device = "cuda" if who == "gpu" else "cpu"
+        config = PruneConfig(source=source, method=method, sparsity=0.5, calibration=calibration, device=device)
+        manifest = run.prune(config, out)
+        peak = manifest.peak_memory_bytes if who == "gpu" else None
     else:
         from benchmarks.pruning import recipe
 
@@ -82,7 +87,7 @@ def job(who: str, method: str, source: Path, passages: Path, out: Path, tokens: 
     return {
         "seconds": time.perf_counter() - started,
         "cpu_seconds": time.process_time() - cpu,
-        "peak_gib": (_status("VmHWM") - base) / 2**30,
+        "peak_gib": (_status("VmHWM") - base if peak is None else peak) / 2**30,
     }
 
 
@@ -206,7 +211,7 @@ def main() -> None:
     parser.add_argument("--samples", type=count, default=16, help="random passages")
     parser.add_argument("--tokens", type=count, default=512, help="of a random passage, and the window")
     parser.add_argument("--methods", default="wanda,sparsegpt")
-    parser.add_argument("--only", choices=("ours", "recipe"))
+    parser.add_argument("--only", choices=("ours", "recipe", "gpu"))
     parser.add_argument("--peer", choices=(llm_compressor.NAME,), help="compare with it too")
     parser.add_argument("--repeat", type=count, default=3, help="jobs of each side, in turn")
     parser.add_argument("--threads", type=count, default=len(os.sched_getaffinity(0)))
@@ -230,7 +235,7 @@ def main() -> None:
             sides[llm_compressor.NAME] = python
         else:
             print(f"{llm_compressor.NAME} is left out: {python}", file=sys.stderr)
-    rate = floor.rate(arguments.threads)
+    rate = floor.rate(arguments.threads, on_gpu=arguments.only == "gpu")
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for case in _cases(arguments, Path(folder)):

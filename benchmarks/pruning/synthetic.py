@@ -33,6 +33,7 @@ class Shape:
     # Spread of the logits (the final norm's weight). 1: next tokens are nearly equally likely, as in no language model.
     # 8: the likeliest has a probability of about 0.6, as in a trained one. What beam search has to do depends on it.
     logit_spread: float = 1.0
+    tied: bool = True  # embedding and output head are one matrix
 
 
 # parameters in brackets, embedding included
@@ -41,9 +42,11 @@ SHAPES = {
         hidden=512, intermediate=1536, layers=12, heads=8, kv_heads=4, head_dim=64, vocabulary=32_000, logit_spread=8.0
     ),
     "0.2b": Shape(hidden=768, intermediate=2304, layers=12, heads=12, kv_heads=4, head_dim=64),  # 0.21 B
-    "0.6b": Shape(hidden=1024, intermediate=3072, layers=28, heads=16, kv_heads=8),  # Qwen3-0.6B
-    "1.7b": Shape(hidden=2048, intermediate=6144, layers=28, heads=16, kv_heads=8),  # Qwen3-1.7B
-    "8b": Shape(hidden=4096, intermediate=12288, layers=36, heads=32, kv_heads=8),  # Qwen3-8B, tied here
+    "0.6b": Shape(hidden=1024, intermediate=3072, layers=28, heads=16, kv_heads=8, logit_spread=8.0),  # Qwen3-0.6B
+    "1.7b": Shape(hidden=2048, intermediate=6144, layers=28, heads=16, kv_heads=8, logit_spread=8.0),  # Qwen3-1.7B
+    "8b": Shape(
+        hidden=4096, intermediate=12288, layers=36, heads=32, kv_heads=8, logit_spread=8.0, tied=False
+    ),  # Qwen3-8B
 }
 
 
@@ -64,10 +67,17 @@ def _tensors(shape: Shape) -> Iterator[tuple[str, tuple[int, ...]]]:
         yield prefix + "input_layernorm.weight", (shape.hidden,)
         yield prefix + "post_attention_layernorm.weight", (shape.hidden,)
     yield "model.norm.weight", (shape.hidden,)
+    if not shape.tied:
+        yield "lm_head.weight", (shape.vocabulary, shape.hidden)
+
+
+def parameters(shape: Shape) -> int:
+    """How many a model of that shape has."""
+    return sum(torch.Size(dimensions).numel() for _, dimensions in _tensors(shape))
 
 
 def write_checkpoint(directory: Path, shape: Shape, seed: int = 0) -> Path:
-    """A bfloat16 checkpoint with tied embeddings in one safetensors file; one tensor is in memory at a time."""
+    """A bfloat16 checkpoint in one safetensors file; one tensor is in memory at a time."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast, Qwen3Config
 
@@ -96,7 +106,7 @@ def write_checkpoint(directory: Path, shape: Shape, seed: int = 0) -> Path:
         num_attention_heads=shape.heads,
         num_key_value_heads=shape.kv_heads,
         head_dim=shape.head_dim,
-        tie_word_embeddings=True,
+        tie_word_embeddings=shape.tied,
         max_position_embeddings=40_960,
         architectures=["Qwen3ForCausalLM"],
         dtype="bfloat16",

@@ -17,10 +17,15 @@ from benchmarks.processes import run_main
 from benchmarks.serving import workload
 from benchmarks.serving.sides import start
 
-TOLERANCE = 1e-3  # nats, of an option's summed log-likelihood in float32
-# or this share of it: the float32 log_softmax of torch, which the other sides use, errs by 1.7e-5 nats a token, always
-# to one side (49,152 columns, against float64, from which ours differs by a tenth of that)
-RELATIVE_TOLERANCE = 5e-5
+# Nats, of an option's summed log-likelihood; or a share of it. In float32, the log_softmax of torch, which the other
+# sides use, errs by 1.7e-5 nats a token, always to one side (49,152 columns, against float64, from which ours differs
+# by a tenth of that). In bfloat16, logits have 8 bits, and other batches are rounded otherwise.
+TOLERANCES = {"float32": (1e-3, 5e-5), "half": (1.0, 0.03)}
+
+
+def tolerance(result: Mapping[str, Any]) -> tuple[float, float]:
+    """What log-likelihoods may differ by, in nats and as a share, from ours, which say what they were computed in."""
+    return TOLERANCES["float32" if result.get("dtype", "float32") == "float32" else "half"]
 
 
 def agree(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Agreement:
@@ -30,9 +35,10 @@ def agree(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Agreement:
     pairs = [(one[option], other[option]) for option in one.keys() & other.keys()]
     if lacks or not pairs:
         return Agreement(holds=False, how=lacks or "no log-likelihood to compare")
+    nats, share = tolerance(ours)
     largest = max(abs(our - their) for our, their in pairs)
-    apart = sum(not math.isclose(*pair, rel_tol=RELATIVE_TOLERANCE, abs_tol=TOLERANCE) for pair in pairs)
-    within = f"within {TOLERANCE} nats or {RELATIVE_TOLERANCE:.0e} of them (largest difference {largest:.1e} nats)"
+    apart = sum(not math.isclose(*pair, rel_tol=share, abs_tol=nats) for pair in pairs)
+    within = f"within {nats:g} nats or {share:.0e} of them (largest difference {largest:.1e} nats)"
     how = f"{apart} of {len(pairs)} log-likelihoods not {within}" if apart else f"{len(pairs)} log-likelihoods {within}"
     return Agreement(holds=not apart, how=how)
 

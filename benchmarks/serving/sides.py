@@ -85,7 +85,7 @@ class Ours:
             if response.status == "ok":
                 item_id, option_number = wanted[response.request_id]
                 scores.setdefault(item_id, {})[option_number] = sum(response.logprobs)
-        return {"scores": scores, "stats": self._stats()}
+        return {"scores": scores, "dtype": self._engine.dtype, "stats": self._stats()}
 
     def beam(self, eos: bool = True) -> dict[str, Any]:
         """Beam search of every item, all at once; `eos` ends an answer."""
@@ -173,6 +173,7 @@ class Ours:
         return {
             "greedy": greedy,
             "scores": scores,
+            "dtype": self._engine.dtype,
             "split": {name: round(seconds / total, 4) for name, seconds in clock.items()},
             "stats": self._stats(),
         }

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.serving import beam, checkpoint_pass, score
+from benchmarks.serving import beam, checkpoint_pass, score, swap
 
 
 def scores(**items):
@@ -24,6 +24,21 @@ def test_scores_are_compared_by_item_and_option_in_any_order():
 def test_a_long_option_is_compared_by_its_size():
     assert score.agree(scores(a=[-300.0]), scores(a=[-300.01])).holds
     assert not score.agree(scores(a=[-300.0]), scores(a=[-300.02])).holds
+
+
+def test_bfloat16_has_tolerances_of_its_own():
+    ours, theirs = {**scores(a=[-30.0]), "dtype": "bfloat16"}, scores(a=[-30.8])
+    assert score.agree(ours, theirs).holds
+    assert not score.agree(ours, scores(a=[-32.0])).holds
+    assert not score.agree({**ours, "dtype": "float32"}, theirs).holds
+    one, other = {**ours, "greedy": {"a": [1, 2]}}, {**theirs, "greedy": {"a": [1, 3]}}
+    found = checkpoint_pass.agree(one, other)
+    assert found.holds
+    assert found.how.startswith("greedy answers identical for 0 of 1 items")
+    assert not checkpoint_pass.agree({**one, "dtype": "float32", **scores(a=[-30.8])}, other).holds
+    assert swap.agree({"logprobs": [-1.0], "dtype": "bfloat16"}, {"logprobs": [-1.05]}).holds
+    assert not swap.agree({"logprobs": [-1.0], "dtype": "bfloat16"}, {"logprobs": [-1.2]}).holds
+    assert not swap.agree({"logprobs": [-1.0], "dtype": "float32"}, {"logprobs": [-1.05]}).holds
 
 
 @pytest.mark.parametrize(

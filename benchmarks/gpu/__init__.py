@@ -1,0 +1,1 @@
+"""The result card of a GPU machine: `make gpu-card`."""
