@@ -11,15 +11,17 @@ import pytest
 import ray
 
 from launch.run.nodes import prune_options
+from tests.support.ray_nodes import FIRST_GPU, gpus_by_name
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
 def one_gpu() -> Iterator[None]:
-    ray.init(address="local", num_cpus=1, num_gpus=1, include_dashboard=False, log_to_driver=False)
-    yield
-    ray.shutdown()
+    with gpus_by_name(1):
+        ray.init(address="local", num_cpus=1, num_gpus=1, include_dashboard=False, log_to_driver=False)
+        yield
+        ray.shutdown()
 
 
 def _of_this_process() -> tuple[int, str]:
@@ -30,7 +32,7 @@ def _of_this_process() -> tuple[int, str]:
 def test_the_process_of_a_prune_task_is_gone_when_the_next_one_has_its_gpu() -> None:
     task = ray.remote(**prune_options(gpu=True))(_of_this_process)
     (first, given), (second, _) = ray.get(task.remote()), ray.get(task.remote())
-    assert given == "0"
+    assert given == str(FIRST_GPU)
     assert first != second
     while Path(f"/proc/{first}").exists() or Path(f"/proc/{second}").exists():
         time.sleep(0.05)
