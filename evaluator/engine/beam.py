@@ -37,6 +37,8 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from itertools import repeat
+from typing import NamedTuple
 
 from evaluator.engine.base import Cancel, Generate, Response, Token
 
@@ -89,8 +91,7 @@ class _Rollout:
         return bool(self._nodes)
 
 
-@dataclass(frozen=True, slots=True)
-class _Beam:
+class _Beam(NamedTuple):
     total: float  # summed log-probability, nats
     token_ids: tuple[int, ...]
     node: _Node
@@ -229,9 +230,11 @@ class BeamSearch:
         """Continuations of all expanded live beams, best first, ties to the better beam, then to the earlier token."""
         needed = self.top_logprobs
         candidates: list[_Candidate] = []
+        places = range(needed)
         for index, beam in enumerate(self._live):
-            total = beam.total
-            candidates += [(-(total + lp), index, k) for k, lp in enumerate(beam.node.top_logprobs[:needed])]
+            negated = -beam.total
+            # Tuples by zip, which may end early: where a vocabulary has fewer tokens, so has an expansion.
+            candidates += zip([negated - lp for lp in beam.node.top_logprobs], repeat(index), places, strict=False)
         candidates.sort()
         return candidates
 

@@ -73,8 +73,8 @@ class ItemProbes:
                 following += self._sent(probe, next_ones)
         return following
 
-    def listen(self, token: Token) -> None:
-        """Take one token of a streamed request."""
+    def listen(self, token: Token) -> bool:
+        """Take one token of a streamed request. Whether a probe has gathered it: then `follow` is to be called."""
         for probe in self._readers.get(token.request_id, ()):
             inquiry = self._inquiries[probe]
             if inquiry.gathers:
@@ -83,15 +83,19 @@ class ItemProbes:
                     inquiry.listen(token)
                 except Exception as error:
                     blame(probe, self._item, error)
+        return bool(self._gathered)
 
     def follow(self) -> list[Request | Cancel]:
         """The requests that follow from all that probes have gathered."""
         gathered, self._gathered = self._gathered, {}
         following: list[Request | Cancel] = []
         for probe in gathered:
-            with Blaming(probe, self._item):
+            try:
                 next_ones = self._inquiries[probe].follow()
-            following += self._sent(probe, next_ones)
+            except Exception as error:
+                blame(probe, self._item, error)
+            if next_ones:
+                following += self._sent(probe, next_ones)
         return following
 
     def _sent(self, probe: str, requests: Sequence[Request | Cancel]) -> Iterator[Request | Cancel]:

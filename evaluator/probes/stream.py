@@ -93,10 +93,8 @@ class ItemStream:
         for token in tokens:
             serial = token.request_id.partition("/")[0]
             item = active.get(serial)
-            if item is not None:
-                item.listen(token)
-                if item.gathered:
-                    gathering[serial] = item
+            if item is not None and item.listen(token):
+                gathering[serial] = item
 
     def _follow(self) -> None:
         """Let items say what follows from all that came since the last `take`."""

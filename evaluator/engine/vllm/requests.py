@@ -76,10 +76,13 @@ class InFlight:
     def _read(self, rows: Any) -> None:
         """Take vLLM's LogprobsLists: numpy rows of [1 + top] ids and values, a row for each new token."""
         stop = self._wanted + 1  # a batch is as wide as its most demanding request
-        for ids, values in zip(rows.logprob_token_ids.tolist(), rows.logprobs.tolist(), strict=True):
-            self._logprobs.append(values[0])  # the first column is the generated token's own
-            if stop > 1:
-                best, best_values = _ordered(ids[1:stop], values[1:stop])
+        values_of = rows.logprobs.tolist()
+        self._logprobs += [values[0] for values in values_of]  # the first column is the generated token's own
+        if stop > 1:
+            for ids, values in zip(rows.logprob_token_ids.tolist(), values_of, strict=True):
+                best, best_values = tuple(ids[1:stop]), tuple(values[1:stop])
+                if len(set(best_values)) < len(best_values):
+                    best, best_values = _ordered(best, best_values)
                 self._top_ids.append(best)
                 self._top_logprobs.append(best_values)
         if self._scored:
@@ -101,13 +104,16 @@ class InFlight:
     def tokens(self) -> list[Token]:
         """What came since the last call, but for what is no number: from there on, only the final response tells."""
         first, self._handed = self._handed, len(self._tokens)
+        name = self.request.request_id
+        if self._handed == first + 1 and self._wanted and not isnan(self._logprobs[first]):  # as nearly always
+            return [Token(name, self._tokens[first], self._top_ids[first], self._top_logprobs[first])]
         found: list[Token] = []
         for place in range(first, self._handed):
             if isnan(self._logprobs[place]):
                 self.streams = False
                 break
             top = (self._top_ids[place], self._top_logprobs[place]) if self._wanted else ((), ())
-            found.append(Token(self.request.request_id, self._tokens[place], *top))
+            found.append(Token(name, self._tokens[place], *top))
         return found
 
     def response(self) -> Response:
@@ -181,9 +187,7 @@ class InFlightPromptScore(_InFlightInPrompt):
         return self._reported(len(self.request.prompt_ids) - 1)
 
 
-def _ordered(ids: list[int], values: list[float]) -> tuple[tuple[int, ...], tuple[float, ...]]:
+def _ordered(ids: tuple[int, ...], values: tuple[float, ...]) -> tuple[tuple[int, ...], tuple[float, ...]]:
     """Ties to the lower id: torch.topk leaves their order open. Which of several tied tokens are listed stays open."""
-    if len(set(values)) < len(values):
-        pairs = sorted(zip(values, ids, strict=True), key=lambda pair: (-pair[0], pair[1]))
-        return tuple(token for _, token in pairs), tuple(value for value, _ in pairs)
-    return tuple(ids), tuple(values)
+    pairs = sorted(zip(values, ids, strict=True), key=lambda pair: (-pair[0], pair[1]))
+    return tuple(token for _, token in pairs), tuple(value for value, _ in pairs)
