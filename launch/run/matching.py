@@ -151,7 +151,6 @@ class _MatcherEngine:
         path = self._info.path.absolute()
         try:
             if self._actor is None:
-                self._tell("starting the engine")
                 self._actor = self._start(machines)
                 ray.get(self._actor.load.remote(path))
             verdicts: list[Verdict] = ray.get(self._actor.verdicts.remote(path, claims, self._prompt_tokens))
@@ -168,6 +167,8 @@ class _MatcherEngine:
 
     def _start(self, machines: Cluster) -> Any:
         (place,) = place_engines(machines.nodes(), self._config.tensor_parallel, 1, spare=0)
+        needs = f", as soon as {place.gpus} of one node's GPUs are free" if place.gpus else ""
+        self._tell(f"starting the engine{needs}")
         return start_actor(MatchActor, EngineSetup(config=self._config, log_path=self._log, place=place))
 
     def _failure(self, error: RayError) -> ResurfaceError:
