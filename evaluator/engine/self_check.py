@@ -28,7 +28,7 @@ TOLERANCES: Mapping[Precision, tuple[float, float]] = {
     "float32 on a GPU": (2e-2, 2e-3),
     "half": (0.75, 0.1),
 }
-_PROMPTS = (1, 15, 33, 48)  # lengths in tokens: within, before and after a cache block's end
+_PROMPTS = (1, 17, 33)  # lengths in tokens: within a cache block, and after the first and the second end of one
 _CONTINUATIONS = (1, 5)  # a single token, and several
 
 

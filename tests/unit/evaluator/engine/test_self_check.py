@@ -33,8 +33,8 @@ def changed(answers, **fields):
 
 def test_the_questions_are_short_and_always_the_same(asked):
     assert asked == questions(16, 400)
-    assert len(asked) == 8
-    assert sum(len(each.prompt_ids) + len(each.continuation_ids) for each in asked) < 250
+    assert len(asked) == 6
+    assert sum(len(each.prompt_ids) + len(each.continuation_ids) for each in asked) < 150
     assert {len(each.continuation_ids) for each in asked} == {1, 5}
     assert all(0 <= token < 16 for each in asked for token in (*each.prompt_ids, *each.continuation_ids))
     assert [len(each.prompt_ids) for each in questions(16, 16)] == [1, 1]  # with room for the token after a prompt
@@ -44,7 +44,7 @@ def test_the_same_answers_agree_in_any_order_and_a_tenth_of_a_nat_does_not(asked
     assert disagreement(answers, answers[::-1], ALLOWED, asked) is None
     off = changed(answers, logprobs=tuple(value - 0.1 for value in answers[2].logprobs))
     assert disagreement(off, answers, ALLOWED, asked) == (
-        "forced scores differ from prompt log-probabilities by up to 0.1 nats per token (mean 0.0042; "
+        "forced scores differ from prompt log-probabilities by up to 0.1 nats per token (mean 0.0056; "
         "allowed are 0.001 and 0.0002)"
     )
 
