@@ -2,6 +2,7 @@
 
 import os
 
+import hypothesis
 import pytest
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -12,6 +13,11 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # threads that wait for each other besi
 
 from tests.support.devices import hides_gpus, vllm_serves_cpus
 from tests.support.guard import GUARD
+
+# No test has a time limit, and each of hypothesis's examples has one of 200 ms unless it is told otherwise.
+unhurried = hypothesis.settings(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.register_profile("unhurried", unhurried)
+hypothesis.settings.load_profile("unhurried")
 
 
 def pytest_configure(config: pytest.Config) -> None:
