@@ -27,7 +27,7 @@ class Settings(Frozen):
     samples: int = Field(default=10, ge=1)
     sample_seeds: tuple[int, ...] | None = None  # of the sample probe; None: the run seed. It must be one of them
     top_p: float = Field(default=0.9, gt=0, le=1)
-    temperature: float = Field(default=1.0, gt=0)
+    temperature: float = Field(default=1.0, ge=0.01, le=2)  # vLLM refuses more, and silently raises less
     window: int = Field(default=2048, ge=2)  # tokens of a perplexity window; at most what the model has positions for
 
     @field_validator("formats", "sample_seeds")

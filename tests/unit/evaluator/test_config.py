@@ -36,6 +36,8 @@ def test_sample_seeds_are_the_run_seed_unless_named():
         ({"task": "xquad", "name": "a/b"}, "pattern"),
         ({"task": "xquad", "formats": ("opened",)}, "open_capped"),
         ({"task": "xquad", "window": 1}, "greater than or equal to 2"),
+        ({"task": "xquad", "temperature": 2.1}, "less than or equal to 2"),
+        ({"task": "xquad", "temperature": 0.001}, "greater than or equal to 0.01"),
     ],
 )
 def test_what_is_refused(settings, message):
