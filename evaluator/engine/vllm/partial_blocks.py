@@ -91,7 +91,9 @@ class PartialBlocks(KVConnectorBase_V1):  # type: ignore[misc]
         self._found[request.request_id] = (number, None)
         most = min(request.num_tokens - 1, cacheable_tokens(request))
         wanted = list(request.all_token_ids[num_computed_tokens:most])[: self._block_size]
-        if not self._usable or not wanted:
+        # vLLM 0.32 does not ask for a request that must compute its whole prompt. 0.24 does, and would then return
+        # uninitialised memory for the prompt log-probabilities of what was not computed.
+        if not self._usable or not wanted or request.skip_reading_prefix_cache:
             return 0, False
         settled, beginning = self._holders(request, number)
         ready, block = _best_block(settled, num_computed_tokens, wanted)

@@ -94,5 +94,5 @@ def _template(*, temperature: float = 0.0, **settings: Any) -> SamplingParams:
 
 
 @lru_cache(maxsize=64)
-def _checked(**settings: Any) -> SamplingParams:
-    return SamplingParams(**settings, **_ALWAYS)
+def _checked(*, stop_token_ids: tuple[int, ...] = (), **settings: Any) -> SamplingParams:
+    return SamplingParams(stop_token_ids=list(stop_token_ids), **settings, **_ALWAYS)  # vLLM 0.24 refuses a tuple
