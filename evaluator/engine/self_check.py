@@ -28,6 +28,7 @@ TOLERANCES: Mapping[Precision, tuple[float, float]] = {
     "float32 on a GPU": (2e-2, 2e-3),
     "half": (0.75, 0.1),
 }
+_ROUNDING = 1e-2  # nats by which a log-probability may lie above 0
 _PROMPTS = (1, 17, 33)  # lengths in tokens: within a cache block, and after the first and the second end of one
 _CONTINUATIONS = (1, 5)  # a single token, and several
 
@@ -84,6 +85,19 @@ def disagreement(
         f"forced scores differ from prompt log-probabilities by up to {largest:.2g} nats per token (mean {mean:.2g}; "
         f"allowed are {allowed[0]:g} and {allowed[1]:g})"
     )
+
+
+def impossible(answers: Sequence[Response]) -> str | None:
+    """What no log-probability or rank can be, in words, among the answers of one way; None if there is nothing such.
+
+    An engine that reads memory which was never written gives such numbers.
+    """
+    for answer in answers:
+        if any(value > _ROUNDING for value in answer.logprobs):
+            return f"a log-probability of {max(answer.logprobs):.2g} nats"
+        if any(rank < 1 for rank in answer.ranks):
+            return f"a rank of {min(answer.ranks)}"
+    return None
 
 
 class Memory:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from evaluator.engine.base import FixedSource, Generate, LoadReport, Response, S
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.torch_engine import TorchEngine
 from evaluator.engine.vllm.engine import VLLMEngine
+from evaluator.errors import EngineError
 from tests.support.engines import needs_vllm
 from tests.support.models import save_tiny_model
 
@@ -39,6 +41,21 @@ def served(checkpoint: Path) -> tuple[LoadReport, LoadReport, dict[str, Response
         return *reports, {response.request_id: response for response in engine.run(FixedSource(ASKED))}
     finally:
         engine.close()
+
+
+def test_an_engine_whose_prompt_log_probabilities_are_nonsense_is_not_used(tmp_path, cache, monkeypatch):
+    from evaluator.engine.vllm.requests import InFlightPromptScore
+
+    right = InFlightPromptScore.response
+
+    def unwritten(self: InFlightPromptScore) -> Response:
+        answer = right(self)
+        return dataclasses.replace(answer, ranks=(0,) * len(answer.ranks))
+
+    monkeypatch.setattr(InFlightPromptScore, "response", unwritten)
+    with pytest.raises(EngineError, match="prompt log-probabilities hold a rank of 0"):
+        served(save_tiny_model(tmp_path / "model", "qwen3", 0, eos_ids=(0,)))
+    assert not cache.exists()
 
 
 def test_wrong_scores_are_replaced_and_right_ones_remembered(tmp_path, cache, monkeypatch):

@@ -167,7 +167,8 @@ class VLLMEngine:
         """The engine as it is to be used after a little was scored both ways, once for each combination.
 
         Where forced scores are wrong, prompt log-probabilities take their place; they need one position more, so that
-        a score which fills the model is then refused. Raises EngineError if the engine cannot answer.
+        a score which fills the model is then refused. Raises EngineError if the engine cannot answer, or if these
+        cannot be right themselves.
         """
         from evaluator.engine.vllm.combination import combination_of, on_gpu
 
@@ -182,6 +183,9 @@ class VLLMEngine:
         fast = list(self.run(FixedSource(asked)))
         self._started = slower
         slow = list(self.run(FixedSource(asked)))
+        if (nonsense := self_check.impossible(slow)) is not None:
+            self._give_up()
+            raise EngineError(f"this vLLM's scores cannot be trusted: its prompt log-probabilities hold {nonsense}")
         allowed = self_check.TOLERANCES[self_check.precision(started.dtype, on_gpu=on_gpu())]
         wrong = self_check.disagreement(fast, slow, allowed, asked)
         if wrong is None:

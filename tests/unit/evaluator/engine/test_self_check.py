@@ -10,7 +10,7 @@ import pytest
 
 from evaluator.engine.base import Response
 from evaluator.engine.fake import FakeLM
-from evaluator.engine.self_check import TOLERANCES, Memory, code_digest, disagreement, precision, questions
+from evaluator.engine.self_check import TOLERANCES, Memory, code_digest, disagreement, impossible, precision, questions
 
 ALLOWED = TOLERANCES["float32"]
 COMBINATION = {"device": "cpu", "dtype": "float32"}
@@ -69,6 +69,13 @@ def test_what_cannot_be_compared_is_a_disagreement(asked, answers):
 def test_nan_is_a_disagreement(asked, answers):
     nan = changed(answers, logprobs=(float("nan"),) * len(answers[2].logprobs))
     assert disagreement(nan, answers, ALLOWED, asked) is not None
+
+
+def test_what_no_engine_can_mean_is_named(answers):
+    assert impossible(answers) is None
+    assert impossible(changed(answers, logprobs=(0.4,))) == "a log-probability of 0.4 nats"
+    assert impossible(changed(answers, logprobs=(1e-6,))) is None
+    assert impossible(changed(answers, ranks=(0,))) == "a rank of 0"
 
 
 def test_precisions():
