@@ -25,12 +25,12 @@ class EngineConfig(Frozen):
     kind: str = "vllm"  # a name in ENGINES
     dtype: DType = "auto"
     max_model_len: int = Field(default=1088, ge=64)  # longest prompt + generated tokens
-    block_size: int | None = None  # None: 32 on a CPU, vLLM's default on a GPU
+    block_size: int | None = Field(default=None, ge=1)  # None: 32 on a CPU, vLLM's default on a GPU
     max_num_seqs: int | None = Field(default=None, ge=1)  # requests at a time. None: 128; on a GPU by memory, up to 256
     max_num_batched_tokens: int | None = Field(default=None, ge=1)  # in a step. None: by memory and model; GPU only
     kv_cache_gib: int = Field(default=1, ge=1)  # CPU only
     gpu_memory_utilization: float = Field(default=0.9, gt=0, le=1)
-    tensor_parallel: int = Field(default=1, ge=1)
+    tensor_parallel: int = Field(default=1, ge=1, le=64)  # GPUs of one node
     compile: bool = False  # vLLM's torch.compile: slower to start, faster for large models
     cuda_graphs: bool | None = None  # GPU only. None: yes; a step that only generates is then launched as a whole
     # How a continuation is scored: `forced` computes it after a prompt that all continuations share; `prompt_logprobs`
@@ -62,6 +62,8 @@ class EngineKind:
     help: str  # one clause for help texts
     build: Callable[[EngineConfig], Engine]  # imports what it serves with when it is called, not before
     scorings: tuple[str, ...] = ("forced",)  # the values of EngineConfig.scoring that it knows
+    # Raises InputError for what certainly cannot be had on this machine, before anything starts; imports nothing heavy.
+    check_here: Callable[[EngineConfig], None] = lambda config: None
 
 
 ENGINES: Registry[EngineKind] = Registry("engine")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from launch.commands.terminal import console
+from launch.run.here import check_here
 from launch.run.place import need_place
 from launch.sweep.config import SweepConfig
 
@@ -15,6 +16,7 @@ def run_and_report(config: SweepConfig, out: Path) -> None:
     Raises InputError for what the user can mend, ResurfaceError when the work itself failed.
     """
     need_place(out)
+    check_here(config)
     from launch.run.progress import Progress
     from launch.sweep.preflight import prepare
 

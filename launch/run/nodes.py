@@ -9,6 +9,7 @@ from typing import Any
 
 from evaluator.errors import InputError
 
+_PER_CORE = 4  # engines at most: one that waits for its core only takes memory
 _NAMED = 8  # nodes that an error names at most
 
 
@@ -41,6 +42,10 @@ def place_engines(nodes: Sequence[Node], tensor_parallel: int, wanted: int | Non
     """
     if not any(node.gpus for node in nodes):
         able = [node for node in nodes if node.cpus] or list(nodes)
+        cores = sum(node.cpus for node in able)
+        if wanted is not None and wanted > _PER_CORE * max(1, cores):
+            there = f"{cores} core{'' if cores == 1 else 's'}"
+            raise InputError(f"resources.engines: {wanted}: at most {_PER_CORE} for each core, and there are {there}")
         chosen = [able[number % len(able)] for number in range(wanted or len(able))]
         engines = Counter(node.node_id for node in chosen)
         return tuple(

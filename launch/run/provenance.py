@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 
 _PACKAGES = ("resurface", "torch", "transformers", "ray", "numpy", "pandas", "pyarrow", "safetensors", "datasets")
+_DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")  # of GPUs: NVIDIA's, Windows's, AMD's
 
 
 @cache
@@ -64,20 +65,38 @@ def _git(*arguments: str) -> str | None:
     return done.stdout.strip()
 
 
+def count_gpus() -> int | None:
+    """How many GPUs this process may use; None where that is not certain."""
+    if os.environ.get("CUDA_VISIBLE_DEVICES") == "":
+        return 0
+    try:
+        return len(_gpu_names())
+    except OSError:
+        return None if any(Path(driver).exists() for driver in _DRIVERS) else 0
+    except subprocess.CalledProcessError:
+        return None
+
+
 def _gpus() -> str | None:
-    """The names of the NVIDIA GPUs that this process may use; None without one. It does not start CUDA for that."""
+    """The names of the GPUs that this process may use; None without one."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible == "":
         return None
-    which = [] if visible is None else ["-i", visible]
-    command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader", *which]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        return ", ".join(_gpu_names()) or None
     except OSError:
         return None
     except subprocess.CalledProcessError:  # it knows no names of slices of a GPU
-        return f"GPU {visible}" if which else None
-    return ", ".join(done.stdout.split("\n")).strip(", ") or None
+        return f"GPU {visible}" if visible else None
+
+
+def _gpu_names() -> list[str]:
+    """What nvidia-smi says, which does not start CUDA for that. Raises OSError where there is no such program."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    which = [] if visible is None else ["-i", visible]
+    command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader", *which]
+    listing = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return [name for name in map(str.strip, listing.split("\n")) if name]
 
 
 def _processor() -> str:

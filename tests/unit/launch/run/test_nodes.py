@@ -47,6 +47,7 @@ def test_fewer_engines_than_fit_are_spread() -> None:
 @pytest.mark.parametrize(
     ("gpus", "tensor_parallel", "wanted", "message"),
     [
+        ((0, 0), 1, 65, "resources.engines: 65: at most 4 for each core, and there are 16 cores"),
         (
             (3, 3, 3),
             2,

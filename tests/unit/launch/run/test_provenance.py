@@ -50,3 +50,23 @@ def test_the_processor_where_all_are_hidden(asked, monkeypatch) -> None:
     monkeypatch.setattr(provenance, "_processor", lambda: "Some CPU")
     assert provenance.device() == "Some CPU"
     assert not asked
+
+
+@pytest.mark.parametrize(("visible", "count"), [("2", 1), ("0,1", 2), (None, 3), ("", 0), ("MIG-7", None)])
+def test_how_many_there_are(asked, visible, count, monkeypatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert provenance.count_gpus() == count
+
+
+def test_none_is_certain_only_without_a_driver(monkeypatch, tmp_path) -> None:
+    def run(*_: object, **__: object) -> None:
+        raise FileNotFoundError("nvidia-smi")
+
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr(provenance, "_DRIVERS", (str(tmp_path / "driver"),))
+    assert provenance.count_gpus() == 0
+    (tmp_path / "driver").touch()
+    assert provenance.count_gpus() is None
