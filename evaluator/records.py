@@ -183,9 +183,9 @@ class Record(Origin):
     cached_tokens: Annotated[
         int | None, Meaning("prompt tokens that came from the engine's prefix cache", unit="tokens", reported=False)
     ] = None
-    engine: Annotated[str, Meaning("the engine's name", reported=False)]
-    engine_version: Annotated[str, Meaning("the version of the library that it serves with", reported=False)]
-    dtype: Annotated[str, Meaning("what it computed in", reported=False)]
+    engine: Annotated[str, Meaning("the engine's name")]
+    engine_version: Annotated[str, Meaning("the version of the library that it serves with")]
+    dtype: Annotated[str, Meaning("what it computed in")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,4 +206,5 @@ class VerdictRow:
 
 # A checkpoint's own columns, equal in all of its records, and those of them that say how it was pruned.
 METADATA = tuple(field.name for field in fields(Origin) if field.name != "checkpoint")
+SERVING = ("engine", "engine_version", "dtype")  # how a record was computed
 PRUNING = tuple(name for name in METADATA if name not in ("weights_digest", "base"))

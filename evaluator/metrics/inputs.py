@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -14,7 +14,7 @@ from evaluator.metrics.columns import Row
 from evaluator.metrics.intervals import Resampler
 from evaluator.metrics.outcomes import KEY, MEASURED, outcome_types
 from evaluator.probes import PROBES
-from evaluator.records import FORMATS, METADATA, PRUNING, Origin
+from evaluator.records import FORMATS, METADATA, PRUNING, SERVING, Origin
 
 ALL = "all"  # the row that pools the languages
 MEAN = "mean"  # the row that is the unweighted mean over languages
@@ -47,12 +47,13 @@ class Subject(Origin):
 
 @dataclass(frozen=True, eq=False)
 class Inputs:
-    """Outcomes of any number of checkpoints and tasks; optionally the items (task, language, item_id, cluster), and the
-    verdicts of matcher models (the columns of `evaluator.store.verdicts`)."""
+    """Outcomes of any number of checkpoints and tasks; optionally the items (task, language, item_id, cluster), the
+    verdicts of matcher models (the columns of `evaluator.store.verdicts`), and run.json: how they were asked."""
 
     outcomes: pd.DataFrame
     items: pd.DataFrame | None = None
     verdicts: pd.DataFrame | None = None
+    run: Mapping[str, Any] = field(default_factory=dict)
 
     @cached_property
     def checkpoints(self) -> list[Subject]:
@@ -213,7 +214,7 @@ def _first_seeds(frame: pd.DataFrame) -> pd.DataFrame:
     if frame["seed"].nunique() == 1:
         return frame
     own = frame.loc[frame["greedy_status"].notna(), "seed"].min()
-    chosen = frame.groupby(list(ITEM))["truncated"].max().reset_index()
+    chosen = frame.groupby(list(ITEM)).agg({"truncated": "max", **dict.fromkeys(SERVING, "first")}).reset_index()
     for probe in PROBES:
         asked = frame[frame[f"{probe.name}_status"].notna()]
         seed = own if (asked["seed"] == own).any() else asked["seed"].min()

@@ -1,7 +1,8 @@
 """Records of one checkpoint and task -> one row per item, format and seed: the only thing that the tables look at.
 
-A run's records are read part by part; what stays in memory are these rows. Columns beside the key and the checkpoint's
-own (METADATA): each registered probe's (`Probe.columns`; null where it was not measured) and, for each probe,
+A run's records are read part by part; what stays in memory are these rows. Columns beside the key, the checkpoint's
+own (METADATA) and how it was served (SERVING): each registered probe's (`Probe.columns`; null where it was not
+measured) and, for each probe,
 
     <probe>_status    `ok`, `truncated`, `excluded` or `engine_error`; null where the probe was never asked
     <probe>_why       of what was excluded or failed: the record's reason
@@ -15,7 +16,7 @@ import pandas as pd
 
 from evaluator.probes import PROBES
 from evaluator.probes.reducing import KEY, MEASURED, why_not
-from evaluator.records import METADATA
+from evaluator.records import METADATA, SERVING
 from evaluator.store.schema import PANDAS
 
 __all__ = ["KEY", "MEASURED", "empty_outcomes", "outcome_types", "reduce_records"]
@@ -23,7 +24,7 @@ __all__ = ["KEY", "MEASURED", "empty_outcomes", "outcome_types", "reduce_records
 
 def outcome_types() -> dict[str, str]:
     """The outcome columns in their order, with their pandas types."""
-    types = {name: PANDAS[name] for name in (*KEY, *METADATA)}
+    types = {name: PANDAS[name] for name in (*KEY, *METADATA, *SERVING)}
     for probe in PROBES:
         types |= {f"{probe.name}_status": "string", **probe.columns}
     return types | {"truncated": "boolean", **{f"{probe.name}_why": "string" for probe in PROBES}}
@@ -42,8 +43,8 @@ def reduce_records(records: pd.DataFrame) -> pd.DataFrame:
     if records.empty:
         return empty_outcomes()
     types = outcome_types()
-    keyed = records.astype({name: types[name] for name in (*KEY, *METADATA)})
-    columns = [keyed.groupby(list(KEY), sort=True)[list(METADATA)].first()]
+    keyed = records.astype({name: types[name] for name in (*KEY, *METADATA, *SERVING)})
+    columns = [keyed.groupby(list(KEY), sort=True)[[*METADATA, *SERVING]].first()]
     for probe in PROBES:
         asked = keyed[keyed["probe"] == probe.name]
         if not asked.empty:

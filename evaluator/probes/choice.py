@@ -40,6 +40,9 @@ class Choice(ItemProbe):
         "recognised": "boolean",
         "recognised_per_token": "boolean",
         "recognised_per_byte": "boolean",
+        # The gold option's score minus the best other one's, in nats; the number of the option that scored highest.
+        "choice_margin": "Float64",
+        "picked": "Int64",
         # Of all options, summed: fertility.
         "option_tokens": "Int64",
         "option_words": "Int64",
@@ -75,6 +78,8 @@ class Choice(ItemProbe):
         won = _Winners(asked)
         reduced = pd.DataFrame({"options": won.options, "recognised": won.by(won.score)})
         reduced["recognised_per_token"] = won.by(won.score / _sizes(asked["token_ids"]))
+        reduced["choice_margin"] = won.margin(won.score)
+        reduced["picked"] = won.picked(asked["index"])
         texts = pd.Series([text if isinstance(text, str) else "" for text in asked["option_text"]], index=asked.index)
         reduced["recognised_per_byte"] = won.by(won.score / _sizes(texts.map(str.encode)))
         counts = {
@@ -151,10 +156,21 @@ class _Winners:
 
     def by(self, score: pd.Series) -> pd.Series:
         """Whether the gold option's score is strictly the highest: a tie is wrong, a missing score is unknown."""
+        return (self.margin(score) > 0).astype("boolean").where(self._complete(score))
+
+    def margin(self, score: pd.Series) -> pd.Series:
+        """The gold option's score minus the best other one's; NaN where a score is missing."""
         best_gold = score.where(self._gold).groupby(self._by_item).max()
         best_other = score.where(~self._gold).groupby(self._by_item).max()
-        complete = score.notna().groupby(self._by_item).all()
-        return (best_gold > best_other).astype("boolean").where(complete)
+        return (best_gold - best_other).where(self._complete(score))
+
+    def picked(self, number: pd.Series) -> pd.Series:
+        """The number of the option with the highest summed score, the first of those that share it."""
+        best = self.score == self.score.groupby(self._by_item).transform("max")
+        return number.where(best).groupby(self._by_item).min().astype("Int64").where(self._complete(self.score))
+
+    def _complete(self, score: pd.Series) -> pd.Series:
+        return score.notna().groupby(self._by_item).all()
 
 
 def _sizes(values: pd.Series) -> pd.Series:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 from evaluator.asking.questions import Question
 from evaluator.engine.base import Request
 from evaluator.probes.base import Asking, Cost, Inquiry, ItemProbe
+from evaluator.probes.grading import strip_thinking
 from evaluator.probes.recording import Recorder, failed
 from evaluator.records import Format, Record
+from evaluator.text import normalise
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,8 +29,19 @@ class Greedy(ItemProbe):
     evidence = "said"
     view = "answer"
     title = "greedy"
-    # The output contains a gold answer; is one; its token F1.
-    columns: Mapping[str, str] = {"produced": "boolean", "exact_match": "boolean", "token_f1": "Float64"}
+    columns: Mapping[str, str] = {
+        # The output contains a gold answer; is one; its token F1.
+        "produced": "boolean",
+        "exact_match": "boolean",
+        "token_f1": "Float64",
+        # Its tokens, EOS included, the last of them, and their summed log-probability; the prompt's tokens.
+        "answer_tokens": "Int64",
+        "last_token": "Int64",
+        "answer_logprob": "Float64",
+        "greedy_prompt_tokens": "Int64",
+        # A number that equal answers share, as texts are compared.
+        "answer_said": "Int64",
+    }
 
     def describe(self, config: Settings) -> str:
         return f"{self.name} of {'+'.join(config.formats)}"
@@ -51,9 +65,26 @@ class Greedy(ItemProbe):
     def reduce(self, asked: pd.DataFrame) -> pd.DataFrame:
         from evaluator.probes.reducing import KEY, where_measured
 
-        typed = asked.astype({"contains": "boolean", "exact_match": "boolean", "token_f1": "Float64"})
-        first = typed.groupby(list(KEY))[["contains", "exact_match", "token_f1"]].first()
-        return where_measured(first.rename(columns={"contains": "produced"}), asked, self.name, "produced")
+        ids: list[Sequence[int]] = [
+            () if value is None or isinstance(value, float) else value for value in asked["token_ids"]
+        ]
+        columns: dict[str, Any] = {
+            "produced": asked["contains"],
+            **{name: asked[name] for name in ("exact_match", "token_f1")},
+            "answer_tokens": [len(each) or None for each in ids],
+            "last_token": [each[-1] if len(each) else None for each in ids],
+            "answer_logprob": asked["logprob"],
+            "greedy_prompt_tokens": asked["prompt_tokens"],
+            "answer_said": [_said(text) for text in asked["text"]],
+        }
+        typed = asked[list(KEY)].assign(**columns).astype(dict(self.columns))
+        first = typed.groupby(list(KEY))[list(columns)].first()
+        return where_measured(first, asked, self.name, "produced")
+
+
+def _said(text: object) -> int | None:
+    """The same number for answers that are the same once they are normalised, as grading does."""
+    return crc32(normalise(strip_thinking(text)).encode()) if isinstance(text, str) else None
 
 
 class _Answers(Inquiry):

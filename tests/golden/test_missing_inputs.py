@@ -16,8 +16,10 @@ MISSED = Seen(greedy=False, choice=True, hard=True, beams=[True], samples=[True]
 PRUNED = {"english/1": DENSE, "english/2": MISSED, "english/3": MISSED}
 WITH = {
     "greedy": {"accuracy", "fates", "ladder", "recovery", "rank", "pr_gap", "candidates", "hard_distractors",
-               "recovery_seeds", "one_shot", "calibration", "fertility", "matching"},
-    "choice": {"accuracy", "fates", "ladder", "rank", "pr_gap", "hard_distractors", "calibration", "fertility"},
+               "recovery_seeds", "one_shot", "calibration", "fertility", "matching", "flips", "recovery_percent",
+               "length"},
+    "choice": {"accuracy", "fates", "ladder", "rank", "pr_gap", "hard_distractors", "calibration", "fertility",
+               "flips", "recovery_percent"},
     "hard_choice": {"hard_distractors"},
     "beam": {"recovery"},
     "sample": {"recovery", "recovery_seeds"},

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import pandas as pd
 
 from evaluator.records import Format, Record, Status
 
 GOLD, OTHERS = "gold", ("b", "c", "d")
+EOS = 2
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,12 @@ class Seen:
     why: str | None = None  # of a status that is no measurement: what the record's text says
     window: tuple[float, int] | None = None  # perplexity: summed log-probability, predicted tokens
     aligned: int | str | None = None  # the aligned rank, or why it is not defined
+    said: str | None = None  # the greedy answer; None: "gold" or "bad"
+    tokens: int = 3  # of a greedy answer, EOS included
+    ended: bool = True  # by EOS
+    certainty: float = -0.1  # of a greedy answer, nats per token
+    gold_score: float | None = None  # of the gold option, where the others have -2; None: as `choice` says
+    prompt: int = 50  # tokens of the prompt
 
 
 def records(
@@ -80,7 +87,7 @@ def _records_of(item: Seen, common: dict) -> list[Record]:
         return Record(**common, probe=probe, index=index, text=text, **grade)
 
     if item.greedy is not None:
-        rows.append(generated("greedy", 0, item.greedy))
+        rows.append(replace(generated("greedy", 0, item.greedy), **(_greedy_of(item) if measured else {})))
     for probe, hits in (("beam", item.beams), ("sample", item.samples)):
         rows += [generated(probe, index, hit) for index, hit in enumerate(hits or ())]
     for probe, won in (("choice", item.choice), ("hard_choice", item.hard)):
@@ -89,6 +96,7 @@ def _records_of(item: Seen, common: dict) -> list[Record]:
         status = item.choice_status or item.status
         for index, text in enumerate((GOLD, *OTHERS)[: item.options]):
             best = {True: -1.0, False: -3.0, "tie": -2.0}[won]
+            best = best if item.gold_score is None else item.gold_score
             score = best if index == 0 else -2.0
             score = score if status in ("ok", "truncated") else None
             option = {"is_gold": index == 0, "option_text": text, "token_ids": (1, 2), "logprob": score}
@@ -105,6 +113,12 @@ def _records_of(item: Seen, common: dict) -> list[Record]:
     elif item.aligned is not None:
         rows.append(Record(**{**common, "status": "excluded"}, probe="aligned_rank", index=0, text=item.aligned))
     return rows
+
+
+def _greedy_of(item: Seen) -> dict:
+    ids = (*range(10, 9 + item.tokens), EOS if item.ended else 9)
+    columns = {"token_ids": ids, "logprob": item.certainty * item.tokens, "prompt_tokens": item.prompt}
+    return columns | ({} if item.said is None else {"text": item.said})
 
 
 def judged(

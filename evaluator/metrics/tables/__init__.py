@@ -10,14 +10,17 @@ from evaluator.metrics.tables import (
     candidates,
     fates,
     fertility,
+    flips,
     hard_distractors,
     ladder,
+    length,
     matching,
     one_shot,
     perplexity,
     pr_gap,
     rank,
     recovery,
+    recovery_percent,
     recovery_seeds,
 )
 
@@ -27,6 +30,9 @@ TABLES: Registry[Table] = Registry(
     (
         accuracy.TABLE,
         fates.TABLE,
+        flips.TABLE,
+        recovery_percent.TABLE,
+        length.TABLE,
         ladder.TABLE,
         recovery.TABLE,
         rank.TABLE,

@@ -1,0 +1,136 @@
+"""Table `flips`: how many answers changed, whatever the accuracy did (Dutta et al., arXiv 2407.09141).
+
+A flip is an item that was right in the base and is wrong here, or the reverse. Accuracy sees their difference only. An
+item that is wrong in both, with another wrong answer, is a column of its own. Answers are compared as grading compares
+texts (greedy), or by the option that scored highest (choice).
+
+`margin` splits the pooled items into thirds by how sure the base was. greedy: the mean log-probability of the tokens of
+the base's answer; choice: by how much the score of the gold option and the best other one differ, in nats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from evaluator.metrics.columns import (
+    COUNT,
+    LANGUAGE,
+    MCNEMAR,
+    NATS,
+    PERCENTAGE,
+    REASON,
+    SUBJECT,
+    TEXT,
+    Column,
+    Row,
+    columns_of,
+)
+from evaluator.metrics.comparability import label
+from evaluator.metrics.counting import joined_reasons, why_left_out
+from evaluator.metrics.drops import CORRECT, sides_of
+from evaluator.metrics.inputs import ALL, Comparison, Inputs, slices
+from evaluator.metrics.intervals import Floats
+from evaluator.metrics.measures import as_floats, correct_for_many, paired_p, rate
+from evaluator.metrics.table import Lack, Table
+
+THIRDS = ("lowest", "middle", "highest")
+KINDS = ("right_to_wrong", "wrong_to_right", "wrong_to_other")
+_ANSWER = {"greedy": "answer_said", "choice": "picked"}  # what says which answer it was
+
+
+@dataclass(frozen=True, eq=False)
+class _Paired:
+    """One probe of a checkpoint and its base, on the items that both measured."""
+
+    comparison: Comparison
+    probe: str
+
+    def row(self, language: str, items: pd.DataFrame) -> Row:
+        row: Row = {**self.comparison.subject.row, "language": language, "probe": self.probe, "margin": ALL}
+        row |= {"n": len(items), **self.comparison.counts(language, self.probe)}
+        left_out = self.comparison.of_language(language)
+        sides = (f"{self.probe}:_dense", f"{self.probe}:_pruned")
+        reason = None if len(items) else "no item was measured in both checkpoints"
+        row["reason"] = joined_reasons(self.comparison.reason or reason, why_left_out(left_out, *sides))
+        return row | _changes(items, self.probe)
+
+    def thirds(self, items: pd.DataFrame) -> Iterator[Row]:
+        margins = _margins(items, self.probe)
+        known = items[np.isfinite(margins)]
+        margins = margins[np.isfinite(margins)]
+        if len(known) < len(THIRDS):
+            return
+        order = np.argsort(margins, kind="stable")
+        for name, rows in zip(THIRDS, np.array_split(order, len(THIRDS)), strict=True):
+            row: Row = {**self.comparison.subject.row, "language": ALL, "probe": self.probe, "margin": name}
+            row |= {"n": len(rows), "margin_from": margins[rows].min(), "margin_to": margins[rows].max()}
+            yield row | _changes(known.iloc[np.sort(rows)], self.probe)
+
+
+def _rows(inputs: Inputs) -> list[Row]:
+    """Per checkpoint with a base and probe: pooled, in thirds by the base's margin, and by language."""
+    rows: list[Row] = []
+    for comparison in inputs.comparisons().values():
+        why = label(inputs, comparison)
+        for probe in CORRECT:
+            if not comparison.reason and comparison.outcomes[f"{probe}_status_pruned"].isna().all():
+                continue
+            paired, here = _Paired(comparison, probe), comparison.measured(probe)
+            languages = [] if comparison.reason else inputs.languages(comparison.subject.task)
+            pooled, *by_language = [paired.row(language, items) for language, items in slices(here, languages)]
+            found = [pooled, *paired.thirds(here), *by_language]
+            rows += [row | {"reason": joined_reasons(why, row.get("reason"))} for row in found]
+    correct_for_many(rows, ("task", "language", "probe", "margin"))
+    return rows
+
+
+def _changes(items: pd.DataFrame, probe: str) -> Row:
+    dense, pruned = sides_of(items, CORRECT[probe])
+    before, after = sides_of(items, _ANSWER[probe])
+    n = len(items)
+    counts = {
+        "right_to_wrong": int((dense > pruned).sum()),
+        "wrong_to_right": int((dense < pruned).sum()),
+        "wrong_to_other": int(((dense + pruned == 0) & (before != after)).sum()),
+    }
+    flips = counts["right_to_wrong"] + counts["wrong_to_right"]
+    row: Row = {**counts, "flips": flips, "mcnemar_p": paired_p(dense, pruned), **rate("flip_rate", flips, n)}
+    for name, count in counts.items():
+        row |= rate(f"{name}_rate", count, n)
+    return row
+
+
+def _margins(items: pd.DataFrame, probe: str) -> Floats:
+    if probe == "choice":
+        return np.abs(as_floats(items["choice_margin_dense"]))
+    return as_floats(items["answer_logprob_dense"]) / as_floats(items["answer_tokens_dense"])
+
+
+TABLE = Table(
+    name="flips",
+    title="How many answers changed?",
+    reading=(
+        "Flips are items that went from right to wrong, or from wrong to right: accuracy shows only their difference. "
+        "wrong to other: wrong in both checkpoints, with another answer. margin splits the pooled items into thirds by "
+        "how sure the base was of its answer, in nats: flips are harmless noise only where they stay in the lowest."
+    ),
+    needs="the probe greedy or choice on a checkpoint and its base",
+    columns=(
+        *SUBJECT,
+        LANGUAGE,
+        *columns_of(TEXT, "probe", "margin"),
+        Column("margin_from", NATS),
+        Column("margin_to", NATS),
+        *columns_of(COUNT, "n", "excluded", "engine_error", "unpaired", "flips", *KINDS),
+        Column("flip_rate", PERCENTAGE, interval=True),
+        *(Column(f"{name}_rate", PERCENTAGE, name.replace("_", " "), interval=True) for name in KINDS),
+        *MCNEMAR,
+        REASON,
+    ),
+    compute=_rows,
+    lacks=(Lack("probe", "the probe greedy", "greedy"), Lack("probe", "the probe choice", "choice")),
+)

@@ -1,0 +1,111 @@
+"""Table `length`: do answers become longer, and do they still end? (arXiv 2606.25519 finds that both suffer.)
+
+Tokens of the greedy answers to the open prompt, EOS included, on the items measured in both checkpoints. `ratio` is
+mean over mean, its interval resamples contexts jointly. `at_limit` is the share of answers that reached the limit of
+new tokens without an EOS.
+
+Records do not say which token is EOS, but an answer ends by EOS or by the limit, and by nothing else: whatever an
+answer that is shorter than the limit ends in is an EOS, and an answer as long as the limit was cut off unless it ends
+in one of them. The limit is what run.json says, or else the length of the longest answer of the pair.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from evaluator.metrics.columns import (
+    AMOUNT,
+    COUNT,
+    FACTOR,
+    LANGUAGE,
+    PERCENTAGE,
+    POINTS,
+    REASON,
+    SUBJECT,
+    Column,
+    Row,
+    columns_of,
+)
+from evaluator.metrics.comparability import label, settings_of
+from evaluator.metrics.counting import joined_reasons, why_left_out
+from evaluator.metrics.drops import sides_of
+from evaluator.metrics.inputs import SIDES, Comparison, Inputs, in_language, slices
+from evaluator.metrics.measures import as_floats, bounds, difference, item_numbers, rate
+from evaluator.metrics.table import Table
+
+
+def _rows(inputs: Inputs) -> list[Row]:
+    """One row per checkpoint with a base, pooled and by language."""
+    rows: list[Row] = []
+    for comparison in inputs.comparisons().values():
+        if not comparison.reason and comparison.outcomes["greedy_status_pruned"].isna().all():
+            continue
+        why, here = label(inputs, comparison), _with_ends(comparison.measured("greedy"), _limit(inputs, comparison))
+        languages = [] if comparison.reason else inputs.languages(comparison.subject.task)
+        for language, _ in slices(comparison.outcomes, languages):
+            row = _row(inputs, comparison, language, in_language(here, language))
+            rows.append(row | {"reason": joined_reasons(why, row["reason"])})
+    return rows
+
+
+def _row(inputs: Inputs, comparison: Comparison, language: str, items: pd.DataFrame) -> Row:
+    row: Row = {**comparison.subject.row, "language": language, "n": len(items)}
+    row |= comparison.counts(language, "greedy")
+    why = why_left_out(comparison.of_language(language), "greedy:_dense", "greedy:_pruned")
+    if items.empty:
+        none = comparison.reason or "no greedy answer with its tokens in both checkpoints"
+        return row | {"reason": joined_reasons(none, why)}
+    task, numbers = comparison.subject.task, item_numbers(items)
+    dense, pruned = sides_of(items, "answer_tokens")
+    base_draws, own_draws = inputs.resampler(task).means(numbers, dense, pruned)
+    row |= {"base_tokens": float(dense.mean()), "tokens": float(pruned.mean()), "reason": why}
+    row["ratio"] = row["tokens"] / row["base_tokens"]
+    row |= bounds("ratio", inputs.resampler(task).interval(numbers, own_draws / base_draws))
+    limited = sides_of(items, "at_limit")
+    for name, values in zip(("base_at_limit", "at_limit"), limited, strict=True):
+        row |= rate(name, int(values.sum()), len(items))
+    return row | difference(inputs, task, items, limited[1] - limited[0], "more_at_limit")
+
+
+def _limit(inputs: Inputs, comparison: Comparison) -> int | None:
+    settings = settings_of(inputs.run, comparison.subject.checkpoint, comparison.subject.task)
+    limit = settings.get("max_new_tokens")
+    return limit if isinstance(limit, int) else None
+
+
+def _with_ends(items: pd.DataFrame, limit: int | None) -> pd.DataFrame:
+    """The items whose answers have tokens, with `at_limit_dense` and `at_limit_pruned`."""
+    tokens = [f"answer_tokens_{side}" for side in SIDES]
+    items = items[items[tokens].notna().all(axis=1)]
+    lengths = np.concatenate([as_floats(items[name]) for name in tokens])
+    lasts = np.concatenate([as_floats(items[f"last_token_{side}"]) for side in SIDES])
+    most = limit or (lengths.max() if len(lengths) else 0)
+    ends = np.unique(lasts[lengths < most])
+    limited = (lengths >= most) & ~np.isin(lasts, ends)
+    dense, pruned = np.split(limited.astype(np.float64), 2)
+    return items.assign(at_limit_dense=dense, at_limit_pruned=pruned)
+
+
+TABLE = Table(
+    name="length",
+    title="Do answers grow longer, and do they still end?",
+    reading=(
+        "Mean tokens of the greedy answers to the open prompt, EOS included, and how many times those of the base. at "
+        "limit: the share of answers that were cut off at the limit of new tokens because no EOS came. A model that "
+        "runs on where its base stops has lost more than an accuracy shows."
+    ),
+    needs="the probe greedy on a checkpoint and its base",
+    columns=(
+        *SUBJECT,
+        LANGUAGE,
+        *columns_of(COUNT, "n", "excluded", "engine_error", "unpaired"),
+        Column("base_tokens", AMOUNT),
+        Column("tokens", AMOUNT),
+        Column("ratio", FACTOR, interval=True),
+        *columns_of(PERCENTAGE, "base_at_limit", "at_limit", interval=True),
+        Column("more_at_limit", POINTS, interval=True),
+        REASON,
+    ),
+    compute=_rows,
+)

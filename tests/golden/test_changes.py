@@ -1,0 +1,161 @@
+"""Tables of what changed between a checkpoint and its base: flips, recovery_percent, length; and whether the two may be
+compared at all. Worked out by hand, with the arithmetic beside the expectation."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+
+from evaluator.metrics import Inputs, compute_tables, reduce_records
+from evaluator.metrics.comparability import differences, label
+from tests.support.records import Seen, records
+from tests.support.tables import only, tables
+
+RIGHT, WRONG = Seen(greedy=True, choice=True), Seen(greedy=False, choice=False, said="Paris")
+DENSE = {
+    "english/1": replace(RIGHT, certainty=-0.1),
+    "english/2": replace(RIGHT, certainty=-0.2),
+    "english/3": replace(WRONG, certainty=-0.3),
+    "english/4": replace(WRONG, certainty=-0.4),
+    "english/5": replace(WRONG, certainty=-0.5),
+    "swahili/1": replace(RIGHT, certainty=-0.6),
+    "swahili/2": Seen(greedy=False, choice=False, status="excluded", why="too long"),
+}
+PRUNED = {
+    "english/1": RIGHT,
+    "english/2": replace(WRONG, choice=True),  # right to wrong
+    "english/3": RIGHT,  # wrong to right
+    "english/4": replace(WRONG, said="paris!"),  # the same wrong answer
+    "english/5": replace(WRONG, said="Rome"),  # another wrong answer
+    "swahili/1": replace(WRONG, choice=False),  # right to wrong
+    "swahili/2": Seen(greedy=False, choice=False, status="excluded", why="too long"),
+}
+
+
+@pytest.fixture(scope="module")
+def case() -> dict[str, pd.DataFrame]:
+    return tables(records("dense", DENSE), records("p", PRUNED, base="dense"))
+
+
+def test_flips_count_both_ways_and_another_wrong_answer_apart(case):
+    row = only(case["flips"], probe="greedy", language="all", margin="all")
+    counts = row[["n", "flips", "right_to_wrong", "wrong_to_right", "wrong_to_other", "excluded"]]
+    assert counts.tolist() == [6, 3, 2, 1, 1, 1]
+    assert row["flip_rate"] == pytest.approx(3 / 6)
+    assert row["right_to_wrong_rate"] == pytest.approx(2 / 6)
+    assert row["mcnemar_p"] == pytest.approx(1.0)  # 2 against 1
+    assert row["reason"] == "1 excluded (too long)"
+    swahili = only(case["flips"], probe="greedy", language="swahili")
+    assert swahili[["n", "flips", "excluded"]].tolist() == [1, 1, 1]
+
+
+def test_flips_of_choice_compare_the_option_that_won(case):
+    row = only(case["flips"], probe="choice", language="all", margin="all")
+    # english/3 wrong to right, swahili/1 right to wrong; the wrong ones share their option
+    assert row[["flips", "wrong_to_other"]].tolist() == [2, 0]
+
+
+def test_the_thirds_are_of_the_bases_certainty(case):
+    thirds = case["flips"][(case["flips"]["probe"] == "greedy") & (case["flips"]["margin"] != "all")]
+    assert thirds["margin"].tolist() == ["lowest", "middle", "highest"]
+    assert thirds["n"].tolist() == [2, 2, 2]
+    assert thirds["flips"].tolist() == [1, 1, 1]  # swahili/1; english/3; english/2
+    assert thirds["margin_from"].tolist() == pytest.approx([-0.6, -0.4, -0.2])
+    assert thirds["margin_to"].tolist() == pytest.approx([-0.5, -0.3, -0.1])
+
+
+def test_the_margin_of_a_choice_is_between_gold_and_the_best_other_option():
+    dense = {f"english/{n}": Seen(choice=True, gold_score=-2 + n / 10) for n in (1, 2, 3)}
+    found = tables(records("dense", dense), records("p", dense, base="dense"))["flips"]
+    thirds = found[found["margin"] != "all"]
+    assert thirds["margin_from"].tolist() == pytest.approx([0.1, 0.2, 0.3])
+
+
+def test_recovery_is_in_percent_of_the_base_and_above_guessing(case):
+    row = only(case["recovery_percent"], probe="greedy", language="all")
+    assert (row["base_accuracy"], row["accuracy"]) == pytest.approx((3 / 6, 2 / 6))
+    assert row["recovery"] == pytest.approx(2 / 3)
+    assert pd.isna(row["above_guessing"])
+    assert row["recovery_low"] < 2 / 3 < row["recovery_high"]
+    choice = only(case["recovery_percent"], probe="choice", language="english")
+    assert choice["recovery"] == pytest.approx(3 / 2)  # 2 of 5, then 3 of 5
+    assert choice["above_guessing"] == pytest.approx((3 / 5 - 1 / 4) / (2 / 5 - 1 / 4))
+    mean = only(case["recovery_percent"], probe="greedy", language="mean")
+    assert mean["recovery"] == pytest.approx((1 + 0) / 2)  # english 2 of 2, swahili 0 of 1
+
+
+def test_a_base_that_is_never_right_has_no_recovery():
+    found = tables(records("dense", {"english/1": WRONG}), records("p", {"english/1": RIGHT}, base="dense"))
+    row = only(found["recovery_percent"], probe="greedy", language="all")
+    assert pd.isna(row["recovery"])
+    assert "the base is right for 0.000" in row["reason"]
+
+
+def test_length_counts_tokens_and_answers_that_did_not_end():
+    def answers(*tokens: int, limit: int) -> dict[str, Seen]:
+        return {
+            f"english/{n}": Seen(greedy=True, tokens=count, ended=count < limit)
+            for n, count in enumerate(tokens, start=1)
+        }
+
+    dense, pruned = answers(4, 4, 6, 10, limit=99), answers(8, 16, 16, 16, limit=16)
+    row = only(tables(records("dense", dense), records("p", pruned, base="dense"))["length"], language="all")
+    assert (row["base_tokens"], row["tokens"], row["ratio"]) == pytest.approx((6, 14, 14 / 6))
+    assert (row["base_at_limit"], row["at_limit"], row["more_at_limit"]) == pytest.approx((0, 0.75, 0.75))
+    assert row["ratio_low"] <= row["ratio"] <= row["ratio_high"]
+
+
+def test_answers_of_one_length_have_ended_where_the_run_says_that_the_limit_is_longer():
+    seen = {f"english/{n}": Seen(greedy=True, tokens=4) for n in range(3)}
+    outcomes = pd.concat([reduce_records(records("dense", seen)), reduce_records(records("p", seen, base="dense"))])
+    for limit, at_limit in ((16, 0.0), (4, 1.0)):
+        run = {"identity": {"task_settings": {"p": {"t": {"max_new_tokens": limit}}}}}
+        row = only(compute_tables(Inputs(outcomes, run=run))["length"].frame, language="all")
+        assert row["at_limit"] == at_limit
+
+
+def pair(*, run: dict | None = None, **pruned: object) -> Inputs:
+    """Three items of a base and of a checkpoint whose records differ in some columns."""
+    seen = {f"english/{n}": Seen(greedy=True, choice=True, samples=[True] * 2) for n in range(3)}
+    own = records("p", seen, base="dense").assign(**pruned)
+    outcomes = pd.concat([reduce_records(records("dense", seen)), reduce_records(own)], ignore_index=True)
+    return Inputs(outcomes, run=run or {})
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({}, []),
+        ({"dtype": "bfloat16"}, ["dtype float32 against bfloat16"]),
+        ({"engine_version": "1"}, ["engine version 0 against 1"]),
+        ({"prompt_tokens": 51}, ["prompt tokens (another template or tokenizer) 50 against 51"]),
+    ],
+)
+def test_what_records_differ_in_is_said_once(changed, said):
+    inputs = pair(**changed)
+    (comparison,) = inputs.comparisons().values()
+    assert differences(inputs, comparison) == said
+
+
+def test_other_sampling_settings_and_another_way_of_scoring_make_rows_that_say_so():
+    settings = {"dense": {"t": {"temperature": 1.0, "chat": False, "probes": ["greedy"]}}}
+    settings["p"] = {"t": {"temperature": 0.7, "chat": False, "probes": ["choice"]}}
+    stats = [{"checkpoint": "dense", "scoring": "forced"}, {"checkpoint": "p", "scoring": "prompt_logprobs"}]
+    inputs = pair(run={"identity": {"task_settings": settings}, "engine_stats": stats})
+    (comparison,) = inputs.comparisons().values()
+    why = "not comparable with the base: temperature 1 against 0.7, scoring forced against prompt_logprobs"
+    assert label(inputs, comparison) == why
+    found = compute_tables(inputs)
+    for name in ("flips", "recovery_percent", "length"):
+        assert found[name].frame["reason"].str.startswith(why).all(), name
+
+
+def test_fewer_samples_on_some_items_are_counted():
+    dense = {f"english/{n}": Seen(greedy=True, samples=[True] * 2) for n in range(3)}
+    own = dense | {"english/1": Seen(greedy=True, samples=[True])}
+    outcomes = pd.concat([reduce_records(records("dense", dense)), reduce_records(records("p", own, base="dense"))])
+    inputs = Inputs(outcomes)
+    (comparison,) = inputs.comparisons().values()
+    assert differences(inputs, comparison) == ["samples 2 against 1 on 1 of 3 items"]
