@@ -12,7 +12,7 @@ from __future__ import annotations
 from evaluator.metrics.headline import headline_of, headline_sentence
 from evaluator.metrics.inputs import Inputs
 from evaluator.metrics.outcomes import empty_outcomes, reduce_records
-from evaluator.metrics.results import Results, compute, compute_tables
+from evaluator.metrics.results import Results, compute, compute_tables, judge
 from evaluator.metrics.table import FilledTable, Lack, Table
 from evaluator.metrics.tables import TABLES
 
@@ -28,5 +28,6 @@ __all__ = [
     "empty_outcomes",
     "headline_of",
     "headline_sentence",
+    "judge",
     "reduce_records",
 ]

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
+from evaluator.metrics.comparability import label
+from evaluator.metrics.gate import CRITERIA, Verdict, decide
 from evaluator.metrics.headline import headline_of
 from evaluator.metrics.inputs import Inputs
 from evaluator.metrics.left_out import left_out
 from evaluator.metrics.published import published
 from evaluator.metrics.table import FilledTable
 from evaluator.metrics.tables import TABLES
+from evaluator.thresholds import Thresholds, thresholds_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,6 +27,7 @@ class Results:
     headline: pd.DataFrame
     left_out: pd.DataFrame
     paper: pd.DataFrame
+    verdicts: Sequence[Verdict] = ()  # of each compressed checkpoint on each task
 
     @property
     def frames(self) -> dict[str, pd.DataFrame]:
@@ -42,4 +46,16 @@ def compute(inputs: Inputs, run: Mapping[str, Any]) -> Results:
     """Everything; `run` is the content of run.json, which says what a setting is."""
     tables = compute_tables(inputs)
     frames = {name: table.frame for name, table in tables.items()}
-    return Results(tables, headline_of(frames), left_out(inputs), published(frames, run))
+    verdicts = _judged(inputs, frames, thresholds_of(run, "run.json"))
+    return Results(tables, headline_of(frames), left_out(inputs), published(frames, run), verdicts)
+
+
+def judge(inputs: Inputs, thresholds: Thresholds) -> list[Verdict]:
+    """The verdicts alone, from the tables that they need."""
+    needed = {each.table for each in CRITERIA if each.table in TABLES}
+    return _judged(inputs, {name: TABLES[name].frame(inputs) for name in needed}, thresholds)
+
+
+def _judged(inputs: Inputs, frames: Mapping[str, pd.DataFrame], thresholds: Thresholds) -> list[Verdict]:
+    why = {key: label(inputs, comparison) for key, comparison in inputs.comparisons().items()}
+    return decide(frames, thresholds, {key: reason for key, reason in why.items() if reason})

@@ -39,14 +39,9 @@ def write_report(run_dir: Path, *, progress: Progress | None = None) -> Report:
     Records are read one checkpoint and task at a time; only item-level outcomes and packed outputs stay in memory.
     """
     step = progress or (lambda what, done, total: None)
-    parts = record_parts(run_dir)
-    view, outcomes = ItemView(), []
-    for done, frame in enumerate(frames(parts), start=1):
-        outcomes.append(reduce_records(frame))
-        view.add(frame)
-        step("reading records", done, len(parts))
-    inputs = Inputs(pd.concat(outcomes, ignore_index=True), read_items(run_dir), read_verdicts(run_dir))
-    run = read_run(run_dir)
+    view = ItemView()
+    inputs = read_inputs(run_dir, view, progress=step)
+    run = inputs.run
     results = compute(inputs, run)
     written = {}
     for done, (name, frame) in enumerate(results.frames.items(), start=1):
@@ -58,3 +53,16 @@ def write_report(run_dir: Path, *, progress: Progress | None = None) -> Report:
     write_atomically(page, html.encode())
     step("writing the page", 1, 1)
     return Report(page, written, results)
+
+
+def read_inputs(run_dir: Path, view: ItemView | None = None, *, progress: Progress | None = None) -> Inputs:
+    """What a run's tables are made of; `view` takes the records on their way. Raises InputError as `write_report`."""
+    parts, outcomes = record_parts(run_dir), []
+    for done, frame in enumerate(frames(parts), start=1):
+        outcomes.append(reduce_records(frame))
+        if view is not None:
+            view.add(frame)
+        if progress is not None:
+            progress("reading records", done, len(parts))
+    items, verdicts = read_items(run_dir), read_verdicts(run_dir)
+    return Inputs(pd.concat(outcomes, ignore_index=True), items, verdicts, read_run(run_dir))

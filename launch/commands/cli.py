@@ -18,6 +18,7 @@ from launch.commands.bench import bench
 from launch.commands.demo import demo
 from launch.commands.doctor import doctor
 from launch.commands.eval import evaluate
+from launch.commands.gate import gate
 from launch.commands.match import match
 from launch.commands.prune import prune
 from launch.commands.report import report
@@ -50,6 +51,7 @@ app.command(
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
 )(bench)
 app.command(epilog="Example: resurface doctor --out card.md")(doctor)
+app.command(epilog="Example: resurface gate runs/int4 --max-drop 1 --min-recovery 99")(gate)
 app.command(epilog="Example: resurface match runs/demo --matcher qwen3-4b --matcher llama-3.1-8b")(match)
 
 

@@ -7,6 +7,7 @@ prune:                                   # every method x sparsity (or pattern) 
 calibration: {source: gazetteer, samples: 64, sequence_length: 512}
 tasks:
   - {task: gazetteer, items: 40}
+gate: {max_drop: 2, min_recovery: 98}     # what a compressed checkpoint may lose (evaluator/thresholds.py)
 include: [main.yaml]                     # other sweeps (files, bundled recipes, or in place), joined with this one
 """
 
@@ -27,6 +28,7 @@ from evaluator.config import Frozen
 from evaluator.engine.config import EngineConfig
 from evaluator.errors import InputError, one_line, unknown
 from evaluator.probes.config import EvalConfig
+from evaluator.thresholds import Thresholds
 from launch.sweep.models import BUNDLED
 from pruning.config import Allocation, CalibrationConfig, MethodName
 from pruning.patterns import Group
@@ -76,7 +78,7 @@ class Resources(Frozen):
 class SweepConfig(Frozen):
     """models x pruning settings x tasks, joined with other sweeps.
 
-    Each included sweep keeps its own models, settings, tasks and seed; the engine and the resources are those of the
+    Each included sweep keeps its own models, settings, tasks and seed; engine, resources and gate are those of the
     outermost one. Models of one name must be the same model.
     """
 
@@ -89,6 +91,7 @@ class SweepConfig(Frozen):
     seed: int = Field(default=0, ge=0)
     engine: EngineConfig = EngineConfig()
     resources: Resources = Resources()
+    gate: Thresholds = Thresholds()  # they judge what was measured, and are not part of a run's identity
 
     @model_validator(mode="after")
     def _names(self) -> SweepConfig:

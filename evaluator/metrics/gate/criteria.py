@@ -1,0 +1,120 @@
+"""What the gate looks at: a column of a table, its threshold, and what it says of a model. Adding one is one entry."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from evaluator.metrics.columns import PERCENTAGE, POINTS, RATIO, Kind
+from evaluator.thresholds import Thresholds
+
+# What a crossed threshold means: answers are not said, not recognised, or tokens have other probabilities.
+Shows = Literal["saying", "recognising", "probabilities"]
+# How few items are noticed: by the MDE of a paired difference, by what a share of so few can show, or not at all.
+Power = Literal["difference", "share"]
+
+
+@dataclass(frozen=True)
+class Criterion:
+    """One number with a bound. `bound` names a field of `Thresholds` in units of 1 / `per` of the column's."""
+
+    name: str
+    told: str  # in a sentence: "open accuracy lost"
+    table: str
+    column: str
+    bound: str
+    kind: Kind
+    shows: Shows
+    where: Mapping[str, str] = field(default_factory=dict)
+    of_language: str = ""  # the bound within one language, where it is another
+    per: float = 100.0
+    least: bool = False  # the bound is the least that is allowed, not the most
+    counts: str = "n"
+    power: Power | None = None
+
+    def threshold(self, thresholds: Thresholds, *, language: bool = False) -> float | None:
+        """The bound in the column's units; None: not looked at."""
+        name = self.of_language if language and self.of_language else self.bound
+        value: float | None = getattr(thresholds, name)
+        return None if value is None else value / self.per
+
+
+def _of_probe(probe: str, word: str, shows: Shows) -> tuple[Criterion, ...]:
+    return (
+        Criterion(
+            name=f"{word}_drop",
+            told=f"{word} accuracy lost",
+            table="accuracy",
+            column="drop",
+            where={"format": "open", "probe": probe},
+            bound="max_drop",
+            of_language="max_drop_language",
+            kind=POINTS,
+            shows=shows,
+            counts="n_paired",
+            power="difference",
+        ),
+        Criterion(
+            name=f"{word}_recovery",
+            told=f"{word} accuracy left",
+            table="recovery_percent",
+            column="recovery",
+            where={"probe": probe},
+            bound="min_recovery",
+            least=True,
+            kind=PERCENTAGE,
+            shows=shows,
+        ),
+        Criterion(
+            name=f"{word}_flips",
+            told=f"{word} flips",
+            table="flips",
+            column="flip_rate",
+            where={"probe": probe, "margin": "all"},
+            bound="max_flips",
+            kind=PERCENTAGE,
+            shows=shows,
+        ),
+    )
+
+
+_OPEN = _of_probe("greedy", "open", "saying")
+_CHOICE = _of_probe("choice", "choice", "recognising")
+# The most telling first: a sentence names only some.
+CRITERIA = (
+    _OPEN[0],
+    _CHOICE[0],
+    Criterion(
+        name="mc_only",
+        told="known answers picked and no longer said",
+        table="fates",
+        column="mc_only_rate",
+        bound="max_mc_only",
+        kind=PERCENTAGE,
+        shows="saying",
+        power="share",
+    ),
+    Criterion(
+        name="lost",
+        told="known answers neither said nor picked",
+        table="fates",
+        column="lost_rate",
+        bound="max_lost",
+        kind=PERCENTAGE,
+        shows="recognising",
+        power="share",
+    ),
+    *_OPEN[1:],
+    *_CHOICE[1:],
+    Criterion(
+        name="delta_pr",
+        told="Delta_PR",
+        table="pr_gap",
+        column="delta_pr",
+        bound="max_delta_pr",
+        per=1.0,
+        kind=RATIO,
+        shows="saying",
+    ),
+)

@@ -1,0 +1,181 @@
+"""The decision: each criterion of each checkpoint, on all items and in each language, against its threshold.
+
+    crossed        the whole interval is beyond the threshold                                  -> BLOCK
+    over           the value is, its interval is not: it may be chance                         -> WARN
+    underpowered   nothing is beyond, but so few items would not have shown it                 -> WARN
+    unmeasured     the run does not have the number
+    ok             none of these
+
+A checkpoint is PASS only where nothing is crossed, over or underpowered, and where open accuracy was measured. In a
+language, intervals are widened for the number of languages, a value that is merely over is no warning, and only the
+drop asks for enough items. A checkpoint that was asked otherwise than its base is BLOCK: nothing was measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pandas as pd
+
+from evaluator.metrics.columns import rows_of
+from evaluator.metrics.gate.criteria import CRITERIA, Criterion
+from evaluator.metrics.gate.power import detectable, enough_for_share, enough_items, widened
+from evaluator.metrics.inputs import ALL, MEAN, rows_where
+from evaluator.metrics.intervals import Interval
+from evaluator.thresholds import Thresholds
+
+Outcome = Literal["PASS", "WARN", "BLOCK"]
+State = Literal["crossed", "over", "underpowered", "unmeasured", "ok"]
+OUTCOMES: tuple[Outcome, ...] = ("PASS", "WARN", "BLOCK")  # from best to worst
+Key = tuple[str, str]  # task, checkpoint
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One criterion on all items or in one language. `low` and `high` are the bounds that were decided by."""
+
+    criterion: Criterion
+    language: str
+    threshold: float
+    state: State
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    n: int = 0
+    detectable: float | None = None  # the MDE, in the column's units
+    enough: int | None = None  # items with which it would not be underpowered
+
+    @property
+    def pooled(self) -> bool:
+        return self.language == ALL
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """One checkpoint on one task."""
+
+    task: str
+    checkpoint: str
+    base: str
+    checks: tuple[Check, ...]
+    incomparable: str | None = None
+
+    @property
+    def outcome(self) -> Outcome:
+        if self.incomparable or self.having("crossed"):
+            return "BLOCK"
+        said = any(check.pooled and check.state != "unmeasured" for check in self.of("open_drop"))
+        return "PASS" if said and not self.having("over") and not self.underpowered else "WARN"
+
+    @property
+    def underpowered(self) -> bool:
+        """Whether a number of items is too small for a verdict that nothing is wrong."""
+        return bool(self.having("underpowered"))
+
+    def having(self, state: State) -> list[Check]:
+        return [check for check in self.checks if check.state == state]
+
+    def of(self, name: str) -> list[Check]:
+        """The checks of one criterion, by its name."""
+        return [check for check in self.checks if check.criterion.name == name]
+
+
+def decide(
+    tables: Mapping[str, pd.DataFrame], thresholds: Thresholds, incomparable: Mapping[Key, str]
+) -> list[Verdict]:
+    """A verdict for each checkpoint and task that has a base, in the order of the tables.
+
+    `tables` are frames by name; one that is missing is unmeasured. `incomparable` says why a checkpoint cannot be
+    compared with its base.
+    """
+    criteria = [each for each in CRITERIA if each.threshold(thresholds) is not None]
+    bases: dict[Key, str] = {}
+    for name in dict.fromkeys(each.table for each in criteria):
+        frame = tables.get(name)
+        if frame is not None:
+            for row in rows_of(frame[frame["base"].notna()][["task", "checkpoint", "base"]].drop_duplicates()):
+                bases.setdefault((row["task"], row["checkpoint"]), row["base"])
+    return [
+        Verdict(
+            task=task,
+            checkpoint=checkpoint,
+            base=base,
+            checks=tuple(
+                check for criterion in criteria for check in _checks(criterion, tables, (task, checkpoint), thresholds)
+            ),
+            incomparable=incomparable.get((task, checkpoint)),
+        )
+        for (task, checkpoint), base in bases.items()
+    ]
+
+
+def _checks(
+    criterion: Criterion, tables: Mapping[str, pd.DataFrame], key: Key, thresholds: Thresholds
+) -> Iterator[Check]:
+    frame = tables.get(criterion.table)
+    where = {"task": key[0], "checkpoint": key[1], **criterion.where}
+    rows = [] if frame is None else rows_of(rows_where(frame, where))
+    rows = [row for row in rows if row["language"] != MEAN and pd.notna(row.get(criterion.column))]
+    pooled = [row for row in rows if row["language"] == ALL]
+    apart = [row for row in rows if row["language"] != ALL]
+    bound = criterion.threshold(thresholds)
+    assert bound is not None
+    if not pooled:
+        yield Check(criterion=criterion, language=ALL, threshold=bound, state="unmeasured")
+    for row in pooled:
+        yield _check(criterion, row, bound, 1, _discordant(tables, criterion, where, ALL), thresholds.power)
+    bound = criterion.threshold(thresholds, language=True)
+    if thresholds.languages and bound is not None and len(apart) > 1:
+        for row in apart:
+            discordant = _discordant(tables, criterion, where, row["language"])
+            yield _check(criterion, row, bound, len(apart), discordant, thresholds.power)
+
+
+def _check(
+    criterion: Criterion, row: Mapping[str, Any], bound: float, tests: int, discordant: int, power: float
+) -> Check:
+    value, n, language = float(row[criterion.column]), int(row[criterion.counts]), str(row["language"])
+    low, high = (row.get(f"{criterion.column}_{end}") for end in ("low", "high"))
+    known: Interval = (None, None) if pd.isna(low) or pd.isna(high) else (float(low), float(high))
+    low, high = widened(value, known, tests)
+    beyond = value < bound if criterion.least else value > bound
+    crossed = (high is not None and high < bound) if criterion.least else (low is not None and low > bound)
+    mde, enough = None, None
+    if criterion.power == "difference" and n:
+        mde = detectable(discordant, n, known, power)
+        enough = enough_items(mde, n, bound)
+    elif criterion.power == "share" and language == ALL:
+        enough = enough_for_share(bound)
+    state: State = "ok"
+    if crossed:
+        state = "crossed"
+    elif beyond and (language == ALL or criterion.power == "difference"):
+        state = "over"
+    elif (mde is not None and mde > bound) or (mde is None and enough is not None and n < enough):
+        state = "underpowered"
+    return Check(
+        criterion=criterion,
+        language=language,
+        threshold=bound,
+        state=state,
+        value=value,
+        low=low,
+        high=high,
+        n=n,
+        detectable=mde,
+        enough=enough if state in ("underpowered", "over") else None,
+    )
+
+
+def _discordant(
+    tables: Mapping[str, pd.DataFrame], criterion: Criterion, where: Mapping[str, str], language: str
+) -> int:
+    """On how many items the two checkpoints differ, as table `flips` counts them."""
+    flips = tables.get("flips")
+    if criterion.power != "difference" or flips is None:
+        return 0
+    equal = {name: where[name] for name in ("task", "checkpoint", "probe")}
+    found = rows_where(flips, {**equal, "margin": ALL, "language": language})["flips"]
+    return 0 if found.empty or pd.isna(found.iloc[0]) else int(found.iloc[0])

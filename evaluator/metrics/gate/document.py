@@ -1,0 +1,54 @@
+"""The verdicts as JSON: what `RUN/gate.json` holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from evaluator.metrics.gate.decision import OUTCOMES, Check, Outcome, Verdict
+from evaluator.metrics.gate.words import paragraph, usable, why
+from evaluator.thresholds import Thresholds
+
+
+def document(verdicts: Sequence[Verdict], thresholds: Thresholds) -> dict[str, Any]:
+    """All of it; `verdict` is the worst of any checkpoint. Shares and differences are of 1, as in the tables."""
+    return {
+        "schema_version": 1,
+        "verdict": worst(verdicts),
+        "words": paragraph(verdicts),
+        "thresholds": thresholds.model_dump(mode="json"),
+        "checkpoints": [_checkpoint(verdict) for verdict in verdicts],
+    }
+
+
+def worst(verdicts: Sequence[Verdict]) -> Outcome:
+    """The worst outcome; WARN where there is none."""
+    return max((verdict.outcome for verdict in verdicts), key=OUTCOMES.index, default="WARN")
+
+
+def _checkpoint(verdict: Verdict) -> dict[str, Any]:
+    return {
+        "task": verdict.task,
+        "checkpoint": verdict.checkpoint,
+        "base": verdict.base,
+        "verdict": verdict.outcome,
+        "underpowered": verdict.underpowered,
+        "usable": usable(verdict),
+        "why": why(verdict),
+        "checks": [_check(check) for check in verdict.checks],
+    }
+
+
+def _check(check: Check) -> dict[str, Any]:
+    return {
+        "criterion": check.criterion.name,
+        "language": check.language,
+        "state": check.state,
+        "value": check.value,
+        "low": check.low,
+        "high": check.high,
+        "threshold": check.threshold,
+        "n": check.n,
+        "detectable": check.detectable,
+        "enough_items": check.enough,
+    }

@@ -1,0 +1,129 @@
+"""A verdict in plain words: whether a checkpoint is usable, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from evaluator.metrics.gate.decision import Check, Verdict
+from evaluator.metrics.inputs import ALL
+
+_MOST = 2  # reasons that a sentence names
+_NAMES = 3  # languages
+
+
+def usable(verdict: Verdict) -> str:
+    """Usable for what, in one clause."""
+    if verdict.incomparable:
+        return "not decided"
+    crossed = {check.criterion.shows for check in verdict.having("crossed") if check.pooled}
+    if "recognising" in crossed:
+        return "not usable"
+    if "saying" in crossed:
+        recognised = any(check.pooled and check.state in ("ok", "over") for check in verdict.of("choice_drop"))
+        return "usable for recognition only" if recognised else "not usable for open answers"
+    places = _places(verdict)
+    if "probabilities" in crossed:
+        return "usable by its answers, not by its probabilities" + (f"; {places}" if places else "")
+    if places:
+        return places
+    if verdict.outcome == "PASS":
+        return "usable"
+    if verdict.underpowered:
+        return "undecided: too few items"
+    return "usable, with doubts" if verdict.having("over") else "undecided: open answers were not measured"
+
+
+def why(verdict: Verdict) -> str:
+    """The reason in one clause: what was crossed, most telling first, or what is lacking."""
+    if verdict.incomparable:
+        return verdict.incomparable
+    crossed = [check for check in verdict.having("crossed") if check.pooled]
+    apart = sorted((check for check in verdict.having("crossed") if not check.pooled), key=_badness, reverse=True)
+    if crossed:
+        return _listed(crossed)
+    if apart:
+        return _listed(apart)
+    if verdict.having("over"):
+        over = f"{_listed(verdict.having('over'))}, which may be chance"
+        return over + (f"; {_lacking(verdict)}" if verdict.underpowered else "")
+    if verdict.underpowered:
+        return _lacking(verdict)
+    lacking = [check.criterion.told for check in verdict.having("unmeasured") if check.criterion.power == "difference"]
+    held = f"within every threshold that was measured, on {_items(verdict)}"
+    return held + (f"; not measured: {', '.join(lacking)}" if lacking else "")
+
+
+def paragraph(verdicts: Sequence[Verdict]) -> str:
+    """Every verdict in one paragraph."""
+    if not verdicts:
+        return "No checkpoint of this run has a base to compare it with."
+    tasks = {verdict.task for verdict in verdicts}
+    sentences = []
+    for verdict in verdicts:
+        where = f" on {verdict.task}" if len(tasks) > 1 else ""
+        sentences.append(f"{verdict.checkpoint}{where}: {usable(verdict)} ({why(verdict)}).")
+    return " ".join(sentences)
+
+
+def _places(verdict: Verdict) -> str:
+    """Where it is not usable though it is on the whole: "not usable in bengali"."""
+    worst: dict[str, bool] = {}  # language -> whether recognising suffers too
+    for check in sorted(verdict.having("crossed"), key=_badness, reverse=True):
+        if not check.pooled and check.criterion.shows != "probabilities":
+            worst[check.language] = worst.get(check.language, False) or check.criterion.shows == "recognising"
+    gone = [language for language, recognising in worst.items() if recognising]
+    silent = [language for language, recognising in worst.items() if not recognising]
+    parts = [f"not usable in {_named(gone)}"] if gone else []
+    return "; ".join(parts + ([f"usable for recognition only in {_named(silent)}"] if silent else []))
+
+
+def _badness(check: Check) -> float:
+    """By how much of its threshold a check is beyond it."""
+    assert check.value is not None
+    return abs(check.value - check.threshold) / (check.threshold or 1.0)
+
+
+def _listed(checks: Sequence[Check]) -> str:
+    told = [_told(check) for check in checks[:_MOST]]
+    more = len(checks) - len(told)
+    return ", ".join(told) + (f", and {more} more" if more else "")
+
+
+def _told(check: Check) -> str:
+    """A check as "open accuracy lost 12.3 pp (8.0 to 16.1; at most 2.0)"."""
+    kind = check.criterion.kind
+    interval = ""
+    if check.low is not None and check.high is not None:
+        interval = f"{kind.shown(check.low, unit=False)} to {kind.shown(check.high, unit=False)}; "
+    bound = f"{'at least' if check.criterion.least else 'at most'} {kind.shown(check.threshold, unit=False)}"
+    where = "" if check.language == ALL else f" in {check.language}"
+    return f"{check.criterion.told}{where} {kind.shown(check.value)} ({interval}{bound})"
+
+
+def _lacking(verdict: Verdict) -> str:
+    """Too few of what, and how many would be enough."""
+    pooled = [check for check in verdict.having("underpowered") if check.pooled]
+    if pooled:
+        check = max(pooled, key=lambda each: (each.enough or 0) / max(each.n, 1))
+        what = "known answers" if check.criterion.power == "share" else "items"
+        found = f"{check.n:,} {what} are too few to exclude {_bound(check)}"
+        return found + (f": about {check.enough:,} would do" if check.enough else "")
+    apart = sorted(verdict.having("underpowered"), key=lambda each: each.enough or 0, reverse=True)
+    names = list(dict.fromkeys(check.language for check in apart))
+    enough = f": about {apart[0].enough:,} would do in {apart[0].language}" if apart[0].enough else ""
+    return f"too few items in {_named(names)} to exclude {_bound(apart[0])}{enough}"
+
+
+def _bound(check: Check) -> str:
+    return f"{check.criterion.told} of {check.criterion.kind.shown(check.threshold)}"
+
+
+def _items(verdict: Verdict) -> str:
+    return f"{max((check.n for check in verdict.checks if check.pooled), default=0):,} items"
+
+
+def _named(languages: Sequence[str]) -> str:
+    """Names as data sets spell them, in capitals where they are words."""
+    names = [name if len(name) <= 3 else name[:1].upper() + name[1:] for name in languages[:_NAMES]]
+    more = len(languages) - len(names)
+    return ", ".join(names) + (f" and {more} more" if more else "")

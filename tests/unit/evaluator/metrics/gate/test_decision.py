@@ -1,0 +1,136 @@
+"""The gate on records whose answer is known: no effect, a large one, one language, too few items."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+import pandas as pd
+import pytest
+
+from evaluator.metrics import Inputs, judge, reduce_records
+from evaluator.metrics.gate import Verdict, document, paragraph, usable, why
+from evaluator.thresholds import Thresholds
+from tests.support.records import Seen, records
+
+RIGHT, PICKED, GONE = Seen(greedy=True, choice=True), Seen(greedy=False, choice=True), Seen(greedy=False, choice=False)
+Losses = Mapping[str, tuple[int, int, Seen]]  # language -> items, how many change, into what
+
+
+def outcomes(losses: Losses, *, dtype: str = "float32") -> pd.DataFrame:
+    """A base that is right throughout, and a checkpoint in which some items of each language change."""
+    dense = {f"{language}/{n}": RIGHT for language, (items, _, _) in losses.items() for n in range(items)}
+    own = {
+        f"{language}/{n}": into if n < changed else RIGHT
+        for language, (items, changed, into) in losses.items()
+        for n in range(items)
+    }
+    parts = [records("dense", dense), records("int4", own, base="dense").assign(dtype=dtype)]
+    return pd.concat([reduce_records(part) for part in parts], ignore_index=True)
+
+
+def verdict(losses: Losses, thresholds: Thresholds | None = None, **how: str) -> Verdict:
+    (found,) = judge(Inputs(outcomes(losses, **how)), thresholds or Thresholds())
+    return found
+
+
+def test_no_effect_in_many_items_passes():
+    found = verdict({"english": (400, 1, PICKED)})
+    assert (found.outcome, usable(found), found.underpowered) == ("PASS", "usable", False)
+    assert why(found) == "within every threshold that was measured, on 400 items"
+
+
+def test_no_effect_in_few_items_is_underpowered_and_never_passes():
+    found = verdict({"english": (30, 0, PICKED)})
+    assert (found.outcome, usable(found)) == ("WARN", "undecided: too few items")
+    drop = found.of("open_drop")[0]
+    # (1.96 + 0.84) * sqrt((1 / 30) / 30), as at least one item is taken to differ
+    assert drop.detectable == pytest.approx(2.8016 / 30, abs=1e-4)
+    assert drop.enough == 655  # 30 * (0.09338 / 0.02)^2
+    assert "are too few to exclude" in why(found)
+
+
+def test_the_mde_is_that_of_the_discordant_share():
+    drop = verdict({"english": (1000, 40, PICKED)}, Thresholds(max_drop=10)).of("open_drop")[0]
+    assert drop.detectable == pytest.approx(2.8016 * (0.04 / 1000) ** 0.5, rel=0.03)
+    assert drop.state == "ok"
+
+
+def test_answers_that_are_no_longer_said_but_picked_leave_recognition():
+    found = verdict({"english": (200, 60, PICKED)})
+    assert (found.outcome, usable(found)) == ("BLOCK", "usable for recognition only")
+    assert why(found).startswith("open accuracy lost 30.0 pp (24.")
+    states = {check.criterion.name: check.state for check in found.checks}
+    assert states["open_drop"] == states["mc_only"] == states["open_flips"] == states["open_recovery"] == "crossed"
+    assert states["choice_drop"] == states["choice_recovery"] == "ok"
+
+
+def test_answers_that_are_neither_said_nor_picked_make_it_unusable():
+    found = verdict({"english": (200, 60, GONE)})
+    assert (found.outcome, usable(found)) == ("BLOCK", "not usable")
+
+
+def test_a_drop_that_may_be_chance_is_a_warning():
+    found = verdict({"english": (200, 6, PICKED)}, Thresholds(min_recovery=None, max_flips=None))
+    assert (found.outcome, found.of("open_drop")[0].state) == ("WARN", "over")
+    assert "which may be chance" in why(found)
+
+
+def test_the_worst_language_counts_though_the_pooled_numbers_hold():
+    losses: dict[str, tuple[int, int, Seen]] = {f"l{n}": (900, 0, PICKED) for n in range(11)}
+    found = verdict(losses | {"bengali": (900, 160, GONE)})
+    assert all(not check.pooled for check in found.having("crossed"))
+    assert (found.outcome, usable(found)) == ("BLOCK", "not usable in Bengali")
+    silent = verdict(losses | {"bengali": (900, 160, PICKED)})
+    assert usable(silent) == "usable for recognition only in Bengali"
+    assert verdict(losses | {"bengali": (900, 160, GONE)}, Thresholds(languages=False)).outcome == "PASS"
+
+
+def test_a_language_with_too_few_items_is_named():
+    found = verdict({"english": (2000, 2, PICKED), "thai": (20, 0, PICKED)})
+    assert (found.outcome, found.underpowered) == ("WARN", True)
+    assert why(found).startswith("too few items in Thai to exclude open accuracy lost of 5.0 pp: about ")
+
+
+def test_one_of_many_languages_needs_a_wider_interval_to_be_crossed():
+    def of_english(others: int) -> str:
+        losses = {"english": (100, 12, PICKED)} | {f"l{n}": (100, 0, PICKED) for n in range(others)}
+        checks = verdict(losses).of("open_drop")
+        return next(check.state for check in checks if check.language == "english")
+
+    assert (of_english(1), of_english(19)) == ("crossed", "over")
+
+
+def test_another_dtype_is_never_decided():
+    found = verdict({"english": (400, 0, PICKED)}, dtype="bfloat16")
+    assert (found.outcome, usable(found)) == ("BLOCK", "not decided")
+    assert why(found) == "not comparable with the base: dtype float32 against bfloat16"
+
+
+def test_what_was_not_measured_is_no_pass():
+    seen = {f"english/{n}": Seen(choice=True) for n in range(400)}
+    parts = [reduce_records(records("dense", seen)), reduce_records(records("int4", seen, base="dense"))]
+    (found,) = judge(Inputs(pd.concat(parts)), Thresholds())
+    assert (found.outcome, usable(found)) == ("WARN", "undecided: open answers were not measured")
+
+
+def test_a_threshold_of_none_is_not_looked_at():
+    found = verdict({"english": (400, 60, PICKED)}, Thresholds(max_drop=50, max_flips=None, min_recovery=50))
+    assert {check.criterion.name for check in found.having("crossed")} == {"mc_only", "delta_pr"}
+    assert not found.of("open_flips")
+
+
+def test_the_document_is_json_and_the_paragraph_names_every_checkpoint():
+    verdicts = [verdict({"english": (400, 1, PICKED)}), verdict({"english": (200, 60, GONE)})]
+    told = json.loads(json.dumps(document(verdicts, Thresholds())))
+    assert told["verdict"] == "BLOCK"
+    assert [each["verdict"] for each in told["checkpoints"]] == ["PASS", "BLOCK"]
+    assert told["checkpoints"][0]["checks"][0]["criterion"] == "open_drop"
+    assert told["words"] == paragraph(verdicts)
+    assert told["words"].startswith("int4: usable (within every threshold")
+
+
+def test_a_run_without_compressed_checkpoints_has_no_verdict():
+    alone = reduce_records(records("dense", {"english/1": RIGHT}))
+    assert judge(Inputs(alone), Thresholds()) == []
+    assert document([], Thresholds())["verdict"] == "WARN"

@@ -1,0 +1,72 @@
+"""`resurface gate` on made-up runs: exit codes, gate.json, and where thresholds come from."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from launch.commands.cli import main
+from launch.sweep.config import load_sweep
+from tests.support.synthetic import write_run
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_run(
+        tmp_path_factory.mktemp("gate") / "run", 40, ("dense", "wanda-0.6"), languages=("english", "swahili")
+    )
+
+
+def gate(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
+    monkeypatch.setattr("sys.argv", ["resurface", "gate", *map(str, arguments)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return int(ended.value.code or 0)
+
+
+def test_a_large_drop_blocks(run, monkeypatch, capsys):
+    assert gate(monkeypatch, run) == 4
+    told = json.loads((run / "gate.json").read_text())
+    assert told["verdict"] == "BLOCK"
+    said = capsys.readouterr().out
+    assert "wanda-0.6" in said
+    assert told["words"] in said
+
+
+def test_options_override_and_are_checked(run, monkeypatch, capsys):
+    loose = ["--max-drop", 90, "--max-drop-language", 100, "--max-mc-only", 90, "--max-lost", 90, "--min-recovery", 1]
+    assert gate(monkeypatch, run, *loose, "--max-flips", 90, "--max-delta-pr", 3, "--no-languages") == 0
+    assert json.loads((run / "gate.json").read_text())["verdict"] == "PASS"
+    assert gate(monkeypatch, run, "--max-drop", 101) == 2
+    assert "error: resurface gate: max_drop: 101" in capsys.readouterr().err
+
+
+def test_the_runs_own_thresholds_count_and_are_checked(run, monkeypatch, capsys):
+    document = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps(document | {"config": {"gate": {"max_lost": None, "max_drop": 3}}}))
+    gate(monkeypatch, run, "--max-flips", 7)
+    found = json.loads((run / "gate.json").read_text())["thresholds"]
+    assert (found["max_lost"], found["max_drop"], found["max_flips"]) == (None, 3, 7)
+    (run / "run.json").write_text(json.dumps({"config": {"gate": {"max_drop": "many"}}}))
+    assert gate(monkeypatch, run) == 2
+    assert "run.json: config.gate.max_drop: 'many'" in capsys.readouterr().err
+    (run / "run.json").write_text(json.dumps(document))
+
+
+def test_what_cannot_be_judged_is_one_line(tmp_path, monkeypatch, capsys):
+    assert gate(monkeypatch, tmp_path) == 2
+    assert "not a run directory" in capsys.readouterr().err
+    assert gate(monkeypatch, write_run(tmp_path / "alone", 4, ("dense",))) == 2
+    assert "no checkpoint names a base" in capsys.readouterr().err
+
+
+def test_a_sweep_file_sets_thresholds(tmp_path):
+    file = tmp_path / "sweep.yaml"
+    file.write_text("models: {dense: bundled}\ntasks: [{task: gazetteer}]\ngate: {max_drop: 1, max_lost: null}\n")
+    found = load_sweep(file).gate
+    assert (found.max_drop, found.max_lost, found.min_recovery) == (1, None, 98)
+    file.write_text("models: {dense: bundled}\ntasks: [{task: gazetteer}]\ngate: {max_dorp: 1}\n")
+    with pytest.raises(Exception, match=r"unknown key 'max_dorp'; did you mean 'max_drop'.*at gate.max_dorp"):
+        load_sweep(file)
