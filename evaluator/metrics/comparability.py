@@ -56,7 +56,7 @@ def _of_run(run: Mapping[str, Any], comparison: Comparison) -> Iterator[str]:
     for name in sorted(base.keys() & own.keys() - {*_WHAT}):
         if base[name] != own[name]:
             yield f"{name} {_plain(base[name])} against {_plain(own[name])}"
-    base_ways, own_ways = (_scoring(run, name) for name in (subject.base, subject.checkpoint))
+    base_ways, own_ways = (scoring_of(run, name) for name in (subject.base, subject.checkpoint))
     if base_ways and own_ways and base_ways != own_ways:
         yield f"scoring {' and '.join(base_ways)} against {' and '.join(own_ways)}"
 
@@ -69,7 +69,7 @@ def settings_of(run: Mapping[str, Any], checkpoint: str | None, task: str) -> Ma
     return found if isinstance(found, Mapping) else {}
 
 
-def _scoring(run: Mapping[str, Any], checkpoint: str | None) -> list[str]:
+def scoring_of(run: Mapping[str, Any], checkpoint: str | None) -> list[str]:
     """The ways in which engines scored for a checkpoint."""
     stats = run.get("engine_stats")
     rows = [row for row in stats if isinstance(row, Mapping)] if isinstance(stats, list) else []

@@ -15,9 +15,11 @@ from typer.exceptions import TyperException
 
 from evaluator.errors import InputError, ResurfaceError, one_line
 from launch.commands.bench import bench
+from launch.commands.compare import compare
 from launch.commands.demo import demo
 from launch.commands.doctor import doctor
 from launch.commands.eval import evaluate
+from launch.commands.export import export
 from launch.commands.gate import gate
 from launch.commands.match import match
 from launch.commands.prune import prune
@@ -52,6 +54,8 @@ app.command(
 )(bench)
 app.command(epilog="Example: resurface doctor --out card.md")(doctor)
 app.command(epilog="Example: resurface gate runs/int4 --max-drop 1 --min-recovery 99")(gate)
+app.command(epilog="Example: resurface compare runs/vllm-0.31 runs/vllm-0.32 --csv moved.csv")(compare)
+app.command(epilog="Example: resurface export runs/int4 --lm-eval")(export)
 app.command(epilog="Example: resurface match runs/demo --matcher qwen3-4b --matcher llama-3.1-8b")(match)
 
 

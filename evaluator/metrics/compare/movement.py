@@ -1,0 +1,173 @@
+"""What moved between two sides, on the items that both have, and whether it is more than noise.
+
+A score of 0 or 1 moved if McNemar's exact test says so after Holm's correction: over everything that is pooled over
+languages, and within one measure over its languages. Another number moved if the interval of its paired difference,
+which resamples contexts, excludes 0. `same`: no item differs; `noise`: some do, no more than chance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from evaluator.errors import InputError
+from evaluator.metrics.columns import (
+    AMOUNT,
+    COUNT,
+    LANGUAGE,
+    MCNEMAR,
+    PERCENTAGE,
+    TEXT,
+    Column,
+    Row,
+    columns_of,
+    typed_frame,
+)
+from evaluator.metrics.compare.sides import Side
+from evaluator.metrics.inputs import ALL, slices
+from evaluator.metrics.intervals import UNDEFINED, Resampler
+from evaluator.metrics.measures import as_floats, bounds, correct_for_many, paired_p
+
+COLUMNS = (
+    *columns_of(TEXT, "task", "checkpoint", "checkpoint_b", "measure"),
+    LANGUAGE,
+    *columns_of(COUNT, "n", "alone_a", "alone_b", "differing", "only_a", "only_b"),
+    Column("flip_rate", PERCENTAGE),
+    Column("other_answer", COUNT),
+    Column("other_prompt", COUNT),
+    *columns_of(AMOUNT, "a", "b"),
+    Column("difference", AMOUNT, interval=True),
+    *MCNEMAR,
+    Column("verdict", TEXT),
+)
+_KEY = ["measure", "language", "item_id"]
+_LEVEL = 0.05
+
+
+@dataclass(frozen=True, eq=False)
+class Compared:
+    """`frame` has COLUMNS. `differences`: per checkpoint and task, setting -> its value on both sides."""
+
+    frame: pd.DataFrame
+    differences: Mapping[tuple[str, str], Mapping[str, tuple[str, str]]]
+
+    @property
+    def moved(self) -> pd.DataFrame:
+        return self.frame[self.frame["verdict"] == "moved"]
+
+
+def compare(a: Side, b: Side, pairs: Mapping[str, str] | None = None) -> Compared:
+    """Both sides, checkpoint by checkpoint: those of `pairs`, or of equal names, or the only one of each.
+
+    Tasks pair by name, or the only one of each side. Raises InputError where nothing pairs.
+    """
+    names = dict(pairs) if pairs else _paired(a.checkpoints, b.checkpoints)
+    for side, wanted in ((a, names), (b, names.values())):
+        unknown = sorted(set(wanted) - {*side.checkpoints})
+        if unknown:
+            raise InputError(f"{side.name}: no checkpoint {unknown[0]!r} (there are: {', '.join(side.checkpoints)})")
+    tasks = _paired(a.tasks, b.tasks)
+    if not names or not tasks:
+        what, ours, theirs = ("tasks", a.tasks, b.tasks) if names else ("checkpoints", a.checkpoints, b.checkpoints)
+        hint = "" if names else "; name pairs with --pair A=B"
+        raise InputError(f"{a.name} and {b.name}: no {what} in common ({_told(ours)}; {_told(theirs)}){hint}")
+    rows: list[Row] = []
+    differences = {}
+    for name, other in names.items():
+        for task, other_task in tasks.items():
+            left, right = _of(a, name, task), _of(b, other, other_task)
+            found = list(_rows(left, right, alike=a.prompts == b.prompts))
+            if found:
+                subject = {"task": task, "checkpoint": name, "checkpoint_b": other}
+                rows += [subject | row for row in found]
+                settings = (a.settings.get((name, task), {}), b.settings.get((other, other_task), {}))
+                differences[name, task] = _settings(*settings)
+    if not rows:
+        raise InputError(f"{a.name} and {b.name}: no item in common: items pair by language and id")
+    pooled, apart = ([row for row in rows if (row["language"] == ALL) is whole] for whole in (True, False))
+    correct_for_many(pooled, ())
+    correct_for_many(apart, ("task", "checkpoint", "measure"))
+    for row in rows:
+        row["verdict"] = _verdict(row)
+    return Compared(typed_frame(COLUMNS, rows), differences)
+
+
+def _paired(ours: Sequence[str], theirs: Sequence[str]) -> dict[str, str]:
+    both = {name: name for name in ours if name in theirs}
+    return both or ({ours[0]: theirs[0]} if len(ours) == len(theirs) == 1 else {})
+
+
+def _told(names: Sequence[str]) -> str:
+    return ", ".join(names) or "none"
+
+
+def _of(side: Side, checkpoint: str, task: str) -> pd.DataFrame:
+    answers = side.answers
+    return answers[(answers["checkpoint"] == checkpoint) & (answers["task"] == task)]
+
+
+def _rows(left: pd.DataFrame, right: pd.DataFrame, *, alike: bool) -> Iterator[Row]:
+    if (left["language"] == "").all() != (right["language"] == "").all():  # one side does not know languages
+        left, right = left.assign(language=""), right.assign(language="")
+    both = left.merge(right, on=_KEY, suffixes=("_a", "_b"))
+    for measure, here in both.groupby("measure", sort=False):
+        counts = [_Alone(each[each["measure"] == measure], here) for each in (left, right)]
+        languages = sorted(here["language"].unique())
+        items = here.sort_values(["language", "item_id"], ignore_index=True)
+        resampler = Resampler(str(measure), items["language"].tolist(), items["cluster_a"].tolist())
+        for language, part in slices(items, languages if len(languages) > 1 else []):
+            row: Row = {"measure": measure, "language": language, "n": len(part)}
+            row |= {f"alone_{side}": each.count(language) for side, each in zip("ab", counts, strict=True)}
+            yield row | _moved(part, resampler, alike=alike)
+
+
+@dataclass(frozen=True, eq=False)
+class _Alone:
+    """How many of one side's answers of a measure the other side does not have."""
+
+    own: pd.DataFrame
+    both: pd.DataFrame
+
+    def count(self, language: str) -> int:
+        own, both = (
+            len(each) if language == ALL else int((each["language"] == language).sum())
+            for each in (self.own, self.both)
+        )
+        return own - both
+
+
+def _moved(items: pd.DataFrame, resampler: Resampler, *, alike: bool) -> Row:
+    a, b = as_floats(items["value_a"]), as_floats(items["value_b"])
+    numbers = np.asarray(items.index, dtype=np.intp)
+    row: Row = {"a": float(a.mean()), "b": float(b.mean()), "difference": float((b - a).mean())}
+    row |= bounds("difference", resampler.mean_interval(numbers, b - a) if len(items) > 1 else UNDEFINED)
+    if np.isin(np.concatenate([a, b]), (0.0, 1.0)).all():
+        row |= {"only_a": int((a > b).sum()), "only_b": int((b > a).sum()), "mcnemar_p": paired_p(a, b)}
+        row["differing"] = row["only_a"] + row["only_b"]
+        row["flip_rate"] = row["differing"] / len(items)
+        known = items["said_a"].notna() & items["said_b"].notna()
+        if alike and known.any():
+            wrong = (a + b == 0) & known.to_numpy() & (items["said_a"] != items["said_b"]).to_numpy()
+            row["other_answer"] = int(wrong.sum())
+    else:
+        row["differing"] = int((a != b).sum())
+    if alike:
+        row["other_prompt"] = int((items["prompt_a"] != items["prompt_b"]).sum())
+    return row
+
+
+def _verdict(row: Row) -> str:
+    if row["differing"] == 0:
+        return "same"
+    if row.get("holm_p") is not None:
+        return "moved" if row["holm_p"] < _LEVEL else "noise"
+    low, high = row["difference_low"], row["difference_high"]
+    return "moved" if low is not None and (low > 0 or high < 0) else "noise"
+
+
+def _settings(a: Mapping[str, str], b: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    """The settings that differ; one that a side does not state is not known to differ."""
+    return {name: (a[name], b[name]) for name in sorted(a.keys() & b.keys()) if a[name] != b[name]}

@@ -1,0 +1,157 @@
+"""One side of a comparison: a row for each answer that has a score, and the settings that it came about under.
+
+A side is made of a run's outcomes, or of what lm-eval logged. Both call the same things by the same names: `open` is
+whether the greedy answer contains a gold answer, `choice` whether the gold option scored highest, `exact_match` as it
+is called everywhere.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+import pandas as pd
+
+from evaluator.metrics.comparability import scoring_of, settings_of
+from evaluator.metrics.inputs import Inputs
+from evaluator.records import SERVING
+from evaluator.store.lm_eval import UNFILTERED, Logged, Sample
+
+ANSWERS = ("checkpoint", "task", "measure", "language", "item_id", "value", "said", "prompt", "cluster")
+_NAMES = {"contains": "open", "acc": "choice"}  # lm-eval's metrics that are measures of ours
+# Measure -> the outcome column of its value, what says which answer it was, and the probe that it is of.
+_MEASURES = {
+    "open": ("produced", "answer_said", "greedy"),
+    "exact_match": ("exact_match", "answer_said", "greedy"),
+    "choice": ("recognised", "picked", "choice"),
+    "hard_choice": ("hard_recognised", None, "hard_choice"),
+    "in any beam": ("beam_hit", None, "beam"),
+    "in any sample": ("sample_hit", None, "sample"),
+}
+_NOT_SETTINGS = ("probes", "formats", "name", "languages", "items")
+
+
+@dataclass(frozen=True, eq=False)
+class Side:
+    """`answers` has the columns ANSWERS; `value` is a number, mostly 0 or 1, `said` and `prompt` are equal where
+    answers and prompts are. `settings` are of each checkpoint and task."""
+
+    name: str
+    answers: pd.DataFrame
+    settings: Mapping[tuple[str, str], Mapping[str, str]]
+    prompts: str  # what `prompt` is; answers and prompts of two sides are compared where it is the same
+
+    @property
+    def checkpoints(self) -> list[str]:
+        return sorted(self.answers["checkpoint"].unique())
+
+    @property
+    def tasks(self) -> list[str]:
+        return sorted(self.answers["task"].unique())
+
+
+def side_of_run(inputs: Inputs, name: str) -> Side:
+    """What a run measured in open prompts, under its own seed."""
+    parts, settings = [], {}
+    for subject in inputs.checkpoints:
+        outcomes = inputs.outcomes_of(subject.checkpoint, subject.task)
+        settings[subject.checkpoint, subject.task] = _settings(inputs, subject.checkpoint, subject.task, outcomes)
+        for measure, (column, said, probe) in _MEASURES.items():
+            done = outcomes[outcomes[column].notna()]
+            if done.empty or (probe == "greedy" and done["greedy_status"].isna().all()):
+                continue
+            part = done[["language", "item_id"]].assign(
+                checkpoint=subject.checkpoint, task=subject.task, measure=measure, value=done[column]
+            )
+            part["said"] = np.nan if said is None else done[said]
+            part["prompt"] = done["greedy_prompt_tokens"].map(lambda tokens: "" if pd.isna(tokens) else f"{tokens:g}")
+            part["cluster"] = _clusters(inputs, subject.task, part)
+            parts.append(part)
+    answers = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=list(ANSWERS))
+    return Side(name, answers[list(ANSWERS)], settings, "tokens of the prompt")
+
+
+def _clusters(inputs: Inputs, task: str, rows: pd.DataFrame) -> list[str]:
+    """Each item's context; an item that the run does not describe is its own."""
+    described = inputs.items
+    known: dict[tuple[str, str], str] = {}
+    if described is not None:
+        here = described[described["task"] == task]
+        known = dict(zip(zip(here["language"], here["item_id"], strict=True), here["cluster"], strict=True))
+    return [known.get(key, key[1]) for key in zip(rows["language"], rows["item_id"], strict=True)]
+
+
+def _settings(inputs: Inputs, checkpoint: str, task: str, outcomes: pd.DataFrame) -> dict[str, str]:
+    """Everything that a run says of how a checkpoint was asked a task."""
+    run = inputs.run
+    found: dict[str, Any] = {}
+    for name in SERVING:
+        found[name.replace("_", " ")] = _joined(outcomes[name])
+    digests = inputs.outcomes.loc[inputs.outcomes["checkpoint"] == checkpoint, "weights_digest"]
+    found["weights"] = _joined(digests.str[:12])
+    found |= {name: each for name, each in settings_of(run, checkpoint, task).items() if name not in _NOT_SETTINGS}
+    found["scoring"] = " and ".join(scoring_of(run, checkpoint)) or None
+    provenance = run.get("provenance")
+    if isinstance(provenance, Mapping):
+        versions = provenance.get("versions")
+        found |= {f"version of {name}": value for name, value in versions.items()} if versions else {}
+        found |= {name: provenance.get(name) for name in ("device", "processor", "commit", "dirty")}
+    engine = (run.get("identity") or {}).get("engine")
+    found |= {f"engine {name}": value for name, value in engine.items()} if isinstance(engine, Mapping) else {}
+    return {name: str(value) for name, value in found.items() if value is not None}
+
+
+def _joined(values: pd.Series) -> str | None:
+    return " and ".join(sorted({str(value) for value in values.dropna()})) or None
+
+
+def side_of_logged(logged: Sequence[Logged], name: str) -> Side:
+    """What lm-eval logged; documents that a run exported are known by the item that they were."""
+    rows: list[dict[str, Any]] = []
+    settings: dict[tuple[str, str], Mapping[str, str]] = {}
+    for model in logged:
+        for task, samples in model.samples.items():
+            found = list(_rows(model.model, samples))
+            rows += found
+            for own_task in dict.fromkeys(row["task"] for row in found):
+                settings[model.model, own_task] = _lm_eval_settings(model.results, task)
+    return Side(name, pd.DataFrame(rows, columns=list(ANSWERS)), settings, "prompt_hash")
+
+
+def _rows(model: str, samples: Sequence[Sample]) -> Iterator[dict[str, Any]]:
+    unique = max(Counter((each.filter, str(each.doc.get("id"))) for each in samples).values(), default=1) == 1
+    seen: Counter[tuple[str, str]] = Counter()
+    for sample in samples:
+        doc = sample.doc
+        item_id = str(doc["id"]) if unique and "id" in doc else sample.doc_hash
+        seen[sample.filter, item_id] += 1
+        if seen[sample.filter, item_id] > 1:  # equal documents, in their order
+            item_id += f"#{seen[sample.filter, item_id]}"
+        exported = "resurface_task" in doc
+        for metric, value in sample.scores.items():
+            yield {
+                "checkpoint": model,
+                "task": str(doc["resurface_task"]) if exported else sample.task,
+                "measure": _NAMES.get(metric, metric) + ("" if sample.filter == UNFILTERED else f",{sample.filter}"),
+                "language": str(doc.get("language") or ""),
+                "item_id": item_id,
+                "value": value,
+                "said": float(crc32(sample.answer.encode())),
+                "prompt": sample.prompt_hash,
+                "cluster": str(doc.get("cluster") or item_id),
+            }
+
+
+def _lm_eval_settings(results: Mapping[str, Any], task: str) -> dict[str, str]:
+    config = results.get("config")
+    found: dict[str, Any] = dict(config) if isinstance(config, Mapping) else {}
+    for name in ("lm_eval_version", "transformers_version", "git_hash", "chat_template_sha", "system_instruction_sha"):
+        found[name] = results.get(name)
+    for name in ("versions", "n-shot"):
+        of_tasks = results.get(name)
+        found[name] = of_tasks.get(task) if isinstance(of_tasks, Mapping) else None
+    return {name: str(value) for name, value in found.items() if value is not None and value != []}

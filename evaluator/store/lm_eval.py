@@ -1,0 +1,130 @@
+"""The files of EleutherAI's lm-eval 0.4 (`--log_samples`): read beside runs, and what a run exports.
+
+    DIR/<model>/results_<time>.json                aggregated numbers, and how they came about
+    DIR/<model>/samples_<task>_<time>.jsonl        a line for each document and filter
+
+A line has `doc_id`, `doc`, `target`, `arguments`, `resps`, `filtered_resps`, `filter`, `metrics` (names), `doc_hash`,
+`prompt_hash`, `target_hash`, and each metric's value under its name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from evaluator.errors import InputError, of_kind, parse, text_field
+
+UNFILTERED = "none"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """One document under one filter, as lm-eval logged it."""
+
+    task: str
+    doc_id: int
+    doc: Mapping[str, Any]
+    filter: str
+    answer: str  # the filtered responses, as one text
+    prompt_hash: str
+    doc_hash: str
+    scores: Mapping[str, float]  # metrics that are numbers
+
+
+@dataclass(frozen=True, kw_only=True)
+class Logged:
+    """What lm-eval logged of one model: its samples by task, and its results file (empty where there is none)."""
+
+    model: str
+    samples: Mapping[str, tuple[Sample, ...]]
+    results: Mapping[str, Any]
+
+
+def is_logged(path: Path) -> bool:
+    """Whether these are files of lm-eval: a `samples_*.jsonl`, or a directory that has some."""
+    return bool(_sample_files(path))
+
+
+def read_logged(path: Path) -> list[Logged]:
+    """The newest samples of every task of every model at `path`.
+
+    Raises InputError naming file, line and field for what lm-eval would not have written.
+    """
+    found = []
+    for folder in sorted({file.parent for file in _sample_files(path)}):
+        newest: dict[str, Path] = {}
+        for file in sorted((each for each in _sample_files(path) if each.parent == folder), key=_time):
+            newest[_task(file)] = file
+        samples = {task: tuple(_samples(file, task)) for task, file in newest.items()}
+        found.append(Logged(model=folder.name, samples=samples, results=_results(folder)))
+    return found
+
+
+def _sample_files(path: Path) -> list[Path]:
+    if path.is_file():
+        return [path] if path.name.startswith("samples_") and path.suffix == ".jsonl" else []
+    return sorted(path.glob("**/samples_*.jsonl"))
+
+
+def _task(file: Path) -> str:
+    """As lm-eval reads its own file names: between the first underscore and the last."""
+    return file.stem[file.stem.find("_") + 1 : file.stem.rfind("_")]
+
+
+def _time(file: Path) -> str:
+    return file.stem[file.stem.rfind("_") + 1 :]
+
+
+def _results(folder: Path) -> Mapping[str, Any]:
+    files = sorted(folder.glob("results_*.json"), key=_time)
+    if not files:
+        return {}
+    found: dict[str, Any] = of_kind(parse(files[-1].read_bytes(), str(files[-1])), dict, str(files[-1]))
+    return found
+
+
+def _samples(file: Path, task: str) -> Iterator[Sample]:
+    with file.open("rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            if line.strip():
+                yield _sample(parse(line, f"{file}:{number}"), task, f"{file}:{number}")
+
+
+def _sample(row: Any, task: str, place: str) -> Sample:
+    names = of_kind(of_kind(row, dict, place).get("metrics", []), list, f"{place}: field 'metrics'")
+    if not isinstance(row.get("doc_id"), int):
+        raise InputError(f"{place}: field 'doc_id' must be a whole number, not {json.dumps(row.get('doc_id'))[:60]}")
+    doc = row.get("doc")
+    return Sample(
+        task=task,
+        doc_id=row["doc_id"],
+        doc=doc if isinstance(doc, dict) else {"doc": doc},
+        filter=str(row.get("filter", UNFILTERED)),
+        answer=json.dumps(row.get("filtered_resps"), ensure_ascii=False),
+        prompt_hash=str(row.get("prompt_hash", "")),
+        doc_hash=text_field(row, "doc_hash", place),
+        scores={str(name): float(row[name]) for name in names if _is_number(row.get(name))},
+    )
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def hashed(text: str) -> str:
+    """lm-eval's hash of a document, a prompt or a target."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def doc_hash(doc: Mapping[str, Any]) -> str:
+    return hashed(json.dumps(doc, indent=2, ensure_ascii=False))
+
+
+def lines(samples: Iterable[Mapping[str, Any]]) -> bytes:
+    """Samples as the content of a file."""
+    return "".join(json.dumps(sample, ensure_ascii=False) + "\n" for sample in samples).encode()

@@ -1,0 +1,30 @@
+"""`resurface export`: a run in the format of another tool."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from evaluator.errors import InputError
+from launch.commands.report import need_records
+from launch.commands.terminal import console
+
+
+def export(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="a run directory")],
+    lm_eval: Annotated[
+        bool, typer.Option("--lm-eval", help="results_*.json and samples_*.jsonl as lm-eval 0.4 writes them")
+    ] = False,
+    out: Annotated[Path | None, typer.Option("--out", help="a folder (default: RUN/lm-eval)")] = None,
+) -> None:
+    """Write a run's answers in another tool's format."""
+    if not lm_eval:
+        raise InputError("Missing option '--lm-eval': the format to write")
+    need_records(run)
+    from evaluator.report.lm_eval import export as write
+
+    folder = out or run / "lm-eval"
+    files = write(run, folder)
+    console.print(f"{len(files)} files in {folder}", highlight=False, markup=False, soft_wrap=True)

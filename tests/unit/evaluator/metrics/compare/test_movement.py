@@ -1,0 +1,158 @@
+"""Two sides item by item: what moved, what is noise, what was set otherwise."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+from statsmodels.stats.contingency_tables import mcnemar
+
+from evaluator.errors import InputError
+from evaluator.metrics import Inputs, reduce_records
+from evaluator.metrics.compare import Compared, Side, compare, side_of_logged, side_of_run
+from evaluator.store.lm_eval import Logged, Sample
+from tests.support.records import Seen, records
+from tests.support.tables import only
+
+RIGHT, WRONG = Seen(greedy=True, choice=True), Seen(greedy=False, choice=True, said="Paris")
+
+
+def run(name: str, *seen: Seen, language: str = "english", checkpoint: str = "int4", **columns: object) -> Side:
+    """A run in which one checkpoint was asked one item after another."""
+    asked = {f"{language}/{number}": each for number, each in enumerate(seen)}
+    return side_of_run(Inputs(reduce_records(records(checkpoint, asked).assign(**columns))), name)
+
+
+def test_a_change_of_many_answers_in_one_direction_moved():
+    found = compare(run("a", *[RIGHT] * 30), run("b", *[WRONG] * 12, *[RIGHT] * 18))
+    row = only(found.frame, measure="open")
+    assert row[["n", "only_a", "only_b", "differing"]].tolist() == [30, 12, 0, 12]
+    assert (row["a"], row["b"], row["difference"]) == pytest.approx((1, 0.6, -0.4))
+    assert row["difference_low"] < -0.4 < row["difference_high"] < 0
+    assert row["mcnemar_p"] == pytest.approx(mcnemar([[18, 12], [0, 0]], exact=True).pvalue)
+    assert row["holm_p"] > row["mcnemar_p"]  # one of several measures
+    assert row["verdict"] == "moved"
+    assert only(found.frame, measure="choice")["verdict"] == "same"
+    assert found.moved["measure"].tolist() == ["open", "exact_match"]
+
+
+def test_as_many_answers_in_both_directions_are_noise():
+    found = compare(run("a", RIGHT, WRONG, RIGHT, WRONG), run("b", WRONG, RIGHT, RIGHT, replace(WRONG, said="Rome")))
+    row = only(found.frame, measure="open")
+    assert row[["only_a", "only_b", "other_answer", "verdict"]].tolist() == [1, 1, 1, "noise"]
+    assert row["flip_rate"] == pytest.approx(0.5)
+    assert found.moved.empty
+
+
+def test_what_only_one_side_was_asked_is_counted_and_left_out():
+    row = only(compare(run("a", *[RIGHT] * 5), run("b", *[RIGHT] * 3)).frame, measure="open")
+    assert row[["n", "alone_a", "alone_b"]].tolist() == [3, 2, 0]
+
+
+def test_languages_have_rows_of_their_own():
+    def both(name: str, english: Seen, thai: Seen) -> Side:
+        seen = {f"{language}/{n}": each for language, each in (("en", english), ("th", thai)) for n in range(20)}
+        return side_of_run(Inputs(reduce_records(records("int4", seen))), name)
+
+    frame = compare(both("a", RIGHT, RIGHT), both("b", RIGHT, WRONG)).frame
+    opened = frame[frame["measure"] == "open"]
+    assert dict(zip(opened["language"], opened["verdict"], strict=True)) == {
+        "all": "moved",
+        "en": "same",
+        "th": "moved",
+    }
+
+
+def test_settings_that_differ_are_named_and_prompts_counted():
+    other = {"dtype": "bfloat16", "engine_version": "1", "weights_digest": "f" * 64, "prompt_tokens": 51}
+    found = compare(run("a", RIGHT, RIGHT), run("b", RIGHT, RIGHT, **other))
+    assert found.differences["int4", "t"] == {
+        "dtype": ("float32", "bfloat16"),
+        "engine version": ("0", "1"),
+        "weights": ("int4", "f" * 12),
+    }
+    assert only(found.frame, measure="open")["other_prompt"] == 2
+
+
+def test_runs_own_settings_are_compared():
+    outcomes = reduce_records(records("int4", {"english/1": RIGHT}))
+    sides = []
+    for version, seed in (("0.31", 0), ("0.32", 1)):
+        document = {
+            "provenance": {"versions": {"vllm": version}, "device": "cpu"},
+            "identity": {"engine": {"kind": "vllm"}, "task_settings": {"int4": {"t": {"seed": seed, "items": 9}}}},
+        }
+        sides.append(side_of_run(Inputs(outcomes, run=document), version))
+    assert compare(*sides).differences["int4", "t"] == {"seed": ("0", "1"), "version of vllm": ("0.31", "0.32")}
+
+
+def test_checkpoints_pair_by_name_by_being_alone_or_as_told():
+    assert only(compare(run("a", RIGHT), run("b", RIGHT, checkpoint="fp8")).frame, measure="open")["n"] == 1
+    with pytest.raises(InputError, match="a: no checkpoint 'int5' \\(there are: int4\\)"):
+        compare(run("a", RIGHT), run("b", RIGHT), {"int5": "int4"})
+    two = [records(name, {"english/0": RIGHT}) for name in ("x", "y")]
+    side = side_of_run(Inputs(reduce_records(pd.concat(two, ignore_index=True))), "b")
+    with pytest.raises(InputError, match=r"no checkpoints in common.*--pair A=B"):
+        compare(run("a", RIGHT), side)
+    assert set(compare(run("a", RIGHT), side, {"int4": "y"}).frame["checkpoint_b"]) == {"y"}
+    with pytest.raises(InputError, match="no item in common"):
+        compare(run("a", RIGHT), run("b", RIGHT, language="thai"))
+
+
+def logged(model: str, *scores: float, metric: str = "acc", prompt: str = "p", **doc: object) -> Side:
+    samples = tuple(
+        Sample(
+            task="arc",
+            doc_id=number,
+            doc={"question": number, **doc},
+            filter="none",
+            answer=str(score),
+            prompt_hash=prompt,
+            doc_hash=f"hash {number}",
+            scores={metric: score},
+        )
+        for number, score in enumerate(scores)
+    )
+    results = {"config": {"model": "vllm", "model_args": f"pretrained={model}"}, "n-shot": {"arc": 5}}
+    return side_of_logged([Logged(model=model, samples={"arc": samples}, results=results)], model)
+
+
+def paired(found: Compared) -> list[object]:
+    row = only(found.frame, language="all")
+    return row[["measure", "n", "only_a", "only_b", "verdict"]].tolist()
+
+
+def test_lm_eval_against_lm_eval_pairs_by_document():
+    found = compare(logged("one", *[1.0] * 10, 0.0), logged("two", *[0.0] * 10, 0.0, prompt="q"))
+    assert paired(found) == ["choice", 11, 10, 0, "moved"]
+    assert found.differences["one", "arc"] == {"model_args": ("pretrained=one", "pretrained=two")}
+    assert found.frame["other_prompt"].tolist() == [11]
+
+
+def test_scores_that_are_no_zero_or_one_are_compared_by_their_interval():
+    found = compare(logged("one", *[0.5, 0.6] * 10, metric="bleu"), logged("two", *[0.7, 0.8] * 10, metric="bleu"))
+    row = only(found.frame, measure="bleu")
+    assert (row["difference"], row["verdict"]) == (pytest.approx(0.2), "moved")
+    assert pd.isna(row["mcnemar_p"])
+
+
+def test_a_run_against_lm_eval_on_the_same_items():
+    """lm-eval knows no language; the documents' ids are the items'."""
+    samples = tuple(
+        Sample(task="mine", doc_id=n, doc={"id": str(n)}, filter="none", answer="", prompt_hash="", doc_hash=f"{n}",
+               scores={"contains": float(n > 0)})
+        for n in range(4)
+    )  # fmt: skip
+    side = side_of_logged([Logged(model="m", samples={"mine": samples}, results={})], "lm-eval")
+    assert paired(compare(run("a", *[RIGHT] * 4), side)) == ["open", 4, 1, 0, "noise"]
+
+
+def test_equal_documents_stay_apart():
+    twice = logged("one", 1.0, 0.0)
+    same = side_of_logged(
+        [Logged(model="m", results={}, samples={"arc": tuple(
+            Sample(task="arc", doc_id=n, doc={}, filter="none", answer="", prompt_hash="", doc_hash="h",
+                   scores={"acc": 1.0}) for n in range(3))})], "x")  # fmt: skip
+    assert sorted(same.answers["item_id"]) == ["h", "h#2", "h#3"]
+    assert sorted(twice.answers["item_id"]) == ["hash 0", "hash 1"]

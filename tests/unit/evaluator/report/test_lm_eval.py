@@ -1,0 +1,64 @@
+"""A run exported as lm-eval's files, and read back."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from evaluator.errors import InputError
+from evaluator.metrics.compare import compare, side_of_logged, side_of_run
+from evaluator.report import read_inputs
+from evaluator.report.lm_eval import export
+from evaluator.store.lm_eval import read_logged
+from tests.support.synthetic import write_run
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_run(tmp_path_factory.mktemp("export") / "run", 8, ("dense", "wanda-0.6"), languages=("english",))
+
+
+def test_files_and_fields_are_lm_evals(run, tmp_path):
+    files = export(run, tmp_path, now=NOW)
+    assert [file.relative_to(tmp_path).as_posix() for file in files[:3]] == [
+        "dense/samples_gazetteer_open_2026-01-02T03-04-05.jsonl",
+        "dense/samples_gazetteer_choice_2026-01-02T03-04-05.jsonl",
+        "dense/results_2026-01-02T03-04-05.json",
+    ]
+    opened = [json.loads(line) for line in files[0].read_text().splitlines()]
+    assert set(opened[0]) == {
+        *("doc_id", "doc", "target", "arguments", "resps", "filtered_resps", "filter", "metrics"),
+        *("doc_hash", "prompt_hash", "target_hash", "contains", "exact_match", "f1"),
+    }
+    choice = json.loads(files[1].read_text().splitlines()[0])
+    assert list(choice["arguments"]) == [f"gen_args_{number}" for number in range(4)]
+    logprob, _ = choice["filtered_resps"][int(choice["target"])]
+    assert float(logprob) < 0
+    assert choice["acc"] in (0.0, 1.0)
+    results = json.loads(files[2].read_text())
+    # of 8 items the first is excluded, and the engine failed on the second's greedy answer
+    assert results["n-samples"]["gazetteer_open"] == {"original": 8, "effective": 6}
+    assert results["n-samples"]["gazetteer_choice"] == {"original": 8, "effective": 7}
+    told = results["results"]["gazetteer_open"]
+    assert told["contains,none"] == pytest.approx(sum(row["contains"] for row in opened) / 6)
+    assert results["config"]["model_args"]["dtype"] == "float32"
+
+
+def test_a_run_equals_its_own_export(run, tmp_path):
+    export(run, tmp_path, now=NOW)
+    found = compare(side_of_run(read_inputs(run), "run"), side_of_logged(read_logged(tmp_path), "export"))
+    assert set(found.frame["verdict"]) == {"same"}
+    assert set(found.frame["measure"]) == {"open", "exact_match", "choice"}
+    assert set(found.frame["checkpoint"]) == {"dense", "wanda-0.6"}
+    assert found.frame[["alone_a", "alone_b"]].to_numpy().sum() == 0
+
+
+def test_a_run_without_items_is_refused(tmp_path):
+    bare = write_run(tmp_path / "bare", 3, ("dense",), items=False)
+    with pytest.raises(InputError, match=r"bare: has no items/"):
+        export(bare, tmp_path / "out")

@@ -1,0 +1,78 @@
+"""lm-eval's files, as version 0.4.13 writes them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from evaluator.errors import InputError
+from evaluator.store.lm_eval import is_logged, read_logged
+
+# A line as lm-eval 0.4.13 writes it for gsm8k, once for each of its two filters; texts shortened.
+LINE = {
+    "doc_id": 0,
+    "doc": {"question": "Janet's ducks?", "answer": "#### 18"},
+    "target": "#### 18",
+    "arguments": {"gen_args_0": {"arg_0": "Question: Janet's ducks?\nAnswer:", "arg_1": {"until": ["Question:"]}}},
+    "resps": [["18 eggs. #### 18"]],
+    "filtered_resps": ["18"],
+    "filter": "strict-match",
+    "metrics": ["exact_match"],
+    "doc_hash": "a0",
+    "prompt_hash": "b0",
+    "target_hash": "c0",
+    "exact_match": 1.0,
+}
+
+
+def logged(folder: Path, *rows: object, task: str = "gsm8k_cot", time: str = "2026-01-02T03-04-05.6") -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / f"samples_{task}_{time}.jsonl"
+    file.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
+    return file
+
+
+def test_samples_of_several_filters_and_the_results_beside_them(tmp_path):
+    flexible = LINE | {"filter": "flexible-extract", "filtered_resps": ["18."], "exact_match": 0.0}
+    logged(tmp_path / "org__model", LINE, flexible)
+    (tmp_path / "org__model" / "results_2026-01-02T03-04-05.6.json").write_text('{"config": {"model": "vllm"}}')
+    (found,) = read_logged(tmp_path)
+    assert (found.model, found.results) == ("org__model", {"config": {"model": "vllm"}})
+    strict, loose = found.samples["gsm8k_cot"]
+    assert (strict.filter, strict.scores, strict.prompt_hash) == ("strict-match", {"exact_match": 1.0}, "b0")
+    assert (loose.filter, loose.scores) == ("flexible-extract", {"exact_match": 0.0})
+    assert strict.answer != loose.answer
+
+
+def test_the_newest_samples_of_a_task_count(tmp_path):
+    logged(tmp_path / "m", LINE, time="2026-01-01T00-00-00")
+    logged(tmp_path / "m", LINE | {"exact_match": 0.0}, time="2026-02-01T00-00-00")
+    assert read_logged(tmp_path)[0].samples["gsm8k_cot"][0].scores == {"exact_match": 0.0}
+
+
+def test_a_metric_that_is_no_number_is_left_out(tmp_path):
+    file = logged(tmp_path, LINE | {"metrics": ["exact_match", "perplexity"], "perplexity": [1.0, 2]})
+    assert read_logged(file)[0].samples["gsm8k_cot"][0].scores == {"exact_match": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("{", "jsonl:1: not JSON"),
+        ([], "jsonl:1 must be an object"),
+        (LINE | {"doc_id": "0"}, "jsonl:1: field 'doc_id' must be a whole number"),
+        ({name: value for name, value in LINE.items() if name != "doc_hash"}, "field 'doc_hash' is missing"),
+        (LINE | {"metrics": "acc"}, "field 'metrics' must be a list"),
+    ],
+)
+def test_what_lm_eval_would_not_write_is_one_line(tmp_path, row, message):
+    with pytest.raises(InputError, match=message):
+        read_logged(logged(tmp_path, row))
+
+
+def test_what_is_logged(tmp_path):
+    assert not is_logged(tmp_path)
+    assert is_logged(logged(tmp_path / "m", LINE))
+    assert is_logged(tmp_path)
