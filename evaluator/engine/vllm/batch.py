@@ -10,6 +10,7 @@ from typing import Any
 from evaluator.engine.admission import SharedScores, refusal, refuse
 from evaluator.engine.base import Cancel, Generate, Listener, Request, Response, Score, Token
 from evaluator.engine.vllm.counters import Counters
+from evaluator.engine.vllm.reports import rows_of
 from evaluator.engine.vllm.requests import InFlight, InFlightOneStepScore, InFlightPromptScore, to_core
 from evaluator.engine.vllm.sampling import Dialect
 
@@ -75,11 +76,11 @@ class Batch:
     def receive(self, outputs: Sequence[Any]) -> None:
         """Take the EngineCoreOutputs of one step."""
         heard: list[Token] = []
-        for output in outputs:
+        for output, rows in zip(outputs, rows_of(outputs), strict=True):
             pending = self._in_flight.get(output.request_id)
             if pending is None:  # cancelled while this step was under way, or of an earlier run
                 continue
-            if pending.add(output):
+            if pending.add(output, rows):
                 del self._in_flight[output.request_id], self._core_ids[pending.request.request_id]
                 self._count(pending)
                 self._ready.extend(self._shared.answer(pending.response().or_error()))

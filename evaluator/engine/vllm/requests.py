@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Sequence
 from math import isnan
 from typing import Any
 
@@ -16,6 +17,7 @@ from vllm import SamplingParams
 from vllm.v1.engine import EngineCoreRequest
 
 from evaluator.engine.base import Generate, Request, Response, Score, Token
+from evaluator.engine.vllm.reports import Row, top_of
 
 
 def to_core(core_id: str, pending: InFlight, parameters: SamplingParams) -> EngineCoreRequest:
@@ -35,24 +37,17 @@ def to_core(core_id: str, pending: InFlight, parameters: SamplingParams) -> Engi
 class InFlight:
     """One request in the engine, and what has come back for it."""
 
-    __slots__ = (
-        *("_handed", "_logprobs", "_ranks", "_scored", "_tokens", "_top_ids", "_top_logprobs", "_wanted"),
-        *("cached_tokens", "request", "streams"),
-    )
+    __slots__ = ("_handed", "_rows", "_tokens", "_wanted", "cached_tokens", "request", "streams")
 
     def __init__(self, request: Request) -> None:
         self.request = request
         self.cached_tokens = 0
-        self._scored = isinstance(request, Score)
         self._wanted = 1 if isinstance(request, Score) else request.top_logprobs
         # Whether its tokens are handed out as they come, and how many have been.
         self.streams = isinstance(request, Generate) and request.stream
         self._handed = 0
         self._tokens: list[int] = []
-        self._logprobs: list[float] = []
-        self._ranks: list[int] = []
-        self._top_ids: list[tuple[int, ...]] = []
-        self._top_logprobs: list[tuple[float, ...]] = []
+        self._rows: list[Row] = []  # one for each token, or none at all
 
     def prompt(self) -> list[int]:
         """The ids that the engine is given as its prompt."""
@@ -63,68 +58,46 @@ class InFlight:
         """Tokens that the engine has generated."""
         return len(self._tokens)
 
-    def add(self, output: Any) -> bool:
-        """Take one EngineCoreOutput; returns whether it was the last."""
+    def add(self, output: Any, rows: Sequence[Row]) -> bool:
+        """Take one EngineCoreOutput with its rows (`reports.rows_of`); returns whether it was the last."""
         self._tokens += output.new_token_ids
-        if output.new_logprobs is not None:
-            self._read(output.new_logprobs)
+        self._rows += rows
         if output.prefill_stats is not None:
             # A preempted request computes its prompt again; its first time counts.
             self.cached_tokens = self.cached_tokens or output.prefill_stats.num_cached_tokens
         return output.finish_reason is not None
 
-    def _read(self, rows: Any) -> None:
-        """Take vLLM's LogprobsLists: numpy rows of [1 + top] ids and values, a row for each new token."""
-        stop = self._wanted + 1  # a batch is as wide as its most demanding request
-        values_of = rows.logprobs.tolist()
-        self._logprobs += [values[0] for values in values_of]  # the first column is the generated token's own
-        if stop > 1:
-            for ids, values in zip(rows.logprob_token_ids.tolist(), values_of, strict=True):
-                best, best_values = tuple(ids[1:stop]), tuple(values[1:stop])
-                if len(set(best_values)) < len(best_values):
-                    best, best_values = _ordered(best, best_values)
-                self._top_ids.append(best)
-                self._top_logprobs.append(best_values)
-        if self._scored:
-            self._ranks += rows.sampled_token_ranks.tolist()
-
     def news(self) -> Response:
         """What came since the last call."""
         first, self._handed = self._handed, len(self._tokens)
-        return Response(
-            request_id=self.request.request_id,
-            final=False,
-            token_ids=tuple(self._tokens[first:]),
-            logprobs=tuple(self._logprobs[first:]),
-            top_ids=tuple(self._top_ids[first:]),
-            top_logprobs=tuple(self._top_logprobs[first:]),
-            cached_tokens=self.cached_tokens,
-        )
+        return self._response(first, final=False)
 
     def tokens(self) -> list[Token]:
         """What came since the last call, but for what is no number: from there on, only the final response tells."""
         first, self._handed = self._handed, len(self._tokens)
-        name = self.request.request_id
-        if self._handed == first + 1 and self._wanted and not isnan(self._logprobs[first]):  # as nearly always
-            return [Token(name, self._tokens[first], self._top_ids[first], self._top_logprobs[first])]
         found: list[Token] = []
-        for place in range(first, self._handed):
-            if isnan(self._logprobs[place]):
+        for token, row in zip(self._tokens[first:], self._rows[first:], strict=True):
+            if isnan(row[0]):
                 self.streams = False
                 break
-            top = (self._top_ids[place], self._top_logprobs[place]) if self._wanted else ((), ())
-            found.append(Token(name, self._tokens[place], *top))
+            found.append(Token(self.request.request_id, token, *top_of(row, self._wanted)))
         return found
 
     def response(self) -> Response:
         """Everything that came back."""
+        return self._response(0, final=True)
+
+    def _response(self, first: int, *, final: bool) -> Response:
+        rows = self._rows[first:]
+        top = [top_of(row, self._wanted) for row in rows] if self._wanted else []
         return Response(
             request_id=self.request.request_id,
-            token_ids=tuple(self._tokens),
-            logprobs=tuple(self._logprobs),
-            ranks=tuple(self._ranks),
-            top_ids=tuple(self._top_ids),
-            top_logprobs=tuple(self._top_logprobs),
+            final=final,
+            token_ids=tuple(self._tokens[first:]),
+            logprobs=tuple([row[0] for row in rows]),
+            ranks=tuple([row[1] for row in rows]) if isinstance(self.request, Score) else (),
+            top_ids=tuple([ids for ids, _ in top]),
+            top_logprobs=tuple([logprobs for _, logprobs in top]),
             cached_tokens=self.cached_tokens,
         )
 
@@ -132,21 +105,21 @@ class InFlight:
 class _InFlightInPrompt(InFlight):
     """A Score some of whose tokens stand in the engine's prompt, which reports on them."""
 
-    __slots__ = ("_continuation", "_rows")
+    __slots__ = ("_continuation", "_in_prompt")
 
     def __init__(self, request: Score) -> None:
         super().__init__(request)
         self._continuation = request.continuation_ids
-        self._rows: Any = None  # vLLM's LogprobsTensors
+        self._in_prompt: Any = None  # vLLM's LogprobsTensors
 
-    def add(self, output: Any) -> bool:
+    def add(self, output: Any, rows: Sequence[Row]) -> bool:
         if output.new_prompt_logprobs_tensors is not None:
-            self._rows = output.new_prompt_logprobs_tensors
-        return super().add(output)
+            self._in_prompt = output.new_prompt_logprobs_tensors
+        return super().add(output, rows)
 
     def _reported(self, first: int) -> Response:
         """The scores from a row of the report on."""
-        rows = self._rows
+        rows = self._in_prompt
         values = rows.logprobs[first:].tolist()  # [tokens of the continuation, own and top one]
         return Response(
             request_id=self.request.request_id,
@@ -185,9 +158,3 @@ class InFlightPromptScore(_InFlightInPrompt):
 
     def response(self) -> Response:
         return self._reported(len(self.request.prompt_ids) - 1)
-
-
-def _ordered(ids: tuple[int, ...], values: tuple[float, ...]) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """Ties to the lower id: torch.topk leaves their order open. Which of several tied tokens are listed stays open."""
-    pairs = sorted(zip(values, ids, strict=True), key=lambda pair: (-pair[0], pair[1]))
-    return tuple(token for _, token in pairs), tuple(value for value, _ in pairs)
