@@ -37,7 +37,8 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from itertools import repeat
+from heapq import heapify, heappop, heapreplace
+from math import inf
 from typing import NamedTuple
 
 from evaluator.engine.base import Cancel, Generate, Response, Token
@@ -97,7 +98,7 @@ class _Beam(NamedTuple):
     node: _Node
 
 
-# (negated sum, index of the live beam, index in its expansion): tuples, because they are sorted a few dozen at a time.
+# (negated sum, index of the live beam, index in its expansion): compared as tuples, in C.
 _Candidate = tuple[float, int, int]
 
 
@@ -128,7 +129,7 @@ class BeamSearch:
         self._finished: list[Hypothesis] = []  # best first, at most `width`
         self._seed = _Rollout(root)
         self._in_flight: dict[str, _Rollout] = {}
-        self._awaited: list[_Node] = []  # live prefixes whose expansions stand in the way
+        self._awaited: _Node | None = None  # the best of the live prefixes whose expansions stand in the way
         self._step = 0
         self._next_request = 0
         self.done = False
@@ -180,9 +181,14 @@ class BeamSearch:
 
     def advance(self) -> list[Generate | Cancel]:
         """What follows from the responses that were added: requests, possibly none yet."""
-        if self.done or (self.error is None and self._awaited and all(node.top_ids is None for node in self._awaited)):
+        if self.done:
             return []
-        return self._advance() if self.error is None else self._finish([])
+        if self.error is not None:
+            return self._finish([])
+        # No continuation is more likely than its prefix, so the best of the awaited prefixes stays in the way, whatever
+        # the others bring.
+        awaited = self._awaited
+        return [] if awaited is not None and awaited.asked and awaited.top_ids is None else self._advance()
 
     def hypotheses(self) -> tuple[Hypothesis, ...]:
         """The `width` best beams, best first; fewer only if fewer sequences exist, none after an engine error."""
@@ -202,20 +208,16 @@ class BeamSearch:
         """Take as many steps as the known expansions allow; returns requests for those that stand in the way."""
         before = self._step
         while True:
-            candidates = self._candidates()
-            missing = self._missing(candidates)
+            candidates, bar = self._best_candidates()
+            missing = [beam for beam in self._live if beam.node.top_ids is None and -beam.total <= bar]
             if missing:
                 break
             self._take_step(candidates)
             if self._step == self._max_tokens or not self._live or self._cannot_improve():
                 return self._finish(self._finished)
-            if all(beam.node.top_ids is None for beam in self._live):
-                missing = list(range(len(self._live)))
-                break
         following = self._cancel_dead() if self._step > before else []
-        blocking = [self._live[index] for index in missing]
-        following += [self._request(beam, _Rollout(beam.node)) for beam in blocking if not beam.node.asked]
-        self._awaited = [beam.node for beam in blocking]
+        following += [self._request(beam, _Rollout(beam.node)) for beam in missing if not beam.node.asked]
+        self._awaited = missing[0].node
         return following
 
     def _cancel_dead(self) -> list[Generate | Cancel]:
@@ -226,41 +228,43 @@ class BeamSearch:
             del self._in_flight[request_id]
         return [Cancel(request_id=request_id) for request_id in dead]
 
-    def _candidates(self) -> list[_Candidate]:
-        """Continuations of all expanded live beams, best first, ties to the better beam, then to the earlier token."""
-        needed = self.top_logprobs
-        candidates: list[_Candidate] = []
-        places = range(needed)
-        for index, beam in enumerate(self._live):
-            negated = -beam.total
-            # Tuples by zip, which may end early: where a vocabulary has fewer tokens, so has an expansion.
-            candidates += zip([negated - lp for lp in beam.node.top_logprobs], repeat(index), places, strict=False)
-        candidates.sort()
-        return candidates
+    def _best_candidates(self) -> tuple[list[_Candidate], float]:
+        """Continuations of the expanded live beams, best first, up to the `width`-th that does not end, since no later
+        one is selected. Ties go to the better beam, then to the earlier token.
 
-    def _missing(self, candidates: list[_Candidate]) -> list[int]:
-        """Live beams without an expansion whose continuations could still be selected in this step.
-
-        No continuation is more likely than its prefix: with `width` known continuations that do not end and are
-        strictly better than a prefix, that prefix cannot contribute, neither a live beam nor a finished one.
+        Also the negated sum of that last one, infinite if there are fewer. No continuation is more likely than its
+        prefix: a prefix that is strictly worse contributes neither a live beam nor a finished one.
         """
-        unknown = [index for index, beam in enumerate(self._live) if beam.node.top_ids is None]
-        if not unknown:
-            return unknown
+        live, eos_ids, width = self._live, self._eos_ids, self._width
+        # An expansion has its likeliest token first, so that expansions are merged: few of their tokens are looked at.
+        heads = [
+            (-beam.total - beam.node.top_logprobs[0], index, 0) for index, beam in enumerate(live) if beam.node.top_ids
+        ]
+        heapify(heads)
+        best: list[_Candidate] = []
         going_on = 0
-        for negated, index, k in candidates:
-            top_ids = self._live[index].node.top_ids
-            assert top_ids is not None
-            going_on += top_ids[k] not in self._eos_ids
-            if going_on == self._width:
-                return [index for index in unknown if -self._live[index].total <= negated]
-        return unknown
+        while heads:
+            candidate = heads[0]
+            best.append(candidate)
+            negated, index, k = candidate
+            total, _, node = live[index]
+            assert node.top_ids is not None
+            going_on += node.top_ids[k] not in eos_ids
+            if going_on == width:
+                return best, negated
+            k += 1
+            if k < len(node.top_ids):
+                heapreplace(heads, (-total - node.top_logprobs[k], index, k))
+            else:
+                heappop(heads)
+        return best, inf
 
     def _take_step(self, candidates: list[_Candidate]) -> None:
         width, eos_ids = self._width, self._eos_ids
         self._step += 1
         at_end = self._step == self._max_tokens
         live: list[_Beam] = []
+        finished = len(self._finished)
         for position, (negated, index, k) in enumerate(candidates):
             if position >= width and (at_end or len(live) == width):
                 break
@@ -275,8 +279,9 @@ class BeamSearch:
                 score = -negated / self._step
                 hypothesis = Hypothesis(token_ids=(*beam.token_ids, token), logprob=-negated, score=score)
                 self._finished.append(hypothesis)
-        self._finished.sort(key=lambda hypothesis: -hypothesis.score)  # stable: of equals the earlier stays first
-        del self._finished[width:]
+        if len(self._finished) > finished:
+            self._finished.sort(key=lambda hypothesis: -hypothesis.score)  # stable: of equals the earlier stays first
+            del self._finished[width:]
         self._live = live
 
     def _cannot_improve(self) -> bool:
