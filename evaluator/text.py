@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from functools import lru_cache
 
 # English name -> ISO 639-1 code.
 _CODES = {
@@ -71,6 +72,7 @@ def name_of(language: str) -> str:
     return _NAMES.get(plain, plain)
 
 
+@lru_cache(maxsize=256)  # asked of every graded text
 def without_spaces(language: str) -> bool:
     """Whether a language, given by name or code (`thai`, `th`, `zh-CN`), puts no space between words."""
     return re.split(r"[-_]", language.strip().lower())[0] in _WITHOUT_SPACES

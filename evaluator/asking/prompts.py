@@ -9,8 +9,9 @@ A prompt over its token cap loses the end of its context, never its question: se
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from jinja2 import TemplateError
@@ -72,6 +73,7 @@ class Prompter:
         self._add_special_tokens = not chat
         self._tail = 0 if chat else _special_tail(tokenizer)
         self.eos_ids = eos_ids_of(tokenizer)
+        self._decode = _decoder(tokenizer)
 
     def build(
         self,
@@ -145,10 +147,7 @@ class Prompter:
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of generated ids, without special tokens and with its white space as it was generated."""
-        text: str = self._tokenizer.decode(
-            list(token_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False
-        )
-        return text
+        return self._decode(list(token_ids))
 
     def _in_chat_template(self, before: str, context: str, after: str) -> tuple[str, str]:
         """What stands before and after the context once the template is applied."""
@@ -244,6 +243,20 @@ def _split(prompt: Prompt, joint: tuple[int, ...], answer: str) -> Continuation:
     if not 0 < common < len(joint):
         raise InputError(f"answer {answer!r} has no tokens of its own after the prompt in this tokenizer")
     return Continuation(prompt_ids=joint[:common], continuation_ids=joint[common:])
+
+
+def _decoder(tokenizer: Any) -> Callable[[list[int]], str]:
+    """transformers' decode, without special tokens and without cleaning up spaces.
+
+    Where that only passes the ids on to the tokenizers library, they go there directly: the way takes longer than the
+    decoding itself, and every sample and beam is decoded.
+    """
+    from transformers import PreTrainedTokenizerFast as Fast
+
+    kind = type(tokenizer)
+    if isinstance(tokenizer, Fast) and kind.decode is Fast.decode and kind._decode is Fast._decode:
+        return partial(tokenizer.backend_tokenizer.decode, skip_special_tokens=True)
+    return partial(tokenizer.decode, skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
 
 def _special_tail(tokenizer: Any) -> int:

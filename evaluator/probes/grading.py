@@ -50,12 +50,17 @@ def _gradable(answers: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(answer for answer in map(normalise, answers) if answer)
 
 
+@lru_cache(maxsize=1024)
+def _counted(answer: str, language: str) -> Counter[str]:
+    return Counter(split_tokens(answer, language))
+
+
 def token_f1(text: str, answer: str, language: str) -> float:
     """F1 in [0, 1] over the multisets of tokens, as in SQuAD (Rajpurkar et al., 2016), of two normalised texts."""
-    produced, wanted = Counter(split_tokens(text, language)), Counter(split_tokens(answer, language))
-    shared = (produced & wanted).total()
+    produced, wanted = split_tokens(text, language), _counted(answer, language)
+    shared = sum(min(produced.count(token), count) for token, count in wanted.items())
     # 2PR / (P + R) with P = shared / produced and R = shared / wanted, written so that P = R = 0 is no special case.
-    return 2 * shared / (produced.total() + wanted.total()) if shared else 0.0
+    return 2 * shared / (len(produced) + wanted.total()) if shared else 0.0
 
 
 def grade(text: str, answers: Sequence[str], language: str) -> Grade:

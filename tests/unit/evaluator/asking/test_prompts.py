@@ -224,6 +224,24 @@ def test_decode_keeps_everything_but_special_tokens():
     assert built.decode([]) == ""
 
 
+@given(ids=st.lists(st.integers(0, 255), max_size=12))
+def test_decode_is_that_of_transformers(ids):
+    tokenizer = byte_tokenizer()
+    expected = tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    assert prompter(tokenizer).decode(ids) == expected
+
+
+def test_a_tokenizer_with_a_decoder_of_its_own_is_asked_for_texts():
+    class Shouting(type(byte_tokenizer())):
+        def _decode(self, token_ids, **settings):
+            return super()._decode(token_ids, **settings).upper()
+
+    tokenizer = byte_tokenizer()
+    ids = tokenizer("nile")["input_ids"]
+    tokenizer.__class__ = Shouting
+    assert prompter(tokenizer).decode(ids) == "NILE"
+
+
 # ---- the checkpoint's tokenizer ---------------------------------------------------------------------------------
 
 
