@@ -38,10 +38,12 @@ class ItemStream:
         self._cancels: list[Request | Cancel] = []
         self._waiting: set[str] = set()  # requests in `_ready` that nobody has cancelled
         self._gathering: dict[str, ItemProbes] = {}  # items that have to `follow`
-        self._done: list[ItemProbes] = []
+        self._done: deque[ItemProbes] = deque()
+        self._due = 0  # how many of these are to be recorded before the next `take`
 
     def take(self, limit: int) -> Sequence[Request | Cancel]:
         self._follow()
+        self._due = 1 + len(self._done) // 4
         taken, self._cancels = self._cancels, []
         limit += len(taken)
         while len(taken) < limit and (self._ready or (len(self._active) < self._in_flight and self._start_next())):
@@ -114,15 +116,17 @@ class ItemStream:
             else:
                 self._cancels.append(request)
 
-    def finished(self) -> list[ItemProbes]:
-        """The items that ended since the last call."""
-        done, self._done = self._done, []
-        return done
+    def due(self) -> Iterator[ItemProbes]:
+        """Those of the `finished` items that are to be recorded before the next `take`: one, or more if many wait. An
+        item's records take a millisecond, in which the engine is given no step."""
+        while self._done and self._due > 0:
+            self._due -= 1
+            yield self._done.popleft()
 
-    @property
-    def has_finished(self) -> bool:
-        """Whether items ended since the last call of `finished`."""
-        return bool(self._done)
+    def finished(self) -> Iterator[ItemProbes]:
+        """The items that have ended, each handed out once."""
+        while self._done:
+            yield self._done.popleft()
 
     @property
     def idle(self) -> bool:
@@ -145,14 +149,16 @@ def evaluate(
     """
     stream = ItemStream(plans, config, eos_ids, decode, in_flight)
 
-    def drain() -> Iterator[tuple[Item, list[Record]]]:
-        for item in stream.finished():
-            yield item.plan.question.item, item.records(stamp)
+    def recorded(items: Iterator[ItemProbes]) -> Iterator[tuple[Item, list[Record]]]:
+        return ((item.plan.question.item, item.records(stamp)) for item in items)
 
-    for response in engine.run(stream):
-        stream.handle(response)
-        if stream.has_finished:
-            yield from drain()
-    yield from drain()  # items that ended with the last `take`
+    try:
+        for response in engine.run(stream):
+            stream.handle(response)
+            yield from recorded(stream.due())
+    except EngineError:
+        yield from recorded(stream.finished())  # they need not be asked again
+        raise
+    yield from recorded(stream.finished())
     if not stream.idle:
         raise EngineError(f"{engine.name} stopped with items unanswered")
