@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Sequence
+
+import numpy as np
 
 from evaluator.engine.base import Request, Response, Score
 
@@ -24,9 +27,19 @@ def refusal(request: Request, max_model_len: int, vocabulary: int) -> str | None
             f"the engine's {max_model_len} (max_model_len)"
         )
     for ids in (request.prompt_ids, continuation):
-        if ids and (min(ids) < 0 or max(ids) >= vocabulary):
+        if ids and not _are_below(vocabulary, ids):
             return f"a token id is outside the vocabulary of {vocabulary}"
     return None
+
+
+def _are_below(vocabulary: int, ids: tuple[int, ...]) -> bool:
+    """Whether all of them are ids of a vocabulary. `min` and `max` of a prompt would take three times as long, and a
+    beam search has a prompt of its own for each branch."""
+    try:
+        unsigned = array("I", ids)
+    except OverflowError:  # below 0, or far too large
+        return False
+    return bool(np.frombuffer(unsigned, dtype=np.uintc).max() < vocabulary)
 
 
 def refuse(request: Request, reason: str) -> Response:

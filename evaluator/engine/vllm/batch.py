@@ -138,5 +138,5 @@ class Batch:
 
     def _count(self, ended: InFlight) -> None:
         self._counters.end_request(
-            prompt_tokens=len(ended.prompt()), cached_tokens=ended.cached_tokens, generated_tokens=ended.generated
+            prompt_tokens=ended.prompt_tokens, cached_tokens=ended.cached_tokens, generated_tokens=ended.generated
         )

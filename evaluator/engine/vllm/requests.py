@@ -54,6 +54,11 @@ class InFlight:
         return list(self.request.prompt_ids)
 
     @property
+    def prompt_tokens(self) -> int:
+        """The length of `prompt`."""
+        return len(self.request.prompt_ids)
+
+    @property
     def generated(self) -> int:
         """Tokens that the engine has generated."""
         return len(self._tokens)
@@ -138,6 +143,10 @@ class InFlightOneStepScore(_InFlightInPrompt):
     def prompt(self) -> list[int]:
         return [*self.request.prompt_ids, *self._continuation[:-1]]
 
+    @property
+    def prompt_tokens(self) -> int:
+        return len(self.request.prompt_ids) + len(self._continuation) - 1
+
     def response(self) -> Response:
         before, last = self._reported(0), super().response()
         return dataclasses.replace(
@@ -155,6 +164,10 @@ class InFlightPromptScore(_InFlightInPrompt):
 
     def prompt(self) -> list[int]:
         return [*self.request.prompt_ids, *self._continuation]
+
+    @property
+    def prompt_tokens(self) -> int:
+        return len(self.request.prompt_ids) + len(self._continuation)
 
     def response(self) -> Response:
         return self._reported(len(self.request.prompt_ids) - 1)
