@@ -12,10 +12,10 @@ responses (the next step of a beam search) join the running batch without a barr
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 from evaluator.quick import quick
 
@@ -56,13 +56,9 @@ class Cancel:
 Request = Generate | Score
 
 
-class Token(NamedTuple):
-    """One token of a streamed Generate, handed out when it is computed. No log-probability of it is NaN."""
-
-    request_id: str
-    token_id: int
-    top_ids: tuple[int, ...]  # as in Response, of this step
-    top_logprobs: tuple[float, ...]
+# Is told a token of a streamed Generate when it is computed: its id, and top_ids and top_logprobs of its step as in
+# Response. No log-probability of it is NaN.
+Hear = Callable[[int, tuple[int, ...], tuple[float, ...]], None]
 
 
 @quick
@@ -159,11 +155,11 @@ class RequestSource(Protocol):
 
 @runtime_checkable
 class Listener(Protocol):
-    """A RequestSource that would rather hear the tokens of streamed requests all at once, those of one engine step,
-    than be handed a Response for each. An engine may hand out responses all the same; the final one always comes."""
+    """A RequestSource that would rather be told the tokens of streamed requests one by one than be handed a Response
+    for each. An engine may hand out responses all the same; the final one always comes."""
 
-    def listen(self, tokens: Sequence[Token]) -> None:
-        """Called before the next `take`."""
+    def hearer(self, request_id: str) -> Hear:
+        """Who is told the tokens of a streamed request that was taken; those of a step before the next `take`."""
         ...
 
 

@@ -41,7 +41,7 @@ from heapq import heapify, heappop, heapreplace
 from math import inf
 from typing import NamedTuple
 
-from evaluator.engine.base import Cancel, Generate, Response, Token
+from evaluator.engine.base import Cancel, Generate, Hear, Response
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,11 +173,9 @@ class BeamSearch:
                 del self._in_flight[response.request_id]
             self._add(rollout, response)
 
-    def listen(self, token: Token) -> None:
-        """Take one token of a request; what follows from it waits for `advance`."""
-        rollout = self._in_flight.get(token.request_id)
-        if rollout is not None:
-            rollout.add(token.token_id, token.top_ids, token.top_logprobs)
+    def hearer(self, request_id: str) -> Hear:
+        """Who is told the tokens of one of our requests; what follows from them waits for `advance`."""
+        return self._in_flight[request_id].add
 
     def advance(self) -> list[Generate | Cancel]:
         """What follows from the responses that were added: requests, possibly none yet."""

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from evaluator.config import Registry
-from evaluator.engine.base import Cancel, Generate, Request, Response, Score, Token
+from evaluator.engine.base import Cancel, Generate, Hear, Request, Response, Score
 from evaluator.records import Format, Record
 
 if TYPE_CHECKING:
@@ -207,7 +207,7 @@ class Asking:
 class Inquiry(ABC):
     """One probe of one item or window on one checkpoint."""
 
-    gathers: ClassVar[bool] = False  # `listen` and `follow` are called too
+    gathers: ClassVar[bool] = False  # `hearer` and `follow` are called too
 
     def __init__(self) -> None:
         self.responses: dict[str, Response] = {}  # final ones, by request id
@@ -225,22 +225,26 @@ class Inquiry(ABC):
             self.responses[response.request_id] = response
         return ()
 
-    def listen(self, token: Token) -> None:
-        """Take a token of a streamed request, where `gathers` says so; what follows from it is for `follow` to say.
-        Some engines bring responses that are not final instead, and by default it is taken as one."""
-        self.receive(
-            Response(
-                request_id=token.request_id,
-                final=False,
-                token_ids=(token.token_id,),
-                top_ids=(token.top_ids,),
-                top_logprobs=(token.top_logprobs,),
+    def hearer(self, request_id: str) -> Hear:
+        """Who is told the tokens of a streamed request, where `gathers` says so; what follows from them is for `follow`
+        to say. Some engines bring responses that are not final instead, and by default a token is taken as one."""
+
+        def hear(token_id: int, top_ids: tuple[int, ...], top_logprobs: tuple[float, ...]) -> None:
+            self.receive(
+                Response(
+                    request_id=request_id,
+                    final=False,
+                    token_ids=(token_id,),
+                    top_ids=(top_ids,),
+                    top_logprobs=(top_logprobs,),
+                )
             )
-        )
+
+        return hear
 
     def follow(self) -> Sequence[Request | Cancel]:
-        """What follows from all that came since the last call, where `gathers` says so: an engine answers many requests
-        in one step, and what they mean together is worked out once, before the engine is given new ones."""
+        """What follows from all that came since the last call, if anything, where `gathers` says so: an engine answers
+        many requests in one step, and what they mean together is worked out once, before it is given new ones."""
         return ()
 
     @abstractmethod

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from evaluator.engine.base import Cancel, Request, Response, Token
+from evaluator.engine.base import Cancel, Hear, Request, Response
 from evaluator.engine.beam import BeamSearch
 from evaluator.probes.base import Asking, Cost, Inquiry, ItemProbe
 from evaluator.probes.recording import Recorder, failed
@@ -67,8 +67,8 @@ class _Beams(Inquiry):
         self._search.add(response)
         return ()
 
-    def listen(self, token: Token) -> None:
-        self._search.listen(token)
+    def hearer(self, request_id: str) -> Hear:
+        return self._search.hearer(request_id)
 
     def follow(self) -> Sequence[Request | Cancel]:
         return self._search.advance()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 
-from evaluator.engine.base import Cancel, Generate, Request, Response, Token
+from evaluator.engine.base import Cancel, Generate, Hear, Request, Response
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.faults import Blaming, blame
 from evaluator.probes.planning import Plan, inquiries
@@ -30,16 +30,12 @@ class ItemProbes:
         self._run_seed = config.seed
         self._inquiries = inquiries(plan, config, eos_ids, decode, serial)
         self._readers: dict[str, list[str]] = {}  # the probes that wait for a request, by its id
-        self._gathered: dict[str, None] = {}  # the probes that have to `follow`
+        self._gatherers = [(probe, inquiry) for probe, inquiry in self._inquiries.items() if inquiry.gathers]
+        self.gathered = False  # a response has come to one of these: `follow` is to be called before the next step
 
     @property
     def done(self) -> bool:
-        return not self._readers and not self._gathered
-
-    @property
-    def gathered(self) -> bool:
-        """Whether a probe has gathered responses: `follow` is to be called before the engine's next step."""
-        return bool(self._gathered)
+        return not self._readers and not self.gathered
 
     def start(self) -> list[Request]:
         """The requests that depend on no response, in the order of the probes."""
@@ -68,30 +64,32 @@ class ItemProbes:
             except Exception as error:
                 blame(probe, self._item, error)
             if inquiry.gathers:
-                self._gathered[probe] = None
+                self.gathered = True
             if next_ones:
                 following += self._sent(probe, next_ones)
         return following
 
-    def listen(self, token: Token) -> bool:
-        """Take one token of a streamed request. Whether a probe has gathered it: then `follow` is to be called."""
-        for probe in self._readers.get(token.request_id, ()):
-            inquiry = self._inquiries[probe]
-            if inquiry.gathers:
-                self._gathered[probe] = None
+    def hearer(self, request_id: str) -> Hear:
+        """Who is told the tokens of a streamed request. After some of them `follow` is to be called."""
+        readers = self._readers[request_id]
+        hearers = [(probe, inquiry.hearer(request_id)) for probe, inquiry in self._gatherers if probe in readers]
+
+        def hear(token_id: int, top_ids: tuple[int, ...], top_logprobs: tuple[float, ...]) -> None:
+            for probe, each in hearers:
                 try:
-                    inquiry.listen(token)
+                    each(token_id, top_ids, top_logprobs)
                 except Exception as error:
                     blame(probe, self._item, error)
-        return bool(self._gathered)
+
+        return hear
 
     def follow(self) -> list[Request | Cancel]:
         """The requests that follow from all that probes have gathered."""
-        gathered, self._gathered = self._gathered, {}
+        self.gathered = False
         following: list[Request | Cancel] = []
-        for probe in gathered:
+        for probe, inquiry in self._gatherers:
             try:
-                next_ones = self._inquiries[probe].follow()
+                next_ones = inquiry.follow()
             except Exception as error:
                 blame(probe, self._item, error)
             if next_ones:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 
-from evaluator.engine.base import Cancel, Engine, Request, Response, Token
+from evaluator.engine.base import Cancel, Engine, Hear, Request, Response
 from evaluator.errors import EngineError
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.item import ItemProbes
@@ -89,14 +89,17 @@ class ItemStream:
         elif item.done:
             self._done.append(self._active.pop(serial))
 
-    def listen(self, tokens: Sequence[Token]) -> None:
-        """Pass each token to its item; what follows from them is worked out at the next `take`."""
-        active, gathering = self._active, self._gathering
-        for token in tokens:
-            serial = token.request_id.partition("/")[0]
-            item = active.get(serial)
-            if item is not None and item.listen(token):
-                gathering[serial] = item
+    def hearer(self, request_id: str) -> Hear:
+        """Who is told the tokens of a streamed request; what follows from them is worked out at the next `take`."""
+        serial = request_id.partition("/")[0]
+        item = self._active[serial]
+        told = item.hearer(request_id)
+
+        def hear(token_id: int, top_ids: tuple[int, ...], top_logprobs: tuple[float, ...]) -> None:
+            self._gathering[serial] = item
+            told(token_id, top_ids, top_logprobs)
+
+        return hear
 
     def _follow(self) -> None:
         """Let items say what follows from all that came since the last `take`."""

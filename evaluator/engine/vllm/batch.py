@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from evaluator.engine.admission import SharedScores, refusal, refuse
-from evaluator.engine.base import Cancel, Generate, Listener, Request, Response, Score, Token
+from evaluator.engine.base import Cancel, Generate, Listener, Request, Response, Score
 from evaluator.engine.vllm.counters import Counters
 from evaluator.engine.vllm.reports import rows_of
 from evaluator.engine.vllm.requests import InFlight, InFlightOneStepScore, InFlightPromptScore, to_core
@@ -42,7 +42,7 @@ class Batch:
         self._served = served
         self._counters = counters
         self._numbers = numbers
-        self._listener = listener  # hears streamed tokens; None: they are handed out as responses
+        self._listener = listener  # knows who hears streamed tokens
         self._in_flight: dict[str, InFlight] = {}  # by the core's id
         self._core_ids: dict[str, str] = {}  # of the requests in flight
         self._shared = SharedScores()
@@ -75,7 +75,6 @@ class Batch:
 
     def receive(self, outputs: Sequence[Any]) -> None:
         """Take the EngineCoreOutputs of one step."""
-        heard: list[Token] = []
         for output, rows in zip(outputs, rows_of(outputs), strict=True):
             pending = self._in_flight.get(output.request_id)
             if pending is None:  # cancelled while this step was under way, or of an earlier run
@@ -86,12 +85,10 @@ class Batch:
                 self._ready.extend(self._shared.answer(pending.response().or_error()))
             elif not pending.streams:
                 continue
-            elif self._listener is None:
-                self._ready.append(pending.news().or_error())
+            elif pending.hear is not None:
+                pending.tell(pending.hear)
             else:
-                heard += pending.tokens()
-        if self._listener is not None and heard:
-            self._listener.listen(heard)
+                self._ready.append(pending.news().or_error())
         self.was_emptied = not self._in_flight
 
     def abort(self) -> None:
@@ -131,6 +128,8 @@ class Batch:
             parameters, pending = served.dialect.one_step_score(request), InFlightOneStepScore(request)
         else:
             parameters = served.dialect.score(request)
+        if pending.streams and self._listener is not None:
+            pending.hear = self._listener.hearer(request.request_id)
         core_id = str(next(self._numbers))
         self._core.add_request(to_core(core_id, pending, parameters))
         self._in_flight[core_id] = pending

@@ -16,7 +16,7 @@ from typing import Any
 from vllm import SamplingParams
 from vllm.v1.engine import EngineCoreRequest
 
-from evaluator.engine.base import Generate, Request, Response, Score, Token
+from evaluator.engine.base import Generate, Hear, Request, Response, Score
 from evaluator.engine.vllm.reports import Row, top_of
 
 
@@ -37,7 +37,7 @@ def to_core(core_id: str, pending: InFlight, parameters: SamplingParams) -> Engi
 class InFlight:
     """One request in the engine, and what has come back for it."""
 
-    __slots__ = ("_handed", "_rows", "_tokens", "_wanted", "cached_tokens", "request", "streams")
+    __slots__ = ("_handed", "_rows", "_tokens", "_wanted", "cached_tokens", "hear", "request", "streams")
 
     def __init__(self, request: Request) -> None:
         self.request = request
@@ -45,6 +45,7 @@ class InFlight:
         self._wanted = 1 if isinstance(request, Score) else request.top_logprobs
         # Whether its tokens are handed out as they come, and how many have been.
         self.streams = isinstance(request, Generate) and request.stream
+        self.hear: Hear | None = None  # who is told; None: they are handed out as responses
         self._handed = 0
         self._tokens: list[int] = []
         self._rows: list[Row] = []  # one for each token, or none at all
@@ -77,16 +78,17 @@ class InFlight:
         first, self._handed = self._handed, len(self._tokens)
         return self._response(first, final=False)
 
-    def tokens(self) -> list[Token]:
-        """What came since the last call, but for what is no number: from there on, only the final response tells."""
+    def tell(self, hear: Hear) -> None:
+        """Tell what came since the last call, up to what is no number: from there on, only the final response tells."""
         first, self._handed = self._handed, len(self._tokens)
-        found: list[Token] = []
-        for token, row in zip(self._tokens[first:], self._rows[first:], strict=True):
-            if isnan(row[0]):
+        for place in range(first, self._handed):
+            if not self._rows:
+                hear(self._tokens[place], (), ())
+            elif isnan(self._rows[place][0]):
                 self.streams = False
                 break
-            found.append(Token(self.request.request_id, token, *top_of(row, self._wanted)))
-        return found
+            else:
+                hear(self._tokens[place], *top_of(self._rows[place], self._wanted))
 
     def response(self) -> Response:
         """Everything that came back."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from evaluator.asking.questions import NO_GOLD, Question
-from evaluator.engine.base import Cancel, Generate, Request, Response, Score, Token
+from evaluator.engine.base import Cancel, Generate, Request, Response, Score
 from evaluator.engine.fake import FakeEngine
 from evaluator.errors import EngineError
 from evaluator.probes.aligned_rank import NOT_SAID
@@ -103,7 +103,7 @@ def test_results_do_not_depend_on_order_window_or_cut() -> None:
 
 
 class Telling(FakeEngine):
-    """Hands the tokens of streamed requests to `listen`, as VLLMEngine does."""
+    """Tells the tokens of streamed requests to their hearers, as VLLMEngine does."""
 
     heard = 0
 
@@ -113,8 +113,9 @@ class Telling(FakeEngine):
                 yield response
                 continue
             self.heard += 1
-            rows = zip(response.token_ids, response.top_ids, response.top_logprobs, strict=True)
-            source.listen([Token(response.request_id, *row) for row in rows])
+            hear = source.hearer(response.request_id)
+            for row in zip(response.token_ids, response.top_ids, response.top_logprobs, strict=True):
+                hear(*row)
 
 
 def test_tokens_that_are_heard_give_what_responses_give() -> None:
