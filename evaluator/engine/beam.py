@@ -4,9 +4,8 @@ A step of beam search needs, for each of the `width` live prefixes, the few most
 Requesting one token per prefix and step would spend most of an engine's time on admission. Instead we request the
 greedy continuation of a prefix (a *rollout*) with its top log-probabilities, token by token as it is computed: each of
 its positions is the expansion of one more prefix, and beam search mostly walks along such continuations. A branch gets
-a rollout of its own; a rollout whose prefix has died is cancelled. So an item takes about as many engine steps as it
-generates tokens, and about as many token forwards as its beams hold tokens. Expansions wait in a trie that keeps only
-what lies ahead of the live prefixes.
+a rollout of its own; a rollout that no live prefix lies on is cancelled. So an item takes about as many engine steps as
+it generates tokens, and about as many token forwards as its beams hold tokens.
 
 The search itself is that of transformers 5.19, `GenerationMixin._beam_search`, with length_penalty = 1.0 and
 early_stopping = False (so `num_return_sequences = num_beams = width`):
@@ -35,11 +34,10 @@ Usage::
 
 from __future__ import annotations
 
-from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heapreplace
 from math import inf
-from typing import NamedTuple
 
 from evaluator.engine.base import Cancel, Generate, Hear, Response
 
@@ -53,49 +51,42 @@ class Hypothesis:
     score: float  # logprob / number of token_ids
 
 
-class _Node:
-    """A prefix: its expansion once known, and the longer prefix that a rollout brought."""
-
-    __slots__ = ("asked", "longer", "token", "top_ids", "top_logprobs")
-
-    def __init__(self, asked: bool = False) -> None:
-        self.asked = asked  # a rollout is to bring the expansion
-        self.top_ids: tuple[int, ...] | None = None
-        self.top_logprobs: tuple[float, ...] = ()
-        self.token: int | None = None  # the rollout went on with it
-        self.longer: _Node | None = None
+# A token of a rollout, and the expansion that it was the best of: token id, top ids and top log-probabilities.
+_Row = tuple[int, tuple[int, ...], tuple[float, ...]]
 
 
 class _Rollout:
-    """A greedy continuation in flight."""
+    """The greedy continuation of a prefix, as far as it has come."""
 
-    __slots__ = ("_nodes", "end", "taken")
+    __slots__ = ("is_open", "rows")
 
-    def __init__(self, node: _Node) -> None:
-        node.asked = True
-        self.end = node  # the prefix whose expansion comes next
-        self.taken = 0  # tokens received
-        self._nodes = deque([node])  # the prefixes on it that may be live or become so, up to `end`
+    def __init__(self) -> None:
+        self.rows: list[_Row] = []
+        self.is_open = True  # more is to come
 
     def add(self, token: int, top_ids: tuple[int, ...], top_logprobs: tuple[float, ...]) -> None:
-        """Take the next token and the expansion of the prefix before it."""
-        node, self.end = self.end, _Node(asked=True)
-        node.top_ids, node.top_logprobs = top_ids, top_logprobs
-        node.token, node.longer = token, self.end
-        self._nodes.append(self.end)
-        self.taken += 1
-
-    def reach(self, live: set[int]) -> bool:
-        """Whether a live prefix (its node's identity) lies on it; what lies before that prefix is forgotten."""
-        while self._nodes and id(self._nodes[0]) not in live:
-            self._nodes.popleft()
-        return bool(self._nodes)
+        """Take the next token."""
+        self.rows.append((token, top_ids, top_logprobs))
 
 
-class _Beam(NamedTuple):
+@dataclass(slots=True)
+class _Beam:
+    """A live prefix. It lies on at most one rollout, `depth` tokens behind its beginning."""
+
     total: float  # summed log-probability, nats
     token_ids: tuple[int, ...]
-    node: _Node
+    rollout: _Rollout | None = None
+    depth: int = 0
+
+    def row(self) -> _Row | None:
+        """Its expansion, and the token with which its rollout went on; None: not known yet."""
+        rollout = self.rollout
+        return rollout.rows[self.depth] if rollout is not None and self.depth < len(rollout.rows) else None
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether its expansion is to come from its rollout."""
+        return self.rollout is not None and self.rollout.is_open and self.depth == len(self.rollout.rows)
 
 
 # (negated sum, index of the live beam, index in its expansion): compared as tuples, in C.
@@ -124,12 +115,11 @@ class BeamSearch:
         self._width = width
         self._max_tokens = max_tokens
         self._eos_ids = eos_ids
-        root = _Node()
-        self._live = [_Beam(0.0, (), root)]
+        self._seed = _Rollout()
+        self._live = [_Beam(0.0, (), self._seed)]  # best first
         self._finished: list[Hypothesis] = []  # best first, at most `width`
-        self._seed = _Rollout(root)
         self._in_flight: dict[str, _Rollout] = {}
-        self._awaited: _Node | None = None  # the best of the live prefixes whose expansions stand in the way
+        self._missing = self._live[0]  # the best of the live prefixes whose expansions stand in the way
         self._step = 0
         self._next_request = 0
         self.done = False
@@ -183,10 +173,9 @@ class BeamSearch:
             return []
         if self.error is not None:
             return self._finish([])
-        # No continuation is more likely than its prefix, so the best of the awaited prefixes stays in the way, whatever
-        # the others bring.
-        awaited = self._awaited
-        return [] if awaited is not None and awaited.asked and awaited.top_ids is None else self._advance()
+        # No continuation is more likely than its prefix, so the best prefix in the way stays there, whatever comes for
+        # the others.
+        return [] if self._missing.is_awaited else self._advance()
 
     def hypotheses(self) -> tuple[Hypothesis, ...]:
         """The `width` best beams, best first; fewer only if fewer sequences exist, none after an engine error."""
@@ -197,36 +186,37 @@ class BeamSearch:
         if response.status != "ok":
             self.error = response.error or response.status
             return
-        for row in range(rollout.taken if response.final else 0, len(response.token_ids)):
+        for row in range(len(rollout.rows) if response.final else 0, len(response.token_ids)):
             rollout.add(response.token_ids[row], response.top_ids[row], response.top_logprobs[row])
         if response.final:
-            rollout.end.asked = False  # the engine may know an EOS that the search does not
+            rollout.is_open = False  # perhaps early: the engine may know an EOS that the search does not
 
     def _advance(self) -> list[Generate | Cancel]:
         """Take as many steps as the known expansions allow; returns requests for those that stand in the way."""
         before = self._step
         while True:
-            candidates, bar = self._best_candidates()
-            missing = [beam for beam in self._live if beam.node.top_ids is None and -beam.total <= bar]
+            rows = [beam.row() for beam in self._live]
+            candidates, bar = self._best_candidates(rows)
+            missing = [beam for beam, row in zip(self._live, rows, strict=True) if row is None and -beam.total <= bar]
             if missing:
                 break
-            self._take_step(candidates)
+            self._take_step(candidates, rows)
             if self._step == self._max_tokens or not self._live or self._cannot_improve():
                 return self._finish(self._finished)
         following = self._cancel_dead() if self._step > before else []
-        following += [self._request(beam, _Rollout(beam.node)) for beam in missing if not beam.node.asked]
-        self._awaited = missing[0].node
+        following += [self._request(beam, _Rollout()) for beam in missing if not beam.is_awaited]
+        self._missing = missing[0]
         return following
 
     def _cancel_dead(self) -> list[Generate | Cancel]:
-        """End the rollouts that no live prefix lies on, and forget what lies behind the live prefixes."""
-        live = {id(beam.node) for beam in self._live}
-        dead = [request_id for request_id, rollout in self._in_flight.items() if not rollout.reach(live)]
+        """End the rollouts that no live prefix lies on."""
+        alive = {id(beam.rollout) for beam in self._live}
+        dead = [request_id for request_id, rollout in self._in_flight.items() if id(rollout) not in alive]
         for request_id in dead:
             del self._in_flight[request_id]
         return [Cancel(request_id=request_id) for request_id in dead]
 
-    def _best_candidates(self) -> tuple[list[_Candidate], float]:
+    def _best_candidates(self, rows: Sequence[_Row | None]) -> tuple[list[_Candidate], float]:
         """Continuations of the expanded live beams, best first, up to the `width`-th that does not end, since no later
         one is selected. Ties go to the better beam, then to the earlier token.
 
@@ -235,9 +225,7 @@ class BeamSearch:
         """
         live, eos_ids, width = self._live, self._eos_ids, self._width
         # An expansion has its likeliest token first, so that expansions are merged: few of their tokens are looked at.
-        heads = [
-            (-beam.total - beam.node.top_logprobs[0], index, 0) for index, beam in enumerate(live) if beam.node.top_ids
-        ]
+        heads = [(-live[index].total - row[2][0], index, 0) for index, row in enumerate(rows) if row]
         heapify(heads)
         best: list[_Candidate] = []
         going_on = 0
@@ -245,19 +233,20 @@ class BeamSearch:
             candidate = heads[0]
             best.append(candidate)
             negated, index, k = candidate
-            total, _, node = live[index]
-            assert node.top_ids is not None
-            going_on += node.top_ids[k] not in eos_ids
+            row = rows[index]
+            assert row is not None
+            _, top_ids, top_logprobs = row
+            going_on += top_ids[k] not in eos_ids
             if going_on == width:
                 return best, negated
             k += 1
-            if k < len(node.top_ids):
-                heapreplace(heads, (-total - node.top_logprobs[k], index, k))
+            if k < len(top_ids):
+                heapreplace(heads, (-live[index].total - top_logprobs[k], index, k))
             else:
                 heappop(heads)
         return best, inf
 
-    def _take_step(self, candidates: list[_Candidate]) -> None:
+    def _take_step(self, candidates: list[_Candidate], rows: Sequence[_Row | None]) -> None:
         width, eos_ids = self._width, self._eos_ids
         self._step += 1
         at_end = self._step == self._max_tokens
@@ -266,13 +255,15 @@ class BeamSearch:
         for position, (negated, index, k) in enumerate(candidates):
             if position >= width and (at_end or len(live) == width):
                 break
-            beam = self._live[index]
-            assert beam.node.top_ids is not None
-            token = beam.node.top_ids[k]
+            beam, row = self._live[index], rows[index]
+            assert row is not None
+            token = row[1][k]
             if not at_end and token not in eos_ids:
                 if len(live) < width:
-                    known = beam.node.longer if beam.node.token == token else None
-                    live.append(_Beam(-negated, (*beam.token_ids, token), known or _Node()))
+                    longer = _Beam(-negated, (*beam.token_ids, token))
+                    if token == row[0]:
+                        longer.rollout, longer.depth = beam.rollout, beam.depth + 1
+                    live.append(longer)
             elif position < width:
                 score = -negated / self._step
                 hypothesis = Hypothesis(token_ids=(*beam.token_ids, token), logprob=-negated, score=score)
@@ -298,6 +289,8 @@ class BeamSearch:
         return cancelled
 
     def _request(self, beam: _Beam, rollout: _Rollout) -> Generate:
+        """Ask for the rollout that begins with a live prefix."""
+        beam.rollout, beam.depth = rollout, 0
         first = self._next_request == 0 and self._first_request_id
         request_id = first or f"{self._request_prefix}/{self._next_request}"
         self._next_request += 1
