@@ -129,6 +129,8 @@ class PacedCore:
         self._ids, self._logprobs = model.tables()
         self._most_rows = rows
         self._clock = clock or Clock()
+        self._arrived: list[EngineCoreRequest] = []
+        self._aborted: list[str] = []
         self._waiting: deque[_Row] = deque()
         self._running: dict[str, _Row] = {}
         self._known: dict[str, _Row] = {}  # running and waiting
@@ -138,15 +140,10 @@ class PacedCore:
         self.paces = Paces(pace)
 
     def add_request(self, request: EngineCoreRequest) -> None:
-        with self._clock.stopped():
-            row = self._known[request.request_id] = self._row(request)
-            self._waiting.append(row)
+        self._arrived.append(request)
 
     def abort_requests(self, request_ids: list[str]) -> None:
-        with self._clock.stopped():
-            for request_id in request_ids:
-                self._running.pop(request_id, None)
-                self._known.pop(request_id).gone = True
+        self._aborted += request_ids
 
     def get_output(self) -> Any:
         """What the oldest submitted step gave; nothing while there is room to submit another."""
@@ -154,6 +151,7 @@ class PacedCore:
         if self._returned is not None:
             self.paces.handled.append(spent - self._returned)
         with self._clock.stopped():
+            self._take_in()
             submitted = self._submit(called)
             early = submitted and len(self._submitted) < _IN_HAND
             ends, rows = (called, []) if early or not self._submitted else self._submitted.popleft()
@@ -164,6 +162,16 @@ class PacedCore:
 
     def shutdown(self) -> None:
         """Nothing to free."""
+
+    def _take_in(self) -> None:
+        """What has come since the last call. To stop the clock for each of them would take longer than they took."""
+        for request in self._arrived:
+            row = self._known[request.request_id] = self._row(request)
+            self._waiting.append(row)
+        for request_id in self._aborted:
+            self._running.pop(request_id, None)
+            self._known.pop(request_id).gone = True
+        self._arrived, self._aborted = [], []
 
     def _submit(self, now: float) -> bool:
         while self._waiting and len(self._running) < self._most_rows:
