@@ -24,6 +24,7 @@ from evaluator.checkpoints.tokenizer import read_eos_ids
 from evaluator.engine import self_check
 from evaluator.engine.base import EngineStats, FixedSource, Listener, LoadReport, RequestSource, Response
 from evaluator.engine.config import EngineConfig, EngineKind
+from evaluator.engine.vllm.collection import rare_collections
 from evaluator.engine.vllm.counters import Counters, step_under_way
 from evaluator.engine.vllm.start import (
     MAX_TOP_LOGPROBS,
@@ -110,18 +111,20 @@ class VLLMEngine:
         batch = Batch(core, served, counters, self._numbers, listener)
         counters.begin_run()
         try:
-            while True:
-                # What the engine cannot begin at once stays with the source, which knows what is most urgent.
-                given = source.take(max(0, most - len(batch)))
-                batch.submit(given)
-                if batch and not batch.has_responses:
-                    counters.begin_step(was_empty=batch.was_emptied, computing=step_under_way(core) if ahead else False)
-                    outputs = self._step(core)
-                    counters.end_step()
-                    batch.receive(outputs)
-                elif not given and not batch.has_responses:
-                    return
-                yield from batch.responses()
+            with rare_collections():
+                while True:
+                    # What the engine cannot begin at once stays with the source, which knows what is most urgent.
+                    given = source.take(max(0, most - len(batch)))
+                    batch.submit(given)
+                    if batch and not batch.has_responses:
+                        computing = step_under_way(core) if ahead else False
+                        counters.begin_step(was_empty=batch.was_emptied, computing=computing)
+                        outputs = self._step(core)
+                        counters.end_step()
+                        batch.receive(outputs)
+                    elif not given and not batch.has_responses:
+                        return
+                    yield from batch.responses()
         finally:
             if self._started is not None and self._started.llm.engine_core is core:
                 batch.abort()

@@ -3,6 +3,7 @@ a step that computed its last requests once more is still under way, and its out
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from types import SimpleNamespace
 
@@ -101,3 +102,12 @@ def test_a_run_that_is_abandoned_leaves_nothing_for_the_next(engine, core):
     expected = {each.request_id: each.prompt_ids * each.max_tokens for each in ASKED}
     assert tokens(engine.run(FixedSource(ASKED))) == expected
     assert len(set(core.ids)) == len(core.ids)
+
+
+def test_a_run_searches_for_dead_cycles_rarely_and_leaves_that_as_it_was(engine):
+    before = gc.get_threshold()
+    run = engine.run(FixedSource(ASKED))
+    next(run)
+    assert gc.get_threshold()[0] >= 50_000
+    run.close()
+    assert gc.get_threshold() == before
