@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from evaluator.engine.base import Request, Response, Score
+from evaluator.engine.base import Generate, Request, Response, Score
 
 
 def refusal(request: Request, max_model_len: int, vocabulary: int) -> str | None:
@@ -26,15 +26,15 @@ def refusal(request: Request, max_model_len: int, vocabulary: int) -> str | None
             f"{len(request.prompt_ids)} prompt tokens and {generated} more do not fit "
             f"the engine's {max_model_len} (max_model_len)"
         )
-    for ids in (request.prompt_ids, continuation):
+    unchecked = request.prompt_ids[request.checked :] if isinstance(request, Generate) else request.prompt_ids
+    for ids in (unchecked, continuation):
         if ids and not _are_below(vocabulary, ids):
             return f"a token id is outside the vocabulary of {vocabulary}"
     return None
 
 
 def _are_below(vocabulary: int, ids: tuple[int, ...]) -> bool:
-    """Whether all of them are ids of a vocabulary. `min` and `max` of a prompt would take three times as long, and a
-    beam search has a prompt of its own for each branch."""
+    """Whether all of them are ids of a vocabulary. `min` and `max` of a prompt would take three times as long."""
     try:
         unsigned = array("I", ids)
     except OverflowError:  # below 0, or far too large

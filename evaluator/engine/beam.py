@@ -196,7 +196,7 @@ class BeamSearch:
         before = self._step
         while True:
             rows = [beam.row() for beam in self._live]
-            candidates, bar = self._best_candidates(rows)
+            candidates, bar = self._best_candidates(rows) if any(rows) else ([], inf)
             missing = [beam for beam, row in zip(self._live, rows, strict=True) if row is None and -beam.total <= bar]
             if missing:
                 break
@@ -210,8 +210,8 @@ class BeamSearch:
 
     def _cancel_dead(self) -> list[Generate | Cancel]:
         """End the rollouts that no live prefix lies on."""
-        alive = {id(beam.rollout) for beam in self._live}
-        dead = [request_id for request_id, rollout in self._in_flight.items() if id(rollout) not in alive]
+        alive = {beam.rollout for beam in self._live}
+        dead = [request_id for request_id, rollout in self._in_flight.items() if rollout not in alive]
         for request_id in dead:
             del self._in_flight[request_id]
         return [Cancel(request_id=request_id) for request_id in dead]
@@ -301,4 +301,5 @@ class BeamSearch:
             max_tokens=self._max_tokens - self._step,
             top_logprobs=self.top_logprobs,
             stream=True,
+            checked=len(self._prompt_ids) if self._step else 0,
         )
