@@ -33,7 +33,7 @@ class Generate:
     seed: int | None = None
     top_logprobs: int = 0  # how many of the most likely tokens to report at every step
     stream: bool = False  # hand tokens out as they are computed, where the engine can: see Response.final
-    checked: int = 0  # of so many prompt_ids it is known that they are ids: an answered request began with them
+    checked: int = 0  # so many prompt_ids are known to be ids: of a request that was answered, and of its answer
 
 
 @quick

@@ -295,11 +295,12 @@ class BeamSearch:
         request_id = first or f"{self._request_prefix}/{self._next_request}"
         self._next_request += 1
         self._in_flight[request_id] = rollout
+        prompt_ids = self._prompt_ids + beam.token_ids
         return Generate(
             request_id=request_id,
-            prompt_ids=self._prompt_ids + beam.token_ids,
+            prompt_ids=prompt_ids,
             max_tokens=self._max_tokens - self._step,
             top_logprobs=self.top_logprobs,
             stream=True,
-            checked=len(self._prompt_ids) if self._step else 0,
+            checked=len(prompt_ids) if self._step else 0,
         )

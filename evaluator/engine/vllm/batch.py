@@ -86,7 +86,7 @@ class Batch:
             elif not pending.streams:
                 continue
             elif pending.hear is not None:
-                pending.tell(pending.hear)
+                pending.tell(pending.hear, output.new_token_ids, rows)
             else:
                 self._ready.append(pending.news().or_error())
         self.was_emptied = not self._in_flight

@@ -78,17 +78,13 @@ class InFlight:
         first, self._handed = self._handed, len(self._tokens)
         return self._response(first, final=False)
 
-    def tell(self, hear: Hear) -> None:
-        """Tell what came since the last call, up to what is no number: from there on, only the final response tells."""
-        first, self._handed = self._handed, len(self._tokens)
-        for place in range(first, self._handed):
-            if not self._rows:
-                hear(self._tokens[place], (), ())
-            elif isnan(self._rows[place][0]):
+    def tell(self, hear: Hear, token_ids: Sequence[int], rows: Sequence[Row]) -> None:
+        """Tell what has just come, up to what is no number: from there on, only the final response tells."""
+        for token_id, row in zip(token_ids, rows, strict=False):  # a sample may have no rows: its end tells it all
+            if isnan(row[0]):
                 self.streams = False
                 break
-            else:
-                hear(self._tokens[place], *top_of(self._rows[place], self._wanted))
+            hear(token_id, *top_of(row, self._wanted))
 
     def response(self) -> Response:
         """Everything that came back."""
