@@ -115,14 +115,13 @@ class ItemProbes:
                 return True
         return False
 
-    def records(self, stamp: Stamp) -> list[Record]:
-        """Every record, in a fixed order. To be called once, when `done`."""
+    def records(self, stamp: Stamp) -> Iterator[list[Record]]:
+        """Every record, probe by probe in a fixed order. To be called once, when `done`."""
         recorder = Recorder(stamp, self._item, self._run_seed, self._decode)
-        records: list[Record] = []
         for probe, inquiry in self._inquiries.items():
             with Blaming(probe, self._item):
-                records += inquiry.records(recorder)
-        return records
+                records = inquiry.records(recorder)
+            yield records
 
     @property
     def _item(self) -> Item:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 from evaluator.engine.base import Cancel, Engine, Hear, Request, Response
 from evaluator.errors import EngineError
@@ -38,12 +39,12 @@ class ItemStream:
         self._cancels: list[Request | Cancel] = []
         self._waiting: set[str] = set()  # requests in `_ready` that nobody has cancelled
         self._gathering: dict[str, ItemProbes] = {}  # items that have to `follow`
-        self._done: deque[ItemProbes] = deque()
-        self._due = 0  # how many of these are to be recorded before the next `take`
+        self.ended: deque[ItemProbes] = deque()  # items whose records have not all been made
+        self._due = 0
 
     def take(self, limit: int) -> Sequence[Request | Cancel]:
         self._follow()
-        self._due = 1 + len(self._done) // 4
+        self._due = 1 + 2 * len(self.ended)
         taken, self._cancels = self._cancels, []
         limit += len(taken)
         while len(taken) < limit and (self._ready or (len(self._active) < self._in_flight and self._start_next())):
@@ -64,7 +65,7 @@ class ItemStream:
         self._waiting.update(request.request_id for request in requests)
         self._ready.extend(requests)
         if item.done:
-            self._done.append(item)
+            self.ended.append(item)
         else:
             self._active[str(self._serial)] = item
         self._serial += 1
@@ -87,7 +88,7 @@ class ItemStream:
         if item.gathered:
             self._gathering[serial] = item
         elif item.done:
-            self._done.append(self._active.pop(serial))
+            self.ended.append(self._active.pop(serial))
 
     def hearer(self, request_id: str) -> Hear:
         """Who is told the tokens of a streamed request; what follows from them is worked out at the next `take`."""
@@ -107,7 +108,7 @@ class ItemStream:
         for serial, item in gathering.items():
             self._send(item.follow())
             if item.done:
-                self._done.append(self._active.pop(serial))
+                self.ended.append(self._active.pop(serial))
 
     def _send(self, following: Sequence[Request | Cancel]) -> None:
         for request in reversed(following):
@@ -119,17 +120,11 @@ class ItemStream:
             else:
                 self._cancels.append(request)
 
-    def due(self) -> Iterator[ItemProbes]:
-        """Those of the `finished` items that are to be recorded before the next `take`: one, or more if many wait. An
-        item's records take a millisecond, in which the engine is given no step."""
-        while self._done and self._due > 0:
-            self._due -= 1
-            yield self._done.popleft()
-
-    def finished(self) -> Iterator[ItemProbes]:
-        """The items that have ended, each handed out once."""
-        while self._done:
-            yield self._done.popleft()
+    def due(self) -> int:
+        """How many probes of the `ended` items are to be recorded now. All records of an item take a millisecond, in
+        which the engine is given no step: they are made little by little, in more steps than one."""
+        due, self._due = self._due, 0
+        return due
 
     @property
     def idle(self) -> bool:
@@ -152,16 +147,35 @@ def evaluate(
     """
     stream = ItemStream(plans, config, eos_ids, decode, in_flight)
 
-    def recorded(items: Iterator[ItemProbes]) -> Iterator[tuple[Item, list[Record]]]:
-        return ((item.plan.question.item, item.records(stamp)) for item in items)
-
+    records = _recorded(stream.ended, stamp)
     try:
         for response in engine.run(stream):
             stream.handle(response)
-            yield from recorded(stream.due())
+            yield from filter(None, islice(records, stream.due()))
     except EngineError:
-        yield from recorded(stream.finished())  # they need not be asked again
+        yield from _rest(records, stream.ended)  # they need not be asked again
         raise
-    yield from recorded(stream.finished())
+    yield from _rest(records, stream.ended)
     if not stream.idle:
         raise EngineError(f"{engine.name} stopped with items unanswered")
+
+
+_Recorded = tuple[Item, list[Record]]
+
+
+def _recorded(ended: deque[ItemProbes], stamp: Stamp) -> Iterator[_Recorded | None]:
+    """Records the items that have ended, one probe at a time; after the last one the item comes with its records. Goes
+    on for ever, since more items may end."""
+    while True:
+        records: list[Record] = []
+        for of_probe in ended[0].records(stamp) if ended else ():
+            records += of_probe
+            yield None
+        yield (ended.popleft().plan.question.item, records) if ended else None
+
+
+def _rest(records: Iterator[_Recorded | None], ended: deque[ItemProbes]) -> Iterator[_Recorded]:
+    """What is left to record."""
+    while ended:
+        if (recorded := next(records)) is not None:
+            yield recorded
