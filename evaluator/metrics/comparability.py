@@ -1,8 +1,8 @@
 """Whether a checkpoint and its base were asked alike: a difference between them is damage only if nothing else differs.
 
-What is held against each other, item by item: the engine, its version and dtype, the length of the open prompt (another
-template or tokenizer), how many beams and samples there are. And of run.json: the settings of the task, the seed among
-them, and how each checkpoint's answers were scored.
+What is held against each other, item by item: the engine, its version and dtype, and the length of the open prompt
+(another template or tokenizer). Of run.json: the settings of the task, the seed among them, and how each checkpoint's
+options were scored. And where beams or samples are compared: how many there are, and how they were drawn.
 """
 
 from __future__ import annotations
@@ -13,35 +13,36 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from evaluator.metrics.inputs import Comparison, Inputs
 from evaluator.records import SERVING
-
-NOT_COMPARABLE = "not comparable"
 
 # Outcome columns that must be equal on both sides of an item, and what a difference is called.
 _ALIKE = {
     **{name: name.replace("_", " ") for name in SERVING},
     "greedy_prompt_tokens": "prompt tokens (another template or tokenizer)",
-    "beams": "beams",
-    "samples": "samples",
 }
-# Settings of a task that say what is asked, not how an answer comes about.
-_WHAT = ("probes", "formats", "name", "languages", "items")
+_ALIKE_DRAWN = {"beams": "beams", "samples": "samples"}
+# Settings of a task that say what is asked, not how an answer comes about; and those of drawn answers alone.
+_WHAT = ("probes", "formats", "name", "languages", "items", "window")
+_DRAWN = ("beam_width", "samples", "sample_seeds", "top_p", "temperature")
 
 
-def differences(inputs: Inputs, comparison: Comparison) -> list[str]:
-    """How the checkpoint was asked otherwise than its base, one clause each: base first. Empty: comparable."""
-    return [*_of_records(comparison.outcomes), *_of_run(inputs.run, comparison)]
+def difference(outcomes: pd.DataFrame, run: Mapping[str, Any], base: str, own: tuple[str, str], *, drawn: bool) -> str:
+    """How a checkpoint (`own`: its task and name) was asked otherwise than its base, for people; empty: comparable.
+
+    `outcomes` are those of a comparison. With `drawn`, what beams and samples depend on counts too.
+    """
+    task, checkpoint = own
+    found = [*_of_records(outcomes, _ALIKE | (_ALIKE_DRAWN if drawn else {}))]
+    sides = [settings_of(run, name, task) for name in (base, checkpoint)]
+    found += _of_settings(*sides, ignored={*_WHAT, *(() if drawn else _DRAWN)})
+    base_ways, own_ways = (scoring_of(run, name) for name in (base, checkpoint))
+    if base_ways and own_ways and base_ways != own_ways:
+        found.append(f"scoring {' and '.join(base_ways)} against {' and '.join(own_ways)}")
+    return f"not comparable with the base: {', '.join(found)}" if found else ""
 
 
-def label(inputs: Inputs, comparison: Comparison) -> str | None:
-    """The differences as a reason for a table's row; None where there are none."""
-    found = differences(inputs, comparison)
-    return f"{NOT_COMPARABLE} with the base: {', '.join(found)}" if found else None
-
-
-def _of_records(items: pd.DataFrame) -> Iterator[str]:
-    for name, what in _ALIKE.items():
+def _of_records(items: pd.DataFrame, alike: Mapping[str, str]) -> Iterator[str]:
+    for name, what in alike.items():
         dense, pruned = items[f"{name}_dense"], items[f"{name}_pruned"]
         differ = dense.notna() & pruned.notna() & (dense != pruned)
         if differ.any():
@@ -50,15 +51,10 @@ def _of_records(items: pd.DataFrame) -> Iterator[str]:
             yield f"{what} {values}" + ("" if differ.all() else f" on {int(differ.sum())} of {len(items)} items")
 
 
-def _of_run(run: Mapping[str, Any], comparison: Comparison) -> Iterator[str]:
-    subject = comparison.subject
-    base, own = (settings_of(run, name, subject.task) for name in (subject.base, subject.checkpoint))
-    for name in sorted(base.keys() & own.keys() - {*_WHAT}):
+def _of_settings(base: Mapping[str, Any], own: Mapping[str, Any], *, ignored: set[str]) -> Iterator[str]:
+    for name in sorted(base.keys() & own.keys() - ignored):
         if base[name] != own[name]:
             yield f"{name} {_plain(base[name])} against {_plain(own[name])}"
-    base_ways, own_ways = (scoring_of(run, name) for name in (subject.base, subject.checkpoint))
-    if base_ways and own_ways and base_ways != own_ways:
-        yield f"scoring {' and '.join(base_ways)} against {' and '.join(own_ways)}"
 
 
 def settings_of(run: Mapping[str, Any], checkpoint: str | None, task: str) -> Mapping[str, Any]:

@@ -24,6 +24,12 @@ DEFINITIONS: Mapping[str, str] = {
     "drop": "dense minus pruned accuracy in percentage points (pp), on the items measured in both",
     "normalised drop": "drop / (dense accuracy - floor); the floor is 0 for generated answers and 1/K for K options",
     "Delta_PR": "normalised drop of open minus normalised drop of choice",
+    "recovery": "the checkpoint's accuracy in percent of its base's, on the items measured in both",
+    "flips": "items that went from right to wrong, or from wrong to right",
+    "PASS / WARN / BLOCK": "no threshold is crossed / one may be, or there are too few items to say / one is, by its "
+    "whole interval; thresholds are those of `resurface gate`",
+    "underpowered": "so few items that a drop as large as the tolerance would often go unseen: no verdict that all is "
+    "well; the minimum detectable effect is 2.8 times the standard error of the drop",
     "fertility": "tokens per word of the answer options; per character in scripts without spaces between words",
     "perplexity": "exp of the mean negative log-likelihood per predicted token of a text",
     "hard distractors": "the three answers of a language that share most character trigrams with the gold answer",

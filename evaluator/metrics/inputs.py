@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from evaluator.metrics.columns import Row
+from evaluator.metrics.comparability import difference
 from evaluator.metrics.intervals import Resampler
 from evaluator.metrics.outcomes import KEY, MEASURED, outcome_types
 from evaluator.probes import PROBES
@@ -182,6 +183,23 @@ class Inputs:
     @cached_property
     def _comparisons(self) -> dict[str, dict[tuple[str, str], Comparison]]:
         return {}
+
+    @cached_property
+    def incomparable(self) -> Mapping[tuple[str, str], str]:
+        """Why checkpoints cannot be compared with their bases, by task and checkpoint, where anything is against it."""
+        return self._incomparable(drawn=False)
+
+    @cached_property
+    def incomparable_drawn(self) -> Mapping[tuple[str, str], str]:
+        """The same of beams and samples."""
+        return self._incomparable(drawn=True)
+
+    def _incomparable(self, *, drawn: bool) -> dict[tuple[str, str], str]:
+        found = {
+            key: difference(each.outcomes, self.run, each.subject.base or "", key, drawn=drawn)
+            for key, each in self.comparisons().items()
+        }
+        return {key: why for key, why in found.items() if why}
 
     def _compared(self, format: str) -> Iterator[Comparison]:
         present = {subject.key for subject in self.checkpoints}

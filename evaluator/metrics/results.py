@@ -8,7 +8,6 @@ from typing import Any
 
 import pandas as pd
 
-from evaluator.metrics.comparability import label
 from evaluator.metrics.gate import CRITERIA, Verdict, decide
 from evaluator.metrics.headline import headline_of
 from evaluator.metrics.inputs import Inputs
@@ -57,5 +56,4 @@ def judge(inputs: Inputs, thresholds: Thresholds) -> list[Verdict]:
 
 
 def _judged(inputs: Inputs, frames: Mapping[str, pd.DataFrame], thresholds: Thresholds) -> list[Verdict]:
-    why = {key: label(inputs, comparison) for key, comparison in inputs.comparisons().items()}
-    return decide(frames, thresholds, {key: reason for key, reason in why.items() if reason})
+    return decide(frames, thresholds, inputs.incomparable)

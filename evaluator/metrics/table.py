@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from evaluator.metrics.columns import Column, Row, names_of, typed_frame
+from evaluator.metrics.counting import joined_reasons
 from evaluator.metrics.inputs import Inputs
 
 _EVERY = ("task", "checkpoint", "reason")
@@ -42,7 +43,8 @@ class Table:
 
     `columns` have `task`, `checkpoint`, `reason` (why a number is null) and `counts`, the column that says how many
     items stand behind a row. `compute` gives the rows as dictionaries; what a row lacks is null. `title` is a question,
-    `reading` how to read the answer, `needs` which probes and formats fill the table.
+    `reading` how to read the answer, `needs` which probes and formats fill the table. `drawn`: it compares beams or
+    samples, so that base and checkpoint must have drawn them alike.
     """
 
     name: str
@@ -53,6 +55,7 @@ class Table:
     compute: Callable[[Inputs], Sequence[Row]]
     lacks: tuple[Lack, ...] = ()
     counts: str = "n"
+    drawn: bool = False
 
     def __post_init__(self) -> None:
         names = names_of(self.columns)
@@ -67,7 +70,15 @@ class Table:
 
     def frame(self, inputs: Inputs) -> pd.DataFrame:
         """The numbers: exactly the declared columns; counts are nullable integers."""
-        return typed_frame(self.columns, self.compute(inputs))
+        return typed_frame(self.columns, [self._labelled(row, inputs) for row in self.compute(inputs)])
+
+    def _labelled(self, row: Row, inputs: Inputs) -> Row:
+        """A row that compares with a base; with a reason where the two were not asked alike."""
+        incomparable = inputs.incomparable_drawn if self.drawn else inputs.incomparable
+        why = incomparable.get((str(row.get("task")), str(row.get("checkpoint"))))
+        if why is None or row.get("base") is None:
+            return row
+        return row | {"reason": joined_reasons(why, row.get("reason"))}
 
     def fill(self, inputs: Inputs) -> FilledTable:
         """The numbers, with notes on what the run lacks."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -17,7 +17,7 @@ import pandas as pd
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from evaluator.metrics import FilledTable, Results, headline_sentence
+from evaluator.metrics import FilledTable, Results, gate, headline_sentence
 from evaluator.metrics.columns import FEW
 from evaluator.metrics.definitions import DEFINITIONS
 from evaluator.metrics.headline import COLUMNS as HEADLINE
@@ -36,6 +36,8 @@ def render_page(name: str, run: Mapping[str, Any], results: Results, index: str,
         "policy": f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'",
         "style": Markup(_asset("page.css")),
         "script": Markup(script),
+        "verdict": gate.summary(results.verdicts) if results.verdicts else "",
+        "verdicts": _verdicts(results.verdicts),
         "sentence": headline_sentence(results.headline),
         "headline": grid(results.headline, HEADLINE),
         "few": FEW,
@@ -62,6 +64,21 @@ def engine_notes(run: Mapping[str, Any]) -> list[str]:
             if row.get("checkpoint") not in about:
                 about.append(str(row.get("checkpoint")))
     return [f"{', '.join(about)}: {note}" for note, about in found.items()]
+
+
+def _verdicts(verdicts: Sequence[gate.Verdict]) -> list[dict[str, str]]:
+    """Each verdict as the page shows it; with its task where there are several."""
+    several = len({verdict.task for verdict in verdicts}) > 1
+    return [
+        {
+            "outcome": verdict.outcome,
+            "checkpoint": verdict.checkpoint,
+            "task": verdict.task if several else "",
+            "usable": gate.usable(verdict),
+            "why": gate.why(verdict, most=1),
+        }
+        for verdict in verdicts
+    ]
 
 
 def _section(filled: FilledTable, paper: pd.DataFrame) -> dict[str, Any]:

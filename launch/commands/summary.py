@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from evaluator.metrics import headline_sentence
+from evaluator.metrics import gate, headline_sentence
 from evaluator.metrics.columns import Column, rows_of
 from evaluator.metrics.headline import COLUMNS
 from evaluator.metrics.inputs import ALL
@@ -29,6 +29,8 @@ def finish(console: Console, run_dir: Path, outcome: Outcome | None = None) -> N
     for column in shown:
         console.print(f"{column.short:<8} {column.meaning}", highlight=False, markup=False, soft_wrap=True)
     console.print(f"\n{escape(headline_sentence(results.headline))}", highlight=False, soft_wrap=True)
+    if results.verdicts:
+        console.print(f"gate: {escape(gate.summary(results.verdicts))}", highlight=False, soft_wrap=True)
     _left_out(console, results.left_out)
     _truncation(console, results.tables["accuracy"].frame)
     if outcome is not None and outcome.items:

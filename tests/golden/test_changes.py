@@ -9,7 +9,6 @@ import pandas as pd
 import pytest
 
 from evaluator.metrics import Inputs, compute_tables, reduce_records
-from evaluator.metrics.comparability import differences, label
 from tests.support.records import Seen, records
 from tests.support.tables import only, tables
 
@@ -127,35 +126,43 @@ def pair(*, run: dict | None = None, **pruned: object) -> Inputs:
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({}, []),
-        ({"dtype": "bfloat16"}, ["dtype float32 against bfloat16"]),
-        ({"engine_version": "1"}, ["engine version 0 against 1"]),
-        ({"prompt_tokens": 51}, ["prompt tokens (another template or tokenizer) 50 against 51"]),
+        ({"dtype": "bfloat16"}, "dtype float32 against bfloat16"),
+        ({"engine_version": "1"}, "engine version 0 against 1"),
+        ({"prompt_tokens": 51}, "prompt tokens (another template or tokenizer) 50 against 51"),
     ],
 )
-def test_what_records_differ_in_is_said_once(changed, said):
-    inputs = pair(**changed)
-    (comparison,) = inputs.comparisons().values()
-    assert differences(inputs, comparison) == said
+def test_what_records_differ_in_is_said(changed, said):
+    assert pair(**changed).incomparable == {("t", "p"): f"not comparable with the base: {said}"}
 
 
-def test_other_sampling_settings_and_another_way_of_scoring_make_rows_that_say_so():
-    settings = {"dense": {"t": {"temperature": 1.0, "chat": False, "probes": ["greedy"]}}}
-    settings["p"] = {"t": {"temperature": 0.7, "chat": False, "probes": ["choice"]}}
+def test_records_alike_are_comparable():
+    assert pair().incomparable == pair().incomparable_drawn == {}
+
+
+def test_another_seed_and_another_way_of_scoring_are_in_every_row_that_compares():
+    settings = {"dense": {"t": {"seed": 0, "chat": False, "probes": ["greedy"]}}}
+    settings["p"] = {"t": {"seed": 1, "chat": False, "probes": ["choice"]}}
     stats = [{"checkpoint": "dense", "scoring": "forced"}, {"checkpoint": "p", "scoring": "prompt_logprobs"}]
-    inputs = pair(run={"identity": {"task_settings": settings}, "engine_stats": stats})
-    (comparison,) = inputs.comparisons().values()
-    why = "not comparable with the base: temperature 1 against 0.7, scoring forced against prompt_logprobs"
-    assert label(inputs, comparison) == why
-    found = compute_tables(inputs)
-    for name in ("flips", "recovery_percent", "length"):
-        assert found[name].frame["reason"].str.startswith(why).all(), name
+    found = compute_tables(pair(run={"identity": {"task_settings": settings}, "engine_stats": stats}))
+    why = "not comparable with the base: seed 0 against 1, scoring forced against prompt_logprobs"
+    for name in ("flips", "recovery_percent", "length", "accuracy", "fates", "pr_gap", "recovery"):
+        frame = found[name].frame
+        assert frame.loc[frame["checkpoint"] == "p", "reason"].str.startswith(why).all(), name
+        assert not frame.loc[frame["checkpoint"] == "dense", "reason"].astype(str).str.contains("comparable").any(), (
+            name
+        )
+
+
+def test_how_answers_were_drawn_matters_to_drawn_answers_alone():
+    settings = {name: {"t": {"temperature": heat}} for name, heat in (("dense", 1.0), ("p", 0.7))}
+    found = compute_tables(pair(run={"identity": {"task_settings": settings}}))
+    assert found["recovery"].frame["reason"].str.contains("temperature 1 against 0.7").any()
+    assert not found["flips"].frame["reason"].astype(str).str.contains("temperature").any()
 
 
 def test_fewer_samples_on_some_items_are_counted():
     dense = {f"english/{n}": Seen(greedy=True, samples=[True] * 2) for n in range(3)}
     own = dense | {"english/1": Seen(greedy=True, samples=[True])}
     outcomes = pd.concat([reduce_records(records("dense", dense)), reduce_records(records("p", own, base="dense"))])
-    inputs = Inputs(outcomes)
-    (comparison,) = inputs.comparisons().values()
-    assert differences(inputs, comparison) == ["samples 2 against 1 on 1 of 3 items"]
+    said = "not comparable with the base: samples 2 against 1 on 1 of 3 items"
+    assert Inputs(outcomes).incomparable_drawn == {("t", "p"): said}

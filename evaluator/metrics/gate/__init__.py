@@ -9,6 +9,6 @@ from __future__ import annotations
 from evaluator.metrics.gate.criteria import CRITERIA, Criterion
 from evaluator.metrics.gate.decision import Check, Verdict, decide
 from evaluator.metrics.gate.document import document
-from evaluator.metrics.gate.words import paragraph, usable, why
+from evaluator.metrics.gate.words import paragraph, summary, usable, why
 
-__all__ = ["CRITERIA", "Check", "Criterion", "Verdict", "decide", "document", "paragraph", "usable", "why"]
+__all__ = ["CRITERIA", "Check", "Criterion", "Verdict", "decide", "document", "paragraph", "summary", "usable", "why"]

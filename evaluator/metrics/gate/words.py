@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from evaluator.metrics.gate.decision import Check, Verdict
+from evaluator.metrics.gate.decision import OUTCOMES, Check, Verdict
 from evaluator.metrics.inputs import ALL
 
 _MOST = 2  # reasons that a sentence names
@@ -16,6 +16,8 @@ def usable(verdict: Verdict) -> str:
     if verdict.incomparable:
         return "not decided"
     crossed = {check.criterion.shows for check in verdict.having("crossed") if check.pooled}
+    if crossed and _well_elsewhere(verdict):
+        return _places(verdict)
     if "recognising" in crossed:
         return "not usable"
     if "saying" in crossed:
@@ -33,18 +35,18 @@ def usable(verdict: Verdict) -> str:
     return "usable, with doubts" if verdict.having("over") else "undecided: open answers were not measured"
 
 
-def why(verdict: Verdict) -> str:
-    """The reason in one clause: what was crossed, most telling first, or what is lacking."""
+def why(verdict: Verdict, most: int = _MOST) -> str:
+    """The reason in one clause: what was crossed, the `most` most telling, or what is lacking."""
     if verdict.incomparable:
         return verdict.incomparable
     crossed = [check for check in verdict.having("crossed") if check.pooled]
     apart = sorted((check for check in verdict.having("crossed") if not check.pooled), key=_badness, reverse=True)
     if crossed:
-        return _listed(crossed)
+        return _listed(crossed, most)
     if apart:
-        return _listed(apart)
+        return _listed(apart, most)
     if verdict.having("over"):
-        over = f"{_listed(verdict.having('over'))}, which may be chance"
+        over = f"{_listed(verdict.having('over'), most)}, which may be chance"
         return over + (f"; {_lacking(verdict)}" if verdict.underpowered else "")
     if verdict.underpowered:
         return _lacking(verdict)
@@ -65,6 +67,21 @@ def paragraph(verdicts: Sequence[Verdict]) -> str:
     return " ".join(sentences)
 
 
+def summary(verdicts: Sequence[Verdict]) -> str:
+    """One sentence over all verdicts: how many are usable for what."""
+    if not verdicts:
+        return "No checkpoint of this run has a base to compare it with."
+    if len(verdicts) == 1:
+        return f"{verdicts[0].checkpoint}: {usable(verdicts[0])}."
+    found: dict[str, int] = {}
+    for verdict in sorted(verdicts, key=lambda each: OUTCOMES.index(each.outcome)):
+        found[usable(verdict)] = found.get(usable(verdict), 0) + 1
+    if len(found) == 1:
+        return f"All {len(verdicts)} compressed checkpoints: {next(iter(found))}."
+    told = "; ".join(f"{count} {what}" for what, count in found.items())
+    return f"Of {len(verdicts)} compressed checkpoints: {told}."
+
+
 def _places(verdict: Verdict) -> str:
     """Where it is not usable though it is on the whole: "not usable in bengali"."""
     worst: dict[str, bool] = {}  # language -> whether recognising suffers too
@@ -77,14 +94,24 @@ def _places(verdict: Verdict) -> str:
     return "; ".join(parts + ([f"usable for recognition only in {_named(silent)}"] if silent else []))
 
 
+def _well_elsewhere(verdict: Verdict) -> bool:
+    """Whether all that is crossed comes from some languages, and the others lose no more than all may together."""
+    apart = [check for check in verdict.checks if not check.pooled]
+    bad = {check.language for check in apart if check.state == "crossed"}
+    most = {check.criterion.name: check.threshold for check in verdict.checks if check.pooled}
+    drops = [check for name in ("open_drop", "choice_drop") for check in verdict.of(name) if not check.pooled]
+    others = [check for check in drops if check.language not in bad]
+    return bool(bad and others) and all((check.value or 0.0) <= most[check.criterion.name] for check in others)
+
+
 def _badness(check: Check) -> float:
     """By how much of its threshold a check is beyond it."""
     assert check.value is not None
     return abs(check.value - check.threshold) / (check.threshold or 1.0)
 
 
-def _listed(checks: Sequence[Check]) -> str:
-    told = [_told(check) for check in checks[:_MOST]]
+def _listed(checks: Sequence[Check], most: int) -> str:
+    told = [_told(check) for check in checks[:most]]
     more = len(checks) - len(told)
     return ", ".join(told) + (f", and {more} more" if more else "")
 

@@ -29,7 +29,6 @@ from evaluator.metrics.columns import (
     Row,
     columns_of,
 )
-from evaluator.metrics.comparability import label
 from evaluator.metrics.counting import joined_reasons, why_left_out
 from evaluator.metrics.drops import CORRECT, sides_of
 from evaluator.metrics.inputs import ALL, Comparison, Inputs, slices
@@ -75,15 +74,13 @@ def _rows(inputs: Inputs) -> list[Row]:
     """Per checkpoint with a base and probe: pooled, in thirds by the base's margin, and by language."""
     rows: list[Row] = []
     for comparison in inputs.comparisons().values():
-        why = label(inputs, comparison)
         for probe in CORRECT:
             if not comparison.reason and comparison.outcomes[f"{probe}_status_pruned"].isna().all():
                 continue
             paired, here = _Paired(comparison, probe), comparison.measured(probe)
             languages = [] if comparison.reason else inputs.languages(comparison.subject.task)
             pooled, *by_language = [paired.row(language, items) for language, items in slices(here, languages)]
-            found = [pooled, *paired.thirds(here), *by_language]
-            rows += [row | {"reason": joined_reasons(why, row.get("reason"))} for row in found]
+            rows += [pooled, *paired.thirds(here), *by_language]
     correct_for_many(rows, ("task", "language", "probe", "margin"))
     return rows
 

@@ -27,7 +27,7 @@ from evaluator.metrics.columns import (
     Row,
     columns_of,
 )
-from evaluator.metrics.comparability import label, settings_of
+from evaluator.metrics.comparability import settings_of
 from evaluator.metrics.counting import joined_reasons, why_left_out
 from evaluator.metrics.drops import sides_of
 from evaluator.metrics.inputs import SIDES, Comparison, Inputs, in_language, slices
@@ -41,11 +41,10 @@ def _rows(inputs: Inputs) -> list[Row]:
     for comparison in inputs.comparisons().values():
         if not comparison.reason and comparison.outcomes["greedy_status_pruned"].isna().all():
             continue
-        why, here = label(inputs, comparison), _with_ends(comparison.measured("greedy"), _limit(inputs, comparison))
+        here = _with_ends(comparison.measured("greedy"), _limit(inputs, comparison))
         languages = [] if comparison.reason else inputs.languages(comparison.subject.task)
         for language, _ in slices(comparison.outcomes, languages):
-            row = _row(inputs, comparison, language, in_language(here, language))
-            rows.append(row | {"reason": joined_reasons(why, row["reason"])})
+            rows.append(_row(inputs, comparison, language, in_language(here, language)))
     return rows
 
 

@@ -116,6 +116,7 @@ TABLE = Table(
         REASON,
     ),
     compute=_rows,
+    drawn=True,
     lacks=(
         Lack("probe", "the probe greedy (for what is recovered among its failures)", "greedy"),
         Lack("probe", "the probe beam", "beam"),

@@ -14,7 +14,6 @@ import numpy as np
 import pandas as pd
 
 from evaluator.metrics.columns import COUNT, LANGUAGE, PERCENTAGE, REASON, SUBJECT, TEXT, Column, Row, columns_of
-from evaluator.metrics.comparability import label
 from evaluator.metrics.counting import joined_reasons, why_left_out
 from evaluator.metrics.drops import CORRECT, floor_of, sides_of
 from evaluator.metrics.inputs import MEAN, Comparison, Inputs, slices
@@ -29,15 +28,13 @@ def _rows(inputs: Inputs) -> list[Row]:
     """Per checkpoint with a base and probe: pooled (`all`), the mean over languages (`mean`), and by language."""
     rows: list[Row] = []
     for comparison in inputs.comparisons().values():
-        why = label(inputs, comparison)
         for probe in CORRECT:
             if not comparison.reason and comparison.outcomes[f"{probe}_status_pruned"].isna().all():
                 continue
             languages = [] if comparison.reason else inputs.languages(comparison.subject.task)
             measured = slices(comparison.measured(probe), languages)
             pooled, *by_language = [_recovered(inputs, comparison, probe, *each) for each in measured]
-            found = [pooled[0], *_mean(pooled[0], by_language), *(row for row, _ in by_language)]
-            rows += [row | {"reason": joined_reasons(why, row.get("reason"))} for row in found]
+            rows += [pooled[0], *_mean(pooled[0], by_language), *(row for row, _ in by_language)]
     return rows
 
 

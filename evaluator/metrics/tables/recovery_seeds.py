@@ -75,5 +75,6 @@ TABLE = Table(
         REASON,
     ),
     compute=_rows,
+    drawn=True,
     counts="n_max",
 )

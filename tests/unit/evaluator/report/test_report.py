@@ -15,6 +15,7 @@ import pytest
 
 from evaluator.errors import InputError
 from evaluator.metrics import TABLES
+from evaluator.metrics.gate import usable
 from evaluator.probes import PROBES
 from evaluator.report import Report, write_report
 from evaluator.store.records import RecordStore, to_table
@@ -47,6 +48,22 @@ def test_the_page_loads_nothing_and_lets_only_its_own_script_run(made):
     assert policy.startswith("default-src &#39;none&#39;")
     assert "sha256-" in policy
     assert "unsafe-inline" not in policy.split("script-src")[1]
+
+
+def test_the_first_screen_is_the_verdict_and_then_why(made):
+    html = made[1].page.read_text(encoding="utf-8")
+    lead = html.split('<section id="headline" class="lead">')[1].split("</section>")[0]
+    (verdict,) = made[1].results.verdicts
+    assert f"<h1>wanda-0.6: {usable(verdict)}.</h1>" in lead
+    assert f'<b class="badge {verdict.outcome.lower()}">{verdict.outcome}</b>' in lead
+    assert lead.index("badge") < lead.index("Gone, or only no longer said?") < lead.index("<table>")
+
+
+def test_a_run_without_a_compressed_checkpoint_opens_with_its_finding(tmp_path):
+    page = write_report(write_run(tmp_path / "run", 4, ("dense",), languages=("english",))).page
+    lead = page.read_text(encoding="utf-8").split('<section id="headline" class="lead">')[1].split("</section>")[0]
+    assert '<ul class="verdicts">' not in lead
+    assert "<h1>No checkpoint here has a base" in lead
 
 
 def test_untrusted_text_is_escaped(made):

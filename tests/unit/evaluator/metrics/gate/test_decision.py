@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from evaluator.metrics import Inputs, judge, reduce_records
-from evaluator.metrics.gate import Verdict, document, paragraph, usable, why
+from evaluator.metrics.gate import Verdict, document, paragraph, summary, usable, why
 from evaluator.thresholds import Thresholds
 from tests.support.records import Seen, records
 
@@ -84,6 +84,21 @@ def test_the_worst_language_counts_though_the_pooled_numbers_hold():
     silent = verdict(losses | {"bengali": (900, 160, PICKED)})
     assert usable(silent) == "usable for recognition only in Bengali"
     assert verdict(losses | {"bengali": (900, 160, GONE)}, Thresholds(languages=False)).outcome == "PASS"
+
+
+def test_a_loss_that_one_language_alone_has_is_told_as_its_own():
+    found = verdict({"bengali": (700, 90, GONE), "english": (700, 0, GONE), "thai": (700, 1, GONE)})
+    assert found.of("open_drop")[0].state == "crossed"  # 4.3 pp of all items
+    assert (found.outcome, usable(found)) == ("BLOCK", "not usable in Bengali")
+    everywhere = verdict({"bengali": (700, 90, GONE), "english": (700, 30, GONE)})
+    assert usable(everywhere) == "not usable"
+
+
+def test_the_summary_counts_checkpoints_from_best_to_worst():
+    well, silent = verdict({"english": (400, 1, PICKED)}), verdict({"english": (200, 60, PICKED)})
+    assert summary([well]) == "int4: usable."
+    assert summary([silent, silent]) == "All 2 compressed checkpoints: usable for recognition only."
+    assert summary([silent, well, silent]) == "Of 3 compressed checkpoints: 1 usable; 2 usable for recognition only."
 
 
 def test_a_language_with_too_few_items_is_named():
