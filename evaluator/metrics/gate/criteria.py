@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from evaluator.metrics.columns import PERCENTAGE, POINTS, RATIO, Kind
+from evaluator.metrics.columns import PERCENTAGE, POINTS, RATIO, SCORE, Kind
 from evaluator.thresholds import Thresholds
 
 # What a crossed threshold means: answers are not said, not recognised, or tokens have other probabilities.
@@ -79,6 +79,7 @@ def _of_probe(probe: str, word: str, shows: Shows) -> tuple[Criterion, ...]:
     )
 
 
+_SAID = {"along": "greedy answer", "group": "all"}  # of table fidelity: what the base itself says
 _OPEN = _of_probe("greedy", "open", "saying")
 _CHOICE = _of_probe("choice", "choice", "recognising")
 # The most telling first: a sentence names only some.
@@ -116,5 +117,28 @@ CRITERIA = (
         per=1.0,
         kind=RATIO,
         shows="saying",
+    ),
+    Criterion(
+        name="kld",
+        told="KL divergence from the base, nats a token,",
+        table="fidelity",
+        column="kld",
+        where=_SAID,
+        bound="max_kld",
+        per=1.0,
+        kind=SCORE,
+        shows="probabilities",
+    ),
+    Criterion(
+        name="ear",
+        told="expected acceptance rate",
+        table="fidelity",
+        column="acceptance",
+        where=_SAID,
+        bound="min_ear",
+        per=1.0,
+        least=True,
+        kind=SCORE,
+        shows="probabilities",
     ),
 )

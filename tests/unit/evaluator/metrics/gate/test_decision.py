@@ -8,8 +8,8 @@ from collections.abc import Mapping
 import pandas as pd
 import pytest
 
-from evaluator.metrics import Inputs, judge, reduce_records
-from evaluator.metrics.gate import Verdict, document, paragraph, summary, usable, why
+from evaluator.metrics import TABLES, Inputs, judge, reduce_records
+from evaluator.metrics.gate import Verdict, decide, document, paragraph, summary, usable, why
 from evaluator.thresholds import Thresholds
 from tests.support.records import Seen, records
 
@@ -127,6 +127,20 @@ def test_what_was_not_measured_is_no_pass():
     parts = [reduce_records(records("dense", seen)), reduce_records(records("int4", seen, base="dense"))]
     (found,) = judge(Inputs(pd.concat(parts)), Thresholds())
     assert (found.outcome, usable(found)) == ("WARN", "undecided: open answers were not measured")
+
+
+def test_divergence_blocks_by_its_interval_and_says_what_for():
+    rows = [{"kld": 0.3, "kld_low": 0.2, "kld_high": 0.4, "acceptance": 0.8, "acceptance_low": 0.7}]
+    place = {"task": "t", "checkpoint": "int4", "base": "dense", "language": "all"}
+    far = pd.DataFrame([row | place | {"n": 9, "along": "greedy answer", "group": "all"} for row in rows])
+    inputs = Inputs(outcomes({"english": (400, 1, PICKED)}))
+    frames = {name: TABLES[name].frame(inputs) for name in ("accuracy", "fates", "flips")}
+    (found,) = decide({**frames, "fidelity": far.assign(acceptance_high=0.95)}, Thresholds(), {})
+    assert (found.outcome, usable(found)) == ("BLOCK", "usable by its answers, not by its probabilities")
+    assert why(found) == "KL divergence from the base, nats a token, 0.300 (0.200 to 0.400; at most 0.100)"
+    assert found.of("ear")[0].state == "over"
+    (near,) = decide(frames, Thresholds(), {})
+    assert (near.outcome, near.of("kld")[0].state) == ("PASS", "unmeasured")
 
 
 def test_a_threshold_of_none_is_not_looked_at():
