@@ -35,6 +35,7 @@ class Meaning:
     key: bool = False  # one of the columns that together name a record
     reported: bool = True  # False: kept for audits; neither the tables nor the page read it
     arrow: str = ""  # the Arrow type, where it is not that of the Python type (str, int32, float64, bool)
+    later: bool = False  # runs of before there was this column lack it: it is then null
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,15 +99,17 @@ class Record(Origin):
     probe: Annotated[
         str,
         Meaning(
-            "how an answer was looked for (see Probes); `choice` and `hard_choice` may share options; `perplexity` has "
-            "one record for each window of a task of text",
+            "how an answer was looked for (see Probes); `choice` and `hard_choice` may share options; `perplexity` and "
+            "`text_fidelity` have one record for each window of a task of text",
             key=True,
         ),
     ]
     index: Annotated[
         int,
         Meaning(
-            "number of the beam, sample, option or window, from 0; 0 for `greedy`, `rank` and `aligned_rank`", key=True
+            "number of the beam, sample, option or window, from 0; 0 for `greedy`, `rank` and `aligned_rank`; of "
+            "`fidelity` 0 is the base's greedy answer and 1 the gold answer",
+            key=True,
         ),
     ]
     seed: Annotated[
@@ -138,14 +141,14 @@ class Record(Origin):
         tuple[int, ...] | None,
         Meaning(
             "generated ids, EOS included, or the scored continuation, for `aligned_rank` the aligned answer; null for "
-            "`perplexity`"
+            "`perplexity` and `text_fidelity`"
         ),
     ] = None
     logprob: Annotated[
         float | None,
         Meaning(
-            "log-probability summed over `token_ids`, for `perplexity` over the window's predicted tokens: perplexity "
-            "over any windows is exp(-sum(logprob) / sum(prompt_tokens))",
+            "log-probability summed over `token_ids`, for `perplexity` and `text_fidelity` over the window's predicted "
+            "tokens: perplexity over any windows is exp(-sum(logprob) / sum(prompt_tokens))",
             unit="nats",
         ),
     ] = None
@@ -174,8 +177,9 @@ class Record(Origin):
         Meaning(
             "length of the prompt. Fewer in a `choice`, `hard_choice` or `rank` record than in its item's open prompt: "
             "the tokenizer merged prompt and answer, and the split was moved back to the last token in common. For "
-            "`aligned_rank` of prompt and lead-in together. For `perplexity` the number of predicted tokens: all of "
-            "the window but its first, or all where the tokenizer brings a BOS to predict it from",
+            "`aligned_rank` of prompt and lead-in together. For `perplexity` and `text_fidelity` "
+            "the number of predicted tokens: all of the window but its first, or all where the tokenizer brings a BOS "
+            "to predict it from",
             unit="tokens",
         ),
     ] = None
@@ -186,6 +190,30 @@ class Record(Origin):
     engine: Annotated[str, Meaning("the engine's name")]
     engine_version: Annotated[str, Meaning("the version of the library that it serves with")]
     dtype: Annotated[str, Meaning("what it computed in")]
+    kld: Annotated[
+        tuple[float, ...] | None,
+        Meaning(
+            "for `fidelity` and `text_fidelity`, like the columns that follow: one value for each token of `token_ids` "
+            "or of the window. The divergence of this checkpoint's distribution Q from its base's P, "
+            "sum P (ln P - ln Q); of a base from itself, computed again",
+            unit="nats",
+            later=True,
+        ),
+    ] = None
+    kld_reverse: Annotated[tuple[float, ...] | None, Meaning("sum Q (ln Q - ln P)", unit="nats", later=True)] = None
+    acceptance: Annotated[
+        tuple[float, ...] | None, Meaning("expected acceptance rate: sum min(P, Q)", unit="0 to 1", later=True)
+    ] = None
+    same_top: Annotated[tuple[bool, ...] | None, Meaning("whether the likeliest token is the same", later=True)] = None
+    top_agreement: Annotated[
+        tuple[float, ...] | None,
+        Meaning("the share of the first 5 ranks on which the same token stands in both", unit="0 to 1", later=True),
+    ] = None
+    token_logprobs: Annotated[tuple[float, ...] | None, Meaning("ln Q of the token", unit="nats", later=True)] = None
+    base_token_logprobs: Annotated[tuple[float, ...] | None, Meaning("ln P of the token", unit="nats", later=True)] = (
+        None
+    )
+    base_confidence: Annotated[tuple[float, ...] | None, Meaning("the highest P", unit="0 to 1", later=True)] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

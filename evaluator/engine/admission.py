@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from evaluator.engine.base import Generate, Request, Response, Score
+from evaluator.engine.distributions import unusable
 
 
 def refusal(request: Request, max_model_len: int, vocabulary: int) -> str | None:
@@ -30,6 +31,8 @@ def refusal(request: Request, max_model_len: int, vocabulary: int) -> str | None
     for ids in (unchecked, continuation):
         if ids and not _are_below(vocabulary, ids):
             return f"a token id is outside the vocabulary of {vocabulary}"
+    if isinstance(request, Score) and request.reference is not None:
+        return unusable(request.reference, request.continuation_ids, vocabulary)
     return None
 
 
@@ -60,12 +63,13 @@ class SharedScores:
     def admit(self, requests: Iterable[Request]) -> list[Request]:
         """The requests to compute; the others ride on one of these.
 
-        Every Generate comes first, in its order, then the scores, prompt by prompt.
+        Every Generate comes first, in its order, then the scores, prompt by prompt. A score with a reference shares
+        nothing, and comes among the former.
         """
         admitted: list[Request] = []
         groups: dict[tuple[int, ...], list[Score]] = {}
         for request in requests:
-            if isinstance(request, Score):
+            if isinstance(request, Score) and request.reference is None:
                 groups.setdefault(request.prompt_ids, []).append(request)
             else:
                 admitted.append(request)

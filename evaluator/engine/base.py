@@ -38,12 +38,28 @@ class Generate:
 
 @quick
 @dataclass(frozen=True, kw_only=True)
+class Reference:
+    """What an engine does with the whole distributions at the positions of a Score: `distributions.py` has the file."""
+
+    path: str
+    keep: bool  # True: write them there; False: compare them with those that are there
+    top: int = 0  # keep the likeliest so many tokens, and the rest as one; 0: the whole vocabulary
+
+
+@quick
+@dataclass(frozen=True, kw_only=True)
 class Score:
-    """The log-likelihood and vocabulary rank of each token of `continuation_ids` (at least one) after `prompt_ids`."""
+    """The log-likelihood and vocabulary rank of each token of `continuation_ids` (at least one) after `prompt_ids`.
+
+    With a `reference`, distributions of the base are kept or compared with where they are computed: no row as long as
+    the vocabulary ever comes out of an engine. An engine that knows no references must not be asked for them
+    (`EngineKind.references`).
+    """
 
     request_id: str
     prompt_ids: tuple[int, ...]
     continuation_ids: tuple[int, ...]
+    reference: Reference | None = None
 
 
 @quick
@@ -60,6 +76,18 @@ Request = Generate | Score
 # Is told a token of a streamed Generate when it is computed: its id, and top_ids and top_logprobs of its step as in
 # Response. No log-probability of it is NaN.
 Hear = Callable[[int, tuple[int, ...], tuple[float, ...]], None]
+
+
+class Divergence(NamedTuple):
+    """How far a distribution Q is from the P that was kept of the same position, in nats where nothing else is said."""
+
+    kld: float  # sum P (ln P - ln Q)
+    kld_reverse: float  # sum Q (ln Q - ln P)
+    acceptance: float  # sum min(P, Q), from 0 to 1
+    same_top: bool  # whether the likeliest token is the same
+    agreement: float  # the share of the first ranks (distributions.RANKS) on which the same token stands in both
+    reference_logprob: float  # ln P of the continuation's token
+    reference_top: float  # the highest P, from 0 to 1
 
 
 @quick
@@ -80,13 +108,14 @@ class Response:
     top_ids: tuple[tuple[int, ...], ...] = ()
     top_logprobs: tuple[tuple[float, ...], ...] = ()
     cached_tokens: int | None = None  # prompt tokens that the prefix cache answered
+    divergences: tuple[Divergence, ...] = ()  # one per token id of a Score that compares
 
     def or_error(self) -> Response:
         """This response, or an error if its log-probabilities are NaN, as those of a collapsed model are.
 
         Every engine hands out what this returns: no token is more likely than NaN, so each would rank first.
         """
-        if not math.isnan(sum(self.logprobs)):
+        if not math.isnan(sum(self.logprobs)) and not any(math.isnan(each.kld) for each in self.divergences):
             return self
         error = "the model's log-probabilities are not numbers (NaN)"
         return Response(request_id=self.request_id, final=self.final, status="engine_error", error=error)

@@ -64,6 +64,7 @@ class EngineKind:
     scorings: tuple[str, ...] = ("forced",)  # the values of EngineConfig.scoring that it knows
     # Raises InputError for what certainly cannot be had on this machine, before anything starts; imports nothing heavy.
     check_here: Callable[[EngineConfig], None] = lambda config: None
+    references: bool = False  # it keeps and compares the distributions of a Score (Score.reference)
 
 
 ENGINES: Registry[EngineKind] = Registry("engine")

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evaluator.engine.base import Cancel, EngineStats, Generate, LoadReport, Request, RequestSource, Response, Score
+from evaluator.engine.distributions import referred, unusable
 from evaluator.errors import EngineError
 
 
@@ -124,12 +125,18 @@ class FakeLM:
         return self._score(request) if isinstance(request, Score) else self._generate(request)
 
     def _score(self, request: Score) -> Response:
-        prefix = request.prompt_ids
+        reference, prefix = request.reference, request.prompt_ids
+        if reference is not None:
+            reason = unusable(reference, request.continuation_ids, self.vocabulary)
+            if reason is not None:
+                return Response(request_id=request.request_id, status="engine_error", error=reason)
+        rows: list[npt.NDArray[np.float64]] = []
         logprobs: list[float] = []
         ranks: list[int] = []
         top: list[tuple[tuple[int, ...], tuple[float, ...]]] = []
         for token in request.continuation_ids:
             row = self.logprobs(prefix)
+            rows.append(row)
             logprobs.append(float(row[token]))
             ranks.append(1 + int((row > row[token]).sum()))
             top.append(_top(row, 1))
@@ -141,6 +148,7 @@ class FakeLM:
             ranks=tuple(ranks),
             top_ids=tuple(ids for ids, _ in top),
             top_logprobs=tuple(values for _, values in top),
+            divergences=() if reference is None else referred(reference, np.stack(rows), request.continuation_ids),
         )
 
     def _generate(self, request: Generate) -> Response:

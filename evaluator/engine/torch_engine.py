@@ -17,6 +17,7 @@ from evaluator.checkpoints.tokenizer import read_eos_ids
 from evaluator.engine.admission import refusal, refuse
 from evaluator.engine.base import Cancel, EngineStats, Generate, LoadReport, Request, RequestSource, Response, Score
 from evaluator.engine.config import EngineConfig, EngineKind
+from evaluator.engine.distributions import referred
 from evaluator.errors import EngineError, InputError, one_line
 
 if TYPE_CHECKING:
@@ -119,7 +120,8 @@ class TorchEngine:
         """One forward pass over prompt and continuation, with the log-softmax in float32."""
         continuation = request.continuation_ids
         ids = self._tensor([request.prompt_ids + continuation[:-1]])
-        logits_TV = self._model(ids, logits_to_keep=len(continuation)).logits[0].float()
+        raw_TV = self._model(ids, logits_to_keep=len(continuation)).logits[0]
+        logits_TV = raw_TV.float()
         logprobs_TV = logits_TV.log_softmax(-1)
         targets_T1 = self._tensor([continuation]).T
         ranks_T = 1 + (logits_TV > logits_TV.gather(1, targets_T1)).sum(-1)
@@ -132,6 +134,7 @@ class TorchEngine:
             top_ids=tuple(ids for ids, _ in top),
             top_logprobs=tuple(values for _, values in top),
             cached_tokens=0,
+            divergences=() if request.reference is None else referred(request.reference, raw_TV, continuation),
         )
 
     def _generate(self, request: Generate) -> Response:
@@ -185,4 +188,4 @@ def _nucleus(logits_V: torch.Tensor, request: Generate, draw: torch.Generator) -
     return int(ids[values.multinomial(1, generator=draw)])
 
 
-TORCH = EngineKind(name="torch", help="transformers, one request at a time", build=TorchEngine)
+TORCH = EngineKind(name="torch", help="transformers, one request at a time", build=TorchEngine, references=True)

@@ -7,6 +7,7 @@ from evaluator.probes.aligned_rank import AlignedRank
 from evaluator.probes.base import PROBES, answering_probes
 from evaluator.probes.beam import Beam
 from evaluator.probes.choice import Choice, HardChoice
+from evaluator.probes.fidelity import Fidelity, TextFidelity
 from evaluator.probes.greedy import Greedy
 from evaluator.probes.perplexity import Perplexity
 from evaluator.probes.rank import Rank
@@ -22,3 +23,5 @@ PROBES.register(Rank())
 PROBES.register(AlignedRank())
 PROBES.register(HardChoice())
 PROBES.register(Perplexity())
+PROBES.register(Fidelity())
+PROBES.register(TextFidelity())

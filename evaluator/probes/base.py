@@ -51,6 +51,7 @@ class Cost:
     requests: int = 0
     prompt_tokens: int = 0
     generated_tokens: int = 0
+    compared: int = 0  # positions of which the base keeps a distribution
     scored: frozenset[str] = frozenset()
 
 
@@ -65,6 +66,10 @@ class Probe(ABC):
     title: str = ""  # of its records in the item view
     # The outcome columns that `reduce` fills, with their pandas types. `<name>_status` and `<name>_why` come on top.
     columns: Mapping[str, str]
+    # It reads what its base said or kept (`Asking.base`, `Reading.references`): of a checkpoint that has a base, a task
+    # is asked once the base's records of that task are there.
+    after_base: bool = False
+    references: bool = False  # it compares distributions, which the base keeps in the run directory
 
     def describe(self, config: Settings) -> str:
         """What is asked under these settings, in a few words of a dry run."""
@@ -84,9 +89,6 @@ class ItemProbe(Probe):
     reads = "items"
     deep: bool = False  # asked of the first 100 items of a language only
     options: Literal["drawn", "hard"] | None = None  # the distractors that it chooses among
-    # It reads the base's greedy answers to the open prompt (`Asking.base`): of a checkpoint that has a base, a task is
-    # asked once the base's records of that task are there.
-    after_base: bool = False
 
     def formats(self, config: Settings) -> tuple[Format, ...]:
         """The formats whose prompts it needs. By default the open one, whatever formats are evaluated."""
@@ -119,8 +121,8 @@ class TextProbe(Probe):
     reads = "text"
 
     @abstractmethod
-    def ask(self, window: Window, serial: int) -> Inquiry:
-        """Begin with one window on one checkpoint. `serial` makes request ids unique in the stream."""
+    def ask(self, reading: Reading) -> Inquiry:
+        """Begin with one window on one checkpoint."""
 
     @abstractmethod
     def cost(self, tokens: int, config: Settings) -> Cost:
@@ -136,6 +138,19 @@ class BaseAnswer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class References:
+    """Where distributions are on one task: those that a checkpoint compares its own with, and those that it keeps.
+
+    Both are the same folder for a checkpoint that is its own base. One that has a base, and is the base of others,
+    keeps its distributions along its own answers and compares along its base's.
+    """
+
+    compare: str = ""  # empty: there is nothing to compare with, and `missing` says why
+    keep: str = ""  # empty: nobody compares with this checkpoint
+    missing: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ItemPlan:
     """A question in token ids.
 
@@ -147,6 +162,20 @@ class ItemPlan:
     prompts: Mapping[Format, Prompt]
     scored: Mapping[str, Continuation]  # answers after the open prompt, by their text
     base: BaseAnswer | None = None  # None: the checkpoint is its own base, or no probe reads its base's answers
+    references: References | None = None  # None: there is no place for them, or no probe needs them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """One window on one checkpoint, as the probes of texts see it."""
+
+    window: Window
+    config: Settings
+    serial: int  # unique in the stream
+    references: References | None = None  # as in ItemPlan
+
+    def request_id(self, probe: str, detail: object) -> str:
+        return f"{self.serial}/{probe}/{detail}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,8 +68,13 @@ class EvalConfig(Settings):
 
     @property
     def after_base(self) -> bool:
-        """Whether a probe reads the base's greedy answers, so that the base comes first."""
-        return any(probe.after_base for probe in self.item_probes)
+        """Whether a probe reads what the base said or kept, so that the base comes first."""
+        return any(PROBES[name].after_base for name in self.probes)
+
+    @property
+    def references(self) -> bool:
+        """Whether a probe compares distributions, which the base then keeps."""
+        return any(PROBES[name].references for name in self.probes)
 
     @property
     def text_probes(self) -> tuple[TextProbe, ...]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from evaluator.asking.questions import NOTHING_PREDICTED, Window
 from evaluator.engine.base import Request, Score
 from evaluator.errors import InputError
-from evaluator.probes.base import Cost, Inquiry, TextProbe
+from evaluator.probes.base import Cost, Inquiry, Reading, TextProbe
 from evaluator.probes.recording import Recorder, failed
 from evaluator.records import Record
 
@@ -39,8 +39,8 @@ class Perplexity(TextProbe):
     # Nats of a window, and its tokens that were predicted.
     columns: Mapping[str, str] = {"nll": "Float64", "predicted_tokens": "Int64"}
 
-    def ask(self, window: Window, serial: int) -> Inquiry:
-        return _Pieces(window, f"{serial}/perplexity")
+    def ask(self, reading: Reading) -> Inquiry:
+        return _Pieces(reading.window, reading.request_id(self.name, "pieces"))
 
     def cost(self, tokens: int, config: Settings) -> Cost:
         return Cost(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from evaluator.asking.prompts import Prompt, Prompter
 from evaluator.asking.questions import Posed, Question, Window
 from evaluator.errors import InputError
-from evaluator.probes.base import Asking, Excluded, Inquiry, ItemPlan
+from evaluator.probes.base import Asking, Excluded, Inquiry, ItemPlan, Reading, References
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.faults import Blaming
 from evaluator.probes.recording import Decode
@@ -23,6 +23,7 @@ class WindowPlan:
     """A window of a text, which is tokenised when it is cut."""
 
     question: Window
+    references: References | None = None
 
 
 Plan = ItemPlan | WindowPlan
@@ -37,9 +38,10 @@ def inquiries(
     """
     found: dict[str, Inquiry] = {}
     if isinstance(plan, WindowPlan):
+        reading = Reading(window=plan.question, config=config, serial=serial, references=plan.references)
         for text_probe in config.text_probes:
             with Blaming(text_probe.name, plan.question.item):
-                found[text_probe.name] = text_probe.ask(plan.question, serial)
+                found[text_probe.name] = text_probe.ask(reading)
         return found
     asking = Asking(plan, config, eos_ids, decode, serial)
     for probe in config.item_probes:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pydantic import Field, field_validator
 
 from evaluator.config import Frozen
+from evaluator.engine.distributions import RANKS
 from evaluator.records import Format
 
 
@@ -28,7 +29,9 @@ class Settings(Frozen):
     sample_seeds: tuple[int, ...] | None = None  # of the sample probe; None: the run seed. It must be one of them
     top_p: float = Field(default=0.9, gt=0, le=1)
     temperature: float = Field(default=1.0, ge=0.01, le=2)  # vLLM refuses more, and silently raises less
-    window: int = Field(default=2048, ge=2)  # tokens of a perplexity window; at most what the model has positions for
+    window: int = Field(default=2048, ge=2)  # tokens of a window of a text; at most what the model has positions for
+    # Of the base's distributions keep the likeliest so many tokens, and the rest as one; 0: the whole vocabulary.
+    fidelity_top: int = Field(default=0, ge=0)
 
     @field_validator("formats", "sample_seeds")
     @classmethod
@@ -41,6 +44,13 @@ class Settings(Frozen):
     def _seeds(cls, value: tuple[int, ...] | None) -> tuple[int, ...] | None:
         if value is not None and min(value) < 0:
             raise ValueError(f"{min(value)}: a seed is 0 or more")
+        return value
+
+    @field_validator("fidelity_top")
+    @classmethod
+    def _ranks(cls, value: int) -> int:
+        if 0 < value < RANKS:
+            raise ValueError(f"{value}: the first {RANKS} ranks are compared, so {RANKS} or more, or 0 for all")
         return value
 
     @property

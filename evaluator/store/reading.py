@@ -72,16 +72,20 @@ def frames(parts: list[list[Path]]) -> Iterator[pd.DataFrame]:
 def read_part(path: Path, names: Sequence[str], columns: Mapping[str, Stored]) -> pa.Table:
     """The columns `names` of one Parquet file; `columns` says what each may hold.
 
-    Raises InputError, naming file and column, for a file that cannot be read, and for a column that is missing, of
-    another type, or holds what it cannot: null, an unknown status. Wider types of a kind are taken: other programs
-    write int64 for int32, and pandas floats for integers with nulls.
+    Columns that came later are null in an older run. Raises InputError, naming file and column, for a file that cannot
+    be read, and for a column that is missing, of another type, or holds what it cannot: null, an unknown status. Wider
+    types of a kind are taken: other programs write int64 for int32, and pandas floats for integers with nulls.
     """
     try:
         file = pq.ParquetFile(path)
         missing = [name for name in names if name not in file.schema_arrow.names]
-        if missing:
-            raise InputError(f"{path}: has no column {missing[0]!r}")
-        table = file.read(columns=list(names)).select(list(names))
+        needed = [name for name in missing if not columns[name].meaning.later]
+        if needed:
+            raise InputError(f"{path}: has no column {needed[0]!r}")
+        table = file.read(columns=[name for name in names if name not in missing])
+        for name in missing:
+            table = table.append_column(name, pa.nulls(len(table)))
+        table = table.select(list(names))
     except (OSError, pa.ArrowException) as error:
         raise InputError(f"{path}: cannot be read as Parquet: {one_line(error)}") from error
     for name in names:

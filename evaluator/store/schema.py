@@ -25,6 +25,8 @@ _ARROW: dict[Any, str] = {
     bool: "bool",
     tuple[str, ...]: "list<string>",
     tuple[int, ...]: "list<int32>",
+    tuple[float, ...]: "list<float>",
+    tuple[bool, ...]: "list<bool>",
 }
 _PANDAS = {"string": "string", "int32": "Int64", "int64": "Int64", "double": "Float64", "bool": "boolean"}
 

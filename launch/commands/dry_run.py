@@ -43,8 +43,20 @@ def print_estimate(console: Console, config: SweepConfig) -> None:
     unsized = sorted({each.job.model for each in estimates if each.hours is None})
     if unsized:
         lines.append(f"not in the hours, since the size is not known here: {', '.join(unsized)}")
+    lines += _references(estimates)
     for line in (*lines, *assumptions()):
         console.print(escape(line), highlight=False, soft_wrap=True)
+
+
+def _references(estimates: list[JobEstimate]) -> list[str]:
+    """What bases keep for the probes that compare distributions; nothing where no probe does."""
+    kept = {each.job.name: each.references for each in estimates if each.references != 0}
+    unknown = sorted(name for name, size in kept.items() if size is None)
+    known = sum(size for size in kept.values() if size is not None)
+    if not kept:
+        return []
+    more = f", and those of {', '.join(unknown)}, whose vocabulary is not known here" if unknown else ""
+    return [f"distributions of bases in RUN/references until the run is finished: about {known / 2**30:.2f} GiB{more}"]
 
 
 def _asked(estimates: list[JobEstimate]) -> list[str]:

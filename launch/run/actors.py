@@ -71,6 +71,8 @@ class EngineActor:
             self._waiting = deque(shards)
         collector = ShardCollector()
         plans = self._begin(job, questions, prompter, collector)
+        if job.references is not None:
+            plans = (replace(plan, references=job.references) for plan in plans)
         for item, records in evaluate(
             engine,
             plans if base is None else map(base.beside, plans),

@@ -17,6 +17,7 @@ from typing import Any
 import ray
 
 from evaluator.checkpoints.info import CheckpointInfo, inspect_checkpoint
+from evaluator.probes.base import References
 from evaluator.probes.recording import Stamp
 from evaluator.store.records import RecordStore
 from launch.run.base_answers import NO_BASE, OTHER_TOKENIZER, BaseSource
@@ -26,6 +27,7 @@ from launch.run.nodes import FreeGpus, Place, place_engines
 from launch.run.progress import Progress
 from launch.run.prune_tasks import PruneTasks
 from launch.run.quiet import captured
+from launch.run.references import drop_references, references_of
 from launch.run.rundir import RunDirectory
 from launch.run.shards import shards_of
 from launch.run.work import Assignment, EngineSetup, EvalJob, Outcome
@@ -60,6 +62,8 @@ def run_sweep(prepared: Prepared, run_dir: Path, progress: Progress) -> Outcome:
             raise
         infos = [dataclasses.asdict(info) for info in run.infos]
         directory.mark("finished", checkpoints=infos, engine_stats=run.engine_stats)
+        if not prepared.config.resources.keep_references:
+            drop_references(run_dir)
         return outcome
     finally:
         store.close()  # an engine's thread may outlive this, and must not write once the lock is free
@@ -173,6 +177,7 @@ class _Run:
         info = self._prepared.dense.get(job.name) or inspect_checkpoint(job.path, job.name, trust_remote_code=trust)
         info = dataclasses.replace(info, path=info.path.absolute())  # engines are in other directories
         self.infos.append(info)
+        base = self._base_of(job, info)
         assignments = []
         for task in self._prepared.asked[job.name]:
             finished = self._store.finished(job.name, task.name, info.weights_digest)
@@ -184,7 +189,8 @@ class _Run:
                 task_key=task.key,
                 config=task.config,
                 stamp=Stamp.of(info, job.base),
-                base=self._base_of(job, info) if task.config.after_base else None,
+                base=base if task.config.after_base else None,
+                references=self._references_of(job, task.name, base) if task.config.references else None,
             )
             assignments.append(Assignment(checkpoint=info, task=task.name, job=eval_job, shards=shards))
             self._items += assignments[-1].items
@@ -197,6 +203,9 @@ class _Run:
         if job.name in self._prepared.other_tokenizer:
             return BaseSource(missing=OTHER_TOKENIZER)
         return BaseSource(name=job.base)
+
+    def _references_of(self, job: CheckpointJob, task: str, base: BaseSource | None) -> References:
+        return references_of(self._run_dir, job, task, base, self._prepared.jobs)
 
 
 def _check(machines: Cluster, workers: Sequence[EngineWorker]) -> None:

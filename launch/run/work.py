@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from evaluator.checkpoints.info import CheckpointInfo
 from evaluator.engine.config import EngineConfig
+from evaluator.probes.base import References
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.recording import Stamp
 from launch.run.base_answers import BaseSource
@@ -37,6 +38,7 @@ class EvalJob:
     stamp: Stamp  # without the engine's columns
     # Whose greedy answers its probes read; None: no probe reads any, or the checkpoint is its own base.
     base: BaseSource | None = None
+    references: References | None = None  # where its base's distributions are; None: no probe compares any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -73,6 +73,7 @@ class Resources(Frozen):
     attempts: int = Field(default=3, ge=1, le=1000)
     # For which no engine may have found GPUs before the run ends; at most a month.
     placement_seconds: int = Field(default=600, ge=1, le=30 * 24 * 3600)
+    keep_references: bool = False  # keep the bases' distributions (RUN/references) once the run is finished
 
 
 class SweepConfig(Frozen):

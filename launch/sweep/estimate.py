@@ -24,6 +24,7 @@ from evaluator.tasks import DEEP_ITEMS, items_by_language, load_task
 from launch.sweep.config import SweepConfig
 from launch.sweep.jobs import CheckpointJob, expand
 from launch.sweep.models import local_directory
+from launch.sweep.references import keeps, reference_bytes, vocabulary_of
 from pruning.config import PruneConfig
 from pruning.methods import METHODS
 
@@ -59,6 +60,7 @@ class Work:
     requests: int = 0
     prompt_tokens: int = 0  # those that are computed, not answered by the prefix cache
     generated_tokens: int = 0  # scored ones included: they are forced
+    compared: int = 0  # positions at which distributions are compared; the base keeps one for each
 
     def __add__(self, other: Work) -> Work:
         return Work(
@@ -66,6 +68,7 @@ class Work:
             requests=self.requests + other.requests,
             prompt_tokens=self.prompt_tokens + other.prompt_tokens,
             generated_tokens=self.generated_tokens + other.generated_tokens,
+            compared=self.compared + other.compared,
         )
 
 
@@ -77,6 +80,7 @@ class JobEstimate:
     work: Work
     evaluation_hours: float | None
     pruning_hours: float | None
+    references: int | None = 0  # bytes of distributions that it keeps for others; None: its vocabulary is not known
 
     @property
     def hours(self) -> float | None:
@@ -92,7 +96,8 @@ def estimate(config: SweepConfig) -> list[JobEstimate]:
         values |= grid.models
     works: dict[str, Work] = {}
     estimates = []
-    for job in expand(config, Path("RUN"), resolve=lambda value: local_directory(value) or Path(value)):
+    jobs = expand(config, Path("RUN"), resolve=lambda value: local_directory(value) or Path(value))
+    for job in jobs:
         for task in job.tasks.values():
             if task.model_dump_json() not in works:
                 works[task.model_dump_json()] = work_of(task)
@@ -104,9 +109,22 @@ def estimate(config: SweepConfig) -> list[JobEstimate]:
                 work=work,
                 evaluation_hours=None if size is None else evaluation_hours(size, work),
                 pruning_hours=0.0 if job.prune is None else None if size is None else pruning_hours(size, job.prune),
+                references=_references(job, works, config.engine.dtype) if keeps(job, jobs) else 0,
             )
         )
     return estimates
+
+
+def _references(job: CheckpointJob, works: Mapping[str, Work], dtype: str) -> int | None:
+    """The bytes of the distributions that a base keeps; None where its vocabulary is not known."""
+    needed = 0
+    for task in job.tasks.values():
+        positions = works[task.model_dump_json()].compared
+        if positions:
+            if not job.path.is_dir():
+                return None
+            needed += reference_bytes(task, positions, vocabulary_of(job.path), dtype)
+    return needed
 
 
 def work_of(task: EvalConfig) -> Work:
@@ -137,6 +155,7 @@ def _work(count: int, cost: Cost) -> Work:
         requests=count * cost.requests,
         prompt_tokens=count * cost.prompt_tokens,
         generated_tokens=count * cost.generated_tokens,
+        compared=count * cost.compared,
     )
 
 

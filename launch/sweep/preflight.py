@@ -18,6 +18,7 @@ from evaluator.records import Item
 from launch.sweep.calibration import SOURCES
 from launch.sweep.config import SweepConfig
 from launch.sweep.jobs import CheckpointJob, expand
+from launch.sweep.references import check_references, keeps, positions_prepared, reference_bytes, vocabulary_of
 from launch.sweep.tasks import PreparedTask, TaskPreparation
 from pruning.calibration.disjoint import text_digest
 from pruning.output.manifest import read_manifest
@@ -89,6 +90,7 @@ def prepare(config: SweepConfig, run_dir: Path) -> Prepared:
     held_out = _contexts(tasks)
     for job in jobs:
         _check_pruning(job, held_out)
+    check_references(config.engine, tasks)
     longest = max(task.longest_request for task in tasks)
     return Prepared(
         config=config,
@@ -99,7 +101,7 @@ def prepare(config: SweepConfig, run_dir: Path) -> Prepared:
         held_out=held_out,
         engine=config.engine.model_copy(update={"max_model_len": min(longest, models.positions)}),
         identity=_identity(config, jobs, models, asked),
-        disk_bytes=_disk_bytes(jobs, models, asked),
+        disk_bytes=_disk_bytes(jobs, models, asked, config.engine.dtype),
         other_tokenizer=frozenset(
             job.name
             for job in jobs
@@ -147,11 +149,19 @@ def _identity(
     }
 
 
-def _disk_bytes(jobs: Sequence[CheckpointJob], models: _Models, asked: Mapping[str, Sequence[PreparedTask]]) -> int:
+def _disk_bytes(
+    jobs: Sequence[CheckpointJob], models: _Models, asked: Mapping[str, Sequence[PreparedTask]], dtype: str
+) -> int:
     """About what a new run directory takes."""
     checkpoints = sum(models.infos[job.model].bytes for job in jobs if job.prune is not None)
     items = sum(len(task.questions) for tasks in asked.values() for task in tasks)
-    return checkpoints + items * _RECORDS_PER_ITEM * _BYTES_PER_RECORD + _OTHER_BYTES
+    references = sum(
+        reference_bytes(task.config, positions_prepared(task), vocabulary_of(job.path), dtype)
+        for job in jobs
+        for task in asked[job.name]
+        if task.config.references and job.prune is None and keeps(job, jobs)
+    )
+    return checkpoints + items * _RECORDS_PER_ITEM * _BYTES_PER_RECORD + _OTHER_BYTES + references
 
 
 def _contexts(tasks: Iterable[PreparedTask]) -> dict[str, str]:

@@ -30,11 +30,16 @@ class PreparedTask:
     questions: tuple[Posed, ...]
 
     @property
+    def windows(self) -> tuple[Window, ...]:
+        """Those of a task of text."""
+        return tuple(each for each in self.questions if isinstance(each, Window))
+
+    @property
     def longest_request(self) -> int:
         """The most tokens of a request, prompt and continuation together."""
         config = self.config
         if config.is_text:
-            return max(len(window.token_ids) for window in self.questions if isinstance(window, Window))
+            return max(len(window.token_ids) for window in self.windows)
         capped = any(form in CAPPED_FORMATS for form in config.formats)
         prompt = max(config.prompt_tokens, config.one_shot_prompt_tokens if capped else 0)
         return prompt + max(config.max_new_tokens, _OPTION_TOKENS)

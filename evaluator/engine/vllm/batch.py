@@ -11,8 +11,18 @@ from evaluator.engine.admission import SharedScores, refusal, refuse
 from evaluator.engine.base import Cancel, Generate, Listener, Request, Response, Score
 from evaluator.engine.vllm.counters import Counters
 from evaluator.engine.vllm.reports import rows_of
-from evaluator.engine.vllm.requests import InFlight, InFlightOneStepScore, InFlightPromptScore, to_core
+from evaluator.engine.vllm.requests import (
+    InFlight,
+    InFlightOneStepScore,
+    InFlightPromptScore,
+    InFlightReferenceScore,
+    to_core,
+)
 from evaluator.engine.vllm.sampling import Dialect
+
+NO_REFERENCES = (
+    "distributions are compared on vLLM's V1 model runner only, which serves CPUs; on a GPU use engine torch"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +123,8 @@ class Batch:
         reason = refusal(request, longest, served.vocabulary)
         if reason is None and isinstance(request, Generate) and request.top_logprobs > served.max_top_logprobs:
             reason = f"top_logprobs is {request.top_logprobs}, more than {served.max_top_logprobs}"
+        if isinstance(request, Score) and request.reference is not None and served.dialect.v2:
+            reason = NO_REFERENCES
         if reason is not None:
             self._ready.append(refuse(request, reason))
         return reason is None
@@ -122,6 +134,8 @@ class Batch:
         pending: InFlight = InFlight(request)
         if isinstance(request, Generate):
             parameters = served.dialect.generate(request, served.eos_ids, served.vocabulary)
+        elif request.reference is not None:
+            parameters, pending = served.dialect.reference_score(request), InFlightReferenceScore(request)
         elif served.by_prompt:
             parameters, pending = served.dialect.prompt_score(), InFlightPromptScore(request)
         elif served.dialect.one_step and len(request.continuation_ids) > 1:

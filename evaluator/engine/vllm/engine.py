@@ -240,4 +240,5 @@ VLLM = EngineKind(
     build=VLLMEngine,
     scorings=("forced", "prompt_logprobs"),
     check_here=check_here,
+    references=True,
 )

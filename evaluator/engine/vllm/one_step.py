@@ -10,7 +10,8 @@ running engine make them cheap:
 - `keep_last_context_token` (scheduler): the prefix cache answers at most the context without its last token. That one
   must be computed, because it predicts the continuation's first token.
 - `scores_of_prompts` (worker): in place of the runner's own method; the rows of all requests of a step go through the
-  output head together, and only those that somebody asked for.
+  output head together, and only those that somebody asked for. Where a score has a reference, it is here that whole
+  distributions are kept or compared.
 """
 
 from __future__ import annotations
@@ -21,9 +22,12 @@ from typing import Any
 import torch
 from vllm.v1.outputs import LogprobsTensors
 
-from evaluator.engine.vllm.sampler import Order, sample
+from evaluator.engine.base import Reference
+from evaluator.engine.distributions import carry_out
+from evaluator.engine.vllm.sampler import FORCED, Order, sample
 
 SCORED_FROM = "scored_from"  # in extra_args: how many tokens of a request's prompt are the context
+REFERENCE = "reference"  # in extra_args: the fields of a Score's reference
 
 # The runner's own method: a step's hidden states and scheduled tokens -> each request's log-probabilities
 PromptLogprobs = Callable[[torch.Tensor, Mapping[str, int]], dict[str, LogprobsTensors | None]]
@@ -70,25 +74,73 @@ def scores_of_prompts(
         for name in runner.num_prompt_logprobs
         if name in scheduled and SCORED_FROM in (runner.requests[name].sampling_params.extra_args or {})
     ]
+    referring = [name for name in wanted if REFERENCE in runner.requests[name].sampling_params.extra_args]
+    wanted = [name for name in wanted if name not in referring]
     places, targets = [], []
     for name in wanted:
-        request = runner.requests[name]
-        context = request.sampling_params.extra_args[SCORED_FROM]
-        first = int(runner.query_start_loc.np[runner.input_batch.req_id_to_index[name]])
-        first += context - 1 - request.num_computed_tokens
-        targets.append(request.prompt_token_ids[context:])
+        first, tokens_of_request = _row_and_tokens(runner, name)
+        targets.append(tokens_of_request)
         places.append(range(first, first + len(targets[-1])))
         del runner.num_prompt_logprobs[name]
     rows = [place for of_request in places for place in of_request]
     tokens = [token for of_request in targets for token in of_request]
     tables = list(_scored(runner, hidden_TH, rows, tokens))
+    referred = dict(_referred(runner, hidden_TH, referring))
     found: dict[str, LogprobsTensors | None] = of_whole_prompts(hidden_TH, scheduled)
     start = 0
     joined = [torch.cat(column) for column in zip(*tables, strict=True)]
     for name, of_request in zip(wanted, targets, strict=True):
         found[name] = LogprobsTensors(*(column[start : start + len(of_request)] for column in joined))
         start += len(of_request)
-    return found
+    return found | referred
+
+
+def _row_and_tokens(runner: Any, name: str) -> tuple[int, list[int]]:
+    """The row of this step that predicts the first token of a request's continuation, and those of its tokens that are
+    in the prompt."""
+    request = runner.requests[name]
+    context = request.sampling_params.extra_args[SCORED_FROM]
+    first = int(runner.query_start_loc.np[runner.input_batch.req_id_to_index[name]])
+    return first + context - 1 - request.num_computed_tokens, request.prompt_token_ids[context:]
+
+
+def _referred(runner: Any, hidden_TH: torch.Tensor, names: list[str]) -> Iterator[tuple[str, LogprobsTensors]]:
+    """The reports of scores with a reference, whose distributions are kept or compared here, before a row is dropped.
+
+    Such a report has a row for the last token too, which is also generated, and after the two log-probabilities of a
+    row a column for each field of a Divergence, unless the distributions are kept. As many requests as have _ROWS rows
+    go through the output head together.
+    """
+    group: list[tuple[str, int, list[int]]] = []
+    for name in names:
+        first, tokens = _row_and_tokens(runner, name)
+        tokens = [*tokens, runner.requests[name].sampling_params.extra_args[FORCED][0]]
+        del runner.num_prompt_logprobs[name]
+        if group and sum(len(each) for _, _, each in group) + len(tokens) > _ROWS:
+            yield from _together(runner, hidden_TH, group)
+            group = []
+        group.append((name, first, tokens))
+    if group:
+        yield from _together(runner, hidden_TH, group)
+
+
+def _together(
+    runner: Any, hidden_TH: torch.Tensor, group: list[tuple[str, int, list[int]]]
+) -> Iterator[tuple[str, LogprobsTensors]]:
+    rows = [row for _, first, tokens in group for row in range(first, first + len(tokens))]
+    raw_RV = runner.model.compute_logits(hidden_TH[rows])
+    tables = sample(raw_RV.float(), [Order.score(token) for _, _, tokens in group for token in tokens], {})[1]
+    assert tables is not None
+    start = 0
+    for name, _, tokens in group:
+        here = slice(start, start + len(tokens))
+        start += len(tokens)
+        reference = Reference(**runner.requests[name].sampling_params.extra_args[REFERENCE])
+        compared = carry_out(reference, raw_RV[here], tokens)
+        logprobs = tables.logprobs[here]
+        if compared is not None:
+            logprobs = torch.cat((logprobs, compared.to(logprobs.device)), 1)
+        yield name, LogprobsTensors(tables.logprob_token_ids[here], logprobs, tables.selected_token_ranks[here])
 
 
 def _scored(

@@ -17,6 +17,7 @@ from vllm import SamplingParams
 from vllm.v1.engine import EngineCoreRequest
 
 from evaluator.engine.base import Generate, Hear, Request, Response, Score
+from evaluator.engine.distributions import divergences_of
 from evaluator.engine.vllm.reports import Row, top_of
 
 
@@ -127,11 +128,12 @@ class _InFlightInPrompt(InFlight):
         return Response(
             request_id=self.request.request_id,
             token_ids=self._continuation,
-            logprobs=tuple(own for own, _ in values),
+            logprobs=tuple(own for own, *_ in values),
             ranks=tuple(rows.selected_token_ranks[first:].tolist()),
             top_ids=tuple((top,) for _, top in rows.logprob_token_ids[first:].tolist()),
-            top_logprobs=tuple((top,) for _, top in values),
+            top_logprobs=tuple((top,) for _, top, *_ in values),
             cached_tokens=self.cached_tokens,
+            divergences=divergences_of([more for _, _, *more in values]) if rows.logprobs.shape[1] > 2 else (),
         )
 
 
@@ -154,6 +156,13 @@ class InFlightOneStepScore(_InFlightInPrompt):
             top_ids=before.top_ids + last.top_ids,
             top_logprobs=before.top_logprobs + last.top_logprobs,
         )
+
+
+class InFlightReferenceScore(InFlightOneStepScore):
+    """A Score with a reference: the report has a row for the last token as well."""
+
+    def response(self) -> Response:
+        return self._reported(0)
 
 
 class InFlightPromptScore(_InFlightInPrompt):

@@ -11,6 +11,7 @@ one decode step per token; the log-probabilities and ranks are the raw model's, 
 from __future__ import annotations
 
 import copy
+import dataclasses
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -19,7 +20,7 @@ from vllm import SamplingParams
 from vllm.sampling_params import RequestOutputKind
 
 from evaluator.engine.base import Generate, Score
-from evaluator.engine.vllm.one_step import SCORED_FROM
+from evaluator.engine.vllm.one_step import REFERENCE, SCORED_FROM
 from evaluator.engine.vllm.sampler import FORCED, NUCLEUS, Orders
 
 _ALWAYS: dict[str, Any] = {
@@ -59,6 +60,20 @@ class Dialect:
         """The same in one step: only the continuation's last token is generated (one_step.py)."""
         made = _template(max_tokens=1, logprobs=1, prompt_logprobs=1, skip_reading_prefix_cache=False, ignore_eos=True)
         made.extra_args = {FORCED: [request.continuation_ids[-1]], SCORED_FROM: len(request.prompt_ids)}
+        return made
+
+    def reference_score(self, request: Score) -> SamplingParams:
+        """The same for a score with a reference, on the V1 runner: all of its rows are read off the prompt.
+
+        Where the cache cannot be kept from answering what is wanted, the whole prompt is computed.
+        """
+        assert request.reference is not None
+        made = _template(max_tokens=1, prompt_logprobs=1, skip_reading_prefix_cache=not self.one_step, ignore_eos=True)
+        made.extra_args = {
+            FORCED: [request.continuation_ids[-1]],
+            SCORED_FROM: len(request.prompt_ids),
+            REFERENCE: dataclasses.asdict(request.reference),
+        }
         return made
 
     def prompt_score(self) -> SamplingParams:

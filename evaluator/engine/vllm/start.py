@@ -116,6 +116,7 @@ def _start(config: EngineConfig, checkpoint: Path, blueprint: Blueprint) -> Star
         on_workers(llm, "use_strict_ranks")
         if not dialect.v2:
             on_workers(llm, "use_row_sampler")
+            on_workers(llm, "score_in_one_step")
         if on_cpu and scoring == "forced":  # where prompts are computed whole
             dialect = _score_in_one_step(llm, dialect)
     except Exception as error:  # whatever vLLM raises while it starts
@@ -159,7 +160,6 @@ def _score_in_one_step(llm: Any, dialect: Dialect) -> Dialect:
     if len(groups) != 1 or not isinstance(groups[0].kv_cache_spec, FullAttentionSpec):
         return dialect
     keep_last_context_token(core.scheduler)
-    on_workers(llm, "score_in_one_step")
     return dataclasses.replace(dialect, one_step=True)
 
 

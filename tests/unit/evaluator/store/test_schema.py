@@ -46,6 +46,11 @@ def test_records_are_stored_as_the_contract_says():
                 ("truncated", pa.bool_()),
                 ("cached_tokens", count),
                 *((name, text) for name in ("engine", "engine_version", "dtype")),
+                *((name, pa.list_(pa.float32())) for name in ("kld", "kld_reverse", "acceptance")),
+                ("same_top", pa.list_(pa.bool_())),
+                ("top_agreement", pa.list_(pa.float32())),
+                *((name, pa.list_(pa.float32())) for name in ("token_logprobs", "base_token_logprobs")),
+                ("base_confidence", pa.list_(pa.float32())),
             ]
         )
     )

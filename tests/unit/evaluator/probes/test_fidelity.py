@@ -1,0 +1,251 @@
+"""Fidelity in the stream: a base that keeps and meets itself, what is compared with it, and what both were asked."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from evaluator.asking.questions import NOTHING_PREDICTED, Window
+from evaluator.engine.base import Generate, Response, Score
+from evaluator.engine.fake import FakeEngine, FakeLM
+from evaluator.metrics.outcomes import reduce_records
+from evaluator.probes.base import BaseAnswer, References
+from evaluator.probes.config import EvalConfig
+from evaluator.probes.fidelity import NO_PLACE, NOT_OPEN
+from evaluator.probes.packing import BANDS, unpack
+from evaluator.probes.passages import NO_DIVERGENCES, PIECE
+from evaluator.probes.planning import WindowPlan
+from evaluator.probes.stream import evaluate
+from evaluator.store.records import to_table
+from tests.support.letters import EOS, LetterPrompter, letter_items, letter_model, letter_plans, letter_questions
+from tests.support.stamps import STAMP
+
+CONFIG = EvalConfig(task="toy", items=0, max_new_tokens=6, probes=("greedy", "rank", "fidelity"))
+TEXT = EvalConfig(task="text:book.txt", probes=("text_fidelity",))
+OTHER = FakeLM(vocabulary=27, eos_ids=EOS, seed=6)
+decode = LetterPrompter().decode
+
+
+@pytest.fixture(scope="module")
+def questions():
+    return letter_questions(letter_items(4), CONFIG)
+
+
+def run(script, plans, config=CONFIG, **engine):
+    """Records by item id and index, and what was asked."""
+    sent = []
+
+    def noted(request):
+        sent.append(request)
+        return script(request)
+
+    stream = evaluate(FakeEngine(noted, **engine), iter(plans), config=config, stamp=STAMP, decode=decode, eos_ids=EOS)
+    found = {(r.item_id, r.index): r for _, records in stream for r in records if "fidelity" in r.probe}
+    return found, sent
+
+
+def item_plans(questions, references, base=None, config=CONFIG):
+    plans = letter_plans(questions, config)
+    return [
+        replace(plan, references=references, base=None if base is None else base[plan.question.item.item_id])
+        for plan in plans
+    ]
+
+
+def said(questions, lm):
+    """The greedy answers of a model as those of a base."""
+    answers = {}
+    for plan in letter_plans(questions, CONFIG):
+        asked = Generate(request_id="g", prompt_ids=plan.prompts["open"].token_ids, max_tokens=CONFIG.max_new_tokens)
+        answers[plan.question.item.item_id] = BaseAnswer(token_ids=lm.answer(asked).token_ids)
+    return answers
+
+
+def divergences(p_lm, q_lm, prompt, continuation):
+    """KLD, reverse, acceptance, ln P and ln Q of every token, by hand."""
+    rows = []
+    for place, token in enumerate(continuation):
+        prefix = tuple(prompt) + tuple(continuation[:place])
+        p, q = p_lm.logprobs(prefix), q_lm.logprobs(prefix)
+        overlap = np.minimum(np.exp(p), np.exp(q)).sum()
+        rows.append((np.exp(p) @ (p - q), np.exp(q) @ (q - p), overlap, p[token], q[token], np.exp(p.max())))
+    return np.array(rows).T
+
+
+def check(record, p_lm, q_lm, prompt, continuation):
+    names = ("kld", "kld_reverse", "acceptance", "base_token_logprobs", "token_logprobs", "base_confidence")
+    assert record.status == "ok"
+    for name, wanted in zip(names, divergences(p_lm, q_lm, prompt, continuation), strict=True):
+        assert getattr(record, name) == pytest.approx(list(wanted), abs=1e-5), name
+    assert len(record.same_top) == len(record.top_agreement) == len(continuation)
+    assert record.logprob == pytest.approx(sum(record.token_logprobs))
+
+
+def test_a_base_keeps_and_is_then_compared_with_itself(questions, tmp_path):
+    own = References(keep=str(tmp_path), compare=str(tmp_path))
+    found, sent = run(letter_model().answer, item_plans(questions, own), reorder_seed=3)
+    answers = said(questions, letter_model())
+    for plan in letter_plans(questions, CONFIG):
+        name = plan.question.item.item_id
+        greedy, gold = found[name, 0], found[name, 1]
+        assert (greedy.is_gold, gold.is_gold) == (False, True)
+        assert greedy.token_ids == answers[name].token_ids
+        check(greedy, letter_model(), letter_model(), plan.prompts["open"].token_ids, greedy.token_ids)
+        check(gold, letter_model(), letter_model(), plan.prompts["open"].token_ids, gold.token_ids)
+        assert max(gold.kld) < 1e-6
+        assert all(gold.same_top)
+    referring = [request for request in sent if isinstance(request, Score) and request.reference]
+    assert len(referring) == 4 * len(questions)  # two passages, kept and compared
+    assert len(list(tmp_path.iterdir())) == 2 * len(questions)
+    assert len([request for request in sent if isinstance(request, Generate)]) == len(questions)
+
+
+def test_another_checkpoint_says_what_its_base_said(questions, tmp_path):
+    run(letter_model().answer, item_plans(questions, References(keep=str(tmp_path), compare=str(tmp_path))))
+    base = said(questions, letter_model())
+    plans = item_plans(questions, References(compare=str(tmp_path)), base)
+    found, sent = run(OTHER.answer, plans, reorder_seed=5, room=3)
+    for plan in plans:
+        name, prompt = plan.question.item.item_id, plan.prompts["open"].token_ids
+        assert found[name, 0].token_ids == base[name].token_ids
+        check(found[name, 0], letter_model(), OTHER, prompt, base[name].token_ids)
+        check(
+            found[name, 1], letter_model(), OTHER, prompt, plan.scored[plan.question.item.answers[0]].continuation_ids
+        )
+    assert len([request for request in sent if isinstance(request, Score) and request.reference]) == 2 * len(questions)
+    assert all(not request.reference.keep for request in sent if isinstance(request, Score) and request.reference)
+
+
+def test_one_that_has_a_base_and_is_one_keeps_along_its_own_answers(questions, tmp_path):
+    first, second = tmp_path / "first", tmp_path / "second"
+    run(letter_model().answer, item_plans(questions, References(keep=str(first), compare=str(first))))
+    middle = References(keep=str(second), compare=str(first))
+    found, _ = run(OTHER.answer, item_plans(questions, middle, said(questions, letter_model())))
+    third = FakeLM(vocabulary=27, eos_ids=EOS, seed=7)
+    last, _ = run(third.answer, item_plans(questions, References(compare=str(second)), said(questions, OTHER)))
+    for plan in letter_plans(questions, CONFIG):
+        name, prompt = plan.question.item.item_id, plan.prompts["open"].token_ids
+        check(found[name, 0], letter_model(), OTHER, prompt, said(questions, letter_model())[name].token_ids)
+        check(last[name, 0], OTHER, third, prompt, said(questions, OTHER)[name].token_ids)
+        check(last[name, 1], OTHER, third, prompt, last[name, 1].token_ids)
+
+
+def test_the_likeliest_tokens_alone_give_a_lower_bound(questions, tmp_path):
+    settings = CONFIG.model_copy(update={"fidelity_top": 5})
+    own = References(keep=str(tmp_path), compare=str(tmp_path))
+    run(letter_model().answer, item_plans(questions, own, config=settings), config=settings)
+    base = said(questions, letter_model())
+    plans = item_plans(questions, References(compare=str(tmp_path)), base, settings)
+    found, _ = run(OTHER.answer, plans, config=settings)
+    for plan in plans:
+        name = plan.question.item.item_id
+        whole = divergences(letter_model(), OTHER, plan.prompts["open"].token_ids, base[name].token_ids)
+        assert all(np.array(found[name, 0].kld) <= whole[0] + 1e-6)
+        assert sum(found[name, 0].kld) < sum(whole[0])
+    with pytest.raises(ValidationError, match="first 5 ranks"):
+        EvalConfig(task="toy", fidelity_top=4)
+
+
+def test_why_it_is_not_defined(questions, tmp_path):
+    def reasons(plans, config=CONFIG):
+        found, _ = run(letter_model().answer, plans, config)
+        assert {record.status for record in found.values()} == {"excluded"}
+        return {record.text for record in found.values()}
+
+    assert reasons(item_plans(questions, None)) == {NO_PLACE}
+    assert reasons(item_plans(questions, References(missing="no base"))) == {"no base"}
+    missing = {question.item.item_id: BaseAnswer(missing="it failed") for question in questions}
+    assert reasons(item_plans(questions, References(compare=str(tmp_path)), missing)) == {"it failed"}
+    shown = CONFIG.model_copy(update={"formats": ("shown",)})
+    assert reasons(item_plans(questions, References(keep=str(tmp_path), compare=str(tmp_path))), shown) == {NOT_OPEN}
+
+
+def test_without_what_the_base_kept_and_on_an_engine_that_compares_nothing_it_failed(questions, tmp_path):
+    base = said(questions, letter_model())
+    found, _ = run(OTHER.answer, item_plans(questions, References(compare=str(tmp_path)), base))
+    assert {record.status for record in found.values()} == {"engine_error"}
+    assert all("are not there" in record.text for record in found.values())
+
+    def blind(request):
+        if isinstance(request, Score) and request.reference:
+            return OTHER.answer(replace_reference(request))
+        return OTHER.answer(request)
+
+    found, _ = run(blind, item_plans(questions, References(compare=str(tmp_path)), base))
+    assert {(record.status, record.text) for record in found.values()} == {("engine_error", NO_DIVERGENCES)}
+
+
+def replace_reference(request):
+    return Score(
+        request_id=request.request_id, prompt_ids=request.prompt_ids, continuation_ids=request.continuation_ids
+    )
+
+
+def test_a_base_that_cannot_keep_is_not_compared_with(questions, tmp_path):
+    def full(request):
+        if isinstance(request, Score) and request.reference and request.reference.keep:
+            return Response(request_id=request.request_id, status="engine_error", error="full")
+        return letter_model().answer(request)
+
+    found, sent = run(full, item_plans(questions, References(keep=str(tmp_path), compare=str(tmp_path))))
+    assert {(record.status, record.text) for record in found.values()} == {("engine_error", "full")}
+    assert all(request.reference.keep for request in sent if isinstance(request, Score) and request.reference)
+
+
+def windows():
+    sizes = (1, 2, PIECE + 1, 2 * PIECE + 40)
+    return [Window.of("book", n, [1 + (7 * t + n) % 26 for t in range(size)]) for n, size in enumerate(sizes)]
+
+
+def test_windows_of_a_text_in_pieces(tmp_path):
+    own = References(keep=str(tmp_path), compare=str(tmp_path))
+    floor, _ = run(letter_model().answer, [WindowPlan(question=w, references=own) for w in windows()], TEXT)
+    compared = [WindowPlan(question=w, references=References(compare=str(tmp_path))) for w in windows()]
+    found, sent = run(OTHER.answer, compared, TEXT, reorder_seed=1)
+    assert len(sent) == 0 + 1 + 1 + 3
+    for window in windows():
+        record = found[window.item.item_id, window.number]
+        ids = tuple(window.token_ids)
+        if len(ids) == 1:
+            assert (record.status, record.text) == ("excluded", NOTHING_PREDICTED)
+            continue
+        assert record.prompt_tokens == len(ids) - 1
+        check(record, letter_model(), OTHER, ids[:1], ids[1:])
+        assert max(floor[window.item.item_id, window.number].kld) < 1e-6
+    alone, _ = run(OTHER.answer, [WindowPlan(question=w) for w in windows()[1:]], TEXT)
+    assert {(record.status, record.text) for record in alone.values()} == {("excluded", NO_PLACE)}
+
+
+def test_outcomes_hold_sums_and_what_percentiles_are_made_of(questions, tmp_path):
+    run(letter_model().answer, item_plans(questions, References(keep=str(tmp_path), compare=str(tmp_path))))
+    base = said(questions, letter_model())
+    found, _ = run(OTHER.answer, item_plans(questions, References(compare=str(tmp_path)), base))
+    outcomes = reduce_records(to_table(list(found.values())).to_pandas()).set_index("item_id")
+    assert set(outcomes["fidelity_status"]) == {"ok"}
+    for (name, index), record in found.items():
+        prefix = ("fidelity_greedy", "fidelity_gold")[index]
+        row = outcomes.loc[name]
+        assert row[f"{prefix}_positions"] == len(record.kld)
+        for each in ("kld", "kld_reverse", "acceptance", "same_top", "top_agreement"):
+            assert row[f"{prefix}_{each}"] == pytest.approx(sum(getattr(record, each)), rel=1e-5)
+        own, of_base = np.exp(record.token_logprobs), np.exp(record.base_token_logprobs)
+        assert row[f"{prefix}_delta_p"] == pytest.approx((own - of_base).sum(), abs=1e-6)
+        assert row[f"{prefix}_delta_p_squared"] == pytest.approx(((own - of_base) ** 2).sum(), abs=1e-6)
+        assert row[f"{prefix}_delta_nll"] == pytest.approx(np.log(of_base / own).sum(), abs=1e-4)
+        positions = unpack([row[f"{prefix}_packed"]])
+        assert list(positions.kld) == pytest.approx(record.kld, rel=1e-6)
+        assert list(positions.same_top) == list(record.same_top)
+        bands = [max(b for b, low in enumerate(BANDS) if low <= confidence) for confidence in record.base_confidence]
+        assert list(positions.band) == bands
+
+
+def test_it_reads_what_the_base_said():
+    with pytest.raises(ValidationError, match="needs the probe greedy too"):
+        EvalConfig(task="toy", probes=("fidelity",))
+    assert TEXT.after_base
+    assert TEXT.references
+    assert CONFIG.references
+    assert not EvalConfig(task="toy").references
