@@ -67,6 +67,7 @@ SCORE = Kind("score", _decimals(3))  # a mean from 0 to 1 that is no share of it
 RATIO = Kind("ratio", _signed)  # of two differences, or another signed number around 0
 P_VALUE = Kind("p_value", _p_value)
 NATS = Kind("nats", _decimals(2))
+DIVERGENCE = Kind("divergence", lambda value: f"{float(value):.3g}", unit="nats")  # of distributions: often far below 1
 RANK = Kind("rank", _decimals(1))  # a place in the vocabulary, or the median of several
 AMOUNT = Kind("amount", _decimals(2))  # a positive number with a unit of its own
 FACTOR = Kind("factor", _decimals(3))  # how many times as large

@@ -63,7 +63,7 @@ class Inputs:
 
     @cached_property
     def readers(self) -> list[Subject]:
-        """The same for tasks of text, of which only perplexity was measured."""
+        """The same for tasks of text, which only probes of texts were asked of."""
         return [each for each in self._subjects if each.task in self._text_tasks]
 
     @cached_property

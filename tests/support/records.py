@@ -31,6 +31,7 @@ class Seen:
     why: str | None = None  # of a status that is no measurement: what the record's text says
     window: tuple[float, int] | None = None  # perplexity: summed log-probability, predicted tokens
     aligned: int | str | None = None  # the aligned rank, or why it is not defined
+    fidelity: Sequence[float] | str | None = None  # the divergence at each position, or why it is not defined
     said: str | None = None  # the greedy answer; None: "gold" or "bad"
     tokens: int = 3  # of a greedy answer, EOS included
     ended: bool = True  # by EOS
@@ -112,7 +113,32 @@ def _records_of(item: Seen, common: dict) -> list[Record]:
         rows.append(Record(**common, probe="aligned_rank", index=0, **aligned))
     elif item.aligned is not None:
         rows.append(Record(**{**common, "status": "excluded"}, probe="aligned_rank", index=0, text=item.aligned))
+    if item.fidelity is not None:
+        rows += _compared(item, common)
     return rows
+
+
+def _compared(item: Seen, common: dict) -> list[Record]:
+    """By hand: the reverse is twice the divergence, and every second position has an unsure base."""
+    text = item.window is not None
+    named = {**common, "probe": "text_fidelity" if text else "fidelity"}
+    if isinstance(item.fidelity, str):
+        return [Record(**{**named, "status": "excluded"}, index=0, text=item.fidelity)]
+    found = []
+    for index in range(1 if text else 2):
+        kld = tuple(item.fidelity)
+        columns = {
+            "kld": kld,
+            "kld_reverse": tuple(2 * each for each in kld),
+            "acceptance": tuple(1 - each / 2 for each in kld),
+            "same_top": tuple(each < 0.5 for each in kld),
+            "top_agreement": tuple(1.0 if each < 0.5 else 0.4 for each in kld),
+            "token_logprobs": tuple(-1.0 - each for each in kld),
+            "base_token_logprobs": (-1.0,) * len(kld),
+            "base_confidence": tuple(0.95 - 0.5 * (place % 2) for place in range(len(kld))),
+        }
+        found.append(Record(**named, index=index, is_gold=bool(index), **columns))
+    return found
 
 
 def _greedy_of(item: Seen) -> dict:

@@ -10,6 +10,7 @@ from evaluator.metrics.tables import (
     candidates,
     fates,
     fertility,
+    fidelity,
     flips,
     hard_distractors,
     ladder,
@@ -44,6 +45,7 @@ TABLES: Registry[Table] = Registry(
         calibration.TABLE,
         fertility.TABLE,
         perplexity.TABLE,
+        fidelity.TABLE,
         matching.TABLE,
     ),
 )

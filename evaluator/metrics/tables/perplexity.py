@@ -37,7 +37,7 @@ class _Reading:
 
 def _rows(inputs: Inputs) -> list[Row]:
     """One row per checkpoint and text; `n` counts windows, `tokens` those that were predicted."""
-    readings = [_reading(inputs, subject) for subject in inputs.readers]
+    readings = [_reading(inputs, subject) for subject in _asked(inputs)]
     by_checkpoint: dict[str, list[_Reading]] = {}
     for reading in readings:
         by_checkpoint.setdefault(reading.row["checkpoint"], []).append(reading)
@@ -48,10 +48,15 @@ def _rows(inputs: Inputs) -> list[Row]:
 def first_readings(inputs: Inputs) -> dict[str, Row]:
     """For each checkpoint its own and its base's perplexity on the first text, as columns of the ladder."""
     found: dict[str, Row] = {}
-    for row in (_reading(inputs, subject).row for subject in inputs.readers):
+    for row in (_reading(inputs, subject).row for subject in _asked(inputs)):
         read = {name: row.get(name) for name in ("perplexity", "perplexity_dense")}
         found.setdefault(row["checkpoint"], read | {"perplexity_task": row["task"]})
     return found
+
+
+def _asked(inputs: Inputs) -> list[Subject]:
+    """The readers of which perplexity was wanted."""
+    return [each for each in inputs.readers if not _windows(inputs, each.checkpoint, each.task).empty]
 
 
 def _reading(inputs: Inputs, subject: Subject) -> _Reading:

@@ -14,6 +14,7 @@ from evaluator.report.figures import (
     candidates,
     fates,
     fertility,
+    fidelity,
     flips,
     hard_distractors,
     ladder,
@@ -49,6 +50,7 @@ FIGURES: Registry[Figure] = Registry(
         calibration.FIGURE,
         fertility.FIGURE,
         perplexity.FIGURE,
+        fidelity.FIGURE,
         matching.FIGURE,
     ),
 )

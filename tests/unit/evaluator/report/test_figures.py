@@ -33,6 +33,7 @@ def inputs() -> Inputs:
                         -0.5 * i,
                         hard=i != 3,
                         aligned=1 + i // 2,
+                        fidelity=(0.1 * i * bool(base), 0.01),
                     )
                     for i, key in enumerate(ITEMS)
                 }
