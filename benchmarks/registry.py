@@ -33,6 +33,13 @@ BENCHMARKS.register(
 )
 BENCHMARKS.register(
     Benchmark(
+        name="fidelity",
+        module="benchmarks.serving.fidelity",
+        help="divergence from a base over the whole vocabulary, against prompt_logprobs=-1",
+    )
+)
+BENCHMARKS.register(
+    Benchmark(
         name="swap",
         module="benchmarks.serving.swap",
         help="a checkpoint swapped into a running engine, against a new engine",

@@ -1,0 +1,206 @@
+"""The divergence of a checkpoint from its base along texts, over the whole vocabulary: compared where the logits are,
+against vLLM's `prompt_logprobs=-1`, from which an evaluator makes distributions in Python.
+
+    resurface bench fidelity [--model DIR] [--task random:129] [--items 8] [--rounds 3]
+
+The base's distributions are there before the clock: ours as its engine has kept them, theirs as arrays of transformers.
+Timed are the checkpoint's pass over the texts and the divergence at every position. The checkpoint is the model with
+noise on its matrices.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness import Agreement, Side, compare, lacking
+from benchmarks.processes import Child, environment, module_command, run_main
+from benchmarks.serving import workload
+from benchmarks.serving.sides import llm_arguments
+
+TOLERANCE = 1e-3  # nats, of the divergence at any position
+_NOISE = 0.02  # deviations of a matrix
+_PIECE = 64  # tokens of one of our requests
+_MAX_MODEL_LEN = 2048
+
+
+def agree(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Agreement:
+    """Whether both sides found the same divergence at every position of every text."""
+    one, other = ours["kld"], theirs["kld"]
+    lacks = lacking(one, other)
+    if lacks or any(len(one[name]) != len(other[name]) for name in one):
+        return Agreement(holds=False, how=lacks or "the sides have other positions")
+    pairs = [pair for name in one for pair in zip(one[name], other[name], strict=True)]
+    largest = max(abs(our - their) for our, their in pairs)
+    mean = sum(our for our, _ in pairs) / len(pairs)
+    how = f"{len(pairs)} divergences within {TOLERANCE:g} nats (largest difference {largest:.1e}, mean {mean:.2g} nats)"
+    return Agreement(holds=largest <= TOLERANCE, how=how if largest <= TOLERANCE else f"not {how}")
+
+
+@contextmanager
+def noisy(model: Path) -> Iterator[Path]:
+    """The model with noise on its matrices, until the context ends."""
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    draw = torch.Generator().manual_seed(0)
+    with tempfile.TemporaryDirectory() as folder:
+        made = Path(folder) / "noisy"
+        shutil.copytree(model, made)
+        for file in sorted(made.glob("*.safetensors")):
+            tensors = load_file(file)
+            for name, tensor in tensors.items():
+                if tensor.ndim == 2:
+                    noise = torch.randn(tensor.shape, generator=draw) * (_NOISE * tensor.float().std())
+                    tensors[name] = (tensor.float() + noise).to(tensor.dtype)
+            save_file(tensors, file, metadata={"format": "pt"})
+        yield made
+
+
+class Ours:
+    """Resurface's engine: the base keeps its distributions, then the checkpoint is swapped in."""
+
+    def __init__(self, work: Mapping[str, Any], folder: Path) -> None:
+        from evaluator.engine.config import EngineConfig
+        from evaluator.engine.vllm.engine import VLLMEngine
+
+        self._work = work
+        self._folder = folder
+        self._engine = VLLMEngine(EngineConfig(max_model_len=_MAX_MODEL_LEN, **work["engine_args"]))
+        self._engine.load(Path(work["model"]))
+        self._run(keep=True)
+
+    def cold(self) -> None:
+        """Loading resets the prefix cache."""
+        self._engine.load(Path(self._work["compressed"]))
+
+    def round(self) -> dict[str, Any]:
+        return {"kld": self._run(keep=False), "dtype": self._engine.dtype}
+
+    def _run(self, *, keep: bool) -> dict[str, list[float]]:
+        from evaluator.engine.base import FixedSource, Reference, Score
+
+        requests = []
+        for item in self._work["items"]:
+            ids = tuple(item["prompt"])
+            for start in reversed(range(1, len(ids), _PIECE)):
+                path = str(self._folder / f"{len(requests)}.safetensors")
+                requests.append(
+                    Score(
+                        request_id=f"{item['id']}/{start}",
+                        prompt_ids=ids[:start],
+                        continuation_ids=ids[start : start + _PIECE],
+                        reference=Reference(path=path, keep=keep),
+                    )
+                )
+        found: dict[str, dict[int, list[float]]] = {}
+        for response in self._engine.run(FixedSource(requests)):
+            if response.status != "ok":
+                raise SystemExit(f"a request failed: {response.error}")
+            name, _, start = response.request_id.rpartition("/")
+            found.setdefault(name, {})[int(start)] = [each.kld for each in response.divergences]
+        return {name: [kld for start in sorted(pieces) for kld in pieces[start]] for name, pieces in found.items()}
+
+
+class Theirs:
+    """`vllm.LLM` with the checkpoint; the base's distributions are transformers'."""
+
+    def __init__(self, work: Mapping[str, Any], _: Path) -> None:
+        import os
+
+        os.environ.update(VLLM_CPU_KVCACHE_SPACE="1", VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_LOGGING_LEVEL="ERROR")
+        self._items: Sequence[Mapping[str, Any]] = work["items"]
+        self._base = self._of_base(work["model"])
+        from vllm import LLM
+
+        self._llm = LLM(work["compressed"], **{**llm_arguments(work), "max_logprobs": -1})
+
+    def _of_base(self, model: str) -> list[Any]:
+        import torch
+        from transformers import AutoModelForCausalLM
+
+        made = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
+        with torch.inference_mode():
+            return [made(torch.tensor([item["prompt"]])).logits[0, :-1].log_softmax(-1).numpy() for item in self._items]
+
+    def cold(self) -> None:
+        self._llm.reset_prefix_cache()
+
+    def round(self) -> dict[str, Any]:
+        import numpy as np
+        from vllm import SamplingParams
+
+        out = self._llm.generate(
+            [{"prompt_token_ids": item["prompt"]} for item in self._items],
+            SamplingParams(max_tokens=1, temperature=0, prompt_logprobs=-1, detokenize=False),
+            use_tqdm=False,
+        )
+        found = {}
+        for item, result, base in zip(self._items, out, self._base, strict=True):
+            klds = []
+            for row, p in zip(result.prompt_logprobs[1:], base, strict=True):
+                q = np.empty(len(p), dtype=np.float32)
+                for token, logprob in row.items():
+                    q[token] = logprob.logprob
+                klds.append(float((np.exp(p) * (p - q)).sum(dtype=np.float64)))
+            found[item["id"]] = klds
+        return {"kld": found}
+
+
+def _child(options: argparse.Namespace) -> None:
+    """One side's process."""
+    work = json.loads(options.workload.read_text())
+    with tempfile.TemporaryDirectory() as folder:
+        made: dict[str, type[Ours] | type[Theirs]] = {"ours": Ours, "theirs": Theirs}
+        side = made[options.side](work, Path(folder))
+        print("{}", flush=True)
+        for _ in sys.stdin:
+            side.cold()
+            started = time.perf_counter()
+            result = side.round()
+            print(json.dumps({**result, "seconds": time.perf_counter() - started}), flush=True)
+
+
+def main() -> None:
+    if sys.argv[1:2] in (["--side"],):
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--side", choices=("ours", "theirs"))
+        parser.add_argument("workload", type=Path)
+        _child(parser.parse_args())
+        return
+    options = workload.parser(__doc__, task="random:129", items=8, rounds=3).parse_args()
+    with ExitStack() as stack:
+        path = stack.enter_context(workload.written(options))
+        work = json.loads(path.read_text())
+        work["compressed"] = str(stack.enter_context(noisy(Path(work["model"]))))
+        path.write_text(json.dumps(work))
+        ours, theirs = (
+            stack.enter_context(
+                Child(
+                    f"{who}, fidelity",
+                    module_command("benchmarks.serving.fidelity", "--side", who, path),
+                    env=environment(HF_HUB_OFFLINE="1"),
+                )
+            )
+            for who in ("ours", "theirs")
+        )
+        compare(
+            "fidelity",
+            ours=Side(name="compared where the logits are", run=ours.round),
+            theirs=Side(name="LLM.generate(prompt_logprobs=-1)", run=theirs.round),
+            agree=agree,
+            rounds=options.rounds,
+            facts=lambda: workload.facts(options, path),
+        )
+
+
+if __name__ == "__main__":
+    run_main(main)
