@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from evaluator.metrics import TABLES, Inputs, reduce_records
+from evaluator.metrics.tables.fidelity import BOUND
 from evaluator.report.figures import draw
 from tests.support.records import Seen, records
 from tests.support.tables import only as only_row
@@ -88,3 +89,13 @@ def test_what_it_is_held_against(frame):
     assert (text["n"], text["positions"], text["kld"]) == (3, 6, pytest.approx(0.9 / 6))
     assert draw("fidelity", frame) is not None
     assert draw("fidelity", frame[frame["task"] == "book"]) is not None
+
+
+def test_a_bound_is_called_one():
+    parts = [records("dense", BASE), records("small", OWN, base="dense")]
+    settings = {name: {"t": {"fidelity_top": 64}} for name in ("dense", "small")}
+    run = {"identity": {"task_settings": settings}}
+    frame = TABLES["fidelity"].frame(Inputs(reduce_records(pd.concat(parts)), run=run))
+    for name in ("dense", "small"):
+        reason = found(frame, name, along="greedy answer")["reason"]
+        assert reason == f"1 excluded (no base); {BOUND}: the likeliest 64 tokens were kept"

@@ -28,7 +28,7 @@ from evaluator.metrics.columns import (
     Row,
     columns_of,
 )
-from evaluator.metrics.comparability import label
+from evaluator.metrics.comparability import label, settings_of
 from evaluator.metrics.counting import joined_reasons, left_out_of, why_left_out
 from evaluator.metrics.fates import FATES, item_fates, known_items
 from evaluator.metrics.inputs import ALL, Inputs, Subject, slices
@@ -46,6 +46,7 @@ _ALONG = (
 )
 _MEANS = ("kld", "kld_reverse", "acceptance", "same_top", "top_agreement", "delta_p", "delta_nll")
 NOTHING = "no position was measured"
+BOUND = "kld is a lower bound, acceptance an upper one"
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,7 +115,7 @@ class _Along:
         if not here.any():
             return row | {"reason": "the base was never so sure"}
         values = {"kld": positions.kld, "same_top": positions.same_top.astype(np.float64)}
-        sums = {name: np.bincount(positions.passage[here], each[here], len(done)) for name, each in values.items()}
+        sums = {name: _by_passage(positions.passage[here], each[here], len(done)) for name, each in values.items()}
         return row | self._means(item_numbers(done), counts, sums) | percentiles(positions.kld[here])
 
     def _means(self, items: ItemNumbers, counts: Floats, sums: dict[str, Floats]) -> Row:
@@ -127,6 +128,11 @@ class _Along:
                 row[name] = float(each.sum() / counts.sum())
                 row |= bounds(name, resampler.interval(items, draws / drawn[0]))
         return row
+
+
+def _by_passage(passage: ItemNumbers, values: Floats, passages: int) -> Floats:
+    """The sum of the values of each passage."""
+    return np.asarray(np.bincount(passage, values, passages), dtype=np.float64)
 
 
 def percentiles(kld: Floats) -> Row:
@@ -147,6 +153,10 @@ def _rows(inputs: Inputs) -> list[Row]:
         if not row["floor"]:
             row["kld_floor"] = floors.get((*_place(row), row["base"]))
         if row["group"] == ALL and row["language"] == ALL:
+            top = settings_of(inputs.run, row["base"] or row["checkpoint"], row["task"]).get("fidelity_top")
+            row["reason"] = joined_reasons(
+                row["reason"], f"{BOUND}: the likeliest {top} tokens were kept" if top else None
+            )
             row |= answers.get((row["task"], row["checkpoint"]), {})
             comparison = inputs.comparisons().get((row["task"], row["checkpoint"]))
             if comparison is not None:
