@@ -20,9 +20,7 @@ from evaluator.engine.vllm.requests import (
 )
 from evaluator.engine.vllm.sampling import Dialect
 
-NO_REFERENCES = (
-    "distributions are compared on vLLM's V1 model runner only, which serves CPUs; on a GPU use engine torch"
-)
+NO_REFERENCES = "distributions are compared by vLLM's V1 model runner on a CPU only; on a GPU use engine torch"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +121,7 @@ class Batch:
         reason = refusal(request, longest, served.vocabulary)
         if reason is None and isinstance(request, Generate) and request.top_logprobs > served.max_top_logprobs:
             reason = f"top_logprobs is {request.top_logprobs}, more than {served.max_top_logprobs}"
-        if isinstance(request, Score) and request.reference is not None and served.dialect.v2:
+        if isinstance(request, Score) and request.reference is not None and not served.dialect.references:
             reason = NO_REFERENCES
         if reason is not None:
             self._ready.append(refuse(request, reason))

@@ -38,6 +38,7 @@ class Dialect:
     v2: bool  # the tokens are sampled by vLLM; False: by our own sampler
     replays: bool = True  # the V2 runner can be told what to generate (trace replay)
     one_step: bool = False  # continuations of several tokens are scored in one step
+    references: bool = False  # whole distributions can be kept and compared
 
     def engine_arguments(self) -> dict[str, Any]:
         """What vLLM's EngineArgs must carry for that runner."""

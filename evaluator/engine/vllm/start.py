@@ -116,8 +116,10 @@ def _start(config: EngineConfig, checkpoint: Path, blueprint: Blueprint) -> Star
         on_workers(llm, "use_strict_ranks")
         if not dialect.v2:
             on_workers(llm, "use_row_sampler")
+        if on_cpu:  # where prompts are computed whole, their rows are there at once
             on_workers(llm, "score_in_one_step")
-        if on_cpu and scoring == "forced":  # where prompts are computed whole
+            dialect = dataclasses.replace(dialect, references=True)
+        if on_cpu and scoring == "forced":
             dialect = _score_in_one_step(llm, dialect)
     except Exception as error:  # whatever vLLM raises while it starts
         if llm is not None:
