@@ -88,7 +88,7 @@ class Ours:
     def _run(self, *, keep: bool) -> dict[str, list[float]]:
         from evaluator.engine.base import FixedSource, Reference, Score
 
-        requests = []
+        requests: list[Score] = []
         for item in self._work["items"]:
             ids = tuple(item["prompt"])
             for start in reversed(range(1, len(ids), _PIECE)):
@@ -105,9 +105,9 @@ class Ours:
         for response in self._engine.run(FixedSource(requests)):
             if response.status != "ok":
                 raise SystemExit(f"a request failed: {response.error}")
-            name, _, start = response.request_id.rpartition("/")
-            found.setdefault(name, {})[int(start)] = [each.kld for each in response.divergences]
-        return {name: [kld for start in sorted(pieces) for kld in pieces[start]] for name, pieces in found.items()}
+            name, _, place = response.request_id.rpartition("/")
+            found.setdefault(name, {})[int(place)] = [each.kld for each in response.divergences]
+        return {name: [kld for place in sorted(pieces) for kld in pieces[place]] for name, pieces in found.items()}
 
 
 class Theirs:
