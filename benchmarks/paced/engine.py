@@ -40,6 +40,7 @@ class PacedEngine(VLLMEngine):
             llm=SimpleNamespace(engine_core=self._core),
             dialect=Dialect(v2=True),
             max_model_len=4096,
+            positions=4096,
             max_num_seqs=self._rows,
             dtype="bfloat16",
             scoring="forced",

@@ -22,6 +22,7 @@ from evaluator.engine.base import Response, Score
 
 # Nats by which the two may differ in one token, and in the mean over tokens. Products of float32 on a GPU may keep ten
 # bits of the mantissa; in bfloat16, logits of size 16 have a resolution of 1/8, and each side rounds several times.
+# Those of float32 were measured on CPUs; the others are estimates from these formats, and none was tried on a GPU.
 Precision = Literal["float32", "float32 on a GPU", "half"]
 TOLERANCES: Mapping[Precision, tuple[float, float]] = {
     "float32": (1e-3, 2e-4),
@@ -40,7 +41,7 @@ def precision(dtype: str, *, on_gpu: bool) -> Precision:
     return "float32 on a GPU" if on_gpu else "float32"
 
 
-def questions(vocabulary: int, max_model_len: int) -> list[Score]:
+def questions(vocabulary: int, positions: int) -> list[Score]:
     """A few continuations of short prompts; fewer where the engine is too short for all."""
     draw = random.Random(0)
 
@@ -54,7 +55,7 @@ def questions(vocabulary: int, max_model_len: int) -> list[Score]:
             name = f"self-check-{length}.{count}"
             asked.append(Score(request_id=name, prompt_ids=prompt, continuation_ids=tokens(count)))
     # Prompt log-probabilities need room for one token more.
-    return [each for each in asked if len(each.prompt_ids) + len(each.continuation_ids) < max_model_len]
+    return [each for each in asked if len(each.prompt_ids) + len(each.continuation_ids) < positions]
 
 
 def disagreement(

@@ -22,6 +22,7 @@ CONFIG = EngineConfig(max_model_len=128, max_num_seqs=8)
 ASKED = [
     Score(request_id="many", prompt_ids=(20, 21, 22), continuation_ids=(30, 31, 9, 77)),
     Score(request_id="one", prompt_ids=(20, 21, 22), continuation_ids=(30,)),
+    Score(request_id="full", prompt_ids=tuple(range(20, 144)), continuation_ids=(30, 31, 9, 77)),  # all 128
     Generate(request_id="greedy", prompt_ids=(20, 21, 22), max_tokens=5),
 ]
 

@@ -30,7 +30,8 @@ class Served:
     dialect: Dialect
     eos_ids: list[int]
     vocabulary: int
-    max_model_len: int  # prompt and generated tokens
+    max_model_len: int  # prompt and generated tokens of a request
+    positions: int  # of vLLM's engine: one more, where the model has it
     max_top_logprobs: int
     by_prompt: bool  # a Score is computed from prompt log-probabilities, not by forced decoding
 
@@ -116,9 +117,15 @@ class Batch:
     def _accepts(self, request: Request) -> bool:
         """Whether the engine can answer a request; if not, its response says why."""
         served = self._served
-        # The prompt of a score by prompt log-probabilities holds the continuation, and one token is generated after it.
-        longest = served.max_model_len - (served.by_prompt and isinstance(request, Score))
-        reason = refusal(request, longest, served.vocabulary)
+        reason = refusal(request, served.max_model_len, served.vocabulary)
+        if reason is None and served.by_prompt and isinstance(request, Score):
+            # Its prompt holds the continuation, and one token is generated after it.
+            length = len(request.prompt_ids) + len(request.continuation_ids)
+            if length >= served.positions:
+                reason = (
+                    f"its {length} tokens fill the model's {served.positions} positions, and scoring by prompt "
+                    "log-probabilities needs one more"
+                )
         if reason is None and isinstance(request, Generate) and request.top_logprobs > served.max_top_logprobs:
             reason = f"top_logprobs is {request.top_logprobs}, more than {served.max_top_logprobs}"
         if isinstance(request, Score) and request.reference is not None and not served.dialect.references:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +21,16 @@ _INDIFFERENT = {
 }
 
 
+# Variables that choose kernels, beside those that vLLM knows; and of these, those that say where files, logs, processes
+# and other machines are.
+_CHOOSING = ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")
+_NOT_CHOOSING = (
+    *("VLLM_API_KEY", "VLLM_CACHE_ROOT", "VLLM_CONFIG", "VLLM_DO_NOT_TRACK", "VLLM_DP_", "VLLM_HOST_IP", "VLLM_LOG"),
+    *("VLLM_NO_USAGE_STATS", "VLLM_PORT", "VLLM_USAGE", "VLLM_CPU_KVCACHE_SPACE", "VLLM_CPU_OMP_THREADS_BIND"),
+    *("VLLM_ENABLE_V1_MULTIPROCESSING", "VLLM_WORKER_MULTIPROC_METHOD"),  # set by us
+)
+
+
 def on_gpu() -> bool:
     """Whether vLLM computes on a GPU."""
     from vllm.platforms import current_platform
@@ -27,6 +41,7 @@ def on_gpu() -> bool:
 def combination_of(started: Started, config: EngineConfig, architecture: dict[str, Any]) -> dict[str, str]:
     """The combination in words, by name. `architecture` is a checkpoint's configuration."""
     import torch
+    from vllm import envs
     from vllm.platforms import current_platform
 
     scoring = "in one step" if started.dialect.one_step else "by forced decoding"
@@ -42,6 +57,22 @@ def combination_of(started: Started, config: EngineConfig, architecture: dict[st
         "vllm": installed_version(),
         "torch": torch.__version__,
         "architecture": f"{architecture.get('model_type')} with heads of {architecture.get('head_dim')}",
+        "environment": environment_in_words(os.environ, {*envs.environment_variables, *_CHOOSING}),
         "settings": ", ".join(f"{name}: {value}" for name, value in sorted(settings.items())),
         "code": code_digest(Path(__file__).parent),
     }
+
+
+def environment_in_words(variables: Mapping[str, str], choosing: Collection[str]) -> str:
+    """Which variables that may choose kernels are set, and a digest of their values, which are nobody's business.
+
+    vLLM sets more than it lists: names of processes, for example, which are others each time.
+    """
+    chosen = {
+        name: value
+        for name, value in sorted(variables.items())
+        if name in choosing and name.startswith(("VLLM_", *_CHOOSING)) and not name.startswith(_NOT_CHOOSING)
+    }
+    if not chosen:
+        return "nothing set"
+    return f"{', '.join(chosen)} ({hashlib.sha256(json.dumps(chosen).encode()).hexdigest()[:8]})"

@@ -102,6 +102,7 @@ class VLLMEngine:
             eos_ids=self._eos_ids,
             vocabulary=self._blueprint.vocabulary,
             max_model_len=self._started.max_model_len,
+            positions=self._started.positions,
             max_top_logprobs=MAX_TOP_LOGPROBS,
             by_prompt=self._started.scoring == "prompt_logprobs",
         )
@@ -148,7 +149,7 @@ class VLLMEngine:
             for rank, (_read, missing) in enumerate(on_workers(started.llm, "swap_weights", files)):
                 if missing:
                     raise EngineError(f"{checkpoint}: no value for {missing[0]}{self._on(rank)}")
-            if started.llm.engine_core.reset_prefix_cache(reset_connector=True) is not True:
+            if started.llm.engine_core.reset_prefix_cache(reset_connector=started.has_connector) is not True:
                 raise EngineError(f"{checkpoint}: vLLM did not reset its prefix cache")
         except Exception as error:  # a half-swapped engine must never answer
             self._give_up()
@@ -177,9 +178,8 @@ class VLLMEngine:
     def _checked(self, started: Started, blueprint: Blueprint) -> Started:
         """The engine as it is to be used after a little was scored both ways, once for each combination.
 
-        Where forced scores are wrong, prompt log-probabilities take their place; they need one position more, so that
-        a score which fills the model is then refused. Raises EngineError if the engine cannot answer, or if these
-        cannot be right themselves.
+        Where forced scores are wrong, prompt log-probabilities take their place. Raises EngineError if the engine
+        cannot answer, or if these cannot be right themselves.
         """
         from evaluator.engine.vllm.combination import combination_of, on_gpu
 
@@ -190,7 +190,7 @@ class VLLMEngine:
         if known:
             return started
         slower = dataclasses.replace(started, scoring="prompt_logprobs")
-        asked = self_check.questions(blueprint.vocabulary, started.max_model_len)
+        asked = self_check.questions(blueprint.vocabulary, started.positions)
         fast = list(self.run(FixedSource(asked)))
         self._started = slower
         slow = list(self.run(FixedSource(asked)))

@@ -38,12 +38,14 @@ class Started:
 
     llm: Any  # vLLM's LLMEngine
     dialect: Dialect
-    max_model_len: int
+    max_model_len: int  # prompt and generated tokens of a request
+    positions: int  # that vLLM's engine has: one more, where the model has it
     max_num_seqs: int
     dtype: str  # "float32", "bfloat16"
     scoring: Scoring  # as configured, or what this vLLM can do
     notes: tuple[str, ...] = ()  # what a user should know, one line each
     ahead: bool = False  # steps are scheduled while another is being computed
+    has_connector: bool = False  # partial_blocks.py; older vLLM fails to reset one that is not there
 
 
 def installed_version() -> str:
@@ -102,11 +104,9 @@ def _start(config: EngineConfig, checkpoint: Path, blueprint: Blueprint) -> Star
     if config.deterministic:
         _check_deterministic(able, current_platform)
     scoring, notes = _scoring(config, able, on_cpu=on_cpu)
-    # A prompt that is scored holds the continuation as well, and vLLM generates one token after it.
-    wanted = config.max_model_len + (scoring == "prompt_logprobs")
-    max_model_len = min(wanted, blueprint.longest or wanted)
-    arguments = _arguments(config, checkpoint, max_model_len)
-    arguments |= _on_cpu(config, max_model_len) if on_cpu else _on_gpu(config, blueprint, max_model_len)
+    max_model_len, positions = _lengths(config.max_model_len, blueprint.longest)
+    arguments = _arguments(config, checkpoint, positions)
+    arguments |= _on_cpu(config, positions) if on_cpu else _on_gpu(config, blueprint, positions)
     llm: Any = None
     try:
         engine_config, dialect = _engine_config(arguments, Dialect(v2=not on_cpu, replays=able.trace_replay))
@@ -132,12 +132,23 @@ def _start(config: EngineConfig, checkpoint: Path, blueprint: Blueprint) -> Star
         llm=llm,
         dialect=dialect,
         max_model_len=max_model_len,
+        positions=positions,
         max_num_seqs=arguments["max_num_seqs"],
         dtype=dtype,
         scoring=scoring,
         notes=notes,
         ahead=bool(engine_config.scheduler_config.async_scheduling),
+        has_connector="kv_transfer_config" in arguments,
     )
+
+
+def _lengths(wanted: int, longest: int | None) -> tuple[int, int]:
+    """What a request may have, and the positions that vLLM is asked for.
+
+    A prompt that is scored by prompt log-probabilities holds the continuation as well, and vLLM generates one token
+    after it. Every engine may come to score so: one whose forced scores are wrong does.
+    """
+    return min(wanted, longest or wanted), min(wanted + 1, longest or wanted + 1)
 
 
 def _scoring(config: EngineConfig, able: Abilities, *, on_cpu: bool) -> tuple[Scoring, tuple[str, ...]]:

@@ -3,14 +3,16 @@ a step that computed its last requests once more is still under way, and its out
 
 from __future__ import annotations
 
+import dataclasses
 import gc
+import itertools
 from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
 
 from evaluator.checkpoints.blueprint import Blueprint
-from evaluator.engine.base import FixedSource, Generate, Response
+from evaluator.engine.base import FixedSource, Generate, Response, Score
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.vllm.engine import VLLMEngine
 from evaluator.engine.vllm.start import Started
@@ -74,7 +76,13 @@ def engine(core: LateCore) -> Iterator[VLLMEngine]:
     engine = VLLMEngine(EngineConfig())
     llm = SimpleNamespace(engine_core=core)
     engine._started = Started(
-        llm=llm, dialect=Dialect(v2=True), max_model_len=64, max_num_seqs=2, dtype="bfloat16", scoring="forced"
+        llm=llm,
+        dialect=Dialect(v2=True),
+        max_model_len=64,
+        positions=64,
+        max_num_seqs=2,
+        dtype="bfloat16",
+        scoring="forced",
     )
     engine._blueprint = Blueprint(
         config={}, tensors={}, files=(), dtype="bfloat16", bytes=0, vocabulary=64, longest=None
@@ -111,3 +119,40 @@ def test_a_run_searches_for_dead_cycles_rarely_and_leaves_that_as_it_was(engine)
     assert gc.get_threshold()[0] >= 50_000
     run.close()
     assert gc.get_threshold() == before
+
+
+@pytest.mark.parametrize("has_connector", [False, True])
+def test_a_swap_resets_a_connector_only_where_there_is_one(engine, core, has_connector, tmp_path):
+    """Older vLLM answers False where it is asked for one that is not there."""
+    core.reset_prefix_cache = lambda *, reset_connector: has_connector or not reset_connector
+    llm = SimpleNamespace(engine_core=core, collective_rpc=lambda method, args: [(1, [])])
+    started = dataclasses.replace(engine._started, llm=llm, has_connector=has_connector)
+    engine._swap(started, tmp_path, [])
+    assert engine._started is not None  # it was not given up
+
+
+@pytest.mark.parametrize(("positions", "refused"), [(64, ["fills"]), (65, [])])
+def test_scores_that_fill_the_engine_are_refused_by_prompts_only_where_the_model_ends_there(core, positions, refused):
+    from evaluator.engine.vllm.batch import Batch, Served
+    from evaluator.engine.vllm.counters import Counters
+    from evaluator.engine.vllm.sampling import Dialect
+
+    for by_prompt in (False, True):
+        served = Served(
+            dialect=Dialect(v2=True),
+            eos_ids=[0],
+            vocabulary=64,
+            max_model_len=64,
+            positions=positions,
+            max_top_logprobs=1,
+            by_prompt=by_prompt,
+        )
+        batch = Batch(core, served, Counters(), itertools.count(len(core.ids)))
+        lengths = {"fits": 59, "fills": 60, "exceeds": 61}
+        batch.submit(
+            [Score(request_id=name, prompt_ids=(9,) * n, continuation_ids=(5, 6, 7, 8)) for name, n in lengths.items()]
+        )
+        errors = {each.request_id: each.error for each in batch.responses()}
+        assert errors.pop("exceeds") == "61 prompt tokens and 4 more do not fit the engine's 64 (max_model_len)"
+        assert list(errors) == (refused if by_prompt else [])
+        assert all("its 64 tokens fill the model's 64 positions" in error for error in errors.values())

@@ -38,6 +38,13 @@ def asked(config: EngineConfig, dtype: str = "bfloat16") -> dict[str, Any]:
     return start._on_gpu(config, blueprint(dtype), config.max_model_len)
 
 
+def test_every_engine_has_room_to_score_by_prompts_where_the_model_has():
+    assert start._lengths(1088, 40_960) == (1088, 1089)
+    assert start._lengths(1088, None) == (1088, 1089)
+    assert start._lengths(1024, 1024) == (1024, 1024)
+    assert start._lengths(2048, 1024) == (1024, 1024)
+
+
 @pytest.mark.usefixtures("gpu")
 def test_a_checkpoint_is_computed_in_its_own_dtype():
     assert asked(EngineConfig(), "float32")["dtype"] == "float32"  # vLLM's "auto" would be bfloat16
