@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import ROUND_HALF_UP, Decimal
 from typing import Any
 
 import pandas as pd
@@ -41,12 +42,20 @@ class Kind:
         return f"{text} {self.unit}" if unit and self.unit else text
 
 
+def rounded(value: float, digits: int = 0) -> str:
+    """A number for people, halves away from zero as in the page's script: Python's formats turn 2.5 into 2."""
+    if not abs(value) < 2**52:  # nothing to round, or no number
+        return f"{value:,.{digits}f}".replace("-", MINUS)
+    text = f"{Decimal(float(value)).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP):,}"
+    return text.replace("-", MINUS)
+
+
 def _decimals(digits: int) -> Callable[[Any], str]:
-    return lambda value: f"{float(value):,.{digits}f}".replace("-", MINUS)
+    return lambda value: rounded(float(value), digits)
 
 
 def _hundredfold(value: Any) -> str:
-    return f"{100 * float(value):.1f}".replace("-", MINUS)
+    return rounded(100 * float(value), 1)
 
 
 def _signed(value: Any) -> str:

@@ -19,6 +19,7 @@ from evaluator.metrics.columns import (
     Row,
     columns_of,
     few,
+    rounded,
     typed_frame,
 )
 from evaluator.metrics.fates import FATES
@@ -206,7 +207,7 @@ def _part(share: float, total: int) -> str:
 
 def _percent(value: float) -> str:
     """A whole percentage that is 0 or 100 only where the share is."""
-    number = f"{100 * value:.0f}"
+    number = rounded(100 * value)
     if number == "0" and value > 0:
         number = "under 1"
     if number == "100" and value < 1:

@@ -8,12 +8,14 @@ from typing import Any
 
 import pandas as pd
 
+from evaluator.errors import one_line
+from evaluator.metrics.columns import rows_of, typed_frame
 from evaluator.metrics.gate import CRITERIA, Verdict, decide
 from evaluator.metrics.headline import headline_of
 from evaluator.metrics.inputs import Inputs
 from evaluator.metrics.left_out import left_out
 from evaluator.metrics.published import published
-from evaluator.metrics.table import FilledTable
+from evaluator.metrics.table import FilledTable, Table
 from evaluator.metrics.tables import TABLES
 from evaluator.thresholds import Thresholds, thresholds_of
 
@@ -31,14 +33,37 @@ class Results:
     @property
     def frames(self) -> dict[str, pd.DataFrame]:
         """What is written as CSV, by name."""
-        found = {"headline": self.headline} | {name: table.frame for name, table in self.tables.items()}
+        whole = {name: table.frame for name, table in self.tables.items() if not table.failed}
+        found = {"headline": self.headline} | whole
         where_any = {"left_out": self.left_out, "reference": self.paper}
         return found | {name: frame for name, frame in where_any.items() if not frame.empty}
 
+    @property
+    def failures(self) -> dict[str, str]:
+        """How tables failed, by name."""
+        return {name: table.note for name, table in self.tables.items() if table.failed}
+
 
 def compute_tables(inputs: Inputs) -> dict[str, FilledTable]:
-    """Every registered table, in the report's order. A table without its inputs is empty and says what it needs."""
-    return {table.name: table.fill(inputs) for table in TABLES}
+    """Every registered table, in the report's order. A table without its inputs is empty and says what it needs, and so
+    is a plugin's that fails: the others appear without it."""
+    return {table.name: _filled(table, inputs) for table in TABLES}
+
+
+def _filled(table: Table, inputs: Inputs) -> FilledTable:
+    home = str(getattr(table.compute, "__module__", None) or "a plugin")
+    if home.partition(".")[0] == __name__.partition(".")[0]:
+        return table.fill(inputs)
+    try:
+        filled = table.fill(inputs)
+        for row in rows_of(filled.frame):
+            for column in table.columns:
+                column.shown(row)
+                column.interval_of(row)
+    except Exception as error:  # a plugin is anybody's code
+        why = f"table {table.name!r} of plugin {home} failed: {type(error).__name__}: {one_line(error)}"
+        return FilledTable(table, typed_frame(table.columns, ()), why, failed=True)
+    return filled
 
 
 def compute(inputs: Inputs, run: Mapping[str, Any]) -> Results:

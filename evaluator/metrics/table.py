@@ -117,3 +117,4 @@ class FilledTable:
     frame: pd.DataFrame
     note: str
     lacks: str = ""
+    failed: bool = False  # `note` says how

@@ -43,6 +43,8 @@ def write_report(run_dir: Path, *, progress: Progress | None = None) -> Report:
     inputs = read_inputs(run_dir, view, progress=step)
     run = inputs.run
     results = compute(inputs, run)
+    for name in results.failures:  # what an earlier call wrote is of other records
+        (run_dir / "tables" / f"{name}.csv").unlink(missing_ok=True)
     written = {}
     for done, (name, frame) in enumerate(results.frames.items(), start=1):
         written[name] = run_dir / "tables" / f"{name}.csv"

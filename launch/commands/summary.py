@@ -11,8 +11,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from evaluator.errors import ResurfaceError
 from evaluator.metrics import gate, headline_sentence
-from evaluator.metrics.columns import Column, rows_of
+from evaluator.metrics.columns import Column, rounded, rows_of
 from evaluator.metrics.headline import COLUMNS
 from evaluator.metrics.inputs import ALL
 from evaluator.report import write_report
@@ -20,7 +21,10 @@ from launch.run.work import Outcome
 
 
 def finish(console: Console, run_dir: Path, outcome: Outcome | None = None) -> None:
-    """Build tables and report from records, print the headline table."""
+    """Build tables and report from records, print the headline table.
+
+    Raises ResurfaceError at the end where a plugin's table failed.
+    """
     report = write_report(run_dir)
     results = report.results
     shown = [column for column in COLUMNS if column.short and results.headline[column.name].notna().any()]
@@ -40,6 +44,8 @@ def finish(console: Console, run_dir: Path, outcome: Outcome | None = None) -> N
             highlight=False,
         )
     console.print(f"report: {escape(str(report.page))}", highlight=False, soft_wrap=True)
+    if results.failures:
+        raise ResurfaceError(f"{'; '.join(results.failures.values())}; the report has the other tables")
 
 
 def _headline(task: str, rows: pd.DataFrame, shown: Sequence[Column]) -> Table:
@@ -84,5 +90,5 @@ def _truncation(console: Console, accuracy: pd.DataFrame) -> None:
         table.add_column(column)
     table.add_column("truncated", justify="right")
     for row in rates.reset_index().to_dict("records"):
-        table.add_row(row["task"], row["format"], row["language"], f"{100 * row['truncation']:.1f} %")
+        table.add_row(row["task"], row["format"], row["language"], f"{rounded(100 * row['truncation'], 1)} %")
     console.print(table)

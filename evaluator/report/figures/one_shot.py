@@ -6,6 +6,7 @@ from typing import Any
 
 import pandas as pd
 
+from evaluator.metrics.columns import rounded
 from evaluator.report.figures import theme
 from evaluator.report.figures.figure import Figure
 from evaluator.report.figures.panels import Series, linked
@@ -22,7 +23,7 @@ def _paint(frame: pd.DataFrame) -> Any:
     for panel, (column, colour, label, _) in zip(right, series, strict=True):
 
         def paint(value: float, colour: str = colour) -> tuple[str, float, str]:
-            return f"{100 * value:.0f}".replace("-", "\N{MINUS SIGN}"), 2 * abs(value), colour
+            return rounded(100 * value), 2 * abs(value), colour
 
         rows.heat(panel, column, f"{label} gap by language, points", paint)
     theme.legend(left)

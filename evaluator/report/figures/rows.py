@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from evaluator.metrics.columns import rounded
 from evaluator.metrics.inputs import ALL, MEAN, rows_where
 from evaluator.report.figures import theme
 
@@ -52,4 +53,4 @@ class Rows:
 
 def share(colour: str) -> Paint:
     """A heat map's cell of a rate, as a whole percentage."""
-    return lambda value: (f"{100 * value:.0f}", value, colour)
+    return lambda value: (rounded(100 * value), value, colour)

@@ -20,6 +20,8 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patches import Rectangle
 
+from evaluator.metrics.columns import rounded
+
 Axes = Any  # matplotlib is untyped here
 
 # name of the page's CSS variable -> the colour that stands for it while drawing
@@ -105,12 +107,12 @@ def change_axis(panel: Axes, *, points: bool = False) -> None:
 
 def as_percent(value: float, _: object = None) -> str:
     """A share as a whole percentage, for an axis."""
-    return f"{100 * value:.0f} %".replace("-", "\N{MINUS SIGN}")
+    return f"{rounded(100 * value)} %"
 
 
 def as_points(value: float, _: object = None) -> str:
     """A difference of two shares in whole percentage points, for an axis."""
-    return f"{100 * value:.0f} pp".replace("-", "\N{MINUS SIGN}")
+    return f"{rounded(100 * value)} pp"
 
 
 def as_amount(value: float, _: object = None) -> str:
@@ -136,7 +138,7 @@ def factor_axis(panel: Axes, values: Sequence[float]) -> None:
 
 
 def label_values(
-    panel: Axes, *series: Sequence[float | None], text: Callable[[float], str] = lambda value: f"{100 * value:.0f}"
+    panel: Axes, *series: Sequence[float | None], text: Callable[[float], str] = lambda value: rounded(100 * value)
 ) -> None:
     """Each value above its dot; labels that would touch are moved apart, equal labels are drawn once.
 
@@ -243,7 +245,7 @@ def stacked(panel: Axes, shares: Mapping[str, Sequence[float | None]], paints: M
             if value >= 0.06:
                 middle = bar.get_x() + bar.get_width() / 2
                 ink = COLOURS["paper"] if alpha > 0.5 else COLOURS["ink"]
-                panel.text(middle, bar.get_y() + 0.34, f"{100 * value:.0f}", color=ink, ha="center", va="center")
+                panel.text(middle, bar.get_y() + 0.34, rounded(100 * value), color=ink, ha="center", va="center")
         left = [start + value for start, value in zip(left, known, strict=True)]
     panel.grid(visible=False)
 

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
+import io
+import re
 import subprocess
 import sys
 
 import pandas as pd
 import pytest
+from markupsafe import escape
+from rich.console import Console
 
-from evaluator.errors import InputError
+from evaluator.errors import InputError, ResurfaceError
 from evaluator.metrics import TABLES, Inputs, Lack, Table, compute_tables, reduce_records
 from evaluator.metrics.columns import COUNT, PERCENTAGE, POINTS, REASON, TEXT, Column, columns_of, typed_frame
 from evaluator.report import write_report
+from launch.commands.summary import finish
 from tests.support.records import Seen, records
 from tests.support.synthetic import write_run
 
@@ -53,6 +59,46 @@ def test_a_registered_table_reaches_csv_and_page_in_its_order(tmp_path):
     assert "Not in this run: the checkpoint elsewhere." in section
     assert page.index('<section id="accuracy">') < page.index('<section id="toy">')
     assert "toy" not in TABLES
+
+
+def _raises(inputs: Inputs) -> list[dict]:
+    raise ZeroDivisionError("no rows\nto divide")
+
+
+@pytest.mark.parametrize(
+    ("broken", "error"),
+    [
+        (_raises, "ZeroDivisionError: no rows to divide"),
+        (lambda inputs: [{"task": "t", "lenght": 1}], "ValueError: no column and no kind is declared for lenght"),
+        (
+            lambda inputs: [{"task": "t", "n": 1, "half": "much"}],
+            "ValueError: could not convert string to float: 'much'",
+        ),
+    ],
+)
+def test_a_plugins_table_that_fails_is_named_and_the_others_appear(broken, error, tmp_path):
+    run = write_run(tmp_path, 4, ("dense",), languages=("english",))
+    with TABLES.temporarily(TOY):
+        write_report(run)
+    console = Console(file=io.StringIO(), width=300)
+    why = f"table 'toy' of plugin {__name__} failed: {error}"
+    told = pytest.raises(ResurfaceError, match=f"^{re.escape(why)}; the report has the other tables$")
+    with TABLES.temporarily(dataclasses.replace(TOY, compute=broken)), told:
+        finish(console, run)
+    assert {each.name for each in (run / "tables").iterdir()} >= {"accuracy.csv", "headline.csv"}
+    assert not (run / "tables" / "toy.csv").exists()  # of the call in which it worked
+    page = (run / "report" / "index.html").read_text(encoding="utf-8")
+    assert '<section id="accuracy">' in page
+    assert escape(why) in page.split('<section id="missing">')[1]
+    assert "what can it still say?" in console.file.getvalue()
+
+
+def test_an_error_in_a_table_of_our_own_is_not_hidden(monkeypatch, tmp_path):
+    run = write_run(tmp_path, 4, ("dense",), languages=("english",))
+    own = dataclasses.replace(TOY, compute=_raises)
+    monkeypatch.setattr(_raises, "__module__", "evaluator.metrics.tables.toy")
+    with TABLES.temporarily(own), pytest.raises(ZeroDivisionError):
+        write_report(run)
 
 
 def test_an_unknown_table_is_named_with_the_nearest():

@@ -1,0 +1,35 @@
+"""How numbers read for people."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from evaluator.metrics.columns import FACTOR, PERCENTAGE, POINTS, rounded
+from evaluator.metrics.headline import _percent
+from evaluator.report.figures import theme
+
+
+@pytest.mark.parametrize(
+    ("value", "digits", "text"),
+    [
+        (2.5, 0, "3"),  # Python's own formats say 2, and 4 for 3.5
+        (3.5, 0, "4"),
+        (-2.5, 0, "\N{MINUS SIGN}3"),
+        (0.25, 1, "0.3"),
+        (2.675, 2, "2.67"),  # a little less than it is written
+        (1234.5, 0, "1,235"),
+        (2.0**60, 1, "1,152,921,504,606,846,976.0"),
+        (math.inf, 2, "inf"),
+    ],
+)
+def test_halves_go_away_from_zero(value, digits, text):
+    assert rounded(value, digits) == text
+
+
+def test_a_share_reads_the_same_wherever_it_stands():
+    assert (_percent(0.025), theme.as_percent(0.025)) == ("3\N{NO-BREAK SPACE}%", "3 %")
+    assert theme.as_points(-0.025) == "\N{MINUS SIGN}3 pp"
+    assert (PERCENTAGE.shown(0.0625), POINTS.shown(-0.0625)) == ("6.3 %", "\N{MINUS SIGN}6.3 pp")
+    assert FACTOR.shown(1234.0005) == "1,234.001"
