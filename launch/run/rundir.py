@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -40,6 +40,7 @@ class RunDirectory:
         }
         need_place(path)
         existing = _read(path)
+        self._earlier = [] if existing is None else existing.engines
         if existing is not None:
             _need_same_sweep(path / "run.json", existing, self._document)
         else:
@@ -50,9 +51,12 @@ class RunDirectory:
         except OSError as error:
             raise InputError(f"{path}: --out: cannot write there: {error.strerror}") from error
 
-    def mark(self, state: State, **more: Any) -> None:
-        """Write run.json with this state and `more` fields."""
-        self._document |= {"state": state} | more
+    def mark(self, state: State, *, engine_stats: Sequence[Mapping[str, Any]] = (), **more: Any) -> None:
+        """Write run.json with this state and `more` fields.
+
+        The `engine_stats` of this call come after those of earlier ones, whose records are still there.
+        """
+        self._document |= {"state": state, "engine_stats": [*self._earlier, *engine_stats]} | more
         write_atomically(self.path / "run.json", json.dumps(self._document, indent=2, default=str).encode())
 
     def close(self) -> None:
@@ -74,6 +78,13 @@ class _RunFile(BaseModel):
     digest: str
     schema_version: Any = None
     identity: dict[str, Any] = {}
+    engine_stats: Any = None
+
+    @property
+    def engines(self) -> list[dict[str, Any]]:
+        """The rows of `engine_stats`; what is none is left out."""
+        rows = self.engine_stats if isinstance(self.engine_stats, list) else []
+        return [row for row in rows if isinstance(row, dict)]
 
 
 def _read(path: Path) -> _RunFile | None:

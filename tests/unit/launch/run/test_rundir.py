@@ -43,6 +43,37 @@ def test_a_new_directory_is_made_and_reopened(tmp_path: Path) -> None:
     assert json.loads((path / "run.json").read_text())["state"] == "finished"
 
 
+def test_what_earlier_calls_said_of_their_engines_is_kept(tmp_path: Path) -> None:
+    def engine_stats() -> list[dict[str, Any]]:
+        return json.loads((tmp_path / "run.json").read_text())["engine_stats"]
+
+    first, second = {"engine": 0, "notes": ["slow"]}, {"engine": 1, "notes": []}
+    for said, state, told in (
+        ([first], "interrupted", [first]),
+        ([second], "failed", [first, second]),
+        ([], "finished", [first, second]),
+    ):
+        directory = _open(tmp_path)
+        directory.mark("running")
+        assert engine_stats() == [each for each in told if each not in said]
+        directory.mark(state, engine_stats=said)
+        directory.close()
+        assert engine_stats() == told
+
+
+@pytest.mark.parametrize("stats", [None, "x", {"engine": 0}, ["x", 3]])
+def test_engine_stats_that_are_none_are_dropped(tmp_path: Path, stats: Any) -> None:
+    directory = _open(tmp_path)
+    directory.mark("finished")
+    directory.close()
+    document = json.loads((tmp_path / "run.json").read_text())
+    (tmp_path / "run.json").write_text(json.dumps(document | {"engine_stats": stats}))
+    again = _open(tmp_path)
+    again.mark("finished")
+    again.close()
+    assert json.loads((tmp_path / "run.json").read_text())["engine_stats"] == []
+
+
 def test_an_empty_directory_may_be_taken(tmp_path: Path) -> None:
     _open(tmp_path).close()
     assert (tmp_path / ".lock").exists()
