@@ -95,7 +95,9 @@ def check_place(checkpoint: Checkpoint, out: Path) -> None:
 
 def _partials(out: Path) -> list[Path]:
     """What exports to `out` have begun and not ended."""
-    return [each for each in out.parent.glob(f"{out.name}{_SUFFIX}-*") if each.is_dir() and _TOKEN.search(each.name)]
+    beginning = f"{out.name}{_SUFFIX}-"  # no pattern: a name may hold a bracket
+    found = [each for each in out.parent.iterdir() if each.name.startswith(beginning) and _TOKEN.search(each.name)]
+    return [each for each in found if each.is_dir()]
 
 
 def _remove_stale(out: Path) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shutil
 import tempfile
 import threading
 import time
@@ -48,9 +49,13 @@ def owned_directory(path: Path) -> Iterator[None]:
     Raises OSError if it cannot be made.
     """
     unseen = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
-    unseen.chmod(0o777 & ~_umask())
-    (unseen / OWNER).write_text(json.dumps(asdict(this_process())), encoding="utf-8")
-    unseen.rename(path)
+    try:
+        unseen.chmod(0o777 & ~_umask())
+        (unseen / OWNER).write_text(json.dumps(asdict(this_process())), encoding="utf-8")
+        unseen.rename(path)
+    except BaseException:  # a full disk, or Ctrl-C
+        shutil.rmtree(unseen, ignore_errors=True)
+        raise
     ended = threading.Event()
     beating = threading.Thread(target=_beat, args=(path / OWNER, ended), name="owner-beat", daemon=True)
     beating.start()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -126,6 +127,22 @@ def test_what_a_dead_process_left_is_removed_whoever_has_its_id_now(checkpoints,
     foreign.mkdir()
     prune(magnitude(checkpoints("qwen3")), tmp_path / "out")
     assert {each.name for each in tmp_path.iterdir()} == {"out", "out.partial-mine"}
+
+
+def test_what_is_left_of_a_name_with_brackets_is_found_too(checkpoints, tmp_path):
+    (tmp_path / "out[1].partial-0123456789ab").mkdir()
+    prune(magnitude(checkpoints("qwen3")), tmp_path / "out[1]")
+    assert [file.name for file in tmp_path.iterdir()] == ["out[1]"]
+
+
+def test_a_directory_that_cannot_say_who_writes_it_is_not_left_behind(checkpoints, tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(owner, "this_process", full)
+    with pytest.raises(InputError, match="no space left"):
+        prune(magnitude(checkpoints("qwen3")), tmp_path / "out")
+    assert not list(tmp_path.iterdir())
 
 
 def test_of_two_that_begin_at_once_one_goes_on(checkpoints, tmp_path, monkeypatch):
