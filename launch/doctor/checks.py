@@ -17,6 +17,7 @@ from launch.doctor.evidence import DisagreementError, Evidence, NotHereError
 from launch.doctor.witnesses import (
     BY_PROMPT,
     DETERMINISTIC,
+    DIVIDED,
     EAGER,
     PRUNING,
     SERVED,
@@ -315,6 +316,17 @@ CHECKS: tuple[Check, ...] = (
         measure=_deterministic,
         tolerance=EXACT,
         unit="differ",
+    ),
+    Check(
+        name="tensor parallel",
+        fast="an engine on two GPUs, before and after a swap",
+        slow="on one",
+        witnesses=(DIVIDED, SERVED),
+        measure=_both(
+            _forced(DIVIDED, SERVED),
+            *(_scores_and_greedy(DIVIDED, stage, SERVED, stage) for stage in ("dense", "pruned")),
+        ),
+        tolerance=NATS,
     ),
     Check(
         name="masks",

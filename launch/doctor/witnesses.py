@@ -88,6 +88,22 @@ def _eager(brief: Brief) -> Statement:
     return _once(brief, cuda_graphs=False)
 
 
+def _divided(brief: Brief) -> Statement:
+    """An engine whose model is divided between two workers, each of which compares its part with the files."""
+    from launch.doctor.divisible import write_divisible
+
+    engine, asked = build_engine(_config(brief, tensor_parallel=2)), questions_for(brief.dense)
+    checkpoints = {
+        name: write_divisible(checkpoint, brief.scratch / "divisible" / name)
+        for name, checkpoint in (("dense", brief.dense), ("pruned", brief.pruned))
+        if checkpoint.is_dir()
+    }
+    report = engine.load(checkpoints["dense"])
+    answers = {"dense": _ask(engine, asked.exact)}
+    answers |= _after_swaps(engine, {name: each for name, each in checkpoints.items() if name != "dense"}, asked)
+    return _closed(engine, answers, report)
+
+
 def _deterministic(brief: Brief) -> Statement:
     """Without answers, and with the reason as a note, where vLLM or the GPU has no such mode."""
     try:
@@ -228,8 +244,9 @@ V1_RUNNER = Witness(
 DETERMINISTIC = Witness(
     name="deterministic", what="the engine with batch-invariant kernels", state=_deterministic, gpus=1
 )
+DIVIDED = Witness(name="divided", what="the engine on two GPUs (tensor_parallel: 2)", state=_divided, gpus=2)
 # In the order of their hearing: checkpoints are made first, and transformers scores the beams that were found.
-WITNESSES = (PRUNING, SERVED, BY_PROMPT, TRANSFORMERS, EAGER, V1_RUNNER, DETERMINISTIC)
+WITNESSES = (PRUNING, SERVED, BY_PROMPT, TRANSFORMERS, EAGER, V1_RUNNER, DETERMINISTIC, DIVIDED)
 
 
 def statement_of(witness: Witness, brief: Brief) -> Statement:

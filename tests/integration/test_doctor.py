@@ -4,6 +4,15 @@ from __future__ import annotations
 
 import json
 
+from evaluator.engine.config import EngineConfig
+from evaluator.engine.torch_engine import TorchEngine
+from launch.doctor import comparisons
+from launch.doctor.evidence import Statement
+from launch.doctor.examination import briefed
+from launch.doctor.hearing import hear
+from launch.doctor.questions import questions_for
+from launch.doctor.witnesses import DIVIDED
+from launch.sweep.models import BUNDLED_MODEL
 from tests.support.engines import needs_vllm
 from tests.support.runs import resurface
 
@@ -26,3 +35,16 @@ def test_this_machine_passes_and_the_card_says_what_was_measured(tmp_path):
     assert f"# doctor: {document['verdict']}" in text
     for name in measured:
         assert f"| {name} | pass |" in text
+
+
+def test_two_workers_on_a_cpu_score_the_bundled_model_as_transformers_does(tmp_path, monkeypatch):
+    """The doctor asks for it on two GPUs; what it asks works."""
+    monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "nobind")  # there may be fewer cores than workers
+    said = hear(DIVIDED, briefed(BUNDLED_MODEL, tmp_path, "float32"))
+    assert isinstance(said, Statement), said
+    assert (said.scoring, said.notes) == ("forced", ())  # every matrix of both workers was compared
+    oracle, asked = TorchEngine(EngineConfig()), questions_for(BUNDLED_MODEL).scores
+    oracle.load(BUNDLED_MODEL)
+    expected = {request.request_id: oracle.answer(request) for request in asked}
+    ours = {name: answer for name, answer in said.answers["dense"].items() if name in expected}
+    assert max(comparisons.of_scores(ours, expected)) < 1e-3

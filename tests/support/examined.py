@@ -11,7 +11,7 @@ import numpy as np
 from evaluator.engine.base import Generate, LoadReport, Request, Response, Score
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.fake import FakeEngine, FakeLM
-from launch.doctor import witnesses
+from launch.doctor import divisible, witnesses
 from launch.doctor.evidence import Statement
 from launch.doctor.machine import Gpu, Machine
 from launch.doctor.questions import Questions
@@ -91,6 +91,7 @@ def scripted(
 
     monkeypatch.setattr(witnesses, "build_engine", build)
     monkeypatch.setattr(witnesses, "questions_for", asked)
+    monkeypatch.setattr(divisible, "write_divisible", _write_nothing)
     monkeypatch.setattr(
         witnesses,
         "_transformers_beams",
@@ -111,6 +112,11 @@ def scripted(
             return f"{type(error).__name__}: {error}"
 
     return hearing
+
+
+def _write_nothing(_: Path, target: Path) -> Path:
+    target.mkdir(parents=True, exist_ok=True)
+    return target
 
 
 def _loaded(engine: ScriptedEngine, checkpoint: Path) -> ScriptedEngine:

