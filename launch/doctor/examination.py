@@ -59,7 +59,7 @@ def examine(
         said = heard[witness.name] = (hearing or hear)(witness, brief)
         ended(witness, said)
         if isinstance(said, Statement) and witness is PRUNING:
-            gpus = gpus if said.facts.get("device", "cpu") != "cpu" else 0
+            gpus = min(gpus, int(said.facts.get("gpus", 0)))
         if isinstance(said, Statement) and witness is SERVED:  # the others are to compute in the same
             brief = dataclasses.replace(brief, dtype=said.dtype, beams=said.beams)
     served = heard[SERVED.name]

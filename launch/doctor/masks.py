@@ -35,7 +35,8 @@ def prunings(dense: Path, pruned: Path, tied: Path, scratch: Path) -> Statement:
         shares["gpu_wanda"] = differing(masks_of(_prune(dense, scratch / "gpu", "wanda", "cuda")), masks_of(pruned))
         sides = (masks_of(_prune(dense, scratch / device, "sparsegpt", device)) for device in ("cuda", "cpu"))
         shares["gpu_sparsegpt"] = differing(*sides)
-    facts = {"device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"}
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+    facts = {"device": device, "gpus": str(torch.cuda.device_count())}  # those that CUDA_VISIBLE_DEVICES leaves
     return Statement(dtype="float32", facts=facts, shares=shares)
 
 

@@ -78,9 +78,12 @@ def asked(_: Path) -> Questions:
 
 
 def scripted(
-    monkeypatch, bent: dict[str, Bend | Exception] | None = None
+    monkeypatch, bent: dict[str, Bend | Exception] | None = None, visible: int = 8
 ) -> Callable[[Witness, Brief], Statement | str]:
-    """A hearing of the real witnesses on scripted engines; `bent`: by witness, how its engine is wrong, or dies."""
+    """A hearing of the real witnesses on scripted engines; `bent`: by witness, how its engine is wrong, or dies.
+
+    `visible` GPUs are all that a process may use.
+    """
     now: list[str] = []
 
     def build(config: EngineConfig) -> ScriptedEngine:
@@ -105,7 +108,7 @@ def scripted(
                 checkpoint.mkdir(exist_ok=True)
             same = {"model.layers.0.up_proj.weight": 0.0}
             shares = {"plain": same, "gpu_wanda": same, "gpu_sparsegpt": same}
-            return Statement(facts={"device": "a device"}, shares=shares)
+            return Statement(facts={"device": "a device", "gpus": str(visible)}, shares=shares)
         try:
             return witnesses.statement_of(witness, brief)
         except Exception as error:

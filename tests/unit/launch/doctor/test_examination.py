@@ -88,6 +88,15 @@ def test_two_gpus_that_do_not_answer_like_one_fail(examined):
     assert (one.status, one.why) == ("skipped", "needs 2 GPUs")
 
 
+@pytest.mark.parametrize(("visible", "skipped"), [(1, {"tensor parallel"}), (0, set(SKIPPED_ON_A_CPU))])
+def test_gpus_that_are_hidden_are_not_counted(visible, skipped, monkeypatch, tmp_path):
+    """nvidia-smi lists them all, whatever CUDA_VISIBLE_DEVICES says."""
+    hearing = scripted(monkeypatch, visible=visible)
+    examination = examine(TWO_GPUS, briefed(tmp_path / "dense", tmp_path, "auto"), hearing=hearing)
+    assert {finding.check.name for finding in examination.findings if finding.status != "pass"} == skipped
+    assert not examination.failed
+
+
 def test_a_slow_path_that_is_off_fails_too(examined):
     assert failed(examined(by_prompt=off_by_a_tenth)) == {"scores", "swap"}
 
