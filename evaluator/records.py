@@ -64,20 +64,34 @@ class Item:
 @quick
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """Which checkpoint a record is of, and how that was pruned: its first columns."""
+    """Which checkpoint a record is of, and how that was compressed: its first columns."""
 
     checkpoint: Annotated[str, Meaning("the checkpoint's name in this run", key=True)]
     weights_digest: Annotated[
         str, Meaning("SHA-256 (hex) over name, dtype, shape and bytes of every tensor of the checkpoint", key=True)
     ]
     base: Annotated[str | None, Meaning("the dense checkpoint that this one is compared with; null for a dense one")]
-    method: Annotated[str | None, Meaning("the pruning method; null for a dense checkpoint")]
-    pattern: Annotated[str | None, Meaning("the pattern of zeros: `unstructured`, `2:4`, ...; null for a dense one")]
+    method: Annotated[
+        str | None,
+        Meaning(
+            "the method of pruning, or of quantising as far as it is known (`gptq`, or else `quantised`); of both "
+            "`wanda + gptq`; null for a dense checkpoint"
+        ),
+    ]
+    pattern: Annotated[
+        str | None,
+        Meaning(
+            "the pattern of zeros (`unstructured`, `2:4`, ...), the scheme of quantised weights "
+            "(`W4A16 (gptq, group 128)`), or both (`2:4 + FP8 (per channel)`); null for a dense one"
+        ),
+    ]
     sparsity: Annotated[
         float | None,
         Meaning("the requested share of zeros in the pruned matrices; N / M of a pattern N:M", unit="0 to 1"),
     ]
-    calibration: Annotated[str | None, Meaning("the source of the calibration text; null where none was used")]
+    calibration: Annotated[
+        str | None, Meaning("the source of the calibration text; null where none was used or none is known")
+    ]
 
 
 @quick

@@ -1,4 +1,4 @@
-"""What a checkpoint is, established before an engine starts: which weights, which architecture, pruned how.
+"""What a checkpoint is, established before an engine starts: which weights, which architecture, compressed how.
 
 `inspect_checkpoint` reads every byte of the weights once, in bounded memory, for their digest and to refuse what no
 engine should be given: missing or truncated files, NaN weights, half-written directories, code from the hub.
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from evaluator.checkpoints.quantisation import Quantisation, read_quantisation
 from evaluator.checkpoints.shapes import check_shapes
 from evaluator.checkpoints.tensors import Tensor, identity, read_tensors
 from evaluator.errors import InputError, field, of_kind, parse
@@ -28,7 +29,7 @@ INCIDENTAL = frozenset({"_name_or_path", "name_or_path", "transformers_version",
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointInfo:
-    """One checkpoint directory. The last four are None for a checkpoint without a pruning manifest."""
+    """One checkpoint directory. `method` to `calibration` are columns of its records, all None for a dense one."""
 
     name: str
     path: Path
@@ -37,10 +38,11 @@ class CheckpointInfo:
     tensors: int  # how many
     bytes: int  # of all tensors
     dtype: str  # "bfloat16": what the configuration says, or else most of the weights
-    method: str | None
-    pattern: str | None
+    method: str | None  # of pruning, of quantising ("gptq"), or of both ("wanda + gptq")
+    pattern: str | None  # "2:4", "W4A16 (gptq, group 128)", or both
     sparsity: float | None
     calibration: str | None
+    quantisation: Quantisation | None = None
 
 
 def inspect_checkpoint(path: Path, name: str | None = None, *, trust_remote_code: bool = False) -> CheckpointInfo:
@@ -58,22 +60,27 @@ def inspect_checkpoint(path: Path, name: str | None = None, *, trust_remote_code
         raise InputError(f"checkpoint {path}: half-written (what wrote it was stopped); make it again")
     config = read_config(path)
     _check_architecture(path / "config.json", config, trust_remote_code=trust_remote_code)
-    pruning = _read_pruning(path)
+    quantisation = read_quantisation(path, config)
+    pruning = _read_pruning(path, quantised=quantisation is not None)
     tensors = read_tensors(path)
     check_shapes(path, config, tensors)
     dtype = stored_dtype(config, tensors)
+    weights_digest = _weights_digest(tensors)
+    # What loading makes of quantised weights cannot be made again in a running engine: each gets one of its own.
+    alone = None if quantisation is None else weights_digest
     return CheckpointInfo(
         name=name or label,
         path=path,
-        weights_digest=_weights_digest(tensors),
-        architecture=_architecture(config, dtype, tensors),
+        weights_digest=weights_digest,
+        architecture=_architecture(config, dtype, tensors, alone),
         tensors=len(tensors),
         bytes=sum(tensor.size for tensor in tensors),
         dtype=dtype,
-        method=pruning.method,
-        pattern=pruning.pattern,
+        method=_joined(pruning.method, None if quantisation is None else quantisation.algorithm or "quantised"),
+        pattern=_joined(pruning.pattern, None if quantisation is None else quantisation.label),
         sparsity=pruning.sparsity,
-        calibration=pruning.calibration,
+        calibration=_joined(pruning.calibration, None if quantisation is None else quantisation.calibration),
+        quantisation=quantisation,
     )
 
 
@@ -127,14 +134,21 @@ def _weights_digest(tensors: Sequence[Tensor]) -> str:
     return digest.hexdigest()
 
 
-def _architecture(config: dict[str, Any], dtype: str, tensors: Sequence[Tensor]) -> str:
+def _joined(*parts: str | None) -> str | None:
+    """What was done to a checkpoint, in its order."""
+    return " + ".join(part for part in parts if part) or None
+
+
+def _architecture(config: dict[str, Any], dtype: str, tensors: Sequence[Tensor], alone: str | None) -> str:
     """A digest of the configuration without its incidental fields, and of the tensors' names, dtypes and shapes.
+
+    `alone` sets a checkpoint apart that no engine may hold beside another.
 
     It covers more fields than the shapes depend on: an engine also keeps the first checkpoint's rotary base or window.
     A key that is too fine costs one start of an engine; one that is too coarse gives a wrong result.
     """
     kept = {key: value for key, value in config.items() if key not in INCIDENTAL}
-    digest = hashlib.sha256(json.dumps([kept, dtype], sort_keys=True).encode())
+    digest = hashlib.sha256(json.dumps([kept, dtype, *filter(None, [alone])], sort_keys=True).encode())
     for tensor in tensors:
         digest.update(identity(tensor))
     return digest.hexdigest()
@@ -162,8 +176,11 @@ class _Pruning:
     calibration: str | None = None
 
 
-def _read_pruning(path: Path) -> _Pruning:
-    """From the manifest, which is written last and lists every other file with its digest. Raises InputError."""
+def _read_pruning(path: Path, *, quantised: bool) -> _Pruning:
+    """From the manifest, which is written last and lists every other file with its digest. Raises InputError.
+
+    A quantised checkpoint may have kept the manifest of what it was made from, whose files had other names.
+    """
     file = path / MANIFEST
     if not file.exists():
         return _Pruning()
@@ -173,7 +190,7 @@ def _read_pruning(path: Path) -> _Pruning:
     except OSError as error:
         raise InputError(f"{file}: cannot be read ({error.strerror})") from error
     absent = [name for name in field(manifest, "files", dict, place) if not (path / name).is_file()]
-    if absent:
+    if absent and not quantised:
         raise InputError(f"checkpoint {path}: half-written or damaged: {MANIFEST} lists {absent[0]}, which is missing")
     calibration = field(manifest, "config", dict, place).get("calibration")
     sparsity = manifest.get("sparsity")

@@ -6,12 +6,13 @@ filled in this folder's `__init__.py`, one line for each kind; options, YAML val
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 from pydantic import Field, field_validator, model_validator
 
+from evaluator.checkpoints.info import CheckpointInfo
 from evaluator.config import Frozen, Registry
 from evaluator.engine.base import Engine
 
@@ -54,6 +55,17 @@ class EngineConfig(Frozen):
         return self
 
 
+class Checked(Protocol):
+    """Whether an engine can serve checkpoints, as configured. `here`: on this machine.
+
+    Returns what there is to say of it, a line each; raises InputError for the first that it cannot serve.
+    """
+
+    def __call__(
+        self, config: EngineConfig, checkpoints: Sequence[CheckpointInfo], *, here: bool
+    ) -> tuple[str, ...]: ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineKind:
     """One engine that a user can name."""
@@ -65,6 +77,7 @@ class EngineKind:
     # Raises InputError for what certainly cannot be had on this machine, before anything starts; imports nothing heavy.
     check_here: Callable[[EngineConfig], None] = lambda config: None
     references: bool = False  # it keeps and compares the distributions of a Score (Score.reference)
+    check_checkpoints: Checked | None = None  # before anything starts; None: it serves whatever can be read
 
 
 ENGINES: Registry[EngineKind] = Registry("engine")
@@ -73,6 +86,12 @@ ENGINES: Registry[EngineKind] = Registry("engine")
 def engines_help() -> str:
     """Every engine and what it is, for help texts."""
     return "; ".join(f"{each.name}: {each.help}" for each in ENGINES)
+
+
+def check_served(config: EngineConfig, checkpoints: Sequence[CheckpointInfo], *, here: bool) -> tuple[str, ...]:
+    """What the engine that a configuration names says of checkpoints (`Checked`). Raises InputError."""
+    check = ENGINES[config.kind].check_checkpoints
+    return () if check is None else check(config, checkpoints, here=here)
 
 
 def build_engine(config: EngineConfig) -> Engine:

@@ -107,7 +107,7 @@ class Memory:
 
     def __init__(self, folder: Path | None = None) -> None:
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        self._folder = folder or cache / "resurface" / "self-check"
+        self.folder = folder or cache / "resurface" / "self-check"
 
     def has(self, combination: Mapping[str, str]) -> bool:
         """Whether a combination has passed."""
@@ -116,17 +116,25 @@ class Memory:
         except OSError:
             return False
 
-    def add(self, combination: Mapping[str, str]) -> None:
-        """Remember that a combination has passed; the file appears whole or not at all."""
+    def text(self, combination: Mapping[str, str]) -> str | None:
+        """What was remembered with a combination that has passed; None if it has not."""
+        try:
+            return self._file(combination).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError):
+            return None
+
+    def add(self, combination: Mapping[str, str], text: str | None = None) -> None:
+        """Remember that a combination has passed, and `text` (by default the combination itself, for people to read);
+        the file appears whole or not at all."""
         with contextlib.suppress(OSError):
-            self._folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile("w", dir=self._folder, prefix=".writing-", delete=False) as file:
-                file.write(json.dumps(dict(combination), indent=2) + "\n")
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile("w", dir=self.folder, prefix=".writing-", delete=False) as file:
+                file.write(text or json.dumps(dict(combination), indent=2) + "\n")
             Path(file.name).replace(self._file(combination))
 
     def _file(self, combination: Mapping[str, str]) -> Path:
         text = json.dumps(dict(combination), sort_keys=True)
-        return self._folder / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
+        return self.folder / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
 
 
 def code_digest(folder: Path) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evaluator.checkpoints.blueprint import read_blueprint
+from evaluator.checkpoints.info import CheckpointInfo
 from evaluator.checkpoints.tokenizer import read_eos_ids
 from evaluator.engine.admission import refusal, refuse
 from evaluator.engine.base import Cancel, EngineStats, Generate, LoadReport, Request, RequestSource, Response, Score
@@ -188,4 +189,21 @@ def _nucleus(logits_V: torch.Tensor, request: Generate, draw: torch.Generator) -
     return int(ids[values.multinomial(1, generator=draw)])
 
 
-TORCH = EngineKind(name="torch", help="transformers, one request at a time", build=TorchEngine, references=True)
+def _check_dense(config: EngineConfig, checkpoints: Sequence[CheckpointInfo], *, here: bool) -> tuple[str, ...]:
+    """Raises InputError for the first checkpoint that is quantised: the oracle computes with plain weights."""
+    for info in checkpoints:
+        if info.quantisation is not None:
+            raise InputError(
+                f"checkpoint {info.path}: {info.quantisation.label}: engine torch serves no quantised checkpoint; "
+                "use --engine vllm"
+            )
+    return ()
+
+
+TORCH = EngineKind(
+    name="torch",
+    help="transformers, one request at a time",
+    build=TorchEngine,
+    references=True,
+    check_checkpoints=_check_dense,
+)

@@ -25,6 +25,8 @@ def run_and_report(config: SweepConfig, out: Path) -> None:
         prepared = prepare(config, out)
         for note in prepared.short_languages():
             progress.warned(note)
+        for note in prepared.served:
+            progress.noted(note)
         from launch.run.driver import run_sweep  # with Ray: only a sweep that can be done needs it
 
         outcome = run_sweep(prepared, out, progress)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from evaluator.probes.planning import Plan
 
 # Why a checkpoint has no base to read from: the text of excluded records.
-NO_BASE = "a pruned checkpoint whose base is not part of this run: name it with --base"
+NO_BASE = "a compressed checkpoint whose base is not part of this run: name it with --base"
 OTHER_TOKENIZER = "its base has another tokenizer"
 _NOT_ASKED = "its base has no greedy answer to the open prompt in this run"
 _FAILED = "the engine failed on its base's greedy answer"

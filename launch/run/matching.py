@@ -7,6 +7,7 @@ asked about for another. The run is locked meanwhile, as by the driver that made
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from ray.exceptions import RayError, RayTaskError
 from evaluator.checkpoints.info import CheckpointInfo, inspect_checkpoint, read_positions
 from evaluator.checkpoints.tokenizer import load_tokenizer
 from evaluator.engine.base import Engine
-from evaluator.engine.config import EngineConfig, build_engine
+from evaluator.engine.config import EngineConfig, build_engine, check_served
 from evaluator.errors import EngineError, InputError, ResurfaceError, one_line
 from evaluator.probes.matcher import Claim, Matcher, Verdict
 from evaluator.store.records import RecordStore
@@ -82,6 +83,7 @@ def match_run(
                 f"{info.path / 'config.json'}: field 'max_position_embeddings' leaves a prompt {room} tokens, in which "
                 "not even a response of one letter can be judged"
             )
+    check_served(engine, infos, here=not os.environ.get("RAY_ADDRESS"))
     lock = RunLock(run_dir)
     try:
         RecordStore(run_dir).clean()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from typing import Any
 from evaluator.asking.questions import Question
 from evaluator.checkpoints.info import CheckpointInfo, inspect_checkpoint, read_positions
 from evaluator.checkpoints.tokenizer import load_tokenizer, tokenise_alike
-from evaluator.engine.config import EngineConfig
+from evaluator.engine.config import EngineConfig, check_served
 from evaluator.errors import InputError
 from evaluator.records import Item
 from launch.sweep.calibration import SOURCES
@@ -42,6 +43,7 @@ class Prepared:
     identity: Mapping[str, Any]
     disk_bytes: int
     other_tokenizer: frozenset[str]  # names of jobs that tokenise otherwise than the base whose answers they need
+    served: tuple[str, ...]  # what there is to say of how checkpoints are served, a line each
 
     @cached_property
     def questions_by_task(self) -> Mapping[str, tuple[Question, ...]]:
@@ -92,6 +94,9 @@ def prepare(config: SweepConfig, run_dir: Path) -> Prepared:
         _check_pruning(job, held_out)
     check_references(config.engine, tasks)
     longest = max(task.longest_request for task in tasks)
+    # Last, since it may take a while. The engines of a cluster run on other machines than this.
+    here = not os.environ.get("RAY_ADDRESS")
+    served = check_served(config.engine, list(models.infos.values()), here=here)
     return Prepared(
         config=config,
         jobs=jobs,
@@ -102,6 +107,7 @@ def prepare(config: SweepConfig, run_dir: Path) -> Prepared:
         engine=config.engine.model_copy(update={"max_model_len": min(longest, models.positions)}),
         identity=_identity(config, jobs, models, asked),
         disk_bytes=_disk_bytes(jobs, models, asked, config.engine.dtype),
+        served=served,
         other_tokenizer=frozenset(
             job.name
             for job in jobs

@@ -108,6 +108,8 @@ def test_samples_under_other_seeds_leave_the_other_probes_alone():
         ("gazetteer:english", "english"),
         ("gazetteer:swahili", "per_language"),
         ("text:mine.txt", "other"),
+        ("wikitext2", "other"),
+        ("gazetteer:swahili + c4", "other"),
     ],
 )
 def test_the_kind_of_a_calibration_is_in_its_name(source, kind):

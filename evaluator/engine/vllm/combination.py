@@ -7,8 +7,8 @@ import json
 import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
 
+from evaluator.checkpoints.blueprint import Blueprint
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.processor import instruction_sets
 from evaluator.engine.self_check import code_digest
@@ -38,8 +38,8 @@ def on_gpu() -> bool:
     return not current_platform.is_cpu()
 
 
-def combination_of(started: Started, config: EngineConfig, architecture: dict[str, Any]) -> dict[str, str]:
-    """The combination in words, by name. `architecture` is a checkpoint's configuration."""
+def combination_of(started: Started, config: EngineConfig, blueprint: Blueprint) -> dict[str, str]:
+    """The combination in words, by name."""
     import torch
     from vllm import envs
     from vllm.platforms import current_platform
@@ -47,6 +47,10 @@ def combination_of(started: Started, config: EngineConfig, architecture: dict[st
     scoring = "in one step" if started.dialect.one_step else "by forced decoding"
     if started.scoring == "prompt_logprobs":
         scoring = "by prompt log-probabilities"
+    architecture, quantisation = blueprint.config, blueprint.quantisation
+    weights: dict[str, str] = (
+        {} if quantisation is None else {"weights": f"{quantisation.library}, {quantisation.label}"}
+    )
     settings = config.model_dump(mode="json", exclude=_INDIFFERENT)
     return {
         "device": str(current_platform.get_device_name()),
@@ -58,6 +62,7 @@ def combination_of(started: Started, config: EngineConfig, architecture: dict[st
         "torch": torch.__version__,
         "architecture": f"{architecture.get('model_type')} with heads of {architecture.get('head_dim')}",
         "environment": environment_in_words(os.environ, {*envs.environment_variables, *_CHOOSING}),
+        **weights,
         "settings": ", ".join(f"{name}: {value}" for name, value in sorted(settings.items())),
         "code": code_digest(Path(__file__).parent),
     }

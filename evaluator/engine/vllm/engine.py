@@ -2,7 +2,8 @@
 
 - `run` pulls requests whenever it has room and hands responses out as they finish, so what follows from a response
   joins the running batch at the next step.
-- `load` builds the engine once; every later checkpoint is swapped in place and compared with its files.
+- `load` builds the engine once; every later checkpoint is swapped in place and compared with its files. A quantised
+  one gets an engine of its own.
 - A `Score` is computed by forced decoding (sampling.py), on a CPU in one step (one_step.py), so that all options of a
   question share one context.
 
@@ -26,6 +27,7 @@ from evaluator.engine.base import EngineStats, FixedSource, Listener, LoadReport
 from evaluator.engine.config import EngineConfig, EngineKind
 from evaluator.engine.vllm.collection import rare_collections
 from evaluator.engine.vllm.counters import Counters, step_under_way
+from evaluator.engine.vllm.quantised import check_quantised
 from evaluator.engine.vllm.start import (
     MAX_TOP_LOGPROBS,
     Started,
@@ -68,6 +70,8 @@ class VLLMEngine:
         blueprint = read_blueprint(checkpoint)
         files = [str(file) for file in blueprint.files]
         eos_ids = sorted(read_eos_ids(checkpoint, trust_remote_code=self._config.trust_remote_code))
+        if self._started is not None and blueprint.quantisation is not None:
+            self._give_up()  # what vLLM makes of quantised weights while it loads them, it cannot make again in place
         swapped = self._started is not None
         if self._started is None:
             self._started = start(self._config, checkpoint, blueprint)
@@ -90,6 +94,11 @@ class VLLMEngine:
             notes=(*self._started.notes, *_notes(not_compared)),
             setup=self._setup,
         )
+
+    def quantised_kernels(self) -> tuple[str, ...]:
+        """vLLM's names of the kernels that compute with the loaded checkpoint's quantised matrices."""
+        assert self._started is not None, "a checkpoint is loaded first"
+        return tuple(sorted({name for names in on_workers(self._started.llm, "quantised_kernels") for name in names}))
 
     def run(self, source: RequestSource) -> Iterator[Response]:
         """Answer everything that the source gives. Raises EngineError if the engine dies or none is loaded."""
@@ -183,7 +192,7 @@ class VLLMEngine:
         """
         from evaluator.engine.vllm.combination import combination_of, on_gpu
 
-        combination = combination_of(started, self._config, blueprint.config)
+        combination = combination_of(started, self._config, blueprint)
         memory = self_check.Memory()
         known = started.scoring != "forced" or memory.has(combination)
         self._setup = combination | {"self-check": "not needed" if known else "passed"}
@@ -203,7 +212,7 @@ class VLLMEngine:
             if any(response.status == "ok" for response in fast):
                 memory.add(combination)
             return started
-        self._setup = combination_of(slower, self._config, blueprint.config) | {"self-check": "failed"}
+        self._setup = combination_of(slower, self._config, blueprint) | {"self-check": "failed"}
         note = f"{wrong}; scores are computed by prompt log-probabilities instead, which is slower"
         return dataclasses.replace(slower, notes=(*started.notes, note))
 
@@ -241,4 +250,5 @@ VLLM = EngineKind(
     scorings=("forced", "prompt_logprobs"),
     check_here=check_here,
     references=True,
+    check_checkpoints=check_quantised,
 )

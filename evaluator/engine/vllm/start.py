@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evaluator.checkpoints.blueprint import Blueprint
+from evaluator.checkpoints.overlay import served_directory
 from evaluator.engine.config import EngineConfig, Scoring
 from evaluator.engine.vllm.abilities import BATCH_INVARIANT, Abilities, abilities, check_arguments
 from evaluator.errors import EngineError, InputError, one_line
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from evaluator.engine.vllm.sampling import Dialect
 
 MAX_TOP_LOGPROBS = 64
+_REASONS = 400  # characters of an error that lists reasons
+INT4_AS_W4A8 = "VLLM_CPU_INT4_W4A8"  # in the environment: int4 weights are computed with int8 activations, on AMX
 _COMPUTED_IN = ("float32", "bfloat16", "float16")
 _NOT_ON_A_CPU = "vLLM has no batch-invariant mode on a CPU; engine torch computes one request at a time"
 _INVARIANT_FROM = 80  # a GPU's compute capability, ten times
@@ -77,7 +80,8 @@ def start(config: EngineConfig, checkpoint: Path, blueprint: Blueprint) -> Start
     _prepare_environment(config)
     with warnings.catch_warnings():  # those of vLLM's own imports are nothing that a user can mend
         warnings.simplefilter("ignore")
-        return _start(config, checkpoint, blueprint)
+        with served_directory(checkpoint) as served:
+            return _start(config, checkpoint, blueprint, served)
 
 
 def on_workers(llm: Any, method: str, *arguments: Any) -> list[Any]:
@@ -87,14 +91,21 @@ def on_workers(llm: Any, method: str, *arguments: Any) -> list[Any]:
 
 
 def named(error: BaseException) -> str:
-    """An error of vLLM: its type and the first line of its text, which may be followed by pages."""
+    """An error of vLLM: its type and the first line of its text, which may be followed by pages; where that line only
+    announces reasons, these too."""
     lines = [line for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {one_line(lines[0]) if lines else 'no message'}"
+    if not lines:
+        return f"{type(error).__name__}: no message"
+    first = one_line(lines[0])
+    if "validation error for" in first or first.endswith(":"):
+        first = one_line(" ".join(lines).partition(" [type=")[0], _REASONS)
+    return f"{type(error).__name__}: {first}"
 
 
-def _start(config: EngineConfig, checkpoint: Path, blueprint: Blueprint) -> Started:
+def _start(config: EngineConfig, checkpoint: Path, blueprint: Blueprint, served: Path) -> Started:
     able = abilities(installed_version())
 
+    import torch
     from vllm.platforms import current_platform
     from vllm.v1.engine.llm_engine import LLMEngine
 
@@ -105,8 +116,10 @@ def _start(config: EngineConfig, checkpoint: Path, blueprint: Blueprint) -> Star
         _check_deterministic(able, current_platform)
     scoring, notes = _scoring(config, able, on_cpu=on_cpu)
     max_model_len, positions = _lengths(config.max_model_len, blueprint.longest)
-    arguments = _arguments(config, checkpoint, positions)
+    arguments = _arguments(config, served, positions)
     arguments |= _on_cpu(config, positions) if on_cpu else _on_gpu(config, blueprint, positions)
+    if on_cpu and torch.cpu._is_amx_tile_supported():
+        torch.cpu._init_amx()  # the kernels of some schemes take it for granted that the system has been asked
     llm: Any = None
     try:
         engine_config, dialect = _engine_config(arguments, Dialect(v2=not on_cpu, replays=able.trace_replay))
@@ -300,6 +313,7 @@ def _prepare_environment(config: EngineConfig) -> None:
         "VLLM_LOGGING_LEVEL": "ERROR",
         "VLLM_NO_USAGE_STATS": "1",
         "TOKENIZERS_PARALLELISM": "false",
+        INT4_AS_W4A8: "0",  # vLLM's own default makes another scheme of W4A16
     }
     for name, value in defaults.items():
         os.environ.setdefault(name, value)

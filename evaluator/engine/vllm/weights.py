@@ -26,6 +26,7 @@ from safetensors import safe_open
 from torch import nn
 
 from evaluator.engine.vllm.abilities import v2_callers
+from evaluator.engine.vllm.dequantised import computes_with, quantised_sources
 from evaluator.engine.vllm.sharding import Piece, pieces, rows_held
 
 _SAMPLED_ROWS = 8  # rows compared at the start, the middle and the end of each matrix
@@ -73,7 +74,8 @@ class WorkerExtension:
         """Compare a sample of every matrix and vector in this worker with the files.
 
         Returns how many matrices were compared, the names of those that differ (vectors as well), and of matrices that
-        cannot be compared. A matrix that vLLM packed for a CPU kernel and dropped is compared through what it computes.
+        cannot be compared. A matrix that vLLM packed for a CPU kernel and dropped is compared through what it computes,
+        and so is every quantised one.
         With tensor parallelism, this worker's shard is compared with its part of the files.
         """
         model = self.model_runner.get_model()
@@ -83,6 +85,14 @@ class WorkerExtension:
         not_compared: list[str] = []
         with _Files(files) as tensors, torch.no_grad():
             for name, module in model.named_modules():
+                if matrices := quantised_sources(name, packed, tensors):
+                    computed = computes_with(module, matrices, self.model_runner.model_config.dtype)
+                    compared += computed is not None
+                    if computed is False:
+                        differing.append(f"the product of {name}")
+                    elif computed is None:
+                        not_compared.append(f"{name}.weight")
+                    continue
                 for own, parameter in module.named_parameters(recurse=False):
                     is_weight = own == "weight"
                     sources = _sources(name, packed, tensors) if is_weight else []
@@ -94,6 +104,15 @@ class WorkerExtension:
                     elif same is None and not is_vector:
                         not_compared.append(f"{name}.{own}")
         return compared, differing, not_compared
+
+    def quantised_kernels(self) -> list[str]:
+        """vLLM's names of the kernels that compute with this worker's quantised matrices."""
+        found: set[str] = set()
+        for module in self.model_runner.get_model().modules():
+            for holder in (getattr(module, "scheme", None), getattr(module, "quant_method", None)):
+                held: Iterable[Any] = vars(holder).values() if hasattr(holder, "__dict__") else ()
+                found |= {type(each).__name__ for each in held if type(each).__name__.endswith("Kernel")}
+        return sorted(found)
 
     def end_with_parent(self) -> None:
         """From now on this worker's process ends when the engine's does, whatever it is doing then.

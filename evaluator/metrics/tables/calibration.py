@@ -63,7 +63,8 @@ def _rows(inputs: Inputs) -> list[Row]:
 def kind_of(source: str) -> str:
     """The kind of a calibration source, by its name in the records."""
     family = source.partition(":")[0]
-    if family in ("text", "jsonl"):
+    # A file, the data set that a quantised checkpoint names, or both where it was pruned before.
+    if " + " in source or family not in ("c4", "wikipedia", "balanced", "gazetteer"):
         return "other"
     language = "en" if family == "c4" else _single_language(source)
     return "multilingual" if language is None else "english" if language == "en" else "per_language"

@@ -12,6 +12,7 @@ from evaluator.checkpoints.info import MANIFEST, inspect_checkpoint
 from evaluator.checkpoints.tensors import SINGLE
 from tests.support.checkpoint_files import CONFIG, only_error, tensors, write, write_sharded
 from tests.support.models import save_tiny_model
+from tests.support.quantised import LAYOUTS, compressed_tensors, floats, with_quantisation
 
 PRUNED = {
     "method": "wanda",
@@ -161,6 +162,36 @@ def test_code_of_its_own_is_not_run_unless_trusted(tmp_path):
     # Phi-3 as published: code that nobody needs any more
     known = write(tmp_path / "known", config=CONFIG | code | {"model_type": "phi3"})
     assert inspect_checkpoint(known).tensors == 3
+
+
+# ---- quantised --------------------------------------------------------------------------------------------------
+
+
+def test_a_quantised_checkpoint_says_how_in_its_records_columns(checkpoint):
+    gptq = {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": False, "sym": True, "dataset": "c4"}
+    info = inspect_checkpoint(with_quantisation(checkpoint, gptq))
+    assert (info.method, info.pattern, info.sparsity) == ("gptq", "W4A16 (gptq, group 128)", None)
+    assert info.calibration == "c4"
+    assert info.quantisation is not None
+    info = inspect_checkpoint(with_quantisation(checkpoint, LAYOUTS["w8a8"].config))
+    assert (info.method, info.pattern, info.calibration) == ("quantised", "W8A8 (per channel)", None)
+
+
+def test_a_checkpoint_that_was_pruned_and_then_quantised_keeps_both(checkpoint):
+    files = {**PRUNED["files"], "model-00001-of-00002.safetensors": "77"}  # as they were called before
+    (checkpoint / MANIFEST).write_text(json.dumps({**PRUNED, "files": files}))
+    fp8 = compressed_tensors("float-quantized", floats("channel"), floats("token", dynamic=True))
+    info = inspect_checkpoint(with_quantisation(checkpoint, fp8))
+    assert (info.method, info.pattern) == ("wanda + quantised", "unstructured + FP8 (per channel)")
+    assert (info.sparsity, info.calibration) == (0.5, "gazetteer")
+
+
+def test_no_engine_holds_two_quantised_checkpoints(checkpoint, tmp_path):
+    other = write(tmp_path / "other", tensors(seed=1))
+    assert inspect_checkpoint(checkpoint).architecture == inspect_checkpoint(other).architecture
+    for each in (checkpoint, other):
+        with_quantisation(each, LAYOUTS["w8a8"].config)
+    assert inspect_checkpoint(checkpoint).architecture != inspect_checkpoint(other).architecture
 
 
 # ---- manifests --------------------------------------------------------------------------------------------------

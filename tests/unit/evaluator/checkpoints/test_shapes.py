@@ -50,7 +50,7 @@ def test_a_size_that_is_not_the_tensors_is_named(tmp_path, changes, said):
         {},
         dict.fromkeys(SIZES),  # all left to the architecture
         {"head_dim": None},  # Qwen3's is 128 where it does not say
-        {"head_dim": 4, "quantization_config": {"quant_method": "awq"}},
+        {"head_dim": 4, "quantization_config": {"quant_method": "awq", "bits": 4}},
         {"head_dim": 4, "model_type": "qwen3_next"},  # not an architecture whose tensors are known here
     ],
 )

@@ -1,9 +1,12 @@
 """What a sweep is checked for before anything starts, and what it is prepared to."""
 
 import json
+import shutil
 
 import pytest
 
+from evaluator.engine.vllm import quantised
+from evaluator.engine.vllm.rehearsal import Rehearsal
 from evaluator.errors import InputError
 from launch.commands.options import eval_sweep
 from launch.sweep.config import SweepConfig, validated
@@ -11,6 +14,7 @@ from launch.sweep.preflight import prepare
 from pruning.config import CalibrationConfig, PruneConfig
 from pruning.run import prune
 from tests.support.models import save_tiny_model
+from tests.support.quantised import LAYOUTS, with_quantisation
 
 
 @pytest.fixture(scope="module")
@@ -236,3 +240,29 @@ def test_checkpoints_that_tokenise_otherwise_than_their_base_are_known(models, t
 
     assert told() == {"c"}  # and not what is pruned of c, whose base is c
     assert told(probes=["greedy", "rank"]) == frozenset()  # nothing reads a base's answers
+
+
+def _with_quantised(models, tmp_path, monkeypatch, found):
+    """A sweep of a model and a quantised copy, whose rehearsal finds `found`."""
+    small = shutil.copytree(models / "a", tmp_path / "small")
+    with_quantisation(small, LAYOUTS["w4a16"].config)
+    monkeypatch.setattr(quantised, "rehearse", lambda *_: found)
+    monkeypatch.setattr(quantised, "serves_cpus", lambda: True)
+    task = {"task": "gazetteer", "items": 2, "languages": ["english"], "probes": ["greedy"]}
+    return {"models": {"a": str(models / "a"), "small": str(small)}, "base": "a", "tasks": [task]}
+
+
+def test_a_quantised_checkpoint_is_served_as_its_rehearsal_said(models, tmp_path, monkeypatch):
+    found = Rehearsal(dtype="bfloat16", kernels=("SomeKernel",))
+    plan = prepared(tmp_path, **_with_quantised(models, tmp_path, monkeypatch, found))
+    assert plan.served == ("small: W4A16 (group 32), computed in bfloat16 by SomeKernel",)
+    assert (plan.dense["small"].method, plan.dense["small"].pattern) == ("quantised", "W4A16 (group 32)")
+
+
+def test_one_that_cannot_be_served_is_refused_unless_engines_run_elsewhere(models, tmp_path, monkeypatch):
+    sweep = _with_quantised(models, tmp_path, monkeypatch, Rehearsal(reason="no such kernel"))
+    with pytest.raises(InputError, match=r"small: W4A16 \(group 32\) in float32: no such kernel; it needs a processor"):
+        prepared(tmp_path, **sweep)
+    assert not (tmp_path / "run").exists()
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    assert prepared(tmp_path, **sweep).served == ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -116,6 +117,33 @@ def test_a_deterministic_engine_is_told_before_vllm_is_imported(environment):
     start._check_deterministic(ABLE, platform(**CUDA))
     start._check_deterministic(ABLE, platform(is_cpu=False, is_cuda=False))
     assert environment[BATCH_INVARIANT] == "1"
+
+
+def test_int4_weights_are_computed_as_they_are_unless_the_user_says_otherwise(environment):
+    start._prepare_environment(EngineConfig())
+    assert os.environ[start.INT4_AS_W4A8] == "0"
+    os.environ[start.INT4_AS_W4A8] = "1"
+    start._prepare_environment(EngineConfig())
+    assert os.environ[start.INT4_AS_W4A8] == "1"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("no kernel\nand pages more", "ValueError: no kernel"),
+        ("\n", "ValueError: no message"),
+        (
+            "None can do it. Reasons: \nA: too small\nB: too old",
+            "ValueError: None can do it. Reasons: A: too small B: too old",
+        ),
+        (
+            "1 validation error for VllmConfig\n  Value error, float32 is not supported [type=value_error, input=...]",
+            "ValueError: 1 validation error for VllmConfig Value error, float32 is not supported",
+        ),
+    ],
+)
+def test_an_error_of_vllm_is_its_first_line_and_the_reasons_that_it_announces(text, said):
+    assert start.named(ValueError(text)) == said
 
 
 def test_vllm_that_runs_without_it_cannot_be_told_any_more(environment, monkeypatch):

@@ -1,0 +1,61 @@
+"""A checkpoint directory whose files are links to another's, but for config.json: what is served where the installed
+readers refuse a field that changes nothing. The user's own files stay as they are.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from evaluator.checkpoints.info import read_config
+from evaluator.checkpoints.quantisation import COMPRESSED_TENSORS
+
+CONFIG = "config.json"
+
+
+@contextmanager
+def served_directory(checkpoint: Path) -> Iterator[Path]:
+    """What an engine is to be given in place of a checkpoint while it loads: the checkpoint itself, or an overlay."""
+    config = read_config(checkpoint)
+    served = served_config(config)
+    if served is config:
+        yield checkpoint
+        return
+    with tempfile.TemporaryDirectory(prefix="resurface-overlay-") as folder:
+        yield overlay(checkpoint, Path(folder), served)
+
+
+def overlay(checkpoint: Path, directory: Path, config: Mapping[str, Any]) -> Path:
+    """Fill the empty `directory` with links to the files of `checkpoint`, and a config.json that holds `config`."""
+    for file in checkpoint.iterdir():
+        if file.name != CONFIG and file.is_file():
+            (directory / file.name).symlink_to(file.resolve())
+    (directory / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    return directory
+
+
+def served_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The configuration of a checkpoint without fields that say nothing of how it is computed, and keep it from being
+    served; the very same object where there are none.
+
+    - `sparsity_config` of format "dense": how a tool saw the zeros of tensors that it stored whole. vLLM 0.32 refuses
+      every one that names layers.
+    - `actorder: static` where a row has one scale: which order a tool visited columns in. Some versions of
+      compressed-tensors refuse it without groups.
+    """
+    key = next((key for key in ("quantization_config", "compression_config") if config.get(key)), None)
+    if key is None or config[key].get("quant_method", COMPRESSED_TENSORS) != COMPRESSED_TENSORS:
+        return config
+    said = copy.deepcopy(dict(config[key]))
+    if (said.get("sparsity_config") or {}).get("format") == "dense":
+        del said["sparsity_config"]
+    for group in (said.get("config_groups") or {}).values():
+        weights = group.get("weights") or {}
+        if weights.get("strategy") == "channel" and weights.get("actorder") in ("static", "weight"):
+            weights["actorder"] = None
+    return config if said == config[key] else {**config, key: said}

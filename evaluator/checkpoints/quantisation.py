@@ -1,0 +1,260 @@
+"""How a checkpoint's weights are quantised, read from its `quantization_config` in the words of the field.
+
+    W4A16 (gptq, group 128)     weights of 4 bits, activations as they are; one scale for 128 weights of a row
+    W8A8 (per channel)          int8 weights and activations
+    FP8 (block 128x128)         float8 weights and activations
+
+Every tool has a layout of its own. What a configuration does not say stays None: most do not name the algorithm, which
+llm-compressor leaves in a `recipe.yaml` beside it. Nothing here decides what can be served.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from evaluator.errors import InputError, field, of_kind
+
+COMPRESSED_TENSORS = "compressed-tensors"
+_KEYS = ("quantization_config", "compression_config")  # the second one from before compressed-tensors 0.4
+_NO_ACTIVATION_BITS = 16
+_RECIPE = "recipe.yaml"
+# llm-compressor's modifiers that choose or transform weights; Quantization alone rounds to the nearest value.
+_MODIFIERS = {
+    "SmoothQuant": "smoothquant",
+    "SpinQuant": "spinquant",
+    "QuIP": "quip",
+    "AWQ": "awq",
+    "GPTQ": "gptq",
+    "AutoRound": "autoround",
+    "Quantization": "rtn",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quantisation:
+    """A quantised checkpoint's scheme. The fields are equal for all of its matrices, or those of most."""
+
+    library: str  # quant_method of the configuration: who can read the layout ("compressed-tensors", "awq", "fp8")
+    scheme: str  # "W4A16", "W8A8", "FP8", "NVFP4", ...; several are joined by " and "
+    algorithm: str | None = None  # "gptq", "awq", "rtn" (rounding to nearest), "smoothquant + gptq"
+    per: str | None = None  # what shares a scale: "group 128", "channel", "tensor", "block 128x128"
+    symmetric: bool = True
+    activation_order: str | None = None  # "static": columns were only visited in it; "group": groups are of it
+    calibration: str | None = None  # the data that scales or weights were fitted to, as far as it is named
+    sparse_format: str | None = None  # of a sparsity_config that names layers: "dense", "sparse-24-bitmask"
+
+    @property
+    def label(self) -> str:
+        """For people: the scheme and what sets it apart from others of its name."""
+        details = [] if self.algorithm is None else [self.algorithm]
+        if self.per is not None:
+            details.append(f"per {self.per}" if self.per in ("channel", "tensor") else self.per)
+        if not self.symmetric:
+            details.append("asymmetric")
+        if self.activation_order is not None:
+            details.append("act order" if self.activation_order == "group" else "static act order")
+        return f"{self.scheme} ({', '.join(details)})" if details else self.scheme
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Group:
+    """What one part of a configuration says of its matrices."""
+
+    scheme: str
+    per: str | None = None
+    symmetric: bool = True
+    activation_order: str | None = None
+
+
+def read_quantisation(path: Path, config: Mapping[str, Any]) -> Quantisation | None:
+    """How the checkpoint in directory `path`, whose config.json holds `config`, is quantised; None for a dense one.
+
+    Raises InputError for a configuration that cannot be understood: it names file, field and value.
+    """
+    place = str(path / "config.json")
+    key = next((key for key in _KEYS if config.get(key) is not None), None)
+    if key is None:
+        return None
+    place = f"{place}: {key}"
+    said = of_kind(config[key], dict, place)
+    # Before it was named in the configuration, compressed-tensors was the only one that wrote config_groups.
+    library = COMPRESSED_TENSORS if _from_groups(said) else field(said, "quant_method", str, place).lower()
+    if library == COMPRESSED_TENSORS:
+        return _compressed_tensors(path, said, place)
+    return _READERS.get(library, _by_bits)(library, said, place)
+
+
+def _from_groups(said: Mapping[str, Any]) -> bool:
+    return said.get("quant_method", COMPRESSED_TENSORS) == COMPRESSED_TENSORS and "config_groups" in said
+
+
+def _compressed_tensors(path: Path, said: Mapping[str, Any], place: str) -> Quantisation:
+    groups = field(said, "config_groups", dict, place)
+    found = []
+    for name, group in groups.items():
+        where = f"{place}.config_groups.{name}"
+        if of_kind(group, dict, where).get("weights") is not None:
+            found.append(_of_group(group, where))
+    if not found:
+        raise InputError(f"{place}: field 'config_groups' quantises no weights")
+    sparse = said.get("sparsity_config") or {}
+    place = f"{place}.sparsity_config"
+    return Quantisation(
+        library=COMPRESSED_TENSORS,
+        scheme=" and ".join(dict.fromkeys(group.scheme for group in found)),
+        algorithm=_of_recipe(path / _RECIPE),
+        per=_common([group.per for group in found]),
+        symmetric=all(group.symmetric for group in found),
+        activation_order=next((group.activation_order for group in found if group.activation_order), None),
+        sparse_format=field(sparse, "format", str, place) if sparse and sparse.get("targets") else None,
+    )
+
+
+def _of_group(group: Mapping[str, Any], place: str) -> _Group:
+    """One of config_groups: the arguments of its weights and of its activations."""
+    weights, place = of_kind(group["weights"], dict, f"{place}.weights"), f"{place}.weights"
+    inputs = group.get("input_activations")
+    bits = _bits(weights, "num_bits", place)
+    floats = weights.get("type", "int") == "float"
+    activations = (
+        _NO_ACTIVATION_BITS if inputs is None else _bits(inputs, "num_bits", place.replace("weights", "inputs"))
+    )
+    strategy = weights.get("strategy")
+    size = weights.get("group_size")
+    if strategy is None:
+        strategy = "group" if size and size > 0 else "channel" if size == -1 else "tensor"
+    order = weights.get("actorder")
+    return _Group(
+        scheme=_float_scheme(bits, activations, strategy, size) if floats else _scheme(bits, activations),
+        per=_per(str(strategy), size, weights.get("block_structure")),
+        symmetric=bool(weights.get("symmetric", True)),
+        activation_order=None if not order else "static" if order in ("static", "weight") else "group",
+    )
+
+
+def _float_scheme(bits: int, activations: int, strategy: object, size: object) -> str:
+    if bits == 4:
+        return f"{'NVFP4' if size == 16 else 'MXFP4'}{'' if activations == 4 else f' W4A{activations}'}"
+    if strategy == "group" and size == 32:
+        return "MXFP8"
+    return "FP8" if activations == 8 else f"FP8 W{bits}A{activations}"
+
+
+def _scheme(bits: int, activations: int) -> str:
+    return f"W{bits}A{activations}"
+
+
+def _per(strategy: str, size: object, block: object = None) -> str | None:
+    if isinstance(block, list | tuple) and len(block) == 2:
+        return f"block {block[0]}x{block[1]}"
+    if strategy in ("group", "tensor_group"):
+        return None if size is None else f"group {size}"
+    return strategy
+
+
+def _common(values: list[str | None]) -> str | None:
+    return values[0] if len(set(values)) == 1 else None
+
+
+def _of_recipe(file: Path) -> str | None:
+    """What llm-compressor did, in its order, by the names of its modifiers; None where no recipe says so.
+
+    The file is only searched: its YAML may hold whatever a user's own modifiers take.
+    """
+    try:
+        text = file.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    used = [_MODIFIERS[name] for name in re.findall(r"(?m)^\s*(\w+)Modifier\b", text) if name in _MODIFIERS]
+    return " + ".join(dict.fromkeys(used)) or None
+
+
+def _gptq(library: str, said: Mapping[str, Any], place: str) -> Quantisation:
+    return Quantisation(
+        library=library,
+        scheme=_scheme(_bits(said, "bits", place), _NO_ACTIVATION_BITS),
+        algorithm="gptq" if library.startswith("gptq") else library,
+        per=_by_size(said.get("group_size")),
+        symmetric=bool(said.get("sym", True)),
+        activation_order="group" if said.get("desc_act") else None,
+        calibration=_calibration(said.get("dataset")),
+    )
+
+
+def _awq(library: str, said: Mapping[str, Any], place: str) -> Quantisation:
+    return Quantisation(
+        library=library,
+        scheme=_scheme(_bits(said, "bits" if "bits" in said else "w_bit", place), _NO_ACTIVATION_BITS),
+        algorithm="awq",
+        per=_by_size(said.get("group_size", said.get("q_group_size"))),
+        symmetric=not said.get("zero_point", True),
+    )
+
+
+def _auto_round(library: str, said: Mapping[str, Any], place: str) -> Quantisation:
+    activations = said.get("act_bits") or _NO_ACTIVATION_BITS
+    return Quantisation(
+        library=library,
+        scheme=_scheme(_bits(said, "bits", place), activations),
+        algorithm="autoround",
+        per=_by_size(said.get("group_size")),
+        symmetric=bool(said.get("sym", True)),
+        calibration=_calibration(said.get("dataset")),
+    )
+
+
+def _fp8(library: str, said: Mapping[str, Any], place: str) -> Quantisation:
+    block = said.get("weight_block_size")
+    return Quantisation(library=library, scheme="FP8", per=_per("tensor", None, block) if block else None)
+
+
+def _bitsandbytes(library: str, said: Mapping[str, Any], place: str) -> Quantisation:
+    four = bool(said.get("load_in_4bit") or said.get("_load_in_4bit"))
+    kind = str(said.get("bnb_4bit_quant_type", "fp4")).upper()
+    return Quantisation(library=library, scheme=kind if four else "LLM.int8", algorithm="rtn")
+
+
+def _modelopt(library: str, said: Mapping[str, Any], place: str) -> Quantisation:
+    inner = said.get("quantization", said)
+    scheme: str = field(inner, "quant_algo", str, place)
+    size = inner.get("group_size")
+    return Quantisation(library=library, scheme=scheme, per=None if size is None else f"group {size}")
+
+
+def _by_bits(library: str, said: Mapping[str, Any], place: str) -> Quantisation:
+    """A layout that is not known here: the tool's name, and its bits if it says them."""
+    bits = said.get("bits", said.get("num_bits"))
+    scheme = _scheme(bits, _NO_ACTIVATION_BITS) if type(bits) is int else library.upper()
+    return Quantisation(library=library, scheme=scheme, per=_by_size(said.get("group_size")))
+
+
+_READERS: Mapping[str, Callable[[str, Mapping[str, Any], str], Quantisation]] = {
+    **dict.fromkeys(("gptq", "gptq_marlin", "auto_gptq"), _gptq),
+    **dict.fromkeys(("awq", "awq_marlin", "auto_awq"), _awq),
+    **dict.fromkeys(("auto-round", "auto_round", "intel/auto-round", "inc"), _auto_round),
+    **dict.fromkeys(("fp8", "fbgemm_fp8"), _fp8),
+    "bitsandbytes": _bitsandbytes,
+    **dict.fromkeys(("modelopt", "modelopt_fp4", "modelopt_mxfp8", "modelopt_mixed"), _modelopt),
+}
+
+
+def _bits(said: Any, name: str, place: str) -> int:
+    bits = of_kind(said, dict, place).get(name)
+    if type(bits) is not int or not 1 <= bits <= _NO_ACTIVATION_BITS:
+        raise InputError(f"{place}: field {name!r} is {bits!r}, not a number of bits")
+    return bits
+
+
+def _by_size(size: object) -> str | None:
+    if type(size) is not int:
+        return None
+    return f"group {size}" if size > 0 else "channel"
+
+
+def _calibration(dataset: object) -> str | None:
+    """The name of a data set. A list holds the texts themselves."""
+    return dataset if isinstance(dataset, str) and dataset else None

@@ -1,0 +1,159 @@
+"""Quantised checkpoints in a real engine: what it computes is what transformers computes with the dequantised weights.
+
+Which layouts are served depends on the machine, so each is rehearsed first: where it cannot be served the test checks
+that this is said in one line, and is skipped.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evaluator.engine.base import FixedSource, Generate, Score
+from evaluator.engine.config import EngineConfig
+from evaluator.engine.processor import instruction_sets
+from evaluator.engine.vllm.engine import VLLMEngine
+from evaluator.engine.vllm.rehearsal import rehearse
+from tests.support.engines import needs_vllm
+from tests.support.models import VOCABULARY, save_tiny_model
+from tests.support.quantised import LAYOUTS, quantise, rounding_inputs
+from tests.support.smollm2 import full_pass
+
+pytestmark = needs_vllm
+
+# Nats per token, and in the mean over tokens. Products of float8 or int8 are exact in float32, and only an input that
+# lies between two values may be rounded to either. In bfloat16 every layer's inputs are rounded once more before that;
+# the model's logits are far apart (tests/support/models.py), so that it shows.
+TOLERANCE = {"float32": 0.02, "bfloat16": 1.0}
+MEAN_TOLERANCE = {"float32": 0.002, "bfloat16": 0.25}
+NO_ROUNDED_INPUTS = ("gptq", "awq")
+
+
+@dataclass(frozen=True)
+class Served:
+    """A quantised checkpoint in an engine, and transformers' model of the values that it stands for."""
+
+    layout: str
+    checkpoint: Path
+    dtype: str
+    engine: VLLMEngine
+    model: Any
+
+
+@pytest.fixture(scope="module")
+def dense(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny_model(tmp_path_factory.mktemp("dense") / "m", "qwen3_untied", dtype="bfloat16")
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        *[(layout, dtype) for layout in ("w8a8", "fp8") for dtype in ("float32", "bfloat16")],
+        *[(layout, "bfloat16") for layout in ("w4a16", "w4a16-channel", "gptq", "awq")],
+    ],
+    ids=lambda each: "-".join(each),
+)
+def served(request: pytest.FixtureRequest, dense: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    from transformers import AutoModelForCausalLM
+
+    layout, dtype = request.param
+    folder = tmp_path_factory.mktemp(layout)
+    checkpoint = quantise(dense, folder / "quantised", layout, twin=folder / "twin")
+    config = EngineConfig(max_model_len=256, max_num_seqs=8, dtype=dtype)
+    found = rehearse(checkpoint, config)
+    if found.reason is not None:
+        assert "\n" not in found.reason
+        pytest.skip(f"not served here: {found.reason}")
+    assert found.kernels, "the layers that multiply quantised matrices are vLLM's own"
+    model = AutoModelForCausalLM.from_pretrained(folder / "twin", dtype="float32").eval()
+    if layout not in NO_ROUNDED_INPUTS:
+        rounding_inputs(model, layout)
+    engine = VLLMEngine(config)
+    report = engine.load(checkpoint)
+    assert report.notes == ()  # every matrix was compared with the files
+    yield Served(layout, checkpoint, dtype, engine, model)
+    engine.close()
+
+
+def scores(count: int) -> list[Score]:
+    draw = random.Random(1)
+    return [
+        Score(
+            request_id=f"s{number}",
+            prompt_ids=tuple(draw.randrange(VOCABULARY) for _ in range(10 + 7 * number)),
+            continuation_ids=tuple(draw.randrange(VOCABULARY) for _ in range(4)),
+        )
+        for number in range(count)
+    ]
+
+
+def test_scores_are_those_of_the_dequantised_weights(served: Served) -> None:
+    asked = {request.request_id: request for request in scores(6)}
+    off: list[float] = []
+    for response in served.engine.run(FixedSource(list(asked.values()))):
+        expected = full_pass(served.model, asked[response.request_id])
+        off += [abs(ours - theirs) for ours, theirs in zip(response.logprobs, expected, strict=True)]
+    print(served.layout, served.dtype, f"max {max(off):.2g} mean {sum(off) / len(off):.2g}")
+    assert len(off) == 24
+    assert max(off) <= TOLERANCE[served.dtype]
+    assert sum(off) / len(off) <= MEAN_TOLERANCE[served.dtype]
+
+
+def test_greedy_answers_are_those_of_the_dequantised_weights(served: Served) -> None:
+    """Each token is the likeliest after those before it, up to what the two may differ by."""
+    request = Generate(request_id="g", prompt_ids=tuple(range(5, 25)), max_tokens=12)
+    (response,) = served.engine.run(FixedSource([request]))
+    import torch
+
+    ids = torch.tensor([request.prompt_ids + response.token_ids])
+    with torch.no_grad():
+        rows = served.model(ids).logits[0, len(request.prompt_ids) - 1 : -1].log_softmax(-1)
+    chosen = rows.gather(1, torch.tensor(response.token_ids)[:, None])[:, 0]
+    assert len(response.token_ids) == 12
+    assert bool((rows.max(-1).values - chosen <= 2 * TOLERANCE[served.dtype]).all())
+
+
+def test_another_one_gets_an_engine_of_its_own_with_its_own_weights(
+    served: Served, dense: Path, tmp_path: Path
+) -> None:
+    """Same scheme and shapes, other weights; and with a sparsity_config that vLLM itself refuses."""
+    if (served.layout, served.dtype) != ("fp8", "bfloat16"):
+        pytest.skip("once is enough")
+    asked = scores(2)
+    before = {each.request_id: each.logprobs for each in served.engine.run(FixedSource(asked))}
+    other = save_tiny_model(tmp_path / "other", "qwen3_untied", 1, dtype="bfloat16")
+    dense_zeros = {"sparsity_config": {"format": "dense", "targets": ["Linear"], "sparsity_structure": "2:4"}}
+    report = served.engine.load(quantise(other, tmp_path / "q", served.layout, config=dense_zeros))
+    assert not report.swapped
+    between = {each.request_id: each.logprobs for each in served.engine.run(FixedSource(asked))}
+    assert between != before
+    assert "sparsity_config" in json.loads((tmp_path / "q" / "config.json").read_text())["quantization_config"]
+    assert not served.engine.load(served.checkpoint).swapped
+    after = {each.request_id: each.logprobs for each in served.engine.run(FixedSource(asked))}
+    assert after == before
+
+
+@pytest.mark.skipif(
+    bool({"avx512_vnni", "avx_vnni", "amx_int8"} & set(instruction_sets())), reason="int8 products are exact here"
+)
+def test_int8_products_that_overflow_are_noticed(dense: Path, tmp_path: Path) -> None:
+    found = rehearse(quantise(dense, tmp_path / "q", "w8a8"), EngineConfig(dtype="bfloat16"))
+    assert found.reason is not None
+    assert "the product of model.layers.0.self_attn.qkv_proj in the engine is not that of the files" in found.reason
+
+
+@pytest.mark.parametrize("layout", ["gptq", "fp8-block"])
+def test_what_cannot_be_served_is_said_with_vllms_own_reason(dense: Path, tmp_path: Path, layout: str) -> None:
+    config = {"desc_act": True} if layout == "gptq" else {"weight_block_size": [64, 64]}
+    checkpoint = quantise(dense, tmp_path / "q", layout, config={**LAYOUTS[layout].config, **config})
+    found = rehearse(checkpoint, EngineConfig(dtype="bfloat16"))
+    assert found.reason is not None
+    assert "\n" not in found.reason
+    print(found.reason)
+    assert {"gptq": "desc_act", "fp8-block": "kernel"}[layout] in found.reason

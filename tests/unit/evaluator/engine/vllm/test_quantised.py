@@ -1,0 +1,125 @@
+"""What is said of quantised checkpoints before anything starts, with rehearsals that were written by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from evaluator.checkpoints.info import CheckpointInfo, inspect_checkpoint
+from evaluator.engine.config import EngineConfig, check_served
+from evaluator.engine.vllm import quantised
+from evaluator.engine.vllm.rehearsal import Rehearsal
+from evaluator.errors import InputError
+from tests.support.checkpoint_files import CONFIG, tensors, write
+from tests.support.quantised import LAYOUTS, with_quantisation
+
+Rehearsed = Callable[[Mapping[str, Rehearsal], bool], list[str]]
+KERNEL = "CPUInt8ScaledMMLinearKernel"
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> list[CheckpointInfo]:
+    """A base, and one that is quantised."""
+    base = write(tmp_path / "base")
+    other = with_quantisation(write(tmp_path / "small", tensors(seed=1)), LAYOUTS["w8a8"].config)
+    return [inspect_checkpoint(base), inspect_checkpoint(other)]
+
+
+@pytest.fixture
+def rehearsals(monkeypatch: pytest.MonkeyPatch) -> Rehearsed:
+    """Say what each dtype's rehearsal finds, and whether vLLM's build is one for CPUs; returns the list of dtypes that
+    will have been rehearsed."""
+
+    def say(found: Mapping[str, Rehearsal], on_cpu: bool) -> list[str]:
+        asked: list[str] = []
+
+        def rehearse(checkpoint: Path, config: EngineConfig) -> Rehearsal:
+            asked.append(config.dtype)
+            return found[config.dtype]
+
+        monkeypatch.setattr(quantised, "rehearse", rehearse)
+        monkeypatch.setattr(quantised, "serves_cpus", lambda: on_cpu)
+        return asked
+
+    return say
+
+
+def refusal(models: list[CheckpointInfo], *, here: bool = True, **settings: str) -> str:
+    with pytest.raises(InputError) as caught:
+        check_served(EngineConfig.model_validate(settings), models, here=here)
+    assert "\n" not in str(caught.value)
+    assert str(models[1].path) in str(caught.value)
+    return str(caught.value).partition(": ")[2]
+
+
+def test_scheme_dtype_and_kernel_are_named(models: list[CheckpointInfo], rehearsals: Rehearsed) -> None:
+    asked = rehearsals({"bfloat16": Rehearsal(dtype="bfloat16", kernels=(KERNEL,))}, True)
+    said = check_served(EngineConfig(dtype="bfloat16"), models, here=True)
+    assert said == (f"small: W8A8 (per channel), computed in bfloat16 by {KERNEL}",)
+    assert asked == ["bfloat16"]
+    assert check_served(EngineConfig(dtype="bfloat16"), models[:1], here=True) == ()  # a dense one needs no word
+
+
+def test_a_dtype_that_works_here_is_named(models: list[CheckpointInfo], rehearsals: Rehearsed) -> None:
+    rehearsals({"auto": Rehearsal(reason="expect A to be bfloat16"), "bfloat16": Rehearsal(dtype="bfloat16")}, True)
+    assert refusal(models) == (
+        "W8A8 (per channel) in float32: expect A to be bfloat16; set --dtype bfloat16 (engine.dtype in a sweep file), "
+        "which is then that of its base too"
+    )
+
+
+def test_where_no_dtype_works_what_could_serve_it_is_named(models: list[CheckpointInfo], rehearsals: Rehearsed) -> None:
+    broken = Rehearsal(reason="no attribute 'cpu_gemm_wna16'")
+    asked = rehearsals({"auto": broken, "bfloat16": broken}, True)
+    with_quantisation(models[1].path, LAYOUTS["w4a16"].config)
+    changed = [models[0], inspect_checkpoint(models[1].path)]
+    assert refusal(changed) == (
+        "W4A16 (group 32) in float32: no attribute 'cpu_gemm_wna16'; it needs a processor with AVX-512, or a GPU"
+    )
+    assert asked == ["auto", "bfloat16"]
+    rehearsals({"float32": broken, "bfloat16": broken}, True)
+    with_quantisation(models[1].path, {"quant_method": "modelopt", "quant_algo": "NVFP4"})
+    changed = [models[0], inspect_checkpoint(models[1].path)]
+    assert refusal(changed, dtype="bfloat16").endswith("no attribute 'cpu_gemm_wna16'; it needs a GPU")
+
+
+def test_on_gpus_auto_must_not_mean_two_dtypes(
+    models: list[CheckpointInfo], rehearsals: Rehearsed, tmp_path: Path
+) -> None:
+    asked = rehearsals({"auto": Rehearsal(), "bfloat16": Rehearsal()}, False)
+    assert check_served(EngineConfig(), models, here=True) == ("small: W8A8 (per channel)",)
+    half = {**CONFIG, "dtype": "float16"}
+    other = inspect_checkpoint(write(tmp_path / "half", tensors(seed=2), half))
+    assert refusal([other, models[1]]) == (
+        "W8A8 (per channel): dtype auto would compute it in bfloat16, and half in float16: set --dtype bfloat16 "
+        "(engine.dtype in a sweep file), which is then that of its base too"
+    )
+    assert check_served(EngineConfig(dtype="bfloat16"), [other, models[1]], here=True)
+    assert asked == ["auto", "bfloat16"]
+
+
+def test_a_driver_whose_engines_run_elsewhere_rehearses_nothing(
+    models: list[CheckpointInfo], rehearsals: Rehearsed
+) -> None:
+    asked = rehearsals({}, True)
+    assert check_served(EngineConfig(), models, here=False) == ()
+    assert asked == []
+
+
+def test_what_needs_a_plugin_names_it(models: list[CheckpointInfo], rehearsals: Rehearsed) -> None:
+    asked = rehearsals({}, True)
+    with_quantisation(models[1].path, {"quant_method": "bitsandbytes", "load_in_4bit": True})
+    changed = [inspect_checkpoint(each.path) for each in models]
+    assert refusal(changed) == (
+        "FP4 (rtn): vLLM reads bitsandbytes with the package vllm-bnb-plugin, which is not installed"
+    )
+    assert asked == []
+
+
+def test_the_oracle_serves_dense_checkpoints_only(models: list[CheckpointInfo]) -> None:
+    assert refusal(models, kind="torch") == (
+        "W8A8 (per channel): engine torch serves no quantised checkpoint; use --engine vllm"
+    )
+    assert check_served(EngineConfig(kind="torch"), models[:1], here=True) == ()
