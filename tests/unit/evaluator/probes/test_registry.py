@@ -102,6 +102,7 @@ def test_every_probe_says_what_it_is():
 def test_the_order_of_probes_is_that_of_records_and_identities():
     assert PROBES.names == (
         *("greedy", "beam", "sample", "choice", "rank", "aligned_rank", "hard_choice", "perplexity"),
+        *("fidelity", "text_fidelity"),
     )
 
 

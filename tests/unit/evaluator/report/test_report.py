@@ -117,7 +117,9 @@ def test_records_alone_are_enough(made, tmp_path):
 @pytest.mark.parametrize("probe", PROBES.names)
 def test_a_run_of_a_single_probe_has_a_page(tmp_path, probe):
     seen = list(records_of("dense", "gazetteer", 4))
-    alike = {"hard_choice": "choice", "perplexity": "rank"}.get(probe, probe)
+    alike = {"hard_choice": "choice", "perplexity": "rank", "fidelity": "rank", "text_fidelity": "rank"}.get(
+        probe, probe
+    )
     asked = [replace(each, probe=probe) for each in seen if each.probe == alike]
     if probe == "perplexity":
         asked = [replace(each, logprob=-9.0, prompt_tokens=3) for each in asked if each.status == "ok"]
