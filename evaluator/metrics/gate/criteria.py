@@ -9,8 +9,9 @@ from typing import Literal
 from evaluator.metrics.columns import PERCENTAGE, POINTS, RATIO, SCORE, Kind
 from evaluator.thresholds import Thresholds
 
-# What a crossed threshold means: answers are not said, not recognised, or tokens have other probabilities.
-Shows = Literal["saying", "recognising", "probabilities"]
+# What a crossed threshold means: answers are not said, not recognised, others than before, or tokens have other
+# probabilities.
+Shows = Literal["saying", "recognising", "changing", "probabilities"]
 # How few items are noticed: by the MDE of a paired difference, by what a share of so few can show, or not at all.
 Power = Literal["difference", "share"]
 
@@ -74,7 +75,7 @@ def _of_probe(probe: str, word: str, shows: Shows) -> tuple[Criterion, ...]:
             where={"probe": probe, "margin": "all"},
             bound="max_flips",
             kind=PERCENTAGE,
-            shows=shows,
+            shows="changing",
         ),
     )
 

@@ -24,6 +24,8 @@ def usable(verdict: Verdict) -> str:
         recognised = any(check.pooled and check.state in ("ok", "over") for check in verdict.of("choice_drop"))
         return "usable for recognition only" if recognised else "not usable for open answers"
     places = _places(verdict)
+    if "changing" in crossed:
+        return "right about as often, on other questions" + (f"; {places}" if places else "")
     if "probabilities" in crossed:
         return "usable by its answers, not by its probabilities" + (f"; {places}" if places else "")
     if places:
@@ -84,14 +86,15 @@ def summary(verdicts: Sequence[Verdict]) -> str:
 
 def _places(verdict: Verdict) -> str:
     """Where it is not usable though it is on the whole: "not usable in bengali"."""
-    worst: dict[str, bool] = {}  # language -> whether recognising suffers too
+    suffers: dict[str, set[str]] = {}  # by language
     for check in sorted(verdict.having("crossed"), key=_badness, reverse=True):
         if not check.pooled and check.criterion.shows != "probabilities":
-            worst[check.language] = worst.get(check.language, False) or check.criterion.shows == "recognising"
-    gone = [language for language, recognising in worst.items() if recognising]
-    silent = [language for language, recognising in worst.items() if not recognising]
-    parts = [f"not usable in {_named(gone)}"] if gone else []
-    return "; ".join(parts + ([f"usable for recognition only in {_named(silent)}"] if silent else []))
+            suffers.setdefault(check.language, set()).add(check.criterion.shows)
+    gone = [language for language, what in suffers.items() if "recognising" in what]
+    silent = [language for language, what in suffers.items() if "saying" in what and language not in gone]
+    others = [language for language, what in suffers.items() if what == {"changing"}]
+    told = {"not usable": gone, "usable for recognition only": silent, "right on other questions": others}
+    return "; ".join(f"{what} in {_named(languages)}" for what, languages in told.items() if languages)
 
 
 def _well_elsewhere(verdict: Verdict) -> bool:

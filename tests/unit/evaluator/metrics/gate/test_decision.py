@@ -70,6 +70,16 @@ def test_answers_that_are_neither_said_nor_picked_make_it_unusable():
     assert (found.outcome, usable(found)) == ("BLOCK", "not usable")
 
 
+def test_as_many_right_answers_to_other_questions_are_no_silence():
+    wrong = Seen(greedy=False, choice=True)
+    dense = {f"english/{n}": RIGHT if n < 200 else wrong for n in range(400)}
+    own = {f"english/{n}": wrong if n < 40 or n >= 240 else RIGHT for n in range(400)}
+    parts = [reduce_records(records("dense", dense)), reduce_records(records("int4", own, base="dense"))]
+    (found,) = judge(Inputs(pd.concat(parts)), Thresholds(max_mc_only=None))
+    assert [check.criterion.name for check in found.having("crossed") if check.pooled] == ["open_flips"]
+    assert (found.outcome, usable(found)) == ("BLOCK", "right about as often, on other questions")
+
+
 def test_a_drop_that_may_be_chance_is_a_warning():
     found = verdict({"english": (200, 6, PICKED)}, Thresholds(min_recovery=None, max_flips=None))
     assert (found.outcome, found.of("open_drop")[0].state) == ("WARN", "over")
