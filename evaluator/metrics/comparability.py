@@ -41,12 +41,6 @@ def difference(outcomes: pd.DataFrame, run: Mapping[str, Any], base: str, own: t
     return f"not comparable with the base: {', '.join(found)}" if found else ""
 
 
-def label(inputs: Any, comparison: Any) -> str | None:
-    """The difference of a comparison's two sides; `Table.frame` adds it by itself."""
-    found: str | None = inputs.incomparable.get(comparison.subject.key)
-    return found
-
-
 def _of_records(items: pd.DataFrame, alike: Mapping[str, str]) -> Iterator[str]:
     for name, what in alike.items():
         dense, pruned = items[f"{name}_dense"], items[f"{name}_pruned"]

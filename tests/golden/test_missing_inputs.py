@@ -11,8 +11,9 @@ from evaluator.records import FORMATS
 from tests.support.records import Seen, judged, records
 
 # One item that stays, one that goes unsaid; every probe, every format, two seeds of samples.
-DENSE = Seen(greedy=True, choice=True, hard=True, beams=[True], samples=[True], rank=1, margin=0.0, aligned=1)
-MISSED = Seen(greedy=False, choice=True, hard=True, beams=[True], samples=[True], rank=7, margin=-2.0, aligned=3)
+FOUND = {"choice": True, "hard": True, "beams": [True], "samples": [True], "fidelity": (0.1,)}
+DENSE = Seen(greedy=True, rank=1, margin=0.0, aligned=1, **FOUND)
+MISSED = Seen(greedy=False, rank=7, margin=-2.0, aligned=3, **FOUND)
 PRUNED = {"english/1": DENSE, "english/2": MISSED, "english/3": MISSED}
 WITH = {
     "greedy": {"accuracy", "fates", "ladder", "recovery", "rank", "pr_gap", "candidates", "hard_distractors",
@@ -26,6 +27,8 @@ WITH = {
     "rank": {"rank"},
     "aligned_rank": {"rank"},
     "perplexity": {"perplexity"},
+    "fidelity": set(),  # the table is of either: the other is asked of other tasks
+    "text_fidelity": set(),
     "shown": {"ladder", "candidates"},
     "distractors_only": {"candidates"},
     "unrelated": {"candidates"},
@@ -46,7 +49,7 @@ def whole() -> pd.DataFrame:
             records(name, {key: Seen(greedy=item.greedy) for key, item in seen.items()}, form=form, **setting)
             for form in FORMATS[1:]
         ]
-        parts.append(records(name, {"text/0": Seen(window=(-9.0, 3))}, task="book", **setting))
+        parts.append(records(name, {"text/0": Seen(window=(-9.0, 3), fidelity=(0.1,))}, task="book", **setting))
     return pd.concat(parts, ignore_index=True)
 
 
@@ -70,6 +73,12 @@ def test_a_table_says_what_it_lacks(whole, missing):
     told = {name for name, table in tables.items() if missing in f"{table.note} {table.lacks}"}
     assert told == WITH[missing]
     assert all(not table.frame.empty for table in tables.values() if not table.note)
+
+
+def test_the_table_of_either_probe_says_that_both_are_missing(whole):
+    table = computed(whole[~whole["probe"].isin(["fidelity", "text_fidelity"])])["fidelity"]
+    assert "fidelity" in table.note
+    assert table.frame.empty
 
 
 def test_a_run_without_pruned_checkpoints_says_what_pairs_would_add(whole):

@@ -28,7 +28,7 @@ from evaluator.metrics.columns import (
     Row,
     columns_of,
 )
-from evaluator.metrics.comparability import label, settings_of
+from evaluator.metrics.comparability import settings_of
 from evaluator.metrics.counting import joined_reasons, left_out_of, why_left_out
 from evaluator.metrics.fates import FATES, item_fates, known_items
 from evaluator.metrics.inputs import ALL, Inputs, Subject, slices
@@ -158,9 +158,6 @@ def _rows(inputs: Inputs) -> list[Row]:
                 row["reason"], f"{BOUND}: the likeliest {top} tokens were kept" if top else None
             )
             row |= answers.get((row["task"], row["checkpoint"]), {})
-            comparison = inputs.comparisons().get((row["task"], row["checkpoint"]))
-            if comparison is not None:
-                row["reason"] = joined_reasons(row["reason"], label(inputs, comparison))
     return rows
 
 
