@@ -129,6 +129,8 @@ def _start(config: EngineConfig, checkpoint: Path, blueprint: Blueprint, served:
         on_workers(llm, "use_strict_ranks")
         if not dialect.v2:
             on_workers(llm, "use_row_sampler")
+        if on_cpu and not config.compile:
+            on_workers(llm, "fuse_norms")
         if on_cpu:  # where prompts are computed whole, their rows are there at once
             on_workers(llm, "score_in_one_step")
             dialect = dataclasses.replace(dialect, references=True)

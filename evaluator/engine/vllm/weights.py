@@ -138,6 +138,12 @@ class WorkerExtension:
 
         self.model_runner.sampler = RowSampler()
 
+    def fuse_norms(self) -> int:
+        """From now on the model's norms are those of norms.py; returns how many."""
+        from evaluator.engine.vllm.norms import fuse_norms
+
+        return fuse_norms(self.model_runner.get_model())
+
     def score_in_one_step(self) -> None:
         """From now on the prompt log-probabilities of a continuation are those of one_step.py."""
         from evaluator.engine.vllm.one_step import scores_of_prompts
