@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from collections.abc import Callable
@@ -13,9 +14,14 @@ import pyarrow.parquet as pq
 
 from evaluator.errors import InputError
 
+_PLACES = (errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS)
+
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all: temporary file, fsync, rename. Raises InputError when the disk is full."""
+    """Write a file whole or not at all: temporary file, fsync, rename.
+
+    Raises InputError when the disk is full, or when nothing can be written at that place.
+    """
     _atomically(path, lambda handle: handle.write(content))
 
 
@@ -39,7 +45,10 @@ def _atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
         finally:
             os.close(directory)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # where nothing can be written, there is nothing to remove either
+            temporary.unlink(missing_ok=True)
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise InputError(f"{path}: no space left on the device; free some and run the same command") from error
+        if error.errno in _PLACES:
+            raise InputError(f"{path}: cannot write there: {error.strerror}") from error
         raise

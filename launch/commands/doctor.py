@@ -86,8 +86,5 @@ def _need_file_place(out: Path) -> None:
 def _write(out: Path, text: str) -> None:
     from evaluator.store.files import write_atomically
 
-    try:
-        write_atomically(out, text.encode())
-    except OSError as error:
-        raise InputError(f"{out}: --out: cannot write there: {error.strerror}") from error
+    write_atomically(out, text.encode())
     errors.print(f"card: {escape(str(out))}", highlight=False)

@@ -128,6 +128,15 @@ def test_a_full_disk_is_the_users_to_mend_and_leaves_nothing(
     assert list((tmp_path / "records" / "dense" / "gazetteer").iterdir()) == []
 
 
+def test_a_place_where_nothing_can_be_written_is_the_users_to_mend(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    (tmp_path / "folder").mkdir()
+    for place in ("file/a.json", "folder", "file/deeper/a.json"):
+        with pytest.raises(InputError, match="cannot write there: "):
+            write_atomically(tmp_path / place, b"{}")
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "folder"]
+
+
 def test_other_errors_stay_what_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
