@@ -31,8 +31,11 @@ def test_sample_seeds_are_the_run_seed_unless_named():
         ({"task": "xquad", "sample_seeds": (0, -1)}, "-1: a seed is 0 or more"),
         ({"task": "xquad", "probes": ("perplexity",)}, "probe perplexity takes a text, as in task text:FILE"),
         ({"task": "xquad", "probes": ("greedy", "perplexity")}, "takes a text"),
-        ({"task": "text:a.txt"}, "'text:a.txt' takes the probe perplexity and no other: greedy, beam"),
-        ({"task": "text:a.txt", "probes": ("perplexity", "greedy")}, "takes the probe perplexity and no other"),
+        ({"task": "text:a.txt"}, "'text:a.txt' takes the probe perplexity or text_fidelity and no other: greedy, beam"),
+        (
+            {"task": "text:a.txt", "probes": ("perplexity", "greedy")},
+            "takes the probe perplexity or text_fidelity and no other",
+        ),
         ({"task": "xquad", "name": "a/b"}, "pattern"),
         ({"task": "xquad", "formats": ("opened",)}, "open_capped"),
         ({"task": "xquad", "window": 1}, "greater than or equal to 2"),

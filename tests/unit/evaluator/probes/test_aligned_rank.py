@@ -169,7 +169,8 @@ def test_a_failure_of_the_engine_is_one_of_the_probe(questions, failing):
 
 
 def test_it_needs_the_greedy_answers_of_the_base():
-    assert [probe.name for probe in PROBES if getattr(probe, "after_base", False)] == ["aligned_rank"]
+    after_base = {probe.name for probe in PROBES if getattr(probe, "after_base", False)}
+    assert after_base == {"aligned_rank", "fidelity", "text_fidelity"}
     assert CONFIG.after_base
     assert not CONFIG.model_copy(update={"probes": ("greedy", "rank")}).after_base
     with pytest.raises(

@@ -105,7 +105,7 @@ def test_capped_formats_need_their_own_room(models, tmp_path, form):
 @pytest.mark.parametrize(
     ("task", "probes", "part"),
     [
-        ("text:FILE", "greedy", "takes the probe perplexity and no other: greedy"),
+        ("text:FILE", "greedy", "takes the probe perplexity or text_fidelity and no other: greedy"),
         ("gazetteer", "perplexity", "takes a text, as in task text:FILE"),
         ("gazetteer", "perplexities", "did you mean 'perplexity'?"),
         ("text:/no/such/file", "perplexity", "/no/such/file: no such file"),
