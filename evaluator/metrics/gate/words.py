@@ -25,7 +25,8 @@ def usable(verdict: Verdict) -> str:
         return "usable for recognition only" if recognised else "not usable for open answers"
     places = _places(verdict)
     if "changing" in crossed:
-        return "right about as often, on other questions" + (f"; {places}" if places else "")
+        worse = _places(verdict, changing=False)
+        return "right about as often, on other questions" + (f"; {worse}" if worse else "")
     if "probabilities" in crossed:
         return "usable by its answers, not by its probabilities" + (f"; {places}" if places else "")
     if places:
@@ -84,15 +85,16 @@ def summary(verdicts: Sequence[Verdict]) -> str:
     return f"Of {len(verdicts)} compressed checkpoints: {told}."
 
 
-def _places(verdict: Verdict) -> str:
-    """Where it is not usable though it is on the whole: "not usable in bengali"."""
+def _places(verdict: Verdict, *, changing: bool = True) -> str:
+    """Where it is not usable though it is on the whole: "not usable in bengali"; without `changing`, other answers that
+    are right as often are not told."""
     suffers: dict[str, set[str]] = {}  # by language
     for check in sorted(verdict.having("crossed"), key=_badness, reverse=True):
         if not check.pooled and check.criterion.shows != "probabilities":
             suffers.setdefault(check.language, set()).add(check.criterion.shows)
     gone = [language for language, what in suffers.items() if "recognising" in what]
     silent = [language for language, what in suffers.items() if "saying" in what and language not in gone]
-    others = [language for language, what in suffers.items() if what == {"changing"}]
+    others = [language for language, what in suffers.items() if changing and what == {"changing"}]
     told = {"not usable": gone, "usable for recognition only": silent, "right on other questions": others}
     return "; ".join(f"{what} in {_named(languages)}" for what, languages in told.items() if languages)
 
