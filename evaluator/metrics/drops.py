@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from evaluator.metrics.columns import Row
+from evaluator.metrics.counting import why_left_out
 from evaluator.metrics.inputs import SIDES, Comparison, Inputs
 from evaluator.metrics.intervals import Floats, Resampler
 from evaluator.metrics.measures import as_floats, item_numbers, paired_difference, paired_p
@@ -21,6 +22,7 @@ from evaluator.metrics.measures import as_floats, item_numbers, paired_differenc
 CORRECT = {"greedy": "produced", "choice": "recognised"}
 # The same for the probes that look for a gold answer in generated text.
 HIT = {"greedy": "produced", "beam": "beam_hit", "sample": "sample_hit"}
+UNPAIRED = "no item is measured in both the checkpoint and its base"
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,9 +69,14 @@ def paired_drop(inputs: Inputs, comparison: Comparison, items: pd.DataFrame, col
     Without items, n_paired of 0 and the reason.
     """
     if items.empty:
-        return {"n_paired": 0, "reason": comparison.reason or "no item is measured in both the checkpoint and its base"}
+        return {"n_paired": 0, "reason": comparison.reason or UNPAIRED}
     drop = paired_difference(inputs, comparison.subject.task, items, sides_of(items, column), "drop")
     return {"n_paired": len(items), **drop}
+
+
+def why_unpaired(comparison: Comparison, language: str, probe: str) -> str | None:
+    """Why items of a language (or of all) were not measured, in the checkpoint or its base."""
+    return why_left_out(comparison.of_language(language), f"{probe}:_dense", f"{probe}:_pruned")
 
 
 def sides_of(items: pd.DataFrame, column: str) -> tuple[Floats, Floats]:

@@ -260,6 +260,10 @@ class Comparison:
         """The outcomes of the items on which these probes were measured in both checkpoints."""
         return in_language(measured_in_both(self.outcomes, *probes), language)
 
+    def tells_of(self, probe: str) -> bool:
+        """Whether the checkpoint was asked the probe, or there is a reason why nothing of it can be compared."""
+        return self.reason is not None or bool(self.outcomes[f"{probe}_status_pruned"].notna().any())
+
     def counts(self, language: str, *probes: str) -> Row:
         """How many items of a language (or of all) were asked of one side only, or excluded or failed on either."""
         items = self.of_language(language)

@@ -29,8 +29,8 @@ from evaluator.metrics.columns import (
     Row,
     columns_of,
 )
-from evaluator.metrics.counting import joined_reasons, why_left_out
-from evaluator.metrics.drops import CORRECT, sides_of
+from evaluator.metrics.counting import joined_reasons
+from evaluator.metrics.drops import CORRECT, UNPAIRED, sides_of, why_unpaired
 from evaluator.metrics.inputs import ALL, Comparison, Inputs, slices
 from evaluator.metrics.intervals import Floats
 from evaluator.metrics.measures import as_floats, correct_for_many, paired_p, rate
@@ -51,10 +51,8 @@ class _Paired:
     def row(self, language: str, items: pd.DataFrame) -> Row:
         row: Row = {**self.comparison.subject.row, "language": language, "probe": self.probe, "margin": ALL}
         row |= {"n": len(items), **self.comparison.counts(language, self.probe)}
-        left_out = self.comparison.of_language(language)
-        sides = (f"{self.probe}:_dense", f"{self.probe}:_pruned")
-        reason = None if len(items) else "no item was measured in both checkpoints"
-        row["reason"] = joined_reasons(self.comparison.reason or reason, why_left_out(left_out, *sides))
+        reason = self.comparison.reason or (None if len(items) else UNPAIRED)
+        row["reason"] = joined_reasons(reason, why_unpaired(self.comparison, language, self.probe))
         return row | _changes(items, self.probe)
 
     def thirds(self, items: pd.DataFrame) -> Iterator[Row]:
@@ -75,7 +73,7 @@ def _rows(inputs: Inputs) -> list[Row]:
     rows: list[Row] = []
     for comparison in inputs.comparisons().values():
         for probe in CORRECT:
-            if not comparison.reason and comparison.outcomes[f"{probe}_status_pruned"].isna().all():
+            if not comparison.tells_of(probe):
                 continue
             paired, here = _Paired(comparison, probe), comparison.measured(probe)
             languages = [] if comparison.reason else inputs.languages(comparison.subject.task)

@@ -28,8 +28,8 @@ from evaluator.metrics.columns import (
     columns_of,
 )
 from evaluator.metrics.comparability import settings_of
-from evaluator.metrics.counting import joined_reasons, why_left_out
-from evaluator.metrics.drops import sides_of
+from evaluator.metrics.counting import joined_reasons
+from evaluator.metrics.drops import sides_of, why_unpaired
 from evaluator.metrics.inputs import SIDES, Comparison, Inputs, in_language, slices
 from evaluator.metrics.measures import as_floats, bounds, difference, item_numbers, rate
 from evaluator.metrics.table import Table
@@ -39,7 +39,7 @@ def _rows(inputs: Inputs) -> list[Row]:
     """One row per checkpoint with a base, pooled and by language."""
     rows: list[Row] = []
     for comparison in inputs.comparisons().values():
-        if not comparison.reason and comparison.outcomes["greedy_status_pruned"].isna().all():
+        if not comparison.tells_of("greedy"):
             continue
         here = _with_ends(comparison.measured("greedy"), _limit(inputs, comparison))
         languages = [] if comparison.reason else inputs.languages(comparison.subject.task)
@@ -51,7 +51,7 @@ def _rows(inputs: Inputs) -> list[Row]:
 def _row(inputs: Inputs, comparison: Comparison, language: str, items: pd.DataFrame) -> Row:
     row: Row = {**comparison.subject.row, "language": language, "n": len(items)}
     row |= comparison.counts(language, "greedy")
-    why = why_left_out(comparison.of_language(language), "greedy:_dense", "greedy:_pruned")
+    why = why_unpaired(comparison, language, "greedy")
     if items.empty:
         none = comparison.reason or "no greedy answer with its tokens in both checkpoints"
         return row | {"reason": joined_reasons(none, why)}

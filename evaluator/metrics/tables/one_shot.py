@@ -22,7 +22,8 @@ from evaluator.metrics.columns import (
     Row,
     columns_of,
 )
-from evaluator.metrics.counting import joined_reasons, why_left_out
+from evaluator.metrics.counting import joined_reasons
+from evaluator.metrics.drops import why_unpaired
 from evaluator.metrics.inputs import ITEM, SIDES, Inputs, slices
 from evaluator.metrics.measures import as_floats, correct_for_many, difference, paired_difference, rate
 from evaluator.metrics.table import Lack, Table
@@ -42,7 +43,7 @@ def _rows(inputs: Inputs) -> list[Row]:
         for language, items in slices(both, inputs.languages(one.subject.task)):
             row = {**one.subject.row, "language": language, "zero_shot_format": format, "n": len(items)}
             row |= one.counts(language, "greedy") | _shots(inputs, one.subject.task, items)
-            why = why_left_out(one.of_language(language), "greedy:_dense", "greedy:_pruned")
+            why = why_unpaired(one, language, "greedy")
             rows.append(row | {"reason": joined_reasons(row.get("reason"), why)})
     for shot in SHOTS:
         correct_for_many(rows, ("task", "language"), f"{shot}_shot_mcnemar_p", f"{shot}_shot_holm_p")

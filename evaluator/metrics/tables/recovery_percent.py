@@ -14,8 +14,8 @@ import numpy as np
 import pandas as pd
 
 from evaluator.metrics.columns import COUNT, LANGUAGE, PERCENTAGE, REASON, SUBJECT, TEXT, Column, Row, columns_of
-from evaluator.metrics.counting import joined_reasons, why_left_out
-from evaluator.metrics.drops import CORRECT, floor_of, sides_of
+from evaluator.metrics.counting import joined_reasons
+from evaluator.metrics.drops import CORRECT, UNPAIRED, floor_of, sides_of, why_unpaired
 from evaluator.metrics.inputs import MEAN, Comparison, Inputs, slices
 from evaluator.metrics.intervals import Floats, nan_mean, percentile_interval
 from evaluator.metrics.measures import bounds, item_numbers
@@ -29,7 +29,7 @@ def _rows(inputs: Inputs) -> list[Row]:
     rows: list[Row] = []
     for comparison in inputs.comparisons().values():
         for probe in CORRECT:
-            if not comparison.reason and comparison.outcomes[f"{probe}_status_pruned"].isna().all():
+            if not comparison.tells_of(probe):
                 continue
             languages = [] if comparison.reason else inputs.languages(comparison.subject.task)
             measured = slices(comparison.measured(probe), languages)
@@ -44,10 +44,9 @@ def _recovered(
     """A row, and the bootstrap draws of its ratios."""
     row: Row = {**comparison.subject.row, "language": language, "probe": probe, "n": len(items)}
     row |= comparison.counts(language, probe)
-    left_out = why_left_out(comparison.of_language(language), f"{probe}:_dense", f"{probe}:_pruned")
+    left_out = why_unpaired(comparison, language, probe)
     if items.empty:
-        none = comparison.reason or "no item was measured in both checkpoints"
-        return row | {"reason": joined_reasons(none, left_out)}, {}
+        return row | {"reason": joined_reasons(comparison.reason or UNPAIRED, left_out)}, {}
     dense, pruned = sides_of(items, CORRECT[probe])
     floor = floor_of(items, probe, "_dense")
     row |= {"base_accuracy": float(dense.mean()), "accuracy": float(pruned.mean())}
