@@ -185,7 +185,7 @@ def model_directory(name: str) -> Path:
     """
     kind, _, shape = name.partition(":")
     if kind != "random":
-        return resolve_model(name)
+        return resolve_model(name).absolute()  # a peer runs in a folder of its own
     if shape not in SHAPES:
         raise unknown("shape of a random model", shape, SHAPES)
     folder = Path(tempfile.mkdtemp())

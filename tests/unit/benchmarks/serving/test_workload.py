@@ -69,3 +69,8 @@ def test_a_task_or_shape_that_is_not_there_is_an_input_error(model, tmp_path):
         document(model, f"jsonl:{tmp_path / 'absent.jsonl'}", 4)
     with pytest.raises(InputError, match="did you mean '60m'"):
         workload.model_directory("random:60")
+
+
+def test_a_peer_finds_a_model_whose_path_is_relative(model, monkeypatch):
+    monkeypatch.chdir(model.parent)
+    assert workload.model_directory(f"./{model.name}") == model.absolute()
