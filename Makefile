@@ -20,7 +20,7 @@ example: install  ## a real model from start to report; ITEMS=200, TASK=xquad:DI
 	$(BIN)/python -m examples.run_smollm2 --out $(OUT) $(if $(ITEMS),--items $(ITEMS)) $(if $(TASK),--task $(TASK)) $(if $(CHAT),--chat)
 
 test: install  ## two files at a time, or up to four where there are cores
-	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --durations 30
 	@# Tests of a GPU one to a process: an engine's memory is free again when its process has ended.
 	$(if $(GPU),$(BIN)/python -m tests.gpu)
 

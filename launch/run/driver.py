@@ -34,7 +34,6 @@ from launch.run.work import Assignment, EngineSetup, EvalJob, Outcome
 from launch.run.workers import EngineWorker, Patience
 from launch.sweep.jobs import CheckpointJob
 from launch.sweep.preflight import Prepared
-from launch.sweep.references import check_on_gpus
 from pruning.output.manifest import read_manifest
 
 _LOOK_SECONDS = 0.2  # between two looks at what has ended
@@ -105,8 +104,6 @@ class _Run:
         nodes = machines.nodes()
         places = place_engines(nodes, config.engine.tensor_parallel, config.resources.engines, spare=1)
         on_gpus = places[0].gpus > 0
-        if on_gpus:
-            check_on_gpus(config.engine, self._prepared.tasks)
         free = FreeGpus(nodes)
         self._board.expect(len(to_prune))
         pruning = PruneTasks(

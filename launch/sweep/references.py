@@ -29,15 +29,6 @@ def check_references(engine: EngineConfig, tasks: Iterable[PreparedTask]) -> Non
             )
 
 
-def check_on_gpus(engine: EngineConfig, tasks: Iterable[PreparedTask]) -> None:
-    """Raises InputError for such a probe where vLLM serves on a GPU: its V2 model runner has no place for it yet."""
-    needed = next((task for task in tasks if task.config.references), None)
-    if needed is not None and engine.kind == "vllm":
-        raise InputError(
-            f"task {needed.name!r}: engine 'vllm' compares distributions (fidelity) on a CPU only; use --engine torch"
-        )
-
-
 def keeps(job: CheckpointJob, jobs: Sequence[CheckpointJob]) -> bool:
     """Whether a checkpoint keeps its distributions: it is compared with itself, or another with it."""
     return (job.base is None and job.prune is None) or any(other.base == job.name for other in jobs)

@@ -20,7 +20,7 @@ from evaluator.engine.vllm.requests import (
 )
 from evaluator.engine.vllm.sampling import Dialect
 
-NO_REFERENCES = "distributions are compared by vLLM's V1 model runner on a CPU only; on a GPU use engine torch"
+NO_REFERENCES = "the model runner of this vLLM cannot keep or compare distributions; engine torch can"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

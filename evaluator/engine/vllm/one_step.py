@@ -16,7 +16,7 @@ running engine make them cheap:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -128,19 +128,35 @@ def _together(
     runner: Any, hidden_TH: torch.Tensor, group: list[tuple[str, int, list[int]]]
 ) -> Iterator[tuple[str, LogprobsTensors]]:
     rows = [row for _, first, tokens in group for row in range(first, first + len(tokens))]
-    raw_RV = runner.model.compute_logits(hidden_TH[rows])
-    tables = sample(raw_RV.float(), [Order.score(token) for _, _, tokens in group for token in tokens], {})[1]
+    reports = report(
+        runner.model.compute_logits(hidden_TH[rows]),
+        [token for _, _, tokens in group for token in tokens],
+        [
+            (len(tokens), Reference(**runner.requests[name].sampling_params.extra_args[REFERENCE]))
+            for name, _, tokens in group
+        ],
+    )
+    yield from zip((name for name, _, _ in group), reports, strict=True)
+
+
+def report(
+    raw_RV: torch.Tensor, tokens: Sequence[int], references: Sequence[tuple[int, Reference]]
+) -> list[LogprobsTensors]:
+    """What is reported of scores with a reference, of which each has so many of the rows. `raw_RV`: the logits that
+    predict `tokens`, in the model's dtype."""
+    tables = sample(raw_RV.float(), [Order.score(token) for token in tokens], {})[1]
     assert tables is not None
+    reports = []
     start = 0
-    for name, _, tokens in group:
-        here = slice(start, start + len(tokens))
-        start += len(tokens)
-        reference = Reference(**runner.requests[name].sampling_params.extra_args[REFERENCE])
-        compared = carry_out(reference, raw_RV[here], tokens)
+    for count, reference in references:
+        here = slice(start, start + count)
+        start += count
+        compared = carry_out(reference, raw_RV[here], tokens[here])
         logprobs = tables.logprobs[here]
         if compared is not None:
             logprobs = torch.cat((logprobs, compared.to(logprobs.device)), 1)
-        yield name, LogprobsTensors(tables.logprob_token_ids[here], logprobs, tables.selected_token_ranks[here])
+        reports.append(LogprobsTensors(tables.logprob_token_ids[here], logprobs, tables.selected_token_ranks[here]))
+    return reports
 
 
 def _scored(

@@ -64,7 +64,7 @@ class Dialect:
         return made
 
     def reference_score(self, request: Score) -> SamplingParams:
-        """The same for a score with a reference, on the V1 runner: all of its rows are read off the prompt.
+        """The same for a score with a reference: all of its rows are read off the prompt.
 
         Where the cache cannot be kept from answering what is wanted, the whole prompt is computed.
         """

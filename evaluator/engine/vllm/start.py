@@ -134,6 +134,8 @@ def _start(config: EngineConfig, checkpoint: Path, blueprint: Blueprint, served:
         if on_cpu:  # where prompts are computed whole, their rows are there at once
             on_workers(llm, "score_in_one_step")
             dialect = dataclasses.replace(dialect, references=True)
+        elif dialect.v2:
+            dialect = dataclasses.replace(dialect, references=all(on_workers(llm, "carry_out_references")))
         if on_cpu and scoring == "forced":
             dialect = _score_in_one_step(llm, dialect)
     except Exception as error:  # whatever vLLM raises while it starts

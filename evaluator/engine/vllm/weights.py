@@ -152,6 +152,12 @@ class WorkerExtension:
         own = runner._get_prompt_logprobs_dict
         runner._get_prompt_logprobs_dict = functools.partial(scores_of_prompts, runner, own)
 
+    def carry_out_references(self) -> bool:
+        """The same for the V2 runner, for scores with a reference (v2_references.py); False: it has no place for it."""
+        from evaluator.engine.vllm.v2_references import refer
+
+        return refer(self.model_runner)
+
 
 def _end_after(process: BaseProcess) -> None:
     process.join()

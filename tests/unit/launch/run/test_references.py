@@ -17,7 +17,7 @@ from launch.sweep.config import SweepConfig
 from launch.sweep.estimate import estimate
 from launch.sweep.jobs import CheckpointJob
 from launch.sweep.preflight import prepare
-from launch.sweep.references import check_on_gpus, check_references, keeps, reference_bytes
+from launch.sweep.references import check_references, keeps, reference_bytes
 from launch.sweep.tasks import PreparedTask
 
 TASK = EvalConfig(task="gazetteer", languages=("english",), items=4, probes=("greedy", "fidelity"), max_new_tokens=11)
@@ -91,10 +91,3 @@ def test_an_engine_that_compares_nothing_is_refused():
             check_references(EngineConfig(kind="blind"), [prepared()])
         check_references(EngineConfig(kind="blind"), [prepared(TASK.model_copy(update={"probes": ("greedy",)}))])
     check_references(EngineConfig(kind="torch"), [prepared()])
-
-
-def test_on_a_gpu_vllm_is_refused():
-    with pytest.raises(InputError, match=r"task 'gazetteer': engine 'vllm' compares distributions.*CPU only"):
-        check_on_gpus(EngineConfig(), [prepared()])
-    check_on_gpus(EngineConfig(kind="torch"), [prepared()])
-    check_on_gpus(EngineConfig(), [])

@@ -1,0 +1,132 @@
+"""References on the V2 runner: beside vLLM's own worker for prompt log-probabilities, which runs without a GPU as long
+as nobody asks it for any. Prompts come in chunks, beside each other and beside requests that refer to nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from evaluator.engine.base import Reference, Score
+from evaluator.engine.distributions import divergences_of, referred
+from tests.support.engines import needs_vllm
+
+pytestmark = needs_vllm
+WIDTH, VOCABULARY, LONGEST = 8, 50, 32
+PROMPT, CONTINUATION = list(range(10)), [11, 7, 30, 44]
+
+
+class Runner:
+    """The parts of a V2 runner that matter here: rows of requests, in slots that are used again."""
+
+    def __init__(self, seed: int) -> None:
+        from vllm.v1.worker.gpu.sample.prompt_logprob import PromptLogprobsWorker
+
+        from evaluator.engine.vllm.v2_references import refer
+
+        generator = torch.Generator().manual_seed(seed)
+        self.prompt_logprobs_worker: Any = PromptLogprobsWorker(4, torch.device("cpu"))
+        self.head_HV = torch.randn(WIDTH, VOCABULARY, generator=generator)
+        self.states_TH = torch.randn(LONGEST, WIDTH, generator=generator)  # a position's, whatever the request
+        self.tokens_RT = torch.zeros(4, LONGEST, dtype=torch.int32)
+        self.lengths_R = np.zeros(4, dtype=np.int32)
+        self.slots: dict[str, int] = {}
+        assert refer(self)
+
+    def add(self, name: str, slot: int, parameters: Any, prompt: list[int]) -> None:
+        self.slots[name] = slot
+        self.tokens_RT[slot, : len(prompt)] = torch.tensor(prompt)
+        self.lengths_R[slot] = len(prompt)
+        self.prompt_logprobs_worker.add_request(name, slot, parameters)
+
+    def step(self, *chunks: tuple[str, int, int]) -> dict[str, Any]:
+        """Compute the positions [start, end) of each request; the rows are overwritten afterwards."""
+        ends = np.cumsum([0, *(end - start for _, start, end in chunks)])
+        hidden = torch.cat([self.states_TH[start:end] for _, start, end in chunks])
+        batch = SimpleNamespace(
+            req_ids=[name for name, _, _ in chunks],
+            idx_mapping_np=np.array([self.slots[name] for name, _, _ in chunks]),
+            num_computed_prefill_tokens_np=np.array([start for _, start, _ in chunks]),
+            num_scheduled_tokens=np.diff(ends),
+            query_start_loc_np=ends,
+        )
+        found: dict[str, Any] = self.prompt_logprobs_worker.compute_prompt_logprobs(
+            lambda rows: rows @ self.head_HV, hidden, batch, self.tokens_RT, torch.zeros(4), self.lengths_R
+        )
+        hidden.zero_()
+        return found
+
+    def logits(self, first: int, count: int) -> torch.Tensor:
+        return self.states_TH[first : first + count] @ self.head_HV
+
+
+def parameters(reference: Reference) -> Any:
+    from evaluator.engine.vllm.sampling import Dialect
+
+    score = Score(request_id="one", prompt_ids=PROMPT, continuation_ids=CONTINUATION, reference=reference)
+    return Dialect(v2=True, references=True).reference_score(score)
+
+
+def sampled() -> Any:
+    from vllm import SamplingParams
+
+    return SamplingParams(temperature=0.0, max_tokens=3)
+
+
+@pytest.mark.parametrize(
+    "chunks",
+    [[(0, 13)], [(0, 5), (5, 13)], [(0, 9), (9, 10), (10, 12), (12, 13)], [(0, 12), (12, 13)]],
+    ids=["at once", "in the context", "in the continuation", "the last row alone"],
+)
+def test_a_kept_continuation_is_compared_row_by_row(chunks, tmp_path):
+    prompt = [*PROMPT, *CONTINUATION[:-1]]
+    kept = Reference(path=str(tmp_path / "one"), keep=True)
+    base, other = Runner(1), Runner(2)
+    tables = {}
+    for runner, reference in ((base, kept), (other, dataclasses.replace(kept, keep=False))):
+        runner.add("plain", 3, sampled(), [1, 2, 3])
+        runner.add("one", 1, parameters(reference), prompt)
+        for start, end in chunks:
+            found = runner.step(("plain", 0, 3), ("one", start, end))
+            assert (end == 13) == ("one" in found)
+        assert list(found) == ["one"]
+        tables[runner] = found["one"]
+
+    rows = other.logits(len(PROMPT) - 1, len(CONTINUATION))
+    chosen = rows.gather(1, torch.tensor(CONTINUATION)[:, None])
+    own = tables[other]
+    assert own.logprob_token_ids[:, 0].tolist() == CONTINUATION
+    assert own.selected_token_ranks.tolist() == (1 + (rows > chosen).sum(1)).tolist()
+    assert torch.allclose(own.logprobs[:, 0], rows.log_softmax(1).gather(1, torch.tensor(CONTINUATION)[:, None])[:, 0])
+    assert tables[base].logprobs.shape == (4, 2)
+    expected = referred(dataclasses.replace(kept, keep=False), rows, CONTINUATION)
+    found = divergences_of(own.logprobs[:, 2:].tolist())
+    assert [tuple(each) for each in found] == [pytest.approx(tuple(each)) for each in expected]
+    assert all(divergence.kld > 0.01 for divergence in expected)
+
+
+def test_a_preempted_request_begins_anew_and_a_slot_is_used_again(tmp_path):
+    prompt = [*PROMPT, *CONTINUATION[:-1]]
+    runner, kept = Runner(1), Reference(path=str(tmp_path / "one"), keep=True)
+    runner.add("one", 1, parameters(kept), prompt)
+    assert runner.step(("one", 0, 11)) == {}
+    runner.prompt_logprobs_worker.remove_request("one")
+    runner.add("one", 2, parameters(kept), prompt)
+    runner.add("next", 1, sampled(), [1, 2])
+    found = runner.step(("next", 0, 2), ("one", 0, 13))
+    assert list(found) == ["one"]
+    assert len(found["one"].logprobs) == len(CONTINUATION)
+    same = referred(dataclasses.replace(kept, keep=False), runner.logits(9, 4), CONTINUATION)
+    assert [divergence.kld for divergence in same] == [0.0] * 4
+    assert runner.step(("one", 13, 14)) == {}  # its one generated token
+
+
+def test_a_runner_without_such_a_worker_is_left_alone():
+    from evaluator.engine.vllm.v2_references import refer
+
+    assert not refer(SimpleNamespace())
+    assert not refer(SimpleNamespace(prompt_logprobs_worker=None))
