@@ -18,7 +18,7 @@ import pandas as pd
 from evaluator.metrics import Inputs, Results, compute, reduce_records
 from evaluator.report.embed import ItemView
 from evaluator.report.page import render_page
-from evaluator.store.files import write_atomically
+from evaluator.store.files import need_unfenced, write_atomically
 from evaluator.store.reading import frames, read_items, read_run, read_verdicts, record_parts
 
 Progress = Callable[[str, int, int], None]  # what, done, of how many
@@ -44,6 +44,7 @@ def write_report(run_dir: Path, *, progress: Progress | None = None) -> Report:
     run = inputs.run
     results = compute(inputs, run)
     for name in results.failures:  # what an earlier call wrote is of other records
+        need_unfenced(run_dir)
         (run_dir / "tables" / f"{name}.csv").unlink(missing_ok=True)
     written = {}
     for done, (name, frame) in enumerate(results.frames.items(), start=1):

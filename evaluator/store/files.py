@@ -1,20 +1,65 @@
-"""Files that appear whole or not at all: written under another name, synced, renamed."""
+"""Files that appear whole or not at all: written under another name, synced, renamed.
+
+Below a directory with a fence, only its owner's process can do so: the file is made in a folder that is removed when
+another process takes the directory over, and then cannot get its name.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO
-
-import pyarrow as pa
-import pyarrow.parquet as pq
+from typing import IO, TYPE_CHECKING, Protocol
 
 from evaluator.errors import InputError
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 _PLACES = (errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+_numbers = itertools.count()
+
+
+class Fence(Protocol):
+    """What keeps a process from writing a directory that another one has taken over."""
+
+    @property
+    def folder(self) -> Path:
+        """Where files are made; whoever takes the directory over removes it first."""
+        ...
+
+    def check(self) -> None:
+        """Raises ResurfaceError when this process may no longer write."""
+        ...
+
+
+_fences: dict[str, Fence] = {}
+
+
+def fence(directory: Path, owner: Fence) -> None:
+    """From now on, this process writes below `directory` only as long as it is its owner."""
+    _fences[os.path.abspath(directory)] = owner
+
+
+def lift_fence(directory: Path, owner: Fence) -> None:
+    """The end of `fence`."""
+    if _fences.get(os.path.abspath(directory)) is owner:
+        del _fences[os.path.abspath(directory)]
+
+
+def need_unfenced(path: Path) -> None:
+    """Raises ResurfaceError where `path` lies in a directory that another process has taken over.
+
+    For what is removed or copied, not written; that can still happen a moment after another has taken over.
+    """
+    owner = _fence_of(path)
+    if owner is not None:
+        owner.check()
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -27,28 +72,63 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 def write_parquet(table: pa.Table, path: Path) -> None:
     """`write_atomically` of an Arrow table."""
+    import pyarrow.parquet as pq  # late: what reads a run's state alone does not need it
+
     _atomically(path, lambda handle: pq.write_table(table, handle, compression="zstd"))
 
 
 def _atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
-    temporary = path.parent / f".{path.name}.writing"
+    owner = _fence_of(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("wb") as handle:
-            write(handle)
-            handle.flush()
-            os.fsync(handle.fileno())
-        temporary.replace(path)
+        if owner is None:
+            _renamed(path.parent / f".{path.name}.writing", path, write)
+        else:
+            _fenced(owner, path, write)
         directory = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(directory)
         finally:
             os.close(directory)
     except OSError as error:
-        with contextlib.suppress(OSError):  # where nothing can be written, there is nothing to remove either
-            temporary.unlink(missing_ok=True)
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise InputError(f"{path}: no space left on the device; free some and run the same command") from error
         if error.errno in _PLACES:
             raise InputError(f"{path}: cannot write there: {error.strerror}") from error
         raise
+
+
+def _fenced(owner: Fence, path: Path, write: Callable[[IO[bytes]], object]) -> None:
+    try:
+        _renamed(owner.folder / f"{next(_numbers)}.writing", path, write)
+    except OSError as error:
+        owner.check()  # a folder that is gone is how a loss shows
+        if error.errno != errno.EXDEV:
+            raise
+        # A link leads to another file system, and nothing can be renamed onto that from the folder. Between this check
+        # and the rename another process may take over.
+        _renamed(path.parent / f".{path.name}.writing", path, write, owner.check)
+
+
+def _renamed(
+    temporary: Path, path: Path, write: Callable[[IO[bytes]], object], check: Callable[[], None] | None = None
+) -> None:
+    try:
+        with temporary.open("wb") as handle:
+            write(handle)
+            handle.flush()
+            os.fsync(handle.fileno())
+        if check is not None:
+            check()
+        temporary.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):  # where nothing can be written, there is nothing to remove either
+            temporary.unlink(missing_ok=True)
+        raise
+
+
+def _fence_of(path: Path) -> Fence | None:
+    if not _fences:
+        return None
+    absolute = Path(os.path.abspath(path))
+    return next((_fences[str(each)] for each in (absolute, *absolute.parents) if str(each) in _fences), None)

@@ -1,7 +1,8 @@
 """The run directory's records: append-only Parquet parts, each written whole or not at all.
 
 A part is written to a temporary file, synced and renamed, so a reader or a resumed run sees complete parts only. All
-records of an item lie in one part; an item that is in any part is finished. Only one process writes (`RunLock`).
+records of an item lie in one part; an item that is in any part is finished. Only one process writes: a driver that has
+lost its run directory to another can rename nothing there (`files`, `RunLock`).
 
     RUN/records/<checkpoint>/<task>/<shard>.parquet   the columns: docs/records.md
     RUN/items/<task>.parquet                          what was asked, for the report's item view

@@ -24,6 +24,7 @@ from launch.commands.gate import gate
 from launch.commands.match import match
 from launch.commands.prune import prune
 from launch.commands.report import report
+from launch.commands.status import status
 from launch.commands.sweep import sweep
 from launch.commands.terminal import errors
 from launch.sweep.plugins import load_plugins
@@ -48,6 +49,7 @@ app.command(
     epilog="Example: resurface prune models/qwen3-0.6b --method wanda --sparsity 0.5 --out pruned/wanda-0.5",
 )(prune)
 app.command(epilog="Example: resurface report runs/demo")(report)
+app.command(epilog="Example: resurface status runs/demo --watch")(status)
 app.command(
     epilog="Example: resurface bench score --model bundled --rounds 5",
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 
 from launch.commands.terminal import console
@@ -20,16 +21,17 @@ def run_and_report(config: SweepConfig, out: Path) -> None:
     from launch.run.progress import Progress
     from launch.sweep.preflight import prepare
 
-    with Progress(console) as progress:
-        progress.stage("checking models, tasks and settings")
-        prepared = prepare(config, out)
-        for note in prepared.short_languages():
-            progress.warned(note)
-        for note in prepared.served:
-            progress.noted(note)
-        from launch.run.driver import run_sweep  # with Ray: only a sweep that can be done needs it
+    with ExitStack() as held:  # the run directory, until the report is written too
+        with Progress(console) as progress:
+            progress.stage("checking models, tasks and settings")
+            prepared = prepare(config, out)
+            for note in prepared.short_languages():
+                progress.warned(note)
+            for note in prepared.served:
+                progress.noted(note)
+            from launch.run.driver import open_run, run_sweep  # with Ray: only a sweep that can be done needs it
 
-        outcome = run_sweep(prepared, out, progress)
-    from launch.commands.summary import finish
+            outcome = run_sweep(prepared, held.enter_context(open_run(prepared, out, progress)), progress)
+        from launch.commands.summary import finish
 
-    finish(console, out, outcome)
+        finish(console, out, outcome)

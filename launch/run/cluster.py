@@ -19,6 +19,7 @@ from typing import Any
 import ray
 
 from evaluator.errors import ResurfaceError, one_line
+from evaluator.store.files import need_unfenced
 from launch.run.nodes import Node
 from launch.sweep.plugins import VARIABLE
 
@@ -137,8 +138,9 @@ def _sent_environment(own: Mapping[str, str]) -> dict[str, str]:
 
 
 def _keep_logs(source: Path, target: Path) -> None:
-    """Copy what is small and not empty."""
-    with contextlib.suppress(OSError):
+    """Copy what is small and not empty, unless another driver has the directory now."""
+    with contextlib.suppress(OSError, ResurfaceError):
+        need_unfenced(target)
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir(parents=True, exist_ok=True)
         for path in source.glob("*"):

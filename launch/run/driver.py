@@ -23,6 +23,8 @@ from evaluator.store.records import RecordStore
 from launch.run.base_answers import NO_BASE, OTHER_TOKENIZER, BaseSource
 from launch.run.board import Board
 from launch.run.cluster import Cluster, cluster
+from launch.run.live import Both, LiveState
+from launch.run.lock import LeaseLost
 from launch.run.nodes import FreeGpus, Place, place_engines
 from launch.run.progress import Progress
 from launch.run.prune_tasks import PruneTasks
@@ -39,23 +41,32 @@ from pruning.output.manifest import read_manifest
 _LOOK_SECONDS = 0.2  # between two looks at what has ended
 
 
-def run_sweep(prepared: Prepared, run_dir: Path, progress: Progress) -> Outcome:
-    """Do everything that the sweep asks for and `run_dir` does not yet hold; the caller writes the report.
-
-    Raises InputError for what the user can mend, ResurfaceError when the work itself failed.
-    """
+def open_run(prepared: Prepared, run_dir: Path, progress: Progress) -> RunDirectory:
+    """Take the directory of a run, until it is closed. Raises InputError as RunDirectory does."""
     document = prepared.config.model_dump(mode="json")
-    directory = RunDirectory(run_dir, prepared.identity, document, prepared.disk_bytes)
+    return RunDirectory(run_dir, prepared.identity, document, prepared.disk_bytes, progress.noted)
+
+
+def run_sweep(prepared: Prepared, directory: RunDirectory, progress: Progress) -> Outcome:
+    """Do everything that the sweep asks for and its directory does not yet hold; the caller writes the report.
+
+    Raises InputError for what the user can mend, ResurfaceError when the work itself failed; LeaseLost when another
+    driver has taken the directory over.
+    """
+    run_dir = directory.path
     store = RecordStore(run_dir)
     try:
         store.clean()
-        directory.mark("running")
-        run = _Run(prepared, run_dir, store, progress)
+        planned = {name: {task.name: len(task.questions) for task in tasks} for name, tasks in prepared.asked.items()}
+        directory.mark("running", planned=planned)
+        run = _Run(prepared, directory, store, progress)
         try:
             with captured(progress.console, run_dir / "logs" / "driver.log"):
                 outcome = run.execute()
         except (KeyboardInterrupt, SystemExit):  # Ctrl-C, or what Ray makes of SIGTERM
             directory.mark("interrupted", engine_stats=run.engine_stats)
+            raise
+        except LeaseLost:
             raise
         except BaseException as error:
             directory.mark("failed", error=str(error) or type(error).__name__, engine_stats=run.engine_stats)
@@ -67,17 +78,18 @@ def run_sweep(prepared: Prepared, run_dir: Path, progress: Progress) -> Outcome:
         return outcome
     finally:
         store.close()  # an engine's thread may outlive this, and must not write once the lock is free
-        directory.close()
 
 
 class _Run:
     """The state of a running sweep: which checkpoints exist, and what is left to evaluate of each."""
 
-    def __init__(self, prepared: Prepared, run_dir: Path, store: RecordStore, progress: Progress) -> None:
+    def __init__(self, prepared: Prepared, directory: RunDirectory, store: RecordStore, progress: Progress) -> None:
         self._prepared = prepared
-        self._run_dir = run_dir
+        self._directory = directory
+        self._run_dir = directory.path
         self._store = store
         self._progress = progress
+        self._live = LiveState(directory.path)
         self._board = Board()
         self.infos: list[CheckpointInfo] = []
         self.engine_stats: list[dict[str, Any]] = []  # of this call, per engine and loaded checkpoint
@@ -116,7 +128,10 @@ class _Run:
         waiting = deque(self._workers(places))
         try:
             self._progress.pruning(0, len(to_prune))
+            self._live.pruning(0, len(to_prune))
             while pruning.left or waiting or any(worker.is_alive() for worker in workers):
+                self._directory.check()
+                self._live.look(lambda: _stats(workers))
                 pruning.start()
                 for worker in [each for each in waiting if free.take(each.place.node_id, each.place.gpus)]:
                     waiting.remove(worker)
@@ -126,6 +141,7 @@ class _Run:
                     for job in pruning.done(_LOOK_SECONDS):
                         self._add(job, expected=1)
                         self._progress.pruning(len(to_prune) - pruning.left, len(to_prune))
+                        self._live.pruning(len(to_prune) - pruning.left, len(to_prune))
                 else:
                     next((each for each in workers if each.is_alive()), workers[0]).join(timeout=_LOOK_SECONDS)
                 _check(machines, workers)
@@ -133,21 +149,7 @@ class _Run:
             self._board.stop()  # before Ray goes: no worker must take that for a death and try again
             raise
         finally:
-            self.engine_stats = [
-                {
-                    "engine": worker.number,
-                    "checkpoint": name,
-                    "idle_share": stats.idle_share,
-                    "waiting_share": stats.waiting_share,
-                    **dataclasses.asdict(where),
-                    **dataclasses.asdict(stats),
-                    "scoring": worker.reports[load].scoring,
-                    "notes": list(worker.reports[load].notes),
-                    "setup": dict(worker.reports[load].setup),
-                }
-                for worker in workers
-                for (load, name), (where, stats) in list(worker.stats.items())
-            ]
+            self.engine_stats = _stats(workers)
 
     def _workers(self, places: Sequence[Place]) -> list[EngineWorker]:
         """One for each place, not started."""
@@ -165,7 +167,7 @@ class _Run:
                 board=self._board,
                 store=self._store,
                 questions=questions,
-                reporter=self._progress,
+                reporter=Both(self._progress, self._live),
                 patience=patience,
             )
             for number, place in enumerate(places)
@@ -206,6 +208,25 @@ class _Run:
 
     def _references_of(self, job: CheckpointJob, task: str, base: BaseSource | None) -> References:
         return references_of(self._run_dir, job, task, base, self._prepared.jobs)
+
+
+def _stats(workers: Sequence[EngineWorker]) -> list[dict[str, Any]]:
+    """The rows of `engine_stats`: a row for each engine and checkpoint that it has evaluated."""
+    return [
+        {
+            "engine": worker.number,
+            "checkpoint": name,
+            "idle_share": stats.idle_share,
+            "waiting_share": stats.waiting_share,
+            **dataclasses.asdict(where),
+            **dataclasses.asdict(stats),
+            "scoring": worker.reports[load].scoring,
+            "notes": list(worker.reports[load].notes),
+            "setup": dict(worker.reports[load].setup),
+        }
+        for worker in workers
+        for (load, name), (where, stats) in list(worker.stats.items())
+    ]
 
 
 def _check(machines: Cluster, workers: Sequence[EngineWorker]) -> None:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 from evaluator.errors import InputError
 
+_LEASE = {".lock", ".lease"}
+
 
 def need_place(path: Path) -> None:
     """Raises InputError for what can never be a run directory: a file, a path below one, a directory of other things.
@@ -15,7 +17,8 @@ def need_place(path: Path) -> None:
     nearest = nearest_existing(path)
     if not nearest.is_dir():
         raise InputError(f"{path}: --out: {nearest} is a file, not a directory")
-    if path.is_dir() and any(path.iterdir()) and not (path / "run.json").exists():
+    # A driver that ended before it wrote anything has left the files of its lease.
+    if path.is_dir() and not (path / "run.json").exists() and any(each.name not in _LEASE for each in path.iterdir()):
         raise InputError(f"{path}: --out exists and is not a run directory (it has no run.json)")
 
 

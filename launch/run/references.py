@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from evaluator.probes.base import References
+from evaluator.store.files import need_unfenced
 from launch.run.base_answers import BaseSource
 from launch.sweep.jobs import CheckpointJob
 
@@ -31,5 +32,9 @@ def references_of(run_dir: Path, job: CheckpointJob, task: str, base: BaseSource
 
 
 def drop_references(run_dir: Path) -> None:
-    """Remove all of them; a file that cannot be removed stays."""
+    """Remove all of them; a file that cannot be removed stays.
+
+    Raises ResurfaceError where another driver has taken the directory over.
+    """
+    need_unfenced(run_dir / FOLDER)
     shutil.rmtree(run_dir / FOLDER, ignore_errors=True)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import TracebackType
 from typing import Any, Literal
 
 from pydantic import BaseModel, ValidationError
@@ -21,10 +22,19 @@ State = Literal["running", "finished", "failed", "interrupted"]
 
 
 class RunDirectory:
-    """Created or reopened for one sweep; `close` frees its lock."""
+    """Created or reopened for one sweep; a context manager, or else `close` frees its lock."""
 
-    def __init__(self, path: Path, identity: Mapping[str, Any], config: Mapping[str, Any], needed_bytes: int) -> None:
+    def __init__(
+        self,
+        path: Path,
+        identity: Mapping[str, Any],
+        config: Mapping[str, Any],
+        needed_bytes: int,
+        tell: Callable[[str], None] | None = None,
+    ) -> None:
         """`identity` is what the records depend on: a directory whose digest of it differs is another sweep's.
+
+        `tell` hears it when another driver may be dead, which can take a while to see.
 
         Raises InputError for a directory that belongs to another sweep or to something else, that another process
         writes, that cannot be written, or that is new where fewer than `needed_bytes` are free.
@@ -40,16 +50,29 @@ class RunDirectory:
         }
         need_place(path)
         existing = _read(path)
-        self._earlier = [] if existing is None else existing.engines
         if existing is not None:
             _need_same_sweep(path / "run.json", existing, self._document)
         else:
             _need_space(path, needed_bytes)
         try:
             path.mkdir(parents=True, exist_ok=True)
-            self._lock = RunLock(path)
+            self._lock = RunLock(path, tell=tell)
         except OSError as error:
             raise InputError(f"{path}: --out: cannot write there: {error.strerror}") from error
+        try:
+            before = _read(path)  # again: whoever wrote there has ended
+        except BaseException:
+            self._lock.release()
+            raise
+        self._earlier = [] if before is None else before.engines
+
+    def __enter__(self) -> RunDirectory:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
     def mark(self, state: State, *, engine_stats: Sequence[Mapping[str, Any]] = (), **more: Any) -> None:
         """Write run.json with this state and `more` fields.
@@ -58,6 +81,10 @@ class RunDirectory:
         """
         self._document |= {"state": state, "engine_stats": [*self._earlier, *engine_stats]} | more
         write_atomically(self.path / "run.json", json.dumps(self._document, indent=2, default=str).encode())
+
+    def check(self) -> None:
+        """Raises LeaseLost as soon as it is known that another driver has taken the directory over. Cheap."""
+        self._lock.need_unlost()
 
     def close(self) -> None:
         """Free the lock."""

@@ -18,11 +18,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Literal
 
 OWNER = "owner.json"
 _BEAT_SECONDS = 5.0  # between two signs of life
 _SILENCE_SECONDS = 45.0  # without one, after which an owner is dead; a shared file system may show them late
 _LOOK_SECONDS = 0.5
+
+Sight = Literal["running", "stopped", "gone", "elsewhere"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +43,16 @@ class Owner:
 
 def this_process() -> Owner:
     return Owner(host=platform.node(), machine=_machine(), pid=os.getpid(), started=_started(os.getpid()) or "")
+
+
+def sight(owner: Owner) -> Sight:
+    """What this process can see of another one. Of a process elsewhere that is nothing."""
+    if owner.machine != _machine():
+        return "elsewhere"
+    found = _stat(owner.pid)
+    if found is None or found[1] != owner.started:
+        return "gone"
+    return "stopped" if found[0] in "Tt" else "running"
 
 
 @contextmanager
@@ -72,7 +85,7 @@ def living_owner(directory: Path) -> Owner | None:
     if owner is None:
         return None
     if owner.machine == _machine():
-        return owner if _started(owner.pid) == owner.started else None
+        return None if sight(owner) == "gone" else owner
     return owner if _shows_life(directory / OWNER) else None
 
 
@@ -118,12 +131,18 @@ def _machine() -> str:
 
 def _started(pid: int) -> str | None:
     """When a process started, in ticks since the machine did; None if there is no such process."""
+    found = _stat(pid)
+    return None if found is None else found[1]
+
+
+def _stat(pid: int) -> tuple[str, str] | None:
+    """A process's state, a letter, and when it started; None if there is none, or it is dead."""
     with suppress(OSError):
         # The second field is a name in parentheses that may hold anything; the start is the 22nd.
         state, *fields = (
             Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
         )
-        return None if state == "Z" else fields[18]
+        return None if state in "ZX" else (state, fields[18])
     return None
 
 

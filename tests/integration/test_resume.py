@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,11 +22,19 @@ import pytest
 import yaml
 
 from tests.support.models import save_tiny_model
-from tests.support.runs import KEY, command, environment, records
+from tests.support.runs import KEY, command, environment, records, resurface
 
 pytestmark = pytest.mark.slow
 
 CHECKPOINTS = {"dense", "wanda-0.5", "magnitude-0.6"}
+# A driver whose silence counts as death after two seconds.
+HASTY = """
+from launch.run import lock
+from launch.run.lease import Pace
+lock.PACE = Pace(beat_seconds=0.2, missed=10, look_seconds=0.1)
+from launch.commands.cli import main
+main()
+"""
 PRUNING, ENGINE = "ray::prune_checkpoint", "ray::EngineActor"
 
 
@@ -35,6 +44,7 @@ class Desk:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._model = save_tiny_model(directory / "model", max_position_embeddings=4096)
+        self.program = command()
         self.started: list[subprocess.Popen[bytes]] = []
 
     def sweep(self, *, shard_items: int = 3, engines: int = 1) -> Path:
@@ -52,7 +62,7 @@ class Desk:
     def start(self, sweep: Path, run: Path) -> subprocess.Popen[bytes]:
         with self.log(run).open("wb") as output:
             process = subprocess.Popen(
-                command("sweep", sweep, "--out", run),
+                [*self.program, "sweep", str(sweep), "--out", str(run)],
                 env=environment(),
                 stdout=output,
                 stderr=output,
@@ -193,6 +203,39 @@ def test_all_of_ray_is_killed(desk: Desk, undisturbed: pd.DataFrame) -> None:
     assert json.loads((run / "run.json").read_text())["state"] == "failed"
     desk.finish(sweep, run)
     _same(run, undisturbed)
+
+
+def test_a_driver_that_was_paused_finds_its_run_taken_over(
+    desk: Desk, undisturbed: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the middle of its records. Another one goes on; woken up, the first stops and has written nothing."""
+    monkeypatch.setattr(desk, "program", [sys.executable, "-c", HASTY])
+    run, sweep = desk.directory / "paused", desk.sweep()
+    log = desk.log(run)
+    driver = desk.start(sweep, run)
+    _when(driver, lambda: _parts(run), log)
+    driver.send_signal(signal.SIGSTOP)
+    paused = log.rename(desk.directory / "first.log")
+    stopped = json.loads(resurface("status", run, "--json").stdout)
+    assert stopped["state"] == "stale"
+    assert f"(process {driver.pid} on " in stopped["why"]
+    assert "is stopped" in stopped["why"]
+
+    desk.finish(desk.sweep(shard_items=5), run)
+    assert f"process {driver.pid} on" in log.read_text()
+    assert "is stopped: looking for a sign of life" in log.read_text()
+    _same(run, undisturbed)
+    before = {path: path.stat().st_mtime_ns for path in run.rglob("*") if path.is_file() and "logs" not in path.parts}
+    driver.send_signal(signal.SIGCONT)
+    assert driver.wait() == 1
+    *_, last = paused.read_text().splitlines()
+    assert last.startswith(f"error: {run}: process ")
+    assert "has taken over" in last
+    assert "writes nothing more there" in last
+    assert "Traceback" not in paused.read_text()
+    after = {path: path.stat().st_mtime_ns for path in run.rglob("*") if path.is_file() and "logs" not in path.parts}
+    assert after == before
+    assert json.loads(resurface("status", run, "--json").stdout)["state"] == "finished"
 
 
 def test_a_finished_run_has_nothing_left_to_do(desk: Desk, undisturbed: pd.DataFrame) -> None:

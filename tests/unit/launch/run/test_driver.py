@@ -65,11 +65,13 @@ def _events(monkeypatch: pytest.MonkeyPatch, jobs: list[str], gpus: dict[str, in
     EVENTS.clear()
     for name, fake in (("PruneTasks", Pruning), ("EngineWorker", Worker), ("ray", SimpleNamespace(put=lambda it: it))):
         monkeypatch.setattr(driver, name, fake)
+    unheard = SimpleNamespace(look=lambda stats: None, pruning=lambda *_: None)
+    monkeypatch.setattr(driver, "LiveState", lambda run_dir: unheard)
     resources = SimpleNamespace(engines=None, attempts=3, placement_seconds=600)
     config = SimpleNamespace(engine=SimpleNamespace(tensor_parallel=tensor_parallel), resources=resources)
     prepared = SimpleNamespace(config=config, tasks=(), engine=None, held_out={})
     progress = SimpleNamespace(pruning=lambda *_: None)
-    run = driver._Run(prepared, Path("run"), None, progress)
+    run = driver._Run(prepared, SimpleNamespace(path=Path("run"), check=lambda: None), None, progress)
     monkeypatch.setattr(run, "_add", lambda job, expected: None)
     nodes = [Node(node_id=name, name=name, cpus=2, gpus=count) for name, count in gpus.items()]
     run._on(SimpleNamespace(nodes=lambda: nodes, check=lambda: None), jobs)

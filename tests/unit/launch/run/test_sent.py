@@ -68,7 +68,12 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> driver._Run:
     }
     Path("sweep.yaml").write_text(yaml.safe_dump(document), encoding="utf-8")
     prepared = prepare(load_sweep(Path("sweep.yaml")), Path("run"))
-    return driver._Run(prepared, Path("run"), RecordStore(Path("run")), SimpleNamespace(pruning=lambda *_: None))
+    return driver._Run(
+        prepared,
+        SimpleNamespace(path=Path("run"), check=lambda: None),
+        RecordStore(Path("run")),
+        SimpleNamespace(pruning=lambda *_: None),
+    )
 
 
 @pytest.mark.parametrize("gpus", [0, 1])

@@ -1,0 +1,115 @@
+"""`resurface status` as typed: what it prints, and of which runs it speaks."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launch.commands.cli import main
+from launch.run.lock import RunLock
+from tests.support.runs import resurface
+
+
+def write(run: Path, state: str = "finished", checkpoints: int = 2, **more: Any) -> Path:
+    names = ["dense", *(f"wanda-{number}" for number in range(1, checkpoints))]
+    planned = {name: {"xquad": 40} for name in names}
+    for name in names[:-1]:
+        folder = run / "records" / name / "xquad"
+        folder.mkdir(parents=True)
+        for first in (0, 20):
+            (folder / f"{first:06d}-20.parquet").write_bytes(b"")
+    run.mkdir(exist_ok=True)
+    (run / "run.json").write_text(json.dumps({"state": state, "planned": planned} | more))
+    return run
+
+
+def status(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
+    monkeypatch.setattr("sys.argv", ["resurface", "status", *map(str, arguments)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return int(ended.value.code or 0)
+
+
+def test_a_run_that_failed(tmp_path, monkeypatch, capsys):
+    assert status(monkeypatch, write(tmp_path / "run", "failed", error="pruning 'wanda-1' failed")) == 0
+    said = capsys.readouterr().out
+    assert "run: failed: pruning 'wanda-1' failed" in said.replace("\n", "")
+    assert "2 checkpoints; of their tasks 1 done, 1 waiting" in said
+    assert "40 of 80 items" in said
+    rows = [line.split() for line in said.splitlines() if "xquad" in line]
+    assert rows == [["dense", "xquad", "done", "40", "40"], ["wanda-1", "xquad", "waiting", "0", "40"]]
+
+
+def test_json(tmp_path, monkeypatch, capsys):
+    assert status(monkeypatch, write(tmp_path / "run"), "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["state"], told["done"], told["total"], told["engines"]) == ("finished", 40, 80, [])
+    assert told["parts"][0] == {"checkpoint": "dense", "task": "xquad", "state": "done", "done": 40, "total": 40}
+
+
+def test_watching_ends_with_the_run(tmp_path, monkeypatch, capsys):
+    run = write(tmp_path / "run", "running")
+    held = RunLock(run)
+
+    def finish(seconds: float) -> None:
+        write(tmp_path / "other", "finished")
+        (run / "run.json").write_text((tmp_path / "other" / "run.json").read_text())
+
+    monkeypatch.setattr("launch.commands.status.time.sleep", finish)
+    assert status(monkeypatch, run, "--watch", "--json") == 0
+    held.release()
+    assert [json.loads(line)["state"] for line in capsys.readouterr().out.splitlines()] == ["running", "finished"]
+
+
+def test_names_and_errors_cannot_write_to_the_terminal(tmp_path, monkeypatch, capsys):
+    run = write(tmp_path / "run", "failed", error="\x1b[2J[red]x[/red]\x07")
+    (run / "tables").mkdir()
+    (run / "tables" / "failures.csv").write_text("checkpoint,stage,task,item,reason\n\x1b]0;t\x07,load,,,[bold]\n")
+    assert status(monkeypatch, run) == 0
+    said = capsys.readouterr().out
+    assert "\x1b" not in said
+    assert "\x07" not in said
+    assert "[red]x[/red]" in said
+    assert "[bold]" in said
+
+
+def test_of_a_thousand_checkpoints_those_that_need_a_look_are_shown(tmp_path, monkeypatch, capsys):
+    assert status(monkeypatch, write(tmp_path / "run", checkpoints=1000)) == 0
+    said = capsys.readouterr().out
+    assert "1000 checkpoints; of their tasks 999 done, 1 waiting" in said
+    assert "39960 of 40000 items" in said
+    assert "and 1000 more tasks of checkpoints" in said
+
+
+@pytest.mark.parametrize("what", ["nothing", "empty", "file"])
+def test_what_is_no_run_directory_ends_with_one_line(tmp_path, what):
+    place = tmp_path / what
+    if what == "empty":
+        place.mkdir()
+    elif what == "file":
+        place.write_text("x")
+    done = resurface("status", place)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr == f"error: {place}: not a run directory: it has no run.json\n"
+
+
+def test_it_needs_neither_ray_nor_pandas_nor_arrow(tmp_path):
+    run = write(tmp_path / "run", "running")
+    code = f"""
+import sys
+from launch.commands.cli import main
+sys.argv = ["resurface", "status", {str(run)!r}]
+try:
+    main()
+finally:
+    print(sorted({{"ray", "torch", "pandas", "pyarrow", "vllm"}} & sys.modules.keys()))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "stale" in done.stdout
+    assert done.stdout.splitlines()[-1] == "[]"
