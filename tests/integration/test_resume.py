@@ -228,10 +228,10 @@ def test_a_driver_that_was_paused_finds_its_run_taken_over(
     before = {path: path.stat().st_mtime_ns for path in run.rglob("*") if path.is_file() and "logs" not in path.parts}
     driver.send_signal(signal.SIGCONT)
     assert driver.wait() == 1
-    *_, last = paused.read_text().splitlines()
-    assert last.startswith(f"error: {run}: process ")
-    assert "has taken over" in last
-    assert "writes nothing more there" in last
+    (error,) = [line for line in paused.read_text().splitlines() if line.startswith("error: ")]
+    assert error.startswith(f"error: {run}: process ")
+    assert "has taken over" in error
+    assert "writes nothing more there" in error
     assert "Traceback" not in paused.read_text()
     after = {path: path.stat().st_mtime_ns for path in run.rglob("*") if path.is_file() and "logs" not in path.parts}
     assert after == before
