@@ -56,7 +56,7 @@ def _filled(table: Table, inputs: Inputs) -> FilledTable:
         return table.fill(inputs)
     try:
         filled = table.fill(inputs)
-        for row in rows_of(filled.frame):
+        for row in [*rows_of(filled.frame), *rows_of(filled.shown)]:
             for column in table.columns:
                 column.shown(row)
                 column.interval_of(row)

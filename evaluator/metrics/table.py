@@ -44,7 +44,9 @@ class Table:
     `columns` have `task`, `checkpoint`, `reason` (why a number is null) and `counts`, the column that says how many
     items stand behind a row. `compute` gives the rows as dictionaries; what a row lacks is null. `title` is a question,
     `reading` how to read the answer, `needs` which probes and formats fill the table. `drawn`: it compares beams or
-    samples, so that base and checkpoint must have drawn them alike.
+    samples, so that base and checkpoint must have drawn them alike. `silent`: most runs have nothing for it, and one
+    without any row of it is not told what it lacks. `page` picks the rows that the page shows, of a table that may have
+    thousands; the CSV has them all.
     """
 
     name: str
@@ -56,6 +58,8 @@ class Table:
     lacks: tuple[Lack, ...] = ()
     counts: str = "n"
     drawn: bool = False
+    silent: bool = False
+    page: Callable[[pd.DataFrame], pd.DataFrame] | None = None
 
     def __post_init__(self) -> None:
         names = names_of(self.columns)
@@ -87,6 +91,8 @@ class Table:
         return FilledTable(self, frame, note, "" if note else self._lacks(frame))
 
     def _note(self, frame: pd.DataFrame) -> str:
+        if frame.empty and self.silent:
+            return ""
         if frame.empty:
             return f"No records for this table: it needs {self.needs}."
         if not frame[self.counts].fillna(0).gt(0).any():
@@ -95,6 +101,8 @@ class Table:
         return ""
 
     def _lacks(self, frame: pd.DataFrame) -> str:
+        if frame.empty:
+            return ""
         missing = [lack.wanted for lack in self.lacks if lack.holds(frame, self.counts)]
         missing += [reason.removeprefix("needs ") for reason in _reasons(frame) if reason.startswith("needs ")]
         return f"Not in this run: {'; '.join(dict.fromkeys(missing))}." if missing else ""
@@ -118,3 +126,8 @@ class FilledTable:
     note: str
     lacks: str = ""
     failed: bool = False  # `note` says how
+
+    @property
+    def shown(self) -> pd.DataFrame:
+        """The rows that the page shows, in its order."""
+        return self.frame if self.table.page is None or self.frame.empty else self.table.page(self.frame)

@@ -7,6 +7,7 @@ most like the gold answer.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
@@ -43,6 +44,8 @@ class Choice(ItemProbe):
         # The gold option's score minus the best other one's, in nats; the number of the option that scored highest.
         "choice_margin": "Float64",
         "picked": "Int64",
+        # Each option's share of the options' summed likelihoods, the gold one's first (`evaluator.probes.packing`).
+        "option_shares": "string",
         # Of all options, summed: fertility.
         "option_tokens": "Int64",
         "option_words": "Int64",
@@ -80,6 +83,7 @@ class Choice(ItemProbe):
         reduced["recognised_per_token"] = won.by(won.score / _sizes(asked["token_ids"]))
         reduced["choice_margin"] = won.margin(won.score)
         reduced["picked"] = won.picked(asked["index"])
+        reduced["option_shares"] = won.shares(asked["index"])
         texts = pd.Series([text if isinstance(text, str) else "" for text in asked["option_text"]], index=asked.index)
         reduced["recognised_per_byte"] = won.by(won.score / _sizes(texts.map(str.encode)))
         counts = {
@@ -168,6 +172,23 @@ class _Winners:
         """The number of the option with the highest summed score, the first of those that share it."""
         best = self.score == self.score.groupby(self._by_item).transform("max")
         return number.where(best).groupby(self._by_item).min().astype("Int64").where(self._complete(self.score))
+
+    def shares(self, number: pd.Series) -> pd.Series:
+        """The softmax of the summed scores, packed: the gold option first, the others in their order."""
+        import numpy as np
+        import pandas as pd
+
+        from evaluator.probes.packing import pack_shares
+
+        groups = self.score.groupby(self._by_item)
+        likelihood = (self.score - groups.transform("max")).map(math.exp, na_action="ignore")
+        share = (likelihood / likelihood.groupby(self._by_item).transform("sum")).to_numpy()
+        item = groups.ngroup().to_numpy()  # in the order of a reduced frame's rows
+        order = np.lexsort((number.to_numpy(), ~self._gold, item))
+        begins = np.flatnonzero(np.diff(item[order], prepend=-1))
+        packed = [pack_shares(each.tolist()) for each in np.split(share[order], begins[1:])]
+        complete = self._complete(self.score)
+        return pd.Series(packed, index=complete.index, dtype="string").where(complete)
 
     def _complete(self, score: pd.Series) -> pd.Series:
         return score.notna().groupby(self._by_item).all()

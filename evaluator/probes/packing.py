@@ -1,7 +1,8 @@
-"""What an outcome keeps of single positions: five bytes each, as text, from which percentiles and bands are made.
+"""What an outcome keeps of an item beside numbers, as text: its positions, and the shares of its options.
 
 A row of outcomes is one item, and its sums give means; percentiles over positions need every position's divergence. It
-is kept as float32, beside a byte with the band of the base's confidence and whether the likeliest token is the same.
+is kept as float32, beside a byte with the band of the base's confidence and whether the likeliest token is the same:
+five bytes a position. How alike two checkpoints choose needs the probability of every option: four bytes each.
 """
 
 from __future__ import annotations
@@ -48,3 +49,17 @@ def unpack(packed: Iterable[str]) -> Positions:
         same_top=(rows["marks"] & _SAME) > 0,
         band=(rows["marks"] & (_SAME - 1)).astype(np.intp),
     )
+
+
+def pack_shares(shares: Sequence[float]) -> str:
+    """The probabilities of one item's options as text."""
+    return base64.b64encode(np.asarray(shares, dtype="<f4").tobytes()).decode()
+
+
+def unpack_shares(packed: Sequence[str]) -> npt.NDArray[np.float32]:
+    """Items x options; zeros behind the options of an item that has fewer than others."""
+    items = [np.frombuffer(base64.b64decode(each), dtype="<f4") for each in packed]
+    shares = np.zeros((len(items), max(map(len, items), default=0)), dtype=np.float32)
+    for row, each in zip(shares, items, strict=True):
+        row[: len(each)] = each
+    return shares

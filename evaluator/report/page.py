@@ -30,7 +30,8 @@ def render_page(name: str, run: Mapping[str, Any], results: Results, index: str,
     """The page as HTML. `index` and `chunks` come from `embed.ItemView`, already safe inside a <script> element."""
     script = _asset("page.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    sections = [_section(filled, results.paper) for filled in results.tables.values()]
+    tables = [filled for filled in results.tables.values() if filled.note or not filled.frame.empty]
+    sections = [_section(filled, results.paper) for filled in tables]
     context = {
         "name": name,
         "policy": f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'",
@@ -82,7 +83,7 @@ def _verdicts(verdicts: Sequence[gate.Verdict]) -> list[dict[str, str]]:
 
 
 def _section(filled: FilledTable, paper: pd.DataFrame) -> dict[str, Any]:
-    table, frame = filled.table, filled.frame
+    table, frame, rows = filled.table, filled.shown, len(filled.frame)
     beside = paper[paper["table"] == table.name]
     return {
         "name": table.name,
@@ -90,6 +91,7 @@ def _section(filled: FilledTable, paper: pd.DataFrame) -> dict[str, Any]:
         "reading": table.reading,
         "note": filled.note,
         "lacks": filled.lacks,
+        "more": f"{len(frame):,} of {rows:,} rows; all are in tables/{table.name}.csv." if len(frame) < rows else "",
         "paper": None if beside.empty else published_grid(beside),
         "figure": Markup("" if filled.note else draw(table.name, frame) or ""),
         "grid": None if frame.empty else grid(frame, table.columns),

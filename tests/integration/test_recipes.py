@@ -31,7 +31,8 @@ def test_the_twins_of_all_recipes_fill_every_table(tmp_path):
     # what a matcher model decides comes afterwards
     judged = resurface("match", run, "--matcher", "bundled")
     assert judged.returncode == 0, judged.stderr
-    for name in sorted({*TABLES.names} - {"fidelity"}):  # the paper does not compare distributions
+    # the paper does not compare distributions, and of so few questions no kind has enough
+    for name in sorted({*TABLES.names} - {"fidelity", "weak"}):
         table = pd.read_csv(run / "tables" / f"{name}.csv")
         counts = [column for column in ("n", "n_max", "items", "seeds") if column in table]
         assert not table.empty, name

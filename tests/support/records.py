@@ -50,6 +50,7 @@ def records(
     seed: int = 0,
     calibration: str | None = None,
     digest: str | None = None,
+    dtype: str = "float32",
 ) -> pd.DataFrame:
     """`seen` maps "language/item" to what was seen. A pruned checkpoint is one with a base."""
     rows: list[Record] = []
@@ -70,7 +71,7 @@ def records(
             "seed": seed,
             "engine": "fake",
             "engine_version": "0",
-            "dtype": "float32",
+            "dtype": dtype,
             "status": item.status,
             "truncated": item.truncated,
         }

@@ -17,12 +17,15 @@ from evaluator.metrics.tables import (
     length,
     matching,
     one_shot,
+    overlap,
     perplexity,
     pr_gap,
     rank,
     recovery,
     recovery_percent,
     recovery_seeds,
+    vote,
+    weak,
 )
 
 # In the order of the report.
@@ -47,5 +50,8 @@ TABLES: Registry[Table] = Registry(
         perplexity.TABLE,
         fidelity.TABLE,
         matching.TABLE,
+        weak.TABLE,
+        vote.TABLE,
+        overlap.TABLE,
     ),
 )

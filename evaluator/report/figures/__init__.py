@@ -21,6 +21,7 @@ from evaluator.report.figures import (
     length,
     matching,
     one_shot,
+    overlap,
     perplexity,
     pr_gap,
     rank,
@@ -28,6 +29,8 @@ from evaluator.report.figures import (
     recovery_percent,
     recovery_seeds,
     theme,
+    vote,
+    weak,
 )
 from evaluator.report.figures.figure import Figure
 
@@ -52,6 +55,9 @@ FIGURES: Registry[Figure] = Registry(
         perplexity.FIGURE,
         fidelity.FIGURE,
         matching.FIGURE,
+        weak.FIGURE,
+        vote.FIGURE,
+        overlap.FIGURE,
     ),
 )
 

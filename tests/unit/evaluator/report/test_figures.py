@@ -13,7 +13,7 @@ from evaluator.report.figures import draw
 from evaluator.report.figures.theme import COLOURS, as_amount, in_two_lines, spread
 from tests.support.records import Seen, judged, records
 
-ITEMS = [f"english/{i}" for i in range(6)] + [f"korean/{i}" for i in range(6)]
+ITEMS = [f"english/{i}" for i in range(20)] + [f"korean/{i}" for i in range(20)]
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,105 @@
+"""Kinds of questions, by rule: what table `weak` sorts the items of a task by.
+
+    language           as the task spells it
+    answer type        of the first gold answer. date: a year from 1000 to 2099 in exactly four digits that no word
+                       follows, groups of digits with a hyphen, slash or full stop between them, digits before a year,
+                       month or day sign of Chinese, Japanese or Korean, or an English month beside a digit. number:
+                       any other answer with a digit, and no capitalised word before it. name: every word of more than
+                       three letters begins with a capital letter, and one word does. other: the rest, and all without
+                       digits in scripts that have no capital letters
+    answer length      of the first gold answer, in words; in characters where a language puts no space between words
+    question word      `evaluator.metrics.question_words`
+    context length     thirds of a language's contexts, by characters
+    answer position    where in the context a gold answer first stands, both normalised as in grading
+
+Rules are rough: they are the same for every checkpoint, so that a kind's drop is a drop on these very items.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+
+from evaluator.metrics.question_words import question_word
+from evaluator.text import normalise, split_tokens, without_spaces
+
+KINDS = ("language", "answer type", "answer length", "question word", "context length", "answer position")
+_THIRDS = ("shortest third", "middle third", "longest third")
+_PLACES = ("first third", "middle third", "last third")
+_NOWHERE = "not in the context"
+_MONTHS = "January|February|March|April|May|June|July|August|September|October|November|December"
+_DATE = re.compile(
+    r"(?<![\d.,])(1\d{3}|20\d{2})(?!\d|[.,]\d|\s+(?!AD|BC|CE)[^\W\d])"
+    r"|(?<!\d)\d{1,4}([-/.])\d{1,2}\2\d{1,4}(?!\d)"
+    r"|\d\s*[年月日년월일]"
+    rf"|\b({_MONTHS})\b.*\d|\d.*\b({_MONTHS})\b"
+)
+
+
+def kinds_of(items: pd.DataFrame) -> pd.DataFrame:
+    """Of each item of one task (the columns of `evaluator.records.Item`) its language and id, and under each of KINDS
+    its kind: None where it has none."""
+    columns: dict[str, Sequence[str | None]] = {"language": items["language"].tolist()}
+    answers = [str(each[0]) if len(each) else "" for each in items["answers"]]
+    languages, questions, contexts = (items[name].tolist() for name in ("language", "question", "context"))
+    columns["answer type"] = [answer_type(each) if each else None for each in answers]
+    columns["answer length"] = [answer_length(*each) for each in zip(answers, languages, strict=True)]
+    columns["question word"] = [question_word(*each) for each in zip(questions, languages, strict=True)]
+    columns["context length"] = _context_lengths(contexts, languages)
+    columns["answer position"] = [answer_position(*each) for each in zip(contexts, items["answers"], strict=True)]
+    return pd.DataFrame(columns, index=items.index, dtype=object).assign(item_id=items["item_id"])
+
+
+def answer_type(answer: str) -> str:
+    """date, number, name or other."""
+    plain = "".join(str(unicodedata.digit(char)) if char.isdigit() else char for char in answer)
+    if _DATE.search(plain):
+        return "date"
+    digit = re.search(r"\d", plain)
+    if digit and not any(word[0].isupper() for word in plain[: digit.start()].split()):
+        return "number"
+    words = [word for word in re.split(r"[\s\-]+", answer) if word[:1].isalpha()]
+    if any(word[0].isupper() for word in words) and all(word[0].isupper() for word in words if len(word) > 3):
+        return "name"
+    return "other"
+
+
+def answer_length(answer: str, language: str) -> str | None:
+    """How long, in words, or in characters where there is no space between words; None for nothing but punctuation."""
+    units = len(split_tokens(normalise(answer), language))
+    if not units:
+        return None
+    if without_spaces(language):
+        return _bucket(units, {3: "1 to 3 characters", 8: "4 to 8 characters"}, "9 or more characters")
+    return _bucket(units, {1: "1 word", 3: "2 to 3 words"}, "4 or more words")
+
+
+def answer_position(context: str, answers: Sequence[str]) -> str | None:
+    """Where the first of the gold answers begins; None without a context."""
+    whole = normalise(context)
+    if not whole:
+        return None
+    found = [whole.find(answer) for answer in map(normalise, answers) if answer and answer in whole]
+    return _PLACES[min(2, 3 * min(found) // len(whole))] if found else _NOWHERE
+
+
+def _context_lengths(contexts: Sequence[str], languages: Sequence[str]) -> list[str | None]:
+    lengths = np.array([len(context) for context in contexts], dtype=np.float64)
+    spoken = np.asarray(languages, dtype=object)
+    found: list[str | None] = [None] * len(contexts)
+    for language in sorted(set(languages)):
+        here = np.flatnonzero((spoken == language) & (lengths > 0))
+        if not len(here) or lengths[here].min() == lengths[here].max():
+            continue
+        ends = np.quantile(lengths[here], [1 / 3, 2 / 3])
+        for place in here:
+            found[place] = _THIRDS[int(np.searchsorted(ends, lengths[place]))]
+    return found
+
+
+def _bucket(value: int, upper: Mapping[int, str], rest: str) -> str:
+    return next((name for end, name in upper.items() if value <= end), rest)

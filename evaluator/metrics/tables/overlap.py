@@ -1,0 +1,239 @@
+"""Table `overlap`: do two checkpoints miss the same items, beyond what their accuracies alone make them share?
+
+For every pair of checkpoints of a task, kappa = (observed - expected) / (1 - expected): 0 is what two checkpoints of
+these accuracies share by chance, 1 is complete agreement, below 0 they miss different items. What a record keeps
+decides which agreement it is:
+
+open     error consistency (Geirhos et al., NeurIPS 2020, arXiv 2006.16736). Of a greedy answer only right and wrong
+         can be compared: two wrong answers differ in wording alone, or not. With the accuracies a and b:
+         observed = share of items that are right in both or wrong in both
+         expected = a b + (1 - a)(1 - b)
+choice   CAPA, chance adjusted probabilistic agreement (Goel et al., "Great Models Think Alike and this Undermines AI
+         Oversight", 2025, arXiv 2502.04313). The records hold every option's likelihood; its softmax over the K options
+         of an item gives probabilities p and q. With a and b, the mean probabilities of the gold option:
+         observed = mean over items of sum_k p_k q_k
+         expected = a b + (1 - a)(1 - b) mean(1 / (K - 1))
+         Two checkpoints that choose the same wrong option agree; with another wrong one they do not.
+
+The first is the second with two options, right and wrong, of which one is certain: one computation serves both.
+
+`among` is `all`, the items that both measured, or `right in the base` for two checkpoints of one base: of the items
+that there were to lose, do both lose the same? Items that are hard for every model no longer count there. Accuracies
+that differ between languages make pooled items agree by more than chance: a language that is hard for both is one more
+thing that they share. Intervals resample contexts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from evaluator.metrics.columns import COUNT, RATIO, REASON, SCORE, TEXT, Column, Row, columns_of
+from evaluator.metrics.counting import joined_reasons
+from evaluator.metrics.drops import CORRECT
+from evaluator.metrics.inputs import ALL, Inputs, Subject
+from evaluator.metrics.intervals import Floats, ItemNumbers
+from evaluator.metrics.measures import as_floats, bounds, item_numbers
+from evaluator.metrics.outcomes import MEASURED
+from evaluator.metrics.table import Table
+from evaluator.probes.packing import unpack_shares
+
+Flags = npt.NDArray[np.bool_]
+Shares = npt.NDArray[np.float32]  # items x options, the gold one first; zeros where nothing was measured
+
+MEASURE = {"greedy": "error consistency", "choice": "CAPA"}
+LOST = "right in the base"
+_SHOWN = 5  # pairs at either end of a page's table
+_STATUS = ("excluded", "engine_error")
+
+
+def kappa(observed: Floats, expected: Floats) -> Floats:
+    """Agreement beyond chance; NaN where chance alone agrees on everything."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray(np.where(expected < 1, (observed - expected) / (1 - expected), np.nan))
+
+
+def expected_agreement(first: Floats, second: Floats, other_options: Floats) -> Floats:
+    """Of two checkpoints that are right this often, where `other_options` is the mean of 1 / (K - 1)."""
+    return np.asarray(first * second + (1 - first) * (1 - second) * other_options)
+
+
+@dataclass(frozen=True, eq=False)
+class _Sheet:
+    """What one checkpoint answered to one probe, by the items' numbers within the task."""
+
+    subject: Subject
+    shares_IK: Shares
+    right: Flags
+    options: npt.NDArray[np.intp]  # how many there are; 0 where nothing was measured
+    status: Mapping[str, Flags]  # which items were excluded, on which the engine failed
+    asked: Flags
+
+    @property
+    def measured(self) -> Flags:
+        return self.options > 0
+
+
+def _sheet(inputs: Inputs, subject: Subject, probe: str, items: int) -> _Sheet:
+    answers = inputs.outcomes_of(subject.checkpoint, subject.task)
+    answers = answers[answers[f"{probe}_status"].notna()]
+    done = answers[answers[f"{probe}_status"].isin(MEASURED)]
+    numbers, right = item_numbers(done), as_floats(done[CORRECT[probe]]) == 1
+    if probe == "greedy":
+        found, counts = np.stack([right, ~right], axis=1).astype(np.float32), np.full(len(done), 2)
+    else:
+        found, counts = unpack_shares(done["option_shares"].tolist()), as_floats(done["options"]).astype(np.intp)
+    shares = np.zeros((items, found.shape[1]), dtype=np.float32)
+    shares[numbers] = found
+    options = np.zeros(items, dtype=np.intp)
+    options[numbers] = counts
+    flags = {name: item_numbers(answers[answers[f"{probe}_status"] == name]) for name in _STATUS}
+    return _Sheet(
+        subject,
+        shares,
+        _flags(items, numbers[right]),
+        options,
+        {name: _flags(items, each) for name, each in flags.items()},
+        _flags(items, item_numbers(answers)),
+    )
+
+
+def _flags(items: int, numbers: ItemNumbers) -> Flags:
+    flags = np.zeros(items, dtype=np.bool_)
+    flags[numbers] = True
+    return flags
+
+
+def _rows(inputs: Inputs) -> list[Row]:
+    rows: list[Row] = []
+    for task in dict.fromkeys(subject.task for subject in inputs.checkpoints):
+        subjects = [subject for subject in inputs.checkpoints if subject.task == task]
+        numbers = [inputs.outcomes_of(each.checkpoint, task)["item"] for each in subjects]
+        items = 1 + max((int(each.max()) for each in numbers if len(each)), default=-1)
+        for probe in CORRECT if len(subjects) > 1 else ():
+            sheets = [_sheet(inputs, subject, probe, items) for subject in subjects]
+            sheets = [sheet for sheet in sheets if sheet.asked.any()]
+            for at, sheet in enumerate(sheets):
+                rows += _pairs(inputs, probe, sheet, sheets[at + 1 :])
+            by_name = {sheet.subject.checkpoint: sheet for sheet in sheets}
+            for at, sheet in enumerate(sheets):
+                base = by_name.get(sheet.subject.base or "")
+                if base is not None:
+                    same = [each for each in sheets[at + 1 :] if each.subject.base == base.subject.checkpoint]
+                    rows += _pairs(inputs, probe, sheet, same, base)
+    return rows
+
+
+def _pairs(
+    inputs: Inputs, probe: str, sheet: _Sheet, others: Sequence[_Sheet], base: _Sheet | None = None
+) -> list[Row]:
+    """A checkpoint with each of some others; with `base`, on the items that it has right.
+
+    Others that measured the same items are compared at once: one product with the resamples' weights serves all.
+    """
+    among = base.right if base is not None else np.ones_like(sheet.right)
+    together: dict[bytes, list[_Sheet]] = {}
+    for other in others:
+        together.setdefault(other.measured.tobytes(), []).append(other)
+    found: dict[str, Row] = {}
+    for group in together.values():
+        numbers = np.flatnonzero(among & sheet.measured & group[0].measured)
+        for other, row in zip(group, _agreements(inputs, sheet, group, numbers), strict=True):
+            found[other.subject.checkpoint] = _counted(sheet, other, among, numbers) | row
+    label = {"among": ALL if base is None else LOST, "probe": probe, "measure": MEASURE[probe]}
+    why = {each.subject.checkpoint: _otherwise(inputs, each.subject) for each in (sheet, *others)}
+    return [
+        {"task": sheet.subject.task, "checkpoint": sheet.subject.checkpoint, "other": name, **label, **found[name]}
+        | {"reason": joined_reasons(why[sheet.subject.checkpoint], why[name], found[name].get("reason"))}
+        for name in (other.subject.checkpoint for other in others)
+    ]
+
+
+def _otherwise(inputs: Inputs, subject: Subject) -> str | None:
+    why = inputs.incomparable.get(subject.key)
+    return f"{subject.checkpoint}: {why}" if why else None
+
+
+def _counted(sheet: _Sheet, other: _Sheet, among: Flags, numbers: ItemNumbers) -> Row:
+    excluded, failed = ((sheet.status[name] | other.status[name]) & among for name in _STATUS)
+    here, there = sheet.right[numbers], other.right[numbers]
+    return {
+        "n": len(numbers),
+        "excluded": int(excluded.sum()),
+        "engine_error": int((failed & ~excluded).sum()),
+        "unpaired": int(((sheet.asked ^ other.asked) & among).sum()),
+        "both_wrong": int((~here & ~there).sum()),
+        "wrong_here": int((~here & there).sum()),
+        "wrong_there": int((here & ~there).sum()),
+    }
+
+
+def _agreements(inputs: Inputs, sheet: _Sheet, others: Sequence[_Sheet], numbers: ItemNumbers) -> Iterator[Row]:
+    """Observed and expected agreement and kappa, with its interval, of a checkpoint with each of `others`."""
+    if not len(numbers):
+        yield from ({"reason": "no item was measured in both"} for _ in others)
+        return
+    mine = sheet.shares_IK[numbers]
+    width = mine.shape[1]
+    theirs = [other.shares_IK[numbers][:, :width] for other in others]
+    values = [
+        *(np.einsum("ik,ik->i", mine[:, : each.shape[1]], each, dtype=np.float64) for each in theirs),
+        *(each[:, 0].astype(np.float64) for each in (mine, *theirs)),
+        1.0 / (sheet.options[numbers] - 1),
+    ]
+    resampler = inputs.resampler(sheet.subject.task)
+    drawn = resampler.means(numbers, *values)
+    means = np.array([each.mean() for each in values])
+    many = len(others)
+    for at in range(many):
+        rows = [at, many, many + 1 + at, -1]
+        observed, first, second, options = means[rows]
+        expected = expected_agreement(first, second, options)
+        row: Row = {"observed": float(observed), "expected": float(expected)}
+        value = float(kappa(observed, expected))
+        if np.isnan(value):
+            yield row | {"reason": "both are right, or both are wrong, on everything: kappa is undefined"}
+            continue
+        draws = kappa(drawn[at], expected_agreement(*drawn[rows[1:]]))
+        yield row | {"kappa": value, **bounds("kappa", resampler.interval(numbers, draws))}
+
+
+def _ends(frame: pd.DataFrame) -> pd.DataFrame:
+    """The pairs that are most and least alike, of each task, probe and set of items."""
+    ordered = frame[frame["kappa"].notna()].sort_values("kappa", ascending=False, kind="stable")
+    groups = ordered.groupby(["task", "probe", "among"], sort=False)
+    place, count = groups.cumcount(), groups["kappa"].transform("size")
+    ends = ordered[(place < _SHOWN) | (place >= count - _SHOWN)]
+    rest = frame[frame["kappa"].isna()].head(_SHOWN)
+    return pd.concat([ends, rest]).sort_values(["task", "probe", "among"], kind="stable", ignore_index=True)
+
+
+TABLE = Table(
+    name="overlap",
+    title="Do they miss the same items?",
+    reading=(
+        "Kappa is how far two checkpoints agree beyond what their accuracies make them agree by chance: 0 is chance, 1 "
+        "complete agreement, below 0 they miss different items. Open: right and wrong (error consistency). Choice: the "
+        "probabilities of the options (CAPA), so that the same wrong option is agreement and another one is not. Rows "
+        "of items that are right in the base ask it of what was lost: near 1, two methods lose the same answers; near "
+        "0, each loses its own. The page shows the most and the least alike."
+    ),
+    needs="the probe greedy or choice on two checkpoints of a task",
+    columns=(
+        *columns_of(TEXT, "task", "checkpoint", "other", "probe", "among"),
+        Column("measure", TEXT, csv_only=True),
+        *columns_of(COUNT, "n", "excluded", "engine_error", "unpaired", "both_wrong"),
+        Column("wrong_here", COUNT, "wrong in the first alone"),
+        Column("wrong_there", COUNT, "wrong in the other alone"),
+        *columns_of(SCORE, "observed", "expected"),
+        Column("kappa", RATIO, interval=True),
+        REASON,
+    ),
+    compute=_rows,
+    silent=True,
+    page=_ends,
+)

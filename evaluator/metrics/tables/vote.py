@@ -1,0 +1,242 @@
+"""Table `vote`: checkpoints ranked by voting rules, where every language of every task is a voter.
+
+A mean over tasks lets one task with large differences decide, and adds accuracies that are not alike. A voter only says
+which of two checkpoints has more items right. Three rules count that (Rofin et al., "Vote'n'Rank", EACL 2023,
+arXiv 2210.05769), beside the mean accuracy:
+
+    borda          over the voters, how many checkpoints stand below it; a tie counts a half. Its order is that of the
+                   mean rank, which is M - borda / V for M checkpoints and V voters
+    copeland       how many checkpoints it beats, minus how many beat it, two at a time: A beats B if more voters
+                   have A above B than B above A
+    worst_defeat   the most voters that any checkpoint which beats it has above it; 0 if none beats it. The minimax
+                   rule (Simpson and Kramer) ranks the smallest first
+
+Checkpoints that a rule cannot tell apart share a place, the best of theirs (1, 1, 3); `ties` says with how many. A
+voter counts the items that all ranked checkpoints measured. A checkpoint without any item for one of the voters is not
+ranked. Rows of one task have its languages as voters; with several tasks there are rows of `all`, in which a task has
+as many votes as languages. Intervals resample contexts; the voters stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from evaluator.metrics.columns import (
+    AMOUNT,
+    COUNT,
+    PERCENTAGE,
+    RANK,
+    REASON,
+    SUBJECT,
+    TEXT,
+    Column,
+    Row,
+    columns_of,
+)
+from evaluator.metrics.counting import joined_reasons
+from evaluator.metrics.drops import CORRECT
+from evaluator.metrics.inputs import ALL, Inputs, Subject
+from evaluator.metrics.intervals import UNDEFINED, Floats, ItemNumbers, percentile_interval
+from evaluator.metrics.measures import as_floats, bounds, item_numbers
+from evaluator.metrics.outcomes import MEASURED
+from evaluator.metrics.table import Table
+
+Counts = npt.NDArray[np.intp]
+
+RULES = ("accuracy", "borda", "copeland", "minimax")
+_DIGITS = 9  # means that differ by rounding alone are ties
+
+
+def ranks(scores_MV: Floats) -> Floats:
+    """Each voter's ranking, 1 for the highest score; those that share a score share the mean of their ranks."""
+    return pd.DataFrame(scores_MV).rank(axis=0, ascending=False).to_numpy()
+
+
+def places(points_M: Floats) -> Counts:
+    """The place of each checkpoint, most points first; those with the same points share the best of their places."""
+    return np.asarray(pd.Series(points_M).rank(ascending=False, method="min"), dtype=np.intp)
+
+
+def borda(scores_MV: Floats) -> Floats:
+    """Over the voters, how many checkpoints stand below each; a tie counts a half."""
+    return np.asarray((len(scores_MV) - ranks(scores_MV)).sum(axis=1))
+
+
+def votes_for(scores_MV: Floats) -> Counts:
+    """[A, B]: how many voters have A above B."""
+    return np.stack([(scores > scores_MV).sum(axis=1) for scores in scores_MV])
+
+
+def copeland(votes_MM: Counts) -> Counts:
+    """How many checkpoints each beats, minus how many beat it."""
+    beats = votes_MM > votes_MM.T
+    return np.asarray(beats.sum(axis=1) - beats.sum(axis=0))
+
+
+def worst_defeat(votes_MM: Counts) -> Counts:
+    """The most votes that any checkpoint which beats this one has against it."""
+    return np.asarray(np.where(votes_MM > votes_MM.T, votes_MM, 0).max(axis=0))
+
+
+@dataclass(frozen=True, eq=False)
+class _Voter:
+    """One language of one task: `right_MI` is what each checkpoint has right, NaN where it measured nothing."""
+
+    task: str
+    numbers: ItemNumbers
+    right_MI: Floats
+
+    def of(self, chosen: Sequence[int]) -> _Voter:
+        """With these checkpoints alone, on the items that all of them measured."""
+        right = self.right_MI[list(chosen)]
+        both = ~np.isnan(right).any(axis=0)
+        return _Voter(self.task, self.numbers[both], right[:, both])
+
+
+@dataclass(frozen=True, eq=False)
+class _Election:
+    """Some voters of one probe, on the checkpoints that all of them know."""
+
+    subjects: Sequence[Subject]  # of all checkpoints; those that are not ranked have a row too
+    ranked: Sequence[int]
+    voters: Sequence[_Voter]
+    silent: int  # voters without an item that all ranked checkpoints measured
+
+    def rows(self, inputs: Inputs, probe: str) -> Iterator[Row]:
+        scores_MV = np.stack([voter.right_MI.sum(axis=1) for voter in self.voters], axis=1)
+        shares_MV = np.stack([voter.right_MI.mean(axis=1) for voter in self.voters], axis=1)
+        votes = votes_for(scores_MV)
+        accuracy = np.round(shares_MV.mean(axis=1), _DIGITS)
+        points = {"borda": borda(scores_MV), "copeland": copeland(votes), "worst_defeat": worst_defeat(votes)}
+        counted = (accuracy, points["borda"], points["copeland"], -points["worst_defeat"])
+        place = {rule: places(each) for rule, each in zip(RULES, counted, strict=True)}
+        drawn_accuracy, drawn_place = self._drawn(inputs)
+        drawn = all(inputs.resampler(voter.task).clusters(voter.numbers) >= 2 for voter in self.voters)
+        n = sum(len(voter.numbers) for voter in self.voters)
+        reason = f"{self.silent} voters have no item that all ranked checkpoints measured" if self.silent else None
+        for at, which in enumerate(self.ranked):
+            row: Row = {**self.subjects[which].row, "probe": probe, "voters": len(self.voters), "n": n}
+            row |= {"accuracy": float(shares_MV[at].mean()), "mean_rank": float(ranks(scores_MV)[at].mean())}
+            row |= {name: each[at] for name, each in points.items()}
+            row |= {f"{rule}_place": int(each[at]) for rule, each in place.items()}
+            row |= bounds("accuracy", percentile_interval(drawn_accuracy[at]) if drawn else UNDEFINED)
+            row |= bounds("borda_place", percentile_interval(drawn_place[at]) if drawn else UNDEFINED)
+            ties = {rule: int((each == each[at]).sum()) - 1 for rule, each in place.items()}
+            row["ties"] = ", ".join(f"{rule} with {count}" for rule, count in ties.items() if count) or None
+            yield row | {"reason": reason}
+
+    def left_out(self, probe: str, known: Sequence[int], total: int) -> Iterator[Row]:
+        """The checkpoints that are not ranked; `known[M]` is how many of `total` voters each has items for."""
+        for which, subject in enumerate(self.subjects):
+            if which not in self.ranked:
+                why = f"not ranked: it has items for {known[which]} of {total} voters"
+                yield {**subject.row, "probe": probe, "voters": int(known[which]), "n": 0, "reason": why}
+
+    def _drawn(self, inputs: Inputs) -> tuple[Floats, Floats]:
+        """Mean accuracy and Borda's place of every ranked checkpoint in every resample, as checkpoints x draws."""
+        accuracies = rank_sums = np.zeros((len(self.ranked), 1))
+        for voter in self.voters:
+            shares_MD = inputs.resampler(voter.task).means(voter.numbers, *voter.right_MI)
+            accuracies = accuracies + shares_MD / len(self.voters)
+            rank_sums = rank_sums + ranks(shares_MD)
+        return accuracies, pd.DataFrame(rank_sums).rank(axis=0, method="min").to_numpy()
+
+
+def _rows(inputs: Inputs) -> list[Row]:
+    rows: list[Row] = []
+    tasks = list(dict.fromkeys(subject.task for subject in inputs.checkpoints))
+    for probe in CORRECT:
+        voters = {task: _voters(inputs, task, probe) for task in tasks}
+        if len(tasks) > 1:
+            rows += _elected(inputs, probe, _over_tasks(inputs), [each for task in tasks for each in voters[task]])
+        for task in tasks:
+            subjects = {each.checkpoint: each for each in inputs.checkpoints if each.task == task}
+            rows += _elected(inputs, probe, subjects, voters[task])
+    return [_labelled(row, inputs) if row["task"] == ALL else row for row in rows]
+
+
+def _names(inputs: Inputs) -> list[str]:
+    return list(dict.fromkeys(subject.checkpoint for subject in inputs.checkpoints))
+
+
+def _over_tasks(inputs: Inputs) -> dict[str, Subject]:
+    first: dict[str, Subject] = {}
+    for subject in inputs.checkpoints:
+        first.setdefault(subject.checkpoint, replace(subject, task=ALL))
+    return first
+
+
+def _voters(inputs: Inputs, task: str, probe: str) -> list[_Voter]:
+    """The languages of a task in which anything was measured; every checkpoint of the run has a row."""
+    columns = []
+    for name in _names(inputs):
+        items = inputs.outcomes_of(name, task)
+        items = items[items[f"{probe}_status"].isin(MEASURED)]
+        right = pd.Series(as_floats(items[CORRECT[probe]]), index=[items["language"], item_numbers(items)], name=name)
+        columns.append(right)
+    if not columns or not sum(len(each) for each in columns):
+        return []
+    joined = pd.concat(columns, axis=1).sort_index()
+    return [
+        _Voter(task, rows.index.get_level_values(1).to_numpy(np.intp), rows.to_numpy(np.float64).T)
+        for _, rows in joined.groupby(level=0)
+    ]
+
+
+def _elected(inputs: Inputs, probe: str, subjects: Mapping[str, Subject], voters: Sequence[_Voter]) -> list[Row]:
+    """The rows of one election; none where fewer than two checkpoints or two voters are left for it."""
+    if len(voters) < 2:
+        return []
+    names = _names(inputs)
+    here = [names.index(name) for name in subjects]
+    voters = [replace(voter, right_MI=voter.right_MI[here]) for voter in voters]
+    known = np.sum([~np.isnan(voter.right_MI).all(axis=1) for voter in voters], axis=0)
+    ranked = [which for which, count in enumerate(known) if count == len(voters)]
+    heard = [voter for voter in (each.of(ranked) for each in voters) if len(voter.numbers)]
+    if len(ranked) < 2 or len(heard) < 2:
+        return []
+    election = _Election(list(subjects.values()), ranked, heard, len(voters) - len(heard))
+    return [*election.rows(inputs, probe), *election.left_out(probe, known.tolist(), len(voters))]
+
+
+def _labelled(row: Row, inputs: Inputs) -> Row:
+    """A row over several tasks: in which of them the checkpoint was asked otherwise than its base."""
+    found = [why for (_, name), why in inputs.incomparable.items() if name == row["checkpoint"]]
+    return row | {"reason": joined_reasons(*found, row["reason"])}
+
+
+TABLE = Table(
+    name="vote",
+    title="Which checkpoint would the languages and tasks vote for?",
+    reading=(
+        "Every language of every task is a voter that ranks the checkpoints by how many items they have right. Borda "
+        "counts whom a checkpoint stands above, Copeland whom it beats with a majority of the voters, minimax ranks by "
+        "the worst defeat. Places are shared where a rule cannot tell checkpoints apart. Where the rules and the mean "
+        "accuracy disagree, a few voters with large differences made the mean; where the interval of a place is wide, "
+        "the order is chance."
+    ),
+    needs="the probe greedy or choice on two checkpoints, in two languages or tasks",
+    columns=(
+        *SUBJECT,
+        Column("probe", TEXT),
+        *columns_of(COUNT, "voters", "n"),
+        Column("accuracy", PERCENTAGE, "mean accuracy", interval=True),
+        Column("accuracy_place", COUNT, "place"),
+        Column("mean_rank", RANK),
+        Column("borda", AMOUNT, "Borda"),
+        Column("borda_place", COUNT, "place by Borda", interval=True),
+        Column("copeland", COUNT, "Copeland"),
+        Column("copeland_place", COUNT, "place by Copeland"),
+        *columns_of(COUNT, "worst_defeat"),
+        Column("minimax_place", COUNT, "place by minimax"),
+        Column("ties", TEXT, "shared places"),
+        REASON,
+    ),
+    compute=_rows,
+    silent=True,
+)

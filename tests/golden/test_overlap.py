@@ -1,0 +1,201 @@
+"""Table `overlap`: error consistency and CAPA by hand, against other implementations, and which pairs there are."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+import pandas as pd
+import pytest
+from statsmodels.stats.inter_rater import cohens_kappa
+
+from evaluator.metrics import TABLES, Inputs, compute_tables, reduce_records
+from evaluator.metrics.inputs import ALL
+from evaluator.metrics.tables.overlap import LOST
+from evaluator.probes.packing import pack_shares, unpack_shares
+from tests.support.records import Seen, records
+from tests.support.tables import only, tables
+
+RIGHT, WRONG = Seen(greedy=True), Seen(greedy=False)
+
+
+def seen(pattern: str) -> dict[str, Seen]:
+    """r: right, w: wrong, e: the engine failed, x: excluded; one item each, .: not asked."""
+    known = {"r": RIGHT, "w": WRONG, "e": Seen(greedy=False, status="engine_error")}
+    known["x"] = Seen(greedy=False, status="excluded")
+    return {f"english/{i}": known[letter] for i, letter in enumerate(pattern) if letter != "."}
+
+
+@pytest.fixture(scope="module")
+def case() -> pd.DataFrame:
+    return tables(
+        records("dense", seen("rrrrrrwwwwr")),
+        records("a", seen("rrrwwwwwwre"), base="dense"),
+        records("b", seen("rrwwwrwwwwr"), base="dense"),
+    )["overlap"]
+
+
+def test_error_consistency_by_hand(case):
+    """a and b on ten items, of which a has 4 right and b 3."""
+    row = only(case, checkpoint="a", other="b", among=ALL)
+    # right in both: 0, 1; wrong in both: 3, 4, 6, 7, 8; a alone right: 2, 9; b alone right: 5
+    assert row[["n", "both_wrong", "wrong_here", "wrong_there"]].tolist() == [10, 5, 1, 2]
+    assert row["observed"] == pytest.approx(7 / 10)
+    assert row["expected"] == pytest.approx(0.4 * 0.3 + 0.6 * 0.7)
+    assert row["kappa"] == pytest.approx((0.7 - 0.54) / (1 - 0.54))
+    assert row["kappa_low"] < row["kappa"] < row["kappa_high"]
+    assert row[["engine_error", "excluded", "unpaired"]].tolist() == [1, 0, 0]
+    assert row["measure"] == "error consistency"
+
+
+def test_of_what_there_was_to_lose(case):
+    """The base has 0 to 5 right, and 10, on which a failed: a loses 3, 4, 5, b loses 2, 3, 4."""
+    row = only(case, checkpoint="a", other="b", among=LOST)
+    assert row[["n", "both_wrong", "wrong_here", "wrong_there", "engine_error"]].tolist() == [6, 2, 1, 1, 1]
+    assert row["kappa"] == pytest.approx((4 / 6 - 1 / 2) / (1 / 2))
+    assert set(case[case["among"] == ALL]["checkpoint"]) == {"dense", "a"}
+    assert len(case) == 3 + 1  # the base itself lost nothing
+
+
+def test_checkpoints_that_are_right_on_everything_have_no_kappa():
+    found = tables(records("dense", seen("rrr")), records("p", seen("rrr"), base="dense"))["overlap"]
+    row = only(found, checkpoint="dense", other="p")
+    assert row["observed"] == 1.0
+    assert pd.isna(row["kappa"])
+    assert row["reason"] == "both are right, or both are wrong, on everything: kappa is undefined"
+
+
+def test_what_only_one_was_asked_or_could_not_be_asked_is_counted():
+    found = tables(records("dense", seen("rwrwx.r")), records("p", seen("rwwwrr."), base="dense"))["overlap"]
+    row = only(found, checkpoint="dense", other="p")
+    assert row[["n", "excluded", "engine_error", "unpaired"]].tolist() == [4, 1, 0, 2]
+
+
+def answers(rng: np.random.Generator, many: int, ability: float) -> dict[str, Seen]:
+    gone = rng.random(many) < 0.05
+    right = rng.random(many) < ability
+    return {
+        f"{('english', 'korean')[i % 2]}/{i}": Seen(greedy=bool(right[i]), status="engine_error" if gone[i] else "ok")
+        for i in range(many)
+    }
+
+
+def test_error_consistency_is_cohens_kappa_of_right_and_wrong():
+    """Cohen's kappa of two raters with two categories has the same chance agreement (statsmodels)."""
+    rng = np.random.default_rng(1)
+    given = {name: answers(rng, 60, ability) for name, ability in (("dense", 0.8), ("a", 0.6), ("b", 0.4), ("c", 0.5))}
+    found = tables(*(records(name, each, base=None if name == "dense" else "dense") for name, each in given.items()))
+    for first, second in combinations(given, 2):
+        both = [key for key in given[first] if {given[name][key].status for name in (first, second)} == {"ok"}]
+        table = np.zeros((2, 2))
+        for key in both:
+            table[int(given[first][key].greedy), int(given[second][key].greedy)] += 1
+        row = only(found["overlap"], checkpoint=first, other=second, among=ALL)
+        assert row["n"] == len(both)
+        assert row["kappa"] == pytest.approx(cohens_kappa(table).kappa)
+
+
+def test_the_interval_is_that_of_kappa_on_resampled_items():
+    """Against a loop over resamples drawn another way: the same bounds within the noise of 2,000 draws."""
+    rng = np.random.default_rng(2)
+    first = rng.random(200) < 0.6
+    second = np.where(rng.random(200) < 0.7, first, rng.random(200) < 0.5)
+    sides = [{f"english/{i}": Seen(greedy=bool(hit)) for i, hit in enumerate(side)} for side in (first, second)]
+    row = only(tables(records("dense", sides[0]), records("p", sides[1], base="dense"))["overlap"], other="p")
+    draws = []
+    for _ in range(2000):
+        picked = rng.integers(0, 200, 200)
+        table = np.histogram2d(first[picked], second[picked], bins=2)[0]
+        draws.append(cohens_kappa(table, return_results=False))
+    low, high = np.percentile(draws, [2.5, 97.5])
+    assert (row["kappa_low"], row["kappa_high"]) == pytest.approx((low, high), abs=0.03)
+
+
+def chosen(*scores: tuple[float, ...]) -> dict[str, tuple[float, ...]]:
+    """Of each item the log-likelihoods of its options, the gold one first."""
+    return {f"english/{i}": each for i, each in enumerate(scores)}
+
+
+def choices(name: str, given: dict[str, tuple[float, ...]], base: str | None = None) -> pd.DataFrame:
+    """Records of the probe choice; the gold option stands last on disk, where its number is not 0."""
+    made = records(name, {key: Seen(choice=True, options=len(each)) for key, each in given.items()}, base=base)
+    for key, each in given.items():
+        here = (made["item_id"] == key.split("/")[1]).to_numpy()
+        made.loc[here, "logprob"] = each
+        made.loc[here, "index"] = [len(each) - 1, *range(len(each) - 1)]
+    return made
+
+
+def test_capa_by_hand():
+    """Two items of two and three options: p = (1/2, 1/2), (1/4, 1/2, 1/4); q = (1/4, 3/4), (1/2, 1/4, 1/4)."""
+    log = np.log
+    dense = choices("dense", chosen((log(3), log(3)), (log(1), log(2), log(1))))
+    found = tables(dense, choices("p", chosen((log(1), log(3)), (log(2), log(1), log(1))), "dense"))["overlap"]
+    row = only(found, checkpoint="dense", probe="choice")
+    assert row["observed"] == pytest.approx((1 / 2 + (2 + 2 + 1) / 16) / 2)
+    right, other = (1 / 2 + 1 / 4) / 2, (1 / 4 + 1 / 2) / 2
+    expected = right * other + (1 - right) * (1 - other) * (1 + 1 / 2) / 2
+    assert row["expected"] == pytest.approx(expected)
+    assert row["kappa"] == pytest.approx((row["observed"] - expected) / (1 - expected))
+    assert row["measure"] == "CAPA"
+
+
+def test_capa_is_a_loop_over_its_definition():
+    rng = np.random.default_rng(3)
+    sizes = rng.integers(2, 5, 40)
+    given = {name: chosen(*(tuple(rng.normal(-3, 2, size)) for size in sizes)) for name in ("dense", "a", "b")}
+    found = tables(*(choices(name, each, None if name == "dense" else "dense") for name, each in given.items()))
+    for first, second in combinations(given, 2):
+        observed, mean, inverse = 0.0, [0.0, 0.0], 0.0
+        for key, size in zip(given[first], sizes, strict=True):
+            shares = []
+            for name in (first, second):
+                likelihood = [float(np.exp(score)) for score in given[name][key]]
+                shares.append([each / sum(likelihood) for each in likelihood])
+            observed += sum(p * q for p, q in zip(*shares, strict=True)) / len(sizes)
+            mean = [total + each[0] / len(sizes) for total, each in zip(mean, shares, strict=True)]
+            inverse += 1 / (size - 1) / len(sizes)
+        expected = mean[0] * mean[1] + (1 - mean[0]) * (1 - mean[1]) * inverse
+        row = only(found["overlap"], checkpoint=first, other=second, among=ALL)
+        assert row["kappa"] == pytest.approx((observed - expected) / (1 - expected), rel=1e-5)
+
+
+def test_the_same_wrong_option_is_agreement_and_another_one_is_not():
+    sure, unsure = (-9.0, 0.0, -9.0, -9.0), (-9.0, -9.0, 0.0, -9.0)
+    given = {"dense": chosen(sure, sure), "same": chosen(sure, sure), "another": chosen(unsure, unsure)}
+    found = tables(*(choices(name, each, None if name == "dense" else "dense") for name, each in given.items()))
+    kappas = {row["other"]: row["kappa"] for _, row in found["overlap"].query("checkpoint == 'dense'").iterrows()}
+    assert kappas["same"] > 0.99
+    assert kappas["another"] < 0
+
+
+def test_shares_survive_being_packed():
+    packed = [pack_shares([0.5, 0.25, 0.25]), pack_shares([0.75, 0.25])]
+    assert unpack_shares(packed).tolist() == [[0.5, 0.25, 0.25], [0.75, 0.25, 0.0]]
+
+
+def test_the_page_shows_the_ends_and_the_file_all():
+    rng = np.random.default_rng(4)
+    many = {f"p{number}": answers(rng, 30, 0.5) for number in range(8)}
+    outcomes = pd.concat(
+        [reduce_records(records("dense", answers(rng, 30, 0.8)))]
+        + [reduce_records(records(name, each, base="dense")) for name, each in many.items()]
+    )
+    filled = compute_tables(Inputs(outcomes))["overlap"]
+    whole, shown = (each[each["among"] == ALL] for each in (filled.frame, filled.shown))
+    assert len(whole) == 9 * 8 / 2
+    assert len(shown) == 10
+    ordered = whole["kappa"].sort_values(ascending=False).tolist()
+    assert shown["kappa"].tolist() == [*ordered[:5], *ordered[-5:]]
+
+
+def test_one_checkpoint_has_nothing_to_overlap_with():
+    filled = TABLES["overlap"].fill(Inputs(reduce_records(records("dense", seen("rw")))))
+    assert filled.frame.empty
+    assert filled.note == ""
+
+
+def test_who_was_asked_otherwise_is_named():
+    found = tables(records("dense", seen("rw")), records("p", seen("rw"), base="dense", dtype="bfloat16"))["overlap"]
+    wanted = "p: not comparable with the base: dtype float32 against bfloat16"
+    assert only(found, other="p")["reason"] == wanted

@@ -1,0 +1,124 @@
+"""Table `vote`: the rules on a textbook's example and against loops over their definitions, and an election by hand."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.stats import rankdata
+
+from evaluator.metrics import Inputs, compute_tables, reduce_records
+from evaluator.metrics.tables import vote
+from tests.support.records import Seen, records
+from tests.support.tables import only, tables
+
+
+def test_the_rules_on_the_capital_of_tennessee():
+    """Memphis, Nashville, Chattanooga, Knoxville; 42, 26, 15 and 17 of 100 voters share a ranking."""
+    rankings = {(0, 1, 2, 3): 42, (1, 2, 3, 0): 26, (2, 3, 1, 0): 15, (3, 2, 1, 0): 17}
+    ballots = [ranking for ranking, count in rankings.items() for _ in range(count)]
+    scores_MV = np.array([[-ranking.index(city) for ranking in ballots] for city in range(4)], dtype=float)
+    assert vote.borda(scores_MV).tolist() == [126, 194, 173, 107]
+    votes = vote.votes_for(scores_MV)
+    assert vote.copeland(votes).tolist() == [-3, 3, 1, -1]
+    assert vote.worst_defeat(votes).tolist() == [58, 0, 68, 83]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_rules_are_their_definitions(seed):
+    rng = np.random.default_rng(seed)
+    scores = rng.integers(0, 4, (rng.integers(2, 7), rng.integers(2, 9))).astype(float)
+    many, voters = scores.shape
+    below = [[sum((a > b) + (a == b) / 2 for b in scores[:, v]) - 0.5 for a in scores[:, v]] for v in range(voters)]
+    assert vote.borda(scores).tolist() == np.sum(below, axis=0).tolist()
+    wins, defeats = np.zeros(many), np.zeros(many)
+    for a, b in product(range(many), repeat=2):
+        for_a, for_b = (sum(scores[x, v] > scores[y, v] for v in range(voters)) for x, y in ((a, b), (b, a)))
+        wins[a] += int(for_a > for_b) - int(for_a < for_b)
+        defeats[a] = max(defeats[a], for_b if for_b > for_a else 0)
+    assert vote.copeland(vote.votes_for(scores)).tolist() == wins.tolist()
+    assert vote.worst_defeat(vote.votes_for(scores)).tolist() == defeats.tolist()
+    assert vote.ranks(scores).tolist() == rankdata(-scores, axis=0).tolist()
+    assert vote.places(scores[:, 0]).tolist() == rankdata(-scores[:, 0], method="min").tolist()
+
+
+def seen(**right: int) -> dict[str, Seen]:
+    """So many of ten items of each language are right."""
+    return {f"{name}/{i}": Seen(greedy=i < count) for name, count in right.items() for i in range(10)}
+
+
+@pytest.fixture(scope="module")
+def case() -> pd.DataFrame:
+    return tables(
+        records("dense", seen(english=9, korean=1, swahili=5)),
+        records("a", seen(english=2, korean=2, swahili=6), base="dense"),
+        records("b", seen(english=1, korean=2, swahili=4), base="dense"),
+    )["vote"]
+
+
+def test_an_election_by_hand(case):
+    """english: dense > a > b; korean: a = b > dense; swahili: a > dense > b."""
+    found = case.set_index("checkpoint")
+    assert found["accuracy"].tolist() == pytest.approx([15 / 30, 10 / 30, 7 / 30])
+    assert found["accuracy_place"].tolist() == [1, 2, 3]
+    assert found["borda"].tolist() == [2 + 0 + 1, 1 + 1.5 + 2, 0 + 1.5 + 0]
+    assert found["mean_rank"].tolist() == pytest.approx([6 / 3, 4.5 / 3, 7.5 / 3])
+    assert found["borda_place"].tolist() == [2, 1, 3]
+    # a beats dense 2 to 1 and b 2 to 0; dense beats b 2 to 1
+    assert found["copeland"].tolist() == [0, 2, -2]
+    assert found["worst_defeat"].tolist() == [2, 0, 2]
+    assert found["minimax_place"].tolist() == [2, 1, 2]
+    assert found["ties"].fillna("").tolist() == ["minimax with 1", "", "minimax with 1"]
+    assert found["voters"].tolist() == [3, 3, 3]
+    assert found["n"].tolist() == [30, 30, 30]
+    assert (found["borda_place_low"] <= found["borda_place"]).all()
+    assert (found["borda_place"] <= found["borda_place_high"]).all()
+    assert ((found["accuracy_low"] < found["accuracy"]) & (found["accuracy"] < found["accuracy_high"])).all()
+
+
+def test_only_items_that_all_measured_count_and_who_lacks_a_voter_is_not_ranked():
+    cut = seen(english=9, korean=3, swahili=4) | {"korean/0": Seen(greedy=False, status="engine_error")}
+    found = tables(
+        records("dense", seen(english=9, korean=3, swahili=5)),
+        records("cut", cut, base="dense"),
+        records("part", seen(english=9), base="dense"),
+    )["vote"]
+    ranked = found[found["checkpoint"] != "part"]
+    # without korean/0, dense and cut have 2 of 9 right in korean
+    assert ranked["accuracy"].tolist() == pytest.approx([(0.9 + 2 / 9 + 0.5) / 3, (0.9 + 2 / 9 + 0.4) / 3])
+    assert ranked["n"].tolist() == [29, 29]
+    assert ranked["borda"].tolist() == [0.5 + 0.5 + 1, 0.5 + 0.5 + 0]
+    left_out = only(found, checkpoint="part")
+    assert left_out["reason"] == "not ranked: it has items for 1 of 3 voters"
+    assert pd.isna(left_out["borda_place"])
+    assert left_out[["voters", "n"]].tolist() == [1, 0]
+
+
+def test_several_tasks_vote_together_and_each_for_itself():
+    parts = []
+    for name, base, english, korean in (("dense", None, 5, 5), ("p", "dense", 4, 6)):
+        parts.append(records(name, seen(english=english, korean=korean), base=base))
+        parts.append(records(name, seen(english=english), base=base, task="u", dtype="bfloat16" if base else "float32"))
+    found = compute_tables(Inputs(pd.concat([reduce_records(part) for part in parts])))["vote"].frame
+    assert found["task"].tolist() == ["all", "all", "t", "t"]  # u has one language: no election of its own
+    assert found["borda"].tolist() == [2, 1, 1, 1]
+    assert found["ties"].tolist()[2:] == ["accuracy with 1, borda with 1, copeland with 1, minimax with 1"] * 2
+    labelled = only(found, task="all", checkpoint="p")["reason"]
+    assert labelled == "not comparable with the base: dtype float32 against bfloat16"
+    assert pd.isna(only(found, task="t", checkpoint="p")["reason"])
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        (records("dense", seen(english=5, korean=5)),),
+        (records("dense", seen(english=5)), records("p", seen(english=4), base="dense")),
+    ],
+)
+def test_one_checkpoint_or_one_language_is_no_election(parts):
+    outcomes = pd.concat([reduce_records(part) for part in parts])
+    filled = compute_tables(Inputs(outcomes))["vote"]
+    assert filled.frame.empty
+    assert (filled.note, filled.lacks) == ("", "")

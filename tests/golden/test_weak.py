@@ -1,0 +1,186 @@
+"""Table `weak`: drops by kind on cases worked out by hand and against other implementations, and the kinds' rules."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from statsmodels.stats.contingency_tables import mcnemar
+from statsmodels.stats.multitest import multipletests
+
+from evaluator.metrics import TABLES, Inputs, reduce_records
+from evaluator.metrics.kinds import answer_length, answer_position, answer_type, kinds_of
+from evaluator.metrics.question_words import question_word
+from tests.support.records import Seen, records
+from tests.support.tables import only
+
+
+def described(answers: dict[str, str]) -> pd.DataFrame:
+    """Items with one gold answer each, by "language/item"; nothing else differs."""
+    rows = [
+        {"task": "t", "language": key.split("/")[0], "item_id": key.split("/")[1], "answers": [answer], "cluster": key}
+        for key, answer in answers.items()
+    ]
+    return pd.DataFrame(rows).assign(question="Name it.", context="")
+
+
+def greedy(**right: range) -> dict[str, Seen]:
+    """Forty items; those of a range are right, by language."""
+    return {f"{name}/{i}": Seen(greedy=i in hits) for name, hits in right.items() for i in range(40)}
+
+
+DENSE = greedy(english=range(40), korean=range(30))
+PRUNED = greedy(english=range(36), korean=range(10))
+ANSWERS = {key: "1990" if int(key.split("/")[1]) % 2 else "oxygen" for key in DENSE}
+
+
+def weak(dense: dict[str, Seen], pruned: dict[str, Seen], items: pd.DataFrame | None) -> pd.DataFrame:
+    parts = [reduce_records(records("dense", dense)), reduce_records(records("p", pruned, base="dense"))]
+    return TABLES["weak"].frame(Inputs(pd.concat(parts), items))
+
+
+@pytest.fixture(scope="module")
+def case() -> pd.DataFrame:
+    return weak(DENSE, PRUNED, described(ANSWERS))
+
+
+def test_drops_by_kind_and_how_much_more_they_are(case):
+    english, korean = (only(case, by="language", kind=name) for name in ("english", "korean"))
+    assert (english["n"], english["base_accuracy"], english["accuracy"]) == (40, 1.0, 0.9)
+    assert (english["drop"], korean["drop"]) == pytest.approx((4 / 40, 20 / 40))
+    assert (english["excess"], korean["excess"]) == pytest.approx((-16 / 40, 16 / 40))
+    assert korean["excess_low"] > 0
+    dates = only(case, by="answer type", kind="date")
+    assert dates["n"] == 40
+    assert dates["drop"] == pytest.approx((2 + 10) / 40)
+    assert case["by"].drop_duplicates().tolist() == ["language", "answer type"]
+    assert case[case["by"] == "language"]["kind"].tolist() == ["korean", "english"]  # the largest drop first
+
+
+def test_p_values_are_mcnemars_and_holm_is_over_the_kinds_of_a_checkpoint(case):
+    table = {"english": (4, 0), "korean": (20, 0), "date": (12, 0), "other": (12, 0)}
+    wanted = {kind: mcnemar([[0, lost], [won, 0]], exact=True).pvalue for kind, (lost, won) in table.items()}
+    found = case.set_index("kind")
+    assert found["mcnemar_p"].to_dict() == pytest.approx(wanted)
+    adjusted = multipletests(found["mcnemar_p"], method="holm")[1]
+    assert found["holm_p"].tolist() == pytest.approx(adjusted.tolist())
+
+
+def test_intervals_are_those_of_resampled_items():
+    """Against a loop that draws items of each language: the same bounds within the noise of 2,000 draws."""
+    rng = np.random.default_rng(5)
+    keys = [f"{name}/{i}" for name in ("english", "korean") for i in range(60)]
+    dense, pruned = rng.random(120) < 0.8, rng.random(120) < 0.5
+    sides = [{key: Seen(greedy=bool(hit)) for key, hit in zip(keys, side, strict=True)} for side in (dense, pruned)]
+    dates = rng.random(120) < 0.5
+    items = described({key: "1990" if date else "oxygen" for key, date in zip(keys, dates, strict=True)})
+    row = only(weak(*sides, items), kind="date")
+    lost, draws = dense.astype(float) - pruned, []
+    for _ in range(2000):
+        picked = np.concatenate([rng.integers(0, 60, 60), rng.integers(60, 120, 60)])
+        date = dates[picked]
+        drop = lost[picked][date].mean()
+        draws.append((drop, drop - lost[picked][~date].mean()))
+    for at, name in enumerate(("drop", "excess")):
+        low, high = np.percentile([draw[at] for draw in draws], [2.5, 97.5])
+        assert (row[f"{name}_low"], row[f"{name}_high"]) == pytest.approx((low, high), abs=0.025)
+
+
+def test_a_kind_with_too_few_items_is_named_and_not_tested():
+    dense = DENSE | {f"swahili/{i}": Seen(greedy=True) for i in range(7)}
+    pruned = PRUNED | {f"swahili/{i}": Seen(greedy=False) for i in range(7)}
+    found = weak(dense, pruned, None)
+    row = only(found, kind="swahili")
+    assert row["reason"] == "too few items: 7 of the 20 that a kind needs"
+    assert row["n"] == 7
+    assert row[["drop", "mcnemar_p", "holm_p"]].isna().all()
+    assert found["kind"].tolist() == ["korean", "english", "swahili"]
+    assert only(found, kind="english")["excess"] == pytest.approx(4 / 40 - (20 + 7) / 47)
+
+
+def test_what_was_not_measured_is_counted_in_its_kind():
+    pruned = PRUNED | {"korean/39": Seen(greedy=False, status="engine_error")}
+    row = only(weak(DENSE, pruned, None), kind="korean")
+    assert row[["n", "engine_error", "excluded"]].tolist() == [39, 1, 0]
+
+
+def test_there_is_no_table_without_a_base_or_with_too_few_items():
+    few = {f"{name}/{i}": Seen(greedy=True) for name in ("english", "korean") for i in range(8)}
+    for outcomes in (
+        reduce_records(records("dense", DENSE)),
+        reduce_records(records("p", PRUNED, base="dense")),
+        pd.concat([reduce_records(records("dense", few)), reduce_records(records("p", few, base="dense"))]),
+    ):
+        filled = TABLES["weak"].fill(Inputs(outcomes))
+        assert filled.frame.empty
+        assert filled.note == ""
+
+
+def test_the_page_shows_the_largest_drops(case):
+    page = TABLES["weak"].page
+    assert page is not None
+    shown = page(pd.concat([case, case.assign(checkpoint="q", drop=0.0)], ignore_index=True))
+    assert shown["kind"].tolist() == ["korean", "date", "other", "english"]
+    assert set(shown["checkpoint"]) == {"p"}
+    many = pd.concat([case.assign(kind=f"kind {number}") for number in range(5)], ignore_index=True)
+    assert len(page(many)) == 5
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [
+        ("1990", "date"), ("in the 1990s", "date"), ("12 March 1990", "date"), ("March 5", "date"),
+        ("3/4/2020", "date"), ("2021년 5월", "date"), ("2021年", "date"), ("١٩٩٠", "date"),
+        ("1,500 people", "number"), ("1500 soldiers", "number"), ("1.500.000", "number"), ("about 30", "number"),
+        ("$5 million", "number"), ("٣٠", "number"), ("24-10", "number"),
+        ("Apollo 11", "name"), ("University of Warsaw", "name"), ("Иван Грозный", "name"), ("B-52", "name"),
+        ("the river Kalo", "other"), ("oxygen", "other"), ("칼로 강", "other"), ("three", "other"),
+    ],
+)  # fmt: skip
+def test_the_type_of_an_answer_is_a_rule(answer, kind):
+    assert answer_type(answer) == kind
+
+
+def test_lengths_are_words_or_characters():
+    assert [answer_length(text, "en") for text in ("Nile", "the Nile river", "a b c d", "?!")] == [
+        "1 word", "2 to 3 words", "4 or more words", None,
+    ]  # fmt: skip
+    assert answer_length("尼罗河", "zh") == "1 to 3 characters"
+    assert answer_length("แม่น้ำไนล์", "thai") == "9 or more characters"
+
+
+def test_positions_are_thirds_of_the_context():
+    context = "Karo is a town. " + "x " * 30 + "The Nile is long."
+    assert answer_position(context, ["karo"]) == "first third"
+    assert answer_position(context, ["Nile"]) == "last third"
+    assert answer_position(context, ["Rhine", "The Nile, is", ""]) == "last third"
+    assert answer_position(context, ["Rhine"]) == "not in the context"
+    assert answer_position("", ["Nile"]) is None
+
+
+@pytest.mark.parametrize(
+    ("question", "language", "kind"),
+    [
+        ("In which year did it end?", "english", "which"), ("How many people?", "en", "how many"),
+        ("What is it, and how?", "en", "what"), ("Name the river.", "en", "none of the known"),
+        ("¿Por qué lo hizo?", "es", "why"), ("Wie viele Leute?", "german", "how many"),
+        ("무엇이 있는가?", "korean", "what"), ("什么时候开始？", "zh", "when"), ("เมื่อไร", "thai", "when"),
+        ("Ne zaman oldu?", "tr", "when"), ("Mji uko wapi?", "swahili", "where"),
+        ("Whatever?", "en", "none of the known"),
+        ("Quid est?", "latin", None),
+    ],
+)  # fmt: skip
+def test_the_first_question_word_says_the_kind(question, language, kind):
+    assert question_word(question, language) == kind
+
+
+def test_contexts_are_in_thirds_within_their_language():
+    lengths = {"english": (10, 20, 30), "korean": (1, 2, 3), "thai": (5, 5, 5)}
+    rows = [
+        {"language": name, "item_id": f"{name} {length} {at}", "context": "x" * length}
+        for name, each in lengths.items()
+        for at, length in enumerate(each)
+    ]
+    found = kinds_of(pd.DataFrame(rows).assign(question="", answers=[["a"]] * 9))
+    thirds = ["shortest third", "middle third", "longest third"]
+    assert found["context length"].tolist() == [*thirds, *thirds, None, None, None]
