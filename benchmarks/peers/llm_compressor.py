@@ -1,7 +1,7 @@
 """llm-compressor's side of `bench prune`: its Wanda and SparseGPT modifiers, in an environment of their own.
 
 It needs versions of torch and transformers that are not ours, so it gets a virtual environment in the user's cache
-directory, made on first use (environment.py), in which llm_compressor_job.py runs.
+directory, made on first use (quantising/environment.py), in which llm_compressor_job.py runs.
 """
 
 from __future__ import annotations
@@ -9,17 +9,16 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from benchmarks.peers.environment import python_of
 from benchmarks.processes import answer_of
+from quantising.environment import python_of
+from quantising.llm_compressor.process import NAME, requirements
 
-NAME = "llm-compressor"
-_REQUIREMENT = "llmcompressor==0.14.0.1"
 _JOB = Path(__file__).with_name("llm_compressor_job.py")
 
 
 def environment() -> Path | str:
     """The interpreter of llm-compressor's environment, or a sentence that says why there is none."""
-    return python_of(NAME, [_REQUIREMENT])
+    return python_of(NAME, requirements())
 
 
 def run(

@@ -26,10 +26,10 @@ from typing import Any
 import yaml
 
 from benchmarks.harness import Agreement, Peer, Side
-from benchmarks.peers.environment import pins, python_of
 from benchmarks.processes import Child
 from benchmarks.serving.sides import SAMPLES, TOKENS, TOP_P, llm_arguments, start
 from evaluator.checkpoints.tokenizer import load_tokenizer
+from quantising.environment import pins, python_of
 
 NAME = "lm-eval"
 _LOCK = Path(__file__).resolve().parents[2] / "requirements" / "lm-eval.lock"

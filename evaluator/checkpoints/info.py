@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from evaluator.checkpoints.quantisation import Quantisation, read_quantisation
+from evaluator.checkpoints.quantisation import Quantisation, online_scheme, read_quantisation
 from evaluator.checkpoints.shapes import check_shapes
 from evaluator.checkpoints.tensors import Tensor, identity, read_tensors
 from evaluator.errors import InputError, field, of_kind, parse
@@ -65,7 +65,7 @@ def inspect_checkpoint(path: Path, name: str | None = None, *, trust_remote_code
     tensors = read_tensors(path)
     check_shapes(path, config, tensors)
     dtype = stored_dtype(config, tensors)
-    weights_digest = _weights_digest(tensors)
+    weights_digest = _weights_digest(tensors, online_scheme(config))
     # What loading makes of quantised weights cannot be made again in a running engine: each gets one of its own.
     alone = None if quantisation is None else weights_digest
     return CheckpointInfo(
@@ -125,8 +125,9 @@ def _check_architecture(file: Path, config: dict[str, Any], *, trust_remote_code
         raise InputError(f"{file}: field 'auto_map' asks for code of its own; it needs --trust-remote-code")
 
 
-def _weights_digest(tensors: Sequence[Tensor]) -> str:
-    digest = hashlib.sha256()
+def _weights_digest(tensors: Sequence[Tensor], online: str | None) -> str:
+    """`online`: what an engine makes of the weights while it loads them, so that they are no longer these."""
+    digest = hashlib.sha256() if online is None else hashlib.sha256(f"{online} of ".encode())
     for tensor in tensors:
         digest.update(identity(tensor))
         for chunk in tensor.chunks():

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from evaluator.checkpoints.info import read_config
-from evaluator.checkpoints.quantisation import COMPRESSED_TENSORS
+from evaluator.checkpoints.quantisation import COMPRESSED_TENSORS, online_scheme
 
 CONFIG = "config.json"
 
@@ -47,7 +47,10 @@ def served_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
       every one that names layers.
     - `actorder: static` where a row has one scale: which order a tool visited columns in. Some versions of
       compressed-tensors refuse it without groups.
+    - `quant_method: online`: the weights are plain, and the engine is told apart from them how to quantise them.
     """
+    if online_scheme(config) is not None:
+        return {name: value for name, value in config.items() if name != "quantization_config"}
     key = next((key for key in ("quantization_config", "compression_config") if config.get(key)), None)
     if key is None or config[key].get("quant_method", COMPRESSED_TENSORS) != COMPRESSED_TENSORS:
         return config

@@ -16,12 +16,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from evaluator.errors import InputError, field, of_kind
+from evaluator.errors import InputError, field, of_kind, parse, unknown
 
 COMPRESSED_TENSORS = "compressed-tensors"
+# `quant_method` of plain weights that vLLM quantises while it loads them; `scheme` is then one of these. vLLM's names,
+# but for those that leave dense layers as they are, with the scheme and with what shares a scale.
+ONLINE = "online"
+ONLINE_SCHEMES: Mapping[str, tuple[str, str]] = {
+    "fp8_per_channel": ("FP8", "channel"),
+    "fp8_per_tensor": ("FP8", "tensor"),
+    "fp8_per_block": ("FP8", "block 128x128"),
+    "mxfp8": ("MXFP8", "group 32"),
+    "mxfp4": ("MXFP4", "group 32"),
+}
 _KEYS = ("quantization_config", "compression_config")  # the second one from before compressed-tensors 0.4
 _NO_ACTIVATION_BITS = 16
 _RECIPE = "recipe.yaml"
+QUANTISE_MANIFEST = "quantise_manifest.json"  # of a checkpoint that a sweep has quantised
 # llm-compressor's modifiers that choose or transform weights; Quantization alone rounds to the nearest value.
 _MODIFIERS = {
     "SmoothQuant": "smoothquant",
@@ -88,6 +99,14 @@ def read_quantisation(path: Path, config: Mapping[str, Any]) -> Quantisation | N
     return _READERS.get(library, _by_bits)(library, said, place)
 
 
+def online_scheme(config: Mapping[str, Any]) -> str | None:
+    """What vLLM is to make of the plain weights of a checkpoint while it loads them, by its own name; None: nothing."""
+    said = config.get(_KEYS[0])
+    if not isinstance(said, dict) or said.get("quant_method") != ONLINE:
+        return None
+    return str(said.get("scheme"))
+
+
 def _from_groups(said: Mapping[str, Any]) -> bool:
     return said.get("quant_method", COMPRESSED_TENSORS) == COMPRESSED_TENSORS and "config_groups" in said
 
@@ -110,6 +129,7 @@ def _compressed_tensors(path: Path, said: Mapping[str, Any], place: str) -> Quan
         per=_common([group.per for group in found]),
         symmetric=all(group.symmetric for group in found),
         activation_order=next((group.activation_order for group in found if group.activation_order), None),
+        calibration=_of_manifest(path / QUANTISE_MANIFEST),
         sparse_format=field(sparse, "format", str, place) if sparse and sparse.get("targets") else None,
     )
 
@@ -173,6 +193,20 @@ def _of_recipe(file: Path) -> str | None:
     return " + ".join(dict.fromkeys(used)) or None
 
 
+def _of_manifest(file: Path) -> str | None:
+    """The calibration data of a checkpoint that a sweep has quantised."""
+    if not file.is_file():
+        return None
+    try:
+        manifest = of_kind(parse(file.read_bytes(), str(file)), dict, str(file))
+    except OSError as error:
+        raise InputError(f"{file}: cannot be read ({error.strerror})") from error
+    calibration = field(manifest, "config", dict, str(file)).get("calibration")
+    place = f"{file}: config.calibration"
+    source: str | None = None if calibration is None else field(calibration, "source", str, place)
+    return source
+
+
 def _gptq(library: str, said: Mapping[str, Any], place: str) -> Quantisation:
     return Quantisation(
         library=library,
@@ -225,6 +259,14 @@ def _modelopt(library: str, said: Mapping[str, Any], place: str) -> Quantisation
     return Quantisation(library=library, scheme=scheme, per=None if size is None else f"group {size}")
 
 
+def _online(library: str, said: Mapping[str, Any], place: str) -> Quantisation:
+    name: str = field(said, "scheme", str, place)
+    if name not in ONLINE_SCHEMES:
+        raise InputError(f"{place}: {unknown('scheme', name, ONLINE_SCHEMES)}")
+    scheme, per = ONLINE_SCHEMES[name]
+    return Quantisation(library=library, scheme=scheme, algorithm=ONLINE, per=per)
+
+
 def _by_bits(library: str, said: Mapping[str, Any], place: str) -> Quantisation:
     """A layout that is not known here: the tool's name, and its bits if it says them."""
     bits = said.get("bits", said.get("num_bits"))
@@ -238,6 +280,7 @@ _READERS: Mapping[str, Callable[[str, Mapping[str, Any], str], Quantisation]] = 
     **dict.fromkeys(("auto-round", "auto_round", "intel/auto-round", "inc"), _auto_round),
     **dict.fromkeys(("fp8", "fbgemm_fp8"), _fp8),
     "bitsandbytes": _bitsandbytes,
+    ONLINE: _online,
     **dict.fromkeys(("modelopt", "modelopt_fp4", "modelopt_mxfp8", "modelopt_mixed"), _modelopt),
 }
 

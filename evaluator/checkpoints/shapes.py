@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from evaluator.checkpoints.quantisation import online_scheme
 from evaluator.checkpoints.tensors import NOT_FINITE, Tensor
 from evaluator.errors import InputError
 
@@ -23,7 +24,8 @@ _QUERY = re.compile(r"model\.layers\.\d+\.self_attn\.q_proj\.weight")
 
 def check_shapes(checkpoint: Path, config: Mapping[str, Any], tensors: Iterable[Tensor]) -> None:
     """Raises InputError where config.json and the tensors' shapes differ: it names the field and both values."""
-    if config.get("model_type") not in _DECODERS or config.get("quantization_config"):  # packed weights
+    packed = config.get("quantization_config") and online_scheme(config) is None
+    if config.get("model_type") not in _DECODERS or packed:
         return
     file = checkpoint / "config.json"
     sizes = _Sizes(file, config)

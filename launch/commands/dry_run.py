@@ -17,17 +17,17 @@ def print_estimate(console: Console, config: SweepConfig) -> None:
     """Print what a sweep would cost, and what that assumes. Raises InputError as `estimate` does."""
     estimates = estimate(config)
     total = sum((each.work for each in estimates), Work())
-    pruning = sum(each.pruning_hours or 0.0 for each in estimates if each.hours is not None)
+    pruning = sum(each.compress_hours or 0.0 for each in estimates if each.hours is not None)
     evaluation = sum(each.evaluation_hours or 0.0 for each in estimates if each.hours is not None)
     table = Table(box=SIMPLE_HEAD, padding=(0, 0), pad_edge=False)
     table.add_column("checkpoint", overflow="fold")
-    for name in ("items", "requests", "prompt tok", "gen. tok", "prune h", "eval h"):
+    for name in ("items", "requests", "prompt tok", "gen. tok", "compress h", "eval h"):
         table.add_column(name, justify="right", no_wrap=True)
     for each in estimates:
         table.add_row(
             escape(each.job.name),
             *_counts(each.work),
-            _hours(each.pruning_hours) if each.job.prune is not None else "",
+            _hours(each.compress_hours) if each.job.is_made else "",
             _hours(each.evaluation_hours),
         )
     table.add_section()
@@ -43,9 +43,20 @@ def print_estimate(console: Console, config: SweepConfig) -> None:
     unsized = sorted({each.job.model for each in estimates if each.hours is None})
     if unsized:
         lines.append(f"not in the hours, since the size is not known here: {', '.join(unsized)}")
-    lines += _references(estimates)
+    lines += [*_disk(estimates), *_references(estimates)]
     for line in (*lines, *assumptions()):
         console.print(escape(line), highlight=False, soft_wrap=True)
+
+
+def _disk(estimates: list[JobEstimate]) -> list[str]:
+    """What checkpoints take that the run makes; nothing where it makes none."""
+    sizes = [each.disk for each in estimates if each.job.is_made]
+    if not sizes:
+        return []
+    unknown = sum(size is None for size in sizes)
+    more = f", and {unknown} whose size is not known here" if unknown else ""
+    known = sum(size for size in sizes if size is not None)
+    return [f"compressed checkpoints in RUN/checkpoints, weights in bfloat16: about {known / 2**30:.2f} GiB{more}"]
 
 
 def _references(estimates: list[JobEstimate]) -> list[str]:

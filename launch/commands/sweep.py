@@ -20,7 +20,7 @@ def sweep(
     out: Annotated[Path | None, typer.Option("--out", help="as everywhere; not needed for a dry run")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="say what it would cost; start nothing")] = False,
 ) -> None:
-    """Prune, evaluate and report a whole grid; the same command resumes."""
+    """Prune, quantise, evaluate and report a whole grid; the same command resumes."""
     config = load_sweep(find_recipe(recipe))
     if dry_run:
         from launch.commands.dry_run import print_estimate

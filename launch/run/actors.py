@@ -28,6 +28,7 @@ from launch.run.shards import ShardCollector
 from launch.run.work import EngineSetup, EvalJob, Shard, ShardResult, Where
 from launch.sweep.plugins import load_plugins
 from pruning.config import PruneConfig
+from quantising.config import QuantiseConfig
 
 if TYPE_CHECKING:
     from evaluator.asking.prompts import Prompter
@@ -155,16 +156,30 @@ def start_actor(actor: type, setup: EngineSetup, **options: Any) -> Any:
     )(actor).remote(setup)
 
 
-def prune_checkpoint(
-    config: PruneConfig, out: Path, held_out: Mapping[str, str], provenance: Mapping[str, object], log_path: Path
+def make_checkpoint(
+    config: PruneConfig | QuantiseConfig,
+    out: Path,
+    held_out: Mapping[str, str],
+    provenance: Mapping[str, object],
+    log_path: Path,
 ) -> None:
-    """The body of a prune task: the manifest in `out` is its result. `provenance` is the driver's."""
+    """The body of a prune task, or of one that quantises: the manifest in `out` is its result.
+
+    `provenance` is the driver's.
+    """
     from launch.sweep.calibration import SOURCES
-    from pruning.run import prune
 
     _log_to(log_path)
     load_plugins()
-    prune(config, out, sources=SOURCES, held_out=held_out, provenance={**provenance, **machine()})
+    told = {**provenance, **machine()}
+    if isinstance(config, QuantiseConfig):
+        from quantising.run import quantise
+
+        quantise(config, out, sources=SOURCES, held_out=held_out, provenance=told)
+    else:
+        from pruning.run import prune
+
+        prune(config, out, sources=SOURCES, held_out=held_out, provenance=told)
 
 
 def _tokenizer_key(checkpoint: Path) -> str:

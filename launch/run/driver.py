@@ -37,6 +37,7 @@ from launch.run.workers import EngineWorker, Patience
 from launch.sweep.jobs import CheckpointJob
 from launch.sweep.preflight import Prepared
 from pruning.output.manifest import read_manifest
+from quantising.manifest import read_manifest as read_quantise_manifest
 
 _LOOK_SECONDS = 0.2  # between two looks at what has ended
 
@@ -101,7 +102,7 @@ class _Run:
             self._store.write_items(task, [(each.item, each.option_texts) for each in questions])
         to_prune = []
         for job in self._prepared.jobs:
-            if job.prune is not None and read_manifest(job.path) is None:
+            if _is_to_make(job):
                 to_prune.append(job)
             else:  # preflight has checked an existing one against its manifest and its settings
                 self._add(job)
@@ -227,6 +228,13 @@ def _stats(workers: Sequence[EngineWorker]) -> list[dict[str, Any]]:
         for worker in workers
         for (load, name), (where, stats) in list(worker.stats.items())
     ]
+
+
+def _is_to_make(job: CheckpointJob) -> bool:
+    """Whether a checkpoint is still to be pruned or quantised: its manifest is written last."""
+    if job.quantise is not None:
+        return read_quantise_manifest(job.path) is None
+    return job.prune is not None and read_manifest(job.path) is None
 
 
 def _check(machines: Cluster, workers: Sequence[EngineWorker]) -> None:

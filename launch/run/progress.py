@@ -86,11 +86,11 @@ class Progress:
             return
         with self._lock:
             if self._prune is None:
-                self._prune = self._bars.add_task("pruning", total=total, pace="")
+                self._prune = self._bars.add_task("compressing", total=total, pace="")
             self._bars.update(self._prune, completed=done)
             if done == total:
                 self._bars.remove_task(self._prune)
-                self.stage(f"pruned {total} checkpoints")
+                self.stage(f"compressed {total} checkpoints")
 
     def loading(self, engine: int, checkpoint: str) -> None:
         with self._lock:

@@ -1,4 +1,4 @@
-"""The prune tasks of a run: as many at a time as there are GPUs for them, or CPUs."""
+"""The tasks of a run that make checkpoints, by pruning or quantising: as many at a time as there are GPUs, or CPUs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from evaluator.errors import InputError, ResurfaceError, one_line
-from launch.run.actors import prune_checkpoint
+from launch.run.actors import make_checkpoint
 from launch.run.nodes import FreeGpus, prune_options
 from launch.run.provenance import provenance
 from launch.sweep.jobs import CheckpointJob
@@ -28,7 +28,7 @@ class PruneTasks:
         self._waiting = deque(jobs)
         self._running: dict[Any, tuple[CheckpointJob, str | None]] = {}  # with the node whose GPU it was given
         self._free = free
-        self._task = ray.remote(**prune_options(gpu=free is not None))(prune_checkpoint)
+        self._task = ray.remote(**prune_options(gpu=free is not None))(make_checkpoint)
         self._log_path = log_path.absolute()
         self._held_out = ray.put(dict(held_out))
 
@@ -39,17 +39,23 @@ class PruneTasks:
 
     def start(self) -> None:
         """Start what there are GPUs for."""
-        while self._waiting:
+        while (job := self._next()) is not None:
             node_id = None if self._free is None else self._free.take_one()
             if node_id is None and self._free is not None:
                 return
-            job = self._waiting.popleft()
-            assert job.prune is not None
+            self._waiting.remove(job)
+            config = job.prune or job.quantise
+            assert config is not None
             task = self._task
             if node_id is not None:
                 task = task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=True))
-            arguments = (job.prune.absolute(), job.path.absolute(), self._held_out, provenance(), self._log_path)
+            arguments = (config.absolute(), job.path.absolute(), self._held_out, provenance(), self._log_path)
             self._running[task.remote(*arguments)] = job, node_id
+
+    def _next(self) -> CheckpointJob | None:
+        """The first waiting job whose source is there."""
+        to_come = {each.name for each in self._waiting} | {each.name for each, _ in self._running.values()}
+        return next((job for job in self._waiting if job.after not in to_come), None)
 
     def done(self, seconds: float) -> list[CheckpointJob]:
         """The jobs that ended well since the last call; waits so long for one.
@@ -75,4 +81,5 @@ def _failure(job: CheckpointJob, error: RayError) -> ResurfaceError:
     if isinstance(cause, InputError):
         return InputError(f"{job.name}: {cause}")
     reason = str(cause) if isinstance(cause, ResurfaceError) else f"{type(cause).__name__}: {cause}"
-    return ResurfaceError(f"pruning {job.name!r} failed: {one_line(reason, 300)}")
+    doing = "pruning" if job.quantise is None else "quantising"
+    return ResurfaceError(f"{doing} {job.name!r} failed: {one_line(reason, 300)}")

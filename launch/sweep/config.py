@@ -4,6 +4,9 @@ models: {dense: bundled}                 # name: checkpoint directory or hub id
 prune:                                   # every method x sparsity (or pattern) x model
   - {method: wanda, sparsity: [0.5, 0.6, 0.7]}
   - {method: sparsegpt, pattern: "2:4"}
+compress:                                # every method x scheme x model, and after prunings that are named
+  - {method: rtn, scheme: [FP8_DYNAMIC, W8A8], after: [dense, wanda-0.5]}
+  - {checkpoint: models/mine-w4a16, label: mine-w4a16}      # one that is there already
 calibration: {source: gazetteer, samples: 64, sequence_length: 512}
 tasks:
   - {task: gazetteer, items: 40}
@@ -32,8 +35,12 @@ from evaluator.thresholds import Thresholds
 from launch.sweep.models import BUNDLED
 from pruning.config import Allocation, CalibrationConfig, MethodName
 from pruning.patterns import Group
+from quantising.config import IGNORED
+from quantising.config import MethodName as QuantiseName
+from quantising.methods import METHODS
 
 SCHEMA_VERSION = 1
+DENSE = "dense"  # in `after:`, a model as it is
 RECIPES = Path(__file__).parents[1] / "recipes"
 _Model = TypeVar("_Model", bound=BaseModel)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -63,6 +70,43 @@ class PruneSetting(Frozen):
         return self
 
 
+class CompressSetting(Frozen):
+    """One line of `compress:`: a method at one or several schemes, or a compressed checkpoint that is there already."""
+
+    method: QuantiseName | None = None
+    scheme: tuple[str, ...] = ()
+    after: tuple[str, ...] = (DENSE,)  # what is quantised: the models themselves, prunings by their checkpoints' names
+    group_size: int | None = None
+    ignore: tuple[str, ...] = IGNORED
+    recipe: Path | None = None  # llm-compressor's YAML, for method `recipe`
+    calibration: CalibrationConfig | None = None  # None: the sweep's
+    checkpoint: str | None = None  # a directory or hub id, in place of all these
+    base: str | None = None  # the model that it is compared with; None: the only one
+    # What the names of its checkpoints end in; the whole name of a given checkpoint.
+    label: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+
+    @field_validator("scheme", "after", "ignore", mode="before")
+    @classmethod
+    def _one_or_many(cls, value: object) -> object:
+        return value if isinstance(value, list | tuple) else (value,)
+
+    @model_validator(mode="after")
+    def _asks_for_something(self) -> CompressSetting:
+        given = self.model_fields_set - {"checkpoint", "base", "label"}
+        if self.checkpoint is not None and (given or self.label is None):
+            told = f"takes no {min(given)}" if given else "needs a label, the name of its results"
+            raise ValueError(f"checkpoint: {self.checkpoint!r} {told}")
+        if self.checkpoint is None and (self.method is None or not self.after):
+            raise ValueError(f"needs a method ({', '.join(METHODS.names)}) or a checkpoint")
+        if self.checkpoint is None and not self.scheme and self.recipe is None:
+            raise ValueError(f"needs a scheme ({', '.join(METHODS[str(self.method)].schemes)})")
+        if self.compress and not self.models:
+            raise ValueError("compress: there are no models to compress")
+        if self.base is not None and self.checkpoint is None:
+            raise ValueError(f"base: {self.base!r} is said of a given checkpoint only")
+        return self
+
+
 class Resources(Frozen):
     """How the work is spread. None of it changes a result, and none of it is part of the sweep's digest."""
 
@@ -86,6 +130,7 @@ class SweepConfig(Frozen):
     models: dict[str, str] = Field(default_factory=dict)
     base: str | None = None  # the model that models without pruning lines are compared with (`resurface eval --base`)
     prune: tuple[PruneSetting, ...] = ()
+    compress: tuple[CompressSetting, ...] = ()
     calibration: CalibrationConfig = CalibrationConfig(source="c4")
     tasks: tuple[EvalConfig, ...] = ()
     include: tuple[SweepConfig, ...] = ()  # in YAML also files and names of bundled recipes
@@ -172,6 +217,12 @@ def _document(path: Path, including: tuple[Path, ...]) -> dict[str, Any]:
 def _find_beside(directory: Path, document: dict[str, Any]) -> None:
     """Resolve paths that are relative to the sweep file's directory."""
     models, tasks = document.get("models"), document.get("tasks")
+    lines = document.get("compress")
+    for line in lines if isinstance(lines, list) else ():
+        for name in ("checkpoint", "recipe"):
+            value = line.get(name) if isinstance(line, dict) else None
+            if isinstance(value, str) and value != BUNDLED and (directory / value).exists():
+                line[name] = str(directory / value)
     if isinstance(models, dict):
         for name, value in models.items():
             if isinstance(value, str) and value != BUNDLED and (directory / value).is_dir():

@@ -3,7 +3,7 @@
 Items, requests and prompts are counted from the settings. Lengths and speeds are assumptions, stated with the result:
 
     evaluation = 2 P (prompt tokens / PREFILL + generated tokens / DECODE) / PEAK + REQUEST * requests + LOAD   seconds
-    pruning    = 2 P passes * samples * sequence_length / (PREFILL * PEAK) + 4 P / DISK                        seconds
+    compress   = 2 P passes * samples * sequence_length / (PREFILL * PEAK) + 4 P / DISK                        seconds
 
 with P the number of parameters (Kaplan et al., 2020: 2 P floating-point operations per token of a forward pass). Every
 bfloat16 weight is read from and written to the disk once. No speed is measured: the hours show which of two sweeps is
@@ -18,15 +18,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from evaluator.asking.prompts import CAPPED_FORMATS
+from evaluator.checkpoints.quantisation import ONLINE
 from evaluator.probes.base import Cost
 from evaluator.probes.config import EvalConfig
 from evaluator.tasks import DEEP_ITEMS, items_by_language, load_task
+from launch.sweep.compress import given
 from launch.sweep.config import SweepConfig
 from launch.sweep.jobs import CheckpointJob, expand
 from launch.sweep.models import local_directory
+from launch.sweep.quantisation import bytes_of
 from launch.sweep.references import keeps, reference_bytes, vocabulary_of
-from pruning.config import PruneConfig
+from pruning.config import CalibrationConfig, PruneConfig
 from pruning.methods import METHODS
+from quantising.config import QuantiseConfig
+from quantising.methods import METHODS as QUANTISING
 
 PEAK = 989e12  # operations per second: dense bfloat16 of one H100 or H200
 PREFILL, DECODE = 0.4, 0.15  # shares of PEAK that prompts and generated tokens reach
@@ -79,21 +84,22 @@ class JobEstimate:
     job: CheckpointJob
     work: Work
     evaluation_hours: float | None
-    pruning_hours: float | None
+    compress_hours: float | None  # to prune or to quantise it
+    disk: int | None = 0  # bytes of the checkpoint, where the run makes it
     references: int | None = 0  # bytes of distributions that it keeps for others; None: its vocabulary is not known
 
     @property
     def hours(self) -> float | None:
-        if self.evaluation_hours is None or self.pruning_hours is None:
+        if self.evaluation_hours is None or self.compress_hours is None:
             return None
-        return self.evaluation_hours + self.pruning_hours
+        return self.evaluation_hours + self.compress_hours
 
 
 def estimate(config: SweepConfig) -> list[JobEstimate]:
     """One estimate for each checkpoint, in the order of the jobs. Raises InputError as expanding the sweep does."""
     values: dict[str, str] = {}
     for grid in (config, *_included(config)):
-        values |= grid.models
+        values |= grid.models | {label: path for label, path, _ in given(grid)}
     works: dict[str, Work] = {}
     estimates = []
     jobs = expand(config, Path("RUN"), resolve=lambda value: local_directory(value) or Path(value))
@@ -108,7 +114,8 @@ def estimate(config: SweepConfig) -> list[JobEstimate]:
                 job=job,
                 work=work,
                 evaluation_hours=None if size is None else evaluation_hours(size, work),
-                pruning_hours=0.0 if job.prune is None else None if size is None else pruning_hours(size, job.prune),
+                compress_hours=None if size is None and job.is_made else _compress_hours(size or 0.0, job),
+                disk=None if size is None and job.is_made else _disk(size or 0.0, job),
                 references=_references(job, works, config.engine.dtype) if keeps(job, jobs) else 0,
             )
         )
@@ -174,10 +181,31 @@ def evaluation_hours(parameters: float, work: Work) -> float:
 
 def pruning_hours(parameters: float, prune: PruneConfig) -> float:
     """Of one GPU; see the module's formula."""
-    calibration = prune.calibration
+    return _made_hours(parameters, METHODS[prune.method].passes, prune.calibration)
+
+
+def quantising_hours(parameters: float, config: QuantiseConfig) -> float:
+    """Of one GPU; see the module's formula. vLLM's online quantisation is part of a load."""
+    if config.method == ONLINE:
+        return 0.0
+    return _made_hours(parameters, QUANTISING[config.method].passes, config.calibration)
+
+
+def _made_hours(parameters: float, passes: float, calibration: CalibrationConfig | None) -> float:
     tokens = 0 if calibration is None else calibration.samples * calibration.sequence_length
-    operations = 2 * parameters * METHODS[prune.method].passes * tokens / PREFILL
+    operations = 2 * parameters * passes * tokens / PREFILL
     return (operations / PEAK + 4 * parameters / DISK) / 3600
+
+
+def _compress_hours(parameters: float, job: CheckpointJob) -> float:
+    if job.quantise is not None:
+        return quantising_hours(parameters, job.quantise)
+    return 0.0 if job.prune is None else pruning_hours(parameters, job.prune)
+
+
+def _disk(parameters: float, job: CheckpointJob) -> int:
+    """The bytes of a checkpoint that the run makes, of a model in bfloat16."""
+    return bytes_of(job, int(2 * parameters)) if job.is_made else 0
 
 
 def _parameters(value: str) -> float | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,11 @@ from evaluator.records import FORMATS
 from evaluator.tasks import task_name
 from evaluator.text import code_of
 from launch.sweep.calibration import spelled_source
+from launch.sweep.compress import given, name_of, quantisations
 from launch.sweep.config import PruneSetting, SweepConfig, validated
 from launch.sweep.models import resolve_model
 from pruning.config import CalibrationConfig, PruneConfig, needs_calibration
+from quantising.config import QuantiseConfig
 
 # What decides which items a task asks, and with which candidates: one name of a task means one of these.
 _ITEM_SETTINGS = ("task", "languages", "items", "seed")
@@ -31,14 +33,21 @@ _MERGED = ("formats", "probes", "sample_seeds")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointJob:
-    """One checkpoint to evaluate; `prune` says how to make it, and is None for one that exists already."""
+    """One checkpoint to evaluate; `prune` or `quantise` says how to make it, neither of them that it exists already."""
 
     name: str
     path: Path
     model: str  # name of the dense model that it is, or was made from
     base: str | None  # name of the checkpoint that it is compared with
     prune: PruneConfig | None = None
+    quantise: QuantiseConfig | None = None
+    after: str | None = None  # the name of the job whose checkpoint is quantised; None: the model itself
     tasks: Mapping[str, EvalConfig]  # by the name of their records
+
+    @property
+    def is_made(self) -> bool:
+        """Whether the run makes the checkpoint."""
+        return self.prune is not None or self.quantise is not None
 
 
 @dataclass(slots=True)
@@ -49,6 +58,8 @@ class _Cell:
     base: str | None
     prune: PruneConfig | None
     suffix: str
+    quantise: QuantiseConfig | None = None
+    quantised_as: str = ""  # what is added to the name of what it is made from
     tasks: dict[str, EvalConfig] = field(default_factory=dict)
 
 
@@ -61,16 +72,18 @@ def expand(
     other.
     """
     grids = list(_grids(config))
-    sources = {name: resolve(value) for name, value in _models(grids).items()}
+    models = _models(grids)
+    sources = {name: resolve(value) for name, value in models.items()}
+    dense = [name for grid in grids for name in grid.models]
     usual = spelled_source(grids[0].calibration)
     cells: dict[object, _Cell] = {}
     for grid in grids:
         asked: set[object] = set()
         tasks = [_with_seed(task, grid.seed) for task in grid.tasks]
         for cell in _cells(grid, sources, usual):
-            key = (cell.model, None if cell.prune is None else cell.prune.model_dump_json(exclude={"source"}))
+            key = (cell.model, *(_key(each) for each in (cell.prune, cell.quantise)))
             if key in asked:
-                raise InputError(f"checkpoint {_name(cell, sources)!r} is asked for twice by models and prune")
+                raise InputError(f"checkpoint {_name(cell, dense)!r} is asked for twice by models, prune and compress")
             asked.add(key)
             known = cells.setdefault(key, cell)
             known.base = known.base or cell.base
@@ -79,20 +92,34 @@ def expand(
     _check_items(cells.values())
     _check_bases(cells.values())
     ordered = sorted(cells.values(), key=lambda cell: list(sources).index(cell.model))
-    names = [_name(cell, sources) for cell in ordered]
+    names = [_name(cell, dense) for cell in ordered]
     for name in names:
         if names.count(name) > 1:
-            raise InputError(f"checkpoint {name!r} is asked for twice by models and prune; give a setting a label")
-    return tuple(
-        CheckpointJob(
-            name=name,
-            path=sources[cell.model] if cell.prune is None else run_dir / "checkpoints" / name,
-            model=cell.model,
-            base=cell.base,
-            prune=cell.prune,
-            tasks=cell.tasks,
-        )
-        for name, cell in zip(names, ordered, strict=True)
+            raise InputError(
+                f"checkpoint {name!r} is asked for twice by models, prune and compress; give a setting a label"
+            )
+    return tuple(_job(cell, name, sources, dense, run_dir) for name, cell in zip(names, ordered, strict=True))
+
+
+def _key(config: PruneConfig | QuantiseConfig | None) -> str | None:
+    return None if config is None else config.model_dump_json(exclude={"source"})
+
+
+def _job(cell: _Cell, name: str, sources: Mapping[str, Path], dense: Sequence[str], run_dir: Path) -> CheckpointJob:
+    made = cell.prune is not None or cell.quantise is not None
+    quantise, after = cell.quantise, None
+    if quantise is not None and cell.prune is not None:
+        after = _name(replace(cell, quantise=None), dense)
+        quantise = quantise.model_copy(update={"source": run_dir / "checkpoints" / after})
+    return CheckpointJob(
+        name=name,
+        path=run_dir / "checkpoints" / name if made else sources[cell.model],
+        model=cell.model,
+        base=cell.base,
+        prune=cell.prune if quantise is None else None,
+        quantise=quantise,
+        after=after,
+        tasks=cell.tasks,
     )
 
 
@@ -107,7 +134,7 @@ def _grids(config: SweepConfig) -> Iterator[SweepConfig]:
 def _models(grids: Sequence[SweepConfig]) -> dict[str, str]:
     models: dict[str, str] = {}
     for grid in grids:
-        for name, value in grid.models.items():
+        for name, value in (*grid.models.items(), *((label, path) for label, path, _ in given(grid))):
             if models.setdefault(name, value) != value:
                 raise InputError(f"models: {name!r} is {models[name]!r} in one joined sweep, {value!r} in another")
     return models
@@ -116,14 +143,25 @@ def _models(grids: Sequence[SweepConfig]) -> dict[str, str]:
 def _cells(grid: SweepConfig, sources: Mapping[str, Path], usual: CalibrationConfig) -> Iterator[_Cell]:
     for model in grid.models:
         yield _Cell(model, grid.base if model != grid.base else None, None, "")
-        for number, setting in enumerate(grid.prune):
-            observing = needs_calibration(setting.method, setting.allocation)
-            calibration = spelled_source(setting.calibration or grid.calibration) if observing else None
-            suffix = _suffix(setting, calibration, usual)
-            for pattern in [{"sparsity": s} for s in setting.sparsity] + [{"pattern": p} for p in setting.pattern]:
-                wanted: dict[str, Any] = {"source": sources[model], "seed": grid.seed, "calibration": calibration}
-                wanted |= {name: getattr(setting, name) for name in ("method", "allocation", "group")} | pattern
-                yield _Cell(model, model, _plain(validated(PruneConfig, wanted, f"prune.{number}")), suffix)
+        made = list(_pruned(grid, model, sources, usual))
+        yield from made
+        pruned = {_name(cell, [model]): cell for cell in made}
+        for after, quantise, setting in quantisations(grid, sources[model], pruned):
+            source = pruned.get(after, _Cell(model, model, None, ""))
+            yield replace(source, quantise=quantise, quantised_as=name_of(quantise, setting, usual), tasks={})
+    for label, _, base in given(grid):
+        yield _Cell(label, base, None, "")
+
+
+def _pruned(grid: SweepConfig, model: str, sources: Mapping[str, Path], usual: CalibrationConfig) -> Iterator[_Cell]:
+    for number, setting in enumerate(grid.prune):
+        observing = needs_calibration(setting.method, setting.allocation)
+        calibration = spelled_source(setting.calibration or grid.calibration) if observing else None
+        suffix = _suffix(setting, calibration, usual)
+        for pattern in [{"sparsity": s} for s in setting.sparsity] + [{"pattern": p} for p in setting.pattern]:
+            wanted: dict[str, Any] = {"source": sources[model], "seed": grid.seed, "calibration": calibration}
+            wanted |= {name: getattr(setting, name) for name in ("method", "allocation", "group")} | pattern
+            yield _Cell(model, model, _plain(validated(PruneConfig, wanted, f"prune.{number}")), suffix)
 
 
 def _plain(prune: PruneConfig) -> PruneConfig:
@@ -140,14 +178,20 @@ def _suffix(setting: PruneSetting, calibration: CalibrationConfig | None, usual:
     return "-" + re.sub(r"[^A-Za-z0-9]+", "_", calibration.source).strip("_")
 
 
-def _name(cell: _Cell, models: Mapping[str, Path]) -> str:
+def _name(cell: _Cell, models: Sequence[str]) -> str:
+    """The name of a checkpoint; `models`: the dense ones of all joined sweeps."""
+    prefix = f"{cell.model}-" if len(set(models)) > 1 else ""
+    parts = [*filter(None, [_pruning_name(cell), cell.quantised_as if cell.quantise is not None else ""])]
+    return prefix + "-".join(parts) if parts else cell.model
+
+
+def _pruning_name(cell: _Cell) -> str:
     if cell.prune is None:
-        return cell.model
-    prefix = f"{cell.model}-" if len(models) > 1 else ""
+        return ""
     how_much = cell.prune.pattern if cell.prune.sparsity is None else cell.prune.sparsity
     how: list[str] = [] if cell.prune.allocation == "uniform" else [cell.prune.allocation]
     how += [] if cell.prune.group is None else [cell.prune.group]
-    return prefix + "-".join([cell.prune.method, str(how_much).replace(":", "of"), *how]) + cell.suffix
+    return "-".join([cell.prune.method, str(how_much).replace(":", "of"), *how]) + cell.suffix
 
 
 def _with_seed(task: EvalConfig, seed: int) -> EvalConfig:
@@ -188,7 +232,7 @@ def _check_items(cells: Iterable[_Cell]) -> None:
 
 def _check_bases(cells: Iterable[_Cell]) -> None:
     """A base comes before what is compared with it, so that no model can be its own base's base."""
-    bases = {cell.model: cell.base for cell in cells if cell.prune is None}
+    bases = {cell.model: cell.base for cell in cells if cell.prune is None and cell.quantise is None}
     for name in bases:
         trail = [name]
         while (base := bases.get(trail[-1])) is not None:

@@ -13,12 +13,13 @@ from typing import Any
 from evaluator.asking.questions import Question
 from evaluator.checkpoints.info import CheckpointInfo, inspect_checkpoint, read_positions
 from evaluator.checkpoints.tokenizer import load_tokenizer, tokenise_alike
-from evaluator.engine.config import EngineConfig, check_served
+from evaluator.engine.config import EngineConfig
 from evaluator.errors import InputError
 from evaluator.records import Item
 from launch.sweep.calibration import SOURCES
 from launch.sweep.config import SweepConfig
 from launch.sweep.jobs import CheckpointJob, expand
+from launch.sweep.quantisation import bytes_of, check_environments, check_quantisations, served_here
 from launch.sweep.references import check_references, keeps, positions_prepared, reference_bytes, vocabulary_of
 from launch.sweep.tasks import PreparedTask, TaskPreparation
 from pruning.calibration.disjoint import text_digest
@@ -85,18 +86,20 @@ def prepare(config: SweepConfig, run_dir: Path) -> Prepared:
     Raises InputError for the first thing that is wrong.
     """
     jobs = expand(config, run_dir)
-    models = _inspected([job for job in jobs if job.prune is None], trust=config.engine.trust_remote_code)
+    models = _inspected([job for job in jobs if not job.is_made], trust=config.engine.trust_remote_code)
     preparation = TaskPreparation(models.positions, models.tokenizers)
     asked = {job.name: preparation.tasks_of(job) for job in jobs}
     tasks = tuple({task.key: task for prepared in asked.values() for task in prepared}.values())
     held_out = _contexts(tasks)
     for job in jobs:
         _check_pruning(job, held_out)
+    check_quantisations(jobs, held_out)
     check_references(config.engine, tasks)
     longest = max(task.longest_request for task in tasks)
     # Last, since it may take a while. The engines of a cluster run on other machines than this.
     here = not os.environ.get("RAY_ADDRESS")
-    served = check_served(config.engine, list(models.infos.values()), here=here)
+    served = served_here(config.engine, jobs, models.infos, here=here)
+    check_environments(jobs)
     return Prepared(
         config=config,
         jobs=jobs,
@@ -111,8 +114,8 @@ def prepare(config: SweepConfig, run_dir: Path) -> Prepared:
         other_tokenizer=frozenset(
             job.name
             for job in jobs
-            # What the run prunes itself has its base's tokenizer, byte for byte.
-            if job.prune is None
+            # What the run makes itself has its base's tokenizer, byte for byte.
+            if not job.is_made
             and job.base is not None
             and any(task.after_base for task in job.tasks.values())
             and not tokenise_alike(models.tokenizers[job.name], models.tokenizers[job.base])
@@ -142,6 +145,11 @@ def _identity(
             {"name": job.name, "prune": job.prune.model_dump(mode="json", exclude={"source", "device"})}
             for job in jobs
             if job.prune is not None
+        ]
+        + [
+            {"name": job.name, "quantise": job.quantise.model_dump(mode="json", exclude={"source"}), "after": job.after}
+            for job in jobs
+            if job.quantise is not None
         ],
         "tasks": {name: {task.name: task.key for task in tasks} for name, tasks in asked.items()},
         "task_settings": {
@@ -159,13 +167,13 @@ def _disk_bytes(
     jobs: Sequence[CheckpointJob], models: _Models, asked: Mapping[str, Sequence[PreparedTask]], dtype: str
 ) -> int:
     """About what a new run directory takes."""
-    checkpoints = sum(models.infos[job.model].bytes for job in jobs if job.prune is not None)
+    checkpoints = sum(bytes_of(job, models.infos[job.model].bytes) for job in jobs if job.is_made)
     items = sum(len(task.questions) for tasks in asked.values() for task in tasks)
     references = sum(
         reference_bytes(task.config, positions_prepared(task), vocabulary_of(job.path), dtype)
         for job in jobs
         for task in asked[job.name]
-        if task.config.references and job.prune is None and keeps(job, jobs)
+        if task.config.references and not job.is_made and keeps(job, jobs)
     )
     return checkpoints + items * _RECORDS_PER_ITEM * _BYTES_PER_RECORD + _OTHER_BYTES + references
 
@@ -192,6 +200,8 @@ def _check_pruning(job: CheckpointJob, held_out: Mapping[str, str]) -> None:
             from pruning.run import check  # torch: what is wrong with models and tasks is reported without it
 
             check(job.prune, job.path, sources=SOURCES, held_out=held_out)
+            return
+        if job.quantise is not None:
             return
         manifest = read_manifest(job.path)
         if manifest is not None and manifest.calibration is not None:

@@ -31,7 +31,7 @@ def check_references(engine: EngineConfig, tasks: Iterable[PreparedTask]) -> Non
 
 def keeps(job: CheckpointJob, jobs: Sequence[CheckpointJob]) -> bool:
     """Whether a checkpoint keeps its distributions: it is compared with itself, or another with it."""
-    return (job.base is None and job.prune is None) or any(other.base == job.name for other in jobs)
+    return (job.base is None and not job.is_made) or any(other.base == job.name for other in jobs)
 
 
 def reference_bytes(task: EvalConfig, positions: int, vocabulary: int, dtype: str) -> int:

@@ -165,11 +165,22 @@ class Export:
         # Everything is on disk; only names are left to give: weights, config, manifest, directory.
         for name in (*hidden, MANIFEST_NAME):
             files[name].rename(self.partial / name)
+        self._give_name()
+        return manifest
+
+    def appear(self) -> None:
+        """Sync whatever was written into `partial`, and give it its name: for who writes all files himself."""
+        self.close()
+        for file in self.partial.rglob("*"):
+            if file.is_file():
+                _sync(file)
+        self._give_name()
+
+    def _give_name(self) -> None:
         (self.partial / owner.OWNER).unlink()
         _sync(self.partial)
         self.partial.rename(self._out)  # onto an empty directory at most: `check_place` made sure
         _sync(self._out.parent)
-        return manifest
 
     def close(self) -> None:
         """Close the shards; nothing can be written after it."""

@@ -35,7 +35,7 @@ lock.PACE = Pace(beat_seconds=0.2, missed=10, look_seconds=0.1)
 from launch.commands.cli import main
 main()
 """
-PRUNING, ENGINE = "ray::prune_checkpoint", "ray::EngineActor"
+PRUNING, ENGINE = "ray::make_checkpoint", "ray::EngineActor"
 
 
 class Desk:

@@ -26,6 +26,7 @@ from typing import Any
 
 from evaluator.checkpoints.info import read_config
 from evaluator.checkpoints.overlay import overlay, served_config
+from evaluator.checkpoints.quantisation import ONLINE, online_scheme
 from evaluator.checkpoints.tensors import INDEX, SINGLE, read_tensors
 from evaluator.engine.base import FixedSource, Generate
 from evaluator.engine.config import EngineConfig, build_engine
@@ -164,12 +165,25 @@ def _read(text: str) -> Rehearsal:
 def _read_by_vllm(checkpoint: Path) -> Rehearsal:
     """Whether vLLM knows the layout and takes the configuration, and this GPU is not too old for it."""
     from vllm.model_executor.layers.quantization import get_quantization_config
-    from vllm.platforms import current_platform
 
-    config = served_config(read_config(checkpoint))
+    config = read_config(checkpoint)
+    if (scheme := online_scheme(config)) is not None:
+        from vllm.config.quantization import ONLINE_QUANT_SHORTHAND_NAMES
+
+        if scheme not in ONLINE_QUANT_SHORTHAND_NAMES:
+            return Rehearsal(reason=f"this vLLM does not quantise to {scheme} while it loads")
+        return _for_this_gpu(get_quantization_config(ONLINE))
+    config = dict(served_config(config))
     said = dict(config.get("quantization_config") or config["compression_config"])
     kind = get_quantization_config(str(said.get("quant_method", "compressed-tensors")).lower())
     kind.from_config(said)
+    return _for_this_gpu(kind)
+
+
+def _for_this_gpu(kind: Any) -> Rehearsal:
+    """Whether the GPU is new enough for one of vLLM's ways to quantise."""
+    from vllm.platforms import current_platform
+
     if not current_platform.has_device_capability(kind.get_min_capability()):
         capability = kind.get_min_capability() / 10
         return Rehearsal(reason=f"vLLM serves it on GPUs of compute capability {capability:.1f} or more")

@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evaluator.checkpoints.blueprint import Blueprint
+from evaluator.checkpoints.info import read_config
 from evaluator.checkpoints.overlay import served_directory
+from evaluator.checkpoints.quantisation import online_scheme
 from evaluator.engine.config import EngineConfig, Scoring
 from evaluator.engine.vllm.abilities import BATCH_INVARIANT, Abilities, abilities, check_arguments
 from evaluator.errors import EngineError, InputError, one_line
@@ -117,6 +119,7 @@ def _start(config: EngineConfig, checkpoint: Path, blueprint: Blueprint, served:
     scoring, notes = _scoring(config, able, on_cpu=on_cpu)
     max_model_len, positions = _lengths(config.max_model_len, blueprint.longest)
     arguments = _arguments(config, served, positions)
+    arguments |= _online(checkpoint)
     arguments |= _on_cpu(config, positions) if on_cpu else _on_gpu(config, blueprint, positions)
     if on_cpu and torch.cpu._is_amx_tile_supported():
         torch.cpu._init_amx()  # the kernels of some schemes take it for granted that the system has been asked
@@ -210,6 +213,12 @@ def _arguments(config: EngineConfig, checkpoint: Path, max_model_len: int) -> di
         "use_tqdm_on_load": False,
         "worker_extension_cls": "evaluator.engine.vllm.weights.WorkerExtension",
     }
+
+
+def _online(checkpoint: Path) -> dict[str, Any]:
+    """What vLLM is to make of plain weights while it loads them."""
+    scheme = online_scheme(read_config(checkpoint))
+    return {} if scheme is None else {"quantization": scheme}
 
 
 def _on_cpu(config: EngineConfig, max_model_len: int) -> dict[str, Any]:

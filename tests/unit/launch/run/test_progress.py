@@ -40,7 +40,7 @@ def test_plain_lines_away_from_a_terminal() -> None:
     text = written.getvalue()
     assert "\x1b" not in text
     lines = text.splitlines()
-    assert lines[:3] == ["starting Ray", "pruned 2 checkpoints", "dense: engine started in 3.20 s (engine 0)"]
+    assert lines[:3] == ["starting Ray", "compressed 2 checkpoints", "dense: engine started in 3.20 s (engine 0)"]
     assert lines[3].startswith("dense gazetteer: 40 items in ")
     assert lines[4:] == [
         "wanda-0.5: swapped in place in 0.02 s (engine 0)",

@@ -1,4 +1,4 @@
-"""The environments that benchmarks make for what they compare with."""
+"""The environments of programs whose requirements are not ours."""
 
 import subprocess
 import sysconfig
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.peers import environment
+from quantising import environment
 from tests.support.requirements import PYTHONS, REQUIREMENTS, pins, requirements
 
 

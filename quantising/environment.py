@@ -1,10 +1,10 @@
-"""Virtual environments of the programs that benchmarks compare with. They are made in the user's cache on first use.
+"""Virtual environments of programs whose requirements are not ours. They are made in the user's cache on first use.
 
     python = python_of("llm-compressor", ["llmcompressor==0.14.0.1"])
     python = python_of("lm-eval", pins(LOCK), beside_ours=True)
 
-A peer's requirements never touch our environment. A peer that must run on our vLLM gets an environment *beside ours*:
-it sees our packages after its own, and its own are complete pins that leave ours out.
+Such a program's requirements never touch our environment. One that must run on our vLLM gets an environment *beside
+ours*: it sees our packages after its own, and its own are complete pins that leave ours out.
 """
 
 from __future__ import annotations

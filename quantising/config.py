@@ -1,0 +1,54 @@
+"""The configuration of a quantisation: frozen, checked when it is made, unknown keys are errors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from evaluator.config import Frozen
+from evaluator.errors import unknown
+from pruning.config import CalibrationConfig
+from quantising.methods import METHODS
+from quantising.methods.base import Wanted
+from quantising.schemes import SCHEMES
+
+MethodName = Annotated[str, AfterValidator(METHODS.checked)]
+IGNORED = ("lm_head",)  # by llm-compressor's own examples: the output head stays as it is
+
+
+class QuantiseConfig(Frozen):
+    """One checkpoint, one method, one scheme."""
+
+    source: Path  # directory of the checkpoint, dense or pruned
+    method: MethodName
+    scheme: str
+    group_size: int | None = Field(default=None, ge=1)  # weights of a row that share a scale; None: the scheme's own
+    ignore: tuple[str, ...] = IGNORED  # modules that stay as they are, or patterns after `re:`
+    recipe: str | None = None  # the text of llm-compressor's recipe, for method `recipe`
+    calibration: CalibrationConfig | None = None
+    seed: int = Field(default=0, ge=0)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        method = METHODS[self.method]
+        if self.scheme not in method.schemes:
+            raise ValueError(str(unknown(f"scheme of method {self.method}", self.scheme, method.schemes)))
+        if self.group_size is not None and (not method.takes_group or SCHEMES[self.scheme].group is None):
+            raise ValueError(f"group_size: {self.group_size} means nothing with {self.method}, scheme {self.scheme}")
+        if (self.recipe is not None) != method.takes_recipe:
+            raise ValueError(f"recipe: method {self.method} {'needs one' if method.takes_recipe else 'takes none'}")
+        if self.calibration is None and method.needs_calibration:
+            raise ValueError(f"calibration: method {self.method!r} needs a source")
+        return self
+
+    def absolute(self) -> QuantiseConfig:
+        """The same job for a process in another directory."""
+        calibration = None if self.calibration is None else self.calibration.absolute()
+        return self.model_copy(update={"source": self.source.absolute(), "calibration": calibration})
+
+    @property
+    def wanted(self) -> Wanted:
+        """What is to become of the checkpoint."""
+        return Wanted(scheme=self.scheme, group_size=self.group_size, ignore=self.ignore, recipe=self.recipe)

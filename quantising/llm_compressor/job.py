@@ -1,0 +1,66 @@
+"""llm-compressor's side of a quantisation, as a script in its own environment; it needs nothing of ours.
+
+    python -I job.py REQUEST.json
+
+REQUEST: `source` and `out` (directories), `recipe` (YAML), `sequences` (lists of token ids, empty for a recipe that
+looks at no text), `answer` (a file: the versions of what did the work, as JSON, written last). Nothing is fetched.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+
+def _end_with_parent() -> None:
+    """Whoever asked may be killed; its quantisation must not go on for an hour."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _quantise(request: dict[str, Any]) -> None:
+    from datasets import Dataset
+    from llmcompressor import oneshot
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(request["source"], local_files_only=True)
+    model = AutoModelForCausalLM.from_pretrained(
+        request["source"], dtype="auto", local_files_only=True, use_safetensors=True
+    )
+    sequences = request["sequences"]
+    rows = [{"input_ids": ids, "attention_mask": [1] * len(ids)} for ids in sequences]
+    text: dict[str, Any] = {}
+    if rows:
+        text = {
+            "dataset": Dataset.from_list(rows),
+            "max_seq_length": max(map(len, sequences)),
+            "num_calibration_samples": len(rows),
+            "shuffle_calibration_samples": False,
+        }
+    oneshot(model=model, tokenizer=tokenizer, recipe=request["recipe"], **text)
+    model.save_pretrained(request["out"], save_compressed=True)
+
+
+def main() -> None:
+    _end_with_parent()
+    request = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    _quantise(request)
+    packages = ("llmcompressor", "compressed-tensors", "torch", "transformers")
+    answer = Path(request["answer"])
+    answer.write_text(json.dumps({name: importlib.metadata.version(name) for name in packages}), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

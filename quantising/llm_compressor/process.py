@@ -1,0 +1,93 @@
+"""llm-compressor in a process of its own environment, which is made on first use and never ours.
+
+It needs versions of torch, transformers and compressed-tensors that are not ours. Its process is told to stay offline,
+gets token ids in place of data sets, and no variables that are secrets of the user's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from evaluator.errors import InputError, one_line
+from quantising.environment import pins, python_of
+from quantising.errors import QuantiseError
+
+NAME = "llm-compressor"
+REQUIREMENT = "llmcompressor==0.14.0.1"
+LOCK = Path(__file__).parents[2] / "requirements" / "llm-compressor.lock"
+_JOB = Path(__file__).with_name("job.py")
+_OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
+_SECRETS = ("TOKEN", "SECRET", "PASSWORD", "API_KEY", "CREDENTIAL")  # in the names of variables
+
+
+def environment() -> Path:
+    """The interpreter of llm-compressor's environment, made if it is not there.
+
+    Raises InputError, in one line, if it cannot be made: its packages may have to be fetched.
+    """
+    python = python_of(NAME, requirements())
+    if isinstance(python, str):
+        raise InputError(f"compress: {NAME}: {python}; method rtn needs no environment")
+    return python
+
+
+def requirements() -> list[str]:
+    """What is installed: complete pins where this is a source tree."""
+    return pins(LOCK) if LOCK.is_file() else [REQUIREMENT]
+
+
+def apply_recipe(recipe: str, source: Path, folder: Path, sequences: Sequence[Sequence[int]]) -> dict[str, str]:
+    """Write `source` to `folder` as a recipe (YAML) makes it; `sequences`: token ids that it may look at.
+
+    Returns the versions of what did the work. Raises QuantiseError with the last line that it wrote if it fails, and
+    InputError if there is no environment.
+    """
+    python = environment()
+    with tempfile.TemporaryDirectory(prefix="resurface-llm-compressor-") as scratch:
+        request, answer, log = (Path(scratch) / name for name in ("request.json", "answer.json", "log"))
+        document = {
+            "source": str(source.absolute()),
+            "out": str(folder.absolute()),
+            "recipe": recipe,
+            "sequences": [list(ids) for ids in sequences],
+            "answer": str(answer),
+        }
+        request.write_text(json.dumps(document), encoding="utf-8")
+        code = _run([str(python), "-I", str(_JOB), str(request)], Path(scratch), log)
+        said = log.read_text(encoding="utf-8", errors="replace")
+        print(said, file=sys.stderr)
+        if code or not answer.exists():
+            lines = [line for line in said.splitlines() if line.strip()] or [f"ended with exit code {code}"]
+            ending = f" (died of {signal.Signals(-code).name})" if code < 0 else ""
+            raise QuantiseError(f"{NAME}: {one_line(lines[-1], 300)}{ending}")
+        versions: dict[str, str] = json.loads(answer.read_text(encoding="utf-8"))
+        return versions
+
+
+def _run(command: list[str], folder: Path, log: Path) -> int:
+    """Run it in `folder`, where it leaves files of its own; end it and its children whatever happens here."""
+    kept = {name: value for name, value in os.environ.items() if not any(part in name.upper() for part in _SECRETS)}
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command,
+            env=kept | _OFFLINE,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+        try:
+            return process.wait()
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()

@@ -1,0 +1,38 @@
+"""vLLM's online quantisation: the weights stay as they are, and the engine rounds them while it loads them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from evaluator.checkpoints.quantisation import ONLINE, ONLINE_SCHEMES
+from evaluator.errors import InputError
+from quantising.methods.base import Method, Wanted
+
+if TYPE_CHECKING:
+    from pruning.model.checkpoint import Checkpoint
+
+
+class Online(Method):
+    """A directory of links, and a config.json that says what an engine is to make of them."""
+
+    name = ONLINE
+    help = "vLLM rounds the weights while it loads them; nothing is written but links"
+    schemes = tuple(ONLINE_SCHEMES)
+    takes_group = False
+
+    def check(self, checkpoint: Checkpoint, wanted: Wanted) -> None:
+        if checkpoint.config.get("quantization_config"):
+            raise InputError(f"{checkpoint.directory / 'config.json'}: the checkpoint is already quantised")
+
+    def write(
+        self, checkpoint: Checkpoint, folder: Path, wanted: Wanted, sequences: Sequence[Sequence[int]]
+    ) -> dict[str, str]:
+        said = {"quant_method": ONLINE, "scheme": wanted.scheme}
+        for file in filter(None, (*checkpoint.files, checkpoint.index)):
+            (folder / file.name).symlink_to(file.resolve())
+        config = checkpoint.config | {"quantization_config": said}
+        (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+        return {}

@@ -1,0 +1,78 @@
+"""The schemes by the names of compressed-tensors and llm-compressor: what a matrix is rounded to.
+
+    W4A16         weights of 4 bits, one scale for 128 weights of a row       W4A16_ASYM    the same with zero points
+    W8A16         weights of 8 bits, one scale for 128 weights of a row       W8A8          int8 weights and activations
+    FP8_DYNAMIC   float8, one scale for each row and each token               FP8_BLOCK     one for 128 x 128 weights
+
+What each means in detail is the installed compressed-tensors' preset: it is what vLLM reads these layouts with.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from evaluator.errors import InputError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scheme:
+    """One scheme."""
+
+    name: str
+    bits: int  # of a stored weight
+    format: str  # how compressed-tensors calls the layout of its tensors
+    group: int | None = None  # weights of a row that share a scale, unless a job says otherwise
+
+
+SCHEMES = {
+    each.name: each
+    for each in (
+        Scheme(name="W4A16", bits=4, format="pack-quantized", group=128),
+        Scheme(name="W4A16_ASYM", bits=4, format="pack-quantized", group=128),
+        Scheme(name="W8A16", bits=8, format="pack-quantized", group=128),
+        Scheme(name="W8A8", bits=8, format="int-quantized"),
+        Scheme(name="FP8_DYNAMIC", bits=8, format="float-quantized"),
+        Scheme(name="FP8_BLOCK", bits=8, format="float-quantized"),
+    )
+}
+
+
+def preset(name: str, group_size: int | None) -> Any:
+    """compressed-tensors' QuantizationScheme of that name for linear layers, with another group size if one is given.
+
+    Raises InputError where the package is not installed, or does not know the name.
+    """
+    try:
+        from compressed_tensors.quantization.quant_scheme import preset_name_to_scheme
+    except ImportError:
+        raise InputError("compress: the package compressed-tensors, which comes with vLLM, is not installed") from None
+    try:
+        scheme = preset_name_to_scheme(name, ["Linear"])
+    except KeyError:
+        raise InputError(f"compress: scheme {name!r} is not known to the installed compressed-tensors") from None
+    if group_size is not None:
+        scheme.weights.group_size = group_size
+    return scheme
+
+
+def quantization_config(name: str, group_size: int | None, ignore: Sequence[str]) -> dict[str, Any]:
+    """What config.json says of a checkpoint with its linear layers in a scheme, but for those in `ignore`."""
+    scheme = preset(name, group_size)
+    return {
+        "quant_method": "compressed-tensors",
+        "format": SCHEMES[name].format,
+        "quantization_status": "compressed",
+        "global_compression_ratio": None,
+        "kv_cache_scheme": None,
+        "config_groups": {"group_0": arguments(scheme)},
+        "ignore": list(ignore),
+    }
+
+
+def arguments(scheme: Any) -> dict[str, Any]:
+    """A scheme as JSON, without what is left to defaults: other versions may lack, or refuse, a field."""
+    document: dict[str, Any] = json.loads(scheme.model_dump_json(exclude_none=True))
+    return document

@@ -1,0 +1,82 @@
+"""One sweep over pruning and quantising: one table, resumed, and the records of a checkpoint wherever it is named."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import yaml
+
+from tests.support.engines import needs_vllm
+from tests.support.runs import records, resurface
+
+pytestmark = needs_vllm
+TASK = {"task": "gazetteer", "languages": ["english"], "items": 4, "probes": ["greedy", "choice"]}
+SWEEP = {
+    "models": {"dense": "bundled"},
+    "prune": [{"method": "wanda", "sparsity": 0.5}],
+    "compress": [{"method": "rtn", "scheme": "FP8_DYNAMIC", "after": ["dense", "wanda-0.5"]}],
+    "calibration": {"source": "gazetteer", "samples": 8, "sequence_length": 128},
+    "tasks": [TASK],
+}
+NAMES = ["dense", "rtn-fp8_dynamic", "wanda-0.5", "wanda-0.5-rtn-fp8_dynamic"]
+
+
+def sweep(folder: Path, **changes: object) -> Path:
+    file = folder / "sweep.yaml"
+    file.write_text(yaml.safe_dump(SWEEP | changes), encoding="utf-8")
+    return file
+
+
+def test_dense_pruned_quantised_and_both_are_one_table(tmp_path: Path) -> None:
+    file, run = sweep(tmp_path), tmp_path / "run"
+    done = resurface("sweep", file, "--out", run)
+    assert done.returncode == 0, done.stderr
+    assert "rtn-fp8_dynamic: FP8 (rtn, per channel), computed in float32 by " in done.stdout
+    first = records(run)
+    columns = first.groupby("checkpoint")[["base", "method", "pattern", "sparsity", "calibration"]].first()
+    assert list(columns.index) == NAMES
+    assert columns.loc["dense"].isna().all()
+    fp8 = "FP8 (rtn, per channel)"
+    assert list(columns.loc["rtn-fp8_dynamic"])[:3] == ["dense", "rtn", fp8]
+    both = ["dense", "wanda + rtn", f"unstructured + {fp8}", 0.5, "gazetteer"]
+    assert list(columns.loc["wanda-0.5-rtn-fp8_dynamic"]) == both
+    table = pd.read_csv(run / "tables" / "accuracy.csv")
+    assert set(table["checkpoint"]) == set(NAMES)
+    assert set(table.loc[table["checkpoint"] == "rtn-fp8_dynamic", "pattern"]) == {fp8}
+    # Half-done: a checkpoint that was not finished, and the records of another.
+    shutil.rmtree(run / "checkpoints" / "wanda-0.5-rtn-fp8_dynamic")
+    shutil.rmtree(run / "records" / "wanda-0.5-rtn-fp8_dynamic")
+    kept = (run / "checkpoints" / "rtn-fp8_dynamic" / "quantise_manifest.json").stat()
+    done = resurface("sweep", file, "--out", run)
+    assert done.returncode == 0, done.stderr
+    pd.testing.assert_frame_equal(records(run), first)
+    assert (run / "checkpoints" / "rtn-fp8_dynamic" / "quantise_manifest.json").stat() == kept
+    # The same checkpoint by its path.
+    given = tmp_path / "given"
+    asked = ("--task", "gazetteer", "--languages", "english", "--items", "4", "--probes", "greedy,choice")
+    done = resurface("eval", run / "checkpoints" / "rtn-fp8_dynamic", *asked, "--out", given)
+    assert done.returncode == 0, done.stderr
+    ours = first[first["checkpoint"] == "rtn-fp8_dynamic"].reset_index(drop=True).drop(columns="base")
+    pd.testing.assert_frame_equal(records(given).drop(columns="base"), ours)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        {"method": "rtn", "scheme": "W4A16", "group_size": 64},
+        {"method": "gptq", "scheme": "W4A16", "group_size": 64},
+        {"method": "online", "scheme": "mxfp4"},
+    ],
+)
+def test_what_no_engine_here_can_serve_is_never_quantised(tmp_path: Path, line: dict[str, object]) -> None:
+    done = resurface("sweep", sweep(tmp_path, compress=[line]), "--out", tmp_path / "run")
+    if done.returncode == 0:
+        pytest.skip("served here")
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"error: compress: {line['method']}-")
+    assert done.stderr.count("\n") == 1
+    assert "; it needs " in done.stderr
+    assert not (tmp_path / "run").exists()

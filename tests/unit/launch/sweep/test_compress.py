@@ -1,0 +1,213 @@
+"""The axis `compress:`: what it expands to, and what preflight says of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from evaluator.engine.config import EngineConfig
+from evaluator.engine.vllm import quantised
+from evaluator.engine.vllm.rehearsal import Rehearsal
+from evaluator.errors import InputError
+from launch.sweep.config import SweepConfig, load_sweep, validated
+from launch.sweep.estimate import estimate
+from launch.sweep.jobs import expand
+from launch.sweep.preflight import prepare
+from quantising.methods import METHODS
+from tests.support.models import save_tiny_model
+
+RUN = Path("run")
+MAIN = {
+    "models": {"dense": "bundled"},
+    "prune": [{"method": "wanda", "sparsity": 0.5}, {"method": "magnitude", "pattern": "2:4"}],
+    "calibration": {"source": "gazetteer", "samples": 8, "sequence_length": 64},
+    "tasks": [{"task": "gazetteer", "items": 4, "probes": ["greedy"], "languages": ["english"]}],
+}
+RTN = {"method": "rtn", "scheme": "FP8_DYNAMIC"}
+
+
+def jobs(*lines, **changes):
+    document = {**MAIN, "compress": list(lines), **changes}
+    return {job.name: job for job in expand(validated(SweepConfig, document, "s.yaml"), RUN, resolve=Path)}
+
+
+def refused(*lines, **changes):
+    with pytest.raises(InputError) as caught:
+        jobs(*lines, **changes)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return save_tiny_model(tmp_path_factory.mktemp("models") / "model", dtype="bfloat16")
+
+
+@pytest.fixture
+def rehearsed(monkeypatch):
+    """Rehearsals take no engine: what was rehearsed, and the answer to give by the scheme's name."""
+    asked, answers = [], {}
+
+    def rehearse(checkpoint, config):
+        from evaluator.checkpoints.info import inspect_checkpoint
+
+        label = inspect_checkpoint(checkpoint).pattern
+        asked.append((label, config.dtype))
+        return Rehearsal(reason=answers.get(label), dtype="float32")
+
+    monkeypatch.setattr(quantised, "rehearse", rehearse)
+    monkeypatch.setattr(quantised, "serves_cpus", lambda: True)
+    return asked, answers
+
+
+def prepared(model, tmp_path, *lines, **changes):
+    document = {**MAIN, "models": {"dense": str(model)}, "compress": list(lines), **changes}
+    return prepare(validated(SweepConfig, document, "s.yaml"), tmp_path / "run")
+
+
+def test_methods_times_schemes_times_what_is_quantised():
+    made = jobs(
+        {"method": "rtn", "scheme": ["FP8_DYNAMIC", "W8A8"], "after": ["dense", "wanda-0.5"]},
+        {"method": "gptq", "scheme": "W4A16", "after": "magnitude-2of4", "group_size": 64},
+        {"method": "online", "scheme": "fp8_per_channel"},
+    )
+    assert list(made) == [
+        *("dense", "wanda-0.5", "magnitude-2of4"),
+        *("rtn-fp8_dynamic", "wanda-0.5-rtn-fp8_dynamic", "rtn-w8a8", "wanda-0.5-rtn-w8a8"),
+        *("magnitude-2of4-gptq-w4a16-g64", "online-fp8_per_channel"),
+    ]
+    plain, after = made["rtn-fp8_dynamic"], made["wanda-0.5-rtn-fp8_dynamic"]
+    assert (plain.base, plain.model, plain.after, plain.prune) == ("dense", "dense", None, None)
+    assert plain.quantise.source == Path("bundled")
+    assert plain.path == RUN / "checkpoints" / "rtn-fp8_dynamic"
+    assert (after.base, after.after, after.prune) == ("dense", "wanda-0.5", None)
+    assert after.quantise.source == made["wanda-0.5"].path
+    assert plain.quantise.calibration is None
+    assert made["magnitude-2of4-gptq-w4a16-g64"].quantise.calibration.source == "gazetteer"
+    assert [name for name, job in made.items() if not job.is_made] == ["dense"]
+    assert {tuple(job.tasks) for job in made.values()} == {("gazetteer",)}
+
+
+def test_several_models_and_a_given_checkpoint_share_no_name():
+    made = jobs(
+        RTN,
+        {"checkpoint": "quantised/b", "label": "mine", "base": "b"},
+        models={"a": "x", "b": "y"},
+        prune=[],
+    )
+    assert list(made) == ["a", "a-rtn-fp8_dynamic", "b", "b-rtn-fp8_dynamic", "mine"]
+    assert (made["mine"].path, made["mine"].base, made["mine"].is_made) == (Path("quantised/b"), "b", False)
+    alone = jobs({"checkpoint": "quantised/b", "label": "mine"}, prune=[])
+    assert list(alone) == ["dense", "mine"]  # one model, whatever is given beside it
+    assert alone["mine"].base == "dense"
+
+
+def test_the_same_quantisation_is_one_job_and_two_of_one_name_are_refused():
+    spelled = {"method": "rtn", "scheme": "W4A16"}
+    assert "asked for twice" in refused(spelled, {**spelled, "group_size": 128})
+    assert "asked for twice" in refused(RTN, {**RTN, "ignore": ["re:.*down_proj"]})
+    assert list(jobs(RTN, {**RTN, "ignore": ["re:.*down_proj"], "label": "but_down"}, prune=[])) == [
+        *("dense", "rtn-fp8_dynamic", "rtn-fp8_dynamic-but_down"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "part"),
+    [
+        ({"method": "rtm", "scheme": "W8A8"}, "compress.0.method: \"rtm\": unknown method 'rtm'; did you mean 'rtn'?"),
+        ({"method": "rtn", "scheme": "W8A9"}, "unknown scheme of method rtn 'W8A9'; did you mean 'W8A8'?"),
+        ({"method": "rtn"}, "needs a scheme (W4A16, "),
+        ({}, "needs a method (rtn, online, gptq, awq, smoothquant, recipe) or a checkpoint"),
+        ({**RTN, "after": "wanda-0.6"}, "after: unknown pruning 'wanda-0.6'; did you mean 'wanda-0.5'?"),
+        ({**RTN, "groups": 3}, "unknown key 'groups'; did you mean 'group_size'?"),
+        ({"checkpoint": "x"}, "checkpoint: 'x' needs a label"),
+        ({"checkpoint": "x", "label": "y", "scheme": "W8A8"}, "checkpoint: 'x' takes no scheme"),
+        ({"checkpoint": "x", "label": "y", "base": "z"}, "base: unknown model 'z'"),
+        ({"checkpoint": "x", "label": "dense"}, "label: 'dense' is the name of a model"),
+        ({**RTN, "base": "dense"}, "base: 'dense' is said of a given checkpoint only"),
+        ({"method": "recipe", "recipe": "/no/such.yaml"}, "recipe: /no/such.yaml: cannot be read: No such file"),
+    ],
+)
+def test_bad_lines_are_one_line(line, part):
+    assert part in refused(line)
+
+
+def test_a_recipe_names_its_scheme_and_its_checkpoint(tmp_path):
+    modifier = {"GPTQModifier": {"targets": ["Linear"], "scheme": "w4a16", "ignore": ["lm_head"]}}
+    recipe = {"quant_stage": {"quant_modifiers": modifier}}
+    (tmp_path / "my gptq.yaml").write_text(yaml.safe_dump(recipe))
+    sweep = {**MAIN, "compress": [{"method": "recipe", "recipe": "my gptq.yaml"}]}
+    (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(sweep))
+    *_, job = expand(load_sweep(tmp_path / "sweep.yaml"), RUN, resolve=Path)
+    assert (job.name, job.quantise.scheme) == ("my_gptq", "W4A16")
+    assert yaml.safe_load(job.quantise.recipe) == recipe
+    modifier["QuantizationModifier"] = {"scheme": "W8A8"}
+    (tmp_path / "my gptq.yaml").write_text(yaml.safe_dump(recipe))
+    with pytest.raises(InputError, match="its schemes are W4A16, W8A8: say the one to be served"):
+        expand(load_sweep(tmp_path / "sweep.yaml"), RUN, resolve=Path)
+
+
+def test_each_way_is_rehearsed_once_on_the_models_first_layer(model, tmp_path, rehearsed):
+    asked, _ = rehearsed
+    lines = [{**RTN, "after": ["dense", "wanda-0.5"]}, {"method": "online", "scheme": "fp8_per_channel"}]
+    plan = prepared(model, tmp_path, *lines)
+    assert sorted(label for label, _ in asked) == ["FP8 (online, per channel)", "FP8 (rtn, per channel)"]
+    assert [line.partition(",")[0] for line in plan.served] == [
+        "rtn-fp8_dynamic: FP8 (rtn",
+        "online-fp8_per_channel: FP8 (online",
+    ]
+    assert [each for each in plan.identity["checkpoints"] if "quantise" in each][1]["after"] == "wanda-0.5"
+    assert not (tmp_path / "run").exists()
+    without = prepared(model, tmp_path)
+    assert all("quantise" not in each for each in without.identity["checkpoints"])
+    assert without.disk_bytes < plan.disk_bytes
+
+
+def test_what_cannot_be_served_is_refused_before_it_is_quantised(model, tmp_path, rehearsed):
+    _, answers = rehearsed
+    answers["W4A16 (rtn, group 16)"] = "no kernel"
+    with pytest.raises(InputError) as caught:
+        prepared(model, tmp_path, {"method": "rtn", "scheme": "W4A16", "group_size": 16})
+    message = "compress: rtn-w4a16-g16: W4A16 (rtn, group 16) in float32: no kernel; it needs "
+    assert str(caught.value).startswith(message)
+
+
+def test_recipes_need_their_environment_before_anything_starts(model, tmp_path, rehearsed, monkeypatch):
+    def missing(self):
+        raise InputError("compress: llm-compressor: its environment cannot be made: no network")
+
+    monkeypatch.setattr(type(METHODS["gptq"]), "check_here", missing)
+    with pytest.raises(InputError, match=r"^gptq-w8a8: compress: llm-compressor: its environment"):
+        prepared(model, tmp_path, {"method": "gptq", "scheme": "W8A8"})
+
+
+def test_engine_torch_serves_no_quantised_checkpoint(model, tmp_path):
+    with pytest.raises(InputError, match=r"^compress: rtn-fp8_dynamic: .* torch serves no quantised"):
+        prepared(model, tmp_path, RTN, engine=EngineConfig(kind="torch").model_dump())
+
+
+def test_the_estimate_counts_hours_and_bytes():
+    document = {**MAIN, "compress": [{"method": "gptq", "scheme": ["W4A16", "W8A8"]}, RTN]}
+    document["compress"].append({"method": "online", "scheme": "mxfp8"})
+    by_name = {each.job.name: each for each in estimate(validated(SweepConfig, document, "s.yaml"))}
+    dense = by_name["wanda-0.5"].disk
+    assert by_name["dense"].disk == 0
+    assert by_name["rtn-fp8_dynamic"].disk == by_name["gptq-w8a8"].disk == dense // 2
+    assert dense // 4 < by_name["gptq-w4a16"].disk < dense // 3
+    assert by_name["online-mxfp8"].disk == by_name["online-mxfp8"].compress_hours == 0
+    assert by_name["gptq-w4a16"].compress_hours > by_name["rtn-fp8_dynamic"].compress_hours > 0
+
+
+def test_the_sweep_of_the_documentation_is_one():
+    text = (Path(__file__).resolve().parents[4] / "docs" / "quantised.md").read_text(encoding="utf-8")
+    block = text.partition("```yaml\n")[2].partition("```")[0]
+    document = yaml.safe_load(block)
+    assert set(document) >= {"models", "prune", "compress", "tasks"}
+    names = [each.job.name for each in estimate(validated(SweepConfig, document, "docs/quantised.md"))]
+    assert {"rtn-fp8_dynamic", "wanda-0.5-gptq-w4a16", "online-fp8_per_tensor", "mine-awq"} <= set(names)
+    for method in METHODS:
+        assert f"| `{method.name}` | " in text
+        if method.name != "recipe":
+            assert f"| `{method.name}` | {', '.join(method.schemes)} |" in text

@@ -1,0 +1,127 @@
+"""llm-compressor with a stand-in for its environment: what its process is given, and what becomes of its ends."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+import yaml
+
+from evaluator.checkpoints.info import inspect_checkpoint
+from evaluator.errors import InputError
+from quantising.config import QuantiseConfig
+from quantising.errors import QuantiseError
+from quantising.llm_compressor import process
+from quantising.methods import METHODS
+from quantising.methods.base import Wanted
+from quantising.methods.modifiers import recipe_of
+from quantising.run import quantise
+
+CALIBRATION = {"source": "mine", "samples": 4, "sequence_length": 16}
+TEXTS = {"mine": lambda samples, seed: iter([f"The town of Karo lies on the river {n}." for n in range(samples)])}
+# Checks what it is given and copies the source's weights, with a configuration that says W4A16.
+JOB = """
+import json, os, shutil, sys
+from pathlib import Path
+
+request = json.loads(Path(sys.argv[1]).read_text())
+assert os.environ["HF_HUB_OFFLINE"] == os.environ["TRANSFORMERS_OFFLINE"] == "1"
+assert "HF_TOKEN" not in os.environ and "PYTHONPATH" not in sys.path
+assert Path.cwd() != Path(request["source"]) and sys.flags.isolated
+assert len(request["sequences"]) == 4 and max(map(len, request["sequences"])) <= 16
+assert "GPTQModifier" in request["recipe"]
+source, out = Path(request["source"]), Path(request["out"])
+config = json.loads((source / "config.json").read_text())
+weights = {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": 128}
+group = {"targets": ["Linear"], "weights": weights, "input_activations": None}
+config["quantization_config"] = {"quant_method": "compressed-tensors", "config_groups": {"group_0": group}}
+(out / "config.json").write_text(json.dumps(config))
+Path("oneshot.log").write_text("where it runs")
+MORE
+Path(request["answer"]).write_text(json.dumps({"llmcompressor": "1"}))
+"""
+COPY = 'shutil.copy(source / "model.safetensors", out)'
+
+
+@pytest.fixture
+def job(tmp_path, monkeypatch):
+    """Give llm-compressor's process another script, which ends as its last lines say."""
+    monkeypatch.setattr(process, "environment", lambda: sys.executable)
+    monkeypatch.setenv("HF_TOKEN", "a secret")
+
+    def give(more):
+        script = tmp_path / "job.py"
+        script.write_text(JOB.replace("MORE", more))
+        monkeypatch.setattr(process, "_JOB", script)
+
+    return give
+
+
+def gptq(source, **changes):
+    settings = {"source": source, "method": "gptq", "scheme": "W4A16", "calibration": CALIBRATION, **changes}
+    return QuantiseConfig(**settings)
+
+
+def test_it_is_given_token_ids_and_a_recipe_and_told_to_stay_offline(source, tmp_path, job):
+    job(COPY)
+    out = tmp_path / "run" / "out"
+    manifest = quantise(gptq(source), out, sources=TEXTS)
+    assert manifest.versions == {"llmcompressor": "1"}
+    assert manifest.calibration is not None
+    assert manifest.calibration.samples == 4
+    info = inspect_checkpoint(out)
+    assert (info.method, info.pattern, info.calibration) == ("gptq", "W4A16 (gptq, group 128)", "mine")
+    assert not (out / "oneshot.log").exists()
+    assert (out / "tokenizer.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        ("sys.exit('ValueError: no such layer')", "^llm-compressor: ValueError: no such layer$"),
+        ("os.kill(os.getpid(), 9)", "died of SIGKILL"),
+        ("(out / 'pytorch_model.bin').write_text('pickle')", "written as pytorch_model.bin, not as safetensors"),
+        ("pass", "written as nothing"),
+    ],
+)
+def test_what_fails_is_one_line_and_leaves_nothing(source, tmp_path, job, more, reason):
+    job(more)
+    run = tmp_path / "run"
+    with pytest.raises(QuantiseError, match=reason) as caught:
+        quantise(gptq(source), run / "out", sources=TEXTS)
+    assert "\n" not in str(caught.value)
+    assert not list(run.iterdir())
+
+
+def test_an_environment_that_cannot_be_made_is_one_line(monkeypatch):
+    monkeypatch.setattr(process, "python_of", lambda *_: "its environment cannot be made: no matching distribution")
+    with pytest.raises(InputError, match=r"^compress: llm-compressor: its environment cannot be made: no matching"):
+        METHODS["gptq"].check_here()
+    METHODS["rtn"].check_here()
+    METHODS["online"].check_here()
+
+
+@pytest.mark.parametrize(
+    ("method", "modifiers"),
+    [
+        ("gptq", ["GPTQModifier"]),
+        ("awq", ["AWQModifier", "QuantizationModifier"]),
+        ("smoothquant", ["SmoothQuantModifier", "GPTQModifier"]),
+    ],
+)
+def test_a_recipe_is_llm_compressors(method, modifiers):
+    scheme = METHODS[method].schemes[0]
+    wanted = Wanted(scheme=scheme, group_size=None, ignore=("lm_head",))
+    (stage,) = yaml.safe_load(recipe_of(METHODS[method].modifiers, wanted)).values()
+    stated = stage["quant_modifiers"]
+    assert list(stated) == modifiers
+    last = stated[modifiers[-1]]
+    assert (last["scheme"], last["targets"], last["ignore"]) == (scheme, ["Linear"], ["lm_head"])
+
+
+def test_a_group_size_of_ones_own_is_spelled_out():
+    wanted = Wanted(scheme="W4A16", group_size=64, ignore=())
+    stated = yaml.safe_load(recipe_of(METHODS["gptq"].modifiers, wanted))
+    modifier = stated["quant_stage"]["quant_modifiers"]["GPTQModifier"]
+    assert modifier["config_groups"]["group_0"]["weights"]["group_size"] == 64
+    assert "scheme" not in modifier

@@ -1,0 +1,134 @@
+"""Rounding to nearest: the layouts that vLLM reads, and the nearest of their values."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from evaluator.checkpoints.info import inspect_checkpoint
+from evaluator.engine.vllm.dequantised import Matrix
+from evaluator.errors import InputError
+from quantising.config import QuantiseConfig
+from quantising.rounding import ignored
+from quantising.run import quantise
+
+GROUP = 16
+SCHEMES = {  # scheme -> (group size that divides the tiny model's rows, how records name it)
+    "FP8_DYNAMIC": (None, "FP8 (rtn, per channel)"),
+    "FP8_BLOCK": (None, "FP8 (rtn, block 128x128)"),
+    "W8A8": (None, "W8A8 (rtn, per channel)"),
+    "W8A16": (GROUP, "W8A16 (rtn, group 16)"),
+    "W4A16": (GROUP, "W4A16 (rtn, group 16)"),
+    "W4A16_ASYM": (GROUP, "W4A16 (rtn, group 16, asymmetric)"),
+}
+
+
+class Slices:
+    """A file's tensors as `Matrix` takes them."""
+
+    def __init__(self, tensors):
+        self._tensors = tensors
+
+    def __contains__(self, name):
+        return name in self._tensors
+
+    def __getitem__(self, name):
+        return Slice(self._tensors[name])
+
+
+class Slice:
+    def __init__(self, tensor):
+        self._tensor = tensor
+
+    def __getitem__(self, where):
+        return self._tensor[where]
+
+    def get_shape(self):
+        return list(self._tensor.shape)
+
+
+def expected(weight, scheme):
+    """The nearest value of each weight, and half the distance to its neighbours: for int8, a step of a row."""
+    exact = weight.float()
+    if scheme.startswith("FP8"):
+        return exact, exact.abs() / 16 + exact.abs().max() / 448 / 256
+    bits = 4 if "W4" in scheme else 8
+    shared = exact if scheme == "W8A8" else exact.unflatten(1, (-1, GROUP))
+    if scheme.endswith("ASYM"):
+        steps = (shared.amax(-1).clamp(min=0) - shared.amin(-1).clamp(max=0)) / (2**bits - 1)
+    else:
+        steps = shared.abs().amax(-1) / ((2**bits - 1) / 2)
+    steps = steps.reshape(len(exact), -1).repeat_interleave(exact.shape[1] // steps.reshape(len(exact), -1).shape[1], 1)
+    # The scale is kept in bfloat16, and the largest value may lie beyond the last step.
+    return exact, steps * (1.02 if scheme.endswith("ASYM") else 0.52) + exact.abs() / 100
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_each_weight_is_rounded_to_a_neighbour_and_all_else_is_kept(source, tmp_path, scheme):
+    group, label = SCHEMES[scheme]
+    out = tmp_path / "out"
+    manifest = quantise(QuantiseConfig(source=source, method="rtn", scheme=scheme, group_size=group), out)
+    info = inspect_checkpoint(out)
+    assert (info.method, info.pattern, info.sparsity, info.calibration) == ("rtn", label, None, None)
+    made, dense = load_file(out / "model.safetensors"), load_file(source / "model.safetensors")
+    matrices = [name.removesuffix(".weight") for name in dense if name.endswith("_proj.weight")]
+    assert len(matrices) == 7 * json.loads((source / "config.json").read_text())["num_hidden_layers"]
+    for name in matrices:
+        weight = dense[f"{name}.weight"]
+        values = Matrix(Slices(made), name).rows(0, len(weight))
+        exact, allowed = expected(weight, scheme)
+        assert bool(((values - exact).abs() <= allowed).all()), name
+        assert not torch.equal(values, exact)
+    kept = [name for name in dense if not name.endswith("_proj.weight")]
+    assert all(torch.equal(made[name], dense[name]) for name in kept)
+    assert set(manifest.files) == {file.name for file in out.iterdir()} - {"quantise_manifest.json"}
+    assert (out / "tokenizer.json").read_bytes() == (source / "tokenizer.json").read_bytes()
+
+
+def test_what_is_ignored_stays_as_it_is(source, tmp_path):
+    ignore = ("lm_head", "re:.*down_proj", "model.layers.0.self_attn.q_proj")
+    quantise(QuantiseConfig(source=source, method="rtn", scheme="W8A8", ignore=ignore), tmp_path / "out")
+    made, dense = (load_file(folder / "model.safetensors") for folder in (tmp_path / "out", source))
+    stayed = {name for name in dense if name.endswith("_proj.weight") and made[name].dtype == dense[name].dtype}
+    layers = json.loads((source / "config.json").read_text())["num_hidden_layers"]
+    assert stayed == {
+        "model.layers.0.self_attn.q_proj.weight",
+        *(f"model.layers.{layer}.mlp.down_proj.weight" for layer in range(layers)),
+    }
+    said = json.loads((tmp_path / "out" / "config.json").read_text())["quantization_config"]
+    assert said["ignore"] == list(ignore)
+    assert ignored("model.layers.0.mlp.up_proj", ["re:.*mlp"])
+    assert not ignored("model.layers.0.mlp.up_proj", ["mlp", "up_proj"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "part"),
+    [
+        ({"scheme": "W4A16"}, "group_size 128 does not divide the 48 columns of "),
+        ({"scheme": "W8A8", "ignore": ("re:.*",)}, "leaves no matrix to quantise"),
+    ],
+)
+def test_what_cannot_be_rounded_is_one_line_and_leaves_nothing(source, tmp_path, changes, part):
+    out = tmp_path / "out"
+    with pytest.raises(InputError) as caught:
+        quantise(QuantiseConfig(source=source, method="rtn", **changes), out)
+    assert "\n" not in str(caught.value)
+    assert part in str(caught.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_shards_keep_their_names_and_get_an_index_of_their_own(source, tmp_path):
+    from transformers import AutoModelForCausalLM
+
+    cut, out = tmp_path / "cut", tmp_path / "out"
+    AutoModelForCausalLM.from_pretrained(source).save_pretrained(cut, max_shard_size="50KB")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (cut / name).write_bytes((source / name).read_bytes())
+    quantise(QuantiseConfig(source=cut, method="rtn", scheme="FP8_DYNAMIC"), out)
+    whole = tmp_path / "whole"
+    quantise(QuantiseConfig(source=source, method="rtn", scheme="FP8_DYNAMIC"), whole)
+    assert len(list(out.glob("*.safetensors"))) == len(list(cut.glob("*.safetensors"))) > 1
+    assert inspect_checkpoint(out).weights_digest == inspect_checkpoint(whole).weights_digest

@@ -1,0 +1,120 @@
+"""A quantisation as a job: complete or absent, the same job again is a look, and provenance is kept."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from evaluator.checkpoints.info import inspect_checkpoint
+from evaluator.errors import InputError
+from pruning.config import PruneConfig
+from pruning.run import prune
+from quantising import rounding
+from quantising.config import QuantiseConfig
+from quantising.manifest import QuantiseManifest, read_manifest
+from quantising.run import check, quantise
+
+
+def config(source: Path, **changes) -> QuantiseConfig:
+    return QuantiseConfig(**{"source": source, "method": "rtn", "scheme": "FP8_DYNAMIC", **changes})
+
+
+def test_the_same_job_again_is_only_looked_at(source, tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    first = quantise(config(source), out, provenance={"commit": "abc"})
+    assert read_manifest(out) == first
+    assert first.provenance == {"commit": "abc"}
+    assert "compressed-tensors" in first.versions
+    monkeypatch.setattr(rounding, "write", None)
+    assert quantise(config(source), out) == first
+    check(config(source), out)
+    check(config(source), out, source_to_come=True)
+
+
+def test_another_jobs_checkpoint_is_refused(source, tmp_path):
+    out = tmp_path / "out"
+    quantise(config(source), out)
+    for changes, field in (({"scheme": "W8A8"}, "scheme"), ({"ignore": ("re:.*up_proj",)}, "ignore")):
+        with pytest.raises(InputError, match=f"another quantisation's checkpoint \\(field {field} differs\\)"):
+            check(config(source, **changes), out)
+    (out / "model.safetensors").unlink()
+    with pytest.raises(InputError, match="lists this file, and it is gone"):
+        check(config(source), out)
+
+
+def test_one_that_fails_leaves_nothing(source, tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(rounding, "write", full)
+    with pytest.raises(InputError, match="no space left"):
+        quantise(config(source), tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+
+
+def test_pruned_then_quantised_keeps_both(source, tmp_path):
+    wanda = {"source": "text", "samples": 8, "sequence_length": 32}
+    texts = {"text": lambda samples, seed: iter(["The town of Karo lies on the river Belu."] * samples)}
+    pruned, out = tmp_path / "pruned", tmp_path / "out"
+    prune(PruneConfig(source=source, method="wanda", sparsity=0.5, calibration=wanda), pruned, sources=texts)
+    quantise(config(pruned), out)
+    info = inspect_checkpoint(out)
+    assert info.method == "wanda + rtn"
+    assert info.pattern == "unstructured + FP8 (rtn, per channel)"
+    assert (info.sparsity, info.calibration) == (0.5, "text")
+    online = tmp_path / "online"
+    quantise(config(pruned, method="online", scheme="fp8_per_channel"), online)
+    assert inspect_checkpoint(online).method == "wanda + online"
+
+
+def test_online_is_a_directory_of_links_with_a_digest_of_its_own(source, tmp_path):
+    dense = inspect_checkpoint(source)
+    digests = {dense.weights_digest}
+    for scheme in ("fp8_per_channel", "fp8_per_tensor"):
+        out = tmp_path / scheme
+        quantise(config(source, method="online", scheme=scheme), out)
+        assert (out / "model.safetensors").is_symlink()
+        info = inspect_checkpoint(out)
+        assert (info.method, info.bytes, info.dtype) == ("online", dense.bytes, dense.dtype)
+        assert info.architecture != dense.architecture
+        digests.add(info.weights_digest)
+    assert info.pattern == "FP8 (online, per tensor)"
+    assert len(digests) == 3
+    with pytest.raises(InputError, match="already quantised"):
+        quantise(config(tmp_path / "fp8_per_tensor", method="online", scheme="mxfp8"), tmp_path / "again")
+
+
+def test_a_broken_manifest_is_one_line_that_names_it(source, tmp_path):
+    out = tmp_path / "out"
+    quantise(config(source), out)
+    document = json.loads((out / "quantise_manifest.json").read_text())
+    changes = ({**document, "schema_version": 2}, "another version"), ({"method": "rtn"}, "Field required")
+    for changed, part in changes:
+        (out / "quantise_manifest.json").write_text(json.dumps(changed))
+        with pytest.raises(InputError, match=part):
+            check(config(source), out)
+    shutil.rmtree(out)
+    assert read_manifest(out) is None
+    assert QuantiseManifest.model_validate(document).method == "rtn"
+
+
+@pytest.mark.parametrize(
+    ("changes", "part"),
+    [
+        ({"scheme": "W4A17"}, "unknown scheme of method rtn 'W4A17'; did you mean 'W4A16'?"),
+        ({"method": "rtm"}, "unknown method 'rtm'; did you mean 'rtn'?"),
+        ({"group_size": 64}, "group_size: 64 means nothing with rtn"),
+        ({"method": "online", "scheme": "FP8_DYNAMIC"}, "unknown scheme of method online"),
+        ({"method": "gptq", "scheme": "W4A16"}, "calibration: method 'gptq' needs a source"),
+        ({"method": "recipe", "scheme": "W4A16"}, "recipe: method recipe needs one"),
+        ({"recipe": "quant_stage: {}"}, "recipe: method rtn takes none"),
+    ],
+)
+def test_a_configuration_that_makes_no_sense_says_why(source, changes, part):
+    with pytest.raises(ValidationError) as caught:
+        config(source, **changes)
+    assert part in str(caught.value)
