@@ -12,7 +12,7 @@ from evaluator.checkpoints.quantisation import QUANTISE_MANIFEST
 from evaluator.checkpoints.tensors import INDEX
 from pruning.calibration.passages import PassageSource
 from pruning.digests import digest_of_file
-from pruning.output import export
+from pruning.output import export, owner
 from quantising.config import QuantiseConfig
 from quantising.errors import QuantiseError
 from quantising.job import Job, check_made
@@ -103,4 +103,4 @@ def _add_companions(job: Job, folder: Path) -> None:
 def _digests(folder: Path) -> dict[str, str]:
     """sha256 of what was written; a link's file is the source's."""
     files = [file for file in sorted(folder.rglob("*")) if file.is_file() and not file.is_symlink()]
-    return {str(file.relative_to(folder)): digest_of_file(file) for file in files if file.name != export.owner.OWNER}
+    return {str(file.relative_to(folder)): digest_of_file(file) for file in files if file.name != owner.OWNER}

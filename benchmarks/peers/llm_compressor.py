@@ -11,14 +11,15 @@ from pathlib import Path
 
 from benchmarks.processes import answer_of
 from quantising.environment import python_of
-from quantising.llm_compressor.process import NAME, requirements
+from quantising.llm_compressor import process
 
+NAME = process.NAME
 _JOB = Path(__file__).with_name("llm_compressor_job.py")
 
 
 def environment() -> Path | str:
     """The interpreter of llm-compressor's environment, or a sentence that says why there is none."""
-    return python_of(NAME, requirements())
+    return python_of(NAME, process.requirements())
 
 
 def run(

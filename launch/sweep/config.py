@@ -100,8 +100,6 @@ class CompressSetting(Frozen):
             raise ValueError(f"needs a method ({', '.join(METHODS.names)}) or a checkpoint")
         if self.checkpoint is None and not self.scheme and self.recipe is None:
             raise ValueError(f"needs a scheme ({', '.join(METHODS[str(self.method)].schemes)})")
-        if self.compress and not self.models:
-            raise ValueError("compress: there are no models to compress")
         if self.base is not None and self.checkpoint is None:
             raise ValueError(f"base: {self.base!r} is said of a given checkpoint only")
         return self
@@ -148,6 +146,8 @@ class SweepConfig(Frozen):
             raise ValueError("models and tasks: at least one of each is needed")
         if self.prune and not self.models:
             raise ValueError("prune: there are no models to prune")
+        if self.compress and not self.models:
+            raise ValueError("compress: there are no models to compress")
         if self.base is not None and self.base not in self.models:
             raise ValueError(f"base: {self.base!r} is not one of the models ({', '.join(self.models)})")
         return self

@@ -16,21 +16,21 @@ if TYPE_CHECKING:
 
 
 class RTN(Method):
-    """Every weight rounded to the nearest value (rounding.py)."""
+    """Every weight rounded to the nearest value (`rounding`)."""
 
     name = "rtn"
     help = "each weight rounded to the nearest value; needs no data"
     schemes = tuple(SCHEMES)
 
     def check(self, checkpoint: Checkpoint, wanted: Wanted) -> None:
-        from quantising import rounding
+        from quantising.methods import rounding
 
         rounding.matrices(checkpoint, wanted.scheme, wanted.group_size, wanted.ignore)
 
     def write(
         self, checkpoint: Checkpoint, folder: Path, wanted: Wanted, sequences: Sequence[Sequence[int]]
     ) -> dict[str, str]:
-        from quantising import rounding
+        from quantising.methods import rounding
 
         rounding.write(checkpoint, folder, wanted.scheme, wanted.group_size, wanted.ignore)
         recipe = recipe_of([Modifier("QuantizationModifier", quantises=True)], wanted)

@@ -13,9 +13,9 @@ from evaluator.checkpoints.info import inspect_checkpoint
 from evaluator.errors import InputError
 from pruning.config import PruneConfig
 from pruning.run import prune
-from quantising import rounding
 from quantising.config import QuantiseConfig
 from quantising.manifest import QuantiseManifest, read_manifest
+from quantising.methods import rounding
 from quantising.run import check, quantise
 
 
@@ -57,15 +57,15 @@ def test_one_that_fails_leaves_nothing(source, tmp_path, monkeypatch):
 
 
 def test_pruned_then_quantised_keeps_both(source, tmp_path):
-    wanda = {"source": "text", "samples": 8, "sequence_length": 32}
-    texts = {"text": lambda samples, seed: iter(["The town of Karo lies on the river Belu."] * samples)}
+    wanda = {"source": "mine", "samples": 8, "sequence_length": 32}
+    texts = {"mine": lambda samples, seed: iter(["The town of Karo lies on the river Belu."] * samples)}
     pruned, out = tmp_path / "pruned", tmp_path / "out"
     prune(PruneConfig(source=source, method="wanda", sparsity=0.5, calibration=wanda), pruned, sources=texts)
     quantise(config(pruned), out)
     info = inspect_checkpoint(out)
     assert info.method == "wanda + rtn"
     assert info.pattern == "unstructured + FP8 (rtn, per channel)"
-    assert (info.sparsity, info.calibration) == (0.5, "text")
+    assert (info.sparsity, info.calibration) == (0.5, "mine")
     online = tmp_path / "online"
     quantise(config(pruned, method="online", scheme="fp8_per_channel"), online)
     assert inspect_checkpoint(online).method == "wanda + online"

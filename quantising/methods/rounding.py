@@ -108,11 +108,11 @@ def _ranges(weight_OI: Tensor, arguments: Any) -> tuple[Tensor, Tensor]:
     if strategy == "channel":
         return weight_OI.amin(1, keepdim=True), weight_OI.amax(1, keepdim=True)
     if strategy == "group":
-        grouped = weight_OI.unflatten(1, (-1, arguments.group_size))
+        grouped = weight_OI.reshape(len(weight_OI), -1, arguments.group_size)
         return grouped.amin(-1), grouped.amax(-1)
     assert strategy == "block", strategy
     height, width = arguments.block_structure
     rows, columns = weight_OI.shape
     padded = torch.nn.functional.pad(weight_OI, (0, -columns % width, 0, -rows % height))
-    blocks = padded.unflatten(1, (-1, width)).unflatten(0, (-1, height))
+    blocks = padded.reshape(-(-rows // height), height, -(-columns // width), width)
     return blocks.amin((1, 3)), blocks.amax((1, 3))

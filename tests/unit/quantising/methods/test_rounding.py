@@ -12,7 +12,7 @@ from evaluator.checkpoints.info import inspect_checkpoint
 from evaluator.engine.vllm.dequantised import Matrix
 from evaluator.errors import InputError
 from quantising.config import QuantiseConfig
-from quantising.rounding import ignored
+from quantising.methods.rounding import ignored
 from quantising.run import quantise
 
 GROUP = 16
@@ -107,7 +107,7 @@ def test_what_is_ignored_stays_as_it_is(source, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "part"),
     [
-        ({"scheme": "W4A16"}, "group_size 128 does not divide the 48 columns of "),
+        ({"scheme": "W4A16"}, "group_size 128 does not divide the 64 columns of "),
         ({"scheme": "W8A8", "ignore": ("re:.*",)}, "leaves no matrix to quantise"),
     ],
 )
