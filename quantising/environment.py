@@ -19,10 +19,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 
-def python_of(name: str, requirements: Sequence[str], *, beside_ours: bool = False) -> Path | str:
+def python_of(name: str, requirements: Sequence[str], *, beside_ours: bool = False, pinned: bool = False) -> Path | str:
     """The interpreter of an environment with `requirements`, or a sentence that says why there is none.
 
-    With `beside_ours`, `requirements` must be complete pins: their dependencies are not resolved, since most are ours.
+    `pinned`: they are complete, so that their dependencies are not resolved. With `beside_ours` they must be, since
+    most of those are ours.
     """
     ours = sysconfig.get_path("purelib") if beside_ours else ""
     digest = hashlib.sha256("\n".join([*requirements, ours]).encode()).hexdigest()[:8]
@@ -39,6 +40,7 @@ def python_of(name: str, requirements: Sequence[str], *, beside_ours: bool = Fal
         if beside_ours:
             version = f"python{sys.version_info.major}.{sys.version_info.minor}"
             (folder / "lib" / version / "site-packages" / "ours.pth").write_text(f"{ours}\n")
+        if beside_ours or pinned:
             pip.append("--no-deps")
         subprocess.run([*pip, *requirements], check=True, capture_output=True, text=True)
     except subprocess.CalledProcessError as error:

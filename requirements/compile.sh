@@ -60,3 +60,7 @@ resolve example.lock --constraints cpu.lock --constraints cuda-libraries.lock --
 without cpu.lock example.lock
 without cuda-libraries.lock example.lock
 write example.lock " from example.in: what it needs besides cpu.lock"
+# `compress:` runs llm-compressor in an environment of its own, which shares nothing with ours.
+echo llmcompressor==0.14.0.1 > "$work/llm-compressor.lock.in"
+resolve llm-compressor.lock
+write llm-compressor.lock ": llm-compressor, in an environment of its own"

@@ -10,7 +10,6 @@ import os
 from pathlib import Path
 
 from benchmarks.processes import answer_of
-from quantising.environment import python_of
 from quantising.llm_compressor import process
 
 NAME = process.NAME
@@ -19,7 +18,7 @@ _JOB = Path(__file__).with_name("llm_compressor_job.py")
 
 def environment() -> Path | str:
     """The interpreter of llm-compressor's environment, or a sentence that says why there is none."""
-    return python_of(NAME, process.requirements())
+    return process.interpreter()
 
 
 def run(

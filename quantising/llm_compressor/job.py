@@ -31,10 +31,13 @@ def _end_with_parent() -> None:
 
 
 def _quantise(request: dict[str, Any]) -> None:
+    import torch
     from datasets import Dataset
     from llmcompressor import oneshot
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
+    if not torch.cuda.is_available():  # AWQ pins memory for copies to a GPU, and a CUDA build then looks for one
+        torch.Tensor.pin_memory = lambda self, *_, **__: self  # type: ignore[method-assign]
     tokenizer = AutoTokenizer.from_pretrained(request["source"], local_files_only=True)
     model = AutoModelForCausalLM.from_pretrained(
         request["source"], dtype="auto", local_files_only=True, use_safetensors=True

@@ -25,6 +25,7 @@ REQUIREMENT = "llmcompressor==0.14.0.1"
 LOCK = Path(__file__).parents[2] / "requirements" / "llm-compressor.lock"
 _JOB = Path(__file__).with_name("job.py")
 _OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
+_QUIET = {"TOKENIZERS_PARALLELISM": "false"}
 _SECRETS = ("TOKEN", "SECRET", "PASSWORD", "API_KEY", "CREDENTIAL")  # in the names of variables
 
 
@@ -33,15 +34,16 @@ def environment() -> Path:
 
     Raises InputError, in one line, if it cannot be made: its packages may have to be fetched.
     """
-    python = python_of(NAME, requirements())
+    python = interpreter()
     if isinstance(python, str):
         raise InputError(f"compress: {NAME}: {python}; method rtn needs no environment")
     return python
 
 
-def requirements() -> list[str]:
-    """What is installed: complete pins where this is a source tree."""
-    return pins(LOCK) if LOCK.is_file() else [REQUIREMENT]
+def interpreter() -> Path | str:
+    """The same, with a sentence in place of the error. In a source tree the lock says what is installed."""
+    locked = LOCK.is_file()
+    return python_of(NAME, pins(LOCK) if locked else [REQUIREMENT], pinned=locked)
 
 
 def apply_recipe(recipe: str, source: Path, folder: Path, sequences: Sequence[Sequence[int]]) -> dict[str, str]:
@@ -78,7 +80,7 @@ def _run(command: list[str], folder: Path, log: Path) -> int:
     with log.open("wb") as output:
         process = subprocess.Popen(
             command,
-            env=kept | _OFFLINE,
+            env=kept | _OFFLINE | _QUIET,
             cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=output,

@@ -94,7 +94,9 @@ def test_what_fails_is_one_line_and_leaves_nothing(source, tmp_path, job, more, 
 
 
 def test_an_environment_that_cannot_be_made_is_one_line(monkeypatch):
-    monkeypatch.setattr(process, "python_of", lambda *_: "its environment cannot be made: no matching distribution")
+    monkeypatch.setattr(
+        process, "python_of", lambda *_, **__: "its environment cannot be made: no matching distribution"
+    )
     with pytest.raises(InputError, match=r"^compress: llm-compressor: its environment cannot be made: no matching"):
         METHODS["gptq"].check_here()
     METHODS["rtn"].check_here()
