@@ -9,7 +9,7 @@ the judgements of matcher models, RUN/run.json provenance.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +17,8 @@ import pandas as pd
 
 from evaluator.metrics import Inputs, Results, compute, reduce_records
 from evaluator.report.embed import ItemView
-from evaluator.report.page import render_page
+from evaluator.report.figures import draw
+from evaluator.report.page import render_page, standalone
 from evaluator.store.files import need_unfenced, write_atomically
 from evaluator.store.reading import frames, read_items, read_run, read_verdicts, record_parts
 
@@ -58,9 +59,36 @@ def write_report(run_dir: Path, *, progress: Progress | None = None) -> Report:
     return Report(page, written, results)
 
 
-def read_inputs(run_dir: Path, view: ItemView | None = None, *, progress: Progress | None = None) -> Inputs:
-    """What a run's tables are made of; `view` takes the records on their way. Raises InputError as `write_report`."""
+def write_part(run_dir: Path, checkpoints: Collection[str], folder: Path) -> Results:
+    """The tables and figures of some checkpoints alone, in `folder`, which is not part of the run.
+
+    Raises InputError as `write_report`.
+    """
+    inputs = read_inputs(run_dir, only=checkpoints)
+    results = compute(inputs, inputs.run)
+    for name, frame in results.frames.items():
+        write_atomically(folder / "tables" / f"{name}.csv", frame.to_csv(index=False).encode())
+    for name, table in results.tables.items():
+        figure = None if table.note else draw(name, table.frame)
+        if figure is not None:
+            write_atomically(folder / "figures" / f"{name}.svg", standalone(figure).encode())
+    return results
+
+
+def read_inputs(
+    run_dir: Path,
+    view: ItemView | None = None,
+    *,
+    progress: Progress | None = None,
+    only: Collection[str] | None = None,
+) -> Inputs:
+    """What a run's tables are made of; `view` takes the records on their way. Raises InputError as `write_report`.
+
+    `only`: of these checkpoints.
+    """
     parts, outcomes = record_parts(run_dir), []
+    if only is not None:
+        parts = [part for part in parts if part[0].parent.parent.name in only]
     for done, frame in enumerate(frames(parts), start=1):
         outcomes.append(reduce_records(frame))
         if view is not None:

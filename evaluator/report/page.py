@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
@@ -53,6 +54,15 @@ def render_page(name: str, run: Mapping[str, Any], results: Results, index: str,
     }
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     return environment.from_string(_asset("page.html.j2")).render(context)
+
+
+def standalone(svg: str) -> str:
+    """A figure as a file of its own: the light theme's values of the page's style are written in, on white."""
+    values: dict[str, str] = {}
+    for name, value in re.findall(r"(--[a-z0-9-]+):\s*([^;]+);", _asset("page.css")):
+        values.setdefault(name, value)  # the light theme comes first
+    painted = re.sub(r"var\((--[a-z0-9-]+)\)", lambda match: values[match[1]].replace('"', "'"), svg)
+    return re.sub(r"<svg ", '<svg style="background: white" ', painted, count=1)
 
 
 def engine_notes(run: Mapping[str, Any]) -> list[str]:

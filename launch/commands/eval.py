@@ -11,7 +11,7 @@ from evaluator.probes import PROBES
 from evaluator.probes.config import EvalConfig
 from evaluator.records import FORMATS
 from evaluator.tasks import tasks_help
-from launch.commands.options import DTYPES, Out, Seed, described, eval_sweep
+from launch.commands.options import DTYPES, Out, Seed, Track, described, eval_sweep
 from launch.commands.running import run_and_report
 from launch.sweep.models import BUNDLED
 
@@ -35,6 +35,7 @@ def evaluate(
     engines: Annotated[int | None, typer.Option(help="engines to run; default one per GPU")] = None,
     shard_items: Annotated[int, typer.Option(help="items per Parquet part: what a crash can lose")] = 20,
     trust_remote_code: Annotated[bool, typer.Option(help="run the checkpoint's own code; off by default")] = False,
+    track: Track = None,
 ) -> None:
     """Evaluate checkpoints: every question, every probe, one engine."""
     config = eval_sweep(
@@ -45,4 +46,4 @@ def evaluate(
         engine={"kind": engine, "dtype": dtype, "scoring": scoring, "trust_remote_code": trust_remote_code},
         resources={"engines": engines, "shard_items": shard_items},
     )  # fmt: skip
-    run_and_report(config, out)
+    run_and_report(config, out, track)

@@ -22,6 +22,10 @@ from pruning.patterns import Group
 
 Out = Annotated[Path, typer.Option("--out", help="Where everything is written; the same command resumes there.")]
 Seed = Annotated[int, typer.Option(help="Run seed of distractors, samples and pruning.")]
+Track = Annotated[
+    str | None,
+    typer.Option("--track", metavar="mlflow|wandb", help="tell an experiment tracker of each checkpoint as it ends"),
+]
 DTYPES: tuple[str, ...] = get_args(DType)
 
 

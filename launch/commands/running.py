@@ -4,18 +4,32 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.markup import escape
 
 from launch.commands.terminal import console
 from launch.run.here import check_here
 from launch.run.place import need_place
 from launch.sweep.config import SweepConfig
 
+if TYPE_CHECKING:
+    from launch.run.tracking import Tracker, Tracking
+    from launch.sweep.preflight import Prepared
 
-def run_and_report(config: SweepConfig, out: Path) -> None:
+
+def run_and_report(config: SweepConfig, out: Path, track: str | None = None) -> None:
     """Do what `config` asks for and `out` does not hold yet, then rebuild the report there.
+
+    `track`: the experiment tracker that is told of each checkpoint as it ends.
 
     Raises InputError for what the user can mend, ResurfaceError when the work itself failed.
     """
+    tracker = None
+    if track is not None:
+        from launch.run.trackers import tracker_of
+
+        tracker = tracker_of(track)
     need_place(out)
     check_here(config)
     from launch.run.progress import Progress
@@ -31,7 +45,24 @@ def run_and_report(config: SweepConfig, out: Path) -> None:
                 progress.noted(note)
             from launch.run.driver import open_run, run_sweep  # with Ray: only a sweep that can be done needs it
 
-            outcome = run_sweep(prepared, held.enter_context(open_run(prepared, out, progress)), progress)
+            directory = held.enter_context(open_run(prepared, out, progress))
+            tracking = None if tracker is None else held.enter_context(_tracking(tracker, prepared, out))
+            ended = (lambda: None) if tracking is None else tracking.look
+            outcome = run_sweep(prepared, directory, progress, ended)
         from launch.commands.summary import finish
 
         finish(console, out, outcome)
+        if tracking is not None:
+            tracking.finish([*sorted((out / "tables").glob("*.csv")), out / "report" / "index.html"])
+            console.print(f"telling {tracking.name}")
+
+
+def _tracking(tracker: Tracker, prepared: Prepared, out: Path) -> Tracking:
+    from launch.run.tracking import Tracking, flattened, tracked
+
+    document = prepared.config.model_dump(mode="json", exclude_defaults=True)
+
+    def warn(text: str) -> None:
+        console.print(f"[yellow]warning:[/yellow] {escape(text)}", highlight=False)
+
+    return Tracking(tracker, out, tracked(prepared), flattened(document), warn)

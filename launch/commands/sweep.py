@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from evaluator.errors import InputError
+from launch.commands.options import Track
 from launch.commands.running import run_and_report
 from launch.commands.terminal import console
 from launch.sweep.config import bundled_recipes, find_recipe, load_sweep
@@ -19,6 +20,7 @@ def sweep(
     ],
     out: Annotated[Path | None, typer.Option("--out", help="as everywhere; not needed for a dry run")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="say what it would cost; start nothing")] = False,
+    track: Track = None,
 ) -> None:
     """Prune, quantise, evaluate and report a whole grid; the same command resumes."""
     config = load_sweep(find_recipe(recipe))
@@ -29,4 +31,4 @@ def sweep(
     elif out is None:
         raise InputError("Missing option '--out': the directory where everything is written")
     else:
-        run_and_report(config, out)
+        run_and_report(config, out, track)

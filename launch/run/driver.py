@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,9 +48,12 @@ def open_run(prepared: Prepared, run_dir: Path, progress: Progress) -> RunDirect
     return RunDirectory(run_dir, prepared.identity, document, prepared.disk_bytes, progress.noted)
 
 
-def run_sweep(prepared: Prepared, directory: RunDirectory, progress: Progress) -> Outcome:
+def run_sweep(
+    prepared: Prepared, directory: RunDirectory, progress: Progress, ended: Callable[[], None] = lambda: None
+) -> Outcome:
     """Do everything that the sweep asks for and its directory does not yet hold; the caller writes the report.
 
+    `ended` is called, by an engine's thread, whenever a checkpoint may be done.
     Raises InputError for what the user can mend, ResurfaceError when the work itself failed; LeaseLost when another
     driver has taken the directory over.
     """
@@ -60,7 +63,7 @@ def run_sweep(prepared: Prepared, directory: RunDirectory, progress: Progress) -
         store.clean()
         planned = {name: {task.name: len(task.questions) for task in tasks} for name, tasks in prepared.asked.items()}
         directory.mark("running", planned=planned)
-        run = _Run(prepared, directory, store, progress)
+        run = _Run(prepared, directory, store, progress, ended)
         try:
             with captured(progress.console, run_dir / "logs" / "driver.log"):
                 outcome = run.execute()
@@ -84,13 +87,20 @@ def run_sweep(prepared: Prepared, directory: RunDirectory, progress: Progress) -
 class _Run:
     """The state of a running sweep: which checkpoints exist, and what is left to evaluate of each."""
 
-    def __init__(self, prepared: Prepared, directory: RunDirectory, store: RecordStore, progress: Progress) -> None:
+    def __init__(
+        self,
+        prepared: Prepared,
+        directory: RunDirectory,
+        store: RecordStore,
+        progress: Progress,
+        ended: Callable[[], None] = lambda: None,
+    ) -> None:
         self._prepared = prepared
         self._directory = directory
         self._run_dir = directory.path
         self._store = store
         self._progress = progress
-        self._live = LiveState(directory.path)
+        self._live = LiveState(directory.path, ended=ended)
         self._board = Board()
         self.infos: list[CheckpointInfo] = []
         self.engine_stats: list[dict[str, Any]] = []  # of this call, per engine and loaded checkpoint

@@ -42,7 +42,15 @@ class _Doing:
 class LiveState:
     """A reporter that remembers; thread-safe. `look` writes what it knows when it is time."""
 
-    def __init__(self, run_dir: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        run_dir: Path,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        ended: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`ended` is called when an engine has ended a turn: a checkpoint may be done."""
+        self._ended = ended
         self._path = run_dir / NAME
         self._clock = clock
         self._lock = threading.Lock()
@@ -81,6 +89,7 @@ class LiveState:
 
     def ended(self, engine: int) -> None:
         self._does(engine, _Doing("idle", self._clock()))
+        self._ended()
 
     def unplaced(self, engine: int, gpus: int) -> None:
         self._does(engine, _Doing("waiting for a place", self._clock()))

@@ -66,7 +66,7 @@ def _events(monkeypatch: pytest.MonkeyPatch, jobs: list[str], gpus: dict[str, in
     for name, fake in (("PruneTasks", Pruning), ("EngineWorker", Worker), ("ray", SimpleNamespace(put=lambda it: it))):
         monkeypatch.setattr(driver, name, fake)
     unheard = SimpleNamespace(look=lambda stats: None, pruning=lambda *_: None)
-    monkeypatch.setattr(driver, "LiveState", lambda run_dir: unheard)
+    monkeypatch.setattr(driver, "LiveState", lambda run_dir, ended: unheard)
     resources = SimpleNamespace(engines=None, attempts=3, placement_seconds=600)
     config = SimpleNamespace(engine=SimpleNamespace(tensor_parallel=tensor_parallel), resources=resources)
     prepared = SimpleNamespace(config=config, tasks=(), engine=None, held_out={})
