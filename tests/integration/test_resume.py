@@ -35,6 +35,7 @@ lock.PACE = Pace(beat_seconds=0.2, missed=10, look_seconds=0.1)
 from launch.commands.cli import main
 main()
 """
+TRACKER = Path(__file__).parents[1] / "support" / "tracker"  # has a module in place of mlflow
 PRUNING, ENGINE = "ray::make_checkpoint", "ray::EngineActor"
 
 
@@ -45,6 +46,7 @@ class Desk:
         self.directory = directory
         self._model = save_tiny_model(directory / "model", max_position_embeddings=4096)
         self.program = command()
+        self.tracked = directory / "mlflow.jsonl"  # what the tracker hears
         self.started: list[subprocess.Popen[bytes]] = []
 
     def sweep(self, *, shard_items: int = 3, engines: int = 1) -> Path:
@@ -59,11 +61,13 @@ class Desk:
         file.write_text(yaml.safe_dump(document), encoding="utf-8")
         return file
 
-    def start(self, sweep: Path, run: Path) -> subprocess.Popen[bytes]:
+    def start(self, sweep: Path, run: Path, *more: str) -> subprocess.Popen[bytes]:
+        folders = os.pathsep.join(filter(None, [str(TRACKER), os.environ.get("PYTHONPATH")]))
         with self.log(run).open("wb") as output:
             process = subprocess.Popen(
-                [*self.program, "sweep", str(sweep), "--out", str(run)],
-                env=environment(),
+                [*self.program, "sweep", str(sweep), "--out", str(run), *more],
+                env=environment()
+                | {"PYTHONPATH": os.pathsep.join(filter(None, folders)), "TRACKED": str(self.tracked)},
                 stdout=output,
                 stderr=output,
                 preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
@@ -74,9 +78,9 @@ class Desk:
     def log(self, run: Path) -> Path:
         return self.directory / f"{run.name}.log"
 
-    def finish(self, sweep: Path, run: Path) -> None:
+    def finish(self, sweep: Path, run: Path, *more: str) -> None:
         """Run a sweep to its good end."""
-        assert self.start(sweep, run).wait() == 0, self.log(run).read_text()
+        assert self.start(sweep, run, *more).wait() == 0, self.log(run).read_text()
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +96,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
 @pytest.fixture(scope="module")
 def undisturbed(desk: Desk) -> pd.DataFrame:
     run = desk.directory / "undisturbed"
-    desk.finish(desk.sweep(), run)
+    desk.finish(desk.sweep(), run, "--track", "mlflow")
     return records(run)
 
 
@@ -236,6 +240,22 @@ def test_a_driver_that_was_paused_finds_its_run_taken_over(
     after = {path: path.stat().st_mtime_ns for path in run.rglob("*") if path.is_file() and "logs" not in path.parts}
     assert after == before
     assert json.loads(resurface("status", run, "--json").stdout)["state"] == "finished"
+
+
+@pytest.mark.usefixtures("undisturbed")
+def test_a_tracker_heard_of_each_checkpoint_when_it_had_ended(desk: Desk) -> None:
+    run = desk.directory / "undisturbed"
+    heard = [json.loads(line) for line in desk.tracked.read_text().splitlines()]
+    begun = {each["run_name"]: each for each in heard if each["call"] == "create_run"}
+    assert set(begun) == {"undisturbed", *CHECKPOINTS}
+    assert all(begun[name]["tags"] == {"mlflow.parentRunId": "1"} for name in CHECKPOINTS)
+    metrics = {(each["run_id"], each["key"]) for each in heard if each["call"] == "log_metric"}
+    assert len({run_id for run_id, key in metrics if key == "gazetteer/open_accuracy"}) == len(CHECKPOINTS)
+    assert list(begun)[:2] == ["undisturbed", "dense"]  # the others are compared with it
+    assert [each["call"] for each in heard if each["run_id"] == "2"][-2:] == ["log_artifacts", "set_terminated"]
+    assert {each["artifact_path"] for each in heard if each["call"] == "log_artifact"} == {"tables", "report"}
+    assert heard[-1] == {"call": "set_terminated", "run_id": "1", "status": "FINISHED"}
+    assert set(json.loads((run / "tracking.json").read_text())["mlflow"]["checkpoints"]) == CHECKPOINTS
 
 
 def test_a_finished_run_has_nothing_left_to_do(desk: Desk, undisturbed: pd.DataFrame) -> None:
