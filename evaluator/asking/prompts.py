@@ -4,7 +4,8 @@
     prompt = prompter.build(item, "open")
     [scored] = prompter.continuations(prompt, ["Nile"])  # scored.continuation_ids are the ids of " Nile"
 
-A prompt over its token cap loses the end of its context, never its question: see `Prompter.build`.
+A prompt over its token cap loses the end of its context, never its question: see `Prompter.build`. An item without a
+context is asked without one: its prompt begins with the question.
 """
 
 from __future__ import annotations
@@ -218,22 +219,44 @@ class Prompter:
         return ends[max(0, cap - tokens_after - 1)] - len(before)
 
 
+def prompt_text(item: Item, format: Format, candidates: Sequence[str] = (), exemplar: Item | None = None) -> str:
+    """The prompt that poses `item`, without a chat template and a cap in tokens, which take a tokenizer.
+
+    Raises InputError when `one_shot` lacks an exemplar.
+    """
+    capped = CAPPED_CONTEXT_CHARS if format in CAPPED_FORMATS else None
+    return "".join(_pieces(item, format, candidates, exemplar, capped))
+
+
 def _pieces(
     item: Item, format: Format, candidates: Sequence[str], exemplar: Item | None, context_chars: int | None
 ) -> tuple[str, str, str]:
     """What stands before the context, the context, and what stands after it."""
-    context = item.context[:context_chars]
+    context = _context(item)[:context_chars]
     if format == "one_shot":
         if exemplar is None:
             raise InputError(
                 f"task {item.task!r}, language {item.language!r}: format 'one_shot' needs an item that is not "
                 f"evaluated as its exemplar, and there is none; ask for fewer items"
             )
-        shown = exemplar.context[:EXEMPLAR_CONTEXT_CHARS]
-        before = f"Context: {shown}\nQuestion: {exemplar.question}\n{_INSTRUCTION} {gold_option(exemplar)}\n\nContext: "
-        return before, context, f"\nQuestion: {item.question}\n{_INSTRUCTION}"
+        shown = _context(exemplar)[:EXEMPLAR_CONTEXT_CHARS]
+        before, after = _around(shown, "\n", exemplar.question)
+        solved = f"{before}{shown}{after}\n{_INSTRUCTION} {gold_option(exemplar)}\n\n"
+        before, after = _around(context, "\n", item.question)
+        return solved + before, context, f"{after}\n{_INSTRUCTION}"
     listed = f"Candidates: {'; '.join(candidates)}\n\n" if candidates else ""
-    return "Context: ", context, f"\n\nQuestion: {item.question}\n\n{listed}{_INSTRUCTION}"
+    before, after = _around(context, "\n\n", item.question)
+    return before, context, f"{after}\n\n{listed}{_INSTRUCTION}"
+
+
+def _context(item: Item) -> str:
+    """The item's context; none is what holds nothing but white space."""
+    return item.context if item.context.strip() else ""
+
+
+def _around(context: str, gap: str, question: str) -> tuple[str, str]:
+    """What stands before and after a context: its label, and the question, which alone is left where there is none."""
+    return ("Context: ", f"{gap}Question: {question}") if context else ("", f"Question: {question}")
 
 
 def _split(prompt: Prompt, joint: tuple[int, ...], answer: str) -> Continuation:

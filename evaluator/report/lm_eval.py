@@ -113,7 +113,7 @@ def _wins(scores: Sequence[float], gold: Sequence[bool]) -> bool:
 
 
 def _prompt(item: Mapping[str, Any]) -> str:
-    return f"{item['context']}\n\n{item['question']}"
+    return f"{item['context']}\n\n{item['question']}" if str(item["context"]).strip() else str(item["question"])
 
 
 def _sample(item: Mapping[str, Any], target: str, arguments: Json, responses: list[Any], filtered: list[Any]) -> Json:

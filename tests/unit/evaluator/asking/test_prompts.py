@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 from tokenizers import decoders as token_decoders
 from transformers import PreTrainedTokenizerFast
 
-from evaluator.asking.prompts import Prompt, Prompter
+from evaluator.asking.prompts import Prompt, Prompter, prompt_text
 from evaluator.asking.questions import exemplar_of
 from evaluator.checkpoints.tokenizer import load_tokenizer
 from evaluator.errors import InputError
@@ -119,6 +120,49 @@ def test_formats_to_the_letter(form, arguments, expected):
     assert prompt.text == expected
     assert prompt.token_ids == tuple(byte_tokenizer()(expected).input_ids)
     assert not prompt.truncated
+
+
+@pytest.mark.parametrize("context", ["", " \n"])
+@pytest.mark.parametrize(
+    ("form", "arguments", "expected"),
+    [
+        ("open", {}, "Question: Which?\n\nAnswer in a few words:"),
+        ("open_capped", {}, "Question: Which?\n\nAnswer in a few words:"),
+        (
+            "shown",
+            {"candidates": ["a", "b", "c", "d", "e"]},
+            "Question: Which?\n\nCandidates: a; b; c; d; e\n\nAnswer in a few words:",
+        ),
+        (
+            "one_shot",
+            {"exemplar": replace(EXEMPLAR, context="")},
+            "Question: Where?\nAnswer in a few words: Po\n\nQuestion: Which?\nAnswer in a few words:",
+        ),
+        (  # a data set in which some questions have a context
+            "one_shot",
+            {"exemplar": replace(EXEMPLAR, context="E")},
+            "Context: E\nQuestion: Where?\nAnswer in a few words: Po\n\nQuestion: Which?\nAnswer in a few words:",
+        ),
+    ],
+)
+def test_an_item_without_a_context_is_asked_without_one(context, form, arguments, expected):
+    item = replace(ITEM, context=context)
+    prompt = prompter(byte_tokenizer(), cap=1000).build(item, form, **arguments)
+    assert (prompt.text, prompt.truncated) == (expected, False)
+    assert prompt_text(item, form, **arguments) == expected
+
+
+def test_a_prompt_as_text_is_what_is_built_from_it():
+    for form, arguments in (("open", {}), ("open_capped", {}), ("shown", {"candidates": ["a", "b"]})):
+        built = prompter(byte_tokenizer(), cap=1000, one_shot_cap=1000).build(ITEM, form, **arguments)
+        assert prompt_text(ITEM, form, **arguments) == built.text
+    shot = prompter(byte_tokenizer(), cap=1000, one_shot_cap=2000).build(ITEM, "one_shot", exemplar=EXEMPLAR)
+    assert prompt_text(ITEM, "one_shot", exemplar=EXEMPLAR) == shot.text
+
+
+def test_a_question_without_a_context_is_never_cut():
+    with pytest.raises(InputError, match=r"the 'open' prompt takes 334 tokens without its context, and the cap is 64"):
+        prompter(byte_tokenizer(), cap=64).build(make_item(3, question="Q" * 300, context=""), "open")
 
 
 def test_a_cut_in_characters_is_not_a_truncation_but_the_token_cap_is():
@@ -289,6 +333,7 @@ def test_a_missing_or_broken_tokenizer_is_one_line(checkpoint, content):
 # ---- token caps -------------------------------------------------------------------------------------------------
 
 TEXT = st.text(alphabet=st.sampled_from("ab Nile:\nä\u0301กน้ำ\u0627\u0654东𐍈"), max_size=120)
+CONTEXT = TEXT.filter(str.strip)
 
 
 def check_cut(built, tokenizer, item, cap):
@@ -310,7 +355,7 @@ def check_cut(built, tokenizer, item, cap):
 
 
 @settings(max_examples=60, deadline=None)
-@given(context=TEXT, question=st.text(alphabet="ab Nil:", max_size=8), room=st.integers(0, 60))
+@given(context=CONTEXT, question=st.text(alphabet="ab Nil:", max_size=8), room=st.integers(0, 60))
 def test_the_cap_cuts_the_context_and_nothing_else(merging, context, question, room):
     item = make_item(0, context=context, question=question)
     shortest = len(merging(f"Context: \n\nQuestion: {question}\n\nAnswer in a few words:").input_ids)
@@ -318,7 +363,7 @@ def test_the_cap_cuts_the_context_and_nothing_else(merging, context, question, r
 
 
 @settings(max_examples=40, deadline=None)
-@given(context=TEXT, room=st.integers(0, 200))
+@given(context=CONTEXT, room=st.integers(0, 200))
 def test_the_cap_with_several_tokens_a_character(context, room):
     tokenizer = byte_tokenizer(template="<bos> $A")
     item = make_item(0, context=context, question="q")
