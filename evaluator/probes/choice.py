@@ -30,7 +30,7 @@ class Choice(ItemProbe):
     """The gold answer among distractors; one record for each option, in the item's own order."""
 
     name = "choice"
-    help = "whether the gold answer is the likeliest of four options"
+    help = "whether the gold answer is the likeliest of its options"
     evidence = "recognised"
     view = "options"
     title = "choice: log-likelihood of each option"

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from evaluator.asking.questions import Wanted
 from evaluator.probes.base import PROBES, ItemProbe, TextProbe
 from evaluator.probes.settings import Settings, each_once
-from evaluator.tasks import TASKS
+from evaluator.tasks import TASKS, Source
 
 
-class EvalConfig(Settings):
-    """Which items are asked, how they are posed, and how their answers are looked for (defaults: the paper's)."""
+class EvalConfig(Settings, Source):
+    """Which items are asked, how they are posed, and how their answers are looked for (defaults: the paper's).
+
+    The keys of a `Source` say more of a data set: they are for the tasks that read any (`hf:...` and the presets).
+    """
 
     task: str  # TASK[:PATH]
     # What records call it; None: the task's own name, a file's stem for jsonl:FILE and text:FILE.
@@ -48,12 +51,35 @@ class EvalConfig(Settings):
         return self
 
     @model_validator(mode="after")
+    def _of_its_data(self) -> EvalConfig:
+        """What is said of a data set is said of one; a data set of endings has no answers to write."""
+        task = next((task for task in TASKS if task.name == self.task.partition(":")[0]), None)
+        if task is not None and task.data is None and self.given():
+            raise ValueError(f"{', '.join(self.given())}: task {self.task!r} is no data set of which that can be said")
+        if task is not None and task.choice_only:
+            choosing = [probe.name for probe in PROBES if isinstance(probe, ItemProbe) and probe.options is not None]
+            if other := [name for name in self.probes if name not in choosing]:
+                takes = f"task {self.task!r} takes the probes {' and '.join(choosing)} only"
+                raise ValueError(f"{takes}, not {', '.join(other)}: {task.open}")
+        return self
+
+    @model_validator(mode="after")
     def _greedy_answers_are_recorded(self) -> EvalConfig:
         """What a probe reads of the base are records of the probe greedy."""
         for probe in self.item_probes:
             if probe.after_base and "greedy" not in self.probes:
                 raise ValueError(f"probe {probe.name} reads the base's greedy answers: it needs the probe greedy too")
         return self
+
+    @property
+    def said(self) -> Source | None:
+        """What the user says of the data set; None where it is nothing."""
+        return Source.model_validate(self.given()) if self.given() else None
+
+    def identifying(self) -> dict[str, Any]:
+        """The settings that records depend on, as JSON, beside the task's data."""
+        unsaid = {*Source.model_fields} - self.given().keys()
+        return self.model_dump(mode="json", exclude={"task", *unsaid})
 
     @property
     def is_text(self) -> bool:

@@ -1,4 +1,4 @@
-"""What is asked: one file per task, from the bundled `gazetteer` to readers of public data sets and of user files.
+"""What is asked: one file per task, from the bundled `gazetteer` to public data sets (`presets/`) and user files.
 
     data = load_task("xquad:data/xquad", ["en", "thai"])
     for language, pool in data.pools.items():
@@ -6,20 +6,23 @@
 
 An item is named by (task, language, item_id): the parallel questions of XQuAD have one id in all twelve languages.
 `text:FILE` is the one task without items: its text is for the perplexity probe. To add a task, write a file with a
-`Task` (base.py) and register it below.
+`Task` (base.py) and register it below; for a data set of the hub, a YAML file in `presets/` is enough.
 """
 
 from __future__ import annotations
 
-from evaluator.tasks import gazetteer, jsonl, text, tydiqa, xquad
+from evaluator.tasks import gazetteer, hf, jsonl, text, tydiqa, xquad
 from evaluator.tasks.base import TASKS, Argument, Task, TaskSpec, tasks_help
 from evaluator.tasks.loading import TaskData, items_by_language, load_task, spelled, task_name
+from evaluator.tasks.presets import preset_tasks
 from evaluator.tasks.selection import DEEP_ITEMS, gold_option, is_excluded, select
+from evaluator.tasks.source import Source
 
 __all__ = [
     "DEEP_ITEMS",
     "TASKS",
     "Argument",
+    "Source",
     "Task",
     "TaskData",
     "TaskSpec",
@@ -37,5 +40,8 @@ __all__ = [
 TASKS.register(gazetteer.TASK)
 TASKS.register(xquad.TASK)
 TASKS.register(tydiqa.TASK)
+for preset in preset_tasks():
+    TASKS.register(preset)
+TASKS.register(hf.TASK)
 TASKS.register(jsonl.TASK)
 TASKS.register(text.TASK)

@@ -14,15 +14,18 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 from evaluator.config import Registry
 from evaluator.errors import InputError
 from evaluator.records import Item
+from evaluator.tasks.source import Source
 
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+(@[\w./-]+)?")
 Kind = Literal["items", "text"]
 
 
@@ -30,17 +33,30 @@ Kind = Literal["items", "text"]
 class Argument:
     """What stands after the colon of `TASK:...`."""
 
-    placeholder: Literal["FILE", "DIR"]  # FILE: a file; DIR: a directory, or one file of it
+    # FILE: a file; DIR: a directory, or one file of it; ORG/NAME: either, or a data set of the hub.
+    placeholder: Literal["FILE", "DIR", "ORG/NAME"]
     required: bool = False
     # Words that name data of Resurface's own where a path is expected -> what records call the task then.
     words: Mapping[str, str] = field(default_factory=dict)
 
 
+class DataReader(Protocol):
+    """Reads a data set of which users may say more (`Source`): split, configuration, which columns hold what."""
+
+    def read(self, path: Path | None, said: Source) -> Iterable[Item]:
+        """The items. Raises InputError."""
+        ...
+
+    def usual(self, path: Path | None) -> Source | None:
+        """What is known of a data set on the hub; None for files."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """One source of questions, or of running text. Exactly one of `read_items` and `read_text` is given.
+    """One source of questions, or of running text. Exactly one of `read_items`, `data` and `read_text` is given.
 
-    Both readers take the path after the colon (None: nothing stands there; one of `argument.words` arrives as a path,
+    Readers take the path after the colon (None: nothing stands there; one of `argument.words` arrives as a path,
     too) and raise InputError for data that is missing or malformed. Items keep the order of their file; what they hold
     in `Item.task` is replaced by the name of the task in the run.
     """
@@ -49,14 +65,18 @@ class Task:
     help: str  # a phrase: where the data comes from
     argument: Argument | None = None  # None: nothing may stand after the colon
     read_items: Callable[[Path | None], Iterable[Item]] | None = None
+    data: DataReader | None = None
     read_text: Callable[[Path | None], str] | None = None
     named_after: Literal["task", "file"] = "task"  # what records call the task unless the user names it
     # Language -> items, where reading them takes the network: a dry run counts with these. Empty: it reads the items.
     sizes: Mapping[str, int] = field(default_factory=dict)
+    open: str = ""  # what it means to answer its questions without options
+    choice_only: bool = False  # no answer that a model writes could be graded
+    sample: Callable[[], Item] | None = None  # an item to show; it takes no network
 
     def __post_init__(self) -> None:
-        if (self.read_items is None) == (self.read_text is None):
-            raise ValueError(f"task {self.name!r}: exactly one of read_items and read_text is needed")
+        if (self.read_items, self.data, self.read_text).count(None) != 2:
+            raise ValueError(f"task {self.name!r}: exactly one of read_items, data and read_text is needed")
 
     @property
     def kind(self) -> Kind:
@@ -106,16 +126,26 @@ class TaskSpec:
         if rest in argument.words:
             return cls(task, path, rest)
         if not path.exists():
-            raise InputError(f"task {spec!r}: {path}: no such file or directory")
+            if argument.placeholder != "ORG/NAME":
+                raise InputError(f"task {spec!r}: {path}: no such file or directory")
+            if path.suffix in (".yaml", ".yml") or not _HUB_ID.fullmatch(rest):
+                raise InputError(
+                    f"task {spec!r}: {path}: no such file or directory, "
+                    "nor the name of a data set of the hub (ORG/NAME)"
+                )
         if argument.placeholder == "FILE" and path.is_dir():
             raise InputError(f"task {spec!r}: {path}: is a directory, not a file")
         return cls(task, path)
 
 
 def tasks_help() -> str:
-    """Every task, how it is written and what it is, for help texts: a paragraph each."""
+    """Every task, how it is written and what it is, for help texts: a paragraph each, and one for all presets."""
     paragraphs = []
+    presets = [task.name for task in TASKS if task.open and task.data is not None]
     for task in TASKS:
         words = () if task.argument is None else tuple(f"{task.name}:{word}" for word in task.argument.words)
-        paragraphs.append(f"{', '.join(task.spellings + words)}: {task.help}")
+        if task.name not in presets:
+            paragraphs.append(f"{', '.join(task.spellings + words)}: {task.help}")
+        elif task.name == presets[0]:
+            paragraphs.append(f"{', '.join(presets)}: from the hub, or from files as NAME:DIR (see resurface tasks)")
     return "\n\n".join(paragraphs)

@@ -268,4 +268,6 @@ TASK = Task(
     name=NAME,
     help="bundled: invented facts in nine languages",
     read_items=lambda _: [item for language in LANGUAGES for item in gazetteer_items(language)],
+    open="The answer is a name in the passage.",
+    sample=lambda: gazetteer_items("english", 1)[0],
 )

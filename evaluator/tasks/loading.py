@@ -12,7 +12,11 @@ from pathlib import Path
 from evaluator.errors import InputError, unknown
 from evaluator.records import Item
 from evaluator.tasks.base import TaskSpec
+from evaluator.tasks.source import Source
 from evaluator.text import code_of
+
+UNKNOWN_SIZE = 10_000  # items in a language of a data set that would have to be fetched to be counted
+_ANY_LANGUAGE = "?"  # a column says it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,12 +30,14 @@ class TaskData:
     text: str | None = None  # of a text task, which has no pools
 
 
-def load_task(spec: str, languages: Sequence[str] | None, name: str | None = None) -> TaskData:
+def load_task(
+    spec: str, languages: Sequence[str] | None, name: str | None = None, said: Source | None = None
+) -> TaskData:
     """The items of `TASK` or `TASK:PATH` in `languages` (None: all that it has), or the text of a text task.
 
     A language may be given by name or by code ("swahili", "sw"); the pools have the spelling of the data. `name` is
-    what records will call the task. Raises InputError for an unknown task or language, and for data that is missing or
-    that the task cannot read.
+    what records will call the task; `said` is what the user says of a data set. Raises InputError for an unknown task
+    or language, and for data that is missing or that the task cannot read.
     """
     parsed = TaskSpec.parse(spec)
     name = task_name(spec, name)
@@ -42,8 +48,12 @@ def load_task(spec: str, languages: Sequence[str] | None, name: str | None = Non
         text = task.read_text(parsed.path)
         digest = hashlib.sha256(text.encode("utf-8")).hexdigest()
         return TaskData(name=name, digest=digest, pools={}, every_pool={}, text=text)
-    assert task.read_items is not None
-    items = [item if item.task == name else replace(item, task=name) for item in task.read_items(parsed.path)]
+    if task.data is not None:
+        read = task.data.read(parsed.path, said or Source())
+    else:
+        assert task.read_items is not None
+        read = task.read_items(parsed.path)
+    items = [item if item.task == name else replace(item, task=name) for item in read]
     if not items:
         raise InputError(f"task {spec!r}: holds no items")
     every_pool = {language: tuple(pool) for language, pool in sorted(_by_language(items).items())}
@@ -56,10 +66,20 @@ def load_task(spec: str, languages: Sequence[str] | None, name: str | None = Non
     )
 
 
-def items_by_language(spec: str, languages: Sequence[str] | None) -> Mapping[str, int]:
-    """How many items each of `languages` has, without the network. Raises InputError as `load_task` does."""
+def items_by_language(spec: str, languages: Sequence[str] | None, said: Source | None = None) -> Mapping[str, int]:
+    """How many items each of `languages` has, without the network: a data set of the hub that is not known here is
+    taken for one of `UNKNOWN_SIZE` items. Raises InputError as `load_task` does.
+    """
     parsed = TaskSpec.parse(spec)
     sizes = parsed.task.sizes
+    usual = None if parsed.task.data is None else parsed.task.data.usual(parsed.path)
+    if parsed.task.data is not None and usual is None:
+        return {language: len(pool) for language, pool in load_task(spec, languages, said=said).pools.items()}
+    if usual is not None and (said or not sizes):
+        known = [language or _ANY_LANGUAGE for language in (said or Source()).over(usual).configs]
+        wanted = languages if known == [_ANY_LANGUAGE] else spelled(spec, languages or known, known)
+        changed = said is not None and (said.config is not None or said.split is not None)
+        return {each: UNKNOWN_SIZE if changed else sizes.get(each, UNKNOWN_SIZE) for each in wanted or known}
     if parsed.path is not None or not sizes:
         return {language: len(pool) for language, pool in load_task(spec, languages).pools.items()}
     return {language: sizes[language] for language in spelled(spec, languages or tuple(sizes), sizes)}
@@ -100,7 +120,9 @@ def spelled(task: str, languages: Sequence[str], known: Collection[str]) -> tupl
 
 def _file_task_name(path: Path) -> str:
     """The file's stem without anything that could upset a file system or a shell; empty if nothing is left."""
-    return re.sub(r"[^\w.-]+", "-", path.stem).strip("-.")
+    # Of a data set of the hub, NAME of ORG/NAME@REVISION: it may hold dots.
+    name = path.stem if path.exists() else str(path).partition("@")[0].rpartition("/")[2]
+    return re.sub(r"[^\w.-]+", "-", name).strip("-.")
 
 
 def _by_language(items: Iterable[Item]) -> dict[str, list[Item]]:

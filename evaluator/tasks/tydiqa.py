@@ -57,10 +57,25 @@ def _language_of(item_id: str, file: Path) -> str:
     return named.pop()
 
 
+def sample() -> Item:
+    """An item of our own in this task's way."""
+    return Item(
+        task="tydiqa",
+        language="finnish",
+        item_id="finnish-sample",
+        context="Silta valmistui vuonna 1958, ja se on 212 metriä pitkä.",
+        question="Kuinka pitkä silta on?",
+        answers=("212 metriä",),
+        cluster="finnish-sample",
+    )
+
+
 TASK = Task(
     name="tydiqa",
     help="TyDi QA GoldP, from the hub or from its files on disk",
     argument=Argument("DIR"),
     read_items=lambda path: load_tydiqa() if path is None else read_tydiqa(path),
     sizes=_SIZES,
+    open="The answer is a span of the passage; questions were asked by people who had not read it.",
+    sample=sample,
 )

@@ -38,10 +38,25 @@ def _language_of(_: str, file: Path) -> str:
     return file.stem.rpartition(".")[2]
 
 
+def sample() -> Item:
+    """An item of our own in this task's way."""
+    return Item(
+        task="xquad",
+        language="en",
+        item_id="sample",
+        context="The lighthouse of Arda is 41 metres high and was lit by oil until 1931.",
+        question="How high is the lighthouse?",
+        answers=("41 metres",),
+        cluster="sample",
+    )
+
+
 TASK = Task(
     name="xquad",
     help="XQuAD, from the hub or from its files on disk",
     argument=Argument("DIR"),
     read_items=lambda path: load_xquad() if path is None else read_xquad(path),
     sizes=dict.fromkeys(sorted(_LANGUAGES), 1190),
+    open="The answer is a span of the passage.",
+    sample=sample,
 )

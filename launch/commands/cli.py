@@ -24,8 +24,10 @@ from launch.commands.gate import gate
 from launch.commands.match import match
 from launch.commands.prune import prune
 from launch.commands.report import report
+from launch.commands.show_prompt import show_prompt
 from launch.commands.status import status
 from launch.commands.sweep import sweep
+from launch.commands.tasks import tasks
 from launch.commands.terminal import errors
 from launch.sweep.plugins import load_plugins
 
@@ -58,6 +60,10 @@ app.command(epilog="Example: resurface doctor --out card.md")(doctor)
 app.command(epilog="Example: resurface gate runs/int4 --max-drop 1 --min-recovery 99")(gate)
 app.command(epilog="Example: resurface compare runs/vllm-0.31 runs/vllm-0.32 --csv moved.csv")(compare)
 app.command(epilog="Example: resurface export runs/int4 --lm-eval")(export)
+app.command(epilog="Example: resurface tasks arc_challenge")(tasks)
+app.command("show-prompt", epilog="Example: resurface show-prompt gazetteer --model bundled --item swahili-0017")(
+    show_prompt
+)
 app.command(epilog="Example: resurface match runs/demo --matcher qwen3-4b --matcher llama-3.1-8b")(match)
 
 

@@ -141,7 +141,7 @@ def work_of(task: EvalConfig) -> Work:
         assert text is not None
         tokens = max(1, len(text.encode()) // _BYTES_PER_TOKEN)
         return sum((_work(1, probe.cost(tokens, task)) for probe in task.text_probes), Work())
-    asked = [min(task.items or size, size) for size in items_by_language(task.task, task.languages).values()]
+    asked = [min(task.items or size, size) for size in items_by_language(task.task, task.languages, task.said).values()]
     items, deep = sum(asked), sum(min(each, DEEP_ITEMS) for each in asked)
     costs = [(deep if probe.deep else items, probe.cost(task)) for probe in task.item_probes]
     answers = len(frozenset[str]().union(*(cost.scored for _, cost in costs)))

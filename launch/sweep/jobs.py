@@ -17,7 +17,7 @@ from evaluator.errors import InputError
 from evaluator.probes import PROBES
 from evaluator.probes.config import EvalConfig
 from evaluator.records import FORMATS
-from evaluator.tasks import task_name
+from evaluator.tasks import Source, task_name
 from evaluator.text import code_of
 from launch.sweep.calibration import spelled_source
 from launch.sweep.compress import given, name_of, quantisations
@@ -27,7 +27,7 @@ from pruning.config import CalibrationConfig, PruneConfig, needs_calibration
 from quantising.config import QuantiseConfig
 
 # What decides which items a task asks, and with which candidates: one name of a task means one of these.
-_ITEM_SETTINGS = ("task", "languages", "items", "seed")
+_ITEM_SETTINGS = ("task", "languages", "items", "seed", *Source.model_fields)
 _MERGED = ("formats", "probes", "sample_seeds")
 
 

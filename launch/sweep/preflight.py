@@ -153,8 +153,7 @@ def _identity(
         ],
         "tasks": {name: {task.name: task.key for task in tasks} for name, tasks in asked.items()},
         "task_settings": {
-            name: {task.name: task.config.model_dump(mode="json", exclude={"task"}) for task in tasks}
-            for name, tasks in asked.items()
+            name: {task.name: task.config.identifying() for task in tasks} for name, tasks in asked.items()
         },
         "engine": {
             **config.engine.model_dump(mode="json", include={"kind", "dtype", "scoring", "trust_remote_code"}),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -81,9 +82,9 @@ class TaskPreparation:
         )
 
     def _load(self, config: EvalConfig, name: str) -> TaskData:
-        key = (config.task, config.languages, name)
+        key = (config.task, config.languages, name, json.dumps(config.given()))
         if key not in self._data:
-            self._data[key] = load_task(config.task, config.languages, name)
+            self._data[key] = load_task(config.task, config.languages, name, config.said)
         return self._data[key]
 
     def _fitting(self, given: EvalConfig) -> EvalConfig:
@@ -113,6 +114,5 @@ def _questions(data: TaskData, config: EvalConfig) -> PreparedTask:
 
 def _prepared(data: TaskData, config: EvalConfig, questions: Sequence[Posed], *more: str) -> PreparedTask:
     """`more` is what identifies the questions beside the data and the settings."""
-    settings = config.model_dump(mode="json", exclude={"task"})
-    key = digest([data.name, data.digest, settings, *more])
+    key = digest([data.name, data.digest, config.identifying(), *more])
     return PreparedTask(name=data.name, key=key, config=config, questions=tuple(questions))

@@ -78,7 +78,8 @@ TABLE = Table(
     name="hard_distractors",
     title="Is choice easy only because the other options are implausible?",
     reading=(
-        "Standard distractors are answers to other questions; hard ones are those most similar to the gold answer. "
+        "Standard distractors are the item's own or answers to other questions; hard ones are those most similar to "
+        "the gold answer. "
         "Left: choice accuracy. Right: the share that is recognised but no longer said, of the answers that the dense "
         "model produced and recognised among both kinds of options."
     ),

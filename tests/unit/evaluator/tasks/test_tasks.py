@@ -63,7 +63,7 @@ def test_gazetteer():
     ("spec", "parts"),
     [
         ("gazeteer", ["unknown task 'gazeteer'", "did you mean 'gazetteer'?"]),
-        ("squad", ["unknown task 'squad'", "'xquad'"]),
+        ("squat", ["unknown task 'squat'", "'squad'"]),
         ("", ["unknown task ''"]),
         ("gazetteer:here", ["takes no path"]),
         ("gazetteer:", ["takes no path"]),
@@ -149,7 +149,7 @@ def test_a_task_is_one_object(tmp_path):
         assert (task_name("toy:own"), task_name(f"toy:{tmp_path}")) == ("toy-own", "toy")
         assert items_by_language(f"toy:{tmp_path}", None) == {"english": 1}
     assert "unknown task 'toy'" in only_error(TaskSpec.parse, "toy")
-    with pytest.raises(ValueError, match="exactly one of read_items and read_text"):
+    with pytest.raises(ValueError, match="exactly one of read_items, data and read_text"):
         Task(name="toy", help="neither")
 
 

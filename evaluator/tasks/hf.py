@@ -1,0 +1,72 @@
+"""Any data set: of the hub, or in files that `datasets` reads.
+
+    hf:ORG/NAME[@REVISION]    of the hub
+    hf:DIR, hf:FILE           Parquet, JSON (also a row per line) or CSV
+    hf:FILE.yaml              what `data` in the YAML file names, with its mapping: for the command line
+
+Which columns an item is made of stands in that file, or beside the task in a sweep file (`source.py`); without a
+mapping, columns have the names of the fields.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from evaluator.records import Item
+from evaluator.tasks.base import Argument, Task
+from evaluator.tasks.dataset import read_data_set
+from evaluator.tasks.presets import DataSource, document
+from evaluator.tasks.source import Source
+
+
+@dataclass(frozen=True, slots=True)
+class _Data:
+    """What the argument of `hf:` names, and what stands beside it."""
+
+    data: str
+    local: bool
+    said: Source
+
+
+class _Reader:
+    """Reads whatever the argument names."""
+
+    def read(self, path: Path | None, said: Source) -> list[Item]:
+        """Raises InputError as `read_data_set` does."""
+        named = _named(path)
+        return read_data_set(TASK.name, named.data, Source(), said.over(named.said), local=named.local)
+
+    def usual(self, path: Path | None) -> Source | None:
+        """What is known of a data set on the hub; None for files."""
+        named = _named(path)
+        return None if named.local else named.said
+
+
+def _named(path: Path | None) -> _Data:
+    assert path is not None, "the argument is required"
+    if path.suffix not in (".yaml", ".yml"):
+        return _at(path)
+    source = document(path, DataSource)
+    beside = path.parent / source.data
+    named = _at(beside if beside.exists() else Path(source.data))
+    return _Data(named.data, named.local, source.over(named.said))
+
+
+def _at(path: Path) -> _Data:
+    if path.exists():
+        return _Data(str(path), True, Source())
+    repository, _, revision = str(path).partition("@")
+    return _Data(repository, False, Source(revision=revision or None))
+
+
+TASK = Task(
+    name="hf",
+    help=(
+        "any data set of the hub, or in Parquet, JSON or CSV files; which columns hold what stands beside it in a "
+        "sweep file, or in FILE.yaml (docs/tasks.md)"
+    ),
+    argument=Argument("ORG/NAME", required=True),
+    named_after="file",
+    data=_Reader(),
+)

@@ -1,0 +1,195 @@
+"""From a row of a data set to an item, as `Fields` say. Pure.
+
+    mapping = RowMapping(fields, task="arc", language="english", where="data set 'allenai/ai2_arc'")
+    mapping.columns(known)                       # those that are read; one that is not there is an error
+    mapping.item(row, "test-000017", "row 17")   # the names are for a row without an id, and for errors
+
+Every text is taken without the white space around it. What a row lacks says what becomes of it: without a right answer
+(an empty list, null, a hidden label) the item is excluded and counted; anything else that is malformed is an error that
+names data set, row and field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+from evaluator.errors import InputError, of_kind, one_line, unknown
+from evaluator.records import Item
+from evaluator.tasks.source import CONSTANT, Fields
+
+MOST_OPTIONS = 10
+_HIDDEN = ("", "-1")  # how test splits without labels spell the answer that they do not have
+
+
+class RowMapping:
+    """Makes the items of one language of one data set, row by row."""
+
+    def __init__(self, fields: Fields, *, task: str, language: str | None, where: str) -> None:
+        """`language` is that of every row, None where a column says it. `where` names the data in errors.
+
+        Raises InputError for fields that no item can be made of.
+        """
+        problem = fields.problem()
+        if problem is None and (language is None) == (fields.language is None):
+            problem = (
+                "language is missing: say which language it is in (language: english), or which column says it "
+                "(fields: {language: COLUMN})"
+                if language is None
+                else f"language: {language!r}: fields.language names a column that says it"
+            )
+        if problem is not None:
+            raise InputError(f"{where}: {problem}")
+        self._fields = fields
+        self._task = task
+        self._language = language
+        self._where = where
+        self._clusters: dict[tuple[str, str], str] = {}  # (language, context) -> the first item with this context
+
+    def columns(self, known: Collection[str]) -> list[str]:
+        """The columns that are read, of those that the data has. Raises InputError for one that it does not have."""
+        found = []
+        for name, paths in self._fields.given.items():
+            for path in paths:
+                if path.startswith(CONSTANT):
+                    continue
+                column = path if path in known else path.partition(".")[0]
+                if column not in known:
+                    raise unknown(f"{self._where}: field {name!r}: column", column, known)
+                found.append(column)
+        return list(dict.fromkeys(found))
+
+    def item(self, row: Mapping[str, Any], name: str, place: str) -> Item:
+        """The item of a row, which is called `name` where no column has an id. Raises InputError."""
+        reader = _Reader(row, self._fields, f"{self._where}: {place}")
+        item_id = "-".join(reader.needed("id")) if self._fields.id is not None else name
+        language = self._language or "-".join(reader.needed("language"))
+        context = "\n".join(reader.texts("context"))
+        answers, options = reader.answers_and_options()
+        if self._fields.cluster is not None:
+            cluster = "-".join(reader.needed("cluster"))
+        else:
+            cluster = self._clusters.setdefault((language, context), item_id) if context else item_id
+        return Item(
+            task=self._task,
+            language=language,
+            item_id=item_id,
+            context=context,
+            question="\n".join(reader.needed("question")),
+            answers=answers,
+            cluster=cluster,
+            options=options,
+        )
+
+
+class _Reader:
+    """One row, by the names of an item's fields."""
+
+    def __init__(self, row: Mapping[str, Any], fields: Fields, place: str) -> None:
+        self._row = row
+        self._fields = fields
+        self._place = place
+
+    def needed(self, name: str) -> list[str]:
+        """The texts of a field, at least one of which is there."""
+        found = self.texts(name)
+        if not found:
+            raise InputError(f"{self._place}: field {name!r} ({self._paths(name)}) is empty")
+        return found
+
+    def texts(self, name: str) -> list[str]:
+        """The texts of a field that are not empty, in order."""
+        return [text for text in self._all(name) if text]
+
+    def answers_and_options(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The gold answers, the right options first, and every option. An empty option is none."""
+        listed = self._all("options")
+        right = [self._option(value, listed) for value in self._values("answer")]
+        answers = tuple(dict.fromkeys([text for text in (*right, *self.texts("answers")) if text]))
+        options = tuple(text for text in listed if text)
+        if self._fields.options is not None:
+            count = len({*options, *answers[:1]})
+            if not 2 <= count <= MOST_OPTIONS:
+                raise InputError(
+                    f"{self._place}: field 'options' ({self._paths('options')}) gives a choice among {count}, "
+                    f"not among 2 to {MOST_OPTIONS}"
+                )
+        return answers, options
+
+    def _option(self, value: Any, options: Sequence[str]) -> str | None:
+        """The option that `answer` names; None where it is hidden."""
+        if value is None or self._text(value, "answer") in _HIDDEN:
+            return None
+        text = self._text(value, "answer")
+        number = self._number(text)
+        place = f"{self._place}: field 'answer' ({self._paths('answer')})"
+        if not 0 <= number < len(options) or not options[number]:
+            raise InputError(f"{place}: {text!r} is none of the {len(options)} options")
+        return options[number]
+
+    def _number(self, answer: str) -> int:
+        """Which option an answer names, from 0; a number that no option has where it names none of the labels."""
+        if self._fields.labels is not None:
+            labels = self._all("labels")
+            if len(labels) != len(self._all("options")):
+                raise InputError(
+                    f"{self._place}: field 'labels' ({self._paths('labels')}) has {len(labels)} entries, and "
+                    f"'options' {len(self._all('options'))}"
+                )
+            return labels.index(answer) if answer in labels else -1
+        if answer.isascii() and answer.isdecimal():
+            return int(answer)
+        if len(answer) == 1 and answer.isascii() and answer.isalpha():
+            return ord(answer.upper()) - ord("A")
+        raise InputError(
+            f"{self._place}: field 'answer' ({self._paths('answer')}): {answer[:60]!r} is neither a number from 0 "
+            "nor a letter from A: a text belongs in fields.answers, and fields.labels says what else options are called"
+        )
+
+    def _all(self, name: str) -> list[str]:
+        """Every text of a field, in order; empty where there is none."""
+        return ["" if value is None else self._text(value, name) for value in self._values(name)]
+
+    def _values(self, name: str) -> list[Any]:
+        paths: Sequence[str] = getattr(self._fields, name) or ()
+        return [value for path in paths for value in self._at(path, name)]
+
+    def _at(self, path: str, name: str) -> Iterator[Any]:
+        if path.startswith(CONSTANT):
+            yield path.removeprefix(CONSTANT)
+        elif path in self._row:
+            yield from self._walk(self._row[path], (), path, name)
+        else:
+            first, *rest = path.split(".")
+            yield from self._walk(self._row.get(first), rest, path, name)
+
+    def _walk(self, value: Any, parts: Sequence[str], path: str, name: str) -> Iterator[Any]:
+        if isinstance(value, list | tuple):
+            if parts and parts[0].isdecimal():
+                number = int(parts[0])
+                yield from self._walk(value[number] if number < len(value) else None, parts[1:], path, name)
+            else:
+                for each in value:
+                    yield from self._walk(each, parts, path, name)
+        elif not parts or value is None:
+            yield value
+        elif isinstance(value, dict) and parts[0] in value:
+            yield from self._walk(value[parts[0]], parts[1:], path, name)
+        else:
+            raise InputError(f"{self._place}: field {name!r} ({path}): there is no {parts[0]!r} in {_shown(value)}")
+
+    def _text(self, value: Any, name: str) -> str:
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return str(value)
+        place = f"{self._place}: field {name!r} ({self._paths(name)})"
+        if not isinstance(value, str):
+            raise InputError(f"{place} must be text or a number, not {_shown(value)}")
+        text: str = of_kind(value, str, place)
+        return text.strip()
+
+    def _paths(self, name: str) -> str:
+        return ", ".join(getattr(self._fields, name) or ())
+
+
+def _shown(value: object) -> str:
+    return one_line(repr(value), 60)

@@ -1,0 +1,140 @@
+"""The rows of any data set that `datasets` reads, from the hub or from files: Parquet, JSON and CSV, never code.
+
+Loading scripts are not run (`datasets` has no way to, since its version 4), and data in any other format is refused:
+some of those formats are pickles.
+"""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from evaluator.errors import InputError, one_line
+
+# Suffix of a file -> the loader of `datasets` that reads it.
+_LOADERS = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".ndjson": "json", ".csv": "csv"}
+SUFFIXES = tuple(_LOADERS)
+_PACKAGED = "datasets.packaged_modules."
+_USUAL_SPLITS = ("validation", "test")  # the first of them that there is, where nobody names one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where rows lie."""
+
+    task: str  # in errors
+    data: str  # a data set of the hub (`org/name`), a directory or a file
+    local: bool
+    config: str | None = None
+    revision: str | None = None
+    split: str | None = None  # None: `usual`, or else validation, test, or the only one
+    usual: str | None = None
+
+    def __str__(self) -> str:
+        said = {"config": self.config, "split": self.split, "revision": self.revision}
+        named = ", ".join(f"{key} {value!r}" for key, value in said.items() if value is not None)
+        what = self.data if self.local else f"data set {self.data!r}"
+        return f"{what} ({named})" if named else what
+
+
+class Rows:
+    """The rows of one split. To be used within `with`: what local files were converted to is removed at its end."""
+
+    def __init__(self, place: Place) -> None:
+        """Raises InputError, in one line, for data that cannot be loaded."""
+        self.place = place
+        self._stack = ExitStack()
+        try:
+            self.split, self._rows = self._chosen(self._load())
+        except BaseException:
+            self._stack.close()
+            raise
+
+    def __enter__(self) -> Rows:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of the columns."""
+        return list(self._rows.column_names)
+
+    def of(self, columns: list[str]) -> Iterator[Mapping[str, Any]]:
+        """Row after row, with some columns: images and sounds beside them are not decoded."""
+        yield from self._rows.select_columns(columns)
+
+    def _load(self) -> Mapping[str, Any]:
+        """Split -> its rows."""
+        import datasets  # seconds of imports, for those who need it only
+
+        # It logs every retry; what users need to know of them is in the one error below.
+        logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
+        datasets.disable_progress_bars()
+        place, options = self.place, {}
+        if place.local:  # the cache would keep a copy of what is on this disk already, and confuse two versions of it
+            options["cache_dir"] = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="resurface-rows-"))
+        if place.revision is not None:
+            options["revision"] = place.revision
+        asked: tuple[str, ...] = (place.data, *([] if place.config is None else [place.config]))
+        if Path(place.data).is_file() and place.local:
+            loader = _LOADERS.get(Path(place.data).suffix.lower())
+            if loader is None:
+                raise InputError(f"{place.data}: a file ending in {', '.join(_LOADERS)} is needed")
+            asked, options["data_files"] = (loader,), place.data
+        try:
+            format = _format(datasets.load_dataset_builder(*asked, **options))
+            if format not in _LOADERS.values():
+                raise InputError(f"{place}: its files are {format!r}; only Parquet, JSON and CSV are read")
+            found: Mapping[str, Any] = datasets.load_dataset(*asked, **options)
+            if format == "csv":  # whose values are guessed otherwise: 007 would be a number, and NA nothing
+                columns = next(iter(found.values())).column_names
+                features = datasets.Features({column: datasets.Value("string") for column in columns})
+                found = datasets.load_dataset(*asked, **options, features=features, keep_default_na=False)
+        except InputError:
+            raise
+        # Offline, a missing data set, a gated one, a broken file: each raises another library's exceptions.
+        except Exception as error:
+            raise InputError(f"task {place.task!r}: {place}: cannot be loaded: {_reason(error, place)}") from error
+        return found
+
+    def _chosen(self, splits: Mapping[str, Any]) -> tuple[str, Any]:
+        """Raises InputError for a split that is not there, and where it takes one to be named."""
+        wanted = self.place.split
+        usual = [name for name in (self.place.usual, *_USUAL_SPLITS) if name in splits]
+        chosen = wanted or (usual[0] if usual else next(iter(splits)) if len(splits) == 1 else None)
+        if chosen is None or chosen not in splits:
+            lacks = "name one with split" if chosen is None else f"there is no split {chosen!r}"
+            raise InputError(f"task {self.place.task!r}: {self.place}: {lacks} (known: {', '.join(splits)})")
+        return chosen, splits[chosen]
+
+
+def _format(builder: Any) -> str:
+    """What kind of files a builder reads; the module's name where it is not one of those that ship with `datasets`."""
+    modules = [kind.__module__ for kind in type(builder).__mro__ if kind.__module__.startswith(_PACKAGED)]
+    return modules[0].removeprefix(_PACKAGED).partition(".")[0] if modules else type(builder).__module__
+
+
+def _reason(error: Exception, place: Place) -> str:
+    """Why, in one line, with what can be done about it."""
+    causes = [error]
+    while causes[-1].__cause__ is not None and isinstance(causes[-1].__cause__, Exception):
+        causes.append(causes[-1].__cause__)
+    # "An error occurred while generating the dataset" says nothing; what it was caused by does.
+    told = causes[-1] if place.local else error
+    text = one_line(told, 300).rstrip(".")
+    if place.local:
+        return text
+    if "gated" in text:
+        return f"{text}: accept its terms on its page, and log in (hf auth login, or HF_TOKEN)"
+    if isinstance(error, ConnectionError) or "offline" in text.lower() or "reach" in text:
+        return f"{text}: without a network, name a directory with its files ({place.task}:DIR)"
+    if "scripts are no longer supported" in text:
+        return f"{text}: try revision: refs/convert/parquet, which the hub makes of it"
+    return text

@@ -1,0 +1,114 @@
+"""What a user says of a data set: where it lies, and which of its columns an item is made of. Read from YAML.
+
+    config: main                # a configuration of the data set; or {LANGUAGE: CONFIGURATION, ...}
+    split: test
+    revision: 1a2b3c            # of the hub: a branch, a tag or a commit
+    language: english           # of every row, where no column says it
+    fields: {question: question_stem, options: choices.text, labels: choices.label, answer: answerKey}
+
+All of it is optional: a preset says it already, and each key that is given replaces the preset's.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from evaluator.config import Frozen
+
+CONSTANT = "="  # `=text` stands for the text itself, where a path to a column is expected
+
+
+def _paths(value: Any) -> Any:
+    """One path or several, as YAML has them."""
+    listed = [value] if isinstance(value, str) else value
+    if listed is None:
+        return None
+    if not isinstance(listed, list | tuple) or not listed:
+        raise ValueError("a column's path is needed (answers.text), a list of paths, or a text behind '='")
+    for path in listed:
+        if not isinstance(path, str) or not path.strip():
+            raise ValueError(f"{path!r} is not a column's path (answers.text); a number must be quoted")
+    return tuple(listed)
+
+
+Paths = Annotated[tuple[str, ...] | None, BeforeValidator(_paths)]
+
+
+class Fields(Frozen):
+    """Where a row holds each field of an item: a dotted path (`answers.text`), or several of them.
+
+    A path goes through objects by name, through lists by number, and through every entry of a list without one. Parts
+    of an id are joined by a hyphen, parts of a text by a line break; answers and options are listed one after another.
+    `=text` is the text itself.
+    """
+
+    id: Paths = None  # None: split and number of the row
+    language: Paths = None
+    context: Paths = None  # None, or empty in a row: the question is asked without a context
+    question: Paths = None
+    answers: Paths = None  # texts
+    options: Paths = None  # texts: all options, or the wrong ones
+    answer: Paths = None  # which option is right: its number from 0, its letter from A, or its label
+    labels: Paths = None  # what `answer` names options by, where that is neither numbers from 0 nor letters
+    cluster: Paths = None  # None: questions on one context are one cluster
+
+    @property
+    def given(self) -> dict[str, tuple[str, ...]]:
+        """Field -> its paths, of the fields that have any."""
+        return {name: paths for name in type(self).model_fields if (paths := getattr(self, name)) is not None}
+
+    def problem(self) -> str | None:
+        """Why no item can be made with these fields, naming the one that lacks; None where all is well."""
+        if self.question is None:
+            return "fields.question is missing: the column of the question"
+        if self.answers is None and self.answer is None:
+            return "fields.answers (texts) or fields.answer (which of the options) is missing"
+        if self.answer is not None and self.options is None:
+            return "fields.answer says which option is right, and fields.options is missing"
+        if self.labels is not None and self.answer is None:
+            return "fields.labels names options for fields.answer, which is missing"
+        return None
+
+
+class Source(Frozen):
+    """Which rows of a data set are read, and how a row becomes an item."""
+
+    config: str | dict[str, str] | None = None
+    split: str | None = Field(default=None, min_length=1)
+    revision: str | None = Field(default=None, min_length=1)
+    language: str | None = Field(default=None, min_length=1)
+    fields: Fields | None = None
+
+    @model_validator(mode="after")
+    def _one_language(self) -> Source:
+        if isinstance(self.config, dict) and not self.config:
+            raise ValueError("config: names no configuration")
+        if isinstance(self.config, dict) and self.language is not None:
+            raise ValueError(f"language: {self.language!r}: config names languages already")
+        return self
+
+    @property
+    def configs(self) -> dict[str | None, str | None]:
+        """Language -> configuration; the language is None where it is a column's."""
+        if not isinstance(self.config, dict):
+            return {self.language: self.config}
+        found: dict[str | None, str | None] = {}
+        for language, config in self.config.items():
+            found[language] = config
+        return found
+
+    def given(self) -> dict[str, Any]:
+        """What is said, as JSON: nothing of it changes the identity of a run that says nothing."""
+        return self.model_dump(mode="json", include={*Source.model_fields}, exclude_none=True)
+
+    def over(self, usual: Source) -> Source:
+        """`usual` with what this says in its place: key by key, also within `fields`."""
+        said, kept = self.given(), usual.given()
+        if isinstance(said.get("config"), dict):  # each configuration has its language
+            kept.pop("language", None)
+        if "language" in said and isinstance(kept.get("config"), dict):
+            kept.pop("config")
+        fields = {**kept.pop("fields", {}), **said.pop("fields", {})}
+        return Source.model_validate(kept | said | ({"fields": fields} if fields else {}))

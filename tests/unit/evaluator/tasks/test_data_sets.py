@@ -1,0 +1,311 @@
+"""Any data set: files through `datasets`, the hub through a stand-in for it."""
+
+from __future__ import annotations
+
+import json
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from evaluator.errors import InputError
+from evaluator.tasks import Source, TaskSpec, items_by_language, load_task, task_name
+from evaluator.tasks.rows import Place, Rows
+
+ARC = {"id": "a1", "question": "q?", "choices": {"text": ["w", "x", "y"], "label": ["A", "B", "C"]}, "answerKey": "B"}
+MINE = Source.model_validate({"language": "english", "fields": {"id": "n", "question": "q", "answers": "a"}})
+
+
+def lines(path: Path, *rows: Any) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def only_error(spec: str, said: Source | None = None) -> str:
+    with pytest.raises(InputError) as caught:
+        load_task(spec, None, said=said)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+# ---- files ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "json", "parquet", "csv"])
+def test_a_file_of_each_kind(tmp_path, suffix):
+    rows = [{"n": 1, "q": "q1", "a": "007"}, {"n": 2, "q": "q2", "a": "NA"}, {"n": 3, "q": "q3", "a": ""}]
+    file = tmp_path / f"own.set.{suffix}"
+    if suffix == "parquet":
+        pq.write_table(pa.Table.from_pylist(rows), file)
+    elif suffix == "csv":
+        file.write_text("n,q,a\n1,q1,007\n2,q2,NA\n3,q3,\n", encoding="utf-8")
+    else:
+        lines(file, *rows)
+    data = load_task(f"hf:{file}", None, said=MINE)
+    assert data.name == "own.set"
+    assert [(each.item_id, each.question, each.answers) for each in data.pools["english"]] == [
+        ("1", "q1", ("007",)),
+        ("2", "q2", ("NA",)),
+        ("3", "q3", ()),  # no answer: excluded, and counted
+    ]
+
+
+def test_columns_with_the_names_of_the_fields_need_no_mapping(tmp_path):
+    row = {"language": "thai", "question": "q", "answers": ["x"], "context": "c", "page": 3}
+    file = lines(tmp_path / "rows.jsonl", {**row, "id": "1"}, {**row, "id": "2", "language": "hindi"})
+    data = load_task(f"hf:{file}", ["hi"])
+    assert {language: len(pool) for language, pool in data.every_pool.items()} == {"hindi": 1, "thai": 1}
+    assert data.pools["hindi"][0].context == "c"
+    assert list(load_task(f"hf:{file}", None, said=Source(language="lao")).pools) == ["lao"]
+
+
+def test_splits_of_a_directory(tmp_path):
+    for split in ("train", "validation", "test"):
+        lines(tmp_path / f"{split}.jsonl", {"n": split, "q": "q", "a": "x"})
+    usual = load_task(f"hf:{tmp_path}", None, said=MINE)
+    named = load_task(f"hf:{tmp_path}", None, said=MINE.model_copy(update={"split": "test"}))
+    assert [data.pools["english"][0].item_id for data in (usual, named)] == ["validation", "test"]
+    assert usual.digest != named.digest
+    wrong = only_error(f"hf:{tmp_path}", MINE.model_copy(update={"split": "dev"}))
+    assert "there is no split 'dev' (known: train, validation, test)" in wrong
+    (tmp_path / "test.jsonl").unlink()
+    (tmp_path / "validation.jsonl").rename(tmp_path / "dev.jsonl")
+    assert (
+        load_task(f"hf:{tmp_path}", None, said=MINE).pools["english"][0].item_id == "validation"
+    )  # what dev is called
+
+
+def test_a_preset_of_files_takes_the_split_that_is_there(tmp_path):
+    file = lines(tmp_path / "mine.jsonl", ARC)
+    data = load_task(f"arc_easy:{file}", None)
+    assert (data.name, data.pools["english"][0].answers) == ("arc_easy", ("x",))
+    lines(tmp_path / "both" / "validation.jsonl", {**ARC, "id": "v"})
+    lines(tmp_path / "both" / "test.jsonl", {**ARC, "id": "t"})
+    assert load_task(f"arc_easy:{tmp_path / 'both'}", None).pools["english"][0].item_id == "t"  # the preset's
+    more = Source.model_validate({"split": "validation", "fields": {"question": ["=Science:", "question"]}})
+    item = load_task(f"arc_easy:{tmp_path / 'both'}", None, said=more).pools["english"][0]
+    assert (item.item_id, item.question) == ("v", "Science:\nq?")
+
+
+def test_configurations_of_a_directory(tmp_path):
+    row = {"id": "1", "context": "c", "question": "q", "answers": {"text": ["x"], "answer_start": [0]}}
+    lines(tmp_path / "mlqa.de.de" / "test.jsonl", row)
+    lines(tmp_path / "hi.jsonl", row)
+    lines(tmp_path / "notes.jsonl", {"x": 1})
+    data = load_task(f"mlqa:{tmp_path}", None)
+    assert list(data.pools) == ["german", "hindi"]
+    assert items_by_language(f"mlqa:{tmp_path}", ["de"]) == {"german": 1}
+    assert list(load_task(f"mlqa:{tmp_path / 'hi.jsonl'}", None).pools) == ["hindi"]
+    assert "notes.jsonl: holds nothing that is called like a configuration (mlqa.ar.ar," in only_error(
+        f"mlqa:{tmp_path / 'notes.jsonl'}"
+    )
+    assert list(load_task(f"mlqa:{tmp_path / 'hi.jsonl'}", None, said=Source(language="tamil")).pools) == ["tamil"]
+
+
+def test_configurations_of_a_card(tmp_path):
+    lines(tmp_path / "data" / "one.jsonl", ARC)
+    lines(tmp_path / "data" / "two.jsonl", {**ARC, "id": "a2"})
+    card = "".join(
+        f"- config_name: {name}\n  data_files: [{{split: test, path: data/{file}.jsonl}}]\n"
+        for name, file in (("ARC-Easy", "one"), ("ARC-Challenge", "two"))
+    )
+    (tmp_path / "README.md").write_text(f"---\nconfigs:\n{card}---\n", encoding="utf-8")
+    found = {task: load_task(f"{task}:{tmp_path}", None).pools["english"] for task in ("arc_easy", "arc_challenge")}
+    assert {task: [item.item_id for item in pool] for task, pool in found.items()} == {
+        "arc_easy": ["a1"],
+        "arc_challenge": ["a2"],
+    }
+
+
+def test_a_mapping_in_a_file(tmp_path):
+    lines(tmp_path / "rows.jsonl", {"n": 1, "q": "q", "a": "x"})
+    file = tmp_path / "riddles.yaml"
+    file.write_text("data: rows.jsonl\nlanguage: english\nfields: {id: n, question: q, answers: a}\n", encoding="utf-8")
+    data = load_task(f"hf:{file}", None)
+    assert (data.name, data.pools["english"][0].answers) == ("riddles", ("x",))
+    assert data.digest == load_task(f"hf:{tmp_path / 'rows.jsonl'}", None, said=MINE).digest  # the same questions
+    other = Source.model_validate({"fields": {"answers": "q"}})
+    assert load_task(f"hf:{file}", None, said=other).digest != data.digest
+    file.write_text("data: rows.jsonl\nlanguage: english\nfield: {}\n", encoding="utf-8")
+    assert f"{file}: field: {{}}: Extra inputs are not permitted" in only_error(f"hf:{file}")
+
+
+@pytest.mark.parametrize(
+    ("content", "said", "parts"),
+    [
+        ('{"n": 1, "q": "q", "a": "x"}\n{"n": [1,}\n', MINE, ["rows.jsonl: cannot be loaded"]),
+        ('{"n": 1, "a": "x"}\n', MINE, ["rows.jsonl: field 'question': column 'q'", "(known: a, n)"]),
+        ('{"n": 1, "q": "q", "a": "x"}\n', Source(), ["rows.jsonl: fields.question is missing"]),
+        ('{"n": 1, "q": "q", "a": "x"}\n' * 2, MINE, ["rows.jsonl: language 'english': field 'id' repeats '1'"]),
+        (
+            '{"n": 1, "q": "q", "a": "x"}\n{"n": 2, "q": " ", "a": "x"}\n',
+            MINE,
+            ["rows.jsonl: row 1: field 'question' (q)"],
+        ),
+        ('{"n": 1, "q": "q", "a": ""}\n', MINE, ["none of its 1 rows has a right answer", "name another with split"]),
+        ('{"question": "q", "answers": "x"}\n', None, ["language is missing"]),
+    ],
+)
+def test_complaints_about_files(tmp_path, content, said, parts):
+    file = tmp_path / "rows.jsonl"
+    file.write_text(content, encoding="utf-8")
+    message = only_error(f"hf:{file}", said)
+    assert all(part in message for part in parts), message
+
+
+def test_files_that_are_not_read(tmp_path):
+    (tmp_path / "rows.pkl").write_bytes(b"x")
+    assert "a file ending in .parquet, .json, .jsonl, .ndjson, .csv is needed" in only_error(
+        f"hf:{tmp_path / 'rows.pkl'}", MINE
+    )
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "train.txt").write_text("a line\n", encoding="utf-8")
+    assert "its files are 'text'; only Parquet, JSON and CSV are read" in only_error(f"hf:{tmp_path / 'texts'}", MINE)
+    (tmp_path / "empty").mkdir()
+    assert "cannot be loaded: The directory at" in only_error(f"hf:{tmp_path / 'empty'}", MINE)
+
+
+def test_what_is_made_of_files_is_removed(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    file = lines(tmp_path / "rows.jsonl", {"n": 1, "q": "q", "a": "x"})
+    with Rows(Place(task="t", data=str(file), local=True)) as rows:
+        assert (rows.columns, rows.split) == (["n", "q", "a"], "train")
+        assert len(list((tmp_path / "temporary").iterdir())) == 1
+        assert list(rows.of(["q"])) == [{"q": "q"}]
+    lines(file, {"n": 1, "q": "another", "a": "x"})
+    assert load_task(f"hf:{file}", None, said=MINE).pools["english"][0].question == "another"
+    assert not list((tmp_path / "temporary").iterdir())
+
+
+# ---- the hub ----------------------------------------------------------------------------------------------------
+
+
+class Table(list[dict[str, Any]]):
+    """A split as `datasets` hands it out."""
+
+    @property
+    def column_names(self) -> list[str]:
+        return list(self[0])
+
+    def select_columns(self, columns: list[str]) -> list[dict[str, Any]]:
+        return [{name: row[name] for name in columns} for row in self]
+
+
+class _Builder:
+    pass
+
+
+_Builder.__module__ = "datasets.packaged_modules.parquet.parquet"
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    """(data set, configuration, revision) -> its splits, or the error that loading it raises."""
+    known: dict[tuple[str, str | None, str | None], Any] = {}
+
+    def load(name: str, config: str | None = None, *, revision: str | None = None) -> Any:
+        found = known.get((name, config, revision), ConnectionError(f"Couldn't reach '{name}' on the Hub\nmore lines"))
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def builder(name: str, config: str | None = None, *, revision: str | None = None) -> Any:
+        return load(name, config, revision=revision) and _Builder()
+
+    stand_in = types.SimpleNamespace(
+        load_dataset=load, load_dataset_builder=builder, disable_progress_bars=lambda: None
+    )
+    monkeypatch.setitem(sys.modules, "datasets", stand_in)
+    return known
+
+
+def test_a_data_set_of_the_hub(hub):
+    hub["org/riddles.v2", None, None] = {"validation": Table([{"n": 1, "q": "q", "a": "x", "image": b""}])}
+    hub["org/riddles.v2", None, "v1"] = {"validation": Table([{"n": 1, "q": "old", "a": "x"}])}
+    data = load_task("hf:org/riddles.v2", None, said=MINE)
+    assert (data.name, data.pools["english"][0].question) == ("riddles.v2", "q")
+    old = load_task("hf:org/riddles.v2@v1", None, said=MINE)
+    assert (old.name, old.pools["english"][0].question) == ("riddles.v2", "old")
+    assert old.digest == load_task("hf:org/riddles.v2", None, said=MINE.model_copy(update={"revision": "v1"})).digest
+    assert "there is no split 'test' (known: validation)" in only_error(
+        "hf:org/riddles.v2", MINE.model_copy(update={"split": "test"})
+    )
+
+
+def test_a_preset_of_the_hub(hub):
+    hub["allenai/ai2_arc", "ARC-Easy", None] = {"train": Table([ARC]), "test": Table([{**ARC, "id": "t"}])}
+    assert [item.item_id for item in load_task("arc_easy", None).pools["english"]] == ["t"]
+    assert load_task("arc_easy", None, said=Source(split="train")).pools["english"][0].item_id == "a1"
+    row = {"id": "1", "context": "c", "question": "q", "answers": {"text": ["x"], "answer_start": [0]}}
+    for code in ("ar", "zh", "en", "de", "hi", "es", "vi"):
+        hub["facebook/mlqa", f"mlqa.{code}.{code}", "refs/convert/parquet"] = {"test": Table([row])}
+    data = load_task("mlqa", ["zh"])
+    assert (list(data.pools), len(data.every_pool)) == (["chinese"], 7)
+
+
+class _Gated(Exception):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("error", "parts"),
+    [
+        (None, ["Couldn't reach 'org/x' on the Hub", "without a network, name a directory with its files (hf:DIR)"]),
+        (
+            FileNotFoundError("Dataset 'org/x' doesn't exist on the Hub or cannot be accessed."),
+            ["doesn't exist on the"],
+        ),
+        (_Gated("Dataset 'org/x' is a gated dataset on the Hub."), ["is a gated", "accept its terms", "HF_TOKEN"]),
+        (RuntimeError("Dataset scripts are no longer supported, but found x.py"), ["revision: refs/convert/parquet"]),
+        (ValueError("BuilderConfig 'y' not found. Available: ['z']"), ["BuilderConfig 'y' not found"]),
+    ],
+)
+def test_what_the_hub_does_not_give(hub, error, parts):
+    if error is not None:
+        hub["org/x", None, None] = error
+    message = only_error("hf:org/x", MINE)
+    assert message.startswith("task 'hf': data set 'org/x': cannot be loaded: ")
+    assert all(part in message for part in parts), message
+
+
+def test_a_data_set_of_other_files_is_refused_before_it_is_fetched(hub, monkeypatch):
+    hub["org/x", None, None] = {"test": Table([{"q": "q"}])}
+    monkeypatch.setattr(_Builder, "__module__", "datasets.packaged_modules.pandas.pandas")
+    monkeypatch.setattr(sys.modules["datasets"], "load_dataset", None)
+    assert (
+        only_error("hf:org/x", MINE) == "data set 'org/x': its files are 'pandas'; only Parquet, JSON and CSV are read"
+    )
+
+
+# ---- what the task is called, and how many items it has ---------------------------------------------------------
+
+
+def test_specs_and_names(tmp_path):
+    for spec, name in (
+        ("hf:org/x", "x"),
+        ("hf:org/x.y@main", "x.y"),
+        (f"hf:{tmp_path}", tmp_path.name),
+        ("mmlu", "mmlu"),
+    ):
+        assert TaskSpec.parse(spec).task.name == spec.partition(":")[0]
+        assert task_name(spec) == name
+    for spec in ("hf:nowhere", "hf:/no/such/dir", "hf:a/b/c", "hf:no/mapping.yaml"):
+        assert "nor the name of a data set of the hub (ORG/NAME)" in only_error(spec)
+    assert "name its file, as in hf:ORG/NAME" in only_error("hf")
+    assert "no such file or directory" in only_error("arc_easy:nowhere")
+
+
+def test_sizes_take_no_network():
+    assert items_by_language("arc_easy", None) == {"english": 2376}
+    assert items_by_language("mlqa", ["de", "hindi"]) == {"german": 4517, "hindi": 4918}
+    assert items_by_language("arc_easy", None, Source(split="train")) == {"english": 10_000}
+    assert items_by_language("hf:org/x", None, MINE) == {"english": 10_000}
+    column = Source.model_validate({"fields": {"language": "l"}})
+    assert items_by_language("hf:org/x", ["hi"], column) == {"hi": 10_000}
+    assert items_by_language("belebele", None, Source(config={"amharic": "amh_Ethi"})) == {"amharic": 10_000}

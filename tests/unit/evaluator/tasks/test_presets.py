@@ -1,0 +1,308 @@
+"""The presets, each on rows of our own in the layout that the data set has on the hub."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from evaluator.errors import InputError
+from evaluator.tasks import TASKS, is_excluded
+from evaluator.tasks.distractors import choose_options
+from evaluator.tasks.mapping import RowMapping
+from evaluator.tasks.presets import FOLDER, Preset, document, preset_task
+
+NAMES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
+
+# Preset, row, (id, context, question), answers, how many options a choice has: 0 where the pool's answers are drawn.
+ROWS: list[tuple[str, dict[str, Any], tuple[str, str, str], tuple[str, ...], int]] = [
+    (
+        "squad",
+        {
+            "id": "5a",
+            "title": "T",
+            "context": "c",
+            "question": "q?",
+            "answers": {"text": ["x", "x", "y"], "answer_start": [1, 1, 4]},
+        },
+        ("5a", "c", "q?"),
+        ("x", "y"),
+        0,
+    ),
+    (  # SQuAD 2.0's layout: a question that the passage does not answer
+        "squad",
+        {"id": "5b", "title": "T", "context": "c", "question": "q?", "answers": {"text": [], "answer_start": []}},
+        ("5b", "c", "q?"),
+        (),
+        0,
+    ),
+    (
+        "triviaqa",
+        {
+            "question_id": "tc_1",
+            "question": "q?",
+            "question_source": "http://x",
+            "entity_pages": {"title": []},
+            "answer": {
+                "aliases": ["X", "The X"],
+                "normalized_aliases": ["x", "the x"],
+                "value": "X",
+                "type": "Entity",
+                "matched_wiki_entity_name": "",
+            },
+        },
+        ("tc_1", "", "q?"),
+        ("X", "The X"),
+        0,
+    ),
+    (
+        "nq_open",
+        {"question": "who", "answer": ["A. X", "B. Y"]},
+        ("validation-000007", "", "who"),
+        ("A. X", "B. Y"),
+        0,
+    ),
+    (
+        "mmlu",
+        {"question": "q ", "subject": "anatomy", "choices": ["w", "x", "y", "z"], "answer": 2},
+        ("validation-000007", "", "q"),
+        ("y",),
+        4,
+    ),
+    (
+        "arc_easy",
+        {
+            "id": "M_1",
+            "question": "q",
+            "answerKey": "C",
+            "choices": {"text": ["w", "x", "y", "z"], "label": ["A", "B", "C", "D"]},
+        },
+        ("M_1", "", "q"),
+        ("y",),
+        4,
+    ),
+    (
+        "arc_challenge",
+        {
+            "id": "N_1",
+            "question": "q",
+            "answerKey": "4",
+            "choices": {"text": ["w", "x", "y", "z"], "label": ["1", "2", "3", "4"]},
+        },
+        ("N_1", "", "q"),
+        ("z",),
+        4,
+    ),
+    (
+        "arc_challenge",
+        {
+            "id": "N_2",
+            "question": "q",
+            "answerKey": "E",
+            "choices": {"text": ["v", "w", "x", "y", "z"], "label": ["A", "B", "C", "D", "E"]},
+        },
+        ("N_2", "", "q"),
+        ("z",),
+        5,
+    ),
+    (
+        "sciq",
+        {
+            "question": "q",
+            "distractor3": "a",
+            "distractor1": "b",
+            "distractor2": "c",
+            "correct_answer": "d",
+            "support": "s",
+        },
+        ("validation-000007", "s", "q"),
+        ("d",),
+        4,
+    ),
+    (
+        "sciq",
+        {
+            "question": "q",
+            "distractor3": "a",
+            "distractor1": "b",
+            "distractor2": "c",
+            "correct_answer": "d",
+            "support": "",
+        },
+        ("validation-000007", "", "q"),
+        ("d",),
+        4,
+    ),
+    (
+        "openbookqa",
+        {
+            "id": "7-1",
+            "question_stem": "q",
+            "answerKey": "A",
+            "choices": {"text": ["w", "x", "y", "z"], "label": ["A", "B", "C", "D"]},
+        },
+        ("7-1", "", "q"),
+        ("w",),
+        4,
+    ),
+    (
+        "commonsense_qa",
+        {
+            "id": "1f",
+            "question": "q",
+            "question_concept": "k",
+            "answerKey": "D",
+            "choices": {"label": ["A", "B", "C", "D", "E"], "text": ["v", "w", "x", "y", "z"]},
+        },
+        ("1f", "", "q"),
+        ("y",),
+        5,
+    ),
+    (  # its test split hides the labels
+        "commonsense_qa",
+        {
+            "id": "1g",
+            "question": "q",
+            "question_concept": "k",
+            "answerKey": "",
+            "choices": {"label": ["A", "B", "C", "D", "E"], "text": ["v", "w", "x", "y", "z"]},
+        },
+        ("1g", "", "q"),
+        (),
+        0,
+    ),
+    (
+        "hellaswag",
+        {
+            "ind": 24,
+            "activity_label": "l",
+            "ctx_a": "A man sits.",
+            "ctx_b": "he",
+            "ctx": "A man sits. he",
+            "endings": ["w", "x", "y", "z"],
+            "source_id": "s",
+            "split": "val",
+            "split_type": "indomain",
+            "label": "3",
+        },
+        ("24", "A man sits. he", "What happens next?"),
+        ("z",),
+        4,
+    ),
+    (
+        "belebele",
+        {
+            "link": "https://x/1",
+            "question_number": 2,
+            "flores_passage": "p",
+            "question": "q",
+            "mc_answer1": "w",
+            "mc_answer2": "x",
+            "mc_answer3": "y",
+            "mc_answer4": "z",
+            "correct_answer_num": "1",
+            "dialect": "eng_Latn",
+            "ds": "2023-05-03",
+        },
+        ("https://x/1-2", "p", "q"),
+        ("w",),
+        4,
+    ),
+    *(
+        (
+            name,
+            {"id": "9", "context": "c", "question": "q", "answers": {"text": ["x"], "answer_start": [0]}},
+            ("9", "c", "q"),
+            ("x",),
+            0,
+        )
+        for name in ("mlqa", "indicqa")
+    ),
+    (  # IndicQA marks what cannot be answered by an empty text
+        "indicqa",
+        {"id": 9, "context": "c", "question": "q", "answers": {"text": [""], "answer_start": [0]}},
+        ("9", "c", "q"),
+        (),
+        0,
+    ),
+]
+
+
+def preset(name: str) -> Preset:
+    return document(FOLDER / f"{name}.yaml", Preset)
+
+
+@pytest.mark.parametrize(("name", "row", "texts", "answers", "options"), ROWS)
+def test_rows_in_the_layout_of_the_hub(name, row, texts, answers, options):
+    fields = preset(name).fields
+    assert fields is not None
+    mapping = RowMapping(fields, task=name, language="english", where=name)
+    assert set(mapping.columns(list(row))) <= set(row)
+    item = mapping.item(row, "validation-000007", "row 7")
+    assert (item.item_id, item.context, item.question) == texts
+    assert item.answers == answers
+    assert is_excluded(item) == (not answers)
+    if options:
+        chosen = choose_options(item, [item], seed=0)
+        assert len(chosen.texts) == options
+        assert chosen.texts[chosen.gold] == answers[0]
+    assert bool(item.options) == bool(options) or not answers
+
+
+def test_every_preset_is_tested_on_a_row_and_asked_by_its_name():
+    assert {name for name, *_ in ROWS} == set(NAMES)
+    assert set(NAMES) == {
+        *("squad", "triviaqa", "nq_open", "mmlu", "arc_easy", "arc_challenge", "sciq", "openbookqa"),
+        *("commonsense_qa", "hellaswag", "belebele", "mlqa", "indicqa"),
+    }
+    assert set(NAMES) <= set(TASKS.names)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_a_preset_says(name):
+    task = TASKS[name]
+    known = preset(name)
+    assert task.open.endswith(".")
+    assert task.sizes
+    assert set(task.sizes) == set(known.configs), "a size for each language"
+    assert all(size > 100 for size in task.sizes.values())
+    assert task.sample is not None
+    item = task.sample()
+    assert (item.task, item.language in known.configs) == (name, True)
+    assert item.answers
+    assert all(answer in item.context for answer in item.answers) or item.options or not item.context
+
+
+def test_belebele_is_parallel():
+    known = preset("belebele")
+    assert known.fields is not None
+    row = {**known.sample, "link": "u"}
+    items = [
+        RowMapping(known.fields, task="b", language=language, where="b").item({**row, "question": q}, "", "")
+        for language, q in (("english", "one?"), ("hindi", "two?"))
+    ]
+    assert items[0].item_id == items[1].item_id == "u-1"
+    assert items[0].cluster == items[1].cluster == "u"  # intervals draw a passage in all languages at once
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("data: [", "not valid YAML"),
+        ("- a", "a mapping with data and fields is needed, not ['a']"),
+        ("split: test", "data: Field required"),
+        (
+            "{data: x, help: h, open: o, sizes: 1, sample: {}, fields: {question: [1]}}",
+            "fields.question: [1]: 1 is not",
+        ),
+        ("{data: x, help: h, open: o, sizes: 1, sample: {}, splt: test}", "splt: 'test': Extra inputs"),
+    ],
+)
+def test_a_file_that_is_no_preset(tmp_path, text, message):
+    file = tmp_path / "mine.yaml"
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(InputError) as caught:
+        preset_task(file)
+    assert str(caught.value).startswith(f"{file}: ")
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)

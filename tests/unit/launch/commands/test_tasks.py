@@ -1,0 +1,112 @@
+"""`resurface tasks` and `resurface show-prompt`: what is asked, to the letter and to the token."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from evaluator.errors import InputError
+from evaluator.tasks import TASKS
+from launch.commands.show_prompt import show_prompt
+from launch.commands.tasks import tasks
+from launch.commands.terminal import printed
+
+
+def told(capsys: pytest.CaptureFixture[str], **options: object) -> str:
+    usual = {"item": None, "language": None, "format": "open", "chat": False, "items": 200, "seed": 0}
+    show_prompt(**{"model": "bundled", **usual, **options})  # type: ignore[arg-type]
+    return capsys.readouterr().out
+
+
+def rows(path: Path, *each: dict[str, object]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in each), encoding="utf-8")
+    return path
+
+
+def test_every_task_is_listed_with_its_prompts(capsys):
+    tasks(None)
+    out = capsys.readouterr().out
+    for task in TASKS:
+        assert f"\n{task.name}   (--task {', '.join(task.spellings)})\n" in f"\n{out}"
+        assert task.help in out
+        assert task.open in out
+
+
+def test_one_task(capsys):
+    tasks("arc_challenge")
+    out = capsys.readouterr().out
+    assert "items on the hub: english 1,172" in out
+    question = "    | Question: Which force pulls a dropped stone to the ground?\n    |\n"
+    assert f"{question}    | Answer in a few words:\n" in out
+    assert f"{question}    | Candidates: " in out
+    assert "  * gravity\n" in out
+    tasks("hellaswag")
+    out = capsys.readouterr().out
+    assert "for the probes choice and hard_choice only" in out
+    assert "    | Context: A woman kneads dough" in out
+    assert "Candidates" not in out
+    tasks("triviaqa")
+    assert "right: Moon / The Moon / Luna\n  choice: the answer among three answers" in capsys.readouterr().out
+    with pytest.raises(InputError, match="unknown task 'arc'"):
+        tasks("arc")
+
+
+def test_a_prompt_and_its_tokens(capsys):
+    out = told(capsys, task="gazetteer", item="swahili-0017", language="sw")
+    head, *_ = out.split("\n")
+    assert head.startswith("item swahili-0017, swahili, format open: ")
+    count = int(head.rsplit(": ", 1)[1].split()[0])
+    pieces = out.split("of 3 tokens):\n")[1].split("\n")[0]
+    assert len(pieces.split("|")) == count
+    prompt = out.split("\n\n", 1)[1].split("\n\ntokens (")[0]
+    assert prompt.startswith("Context: ")
+    assert pieces.replace("|", "").replace("\\n", "\n") == prompt
+    choice = out.split("(* is right):\n")[1].splitlines()
+    assert [line[:2] for line in choice].count("* ") == 1
+    assert len(choice) == 4
+
+
+def test_an_item_without_a_context_and_with_five_options(tmp_path, capsys):
+    file = rows(
+        tmp_path / "rows.jsonl",
+        {"id": "1", "language": "english", "question": "Which?", "answer": "E", "options": ["a", "b", "c", "d", "e"]},
+        {"id": "2", "language": "english", "question": "Who?", "answer": "", "options": ["a", "b"]},
+    )
+    out = told(capsys, task=f"hf:{file}")
+    assert "\nQuestion: Which?\n\nAnswer in a few words:\n" in out
+    assert "Context" not in out
+    assert len(out.split("(* is right):\n")[1].splitlines()) == 5
+    assert "Candidates: " in told(capsys, task=f"hf:{file}", format="shown")
+    with pytest.raises(InputError, match="item '2': no right answer, so that it is excluded"):
+        told(capsys, task=f"hf:{file}", item="2")
+
+
+def test_a_sample_needs_no_data(capsys):
+    assert "item sample, english, format open: " in told(capsys, task="mmlu", item="sample")
+    assert "right: 1788 / in 1788" in told(capsys, task="squad", item="sample")
+    assert "choice scores" in told(capsys, task="sciq", item="sample")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"task": "gazetteer", "item": "x"}, r"there is no item 'x' \(the first are "),
+        ({"task": "gazetteer", "format": "opn"}, "unknown format 'opn'; did you mean 'open'"),
+        ({"task": "text:gazetteer"}, "a text has no items"),
+        (
+            {"task": "squad", "item": "sample", "format": "one_shot"},
+            "no item of the language is left to be the example",
+        ),
+        ({"task": "gazetteer", "model": "nowhere"}, "nowhere"),
+    ],
+)
+def test_what_cannot_be_shown(options, message, capsys):
+    with pytest.raises(InputError, match=message):
+        told(capsys, **options)
+
+
+def test_texts_of_others_do_not_steer_the_terminal(capsys):
+    printed("a\x1b[31mred\u202e b\tc [bold] \u0915\u094d\u200d\u0937")
+    assert capsys.readouterr().out == "a\\x1b[31mred\\u202e b\tc [bold] \u0915\u094d\u200d\u0937\n"

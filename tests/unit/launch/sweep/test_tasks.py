@@ -1,0 +1,141 @@
+"""What a task's identity is made of: two mappings of one data set are two tasks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evaluator.errors import InputError
+from evaluator.probes.config import EvalConfig
+from launch.sweep.config import SweepConfig, digest, load_sweep, validated
+from launch.sweep.jobs import CheckpointJob, expand
+from launch.sweep.tasks import TaskPreparation
+
+DOCUMENTED = Path(__file__).parents[4] / "docs" / "tasks.md"
+ROWS = [{"n": number, "q": f"q{number}?", "short": f"s{number}", "long": f"l{number}"} for number in range(4)]
+SHORT = {"id": "n", "question": "q", "answers": "short"}
+LONG = {"id": "n", "question": "q", "answers": "long"}
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in ROWS), encoding="utf-8")
+    return file
+
+
+def config(rows: Path, **more: Any) -> EvalConfig:
+    said = {"task": f"hf:{rows}", "language": "english", "fields": SHORT, "probes": ("greedy", "choice"), **more}
+    return EvalConfig.model_validate(said)
+
+
+def prepared(*configs: EvalConfig) -> list[str]:
+    """The key of each task, prepared by one and the same preparation."""
+    preparation = TaskPreparation(4096, {})
+    job = {"path": Path("x"), "model": "m", "base": None}
+    jobs = [CheckpointJob(name=str(n), tasks={"rows": each}, **job) for n, each in enumerate(configs)]
+    return [preparation.tasks_of(job)[0].key for job in jobs]
+
+
+def test_two_mappings_of_one_data_set_are_two_tasks(rows):
+    short, again, long, lenient = prepared(
+        config(rows),
+        config(rows),
+        config(rows, fields=LONG),
+        config(rows, fields={**SHORT, "answers": ["short", "long"]}),
+    )
+    assert short == again
+    assert len({short, long, lenient}) == 3
+
+
+def test_two_mappings_under_one_name_are_refused(rows):
+    for key, other in (("fields", LONG), ("language", "finnish"), ("split", "train")):
+        document = {
+            "models": {"dense": "bundled"},
+            "tasks": [
+                {"task": f"hf:{rows}", "language": "english", "fields": SHORT},
+                {"task": f"hf:{rows}", "language": "english", "fields": SHORT, key: other},
+            ],
+        }
+        with pytest.raises(
+            InputError, match=rf"tasks: 'rows' is asked for twice, with {key} .*give one of the two a name"
+        ):
+            expand(validated(SweepConfig, document, "s.yaml"), Path("run"), resolve=Path)
+        document["tasks"][1]["name"] = "other"
+        [job] = expand(validated(SweepConfig, document, "s.yaml"), Path("run"), resolve=Path)
+        assert list(job.tasks) == ["rows", "other"]
+
+
+def test_a_task_of_which_nothing_is_said_has_the_identity_that_it_had():
+    """Runs of before there were data sets are resumed: `identifying` says nothing of them."""
+    config = EvalConfig(task="gazetteer", probes=("greedy",))
+    assert config.said is None
+    assert not {"config", "split", "revision", "language", "fields"} & config.identifying().keys()
+    assert "task" not in config.identifying()
+    assert config.identifying()["prompt_tokens"] == 512
+
+
+def test_the_identity_has_what_is_said(rows):
+    told = config(rows, split="train").identifying()
+    assert told["fields"] == {
+        **dict.fromkeys(["language", "context", "options", "answer", "labels", "cluster"]),
+        "id": ["n"],
+        "question": ["q"],
+        "answers": ["short"],
+    }
+    assert (told["split"], told["language"]) == ("train", "english")
+    assert digest(told) != digest(config(rows).identifying())
+
+
+def test_a_sweep_file_finds_data_beside_it(rows):
+    sweep = rows.parent / "sweep.yaml"
+    sweep.write_text(
+        "models: {dense: bundled}\ntasks:\n"
+        "  - {task: 'hf:rows.jsonl', language: english, fields: {question: q, answers: short}, probes: [choice]}\n",
+        encoding="utf-8",
+    )
+    [task] = load_sweep(sweep).tasks
+    assert task.task == f"hf:{rows}"
+    assert len(prepared(task)) == 1
+
+
+def test_the_example_of_the_documentation(tmp_path):
+    told = DOCUMENTED.read_text(encoding="utf-8")
+    sweep, lines = (told.split(f"```{kind}\n")[1].split("```")[0] for kind in ("yaml", "json"))
+    (tmp_path / "sweep.yaml").write_text(sweep, encoding="utf-8")
+    (tmp_path / "riddles").mkdir()
+    (tmp_path / "riddles" / "test.jsonl").write_text(lines, encoding="utf-8")
+    [job] = expand(load_sweep(tmp_path / "sweep.yaml"), tmp_path / "run", resolve=Path)
+    [task] = TaskPreparation(4096, {}).tasks_of(job)
+    by_id = {question.item.item_id: question for question in task.questions}
+    assert {name: question.item.question for name, question in by_id.items()} == {
+        "r1": "In the barn.\nWho barks?",
+        "r2": "Who purrs?",
+    }
+    assert {name: question.item.answers for name, question in by_id.items()} == {"r1": ("dog",), "r2": ("cat",)}
+    assert sorted(by_id["r1"].options.texts) == ["cat", "dog"]
+
+
+@pytest.mark.parametrize(
+    ("task", "parts"),
+    [
+        ({"task": "gazetteer", "split": "test"}, ["split: task 'gazetteer' is no data set of which that can be said"]),
+        ({"task": "xquad", "fields": SHORT}, ["fields: task 'xquad' is no data set"]),
+        ({"task": "hellaswag"}, ["takes the probes choice and hard_choice only, not greedy, beam,", "No ending"]),
+        ({"task": "hf:org/x", "fields": {"anser": "a"}}, ["unknown key 'anser'; did you mean 'answer'?"]),
+        ({"task": "hf:org/x", "fields": {"answer": 3}}, ["tasks.0.fields.answer: 3: a column's path is needed"]),
+    ],
+)
+def test_what_cannot_be_said_of_a_task(task, parts):
+    with pytest.raises(InputError) as caught:
+        validated(SweepConfig, {"models": {"dense": "bundled"}, "tasks": [task]}, "s.yaml")
+    assert all(part in str(caught.value) for part in parts), caught.value
+    assert "\n" not in str(caught.value)
+
+
+def test_a_choice_alone_is_asked_of_endings():
+    config = EvalConfig(task="hellaswag", probes=("choice", "hard_choice"))
+    assert [probe.name for probe in config.item_probes] == ["choice", "hard_choice"]
