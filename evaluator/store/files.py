@@ -37,6 +37,10 @@ class Fence(Protocol):
         """Raises ResurfaceError when this process may no longer write."""
         ...
 
+    def folder_is_gone(self) -> None:
+        """Raises ResurfaceError: the folder was removed. A network file system may know that later than who wrote."""
+        ...
+
 
 _fences: dict[str, Fence] = {}
 
@@ -99,10 +103,13 @@ def _atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
 
 
 def _fenced(owner: Fence, path: Path, write: Callable[[IO[bytes]], object]) -> None:
+    temporary = owner.folder / f"{next(_numbers)}.writing"
     try:
-        _renamed(owner.folder / f"{next(_numbers)}.writing", path, write)
+        _renamed(temporary, path, write)
     except OSError as error:
-        owner.check()  # a folder that is gone is how a loss shows
+        if error.errno == errno.ENOENT and error.filename == str(temporary) and error.filename2 is None:
+            owner.folder_is_gone()  # it could not even be opened
+        owner.check()
         if error.errno != errno.EXDEV:
             raise
         # A link leads to another file system, and nothing can be renamed onto that from the folder. Between this check

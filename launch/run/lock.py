@@ -82,6 +82,12 @@ class RunLock:
                 self._lose(last)
         self.need_unlost()
 
+    def folder_is_gone(self) -> None:
+        """Raises LeaseLost: only who takes over removes the folder."""
+        if self._lost is None:
+            self._lose(latest_claim(self._run_dir))
+        self.need_unlost()
+
     def need_unlost(self) -> None:
         """`check` of what is known already: it looks at no file. What is known is at most a beat old."""
         if self._lost is not None:
@@ -176,7 +182,8 @@ class RunLock:
                 self._publish(str(count), f"{self._claim.number:06d}.beat")
             except FileNotFoundError:
                 with contextlib.suppress(LeaseLost, OSError):
-                    self.check()
+                    self.folder_is_gone()
+                return
             except OSError:  # a full disk, or a file server that is away for a moment
                 continue
 

@@ -164,6 +164,17 @@ def _take_over(run: Path) -> None:
     _claimed(run, last.number + 1, ELSEWHERE)
 
 
+def test_a_folder_that_is_gone_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network file system may still show the old claim, and the folder, to the machine that was cut off."""
+    old = _lock(tmp_path, QUIET)
+    claim = latest_claim(tmp_path)
+    _take_over(tmp_path)
+    monkeypatch.setattr(lock, "latest_claim", lambda run_dir: claim)
+    with pytest.raises(LeaseLost, match="the lease is gone"):
+        write_atomically(tmp_path / "run.json", b"{}")
+    old.release()
+
+
 def test_the_beat_finds_out(tmp_path: Path) -> None:
     old = _lock(tmp_path)
     _take_over(tmp_path)
