@@ -123,16 +123,14 @@ def _parts(parts: list[PartStatus]) -> Table:
 
 
 def _engines(engines: tuple[EngineStatus, ...]) -> Table:
-    table = _table("engine", "state", "checkpoint", "task", "done", "of", "seconds", "idle", "waiting")
+    table = _table("engine", "state", "checkpoint", "task", "items", "seconds", "idle", "waiting")
     for each in engines:
-        evaluating = each.state == "evaluating"
         table.add_row(
             str(each.engine),
             _plain(each.state),
             _plain(each.checkpoint or ""),
             _plain(each.task or ""),
-            str(each.done) if evaluating else "",
-            str(each.items) if evaluating else "",
+            f"{each.done} of {each.items}" if each.items else "",
             f"{each.seconds:.0f}" if each.seconds else "",
             "" if each.idle_share is None else f"{100 * each.idle_share:.0f} %",
             "" if each.waiting_share is None else f"{100 * each.waiting_share:.0f} %",
@@ -146,8 +144,9 @@ def _table(*columns: str) -> Table:
 
     table = Table(box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
     for name in columns:
-        right = name in ("engine", "done", "of", "seconds", "idle", "waiting")
-        table.add_column(name, justify="right" if right else "left", overflow="fold", no_wrap=right)
+        name_of_something = name in ("checkpoint", "task")
+        right = not name_of_something and name != "state"
+        table.add_column(name, justify="right" if right else "left", overflow="fold", no_wrap=not name_of_something)
     return table
 
 

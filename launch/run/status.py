@@ -11,7 +11,7 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,7 +108,7 @@ def read_status(run_dir: Path, *, sleep: Callable[[float], None] = time.sleep) -
         document,
         done=finished_items(run_dir / "records"),
         live=_live(run_dir / LIVE),
-        failures=_failures(run_dir / "tables" / "failures.csv"),
+        failures=_failures(document, run_dir / "tables" / "failures.csv"),
         driver=driver,
     )
 
@@ -169,12 +169,12 @@ def _part(part: Part, done: int, total: int | None, busy: bool, failures: Sequen
         for each in failures
     )
     state: PartState = "waiting"
-    if total is not None and done >= total:
-        state = "done"
-    elif busy:
+    if busy and not (total is not None and done >= total):
         state = "running"
-    elif failed:
+    elif failed:  # also where its records are all there, and say so
         state = "failed"
+    elif total is not None and done >= total:
+        state = "done"
     return PartStatus(checkpoint=checkpoint, task=task, state=state, done=done, total=total)
 
 
@@ -264,10 +264,15 @@ def _live(file: Path) -> dict[str, Any]:
     return {}
 
 
-def _failures(file: Path) -> list[dict[str, str]]:
-    with suppress(OSError, csv.Error, ValueError), file.open(encoding="utf-8", newline="") as opened:
-        return [{str(name): str(value or "") for name, value in row.items()} for row in csv.DictReader(opened)]
-    return []
+def _failures(document: Mapping[str, Any], file: Path) -> list[dict[str, str]]:
+    """What was set aside: as run.json has it from the moment that it happens, or else the table."""
+    rows: Iterable[Any] = ()
+    if isinstance(document.get("failures"), list):
+        rows = document["failures"]
+    else:
+        with suppress(OSError, csv.Error, ValueError), file.open(encoding="utf-8", newline="") as opened:
+            rows = list(csv.DictReader(opened))
+    return [{str(name): str(value or "") for name, value in row.items()} for row in rows if isinstance(row, dict)]
 
 
 def _planned(document: Mapping[str, Any]) -> dict[Part, int]:

@@ -84,6 +84,8 @@ def test_a_checkpoint_that_was_set_aside_is_not_waited_for() -> None:
     assert [part.state for part in found.parts] == ["done", "running", "failed", "failed"]
     assert found.seconds_left == 10 / 2.0
     assert found.errors[-1] == "wanda-0.5: load: no such layer"
+    whole = DONE | {("wanda-0.5", "xquad"): 40}  # its records are there, and say that there was no answer
+    assert _summary(failures=[FAILURE], done=whole).count("failed") == 2
     of_an_item = FAILURE | {"stage": "item", "item": "q7"}
     assert _summary(failures=[of_an_item]).count("failed") == 0
 
@@ -210,3 +212,7 @@ def test_a_directory_that_is_being_written_is_read_as_it_is(tmp_path: Path) -> N
     assert (found.state, found.done, found.total) == ("interrupted", 0, 120)
     (tmp_path / "tables" / "failures.csv").write_text("checkpoint,stage,task,item,reason\ndense,load,,,broken\n")
     assert [part.state for part in read_status(tmp_path).parts] == ["failed", "failed", "waiting", "waiting"]
+    document = json.loads((tmp_path / "run.json").read_text())
+    for failures, failed in (([], 0), ([FAILURE, 3, None], 2), ("none", 2)):
+        (tmp_path / "run.json").write_text(json.dumps(document | {"failures": failures}))
+        assert read_status(tmp_path).count("failed") == failed
