@@ -11,6 +11,9 @@ from __future__ import annotations
 
 import difflib
 import json
+import os
+import re
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -29,12 +32,26 @@ class EngineError(ResurfaceError):
     """An engine died or answered nonsense; the work in flight was lost, records were not."""
 
 
+# Names of environment variables whose values nobody else may read, and tokens of the hub wherever they come from.
+_SECRET_NAME = re.compile(r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|ACCESS_KEY|SECRET_KEY)$", re.IGNORECASE)
+_SECRET = re.compile(r"\bhf_[A-Za-z0-9]{16,}|(?<=://)[^/\s@]+(?=@)")
+_SHORTEST_SECRET = 8  # characters; hiding shorter values would garble ordinary words
+
+
+def redacted(text: str) -> str:
+    """A text without secrets of this process's environment, tokens of the hub and passwords in addresses."""
+    for name, value in os.environ.items():
+        if len(value) >= _SHORTEST_SECRET and _SECRET_NAME.search(name):
+            text = text.replace(value, "***")
+    return _SECRET.sub("***", text)
+
+
 def one_line(error: BaseException | str, limit: int = 200) -> str:
     """An error's text as one line of at most `limit` characters; the name of its type where it has no text.
 
     Libraries raise errors of many lines; a message to a user quotes them with this.
     """
-    text = " ".join(str(error).split())
+    text = redacted(" ".join(str(error).split()))
     if not text and isinstance(error, BaseException):
         return type(error).__name__
     return text[:limit]
@@ -48,10 +65,21 @@ def unknown(what: str, value: str, known: Iterable[str]) -> InputError:
     return InputError(f"unknown {what} {value!r}{hint} (known: {', '.join(names)})")
 
 
-def parse(text: bytes, place: str) -> Any:
-    """The JSON value in UTF-8 text; `place` names the file or line in the message. Raises InputError."""
+def parse(text: bytes, place: str, *, unique: bool = False) -> Any:
+    """The JSON value in UTF-8 text; `place` names the file or line in the message. Raises InputError.
+
+    With `unique`, also where an object has a key twice: readers differ in which of the two they take.
+    """
+
+    def each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+            raise InputError(f"{place}: key {twice!r} stands there twice")
+        return found
+
     try:
-        return json.loads(text.decode("utf-8-sig"))
+        return json.loads(text.decode("utf-8-sig"), object_pairs_hook=each_once if unique else None)
     except UnicodeDecodeError as error:
         raise InputError(f"{place}: not UTF-8 text (byte {error.start}: {error.reason})") from error
     except json.JSONDecodeError as error:

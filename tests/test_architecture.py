@@ -118,3 +118,32 @@ def _every_import(path: Path) -> Iterator[str]:
 
 def test_the_map_fits_a_page() -> None:
     assert (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8").count("\n") <= 100
+
+
+def test_nothing_is_unpickled() -> None:
+    """A pickle runs code when it is read. The doctor's own processes exchange some, in a folder of their own."""
+    readers = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
+    importers = {
+        path.relative_to(ROOT).as_posix()
+        for path in SOURCES
+        for name in _imports(path)
+        if name.split(".")[0] in readers
+    }
+    assert importers == {"launch/doctor/hearing.py"}
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_call_reads_what_may_run_code(path: Path) -> None:
+    """torch.load with anything but weights, numpy's pickles, YAML with tags, and evaluation of text."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if not isinstance(node, ast.Call):
+            continue
+        called = ast.unparse(node.func)
+        given = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
+        place = f"{called} at line {node.lineno}"
+        assert called != "torch.load" or given.get("weights_only") == "True", place
+        assert given.get("allow_pickle", "False") == "False", place
+        assert called not in ("eval", "yaml.load", "yaml.unsafe_load", "yaml.full_load", "pd.read_pickle"), place
+        assert called != "exec" or path == ROOT / "evaluator" / "quick.py", place  # classes of our own
+        assert given.get("shell", "False") == "False", place
+        assert given.get("trust_remote_code", "False") != "True", place

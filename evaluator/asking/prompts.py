@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from jinja2 import TemplateError
-
+from evaluator.asking.template_trial import LONGEST
 from evaluator.checkpoints.tokenizer import eos_ids_of
 from evaluator.errors import InputError, one_line
 from evaluator.records import Format, Item
@@ -161,10 +160,14 @@ class Prompter:
                 enable_thinking=False,
                 date_string=_DATE,
             )
-        except TemplateError as error:
+        except Exception as error:  # a template divides by zero as it likes
             raise InputError(
                 f"{self._tokenizer.name_or_path}: chat: the chat template cannot be applied ({one_line(error)})"
             ) from error
+        if len(rendered) > len(turn) + LONGEST:
+            raise InputError(
+                f"{self._tokenizer.name_or_path}: chat: the chat template writes more than {LONGEST:,} characters"
+            )
         start = rendered.find(turn)
         if start < 0:
             raise InputError(f"{self._tokenizer.name_or_path}: chat: the chat template rewrites the user's turn")

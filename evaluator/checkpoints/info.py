@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from evaluator.checkpoints.files import check_files, check_no_code, is_inside
 from evaluator.checkpoints.quantisation import Quantisation, online_scheme, read_quantisation
 from evaluator.checkpoints.shapes import check_shapes
 from evaluator.checkpoints.tensors import Tensor, identity, read_tensors
@@ -58,7 +59,9 @@ def inspect_checkpoint(path: Path, name: str | None = None, *, trust_remote_code
     label = path.resolve().name
     if ".partial-" in label or any(path.glob("*.partial")):
         raise InputError(f"checkpoint {path}: half-written (what wrote it was stopped); make it again")
+    check_files(path)
     config = read_config(path)
+    check_no_code(path / "config.json", config)
     _check_architecture(path / "config.json", config, trust_remote_code=trust_remote_code)
     quantisation = read_quantisation(path, config)
     pruning = _read_pruning(path, quantised=quantisation is not None)
@@ -190,7 +193,10 @@ def _read_pruning(path: Path, *, quantised: bool) -> _Pruning:
         manifest = of_kind(parse(file.read_bytes(), place), dict, place)
     except OSError as error:
         raise InputError(f"{file}: cannot be read ({error.strerror})") from error
-    absent = [name for name in field(manifest, "files", dict, place) if not (path / name).is_file()]
+    files = field(manifest, "files", dict, place)
+    if outside := [name for name in files if not is_inside(name)]:
+        raise InputError(f"{file}: field 'files' names {outside[0]!r}, which is not in its directory")
+    absent = [name for name in files if not (path / name).is_file()]
     if absent and not quantised:
         raise InputError(f"checkpoint {path}: half-written or damaged: {MANIFEST} lists {absent[0]}, which is missing")
     calibration = field(manifest, "config", dict, place).get("calibration")

@@ -16,6 +16,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from evaluator.checkpoints.files import is_plain
 from evaluator.errors import InputError, field, of_kind, parse
 
 INDEX = "model.safetensors.index.json"
@@ -93,13 +94,13 @@ def read_tensors(checkpoint: Path) -> list[Tensor]:
         if len(files) > 1:
             raise InputError(f"{checkpoint}: holds {len(files)} *.safetensors files and no {INDEX} that lists them")
         return _by_name(read_header(files[0]))
-    weight_map: dict[str, Any] = field(parse(_read(index), str(index)), "weight_map", dict, str(index))
+    weight_map: dict[str, Any] = field(parse(_read(index), str(index), unique=True), "weight_map", dict, str(index))
     shards = {of_kind(shard, str, f"{index}: weight_map[{name!r}]") for name, shard in weight_map.items()}
     if not shards:
         raise InputError(f"{index}: field 'weight_map' is empty")
     check_meant(checkpoint, shards)
     for shard in sorted(shards):
-        if Path(shard).name != shard or not (checkpoint / shard).is_file():
+        if not is_plain(shard) or not (checkpoint / shard).is_file():
             raise InputError(f"{index}: field 'weight_map' names {shard!r}, which is missing")
     tensors = _by_name(tensor for shard in sorted(shards) for tensor in read_header(checkpoint / shard))
     homes = {tensor.name: tensor.file.name for tensor in tensors}
@@ -142,7 +143,7 @@ def read_header(file: Path) -> list[Tensor]:
         raise InputError(f"{file}: cannot be read ({error.strerror})") from error
     if not text or len(text) < length:
         raise InputError(f"{file}: truncated, or not a safetensors file: {size} bytes hold no whole header")
-    header = of_kind(parse(text, f"{file}: header"), dict, f"{file}: header")
+    header = of_kind(parse(text, f"{file}: header", unique=True), dict, f"{file}: header")
     entries = [(name, value) for name, value in header.items() if name != "__metadata__"]
     if not entries:
         raise InputError(f"{file}: holds no tensor")

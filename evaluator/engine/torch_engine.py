@@ -55,12 +55,15 @@ class TorchEngine:
         started = time.monotonic()
         blueprint = read_blueprint(checkpoint)
         self._eos_ids = read_eos_ids(checkpoint, trust_remote_code=self._config.trust_remote_code)
+        if (adapter := checkpoint / "adapter_config.json").exists():  # it would be applied where peft is installed
+            raise InputError(f"{adapter}: an adapter beside a model: merge it into the weights, or remove it")
         self._model = None
         try:
             model, loading = AutoModelForCausalLM.from_pretrained(
                 checkpoint,
                 dtype=self.dtype,
                 trust_remote_code=self._config.trust_remote_code,
+                use_safetensors=True,
                 output_loading_info=True,
             )
         except (OSError, ValueError, RuntimeError) as error:

@@ -19,6 +19,7 @@ from evaluator.metrics import Inputs, Results, compute, reduce_records
 from evaluator.report.embed import ItemView
 from evaluator.report.figures import draw
 from evaluator.report.page import render_page, standalone
+from evaluator.store.csv_files import csv_bytes
 from evaluator.store.files import need_unfenced, write_atomically
 from evaluator.store.reading import frames, read_items, read_run, read_verdicts, record_parts
 
@@ -50,7 +51,7 @@ def write_report(run_dir: Path, *, progress: Progress | None = None) -> Report:
     written = {}
     for done, (name, frame) in enumerate(results.frames.items(), start=1):
         written[name] = run_dir / "tables" / f"{name}.csv"
-        write_atomically(written[name], frame.to_csv(index=False).encode())
+        write_atomically(written[name], csv_bytes(frame))
         step("writing tables", done, len(results.frames))
     page = run_dir / "report" / "index.html"
     html = render_page(run_dir.resolve().name, run, results, view.index(inputs, inputs.items), view.chunks)

@@ -22,7 +22,7 @@ import pandas as pd
 from evaluator.errors import InputError
 from evaluator.metrics.columns import rows_of
 from evaluator.probes.reducing import MEASURED
-from evaluator.store.files import write_atomically
+from evaluator.store.files import part_of_path, write_atomically
 from evaluator.store.lm_eval import UNFILTERED, doc_hash, hashed, lines
 from evaluator.store.reading import frames, read_items, read_run, record_parts
 
@@ -60,11 +60,12 @@ def export(run_dir: Path, out: Path, *, now: datetime | None = None) -> list[Pat
         origins[str(first["checkpoint"])] = {str(name): value for name, value in first.items()}
     written = []
     for checkpoint, tasks in by_checkpoint.items():
+        folder = out / part_of_path(checkpoint, f"{run_dir / 'records'}: checkpoint")
         for task in tasks:
-            written.append(out / checkpoint / f"samples_{task.name}_{time}.jsonl")
+            written.append(folder / part_of_path(f"samples_{task.name}_{time}.jsonl", f"{run_dir / 'records'}: task"))
             write_atomically(written[-1], lines(task.samples))
         if tasks:
-            written.append(out / checkpoint / f"results_{time}.json")
+            written.append(folder / f"results_{time}.json")
             results = _results(tasks, origins[checkpoint], run)
             write_atomically(written[-1], json.dumps(results, indent=2, ensure_ascii=False).encode())
     return written

@@ -69,7 +69,7 @@ def engine_notes(run: Mapping[str, Any]) -> list[str]:
     """What engines said of how they served (`LoadReport.notes`), each once, with the checkpoints that it is about."""
     found: dict[str, list[str]] = {}
     stats = run.get("engine_stats")
-    for row in stats if isinstance(stats, list) else []:
+    for row in (each for each in (stats if isinstance(stats, list) else []) if isinstance(each, dict)):
         for note in row.get("notes") or []:
             about = found.setdefault(str(note), [])
             if row.get("checkpoint") not in about:

@@ -19,7 +19,10 @@ from evaluator.errors import InputError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_PLACES = (errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS)
+_PLACES = (
+    *(errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP),
+    *(errno.EACCES, errno.EPERM, errno.EROFS),
+)
 
 
 _numbers = itertools.count()
@@ -72,6 +75,16 @@ def write_atomically(path: Path, content: bytes) -> None:
     Raises InputError when the disk is full, or when nothing can be written at that place.
     """
     _atomically(path, lambda handle: handle.write(content))
+
+
+def part_of_path(name: str, place: str) -> str:
+    """A name from a file as one part of a path. Raises InputError, naming `place`, for one that would lead elsewhere.
+
+    Records are data: what they call a checkpoint or a task may be anything.
+    """
+    if not name or name in (".", "..") or any(each in name for each in "/\\\0"):
+        raise InputError(f"{place}: {name!r} cannot be the name of a file")
+    return name
 
 
 def write_parquet(table: pa.Table, path: Path) -> None:

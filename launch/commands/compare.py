@@ -46,9 +46,10 @@ def compare(
 
     found = compared(_side(run_a), _side(run_b), pairs)
     if csv is not None:
+        from evaluator.store.csv_files import csv_bytes
         from evaluator.store.files import write_atomically
 
-        write_atomically(csv, found.frame.to_csv(index=False).encode())
+        write_atomically(csv, csv_bytes(found.frame))
     if as_json:
         print(json.dumps(_document(found)))
         return

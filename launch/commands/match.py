@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.markup import escape
 
 from evaluator.engine.config import engines_help
 from evaluator.probes import answering_probes
@@ -44,7 +45,14 @@ def match(
     from launch.run.quiet import captured
 
     with captured(console, run / "logs" / "match.log"), console.status("matching") as status:
-        matched = match_run(run, matcher, probes=chosen, everything=everything, engine=config, tell=status.update)
+        matched = match_run(
+            run,
+            matcher,
+            probes=chosen,
+            everything=everything,
+            engine=config,
+            tell=lambda what: status.update(escape(what)),
+        )
     for each in matched:
         console.print(
             f"{each.matcher}: {each.asked} pairs of item and response judged now; of {each.verdicts} responses with a "

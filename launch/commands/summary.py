@@ -51,7 +51,7 @@ def finish(console: Console, run_dir: Path, outcome: Outcome | None = None) -> N
 def _headline(task: str, rows: pd.DataFrame, shown: Sequence[Column]) -> Table:
     """The checkpoints of one task; short headings and no units, so that the table fits 80 columns."""
     table = Table(
-        title=f"{task}: what can it still say?",
+        title=escape(f"{task}: what can it still say?"),
         title_justify="left",
         box=SIMPLE_HEAD,
         padding=(0, 0),
@@ -61,7 +61,7 @@ def _headline(task: str, rows: pd.DataFrame, shown: Sequence[Column]) -> Table:
     for column in shown:
         table.add_column(column.short, justify="right", no_wrap=True)
     for row in rows_of(rows):
-        table.add_row(row["checkpoint"], *(column.shown_narrow(row) for column in shown))
+        table.add_row(escape(row["checkpoint"]), *(column.shown_narrow(row) for column in shown))
     return table
 
 
@@ -90,5 +90,7 @@ def _truncation(console: Console, accuracy: pd.DataFrame) -> None:
         table.add_column(column)
     table.add_column("truncated", justify="right")
     for row in rates.reset_index().to_dict("records"):
-        table.add_row(row["task"], row["format"], row["language"], f"{rounded(100 * row['truncation'], 1)} %")
+        table.add_row(
+            *(escape(row[name]) for name in ("task", "format", "language")), f"{rounded(100 * row['truncation'], 1)} %"
+        )
     console.print(table)

@@ -15,6 +15,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError, RayTaskError
 
+from evaluator.asking.template_trial import try_template
 from evaluator.checkpoints.info import CheckpointInfo, inspect_checkpoint, read_positions
 from evaluator.checkpoints.tokenizer import load_tokenizer
 from evaluator.engine.base import Engine
@@ -74,6 +75,8 @@ def match_run(
     ]
     for info in infos:  # an unusable tokenizer, chat template or context length is reported before Ray starts
         tokenizer = load_tokenizer(info.path, trust_remote_code=engine.trust_remote_code)
+        if tokenizer.chat_template:
+            try_template(tokenizer)
         room = _prompt_tokens(info)
         asked, _ = Matcher(tokenizer, prompt_tokens=room).requests(
             Claim(question="x", answers=("x",), response="x"), "check"

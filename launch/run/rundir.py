@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ValidationError
 
-from evaluator.errors import InputError
+from evaluator.errors import InputError, redacted
 from evaluator.store.files import write_atomically
 from launch.run.lock import RunLock
 from launch.run.place import nearest_existing, need_place
@@ -79,7 +79,8 @@ class RunDirectory:
 
         The `engine_stats` of this call come after those of earlier ones, whose records are still there.
         """
-        self._document |= {"state": state, "engine_stats": [*self._earlier, *engine_stats]} | more
+        told = {name: redacted(value) if isinstance(value, str) else value for name, value in more.items()}
+        self._document |= {"state": state, "engine_stats": [*self._earlier, *engine_stats]} | told
         write_atomically(self.path / "run.json", json.dumps(self._document, indent=2, default=str).encode())
 
     def check(self) -> None:

@@ -24,14 +24,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-import yaml
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
 from evaluator.config import Frozen
 from evaluator.engine.config import EngineConfig
-from evaluator.errors import InputError, one_line, unknown
+from evaluator.errors import InputError, unknown
 from evaluator.probes.config import EvalConfig
 from evaluator.thresholds import Thresholds
+from launch.sweep.document import read_document
 from launch.sweep.models import BUNDLED
 from pruning.config import Allocation, CalibrationConfig, MethodName
 from pruning.patterns import Group
@@ -184,33 +184,14 @@ def load_sweep(path: Path) -> SweepConfig:
     return validated(SweepConfig, _document(path, ()), str(path))
 
 
-class _Loader(yaml.SafeLoader):
-    """YAML silently lets a later key replace an equal one; in a sweep that is a mistake."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[object] = set()
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode) and key.value in seen:
-                raise yaml.MarkedYAMLError(problem=f"key {key.value!r} stands here twice", problem_mark=key.start_mark)
-            seen.add(str(key.value))
-        return super().construct_mapping(node, deep)
-
-
 def _document(path: Path, including: tuple[Path, ...]) -> dict[str, Any]:
     """The YAML document of a file; the sweeps that it includes replace their names."""
     if path.resolve() in including:
         raise InputError(f"{including[-1]}: include: {path.name!r} includes this file in turn")
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise InputError(f"{path}: cannot read the sweep file: {reason}") from error
-    try:
-        document = yaml.load(text, _Loader)
-    except yaml.YAMLError as error:
-        raise InputError(f"{path}: not valid YAML: {one_line(error, 1000)}") from error
+    document = read_document(path)
     if not isinstance(document, dict):
-        raise InputError(f"{path}: a sweep file is a mapping with models, prune and tasks, not {document!r}"[:200])
+        kind = "a list" if isinstance(document, list) else "empty" if document is None else "a single value"
+        raise InputError(f"{path}: a sweep file is a mapping with models, prune and tasks; this is {kind}")
     return _with_includes(document, path, (*including, path.resolve()))
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from evaluator.asking.prompts import CAPPED_FORMATS, Prompter
 from evaluator.asking.questions import Posed, Window, questions_of
+from evaluator.asking.template_trial import try_template
 from evaluator.errors import InputError
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.perplexity import windows_of
@@ -76,6 +77,7 @@ class TaskPreparation:
 
     def _check_chat(self, model: str) -> None:
         """Raises InputError if the model's chat template is missing or does not leave a turn as it is."""
+        try_template(self._tokenizers[model])
         prompter = Prompter(self._tokenizers[model], chat=True, prompt_tokens=4096, one_shot_prompt_tokens=4096)
         prompter.build(
             Item(task="", language="", item_id="", context="x", question="x", answers=("x",), cluster=""), "open"

@@ -5,7 +5,6 @@ Reads are memory-mapped and unmapped again at once, so that resident memory hold
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
@@ -15,8 +14,9 @@ import torch
 from torch import Tensor
 
 from evaluator.checkpoints import tensors
+from evaluator.checkpoints.files import check_files, check_no_code, is_plain
 from evaluator.checkpoints.tensors import INDEX, NOT_FINITE, SINGLE
-from evaluator.errors import InputError
+from evaluator.errors import InputError, parse
 
 FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}  # what can be pruned
 _CHUNK = 1 << 21  # elements that the finite check holds at a time
@@ -29,13 +29,12 @@ def _refuse(file: Path, why: str) -> NoReturn:
 def read_json(file: Path) -> dict[str, Any]:
     """A JSON object. Raises InputError that names the file."""
     try:
-        value = json.loads(file.read_text(encoding="utf-8"))
+        text = file.read_bytes()
     except FileNotFoundError:
         _refuse(file, "no such file")
     except OSError as error:
         _refuse(file, f"cannot be read: {error.strerror}")
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        _refuse(file, f"is not JSON: {error}")
+    value = parse(text, str(file))
     if not isinstance(value, dict):
         _refuse(file, "is not a JSON object")
     return value
@@ -48,7 +47,7 @@ def _weight_map(index: Path) -> dict[str, str]:
         _refuse(index, "field weight_map: missing or empty")
     shards = {tensor: str(name) for tensor, name in weight_map.items()}
     for name in sorted(set(shards.values())):
-        if Path(name).name != name:
+        if not is_plain(name):
             _refuse(index, f"field weight_map: {name!r} is not a plain file name")
     return shards
 
@@ -61,7 +60,9 @@ class Checkpoint:
         self.directory = directory
         if not directory.is_dir():
             raise InputError(f"{directory}: no such checkpoint directory")
+        check_files(directory)
         self.config: dict[str, Any] = read_json(directory / "config.json")
+        check_no_code(directory / "config.json", self.config)
         self.files: tuple[Path, ...]  # the shards, in name order
         self.entries: dict[str, tensors.Tensor] = {}
         self.index: Path | None = None

@@ -21,6 +21,7 @@ from evaluator.engine.vllm.engine import VLLMEngine
 from tests.support.engines import needs_vllm
 from tests.support.models import save_tiny_model
 from tests.support.rounding import rank_bounds
+from tests.support.traps import lay_traps
 
 pytestmark = needs_vllm
 
@@ -55,12 +56,15 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     else:
         checkpoint = save_tiny_model(directory / "one", request.param, 0, eos_ids=EOS_IDS)
         other = save_tiny_model(directory / "other", request.param, 1, eos_ids=EOS_IDS)
+    if request.param == "qwen3_untied":  # the tests that compare answers say which weights were read
+        lay_traps(checkpoint, directory / "run")
     model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype="float32").eval()
     engine, oracle = VLLMEngine(CONFIG), TorchEngine(CONFIG)
     engine.load(checkpoint)
     oracle.load(checkpoint)
     yield Served(checkpoint, other, engine, oracle, model, int(model.config.vocab_size))
     engine.close()
+    assert not (directory / "run").exists()  # code that a checkpoint brought
 
 
 def half_of(checkpoint: Path, directory: Path) -> Path:

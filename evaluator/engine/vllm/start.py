@@ -200,6 +200,9 @@ def _arguments(config: EngineConfig, checkpoint: Path, max_model_len: int) -> di
     """vLLM's EngineArgs, but for those that depend on device and model runner."""
     return {
         "model": str(checkpoint),
+        # Its own choice takes params.json and consolidated*.safetensors first, which nobody has checked.
+        "config_format": "hf",
+        "load_format": "safetensors",
         "skip_tokenizer_init": True,
         "generation_config": "vllm",
         "max_model_len": max_model_len,

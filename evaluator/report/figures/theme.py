@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from textwrap import wrap
 from typing import Any
 
@@ -48,6 +49,7 @@ _STYLE = {
     "axes.titlelocation": "left",
     "axes.titlepad": 9,
     "text.color": COLOURS["ink"],
+    "text.parse_math": False,  # a checkpoint or a language may have two dollars in its name
     "xtick.color": COLOURS["muted"],
     "ytick.color": COLOURS["ink"],
     "xtick.major.size": 0,
@@ -60,9 +62,13 @@ ROW_INCHES = 0.34
 WIDTH_INCHES = 10.4
 
 
-def styled() -> AbstractContextManager[None]:
+@contextmanager
+def styled() -> Iterator[None]:
     """Matplotlib's settings while a figure is made and written."""
-    return mpl.rc_context(_STYLE)
+    with mpl.rc_context(_STYLE), warnings.catch_warnings():
+        # Text stays text, drawn by the browser's fonts: what matplotlib's own lacks only measures a little off.
+        warnings.filterwarnings("ignore", r"Glyph \d+ .*missing from font", UserWarning)
+        yield
 
 
 def figure(rows: int, widths: Sequence[float]) -> tuple[Figure, list[Axes]]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from evaluator.errors import InputError, field, of_kind, one_line, parse, strings, text_field
+from evaluator.errors import InputError, field, of_kind, one_line, parse, redacted, strings, text_field
 
 
 @pytest.mark.parametrize(
@@ -48,3 +48,22 @@ def test_complaints(call, message):
     with pytest.raises(InputError) as caught:
         call()
     assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    "name", ["HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "X_PASSWORD"]
+)
+def test_a_quoted_error_does_not_tell_a_secret(monkeypatch, name):
+    monkeypatch.setenv(name, "s3cr3t-value")
+    assert one_line(ValueError("401: Bearer s3cr3t-value was\nrefused")) == "401: Bearer *** was refused"
+
+
+def test_tokens_and_passwords_are_not_told_wherever_they_come_from():
+    text = "hf_abcdefghijklmnopqrstuv at http://user:pass@proxy:3128/x, hub id org/name@main"
+    assert redacted(text) == "*** at http://***@proxy:3128/x, hub id org/name@main"
+
+
+def test_words_are_not_taken_for_secrets(monkeypatch):
+    monkeypatch.setenv("CI_TOKEN", "token")  # short: "token" stands in many a sentence
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "disabled!")
+    assert redacted("a token is disabled!") == "a token is disabled!"

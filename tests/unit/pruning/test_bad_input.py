@@ -163,7 +163,7 @@ def test_a_missing_or_half_written_checkpoint_is_named(copied, tmp_path):
     (copied / "pytorch_model.bin").write_bytes(b"pickle")
     refused(magnitude(), tmp_path / "out", "only safetensors is read")
     (copied / "config.json").write_text("{")
-    refused(magnitude(), tmp_path / "out", "config.json: is not JSON")
+    refused(magnitude(), tmp_path / "out", "config.json: not JSON")
     (copied / "config.json").unlink()
     refused(magnitude(), tmp_path / "out", "config.json: no such file")
     shutil.rmtree(copied)

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from evaluator.checkpoints.info import inspect_checkpoint
-from evaluator.checkpoints.tensors import _CHUNK, INDEX, SINGLE, read_tensors
+from evaluator.checkpoints.tensors import _CHUNK, INDEX, SINGLE, read_header, read_tensors
+from evaluator.errors import InputError
 from tests.support.checkpoint_files import only_error, tensors, write, write_sharded
 
 
@@ -205,3 +206,53 @@ def test_tensors_lie_where_safetensors_puts_them(checkpoint):
         content = b"".join(bytes(chunk) for chunk in tensor.chunks())
         assert content == expected[tensor.name].view(torch.uint8).numpy().tobytes()
         assert tensor.shape == tuple(expected[tensor.name].shape)
+
+
+@pytest.mark.parametrize("length", [2**60, 2**63, 2**64 - 1])
+def test_a_header_that_claims_to_be_longer_than_any_file_is_not_read(tmp_path, length):
+    file = tmp_path / "x.safetensors"
+    file.write_bytes(struct.pack("<Q", length) + b"{}")
+    with pytest.raises(InputError, match="hold no whole header"):
+        read_header(file)
+
+
+def entry(start, end, shape=(1,)):
+    return {"dtype": "F32", "shape": list(shape), "data_offsets": [start, end]}
+
+
+@pytest.mark.parametrize(
+    ("entries", "why"),
+    [
+        ({"a": entry(0, 4), "b": entry(0, 4)}, "starts at byte"),  # one over the other
+        ({"a": entry(0, 4), "b": entry(2, 6)}, "starts at byte"),
+        ({"a": entry(10**12, 10**12 + 4)}, "starts at byte"),
+        ({"a": entry(0, 2**82, (2**40, 2**40))}, "truncated"),
+        ({"a": entry(0, 2**82)}, "do not hold shape"),
+        ({"a": entry(0, -4, (-1,))}, "not counts"),
+        ({"a": entry(0, 4, (1.0,))}, "not counts"),
+        ({"a": entry(0, 4, (True,))}, "not counts"),
+    ],
+)
+def test_a_header_that_lies_about_where_tensors_are_is_refused(tmp_path, entries, why):
+    file = tmp_path / "x.safetensors"
+    header = json.dumps(entries).encode()
+    file.write_bytes(struct.pack("<Q", len(header)) + header + bytes(8))
+    with pytest.raises(InputError, match=why):
+        read_header(file)
+
+
+@pytest.mark.parametrize(
+    ("header", "why"),
+    [
+        (b'{"a": 1, "a": 2}', "key 'a' stands there twice"),
+        (b"[" * 100_000, "not JSON"),
+        (b'{"a":' * 100_000, "not JSON"),
+        (b'{"a": ' + b"9" * 5000 + b"}", "not JSON"),
+        (b"\xff\xfe{}", "not UTF-8"),
+    ],
+)
+def test_a_header_that_cannot_be_read_in_one_way_only_is_refused(tmp_path, header, why):
+    file = tmp_path / "x.safetensors"
+    file.write_bytes(struct.pack("<Q", len(header)) + header)
+    with pytest.raises(InputError, match=why):
+        read_header(file)

@@ -8,11 +8,14 @@ from typing import Any
 
 import pytest
 
+from evaluator.checkpoints.info import inspect_checkpoint
+from evaluator.checkpoints.tokenizer import load_tokenizer
 from evaluator.engine.base import FixedSource, Generate, Score
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.torch_engine import TorchEngine
 from evaluator.errors import EngineError, InputError
 from tests.support.models import collapse, save_tiny_model
+from tests.support.traps import lay_traps
 
 PROMPT = (20, 30, 40, 50, 60)
 
@@ -141,3 +144,29 @@ def test_log_probabilities_that_are_not_numbers_are_an_error(tmp_path):
     answers = list(engine.run(FixedSource(asked)))
     assert [(each.request_id, each.status) for each in answers] == [(each.request_id, "engine_error") for each in asked]
     assert all("NaN" in (each.error or "") and not each.ranks for each in answers)
+
+
+def test_code_that_a_checkpoint_of_a_known_architecture_brings_is_not_run(tmp_path):
+    checkpoint, marker = save_tiny_model(tmp_path / "code", "qwen3"), tmp_path / "run"
+    lay_traps(checkpoint, marker)
+    inspect_checkpoint(checkpoint)
+    load_tokenizer(checkpoint)
+    TorchEngine(EngineConfig(kind="torch")).load(checkpoint)
+    assert not marker.exists()
+
+
+def test_weights_come_from_safetensors_and_nowhere_else(tmp_path):
+    import torch
+
+    checkpoint = save_tiny_model(tmp_path / "pickled", "qwen3")
+    (checkpoint / "model.safetensors").rename(checkpoint / "weights.safetensors")  # what was inspected
+    torch.save({}, checkpoint / "pytorch_model.bin")  # what transformers would take in its place
+    with pytest.raises(InputError, match="transformers cannot load it"):
+        TorchEngine(EngineConfig(kind="torch")).load(checkpoint)
+
+
+def test_an_adapter_beside_a_model_is_refused(tmp_path):
+    checkpoint = save_tiny_model(tmp_path / "adapted", "qwen3")
+    (checkpoint / "adapter_config.json").write_text('{"base_model_name_or_path": "somebody/else"}')
+    with pytest.raises(InputError, match=r"adapter_config\.json: an adapter beside a model"):
+        TorchEngine(EngineConfig(kind="torch")).load(checkpoint)

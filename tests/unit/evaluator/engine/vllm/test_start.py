@@ -183,3 +183,10 @@ class TestInstalledVllm:
         assert not chosen.compilation_config.cudagraph_mode.requires_piecewise_compilation()
         compiled = EngineArgs(model=str(tmp_path), **start.graph_arguments(compile=True, graphs=False))
         assert compiled.compilation_config.cudagraph_mode == CUDAGraphMode.NONE
+
+
+def test_vllm_reads_the_files_that_were_checked_and_runs_no_code_of_theirs(tmp_path: Path):
+    given = start._arguments(EngineConfig(), tmp_path, 64)
+    assert given["load_format"] == "safetensors"  # else consolidated*.safetensors come first, then *.bin and *.pt
+    assert given["config_format"] == "hf"  # else params.json comes first
+    assert given["trust_remote_code"] is False

@@ -1,0 +1,71 @@
+"""What may lie in a checkpoint directory before anything of it is read: ordinary files, small descriptions, no code.
+
+A checkpoint is somebody else's data. Links are followed, as the hub's own cache is made of them; what they lead to must
+be a regular file, since a pipe never ends and a device may be endless.
+"""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from evaluator.errors import InputError
+
+_LARGEST_JSON = 2**28  # bytes; the largest vocabularies take a tenth of it
+_LONGEST_NAME = 255  # bytes, of every file system in use
+_FOLDERS = ("additional_chat_templates",)  # the only one whose files are read
+# Fields of config.json that transformers takes for the implementation of a layer. With a slash it is a repository of
+# the hub, whose code would be fetched and run.
+_IMPLEMENTATIONS = ("attn_implementation", "experts_implementation")
+
+
+def check_files(checkpoint: Path) -> None:
+    """Raises InputError for what is no regular file, and for a JSON file that is larger than any description."""
+    for directory in (checkpoint, *(checkpoint / name for name in _FOLDERS)):
+        for file in sorted(directory.iterdir()) if directory.is_dir() else ():
+            try:
+                found = file.stat()
+            except OSError:  # a link that leads nowhere is a missing file, for those who look for it
+                continue
+            if not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)):
+                raise InputError(f"{file}: is a pipe, a socket or a device, not a regular file")
+            if file.suffix == ".json" and found.st_size > _LARGEST_JSON:
+                raise InputError(f"{file}: has {found.st_size:,} bytes; at most {_LARGEST_JSON:,} are read")
+
+
+def check_no_code(file: Path, config: Mapping[str, Any]) -> None:
+    """Raises InputError for a configuration (`file` holds it) that names code on the hub for one of its layers."""
+    for name, value in _fields(config):
+        wanted = value.values() if isinstance(value, dict) else (value,)
+        if any(isinstance(each, str) and "/" in each for each in wanted):
+            raise InputError(f"{file}: field {name!r} is {value!r}: code from the hub is not run")
+
+
+def is_inside(name: str) -> bool:
+    """Whether a relative name that a file states leads into the file's own directory, and not out of it."""
+    parts = PurePosixPath(name).parts
+    return bool(parts) and all(map(is_plain, parts))
+
+
+def is_plain(name: str) -> bool:
+    """Whether a name can be that of a file in a directory that is known, and of none elsewhere."""
+    return (
+        PurePosixPath(name).name == name
+        and name not in ("", "..")
+        and "\0" not in name
+        and len(name.encode("utf-8", "replace")) <= _LONGEST_NAME
+        and not any("\ud800" <= each <= "\udfff" for each in name)
+    )
+
+
+def _fields(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The fields that choose an implementation, also of parts of a model (`text_config`)."""
+    waiting = [config]
+    while waiting:
+        for name, value in waiting.pop().items():
+            if name.strip("_").removesuffix("_internal") in _IMPLEMENTATIONS:
+                yield name, value
+            elif isinstance(value, dict):
+                waiting.append(value)

@@ -1,0 +1,33 @@
+"""A checkpoint with everything beside its weights that a loader could take in their place, or run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+
+def lay_traps(checkpoint: Path, marker: Path) -> Path:
+    """Put traps into a tiny checkpoint of a known architecture, and return it; `marker` appears if its code is run.
+
+    Code that config.json and tokenizer_config.json ask for; a pickle of weights; and, in the layout of Mistral's own
+    files, other weights with other sizes.
+    """
+    import torch
+    from safetensors import safe_open
+    from safetensors.torch import save_file
+
+    code = f"from pathlib import Path\nPath({str(marker)!r}).touch()\nModel = Config = None\n"
+    (checkpoint / "evil.py").write_text(code, encoding="utf-8")
+    model = {"AutoConfig": "evil.Config", "AutoModel": "evil.Model", "AutoModelForCausalLM": "evil.Model"}
+    tokenizer = {"AutoTokenizer": ["evil.Model", "evil.Model"]}
+    for name, auto_map in (("config.json", model), ("tokenizer_config.json", tokenizer)):
+        file = checkpoint / name
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"auto_map": auto_map}), encoding="utf-8")
+    torch.save({}, checkpoint / "pytorch_model.bin")
+    with safe_open(checkpoint / "model.safetensors", "pt") as weights:
+        names = list(weights.keys())
+    index = {"metadata": {}, "weight_map": dict.fromkeys(names, "model.safetensors")}
+    (checkpoint / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
+    save_file({"tok_embeddings.weight": torch.zeros(8, 8)}, checkpoint / "consolidated.safetensors")
+    (checkpoint / "params.json").write_text(json.dumps({"dim": 8, "n_layers": 1, "vocab_size": 8}), encoding="utf-8")
+    return checkpoint

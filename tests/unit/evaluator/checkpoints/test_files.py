@@ -1,0 +1,111 @@
+"""A checkpoint directory from somebody who means harm: what is no file, what leads elsewhere, what asks for code."""
+
+import json
+import os
+
+import pytest
+
+from evaluator.checkpoints.files import is_inside
+from evaluator.checkpoints.info import MANIFEST
+from evaluator.checkpoints.tensors import INDEX
+from evaluator.errors import InputError
+from pruning.model.checkpoint import Checkpoint
+from pruning.output.manifest import read_manifest
+from tests.support.checkpoint_files import CONFIG, only_error, tensors, write, write_sharded
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    checkpoint = write(tmp_path / "c")
+    os.mkfifo(checkpoint / "tokenizer.json")
+    assert "tokenizer.json: is a pipe" in only_error(checkpoint)
+    with pytest.raises(InputError, match=r"tokenizer\.json: is a pipe"):
+        Checkpoint(checkpoint)
+
+
+def test_a_link_to_a_device_without_end_is_not_read(tmp_path):
+    checkpoint = write(tmp_path / "c")
+    (checkpoint / "config.json").unlink()
+    (checkpoint / "config.json").symlink_to("/dev/zero")
+    assert "config.json: is a pipe, a socket or a device" in only_error(checkpoint)
+
+
+def test_a_file_of_a_terabyte_that_takes_no_space_is_not_read(tmp_path):
+    checkpoint = write(tmp_path / "c")
+    with (checkpoint / "tokenizer_config.json").open("w") as file:
+        file.truncate(10**12)
+    assert "tokenizer_config.json: has 1,000,000,000,000 bytes" in only_error(checkpoint)
+
+
+def test_a_link_to_itself_is_a_missing_file(tmp_path):
+    checkpoint = write(tmp_path / "c")
+    (checkpoint / "config.json").unlink()
+    (checkpoint / "config.json").symlink_to("config.json")
+    assert "config.json" in only_error(checkpoint)
+
+
+@pytest.mark.parametrize(
+    "name", ["../c.safetensors", "/etc/passwd", "..", ".", "", "a\0b", "sub/c.safetensors", "x" * 300]
+)
+def test_an_index_names_files_of_its_own_directory(tmp_path, name):
+    write(tmp_path, tensors())  # a file that can be read, one directory above
+    (tmp_path / "model.safetensors").rename(tmp_path / "c.safetensors")
+    checkpoint = write_sharded(tmp_path / "c", tensors(), {"a.safetensors": list(tensors())})
+    index = json.loads((checkpoint / INDEX).read_text())
+    index["weight_map"]["lm_head.weight"] = name
+    (checkpoint / INDEX).write_text(json.dumps(index))
+    assert "weight_map" in only_error(checkpoint)
+    with pytest.raises(InputError, match=INDEX.replace(".", r"\.") + "|Is a directory|not a regular file"):
+        Checkpoint(checkpoint)
+
+
+def test_an_index_that_places_a_tensor_twice_is_refused(tmp_path):
+    checkpoint = write_sharded(tmp_path / "c", tensors(), {"a.safetensors": list(tensors())})
+    text = (checkpoint / INDEX).read_text()
+    (checkpoint / INDEX).write_text(
+        text.replace('"weight_map": {', '"weight_map": {"lm_head.weight": "b.safetensors", ')
+    )
+    assert "key 'lm_head.weight' stands there twice" in only_error(checkpoint)
+
+
+@pytest.mark.parametrize("name", ["../../etc/passwd", "/etc/passwd", "a/../../b", ""])
+def test_a_manifest_lists_files_of_its_own_directory(tmp_path, name):
+    checkpoint = write(tmp_path / "c")
+    (checkpoint / MANIFEST).write_text(json.dumps({"files": {name: "0"}}))
+    assert f"field 'files' names {name!r}, which is not in its directory" in only_error(checkpoint)
+    with pytest.raises(InputError, match=MANIFEST.replace(".", r"\.")):
+        read_manifest(checkpoint)
+
+
+def test_names_inside_and_outside():
+    assert all(map(is_inside, ("a", "a/b.json", "..a", "a..b")))
+    assert not any(map(is_inside, ("", ".", "/", "/a", "..", "a/..", "../a", "a/../../b", "a\0b")))
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"attn_implementation": "somebody/kernel"},
+        {"_attn_implementation": "somebody/kernel"},
+        {"_attn_implementation_internal": "somebody/kernel@main:forward"},
+        {"text_config": {"attn_implementation": {"": "sdpa", "vision": "somebody/kernel"}}},
+        {"experts_implementation": "somebody/kernel"},
+    ],
+)
+def test_code_of_the_hub_for_a_layer_is_refused(tmp_path, more):
+    checkpoint = write(tmp_path / "c", config=CONFIG | more)
+    assert "'somebody/kernel" in only_error(checkpoint)
+    with pytest.raises(InputError, match="code from the hub is not run"):
+        Checkpoint(checkpoint)
+
+
+def test_an_implementation_of_transformers_own_is_not(tmp_path):
+    config = CONFIG | {"attn_implementation": "sdpa", "text_config": {"hidden_size": 8}}
+    assert Checkpoint(write(tmp_path / "c", config=config)).config == config
+
+
+def test_json_that_is_nested_too_deep_is_one_line(tmp_path):
+    checkpoint = write(tmp_path / "c")
+    (checkpoint / "config.json").write_text("[" * 100_000)
+    assert "config.json" in only_error(checkpoint)
+    with pytest.raises(InputError, match=r"config\.json: not JSON that can be read"):
+        Checkpoint(checkpoint)

@@ -1,0 +1,125 @@
+"""A run directory whose every text was chosen to leave its place: in the page, in tables, on disk."""
+
+import json
+import re
+from html.parser import HTMLParser
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from evaluator.errors import InputError
+from evaluator.report import write_report
+from evaluator.report.embed import safe_json
+from evaluator.report.lm_eval import export
+from tests.support.synthetic import write_run
+
+HOSTILE = (
+    "=\"'></script></style></svg></title><script>owned()</script><img src=x onerror=owned()>"
+    "<!-- {{ 7 * 7 }} {% raw %} $\\frac{$ \x01\x1b[31m\x7f &lt; \u2028 javascript:owned()"
+)
+TEXTS = ("base", "checkpoint", "task", "language", "item_id", "cluster", "question", "context", "text", "option_text")
+STAMPS = ("method", "pattern", "calibration", "engine", "engine_version", "dtype", "weights_digest")
+
+
+class Page(HTMLParser):
+    """What a browser would make elements of."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.tags, self.attributes, self.scripts, self._in = [], set(), [], None
+        self.feed(html)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes |= {(tag, name) for name, _ in attrs}
+        self._in = tag
+        if tag == "script":
+            self.scripts.append("")
+
+    def handle_endtag(self, tag):
+        self._in = None
+
+    def handle_data(self, data):
+        if self._in == "script":
+            self.scripts[-1] += data
+
+
+def rewritten(run, change):
+    """A run directory with every text of its Parquet files changed."""
+    for path in [*run.glob("records/*/*/*.parquet"), *run.glob("items/*.parquet")]:
+        table = pq.read_table(path)
+        for name in {*TEXTS, *STAMPS} & {*table.column_names}:
+            values = [None if value is None else change(name, value) for value in table[name].to_pylist()]
+            table = table.set_column(table.column_names.index(name), name, pa.array(values, pa.string()))
+        for name in {"answers", "options"} & {*table.column_names}:
+            lists = [[change(name, value) for value in values or []] for values in table[name].to_pylist()]
+            table = table.set_column(table.column_names.index(name), name, pa.array(lists, pa.list_(pa.string())))
+        pq.write_table(table, path)
+    return run
+
+
+def one_run(folder):
+    return write_run(folder, 6, ("dense", "wanda-0.6"), languages=("english", "arabic"))
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    """The page of a run, and that of the same run with hostile texts everywhere."""
+    plain = write_report(one_run(tmp_path_factory.mktemp("plain") / "run"))
+    run = rewritten(one_run(tmp_path_factory.mktemp("hostile") / "run<img src=x>"), lambda _, value: value + HOSTILE)
+    document = {"provenance": {HOSTILE: [HOSTILE, {HOSTILE: HOSTILE}]}, "config": HOSTILE, HOSTILE: [HOSTILE]}
+    notes = [{"checkpoint": HOSTILE, "notes": [HOSTILE]}, "no row", {"notes": None}]
+    (run / "run.json").write_text(json.dumps(document | {"engine_stats": notes, "state": HOSTILE}))
+    hostile = write_report(run)
+    return tuple(each.page.read_text(encoding="utf-8") for each in (plain, hostile)), hostile
+
+
+def test_no_text_becomes_an_element(pages):
+    plain, hostile = map(Page, pages[0])
+    assert {*hostile.tags} <= {*plain.tags} | {"details", "summary", "ul", "li"}
+    assert not {tag for tag in hostile.tags if tag in ("img", "iframe", "link", "object")}
+    allowed = plain.attributes | {(tag, name) for tag in ("details", "p") for name in ("class", "open")}
+    assert hostile.attributes <= allowed
+    assert not [name for _, name in hostile.attributes if name.startswith("on")]
+    assert len(hostile.scripts) == len(plain.scripts)
+
+
+def test_no_script_holds_what_ends_it(pages):
+    for script in Page(pages[0][1]).scripts[:-1]:  # the last is the page's own
+        assert not re.search("[<>&\u2028\u2029]", script)
+    index = json.loads(Page(pages[0][1]).scripts[0])
+    assert index["tasks"] == ["gazetteer" + HOSTILE]  # and nothing of it is lost
+    assert all(question.endswith(HOSTILE) for question in index["question"])
+
+
+def test_no_text_is_a_template(pages):
+    assert "49" not in re.findall(r"\{\{[^}]*\}\}|<!-- (\d+)", pages[0][1])
+    assert "{{ 7 * 7 }}" in pages[0][1]
+
+
+def test_no_cell_of_a_table_is_a_formula(tmp_path):
+    run = rewritten(one_run(tmp_path / "run"), lambda _, value: "=1+1;" + value)
+    for path in write_report(run).tables.values():
+        text = path.read_text(encoding="utf-8")
+        assert not re.search(r'(^|,)"?=', text, re.MULTILINE), path.name
+    assert "'=1+1;wanda-0.6" in (run / "tables" / "fates.csv").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", ["../../out", "/tmp/out", "..", "a/b", "a\\b"])
+@pytest.mark.parametrize("column", ["checkpoint", "task"])
+def test_no_name_of_a_record_chooses_where_an_export_is_written(tmp_path, name, column):
+    run = rewritten(one_run(tmp_path / "run"), lambda each, value: name if each == column else value)
+    before = sorted(tmp_path.rglob("*"))
+    if column == "checkpoint" or "/" in name or "\\" in name:
+        with pytest.raises(InputError, match="cannot be the name of a file"):
+            export(run, tmp_path / "out" / "lm-eval")
+        written = {*tmp_path.rglob("*")} - {*before}
+        assert all((tmp_path / "out") in (path, *path.parents) for path in written)
+
+
+@pytest.mark.parametrize("text", ["</script>", "<!--", "\u2028", "&lt;", "]]>", "\x00\x1f"])
+def test_embedded_json_means_the_text_and_holds_no_markup(text):
+    written = safe_json({text: [text]})
+    assert json.loads(written) == {text: [text]}
+    assert not re.search("[<>&\u2028\u2029\x00-\x1f]", written)

@@ -1,0 +1,68 @@
+"""What a terminal is sent of texts that come from checkpoints, data sets and models."""
+
+import io
+
+import pytest
+from rich.table import Table
+
+from launch.commands.terminal import SafeConsole, shown
+
+ESCAPE = "\x1b]0;owned\x07\x1b[2J\x1b[31mred\x9b1m\x08\x7f"
+
+
+def printed(*things, terminal=False, **options):
+    """The bytes that a console writes."""
+    written = io.StringIO()
+    console = SafeConsole(file=written, width=80, force_terminal=terminal, color_system=None)
+    for thing in things:
+        console.print(thing, **options)
+    return written.getvalue()
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+@pytest.mark.parametrize("soft", [False, True])
+def test_no_order_reaches_a_terminal(terminal, soft):
+    table = Table(title=ESCAPE)
+    table.add_column(ESCAPE)
+    table.add_row(ESCAPE)
+    text = printed(ESCAPE, table, {"key": ESCAPE}, terminal=terminal, soft_wrap=soft)
+    assert "red" in text
+    assert not set(text) & set("\x1b\x07\x08\x7f\x9b")
+
+
+def test_the_consoles_own_orders_do():
+    written = io.StringIO()
+    console = SafeConsole(file=written, force_terminal=True, color_system="standard")
+    console.print("[red]error:[/red] a\x1b[32mb", highlight=False)
+    assert written.getvalue() == "\x1b[31merror:\x1b[0m a?[32mb\n"
+
+
+def test_a_live_display_moves_the_cursor_and_its_text_does_not():
+    written = io.StringIO()
+    console = SafeConsole(file=written, force_terminal=True, color_system=None)
+    with console.status("working on \x1b[5mname"):
+        pass
+    assert "working on ?[5mname" in written.getvalue()
+    assert "\x1b[?25l" in written.getvalue()  # the cursor is hidden
+
+
+@pytest.mark.parametrize(
+    ("text", "seen"),
+    [
+        ("a\x00b", "a?b"),
+        ("a\rb", "a?b"),
+        ("half \ud800", "half ?"),
+        ("\u202egpj.exe\u202c", "?gpj.exe?"),
+        ("two\nlines", "two\nlines"),
+        ("నది بحر 河 é 👩\u200d💻 \u200f", "నది بحر 河 é 👩\u200d💻 \u200f"),  # joiners and marks that scripts need
+    ],
+)
+def test_what_is_shown(text, seen):
+    assert shown(text) == seen
+
+
+def test_a_name_that_is_no_unicode_can_be_printed():
+    written = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    SafeConsole(file=written).print(b"\xff.yaml".decode("utf-8", "surrogateescape"))
+    written.flush()
+    assert written.buffer.getvalue() == b"?.yaml\n"

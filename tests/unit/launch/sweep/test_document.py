@@ -1,0 +1,118 @@
+"""YAML from somebody who means harm."""
+
+import os
+
+import pytest
+
+from evaluator.errors import InputError
+from launch.sweep.config import load_sweep
+from launch.sweep.document import read_document
+from launch.sweep.jobs import expand
+from launch.sweep.preflight import prepare
+
+SOUND = "models: {a: bundled}\ntasks: [{task: gazetteer}]\n"
+
+
+@pytest.fixture
+def refused(tmp_path):
+    """The one line with which a text is refused as a sweep."""
+
+    def line(text):
+        file = tmp_path / "sweep.yaml"
+        file.write_bytes(text if isinstance(text, bytes) else text.encode())
+        with pytest.raises(InputError) as caught:
+            load_sweep(file)
+        assert "\n" not in str(caught.value)
+        assert str(file) in str(caught.value) or "task" in str(caught.value)
+        return str(caught.value)
+
+    return line
+
+
+def laughs(top):
+    """Nine lines that stand for 8 ** 9 entries, the last of them under the key `top`."""
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x]"]
+    lines += [f"a{number}: &a{number} [{', '.join([f'*a{number - 1}'] * 8)}]" for number in range(1, 8)]
+    return "\n".join([*lines, f"{top}: [{', '.join(['*a7'] * 8)}]", SOUND])
+
+
+@pytest.mark.parametrize("top", ["a8", "tasks", "include", "prune", "models", "? [a]\n"])
+def test_aliases_that_expand_to_millions_are_refused(refused, top):
+    assert "its aliases stand for more than 100,000 entries" in refused(
+        laughs(top).replace("models: {a: bundled}\n", "")
+    )
+
+
+def test_merged_mappings_that_expand_to_millions_are_refused(refused):
+    lines = ["m0: &m0 {a: 1, b: 2, c: 3, d: 4}"]
+    lines += [f"m{number}: &m{number} {{<<: [{', '.join([f'*m{number - 1}'] * 8)}]}}" for number in range(1, 9)]
+    assert "its aliases stand for more than" in refused("\n".join(lines))
+
+
+@pytest.mark.parametrize("text", ["tasks: &a [*a]", "models: &a {x: *a}"])
+def test_what_holds_itself_is_refused(refused, text):
+    assert "its aliases stand for more than" in refused(text)
+
+
+def test_an_alias_is_what_it_stands_for(tmp_path):
+    file = tmp_path / "sweep.yaml"
+    file.write_text("prune:\n  - &w {method: wanda, sparsity: 0.5}\n  - {<<: *w, sparsity: 0.6}\n" + SOUND)
+    assert [setting.sparsity for setting in load_sweep(file).prune] == [(0.5,), (0.6,)]
+
+
+def test_a_tag_makes_no_object(refused, tmp_path):
+    marker = tmp_path / "made"
+    assert "could not determine a constructor" in refused(f"models: !!python/object/apply:os.mkdir ['{marker}']\n")
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "models: " + "[" * 50_000,
+        "a: " + "{a: " * 500,
+        "seed: " + "9" * 5000,
+        "seed: 2001-02-31",
+        "seed: !!int x",
+        "? {a: b}\n: c\n",
+        b"models: {a\0: b}\n",
+        b"models: {\xff: b}\n",
+        "models: {a: bundled}\nmodels: {b: bundled}\n",
+    ],
+)
+def test_what_is_no_document_is_one_line(refused, text):
+    assert refused(text)
+
+
+@pytest.mark.parametrize("name", ["../x", "/x", ".x", "a/b", "a\\0b", "a\\n", "a\\e[31m", "", "a b"])
+def test_a_name_is_never_a_path(refused, name):
+    assert "models" in refused(f'models: {{"{name}": bundled}}\ntasks: [{{task: gazetteer}}]\n')
+    assert "name" in refused(f'models: {{a: bundled}}\ntasks: [{{task: gazetteer, name: "{name}"}}]\n')
+    setting = f'{{method: wanda, sparsity: 0.5, label: "{name}"}}'
+    assert "label" in refused(f"models: {{a: bundled}}\nprune: [{setting}]\ntasks: [{{task: gazetteer}}]\n")
+
+
+@pytest.mark.parametrize("task", ["jsonl:a\\0b", "jsonl:\\ud800", "a\\0b"])
+def test_a_path_that_cannot_be_one_is_one_line(tmp_path, task):
+    file = tmp_path / "sweep.yaml"
+    file.write_text(f'models: {{a: bundled}}\ntasks: [{{task: "{task}"}}]\n')
+    with pytest.raises(InputError):
+        expand(load_sweep(file), tmp_path)
+
+
+@pytest.mark.parametrize("model", ["a\\0b", "\\ud800", "a/b@../../c", "hub/name@a\\0b"])
+def test_a_model_that_cannot_be_one_is_one_line(tmp_path, model):
+    file = tmp_path / "sweep.yaml"
+    file.write_text(f'models: {{a: "{model}"}}\ntasks: [{{task: gazetteer, items: 1}}]\n')
+    with pytest.raises(InputError):
+        prepare(load_sweep(file), tmp_path)
+
+
+def test_a_pipe_or_a_huge_file_is_no_sweep(tmp_path):
+    os.mkfifo(tmp_path / "pipe.yaml")
+    with pytest.raises(InputError, match="not a regular file"):
+        read_document(tmp_path / "pipe.yaml")
+    with (tmp_path / "huge.yaml").open("w") as file:
+        file.truncate(10**12)
+    with pytest.raises(InputError, match="more than"):
+        read_document(tmp_path / "huge.yaml")
