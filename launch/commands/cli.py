@@ -23,6 +23,7 @@ from launch.commands.export import export
 from launch.commands.gate import gate
 from launch.commands.match import match
 from launch.commands.prune import prune
+from launch.commands.render import render_files
 from launch.commands.report import report
 from launch.commands.show_prompt import show_prompt
 from launch.commands.status import status
@@ -52,6 +53,9 @@ app.command(
 )(prune)
 app.command(epilog="Example: resurface report runs/demo")(report)
 app.command(epilog="Example: resurface status runs/demo --watch")(status)
+app.command("render", epilog="Example: resurface render slurm sweep.yaml --out /shared/runs/grid --nodes 2 --gpus 8")(
+    render_files
+)
 app.command(
     epilog="Example: resurface bench score --model bundled --rounds 5",
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},

@@ -58,10 +58,10 @@ def eval_sweep(
     if base is not None and named is None:  # given by --base alone, or under a name that another checkpoint has
         models = names_of([base, *checkpoints], "CHECKPOINT and --base")
         named = model_name(base)
-    listed = {
-        "languages": None if task["languages"] is None else _listed("languages", task["languages"]),
-        "formats": _known("format", _listed("formats", task["formats"]), FORMATS),
-        "probes": _known("probe", _listed("probes", task["probes"]), PROBES.names),
+    lists = {
+        "languages": None if task["languages"] is None else listed("languages", task["languages"]),
+        "formats": _known("format", listed("formats", task["formats"]), FORMATS),
+        "probes": _known("probe", listed("probes", task["probes"]), PROBES.names),
     }
     _known("--engine", [engine["kind"]], ENGINES.names)
     _known("--dtype", [engine["dtype"]], DTYPES)
@@ -70,7 +70,7 @@ def eval_sweep(
         {
             "models": models,
             "base": named,
-            "tasks": [{**task, **listed}],
+            "tasks": [{**task, **lists}],
             "seed": task["seed"],
             "engine": engine,
             "resources": resources,
@@ -124,11 +124,11 @@ def match_request(probes: str, engine: Mapping[str, Any]) -> tuple[list[str], En
     """The probes and the engine of `resurface match`. Raises InputError naming the option and the value."""
     _known("--engine", [engine["kind"]], ENGINES.names)
     _known("--dtype", [engine["dtype"]], DTYPES)
-    chosen = _known("probe with responses", _listed("probes", probes), answering_probes())
+    chosen = _known("probe with responses", listed("probes", probes), answering_probes())
     return chosen, validated(EngineConfig, engine, "resurface match")
 
 
-def _listed(option: str, value: str) -> list[str]:
+def listed(option: str, value: str) -> list[str]:
     parts = [part.strip() for part in value.split(",") if part.strip()]
     if not parts:
         raise InputError(f"--{option}: {value!r} lists nothing")

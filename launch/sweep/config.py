@@ -132,6 +132,7 @@ class SweepConfig(Frozen):
     calibration: CalibrationConfig = CalibrationConfig(source="c4")
     tasks: tuple[EvalConfig, ...] = ()
     include: tuple[SweepConfig, ...] = ()  # in YAML also files and names of bundled recipes
+    only: tuple[str, ...] = ()  # of the models these alone, with what is pruned from them; the outermost sweep's counts
     seed: int = Field(default=0, ge=0)
     engine: EngineConfig = EngineConfig()
     resources: Resources = Resources()

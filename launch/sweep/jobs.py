@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from evaluator.errors import InputError
+from evaluator.errors import InputError, unknown
 from evaluator.probes import PROBES
 from evaluator.probes.config import EvalConfig
 from evaluator.records import FORMATS
@@ -68,12 +68,13 @@ def expand(
 ) -> tuple[CheckpointJob, ...]:
     """Every checkpoint of a sweep: each model, then its pruned versions.
 
-    `resolve` finds a model's directory. Raises InputError for a bad setting, and where joined sweeps contradict each
-    other.
+    `resolve` finds a model's directory. With `only` in the sweep, other models are left out, and names are what they
+    would be with them. Raises InputError for a bad setting, and where joined sweeps contradict each other.
     """
     grids = list(_grids(config))
     models = _models(grids)
-    sources = {name: resolve(value) for name, value in models.items()}
+    wanted = _wanted(config.only, grids)
+    sources = {name: resolve(value) for name, value in models.items() if name in wanted}
     dense = [name for grid in grids for name in grid.models]
     usual = spelled_source(grids[0].calibration)
     cells: dict[object, _Cell] = {}
@@ -140,8 +141,23 @@ def _models(grids: Sequence[SweepConfig]) -> dict[str, str]:
     return models
 
 
+def _wanted(only: Sequence[str], grids: Sequence[SweepConfig]) -> set[str]:
+    """The names of the checkpoints that are there already: all, or `only` these and what is compared with them.
+
+    Raises InputError for a name that no model has.
+    """
+    dense = list(dict.fromkeys(name for grid in grids for name in grid.models))
+    for name in only:
+        if name not in dense:
+            raise unknown("model of `only`:", name, dense)
+    bases = {label: base for grid in grids for label, _, base in given(grid)}
+    return {name for name in (*dense, *bases) if not only or name in only or bases.get(name) in only}
+
+
 def _cells(grid: SweepConfig, sources: Mapping[str, Path], usual: CalibrationConfig) -> Iterator[_Cell]:
-    for model in grid.models:
+    for model in (name for name in grid.models if name in sources):
+        if grid.base not in (None, *sources):
+            raise InputError(f"only: {model!r} is compared with {grid.base!r}, which is left out")
         yield _Cell(model, grid.base if model != grid.base else None, None, "")
         made = list(_pruned(grid, model, sources, usual))
         yield from made
@@ -150,7 +166,8 @@ def _cells(grid: SweepConfig, sources: Mapping[str, Path], usual: CalibrationCon
             source = pruned.get(after, _Cell(model, model, None, ""))
             yield replace(source, quantise=quantise, quantised_as=name_of(quantise, setting, usual), tasks={})
     for label, _, base in given(grid):
-        yield _Cell(label, base, None, "")
+        if label in sources:
+            yield _Cell(label, base, None, "")
 
 
 def _pruned(grid: SweepConfig, model: str, sources: Mapping[str, Path], usual: CalibrationConfig) -> Iterator[_Cell]:

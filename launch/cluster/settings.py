@@ -1,0 +1,107 @@
+"""What is said of a cluster when files are rendered for it, each value checked for the place that it is written to.
+
+Shell scripts and YAML quote what they are given. Where no quoting helps, a value is refused: in Slurm's comments, and
+in commands that Ray hands on, which it quotes as Windows' shell would have it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from evaluator.errors import InputError
+
+_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.,+@:/-]*")
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,40}[a-z0-9])?")  # of Kubernetes, with room for what is added to it
+_TIME = re.compile(r"\d+|\d+:\d\d(:\d\d)?|\d+-\d+(:\d\d){0,2}")  # as Slurm writes it
+_HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.:-]*[A-Za-z0-9])?")
+_PLAIN_PATH = re.compile(r"[A-Za-z0-9_./=@%+,:~-]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterSettings:
+    """Options of `resurface render`; None where one was not given."""
+
+    out: Path  # the run directory, on a file system that all nodes share
+    sweep: str  # the sweep file as the cluster's machines see it, or a bundled recipe
+    name: str = "resurface"  # of the job
+    nodes: int = 1
+    gpus: int = 0  # per node
+    cpus: int | None = None  # per node
+    memory: str | None = None  # per node
+    time: str | None = None
+    partition: str | None = None
+    account: str | None = None
+    setup: str | None = None  # a command before all others, as `source .venv/bin/activate`: it is run, not quoted
+    mode: str = "symmetric"  # of Slurm
+    image: str | None = None
+    claim: str | None = None  # a PersistentVolumeClaim, mounted at `mount`
+    mount: str = "/shared"
+    namespace: str | None = None
+    queue: str | None = None  # of Kueue
+    tries: int = 3
+    ray_version: str | None = None
+    address: str | None = None  # of a Ray cluster's dashboard
+    head: str | None = None  # a host, for `ray up`
+    workers: tuple[str, ...] = ()
+    user: str | None = None
+
+    def __post_init__(self) -> None:
+        """Raises InputError naming the option and the value."""
+        for each in fields(self):
+            value = getattr(self, each.name)
+            for text in value if isinstance(value, tuple) else (value,):
+                if isinstance(text, str | Path) and (not str(text) or re.search(r"[\x00-\x1f\x7f]", str(text))):
+                    raise _refused(each.name, value, "is empty or holds a control character")
+        _need(self.nodes >= 1, "nodes", self.nodes, "at least one is needed")
+        _need(self.gpus >= 0, "gpus", self.gpus, "cannot be fewer than none")
+        _need(self.cpus is None or self.cpus >= 1, "cpus", self.cpus, "at least one is needed")
+        _need(self.tries >= 1, "tries", self.tries, "at least one is needed")
+        for name in ("name", "partition", "account"):
+            self._need_form(name, _WORD, "letters, digits and _ . , + @ : / - only")
+        for name in ("namespace", "claim", "queue"):
+            self.need_label(name)
+        self._need_form("time", _TIME, "minutes, HH:MM:SS or D-HH:MM:SS, as Slurm has it")
+        self._need_form(
+            "memory", re.compile(r"\d+([KMGT]i?)?"), "a number and K, M, G or T (Kubernetes also Ki, Mi, Gi, Ti)"
+        )
+        for host in filter(None, (self.head, *self.workers)):
+            _need(bool(_HOST.fullmatch(host)), "head and --workers", host, "is no host")
+        self._need_form("user", re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*"), "is no user's name")
+
+    def need_plain(self, *names: str) -> None:
+        """Raises InputError where Ray would hand one of these on otherwise than it was written."""
+        for name in names:
+            if not _PLAIN_PATH.fullmatch(str(getattr(self, name))):
+                raise _refused(
+                    name, getattr(self, name), "letters, digits and _ . / = @ % + , : ~ - only: Ray hands it on"
+                )
+
+    def need_label(self, name: str) -> None:
+        """Raises InputError for what cannot be a name in Kubernetes."""
+        self._need_form(name, _LABEL, "small letters, digits and hyphens only, as Kubernetes has them")
+
+    def need(self, what: str, *names: str) -> None:
+        """Raises InputError where one of these was not given."""
+        for name in names:
+            if not getattr(self, name):
+                raise InputError(f"Missing option '--{_option(name)}': {what}")
+
+    def _need_form(self, name: str, form: re.Pattern[str], why: str) -> None:
+        value = getattr(self, name)
+        _need(value is None or bool(form.fullmatch(value)), name, value, why)
+
+
+def _need(holds: bool, name: str, value: object, why: str) -> None:
+    if not holds:
+        raise _refused(name, value, why)
+
+
+def _refused(name: str, value: object, why: str) -> InputError:
+    shown = str(value) if isinstance(value, Path) else value
+    return InputError(f"--{_option(name)}: {shown!r}: {why}")
+
+
+def _option(name: str) -> str:
+    return {"sweep": "sweep-path"}.get(name, name.replace("_", "-"))

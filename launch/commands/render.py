@@ -1,0 +1,83 @@
+"""`resurface render`: files that run a sweep on a cluster."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from evaluator.errors import InputError
+from launch.cluster.rendering import FORMATS, render
+from launch.cluster.settings import ClusterSettings
+from launch.commands.options import described, listed
+from launch.commands.terminal import console
+from launch.sweep.config import bundled_recipes, find_recipe, load_sweep
+
+
+def render_files(
+    format: Annotated[str, typer.Argument(metavar="FORMAT", help=described(FORMATS.values()))],
+    recipe: Annotated[
+        str, typer.Argument(metavar="SWEEP", help="a YAML file, or a bundled recipe, as of `resurface sweep`")
+    ],
+    out: Annotated[Path, typer.Option("--out", help="the run directory, on a file system that all nodes share")],
+    to: Annotated[Path, typer.Option("--to", help="the folder that the files are written to")] = Path("cluster"),
+    sweep_path: Annotated[
+        str | None, typer.Option(help="the sweep file as the cluster's machines see it; default: where it is here")
+    ] = None,
+    name: Annotated[str, typer.Option(help="of the job")] = "resurface",
+    nodes: Annotated[int, typer.Option(help="machines")] = 1,
+    gpus: Annotated[int, typer.Option(help="GPUs of each")] = 0,
+    cpus: Annotated[int | None, typer.Option(help="cores of each")] = None,
+    memory: Annotated[str | None, typer.Option(help="of each: 64G, or 64Gi for Kubernetes")] = None,
+    time: Annotated[str | None, typer.Option(help="limit: minutes, HH:MM:SS or D-HH:MM:SS")] = None,
+    partition: Annotated[str | None, typer.Option(help="slurm")] = None,
+    account: Annotated[str | None, typer.Option(help="slurm")] = None,
+    setup: Annotated[
+        str | None, typer.Option(help="slurm, up: a command before all others, as 'source .venv/bin/activate'")
+    ] = None,
+    mode: Annotated[str, typer.Option(help="slurm: symmetric, start or array")] = "symmetric",
+    image: Annotated[str | None, typer.Option(help="kuberay: the image of all pods")] = None,
+    claim: Annotated[str | None, typer.Option(help="kuberay: the PersistentVolumeClaim with all files")] = None,
+    mount: Annotated[str, typer.Option(help="kuberay: where pods see the claim")] = "/shared",
+    namespace: Annotated[str | None, typer.Option(help="kuberay")] = None,
+    queue: Annotated[str | None, typer.Option(help="kuberay: Kueue's local queue")] = None,
+    tries: Annotated[int, typer.Option(help="kuberay: clusters that are tried, one after another")] = 3,
+    ray_version: Annotated[str | None, typer.Option(help="kuberay: of the image; default: the one here")] = None,
+    address: Annotated[str | None, typer.Option(help="job: the dashboard, http://HOST:8265")] = None,
+    head: Annotated[str | None, typer.Option(help="up: the head's host")] = None,
+    workers: Annotated[str | None, typer.Option(metavar="HOST,...", help="up: the other hosts")] = None,
+    user: Annotated[str | None, typer.Option(help="up: who ssh is on the hosts")] = None,
+) -> None:
+    """Write files that run a sweep on a cluster; nothing is started."""
+    given: dict[str, Any] = {key: value for key, value in locals().items() if key in ClusterSettings.__slots__}
+    file = find_recipe(recipe)
+    config = load_sweep(file)
+    if gpus and gpus < config.engine.tensor_parallel:
+        raise InputError(
+            f"--gpus: {gpus}: an engine of this sweep takes {config.engine.tensor_parallel} of one machine's"
+        )
+    given["workers"] = tuple(listed("workers", workers)) if workers is not None else ()
+    bundled = file in bundled_recipes().values() and not Path(recipe).exists()
+    given["sweep"] = sweep_path or (recipe if bundled else os.path.abspath(file))
+    given["out"] = Path(os.path.abspath(out))
+    if format == "kuberay":
+        given["ray_version"] = ray_version or _installed_ray()
+    from launch.sweep.parts import parts_of
+
+    rendered = render(format, ClusterSettings(**given), parts_of(config))
+    from evaluator.store.files import write_atomically
+
+    for each in rendered:
+        write_atomically(to / each.name, each.text.encode())
+        console.print(str(to / each.name), highlight=False, markup=False, soft_wrap=True)
+
+
+def _installed_ray() -> str | None:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("ray")
+    except PackageNotFoundError:
+        return None

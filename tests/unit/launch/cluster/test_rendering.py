@@ -1,0 +1,327 @@
+"""Files for Slurm, KubeRay, Ray's jobs and `ray up`: sound where they can be checked here, whatever paths hold."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from evaluator.errors import InputError
+from launch.cluster.rendering import _seconds, render
+from launch.cluster.settings import ClusterSettings
+from launch.sweep.parts import Part
+
+SHARED = Path('/shared/my runs/it\'s $(touch owned); "x" `id`')  # the worst directory
+PARTS = (Part(("small", "small-int8")), Part(("large",)))
+# What KubeRay's documentation says of a RayJob, as far as it is written here. Its own schema is not at hand.
+COUNT = {"type": "integer", "minimum": 1}
+POD = {
+    "type": "object",
+    "required": ["containers"],
+    "properties": {
+        "containers": {
+            "minItems": 1,
+            "items": {
+                "required": ["name", "image"],
+                "additionalProperties": False,
+                "properties": {
+                    "name": {"type": "string"},
+                    "image": {"type": "string"},
+                    "resources": {"additionalProperties": {"type": "object"}},
+                    "volumeMounts": {"items": {"required": ["name", "mountPath"]}},
+                },
+            },
+        },
+        "volumes": {"items": {"required": ["name"]}},
+    },
+}
+GROUP = {
+    "rayStartParams": {"type": "object", "additionalProperties": {"type": "string"}},  # a number is refused there
+    "template": {"type": "object", "required": ["spec"], "properties": {"spec": POD}},
+}
+RAYJOB = {
+    "type": "object",
+    "required": ["apiVersion", "kind", "metadata", "spec"],
+    "additionalProperties": False,
+    "properties": {
+        "apiVersion": {"const": "ray.io/v1"},
+        "kind": {"const": "RayJob"},
+        "metadata": {"required": ["name"], "properties": {"name": {"type": "string", "maxLength": 47}}},
+        "spec": {
+            "type": "object",
+            "required": ["entrypoint", "rayClusterSpec"],
+            "additionalProperties": False,
+            "properties": {
+                "entrypoint": {"type": "string"},
+                "submissionMode": {"enum": ["K8sJobMode", "HTTPMode", "SidecarMode", "InteractiveMode"]},
+                "backoffLimit": {"type": "integer", "minimum": 0},
+                "activeDeadlineSeconds": COUNT,
+                "shutdownAfterJobFinishes": {"type": "boolean"},
+                "ttlSecondsAfterFinished": {"type": "integer", "minimum": 0},
+                "suspend": {"type": "boolean"},
+                "rayClusterSpec": {
+                    "type": "object",
+                    "required": ["rayVersion", "headGroupSpec"],
+                    "additionalProperties": False,
+                    "properties": {
+                        "rayVersion": {"type": "string"},
+                        "headGroupSpec": {"additionalProperties": False, "required": [*GROUP], "properties": GROUP},
+                        "workerGroupSpecs": {
+                            "items": {
+                                "additionalProperties": False,
+                                "required": [*GROUP, "groupName", "replicas", "minReplicas", "maxReplicas"],
+                                "properties": {
+                                    **GROUP,
+                                    "groupName": {"type": "string"},
+                                    **dict.fromkeys(("replicas", "minReplicas", "maxReplicas"), COUNT),
+                                },
+                            }
+                        },
+                    },
+                },
+            },
+        },
+    },
+}
+
+
+def settings(**given: Any) -> ClusterSettings:
+    return ClusterSettings(**{"out": Path("/shared/runs/grid"), "sweep": "/shared/sweep.yaml", **given})
+
+
+def files(format: str, **given: Any) -> dict[str, str]:
+    return {each.name: each.text for each in render(format, settings(**given), PARTS)}
+
+
+def sound_bash(text: str) -> None:
+    done = subprocess.run(["bash", "-n"], input=text, text=True, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "{{" not in text.replace("${{", "")
+    assert "{%" not in text
+
+
+# ---- Slurm -------------------------------------------------------------------------------------------------------
+
+
+SHIMS = {
+    "scontrol": 'printf "%s\\n" node-1 node-2',
+    "srun": 'while [[ $1 == --* ]]; do shift; done; exec "$@"',  # here, in place of on the nodes
+    "ray": 'log ray "$@"; while [ $# -gt 0 ] && [ "$1" != -- ]; do shift; done; [ $# -eq 0 ] || { shift; exec "$@"; }',
+    "resurface": 'log resurface "$@"; log RAY_ADDRESS "${RAY_ADDRESS-none}"; exit "${CODE-0}"',
+    "python": 'grep -c "^ray" {log} || true',  # nodes that are alive: those that have begun
+    "sleep": "exec /bin/sleep 0.1",
+}
+
+
+@pytest.fixture
+def submitted(tmp_path: Path):
+    """Run a batch script with everything that it calls replaced by what writes down its arguments."""
+    log, bin = tmp_path / "log", tmp_path / "bin"
+    bin.mkdir()
+    for name, body in SHIMS.items():
+        written = f'log() {{ {{ printf "%s" "$1"; shift; printf "\\t%s" "$@"; echo; }} >> {log}; }}'
+        (bin / name).write_text(f"#!/bin/bash\n{written}\n{body.replace('{log}', str(log))}\n")
+        (bin / name).chmod(0o755)
+
+    def run(text: str, **variables: str) -> tuple[int, list[list[str]]]:
+        log.unlink(missing_ok=True)
+        given = {"SLURM_JOB_ID": "4711", "SLURM_NNODES": "2", "SLURM_JOB_NODELIST": "node-[1-2]", **variables}
+        environment = {"PATH": f"{bin}{os.pathsep}{os.environ['PATH']}", "HOME": str(tmp_path), **given}
+        done = subprocess.run(["bash"], input=text, text=True, env=environment, cwd=tmp_path, check=False)
+        assert not (tmp_path / "owned").exists()
+        lines = log.read_text().splitlines() if log.exists() else []
+        return done.returncode, [line.split("\t") for line in lines]
+
+    return run
+
+
+@pytest.mark.parametrize("code", [0, 1, 2, 3])
+@pytest.mark.parametrize("mode", ["symmetric", "start"])
+def test_slurm_runs_the_sweep_once_on_its_cluster_and_ends_with_its_exit_code(submitted, mode, code):
+    text = files("slurm", mode=mode, out=SHARED, sweep=f"{SHARED}/s.yaml", nodes=2, gpus=8, cpus=64)["sweep.sbatch"]
+    sound_bash(text)
+    returned, calls = submitted(text, CODE=str(code))
+    assert returned == code
+    asked = [call[1:] for call in calls if call[0] == "resurface"]
+    assert asked == [["sweep", f"{SHARED}/s.yaml", "--out", str(SHARED)]]
+    assert ["RAY_ADDRESS", "node-1:13110"] in calls  # 10000 + 4711 % 2200 * 10
+    started = [call[1:] for call in calls if call[0] == "ray"]
+    assert all("--num-gpus=8" in call and "--num-cpus=64" in call for call in started)
+    if mode == "symmetric":
+        assert started[0][:5] == ["symmetric-run", "--address", "node-1:13110", "--min-nodes", "2"]
+    else:
+        assert sorted("--head" in call for call in started) == [False, True]
+
+
+def test_slurm_says_1_where_ray_does_not_start(submitted):
+    text = files("slurm", nodes=2)["sweep.sbatch"].replace("ray symmetric-run", "false")
+    assert submitted(text)[0] == 1
+
+
+def test_jobs_beside_each_other_have_ports_and_tokens_of_their_own():
+    text = files("slurm", mode="start", nodes=2)["sweep.sbatch"]
+    assert "10000 + SLURM_JOB_ID % 2200 * 10" in text
+    assert "export RAY_AUTH_MODE=token" in text
+    assert "/dev/urandom" in text
+    assert '--temp-dir="/tmp/ray-$SLURM_JOB_ID"' in text
+
+
+def test_an_array_has_a_job_for_each_part_and_they_are_joined(submitted, tmp_path):
+    out = tmp_path / "a run; it's"
+    made = files("slurm", mode="array", out=out, setup="export READY=1")
+    for text in made.values():
+        sound_bash(text)
+    assert "#SBATCH --array=0-1" in made["sweep.sbatch"]
+    for number, (models, name) in enumerate((("small,small-int8", "small"), ("large", "large"))):
+        part = f"{out}.parts/{name}"
+        returned, calls = submitted(made["sweep.sbatch"], SLURM_ARRAY_TASK_ID=str(number), RAY_ADDRESS="elsewhere")
+        asked = ["resurface", "sweep", "/shared/sweep.yaml", "--only", models, "--out", part]
+        assert (returned, calls) == (0, [asked, ["RAY_ADDRESS", "none"]])
+        for folder, file in (("records", f"{name}/task/0.parquet"), ("items", "task.parquet")):
+            path = Path(part) / folder / file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(name)
+    returned, calls = submitted(made["join.sbatch"])
+    assert (returned, calls[0]) == (0, ["resurface", "report", str(out)])
+    found = sorted(str(path.relative_to(out)) for path in out.rglob("*.parquet"))
+    assert found == ["items/task.parquet", "records/large/task/0.parquet", "records/small/task/0.parquet"]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"name": "a b"}, "--name: 'a b'"),
+        ({"name": "a\n#SBATCH --uid=0"}, "control character"),
+        ({"partition": "gpu; rm -rf /"}, "--partition"),
+        ({"account": "-x"}, "--account: '-x'"),
+        ({"time": "tomorrow"}, "--time: 'tomorrow'"),
+        ({"memory": "64 GB"}, "--memory: '64 GB'"),
+        ({"memory": "64Gi"}, "--memory: '64Gi'"),
+        ({"nodes": 0}, "--nodes: 0"),
+        ({"gpus": -1}, "--gpus: -1"),
+        ({"cpus": 0}, "--cpus: 0"),
+        ({"setup": "a\nb"}, "--setup"),
+        ({"mode": "arry"}, "did you mean 'array'?"),
+        ({"mode": "array", "nodes": 2}, "--nodes: 2: each job of an array has one node"),
+        ({"image": "x"}, "--image: 'x': not used by slurm"),
+        ({"out": Path("/a\nb")}, "--out"),
+    ],
+)
+def test_what_slurm_cannot_be_told_is_one_line(given, said):
+    with pytest.raises(InputError) as caught:
+        files("slurm", **given)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_sweep_of_one_part_is_no_array():
+    with pytest.raises(InputError, match="one part only"):
+        render("slurm", settings(mode="array"), PARTS[:1])
+
+
+# ---- KubeRay -----------------------------------------------------------------------------------------------------
+
+KUBERAY = {"image": "registry/resurface:1", "claim": "models", "ray_version": "2.60.0"}
+
+
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_a_rayjob_has_the_fields_that_kuberay_reads(nodes):
+    made = files("kuberay", **KUBERAY, nodes=nodes, gpus=8, cpus=64, memory="512Gi", time="1-02:00:00", queue="night")
+    document = yaml.safe_load(made["rayjob.yaml"])
+    jsonschema.validate(document, RAYJOB)
+    spec = document["spec"]
+    assert spec["entrypoint"] == "resurface sweep /shared/sweep.yaml --out /shared/runs/grid"
+    assert (spec["backoffLimit"], spec["activeDeadlineSeconds"], spec["suspend"]) == (2, 26 * 3600, True)
+    workers = spec["rayClusterSpec"].get("workerGroupSpecs", [])
+    assert [group["replicas"] for group in workers] == ([2] if nodes == 3 else [])
+    for group in (spec["rayClusterSpec"]["headGroupSpec"], *workers):
+        (container,) = group["template"]["spec"]["containers"]
+        assert container["resources"]["limits"] == {"cpu": "64", "memory": "512Gi", "nvidia.com/gpu": 8}
+        assert {mount["mountPath"] for mount in container["volumeMounts"]} == {"/shared", "/dev/shm"}
+
+
+def test_yaml_holds_strings_as_strings():
+    made = files("kuberay", **{**KUBERAY, "image": "no: &a *b #c", "mount": "/yes: [", "ray_version": "2.60"})
+    spec = yaml.safe_load(made["rayjob.yaml"])["spec"]["rayClusterSpec"]
+    assert spec["rayVersion"] == "2.60"
+    (container,) = spec["headGroupSpec"]["template"]["spec"]["containers"]
+    assert (container["image"], container["volumeMounts"][0]["mountPath"]) == ("no: &a *b #c", "/yes: [")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"claim": None}, "Missing option '--claim'"),
+        ({"image": None}, "Missing option '--image'"),
+        ({"namespace": "A_B"}, "--namespace: 'A_B'"),
+        ({"name": "Grid_1"}, "--name: 'Grid_1'"),
+        ({"out": SHARED}, "--out"),  # KubeRay and Ray hand the command on, quoted for another shell
+        ({"sweep": "/a b.yaml"}, "--sweep-path: '/a b.yaml'"),
+        ({"tries": 0}, "--tries: 0"),
+        ({"partition": "gpu"}, "--partition: 'gpu': not used by kuberay"),
+    ],
+)
+def test_what_kuberay_cannot_be_told_is_one_line(given, said):
+    with pytest.raises(InputError, match=said.replace("(", r"\(")):
+        files("kuberay", **KUBERAY | given)
+
+
+@pytest.mark.parametrize(
+    ("time", "seconds"),
+    [("90", 5400), ("1:30", 90), ("02:00:00", 7200), ("1-2", 93600), ("1-02:30", 95400), ("1-00:00:01", 86401)],
+)
+def test_a_time_is_read_as_slurm_reads_it(time, seconds):
+    assert _seconds(time) == seconds
+
+
+# ---- Ray's own -----------------------------------------------------------------------------------------------------
+
+
+def test_a_job_has_an_id_of_its_run_directory_and_try(submitted):
+    text = files("job", address="http://head:8265")["submit.sh"]
+    sound_bash(text)
+    (call,) = [call for call in submitted(text)[1] if call[0] == "ray"]
+    id = call[call.index("--submission-id") + 1]
+    assert id.startswith("resurface-grid-")
+    assert id.endswith("-1")
+    assert call[1:4] == ["job", "submit", "--address"]
+    assert call[call.index("--") + 1 :] == ["resurface", "sweep", "/shared/sweep.yaml", "--out", "/shared/runs/grid"]
+    other = files("job", address="http://head:8265", out=Path("/elsewhere/grid"))["submit.sh"]
+    assert id[:-2] not in other
+    with pytest.raises(InputError, match="--out"):
+        files("job", address="http://head:8265", out=SHARED)
+
+
+def test_a_cluster_file_fits_rays_own_schema():
+    made = files(
+        "up", head="10.0.0.1", workers=("10.0.0.2", "node-3"), user="me", gpus=4, cpus=32, setup=". v/activate"
+    )
+    ray = Path(next(iter(importlib.util.find_spec("ray").submodule_search_locations)))
+    document = yaml.safe_load(made["cluster.yaml"])
+    jsonschema.validate(document, json.loads((ray / "autoscaler" / "ray-schema.json").read_text()))
+    assert document["max_workers"] == 2
+    for command in (*document["head_start_ray_commands"], *document["worker_start_ray_commands"]):
+        sound_bash(command)
+        assert command.startswith(". v/activate && export RAY_AUTH_MODE=token && ray stop && ray start ")
+    sound_bash(made["up.sh"])
+
+
+def test_what_runs_on_the_head_is_one_argument(submitted):
+    text = files("up", head="10.0.0.1", user="me", out=SHARED, sweep=f"{SHARED}/s.yaml")["up.sh"]
+    (call,) = [call for call in submitted(text)[1] if call[:2] == ["ray", "exec"]]
+    assert len(call) == 4
+    returned, calls = submitted(call[3])
+    assert (returned, calls[0]) == (0, ["resurface", "sweep", f"{SHARED}/s.yaml", "--out", str(SHARED)])
+    assert calls[1] == ["RAY_ADDRESS", "10.0.0.1:6379"]
+
+
+def test_an_unknown_format_is_told_with_its_neighbour():
+    with pytest.raises(InputError, match="did you mean 'slurm'"):
+        files("slrum")
