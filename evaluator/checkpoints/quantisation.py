@@ -190,6 +190,8 @@ def _of_recipe(file: Path) -> str | None:
     except OSError:
         return None
     used = [_MODIFIERS[name] for name in re.findall(r"(?m)^\s*(\w+)Modifier\b", text) if name in _MODIFIERS]
+    if "awq" in used:  # rounding is a part of it, which recipes now write apart
+        used = [each for each in used if each != "rtn"]
     return " + ".join(dict.fromkeys(used)) or None
 
 

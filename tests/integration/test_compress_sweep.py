@@ -6,9 +6,9 @@ import shutil
 from pathlib import Path
 
 import pandas as pd
-import pytest
 import yaml
 
+from evaluator.checkpoints.quantisation import ONLINE_SCHEMES
 from tests.support.engines import needs_vllm
 from tests.support.runs import records, resurface
 
@@ -17,11 +17,15 @@ TASK = {"task": "gazetteer", "languages": ["english"], "items": 4, "probes": ["g
 SWEEP = {
     "models": {"dense": "bundled"},
     "prune": [{"method": "wanda", "sparsity": 0.5}],
-    "compress": [{"method": "rtn", "scheme": "FP8_DYNAMIC", "after": ["dense", "wanda-0.5"]}],
+    "compress": [
+        {"method": "rtn", "scheme": "FP8_DYNAMIC", "after": ["dense", "wanda-0.5"]},
+        {"method": "online", "scheme": "fp8_per_channel"},
+    ],
     "calibration": {"source": "gazetteer", "samples": 8, "sequence_length": 128},
     "tasks": [TASK],
+    "engine": {"dtype": "bfloat16"},
 }
-NAMES = ["dense", "rtn-fp8_dynamic", "wanda-0.5", "wanda-0.5-rtn-fp8_dynamic"]
+NAMES = ["dense", "online-fp8_per_channel", "rtn-fp8_dynamic", "wanda-0.5", "wanda-0.5-rtn-fp8_dynamic"]
 
 
 def sweep(folder: Path, **changes: object) -> Path:
@@ -34,7 +38,7 @@ def test_dense_pruned_quantised_and_both_are_one_table(tmp_path: Path) -> None:
     file, run = sweep(tmp_path), tmp_path / "run"
     done = resurface("sweep", file, "--out", run)
     assert done.returncode == 0, done.stderr
-    assert "rtn-fp8_dynamic: FP8 (rtn, per channel), computed in float32 by " in done.stdout
+    assert "rtn-fp8_dynamic: FP8 (rtn, per channel), computed in bfloat16 by " in done.stdout
     first = records(run)
     columns = first.groupby("checkpoint")[["base", "method", "pattern", "sparsity", "calibration"]].first()
     assert list(columns.index) == NAMES
@@ -43,6 +47,8 @@ def test_dense_pruned_quantised_and_both_are_one_table(tmp_path: Path) -> None:
     assert list(columns.loc["rtn-fp8_dynamic"])[:3] == ["dense", "rtn", fp8]
     both = ["dense", "wanda + rtn", f"unstructured + {fp8}", 0.5, "gazetteer"]
     assert list(columns.loc["wanda-0.5-rtn-fp8_dynamic"]) == both
+    assert list(columns.loc["online-fp8_per_channel"])[:3] == ["dense", "online", "FP8 (online, per channel)"]
+    assert first.groupby("checkpoint")["weights_digest"].first().nunique() == len(NAMES)
     table = pd.read_csv(run / "tables" / "accuracy.csv")
     assert set(table["checkpoint"]) == set(NAMES)
     assert set(table.loc[table["checkpoint"] == "rtn-fp8_dynamic", "pattern"]) == {fp8}
@@ -57,26 +63,25 @@ def test_dense_pruned_quantised_and_both_are_one_table(tmp_path: Path) -> None:
     # The same checkpoint by its path.
     given = tmp_path / "given"
     asked = ("--task", "gazetteer", "--languages", "english", "--items", "4", "--probes", "greedy,choice")
-    done = resurface("eval", run / "checkpoints" / "rtn-fp8_dynamic", *asked, "--out", given)
+    done = resurface("eval", run / "checkpoints" / "rtn-fp8_dynamic", *asked, "--dtype", "bfloat16", "--out", given)
     assert done.returncode == 0, done.stderr
     ours = first[first["checkpoint"] == "rtn-fp8_dynamic"].reset_index(drop=True).drop(columns="base")
     pd.testing.assert_frame_equal(records(given).drop(columns="base"), ours)
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        {"method": "rtn", "scheme": "W4A16", "group_size": 64},
-        {"method": "gptq", "scheme": "W4A16", "group_size": 64},
-        {"method": "online", "scheme": "mxfp4"},
-    ],
-)
-def test_what_no_engine_here_can_serve_is_never_quantised(tmp_path: Path, line: dict[str, object]) -> None:
-    done = resurface("sweep", sweep(tmp_path, compress=[line]), "--out", tmp_path / "run")
-    if done.returncode == 0:
-        pytest.skip("served here")
+def test_what_is_not_served_in_the_runs_dtype_is_refused_before_it_is_quantised(tmp_path: Path) -> None:
+    """vLLM's online schemes want bfloat16."""
+    online = {"method": "online", "scheme": "fp8_per_channel"}
+    file = sweep(tmp_path, compress=[online], engine={"dtype": "float32"})
+    done = resurface("sweep", file, "--out", tmp_path / "run")
     assert done.returncode == 2
-    assert done.stderr.startswith(f"error: compress: {line['method']}-")
+    assert done.stderr.startswith("error: compress: online-fp8_per_channel: FP8 (online, per channel) in float32: ")
     assert done.stderr.count("\n") == 1
-    assert "; it needs " in done.stderr
+    assert "; set --dtype bfloat16 (engine.dtype in a sweep file)" in done.stderr
     assert not (tmp_path / "run").exists()
+
+
+def test_vllm_knows_the_online_schemes() -> None:
+    from vllm.config.quantization import ONLINE_QUANT_SHORTHAND_NAMES
+
+    assert set(ONLINE_SCHEMES) <= set(ONLINE_QUANT_SHORTHAND_NAMES)

@@ -129,6 +129,7 @@ def test_calibration_is_a_data_set_that_is_named_and_no_list_of_texts() -> None:
     [
         ("default_stage:\n  default_modifiers:\n    GPTQModifier:\n      scheme: W4A16\n", "gptq"),
         ("quant_stage:\n  quant_modifiers:\n    SmoothQuantModifier: {}\n    GPTQModifier: {}\n", "smoothquant + gptq"),
+        ("quant_stage:\n  quant_modifiers:\n    AWQModifier: {}\n    QuantizationModifier: {}\n", "awq"),
         ("    QuantizationModifier:\n      targets: [Linear]\n", "rtn"),
         ("    MyOwnModifier:\n      targets: [Linear]\n", None),
         ("", None),
