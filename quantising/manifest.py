@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError, field_validator
 
+from evaluator.checkpoints.files import is_inside
 from evaluator.checkpoints.quantisation import QUANTISE_MANIFEST
 from evaluator.config import Frozen
 from evaluator.errors import InputError
@@ -38,6 +39,14 @@ class QuantiseManifest(Frozen):
         if version != SCHEMA_VERSION:
             raise ValueError(f"{version}: was written by another version of Resurface, this one reads {SCHEMA_VERSION}")
         return version
+
+    @field_validator("files")
+    @classmethod
+    def _inside(cls, files: dict[str, str]) -> dict[str, str]:
+        for name in files:
+            if not is_inside(name):
+                raise ValueError(f"{name!r} is not in its directory")
+        return files
 
 
 def read_manifest(directory: Path) -> QuantiseManifest | None:

@@ -81,7 +81,7 @@ def _summary(found: RunStatus) -> Iterator[str]:
     if found.driver is not None and found.state == "running":
         yield f"driver: {found.driver}"
     if found.to_prune and found.pruned is not None and found.pruned < found.to_prune:
-        yield f"pruned {found.pruned} of {found.to_prune} checkpoints"
+        yield f"compressed {found.pruned} of {found.to_prune} checkpoints"
     counts = [
         f"{found.count(state)} {state}" for state in ("done", "running", "failed", "waiting") if found.count(state)
     ]

@@ -7,11 +7,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from evaluator.errors import InputError, one_line, unknown
+from evaluator.errors import InputError, unknown
 from launch.sweep.calibration import spelled_source
 from launch.sweep.config import DENSE, CompressSetting, SweepConfig, validated
+from launch.sweep.document import read_document
 from pruning.config import CalibrationConfig
 from quantising.config import QuantiseConfig
 from quantising.methods import METHODS
@@ -32,7 +31,7 @@ def quantisations(
         method = METHODS[setting.method]
         recipe = None if setting.recipe is None else _read_recipe(setting.recipe, place)
         calibration = spelled_source(setting.calibration or grid.calibration) if method.needs_calibration else None
-        for scheme in setting.scheme or (_scheme_of(recipe, setting.recipe, place),):
+        for scheme in setting.scheme or (_scheme_of(setting.recipe, place),):
             wanted: dict[str, Any] = {"source": source, "scheme": scheme, "recipe": recipe, "seed": grid.seed}
             wanted |= {name: getattr(setting, name) for name in ("method", "group_size", "ignore")}
             config = validated(QuantiseConfig, wanted | {"calibration": calibration}, place)
@@ -80,21 +79,17 @@ def _plain(config: QuantiseConfig) -> QuantiseConfig:
 
 def _read_recipe(file: Path, place: str) -> str:
     try:
-        text = file.read_text(encoding="utf-8")
-        document = yaml.safe_load(text)
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise InputError(f"{place}: recipe: {file}: cannot be read: {reason}") from error
-    except yaml.YAMLError as error:
-        raise InputError(f"{place}: recipe: {file}: not valid YAML: {one_line(error)}") from error
-    if not isinstance(document, dict):
-        raise InputError(f"{place}: recipe: {file}: a recipe is a mapping of stages")
-    return text
+        document = read_document(file, "the recipe")
+        if isinstance(document, dict):
+            return file.read_text(encoding="utf-8")
+    except InputError as error:
+        raise InputError(f"{place}: recipe: {error}") from error
+    raise InputError(f"{place}: recipe: {file}: a recipe is a mapping of stages")
 
 
-def _scheme_of(recipe: str | None, file: Path | None, place: str) -> str:
+def _scheme_of(file: Path | None, place: str) -> str:
     """The scheme that a recipe names. Raises InputError where it names none or several."""
-    named = sorted(set(_schemes_in(yaml.safe_load(recipe or ""))))
+    named = [] if file is None else sorted(set(_schemes_in(read_document(file))))
     if len(named) != 1:
         found = "none" if not named else ", ".join(named)
         raise InputError(f"{place}: recipe: {file}: its schemes are {found}: say the one to be served (scheme: W4A16)")

@@ -18,17 +18,17 @@ _MOST_NODES = 100_000  # with every alias expanded: a sweep of 1,000 checkpoints
 _DEEPEST = 100
 
 
-def read_document(path: Path) -> Any:
-    """The content of a YAML file. Raises InputError naming the file."""
+def read_document(path: Path, what: str = "the sweep file") -> Any:
+    """The content of a YAML file. Raises InputError naming the file, and `what` it is."""
     try:
         if path.exists() and not path.is_file():
-            raise InputError(f"{path}: cannot read the sweep file: not a regular file")
+            raise InputError(f"{path}: cannot read {what}: not a regular file")
         if path.stat().st_size > _LARGEST_FILE:
-            raise InputError(f"{path}: cannot read the sweep file: it has more than {_LARGEST_FILE:,} bytes")
+            raise InputError(f"{path}: cannot read {what}: it has more than {_LARGEST_FILE:,} bytes")
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise InputError(f"{path}: cannot read the sweep file: {reason}") from error
+        raise InputError(f"{path}: cannot read {what}: {reason}") from error
     try:
         return _content(text, path)
     # A value that its tag or form promises and that does not exist: the 31st of February, a number of 5,000 digits.

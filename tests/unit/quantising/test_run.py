@@ -92,7 +92,11 @@ def test_a_broken_manifest_is_one_line_that_names_it(source, tmp_path):
     out = tmp_path / "out"
     quantise(config(source), out)
     document = json.loads((out / "quantise_manifest.json").read_text())
-    changes = ({**document, "schema_version": 2}, "another version"), ({"method": "rtn"}, "Field required")
+    changes = [
+        ({**document, "schema_version": 2}, "another version"),
+        ({"method": "rtn"}, "Field required"),
+        ({**document, "files": {"../elsewhere": ""}}, "is not in its directory"),
+    ]
     for changed, part in changes:
         (out / "quantise_manifest.json").write_text(json.dumps(changed))
         with pytest.raises(InputError, match=part):

@@ -127,7 +127,10 @@ def test_the_same_quantisation_is_one_job_and_two_of_one_name_are_refused():
         ({"checkpoint": "x", "label": "y", "base": "z"}, "base: unknown model 'z'"),
         ({"checkpoint": "x", "label": "dense"}, "label: 'dense' is the name of a model"),
         ({**RTN, "base": "dense"}, "base: 'dense' is said of a given checkpoint only"),
-        ({"method": "recipe", "recipe": "/no/such.yaml"}, "recipe: /no/such.yaml: cannot be read: No such file"),
+        (
+            {"method": "recipe", "recipe": "/no/such.yaml"},
+            "recipe: /no/such.yaml: cannot read the recipe: No such file",
+        ),
     ],
 )
 def test_bad_lines_are_one_line(line, part):
