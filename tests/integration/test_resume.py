@@ -66,8 +66,7 @@ class Desk:
         with self.log(run).open("wb") as output:
             process = subprocess.Popen(
                 [*self.program, "sweep", str(sweep), "--out", str(run), *more],
-                env=environment()
-                | {"PYTHONPATH": os.pathsep.join(filter(None, folders)), "TRACKED": str(self.tracked)},
+                env=environment() | {"PYTHONPATH": folders, "TRACKED": str(self.tracked)},
                 stdout=output,
                 stderr=output,
                 preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
