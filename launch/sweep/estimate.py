@@ -21,7 +21,7 @@ from evaluator.asking.prompts import CAPPED_FORMATS
 from evaluator.checkpoints.quantisation import ONLINE
 from evaluator.probes.base import Cost
 from evaluator.probes.config import EvalConfig
-from evaluator.tasks import DEEP_ITEMS, items_by_language, load_task
+from evaluator.tasks import DEEP_ITEMS, UNKNOWN_SIZE, items_by_language, load_task
 from launch.sweep.compress import given
 from launch.sweep.config import SweepConfig
 from launch.sweep.jobs import CheckpointJob, expand
@@ -236,7 +236,7 @@ def assumptions() -> tuple[str, ...]:
         f"assumed: {_PROMPT['open']} tokens in an open prompt, {_PROMPT['open_capped']} in open_capped, "
         f"{_PROMPT['one_shot']} in one_shot (mean of XQuAD with Qwen's vocabulary), each computed once; "
         f"{_OPTION} tokens in a candidate; {_BYTES_PER_TOKEN} bytes in a token of a text; "
-        "every answer runs to its token cap;",
+        f"every answer runs to its token cap; {UNKNOWN_SIZE:,} items in each language of an unknown data set;",
         f"one GPU of {PEAK / 1e12:.0f} TFLOP/s in bfloat16, of which prompts reach {100 * PREFILL:.0f} % and "
         f"generation {100 * DECODE:.0f} %; 2 operations per parameter and token; "
         f"{1e3 * REQUEST:.0f} ms of Python for each request; {LOAD:.0f} s to load a checkpoint; "

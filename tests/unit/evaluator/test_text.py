@@ -9,6 +9,7 @@ from evaluator.text import code_of, name_of, normalise
 
 
 def test_names_and_codes_mean_the_same_language() -> None:
+    assert (code_of("Tamil"), name_of("or")) == ("ta", "odia")
     assert code_of("swahili") == code_of(" Swahili") == code_of("sw") == code_of("SW") == "sw"
     assert name_of("sw") == name_of("Swahili") == "swahili"
 

@@ -275,6 +275,7 @@ def test_what_a_preset_says(name):
 
 def test_belebele_is_parallel():
     known = preset("belebele")
+    assert f"in {len(known.configs)} of its 122 languages" in known.help
     assert known.fields is not None
     row = {**known.sample, "link": "u"}
     items = [
