@@ -20,6 +20,7 @@ from evaluator.report.embed import ItemView
 from evaluator.report.figures import draw
 from evaluator.report.page import render_page, standalone
 from evaluator.store.csv_files import csv_bytes
+from evaluator.store.failures import failure_frame, failures_of
 from evaluator.store.files import need_unfenced, write_atomically
 from evaluator.store.reading import frames, read_items, read_run, read_verdicts, record_parts
 
@@ -45,14 +46,17 @@ def write_report(run_dir: Path, *, progress: Progress | None = None) -> Report:
     inputs = read_inputs(run_dir, view, progress=step)
     run = inputs.run
     results = compute(inputs, run)
-    for name in results.failures:  # what an earlier call wrote is of other records
+    failures = failures_of(run)
+    # What an earlier call wrote is of other records.
+    for name in [*results.failures, *([] if failures else ["failures"])]:
         need_unfenced(run_dir)
         (run_dir / "tables" / f"{name}.csv").unlink(missing_ok=True)
     written = {}
-    for done, (name, frame) in enumerate(results.frames.items(), start=1):
+    tables = dict(results.frames) | ({"failures": failure_frame(failures)} if failures else {})
+    for done, (name, frame) in enumerate(tables.items(), start=1):
         written[name] = run_dir / "tables" / f"{name}.csv"
         write_atomically(written[name], csv_bytes(frame))
-        step("writing tables", done, len(results.frames))
+        step("writing tables", done, len(tables))
     page = run_dir / "report" / "index.html"
     html = render_page(run_dir.resolve().name, run, results, view.index(inputs, inputs.items), view.chunks)
     write_atomically(page, html.encode())

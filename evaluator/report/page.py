@@ -25,6 +25,7 @@ from evaluator.metrics.headline import COLUMNS as HEADLINE
 from evaluator.metrics.left_out import COLUMNS as LEFT_OUT
 from evaluator.report.cells import grid, published_grid
 from evaluator.report.figures import draw
+from evaluator.store.failures import failures_of
 
 
 def render_page(name: str, run: Mapping[str, Any], results: Results, index: str, chunks: Mapping[str, str]) -> str:
@@ -46,6 +47,7 @@ def render_page(name: str, run: Mapping[str, Any], results: Results, index: str,
         "filled": [section for section in sections if not section["note"]],
         "missing": [section for section in sections if section["note"]],
         "left_out": None if results.left_out.empty else grid(results.left_out, LEFT_OUT),
+        "failures": failures_of(run),
         "run": run,
         "engine_notes": engine_notes(run),
         "definitions": DEFINITIONS,

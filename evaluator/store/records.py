@@ -21,16 +21,29 @@ import pyarrow.parquet as pq
 
 from evaluator.errors import InputError, ResurfaceError, one_line
 from evaluator.records import Item, Record
-from evaluator.store.files import write_parquet
+from evaluator.store.files import need_unfenced, write_parquet
 from evaluator.store.schema import ITEMS, RECORDS
 
 ItemKey = tuple[str, str]  # (language, item_id), unique within a task
+_MEASURED = ("ok", "truncated")  # statuses of records with an outcome
 
 
 def to_table(records: Sequence[Record]) -> pa.Table:
     """Records as one Arrow table of the schema `RECORDS`, one row each."""
     columns = {name: [getattr(record, name) for record in records] for name in RECORDS.names}
     return pa.table(columns, schema=RECORDS)
+
+
+def failed_throughout(table: pa.Table) -> str | None:
+    """How every answer in some records failed, in the words of the first one; None if any was measured.
+
+    What was excluded was not asked: where there is nothing else, nothing failed.
+    """
+    status = table["status"]
+    if pc.any(pc.is_in(status, pa.array(_MEASURED))).as_py():
+        return None
+    failed = table.filter(pc.equal(status, "engine_error"))
+    return str(failed["text"][0].as_py() or "the engine failed") if failed.num_rows else None
 
 
 class RecordStore:
@@ -91,6 +104,29 @@ class RecordStore:
             found.append(part.filter(chosen).select(columns))
         return pa.concat_tables(found)
 
+    def measured(self, checkpoint: str, task: str | None = None) -> bool:
+        """Whether any record, of one task or of all, has an outcome. Raises InputError for a damaged part."""
+        for path in self._parts(checkpoint, task):
+            if pc.any(pc.is_in(_read_part(path, ["status"])["status"], pa.array(_MEASURED))).as_py():
+                return True
+        return False
+
+    def holds(self, checkpoint: str, task: str, item: ItemKey | None = None) -> bool:
+        """Whether there are records, or records of one item."""
+        return any(item is None or item in _items_of(path) for path in self.parts(checkpoint, task))
+
+    def drop(self, checkpoint: str, task: str | None = None, item: ItemKey | None = None) -> None:
+        """Remove the parts of a checkpoint, of one task or of all, or those that hold one item, to be made again."""
+        for path in self._parts(checkpoint, task):
+            if item is None or item in _items_of(path):
+                need_unfenced(path)
+                path.unlink(missing_ok=True)
+
+    def _parts(self, checkpoint: str, task: str | None) -> list[Path]:
+        if task is not None:
+            return self.parts(checkpoint, task)
+        return sorted((self.root / checkpoint).glob("*/*.parquet"))
+
     def tables(self) -> Iterator[tuple[str, str, Path]]:
         """Every committed part as (checkpoint, task, path), in a fixed order."""
         for path in sorted(self.root.glob("*/*/*.parquet")):
@@ -105,6 +141,11 @@ class RecordStore:
         """Remove what killed writers left behind."""
         for stale in self.root.parent.glob("**/.*.writing"):
             stale.unlink(missing_ok=True)
+
+
+def _items_of(path: Path) -> set[ItemKey]:
+    table = _read_part(path, ["language", "item_id"])
+    return set(zip(table["language"].to_pylist(), table["item_id"].to_pylist(), strict=True))
 
 
 def _read_part(path: Path, columns: list[str]) -> pa.Table:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import signal
 import sys
 import threading
 from collections import deque
@@ -35,7 +36,9 @@ if TYPE_CHECKING:
     from evaluator.engine.base import Engine, EngineStats, LoadReport
     from evaluator.probes.planning import Plan
 
-CONTROL = "control"  # the concurrency group of calls that must be answered while a stream is running
+# The concurrency groups of calls that are answered while a stream is running; reading ahead may take minutes.
+CONTROL, AHEAD = "control", "ahead"
+GROUPS = {CONTROL: 1, AHEAD: 1}
 
 
 class EngineActor:
@@ -49,6 +52,7 @@ class EngineActor:
         self._plans: dict[tuple[str, str], dict[int, Plan]] = {}
         self._waiting: deque[Shard] = deque()  # shards that are not begun
         self._lock = threading.Lock()
+        self._items = 0  # done since the process began
 
     def load(self, checkpoint: Path) -> LoadReport:
         if self._engine is None:
@@ -62,6 +66,7 @@ class EngineActor:
 
         `base` is what the checkpoint's base answered, where `job` has probes that read it.
         """
+        from evaluator.engine.refusing import Refusing
         from evaluator.probes.stream import evaluate
         from evaluator.store.records import to_table
 
@@ -75,13 +80,14 @@ class EngineActor:
         if job.references is not None:
             plans = (replace(plan, references=job.references) for plan in plans)
         for item, records in evaluate(
-            engine,
+            engine if job.refusal is None else Refusing(engine, job.refusal),
             plans if base is None else map(base.beside, plans),
             config=job.config,
             stamp=job.stamp.served_by(engine),
             decode=prompter.decode,
             eos_ids=prompter.eos_ids,
         ):
+            self._items += 1
             complete = collector.add(item, records)
             if complete is not None:
                 shard, of_shard = complete
@@ -122,9 +128,10 @@ class EngineActor:
     @ray.method(concurrency_group=CONTROL)  # type: ignore[untyped-decorator]
     def where(self) -> Where:
         """The answer means that this process has its place: Ray queues the call until then."""
-        return Where(node=platform.node(), node_id=ray.get_runtime_context().get_node_id(), device=device())
+        node_id = ray.get_runtime_context().get_node_id()
+        return Where(node=platform.node(), node_id=node_id, device=device(), pid=os.getpid())
 
-    @ray.method(concurrency_group=CONTROL)  # type: ignore[untyped-decorator]
+    @ray.method(concurrency_group=AHEAD)  # type: ignore[untyped-decorator]
     def read_ahead(self, checkpoint: Path) -> None:
         from evaluator.checkpoints.readahead import read_ahead
 
@@ -133,6 +140,13 @@ class EngineActor:
     @ray.method(concurrency_group=CONTROL)  # type: ignore[untyped-decorator]
     def stats(self) -> EngineStats | None:
         return None if self._engine is None else self._engine.stats()
+
+    @ray.method(concurrency_group=CONTROL)  # type: ignore[untyped-decorator]
+    def pulse(self) -> tuple[int, ...]:
+        """Numbers that change while items are being evaluated."""
+        stats = None if self._engine is None else self._engine.stats()
+        counted = () if stats is None else (stats.steps, stats.requests, stats.generated_tokens)
+        return self._items, *counted
 
     def _next_shard(self) -> Shard | None:
         with self._lock:
@@ -154,6 +168,22 @@ def start_actor(actor: type, setup: EngineSetup, **options: Any) -> Any:
         ),
         **options,
     )(actor).remote(setup)
+
+
+def end_process(where: Where) -> None:
+    """Kill a process of this run without asking it, wherever it is; one that is gone already is no error."""
+    kill = ray.remote(num_cpus=0, max_retries=0)(_kill)
+    here = ray.get_runtime_context().get_node_id()
+    if where.node_id == here:
+        _kill(where.pid)
+    else:
+        kill.options(scheduling_strategy=NodeAffinitySchedulingStrategy(where.node_id, soft=False)).remote(where.pid)
+
+
+def _kill(pid: int) -> None:
+    with contextlib.suppress(OSError):
+        if b"ray::" in Path(f"/proc/{pid}/cmdline").read_bytes():  # the number may be another process's by now
+            os.kill(pid, signal.SIGKILL)
 
 
 def make_checkpoint(

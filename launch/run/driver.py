@@ -17,23 +17,27 @@ from typing import Any
 import ray
 
 from evaluator.checkpoints.info import CheckpointInfo, inspect_checkpoint
+from evaluator.errors import EngineError, InputError
 from evaluator.probes.base import References
 from evaluator.probes.recording import Stamp
 from evaluator.store.records import RecordStore
 from launch.run.base_answers import NO_BASE, OTHER_TOKENIZER, BaseSource
 from launch.run.board import Board
 from launch.run.cluster import Cluster, cluster
+from launch.run.failure_log import FailureLog, try_again
+from launch.run.failures import Ledger
 from launch.run.live import Both, LiveState
 from launch.run.lock import LeaseLost
 from launch.run.nodes import FreeGpus, Place, place_engines
+from launch.run.patience import Patience
 from launch.run.progress import Progress
 from launch.run.prune_tasks import PruneTasks
 from launch.run.quiet import captured
 from launch.run.references import drop_references, references_of
-from launch.run.rundir import RunDirectory
+from launch.run.rundir import RunDirectory, State
 from launch.run.shards import shards_of
 from launch.run.work import Assignment, EngineSetup, EvalJob, Outcome
-from launch.run.workers import EngineWorker, Patience
+from launch.run.workers import EngineWorker
 from launch.sweep.jobs import CheckpointJob
 from launch.sweep.preflight import Prepared
 from pruning.output.manifest import read_manifest
@@ -45,7 +49,8 @@ _LOOK_SECONDS = 0.2  # between two looks at what has ended
 def open_run(prepared: Prepared, run_dir: Path, progress: Progress) -> RunDirectory:
     """Take the directory of a run, until it is closed. Raises InputError as RunDirectory does."""
     document = prepared.config.model_dump(mode="json")
-    return RunDirectory(run_dir, prepared.identity, document, prepared.disk_bytes, progress.noted)
+    measured = RecordStore(run_dir).measured
+    return RunDirectory(run_dir, prepared.identity, document, prepared.disk_bytes, progress.noted, measured=measured)
 
 
 def run_sweep(
@@ -62,22 +67,25 @@ def run_sweep(
     try:
         store.clean()
         planned = {name: {task.name: len(task.questions) for task in tasks} for name, tasks in prepared.asked.items()}
-        directory.mark("running", planned=planned)
-        run = _Run(prepared, directory, store, progress, ended)
+        log = FailureLog(prepared, directory, progress, try_again(prepared, directory, store))
+        directory.mark("running", planned=planned, failures=log.rows)
+        run = _Run(prepared, directory, store, progress, log, ended)
         try:
             with captured(progress.console, run_dir / "logs" / "driver.log"):
                 outcome = run.execute()
         except (KeyboardInterrupt, SystemExit):  # Ctrl-C, or what Ray makes of SIGTERM
-            directory.mark("interrupted", engine_stats=run.engine_stats)
+            directory.mark("interrupted", engine_stats=run.engine_stats, failures=log.rows)
             raise
         except LeaseLost:
             raise
         except BaseException as error:
-            directory.mark("failed", error=str(error) or type(error).__name__, engine_stats=run.engine_stats)
+            said = str(error) or type(error).__name__
+            directory.mark("failed", error=said, engine_stats=run.engine_stats, failures=log.rows)
             raise
         infos = [dataclasses.asdict(info) for info in run.infos]
-        directory.mark("finished", checkpoints=infos, engine_stats=run.engine_stats)
-        if not prepared.config.resources.keep_references:
+        state: State = "finished_with_failures" if outcome.failures else "finished"
+        directory.mark(state, checkpoints=infos, engine_stats=run.engine_stats, failures=log.rows)
+        if not outcome.failures and not prepared.config.resources.keep_references:
             drop_references(run_dir)
         return outcome
     finally:
@@ -93,6 +101,7 @@ class _Run:
         directory: RunDirectory,
         store: RecordStore,
         progress: Progress,
+        log: FailureLog,
         ended: Callable[[], None] = lambda: None,
     ) -> None:
         self._prepared = prepared
@@ -101,7 +110,8 @@ class _Run:
         self._store = store
         self._progress = progress
         self._live = LiveState(directory.path, ended=ended)
-        self._board = Board()
+        self._board = Board(Ledger(attempts=prepared.config.resources.attempts))
+        self._log = log
         self.infos: list[CheckpointInfo] = []
         self.engine_stats: list[dict[str, Any]] = []  # of this call, per engine and loaded checkpoint
         self._items = 0
@@ -120,7 +130,9 @@ class _Run:
             self._progress.stage("starting Ray")
             with cluster(self._run_dir / "logs") as machines:
                 self._on(machines, to_prune)
-        return Outcome(items=self._items, seconds=time.monotonic() - started)
+        self._log.look(self._board.setbacks, ())
+        self._log.need_something(self._store)
+        return Outcome(items=self._items, seconds=time.monotonic() - started, failures=self._log.failures)
 
     def _on(self, machines: Cluster, to_prune: Sequence[CheckpointJob]) -> None:
         config = self._prepared.config
@@ -134,6 +146,7 @@ class _Run:
             log_path=self._run_dir / "logs" / "prune.log",
             held_out=self._prepared.held_out,
             free=free if on_gpus else None,
+            attempts=config.resources.attempts,
         )
         workers: list[EngineWorker] = []
         waiting = deque(self._workers(places))
@@ -151,22 +164,34 @@ class _Run:
                 if pruning.left:
                     for job in pruning.done(_LOOK_SECONDS):
                         self._add(job, expected=1)
-                        self._progress.pruning(len(to_prune) - pruning.left, len(to_prune))
-                        self._live.pruning(len(to_prune) - pruning.left, len(to_prune))
+                    for lost in pruning.given_up():
+                        self._board.abandon(
+                            lost.job.name, lost.reason, attempts=lost.attempts, mendable=lost.mendable, expected=1
+                        )
+                    self._progress.pruning(len(to_prune) - pruning.left, len(to_prune))
+                    self._live.pruning(len(to_prune) - pruning.left, len(to_prune))
                 else:
                     next((each for each in workers if each.is_alive()), workers[0]).join(timeout=_LOOK_SECONDS)
+                self._log.look(self._board.setbacks, workers)
                 _check(machines, workers)
+                if not waiting:
+                    _need_engines(workers, self._board)
         except BaseException:
             self._board.stop()  # before Ray goes: no worker must take that for a death and try again
             raise
         finally:
             self.engine_stats = _stats(workers)
+            self._log.look(self._board.setbacks, workers)
 
     def _workers(self, places: Sequence[Place]) -> list[EngineWorker]:
         """One for each place, not started."""
         resources = self._prepared.config.resources
         questions = {task.key: ray.put(task.questions) for task in self._prepared.tasks}
-        patience = Patience(attempts=resources.attempts, placement_seconds=resources.placement_seconds)
+        patience = Patience(
+            placement_seconds=resources.placement_seconds,
+            load_seconds=resources.load_seconds,
+            stall_seconds=resources.stall_seconds,
+        )
         return [
             EngineWorker(
                 number,
@@ -185,9 +210,21 @@ class _Run:
         ]
 
     def _add(self, job: CheckpointJob, expected: int = 0) -> None:
-        """Put what is left to evaluate of a checkpoint on the board."""
-        trust = self._prepared.engine.trust_remote_code
-        info = self._prepared.dense.get(job.name) or inspect_checkpoint(job.path, job.name, trust_remote_code=trust)
+        """Put what is left to evaluate of a checkpoint on the board.
+
+        One that was made here and cannot be used is set aside. Raises InputError before anything has started.
+        """
+        trust, info = self._prepared.engine.trust_remote_code, self._prepared.dense.get(job.name)
+        try:
+            info = info or inspect_checkpoint(job.path, job.name, trust_remote_code=trust)
+            self._board.add(self._left(job, info), expected)
+        except InputError as error:
+            if (job.prune is None and job.quantise is None) or (info is not None and not expected):
+                raise
+            self._board.abandon(job.name, str(error), attempts=1, mendable=True, expected=expected)
+
+    def _left(self, job: CheckpointJob, info: CheckpointInfo) -> list[Assignment]:
+        """What is left to evaluate of a checkpoint. Raises InputError for damaged records and for other weights'."""
         info = dataclasses.replace(info, path=info.path.absolute())  # engines are in other directories
         self.infos.append(info)
         base = self._base_of(job, info)
@@ -207,7 +244,7 @@ class _Run:
             )
             assignments.append(Assignment(checkpoint=info, task=task.name, job=eval_job, shards=shards))
             self._items += assignments[-1].items
-        self._board.add(assignments, expected)
+        return assignments
 
     def _base_of(self, job: CheckpointJob, info: CheckpointInfo) -> BaseSource | None:
         """Whose answers probes of a checkpoint read that come after its base; None: it is its own base."""
@@ -229,7 +266,7 @@ def _stats(workers: Sequence[EngineWorker]) -> list[dict[str, Any]]:
             "checkpoint": name,
             "idle_share": stats.idle_share,
             "waiting_share": stats.waiting_share,
-            **dataclasses.asdict(where),
+            **{name: getattr(where, name) for name in ("node", "node_id", "device")},
             **dataclasses.asdict(stats),
             "scoring": worker.reports[load].scoring,
             "notes": list(worker.reports[load].notes),
@@ -253,3 +290,10 @@ def _check(machines: Cluster, workers: Sequence[EngineWorker]) -> None:
         if worker.failure is not None:
             raise worker.failure
     machines.check()
+
+
+def _need_engines(workers: Sequence[EngineWorker], board: Board) -> None:
+    """Raises EngineError when there is work, and all engines are retired."""
+    retired = [worker.retired for worker in workers if worker.retired is not None]
+    if retired and len(retired) == len(workers) and not board.over:
+        raise EngineError(f"no engine that works is left: {retired[-1]}; the same command goes on from here")

@@ -90,12 +90,13 @@ class FreeGpus:
         self._free[node_id] -= count
         return True
 
-    def take_one(self) -> str | None:
-        """The node that a GPU was taken of: the one with the fewest, so that whole groups stay for engines."""
+    def take_one(self, avoid: str | None = None) -> str | None:
+        """The node that a GPU was taken of: the one with the fewest, so that whole groups stay for engines; `avoid`
+        only where no other has any."""
         free = [node_id for node_id, count in self._free.items() if count]
         if not free:
             return None
-        node_id = min(free, key=self._free.__getitem__)
+        node_id = min(free, key=lambda each: (each == avoid, self._free[each]))
         self._free[node_id] -= 1
         return node_id
 
@@ -114,6 +115,6 @@ def prune_options(*, gpu: bool) -> dict[str, Any]:
         "num_cpus": 1,
         "num_gpus": 1 if gpu else 0,
         "max_calls": 1 if gpu else 0,  # 0: any number
-        "max_retries": 2,  # after a death of the process, not after an exception
+        "max_retries": 0,  # `PruneTasks` counts failures of all kinds, and chooses another node
         "retry_exceptions": False,
     }

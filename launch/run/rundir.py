@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
@@ -12,13 +12,14 @@ from typing import Any, Literal
 from pydantic import BaseModel, ValidationError
 
 from evaluator.errors import InputError, redacted
+from evaluator.store.failures import failures_of
 from evaluator.store.files import write_atomically
 from launch.run.lock import RunLock
 from launch.run.place import nearest_existing, need_place
 from launch.run.provenance import provenance
 from launch.sweep.config import SCHEMA_VERSION, digest
 
-State = Literal["running", "finished", "failed", "interrupted"]
+State = Literal["running", "finished", "finished_with_failures", "failed", "interrupted"]
 
 
 class RunDirectory:
@@ -31,8 +32,12 @@ class RunDirectory:
         config: Mapping[str, Any],
         needed_bytes: int,
         tell: Callable[[str], None] | None = None,
+        *,
+        measured: Callable[[str], bool] = lambda name: True,
     ) -> None:
-        """`identity` is what the records depend on: a directory whose digest of it differs is another sweep's.
+        """`identity` is what the records depend on: a directory whose digest of it differs is another sweep's. Only
+        models that failed, and of which nothing is `measured`, may have other weights than in an earlier call: they
+        are `mended`.
 
         `tell` hears it when another driver may be dead, which can take a while to see.
 
@@ -50,8 +55,10 @@ class RunDirectory:
         }
         need_place(path)
         existing = _read(path)
+        self.mended: tuple[str, ...] = ()
         if existing is not None:
-            _need_same_sweep(path / "run.json", existing, self._document)
+            self.mended = _mended(existing, identity, measured)
+            _need_same_sweep(path / "run.json", existing, self._document, self.mended)
         else:
             _need_space(path, needed_bytes)
         try:
@@ -65,6 +72,8 @@ class RunDirectory:
             self._lock.release()
             raise
         self._earlier = [] if before is None else before.engines
+        self.earlier_failures = [] if before is None else failures_of(before.model_dump())
+        self.was_ended = before is not None and before.state == "finished_with_failures"
 
     def __enter__(self) -> RunDirectory:
         return self
@@ -107,6 +116,8 @@ class _RunFile(BaseModel):
     schema_version: Any = None
     identity: dict[str, Any] = {}
     engine_stats: Any = None
+    state: Any = None
+    failures: Any = None
 
     @property
     def engines(self) -> list[dict[str, Any]]:
@@ -132,14 +143,28 @@ def _read(path: Path) -> _RunFile | None:
         raise InputError(f"{file}: {field}: {what}; this is not a run directory of Resurface") from error
 
 
-def _need_same_sweep(file: Path, existing: _RunFile, wanted: Mapping[str, Any]) -> None:
+def _mended(existing: _RunFile, identity: Mapping[str, Any], measured: Callable[[str], bool]) -> tuple[str, ...]:
+    """The models whose weights have changed since they failed, without any record that depends on them."""
+    before, now = existing.identity.get("models"), identity.get("models")
+    if not isinstance(before, dict) or not isinstance(now, Mapping):
+        return ()
+    failed = {each.checkpoint for each in failures_of(existing.model_dump())}
+    changed = [name for name in now if name in before and before[name] != now[name]]
+    return tuple(name for name in changed if name in failed and not measured(name))
+
+
+def _need_same_sweep(file: Path, existing: _RunFile, wanted: Mapping[str, Any], mended: Collection[str]) -> None:
     if existing.schema_version != wanted["schema_version"]:
         raise InputError(
             f"{file}: schema_version: {existing.schema_version} was written by another version of Resurface "
             f"(this one writes {wanted['schema_version']}); use a new --out"
         )
-    if existing.digest != wanted["digest"]:
-        difference = _first_difference(existing.identity, json.loads(json.dumps(wanted["identity"], default=str)))
+    stored = existing.identity
+    if mended:
+        models = wanted["identity"]["models"]
+        stored = stored | {"models": stored["models"] | {name: models[name] for name in mended}}
+    if (digest(stored) if mended else existing.digest) != wanted["digest"]:
+        difference = _first_difference(stored, json.loads(json.dumps(wanted["identity"], default=str)))
         raise InputError(f"{file}: digest: the directory belongs to another sweep ({difference}); use a new --out")
 
 

@@ -19,7 +19,31 @@ def shards_of(task: PreparedTask, finished: Collection[_Key], size: int) -> tupl
     """The questions that have no records yet, cut into shards of at most `size`, named by what they hold."""
     left = [position for position, question in enumerate(task.questions) if _key(question.item) not in finished]
     cuts = [tuple(left[start : start + size]) for start in range(0, len(left), size)]
-    return tuple(Shard(name=f"{cut[0]:06d}-{len(cut)}", questions=cut) for cut in cuts)
+    return tuple(map(shard_of, cuts))
+
+
+def shard_of(questions: tuple[int, ...]) -> Shard:
+    """Some questions as a shard. A part is named after its first question, which is in no other."""
+    return Shard(name=f"{questions[0]:06d}-{len(questions)}", questions=questions)
+
+
+def halved(shard: Shard) -> tuple[Shard, Shard]:
+    """A shard of at least two questions as two."""
+    middle = len(shard.questions) // 2
+    return shard_of(shard.questions[:middle]), shard_of(shard.questions[middle:])
+
+
+def begun(shards: Sequence[Shard], items: int) -> tuple[Shard, ...]:
+    """Of the unfinished shards of an engine that had so many items in flight those that it may have been busy with.
+
+    Shards are begun in order; where slow items kept many of them open, the first ones are those.
+    """
+    found: list[Shard] = []
+    for shard in shards:
+        if sum(len(each.questions) for each in found) >= items + len(shard.questions):
+            break
+        found.append(shard)
+    return tuple(found)
 
 
 @dataclass(slots=True)

@@ -11,6 +11,7 @@ from evaluator.engine.config import EngineConfig
 from evaluator.probes.base import References
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.recording import Stamp
+from evaluator.store.failures import Failure
 from launch.run.base_answers import BaseSource
 from launch.run.nodes import Place
 
@@ -39,6 +40,7 @@ class EvalJob:
     # Whose greedy answers its probes read; None: no probe reads any, or the checkpoint is its own base.
     base: BaseSource | None = None
     references: References | None = None  # where its base's distributions are; None: no probe compares any
+    refusal: str | None = None  # why the engine is not asked: every request fails with it, as records say then
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +51,8 @@ class Assignment:
     task: str
     job: EvalJob
     shards: tuple[Shard, ...]
+    suspect: bool = False  # it may have killed an engine: everything else goes first
+    doubted_by: int | None = None  # the engine of which every answer to it failed: another one is asked
 
     @property
     def part(self) -> Part:
@@ -89,6 +93,7 @@ class Where:
     node: str  # the host's name
     node_id: str  # Ray's
     device: str  # the GPUs that it was given, or else the processor
+    pid: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +102,7 @@ class Outcome:
 
     items: int  # evaluated by this call, over all checkpoints
     seconds: float  # spent evaluating and pruning, start of Ray included
+    failures: tuple[Failure, ...] = ()  # what the run could not do
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,9 @@
 """The driver's side of an engine: a thread that feeds one actor, writes its results, and replaces it when it dies.
 
 A shard is in the store as soon as it is done, so that a death costs only the shards in flight. A worker holds no work
-while its actor waits for GPUs: the others do it all, and a worker whose actor never gets any ends with the run.
+while its actor waits for GPUs: the others do it all, and a worker whose actor never gets any ends with the run. An
+actor that shows no progress is ended, and counts as dead. What a failure means is the board's to say; a worker whose
+engine is at fault is retired, and the others do its work.
 """
 
 from __future__ import annotations
@@ -10,64 +12,38 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, Protocol
 
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 
+from evaluator.checkpoints.info import CheckpointInfo
 from evaluator.engine.base import EngineStats, LoadReport
-from evaluator.errors import EngineError, ResurfaceError, one_line
-from evaluator.store.records import RecordStore
-from launch.run.actors import CONTROL, EngineActor, start_actor
+from evaluator.errors import EngineError, InputError, ResurfaceError, one_line
+from evaluator.store.records import RecordStore, failed_throughout
+from launch.run.actors import GROUPS, EngineActor, end_process, start_actor
 from launch.run.base_answers import BaseAnswers
 from launch.run.board import Board
+from launch.run.engine_log import last_error, size, tail
+from launch.run.failures import Remedy, Trouble
+from launch.run.hangs import Watch
 from launch.run.nodes import Place
+from launch.run.patience import Patience
 from launch.run.work import Assignment, EngineSetup, Shard, ShardResult, Where
 
 _log = logging.getLogger(__name__)
-_LOAD_SECONDS = 1800  # an actor that has not loaded its checkpoint by then is taken for dead
+_LOOK_SECONDS = 2.0  # between two looks at how an actor is getting on
 _CONTROL_SECONDS = 60
 _RESTART_SECONDS = 30.0  # that work is kept for an actor that is started again on GPUs that have just been freed
 _TELL_SECONDS = 60.0  # without a place, after which the user is told
-_FAILURES = (RayActorError, EngineError, RayTaskError, GetTimeoutError)
 
 
-class Patience:
-    """When a run gives up on its engines; for that, which of them have a process. Thread-safe."""
+class Hung(Exception):
+    """An actor has shown no progress for too long."""
 
-    def __init__(self, *, attempts: int, placement_seconds: float) -> None:
-        """`attempts`: failures in a row of one engine; `placement_seconds`: for which no engine may have a process."""
-        self.attempts = attempts
-        self._seconds = placement_seconds
-        self._engines: set[int] = set()
-        self._lost = 0.0  # when one last lost its process
-        self._lock = threading.Lock()
 
-    def add(self, engine: int) -> None:
-        with self._lock:
-            self._engines.add(engine)
-
-    def remove(self, engine: int) -> None:
-        with self._lock:
-            if engine in self._engines:
-                self._engines.remove(engine)
-                self._lost = time.monotonic()
-
-    def check(self, gpus: int, since: float) -> None:
-        """Raises ResurfaceError when no engine, of `gpus` GPUs each, has had a process for too long.
-
-        `since`: the time.monotonic() at which the one that asks began to wait.
-        """
-        with self._lock:
-            waited = time.monotonic() - max(since, self._lost)
-            if self._engines or waited <= self._seconds:
-                return
-        needs = f"{gpus} free GPU{'s' if gpus > 1 else ''} on one node" if gpus else "a process"
-        raise ResurfaceError(
-            f"no engine has found {needs} for {waited:.0f} s (resources.placement_seconds): others hold them, or "
-            "nodes are gone; finished work is kept, the same command resumes"
-        )
+_FAILURES = (RayActorError, EngineError, RayTaskError, GetTimeoutError, Hung)
 
 
 class Reporter(Protocol):
@@ -101,6 +77,8 @@ class EngineWorker(threading.Thread):
         super().__init__(name=f"engine-{number}", daemon=True)
         self.number = number
         self.failure: BaseException | None = None
+        self.retired: str | None = None  # why its engine is given nothing any more
+        self.nodes: set[str] = set()  # hosts on which its actors ran
         self._setup = setup
         self._board = board
         self._store = store
@@ -111,10 +89,13 @@ class EngineWorker(threading.Thread):
         self._actor: Any = None
         self._loaded: str | None = None
         self._architecture: str | None = None
-        self._failures = 0
         self._loads = 0
+        self._log_start = 0  # of what the actor's process has written there
+        self._loading = Watch(patience.load_seconds)
+        self._working = Watch(patience.stall_seconds)
         self.stats: dict[tuple[int, str], tuple[Where, EngineStats]] = {}  # by load and checkpoint
         self.reports: dict[int, LoadReport] = {}  # by load
+        self._stage: Literal["load", "evaluate"] = "load"
         self._ahead: str | None = None  # the checkpoint that the actor last read ahead
 
     @property
@@ -130,15 +111,18 @@ class EngineWorker(threading.Thread):
             self._board.stop()
         finally:
             self._kill()
+            self._board.leave(self.number)
 
     def _next(self) -> Assignment | None:
         """Work, as soon as there are a process for it and work; None when there will never be both."""
-        while not self._board.over:
+        while not self._board.over and self.retired is None:
             try:
                 if self._has_place():
                     return self._board.take(self.number, self._loaded, self._architecture)
             except _FAILURES as error:
-                self._recover(error, "when its process started")
+                if not self._board.stopped:
+                    reason = self._lose(error)
+                    self._apply(self._board.not_started(self.number), f"its process did not start: {reason}")
         return None
 
     def _has_place(self, seconds: float | None = None) -> bool:
@@ -146,48 +130,90 @@ class EngineWorker(threading.Thread):
         if self._where is not None:
             return True
         if self._actor is None:
-            self._actor = start_actor(EngineActor, self._setup, concurrency_groups={CONTROL: 1})
+            self._log_start = size(self._setup.log_path)
+            self._actor = start_actor(EngineActor, self._setup, concurrency_groups=GROUPS)
         started, told = time.monotonic(), False
         place = self._actor.where.remote()
         while not self._board.over:
             found, _ = ray.wait([place], timeout=1.0)
             waited = time.monotonic() - started
             if found:
-                self._where = ray.get(place)
+                where: Where = ray.get(place)
+                self._where = where
+                self.nodes.add(where.node)
                 self._patience.add(self.number)
+                self._board.join(self.number)
                 return True
             if seconds is not None and waited > seconds:
                 return False
             self._patience.check(self._setup.place.gpus, started)
             if not told and waited > _TELL_SECONDS:
                 told = True
+                self._board.leave(self.number)
                 self._reporter.unplaced(self.number, self._setup.place.gpus)
         return False
 
     def _serve(self, assignment: Assignment) -> None:
+        self._stage = "load"
         try:
             if self._load(assignment):
+                self._stage = "evaluate"
                 self._evaluate(assignment)
         except _FAILURES as error:
-            self._recover(error, f"on checkpoint {assignment.checkpoint.name!r}")
+            self._failed(error, assignment)
         finally:
             self._board.end(self.number)  # what is unfinished is there for any engine again
 
-    def _recover(self, error: Exception, doing: str) -> None:
-        """Make room for a new engine, unless engines keep dying without finishing any shard between."""
+    def _failed(self, error: Exception, assignment: Assignment) -> None:
+        """Tell the board, and do with the engine what it says. Raises what is no engine's and no checkpoint's fault."""
         if self._board.stopped:
             return
         cause = error.cause if isinstance(error, RayTaskError) else error
-        if isinstance(cause, ResurfaceError) and not isinstance(cause, EngineError):
+        mendable = isinstance(cause, InputError)
+        if isinstance(cause, ResurfaceError) and not isinstance(cause, EngineError) and not mendable:
             raise cause from None
+        stage, reason = self._stage, self._lose(error)
+        remedy = self._board.failed(self.number, Trouble(stage=stage, reason=reason, mendable=mendable))
+        self._apply(
+            remedy, f"it failed with one checkpoint after another, last with {assignment.checkpoint.name!r}: {reason}"
+        )
+
+    def _lose(self, error: Exception) -> str:
+        """End what is left of the actor; why it failed, in one line."""
+        reason = self._reason(error)
+        if isinstance(error, Hung) and self._where is not None:
+            end_process(self._where)  # Ray asks a process to end itself, which one that hangs may never hear
         self._kill()
-        self._failures += 1
-        if self._failures >= self._patience.attempts:
-            raise EngineError(
-                f"engine {self.number} failed {self._failures} times in a row {doing}: {one_line(cause)}; "
-                f"see {self._setup.log_path}"
-            ) from error
-        self._reporter.died(self.number, type(cause).__name__)
+        self._reporter.died(self.number, reason)
+        return reason
+
+    def _reason(self, error: Exception) -> str:
+        """An error in plain words: what the process said last, where Ray only knows that it is gone."""
+        cause = error.cause if isinstance(error, RayTaskError) else error
+        if isinstance(cause, ResurfaceError | Hung):
+            return one_line(cause, 300)
+        if isinstance(cause, RayError):
+            said = last_error(tail(self._setup.log_path, self._log_start))
+            return one_line(said or "its process ended without a word: it was killed, or out of memory", 300)
+        return f"{type(cause).__name__}: {one_line(cause, 300)}"
+
+    def _apply(self, remedy: Remedy, why: str) -> None:
+        """Retire the engine, or have it show first that it can still load what is known to load."""
+        known = self._board.known
+        if remedy == "probe" and known is not None:
+            try:
+                while not self._has_place(_RESTART_SECONDS):
+                    if self._board.over:
+                        return
+                self._hold(known)
+                self._board.proved(self.number)
+            except _FAILURES as error:
+                self._lose(error)
+                remedy = "retire"
+        if remedy == "retire":
+            self.retired = f"engine {self.number}: {why}; see {self._setup.log_path}"
+            self._board.leave(self.number)
+            self._reporter.warned(f"engine {self.number} is given no more work: {why}")
 
     def _load(self, assignment: Assignment) -> bool:
         """Have the actor hold the assignment's checkpoint; False: it needs a new one, and that has to wait for GPUs."""
@@ -198,15 +224,56 @@ class EngineWorker(threading.Thread):
             self._kill()
             if not self._has_place(_RESTART_SECONDS):
                 return False
+        self._hold(info)
+        return True
+
+    def _hold(self, info: CheckpointInfo) -> None:
+        """Load a checkpoint, whatever the actor holds."""
         self._reporter.loading(self.number, info.name)
-        report: LoadReport = ray.get(self._actor.load.remote(info.path), timeout=_LOAD_SECONDS)
+        report: LoadReport = self._answer(self._actor.load.remote(info.path), self._loading)
         self._loaded, self._architecture = info.weights_digest, info.architecture
         self._loads += 1
         self._reporter.loaded(self.number, info.name, report.swapped, report.seconds)
         for note in report.notes:
             self._reporter.warned(f"{info.name}: {note}")
         self.reports[self._loads] = report
-        return True
+        self._board.loaded(self.number, info)
+
+    def _answer(self, pending: Any, watch: Watch) -> Any:
+        """What a call returns. Raises Hung where it takes too long."""
+        watch.begin(time.monotonic())
+        try:
+            while not ray.wait([pending], timeout=_LOOK_SECONDS)[0]:
+                _check_hung(watch)
+            answer = ray.get(pending)
+            watch.moved(time.monotonic())
+            return answer
+        finally:
+            watch.end()
+
+    def _results(self, stream: Any) -> Iterator[ShardResult]:
+        """What the actor yields. Raises Hung where neither a shard nor a step of its engine ends for too long."""
+        watch, pulse, steps = self._working, None, None
+        watch.begin(time.monotonic())
+        try:
+            while True:
+                if ray.wait([stream], timeout=_LOOK_SECONDS)[0]:
+                    pending = next(stream, None)
+                    if pending is None:
+                        return
+                    result: ShardResult = ray.get(pending)
+                    watch.moved(time.monotonic())
+                    yield result
+                    watch.begin(time.monotonic())  # what the driver does meanwhile is no pause
+                elif pulse is None:
+                    pulse = self._actor.pulse.remote()
+                elif ray.wait([pulse], timeout=0)[0]:
+                    before, steps, pulse = steps, ray.get(pulse), None
+                    if steps != before:
+                        watch.moved(time.monotonic())
+                _check_hung(watch)
+        finally:
+            watch.end()
 
     def _evaluate(self, assignment: Assignment) -> None:
         def give_up(count: int) -> list[Shard]:
@@ -224,16 +291,26 @@ class EngineWorker(threading.Thread):
             stream = self._actor.evaluate.options(num_returns="streaming").remote(
                 assignment.job, shards, self._questions[assignment.job.task_key], self._base_answers(assignment)
             )
-            for pending in stream:
-                result: ShardResult = ray.get(pending)
-                self._store.append(assignment.checkpoint.name, assignment.task, result.shard.name, result.table)
-                self._failures = 0
-                self._board.finished(self.number, result.shard)
+            for result in self._results(stream):
+                if not self._keep(assignment, result):
+                    continue
                 self._reporter.advanced(self.number, len(result.shard.questions))
                 self._read_ahead()  # what comes next may only just have been pruned
             self._keep_stats(assignment.checkpoint.name)
         finally:
             self._reporter.ended(self.number)
+
+    def _keep(self, assignment: Assignment, result: ShardResult) -> bool:
+        """Write a shard's records, unless every answer failed and another engine can be asked first."""
+        name, task = assignment.checkpoint.name, assignment.task
+        failed = failed_throughout(result.table)
+        if failed is not None and assignment.job.refusal is None and self._board.doubts(self.number, result.shard):
+            return False
+        self._store.append(name, task, result.shard.name, result.table)
+        if failed is not None and self._store.measured(name, task):
+            failed = None
+        self._board.finished(self.number, result.shard, failed)
+        return True
 
     def _base_answers(self, assignment: Assignment) -> BaseAnswers | None:
         """What the base's records say, all of which are there: the board hands nothing out before."""
@@ -262,3 +339,9 @@ class EngineWorker(threading.Thread):
                 ray.kill(self._actor)
         self._actor, self._where, self._loaded, self._architecture = None, None, None, None
         self._patience.remove(self.number)
+
+
+def _check_hung(watch: Watch) -> None:
+    now = time.monotonic()
+    if watch.hung(now):
+        raise Hung(f"no sign of progress for {watch.silence(now):.0f} s")

@@ -111,8 +111,12 @@ class Resources(Frozen):
     # None: as many as have GPUs, or one on each node without GPUs. The driver has a thread for each.
     engines: int | None = Field(default=None, ge=1, le=1000)
     shard_items: int = Field(default=20, ge=1)  # items per Parquet part: what a crash can lose, per engine
-    # Engine failures in a row, without a finished shard between, that end a run.
+    # Failures in a row after which a checkpoint or a prune job is set aside, and an engine retired.
     attempts: int = Field(default=3, ge=1, le=1000)
+    # Without a finished step an engine is taken for hung, and without an end a load, after this long; after more where
+    # longer pauses have ended well.
+    stall_seconds: int = Field(default=600, ge=1, le=30 * 24 * 3600)
+    load_seconds: int = Field(default=1800, ge=1, le=30 * 24 * 3600)
     # For which no engine may have found GPUs before the run ends; at most a month.
     placement_seconds: int = Field(default=600, ge=1, le=30 * 24 * 3600)
     keep_references: bool = False  # keep the bases' distributions (RUN/references) once the run is finished

@@ -12,7 +12,7 @@ import ray
 import yaml
 
 from evaluator.engine.config import EngineConfig
-from launch.run.actors import CONTROL, EngineActor, start_actor
+from launch.run.actors import GROUPS, EngineActor, start_actor
 from launch.run.cluster import Cluster
 from launch.run.nodes import place_engines
 from launch.run.work import EngineSetup
@@ -76,7 +76,7 @@ def test_two_engines_without_gpus_stand_on_two_nodes(tmp_path: Path) -> None:
     ):
         places = place_engines(machines.nodes(), 1, 3, spare=1)
         setups = [EngineSetup(config=EngineConfig(), log_path=tmp_path / "log", place=place) for place in places]
-        actors = [start_actor(EngineActor, setup, concurrency_groups={CONTROL: 1}) for setup in setups]
+        actors = [start_actor(EngineActor, setup, concurrency_groups=GROUPS) for setup in setups]
         stand = [where.node_id for where in ray.get([actor.where.remote() for actor in actors])]
     assert stand == [place.node_id for place in places]
     assert stand[0] != stand[1]

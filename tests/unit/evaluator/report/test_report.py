@@ -20,7 +20,7 @@ from evaluator.probes import PROBES
 from evaluator.report import Report, write_report
 from evaluator.store.records import RecordStore, to_table
 from evaluator.store.schema import RECORDS
-from tests.support.synthetic import records_of, write_run
+from tests.support.synthetic import HOSTILE, records_of, write_run
 
 CHECKPOINTS = ("dense", "wanda-0.6")
 LANGUAGES = ("english", "arabic")
@@ -95,6 +95,32 @@ def test_every_table_with_records_has_a_section_with_a_figure(made):
         assert '<svg class="figure"' in section
         assert "<table>" in section
     assert "it needs the probes greedy and sample, the latter under at least two run seeds" in html
+
+
+def test_failures_are_a_table_and_a_section_until_there_are_none(made, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(made[0], run)
+    document = json.loads((run / "run.json").read_text()) if (run / "run.json").exists() else {}
+    rows = [
+        {"checkpoint": "bad", "stage": "load", "reason": HOSTILE, "attempts": 3, "engine": "0", "node": "<b>"},
+        {"checkpoint": "bad", "stage": "item", "task": "t", "item": HOSTILE, "reason": "SIGSEGV"},
+        "no row",
+        {"stage": "load"},
+    ]
+    (run / "run.json").write_text(json.dumps(document | {"failures": rows}))
+    report = write_report(run)
+    table = pd.read_csv(report.tables["failures"], keep_default_na=False)
+    assert table["reason"].tolist() == [HOSTILE, "SIGSEGV"]
+    assert table["attempts"].tolist() == [3, 1]
+    html = report.page.read_text(encoding="utf-8")
+    section = html.split('<section id="failures">')[1].split("</section>")[0]
+    assert section.count("<tr>") == 3
+    assert "<script" not in section
+    assert "<b>" not in section
+    assert "&lt;b&gt;" in section
+    (run / "run.json").write_text(json.dumps(document | {"failures": []}))
+    assert "failures" not in write_report(run).tables
+    assert not (run / "tables" / "failures.csv").exists()
 
 
 def test_what_was_left_out_is_told_with_its_reason(made):

@@ -10,6 +10,7 @@ import pytest
 from launch.run import driver
 from launch.run.nodes import FreeGpus, Node
 from launch.run.work import EngineSetup
+from launch.sweep.config import Resources
 
 
 class Pruning:
@@ -17,6 +18,9 @@ class Pruning:
 
     def __init__(self, jobs: list[str], *, free: FreeGpus | None, **_: object) -> None:
         self._waiting, self._running, self._free = list(jobs), [], free
+
+    def given_up(self) -> list[object]:
+        return []
 
     @property
     def left(self) -> int:
@@ -42,7 +46,7 @@ class Pruning:
 class Worker:
     """Takes the place of an engine's worker."""
 
-    failure = None
+    failure = retired = None
 
     def __init__(self, number: int, setup: EngineSetup, **_: object) -> None:
         self.number, self.place, self.stats, self._left = number, setup.place, {}, 2
@@ -67,11 +71,12 @@ def _events(monkeypatch: pytest.MonkeyPatch, jobs: list[str], gpus: dict[str, in
         monkeypatch.setattr(driver, name, fake)
     unheard = SimpleNamespace(look=lambda stats: None, pruning=lambda *_: None)
     monkeypatch.setattr(driver, "LiveState", lambda run_dir, ended: unheard)
-    resources = SimpleNamespace(engines=None, attempts=3, placement_seconds=600)
+    resources = Resources()
     config = SimpleNamespace(engine=SimpleNamespace(tensor_parallel=tensor_parallel), resources=resources)
     prepared = SimpleNamespace(config=config, tasks=(), engine=None, held_out={})
     progress = SimpleNamespace(pruning=lambda *_: None)
-    run = driver._Run(prepared, SimpleNamespace(path=Path("run"), check=lambda: None), None, progress)
+    log = SimpleNamespace(look=lambda *_: None)
+    run = driver._Run(prepared, SimpleNamespace(path=Path("run"), check=lambda: None), None, progress, log)
     monkeypatch.setattr(run, "_add", lambda job, expected: None)
     nodes = [Node(node_id=name, name=name, cpus=2, gpus=count) for name, count in gpus.items()]
     run._on(SimpleNamespace(nodes=lambda: nodes, check=lambda: None), jobs)

@@ -141,3 +141,52 @@ def test_one_driver_at_a_time(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="another resurface process"):
         _open(tmp_path)
     directory.close()
+
+
+FAILED = {"checkpoint": "dense", "stage": "load", "reason": "no"}
+
+
+def _ended(path: Path, *failures: dict[str, Any]) -> None:
+    directory = _open(path)
+    directory.mark("finished_with_failures", failures=list(failures))
+    directory.close()
+
+
+def _again(path: Path, *, measured: bool = False, identity: Any = None) -> RunDirectory:
+    return RunDirectory(path, identity or _changed(models={"dense": "1111"}), {}, 0, measured=lambda name: measured)
+
+
+def test_what_an_earlier_call_could_not_do_is_read_back(tmp_path: Path) -> None:
+    _ended(tmp_path, FAILED, {"reason": "of nothing"})
+    directory = _open(tmp_path)
+    assert [(each.checkpoint, each.reason) for each in directory.earlier_failures] == [("dense", "no")]
+    assert directory.was_ended
+    assert directory.mended == ()
+    directory.mark("interrupted", failures=[FAILED])
+    directory.close()
+    assert not _open(tmp_path).was_ended
+
+
+def test_a_checkpoint_that_failed_may_come_back_with_other_weights(tmp_path: Path) -> None:
+    _ended(tmp_path, FAILED)
+    directory = _again(tmp_path)
+    assert directory.mended == ("dense",)
+    directory.mark("finished", failures=[])
+    directory.close()
+    assert json.loads((tmp_path / "run.json").read_text())["identity"]["models"] == {"dense": "1111"}
+    assert _again(tmp_path).mended == ()
+
+
+@pytest.mark.parametrize(
+    ("failures", "measured"), [([], False), ([FAILED | {"checkpoint": "other"}], False), ([FAILED], True)]
+)
+def test_any_other_checkpoint_may_not(tmp_path: Path, failures: list[dict[str, Any]], measured: bool) -> None:
+    _ended(tmp_path, *failures)
+    with pytest.raises(InputError, match=r'models\.dense is "9f3c" there, "1111" here'):
+        _again(tmp_path, measured=measured)
+
+
+def test_nothing_else_may_change_with_it(tmp_path: Path) -> None:
+    _ended(tmp_path, FAILED)
+    with pytest.raises(InputError, match=r"tasks\.gazetteer"):
+        _again(tmp_path, identity=_changed(models={"dense": "1111"}, tasks={"gazetteer": "k2"}))

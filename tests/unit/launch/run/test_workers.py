@@ -15,8 +15,9 @@ from evaluator.errors import ResurfaceError
 from launch.run import workers
 from launch.run.board import Board
 from launch.run.nodes import Place
+from launch.run.patience import Patience
 from launch.run.work import EngineSetup, Where
-from launch.run.workers import EngineWorker, Patience
+from launch.run.workers import EngineWorker
 from tests.support.board import make_assignment, no_spare
 
 
@@ -50,7 +51,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
 
 
 def _patience(seconds: float) -> Patience:
-    return Patience(attempts=3, placement_seconds=seconds)
+    return Patience(placement_seconds=seconds, load_seconds=3600.0, stall_seconds=3600.0)
 
 
 def _worker(board: Board, told: list[tuple[int, int]], patience: Patience) -> EngineWorker:

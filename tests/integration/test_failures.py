@@ -1,0 +1,202 @@
+"""What fails costs what failed: bad checkpoints, an item that kills its engine, an engine that hangs.
+
+Real processes and tiny models. What is good has the records of an undisturbed run; what is not is named with its
+reason, and is done by the same command once it has been mended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import psutil
+import pytest
+import yaml
+
+from tests.support.engines import needs_vllm
+from tests.support.models import save_tiny_model
+from tests.support.runs import records, resurface, start
+
+PROBES = ["greedy", "choice"]
+KILLER = '''
+"""An item of which the engine dies, whoever asks it."""
+
+import os
+import signal
+
+from evaluator.engine.torch_engine import TorchEngine
+from evaluator.probes.item import ItemProbes
+
+deadly = set()
+first_requests, run = ItemProbes.start, TorchEngine.run
+
+
+def noted(self):
+    requests = first_requests(self)
+    if self.plan.question.item.item_id == os.environ["DEADLY"]:
+        deadly.update(request.prompt_ids for request in requests)
+    return requests
+
+
+class Watched:
+    def __init__(self, source):
+        self.source = source
+
+    def take(self, limit):
+        taken = self.source.take(limit)
+        if any(getattr(request, "prompt_ids", None) in deadly for request in taken):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return taken
+
+
+ItemProbes.start = noted
+TorchEngine.run = lambda self, source: run(self, Watched(source))
+'''
+
+
+def _sweep(directory: Path, models: list[str], *, kind: str = "vllm", **resources: Any) -> Path:
+    document = {
+        "models": {name: str(directory / name) for name in models},
+        "tasks": [
+            {"task": "gazetteer", "items": 2, "languages": ["english", "swahili"], "probes": ["greedy", "choice"]}
+        ],
+        "engine": {"kind": kind},
+        "resources": {"shard_items": 3, "attempts": 2, **resources},
+    }
+    file = directory / f"{'-'.join(models)}.yaml"
+    file.write_text(yaml.safe_dump(document), encoding="utf-8")
+    return file
+
+
+def _state(run: Path) -> str:
+    return str(json.loads((run / "run.json").read_text())["state"])
+
+
+def _failures(run: Path) -> pd.DataFrame:
+    return pd.read_csv(run / "tables" / "failures.csv", keep_default_na=False, dtype={"engine": str})
+
+
+def _alike(found: pd.DataFrame, expected: pd.DataFrame) -> None:
+    """Up to the rounding of what shares a batch."""
+    for frame in (found, expected):
+        frame["token_ids"] = [None if ids is None else tuple(ids) for ids in frame["token_ids"]]
+    found, expected = found.reset_index(drop=True), expected.reset_index(drop=True)
+    pd.testing.assert_frame_equal(found, expected, check_exact=False, rtol=0, atol=1e-4)
+
+
+def _overflowing(model: Path) -> Path:
+    """Finite weights, and logits that are not numbers."""
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    weights = load_file(model / "model.safetensors")
+    weights["model.norm.weight"] = torch.full_like(weights["model.norm.weight"], 3e38)
+    save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
+    return model
+
+
+@pytest.mark.slow
+@needs_vllm
+def test_bad_checkpoints_are_set_aside_and_done_once_they_are_mended(tmp_path: Path) -> None:
+    for seed, name in enumerate(("good", "broken", "nan", "other")):
+        save_tiny_model(tmp_path / name, seed=seed)
+    config = tmp_path / "broken" / "config.json"
+    sound = json.loads(config.read_text())
+    config.write_text(json.dumps(sound | {"num_attention_heads": 4, "head_dim": 16}))  # as many rows, other heads
+    _overflowing(tmp_path / "nan")
+
+    undisturbed = tmp_path / "undisturbed"
+    done = resurface("sweep", _sweep(tmp_path, ["good", "other"]), "--out", undisturbed)
+    assert done.returncode == 0, done.stdout + done.stderr
+    sweep, run = _sweep(tmp_path, ["good", "broken", "nan", "other"]), tmp_path / "run"
+    done = resurface("sweep", sweep, "--out", run)
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert done.stderr.startswith("not done: 2 checkpoints, wholly or in part: ")
+    assert done.stderr.endswith("the same command tries only that again\n")
+    assert done.stderr.count("\n") == 1
+    assert "Traceback" not in done.stdout
+    assert _state(run) == "finished_with_failures"
+    found = _failures(run).set_index("checkpoint")
+    assert set(found.index) == {"broken", "nan"}
+    assert found["stage"].to_dict() == {"broken": "load", "nan": "evaluate"}
+    assert found["attempts"]["broken"] == 2
+    assert "vLLM could not start an engine" in found["reason"]["broken"]
+    assert "NaN" in found["reason"]["nan"]
+    page = (run / "report" / "index.html").read_text(encoding="utf-8")
+    assert "NaN" in page.split('<section id="failures">')[1].split("</section>")[0]
+    everything = records(run)
+    _alike(everything[everything["checkpoint"].isin(["good", "other"])], records(undisturbed))
+    assert "broken" not in set(everything["checkpoint"])
+
+    good = {path: path.stat().st_mtime_ns for name in ("good", "other") for path in run.glob(f"records/{name}/*/*")}
+    config.write_text(json.dumps(sound))
+    save_tiny_model(tmp_path / "nan", seed=7)
+    done = resurface("sweep", sweep, "--out", run)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert _state(run) == "finished"
+    assert not (run / "tables" / "failures.csv").exists()
+    everything = records(run)
+    assert set(everything["checkpoint"]) == {"good", "broken", "nan", "other"}
+    assert set(everything["status"]) == {"ok"}
+    assert everything.groupby("checkpoint").size().nunique() == 1
+    assert {path: path.stat().st_mtime_ns for path in good} == good
+
+
+@pytest.mark.slow
+def test_an_item_that_kills_its_engine_is_found_and_recorded_as_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_tiny_model(tmp_path / "model")
+    sweep, run = _sweep(tmp_path, ["model"], kind="torch"), tmp_path / "run"
+    (tmp_path / "killer.py").write_text(KILLER, encoding="utf-8")
+    with monkeypatch.context() as patched:
+        patched.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+        patched.setenv("RESURFACE_PLUGINS", "killer")
+        patched.setenv("DEADLY", "swahili-0001")
+        done = resurface("sweep", sweep, "--out", run)
+    assert done.returncode == 3, done.stdout + done.stderr
+    (failure,) = _failures(run).to_dict("records")
+    assert (failure["checkpoint"], failure["stage"], failure["task"]) == ("model", "item", "gazetteer")
+    assert (failure["language"], failure["item"]) == ("swahili", "swahili-0001")
+    assert failure["reason"] == "its process ended without a word: it was killed, or out of memory"
+    first = records(run)
+    lost = first[first["item_id"] == "swahili-0001"]
+    assert set(lost["status"]) == {"engine_error"}
+    assert set(lost["text"]) == {failure["reason"]}
+    assert set(lost["probe"]) == {"greedy", "choice"}
+    assert set(first[first["item_id"] != "swahili-0001"]["status"]) == {"ok"}
+
+    done = resurface("sweep", sweep, "--out", run)  # with an engine that survives it
+    assert done.returncode == 0, done.stdout + done.stderr
+    again = records(run)
+    assert len(again) == 4 * 5
+    assert set(again["status"]) == {"ok"}
+    kept = again["item_id"] != "swahili-0001"
+    _alike(again[kept], first[first["item_id"] != "swahili-0001"])
+
+
+@pytest.mark.slow
+def test_an_engine_that_hangs_is_replaced(tmp_path: Path) -> None:
+    save_tiny_model(tmp_path / "model")
+    sweep, run = _sweep(tmp_path, ["model"], kind="torch", load_seconds=15), tmp_path / "run"
+    log = tmp_path / "log"
+    driver = start("sweep", sweep, "--out", run, log=log)
+    stopped: list[psutil.Process] = []
+    while not stopped:
+        assert driver.poll() is None, log.read_text()
+        with contextlib.suppress(psutil.Error):  # what ends while it is looked at
+            for child in psutil.Process(driver.pid).children(recursive=True):
+                if " ".join(child.cmdline()).startswith("ray::EngineActor.load"):
+                    os.kill(child.pid, signal.SIGSTOP)
+                    stopped.append(child)
+        time.sleep(0.01)
+    assert driver.wait() == 0, log.read_text()
+    assert "engine 0 died (no sign of progress for" in log.read_text()
+    assert not stopped[0].is_running() or stopped[0].status() == psutil.STATUS_ZOMBIE
+    assert set(records(run)["status"]) == {"ok"}

@@ -1,0 +1,44 @@
+"""The last error of a log, among all that processes write."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from launch.run.engine_log import last_error, size, tail
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20 MiB.", None),
+        ("(EngineCore_0 pid=7) ERROR 11-22 05:00:00 [core.py:9] ValueError: head_dim 7", "ValueError: head_dim 7"),
+        ("Fatal Python error: Segmentation fault", None),
+        ("*** SIGSEGV received at time=1763780000 on cpu 1 ***", "SIGSEGV received at time=1763780000 on cpu 1 ***"),
+        ("terminate called after throwing an instance of 'std::bad_alloc'", None),
+        ("[rank0]:[W] F1122 x.cc:3] Check failed: a == b", "Check failed: a == b"),
+        ("RuntimeError:   two\tspaces ", "RuntimeError: two spaces"),
+    ],
+)
+def test_what_went_wrong_is_found_behind_what_a_logger_writes(line: str, said: str | None) -> None:
+    log = f"INFO starting\nKeyError: 'earlier'\n{line}\n  File \"x.py\", line 3, in f\nINFO bye\n"
+    assert last_error(log) == (said or line)
+
+
+@pytest.mark.parametrize("log", ["", "INFO no error at all\nWARNING: slow\n", "0 errors, Error rate 3 %"])
+def test_a_log_without_an_error_says_nothing(log: str) -> None:
+    assert last_error(log) is None
+
+
+def test_only_what_this_process_wrote_is_read(tmp_path: Path) -> None:
+    log = tmp_path / "engine-0.log"
+    assert (size(log), tail(log, 0)) == (0, "")
+    log.write_bytes(b"ValueError: of the process before\n")
+    start = size(log)
+    log.write_bytes(log.read_bytes() + b"INFO \xff fine\n")
+    assert last_error(tail(log, 0)) == "ValueError: of the process before"
+    assert last_error(tail(log, start)) is None
+    log.write_bytes(b"x" * 10**6 + b"\nValueError: last\n")
+    assert last_error(tail(log, 0)) == "ValueError: last"
+    assert len(tail(log, 0)) < 10**5
