@@ -158,6 +158,11 @@ class Board:
                     self._leave_out([part])
                 self._changed.notify_all()  # others may have waited for it
 
+    def unmeasured(self, part: Part) -> bool:
+        """Whether every answer of a part has failed so far, as `finished` was told."""
+        with self._changed:
+            return part in self._unmeasured
+
     def doubts(self, engine: int, shard: Shard) -> bool:
         """Whether another engine is to say the same before it is believed that every answer of a shard fails.
 

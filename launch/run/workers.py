@@ -34,7 +34,7 @@ from launch.run.work import Assignment, EngineSetup, Shard, ShardResult, Where
 
 _log = logging.getLogger(__name__)
 _LOOK_SECONDS = 2.0  # between two looks at how an actor is getting on
-_CONTROL_SECONDS = 60
+_CONTROL_SECONDS = 20  # for an answer that needs no engine
 _RESTART_SECONDS = 30.0  # that work is kept for an actor that is started again on GPUs that have just been freed
 _TELL_SECONDS = 60.0  # without a place, after which the user is told
 
@@ -277,6 +277,8 @@ class EngineWorker(threading.Thread):
 
     def _evaluate(self, assignment: Assignment) -> None:
         def give_up(count: int) -> list[Shard]:
+            if self._working.silence(time.monotonic()) > _CONTROL_SECONDS:
+                return []  # it may hang, and the board waits
             # A late answer does no harm: the shards that the actor then skips are unfinished, and come again.
             with contextlib.suppress(RayError):
                 given: list[Shard] = ray.get(self._actor.give_up.remote(count), timeout=_CONTROL_SECONDS)
@@ -307,7 +309,7 @@ class EngineWorker(threading.Thread):
         if failed is not None and assignment.job.refusal is None and self._board.doubts(self.number, result.shard):
             return False
         self._store.append(name, task, result.shard.name, result.table)
-        if failed is not None and self._store.measured(name, task):
+        if failed is not None and not self._board.unmeasured(assignment.part) and self._store.measured(name, task):
             failed = None
         self._board.finished(self.number, result.shard, failed)
         return True

@@ -19,11 +19,13 @@ import psutil
 import pytest
 import yaml
 
-from tests.support.engines import needs_vllm
 from tests.support.models import save_tiny_model
 from tests.support.runs import records, resurface, start
 
-PROBES = ["greedy", "choice"]
+pytestmark = pytest.mark.slow
+
+PROBES = ["greedy", "rank"]
+ITEMS = 7
 KILLER = '''
 """An item of which the engine dies, whoever asks it."""
 
@@ -61,11 +63,21 @@ TorchEngine.run = lambda self, source: run(self, Watched(source))
 
 
 def _sweep(directory: Path, models: list[str], *, kind: str = "vllm", **resources: Any) -> Path:
+    file = directory / "questions.jsonl"
+    rows = [
+        {
+            "id": f"q{n}",
+            "language": "english",
+            "context": f"Lake {n} is deep.",
+            "question": f"Is {n}?",
+            "answers": ["x"],
+        }
+        for n in range(ITEMS)
+    ]
+    file.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     document = {
         "models": {name: str(directory / name) for name in models},
-        "tasks": [
-            {"task": "gazetteer", "items": 2, "languages": ["english", "swahili"], "probes": ["greedy", "choice"]}
-        ],
+        "tasks": [{"task": f"jsonl:{file}", "name": "lakes", "items": 0, "probes": PROBES}],
         "engine": {"kind": kind},
         "resources": {"shard_items": 3, "attempts": 2, **resources},
     }
@@ -101,8 +113,6 @@ def _overflowing(model: Path) -> Path:
     return model
 
 
-@pytest.mark.slow
-@needs_vllm
 def test_bad_checkpoints_are_set_aside_and_done_once_they_are_mended(tmp_path: Path) -> None:
     for seed, name in enumerate(("good", "broken", "nan", "other")):
         save_tiny_model(tmp_path / name, seed=seed)
@@ -148,7 +158,6 @@ def test_bad_checkpoints_are_set_aside_and_done_once_they_are_mended(tmp_path: P
     assert {path: path.stat().st_mtime_ns for path in good} == good
 
 
-@pytest.mark.slow
 def test_an_item_that_kills_its_engine_is_found_and_recorded_as_that(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,30 +167,29 @@ def test_an_item_that_kills_its_engine_is_found_and_recorded_as_that(
     with monkeypatch.context() as patched:
         patched.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
         patched.setenv("RESURFACE_PLUGINS", "killer")
-        patched.setenv("DEADLY", "swahili-0001")
+        patched.setenv("DEADLY", "q4")
         done = resurface("sweep", sweep, "--out", run)
     assert done.returncode == 3, done.stdout + done.stderr
     (failure,) = _failures(run).to_dict("records")
-    assert (failure["checkpoint"], failure["stage"], failure["task"]) == ("model", "item", "gazetteer")
-    assert (failure["language"], failure["item"]) == ("swahili", "swahili-0001")
+    assert (failure["checkpoint"], failure["stage"], failure["task"]) == ("model", "item", "lakes")
+    assert (failure["language"], failure["item"]) == ("english", "q4")
     assert failure["reason"] == "its process ended without a word: it was killed, or out of memory"
     first = records(run)
-    lost = first[first["item_id"] == "swahili-0001"]
+    lost = first[first["item_id"] == "q4"]
     assert set(lost["status"]) == {"engine_error"}
     assert set(lost["text"]) == {failure["reason"]}
-    assert set(lost["probe"]) == {"greedy", "choice"}
-    assert set(first[first["item_id"] != "swahili-0001"]["status"]) == {"ok"}
+    assert set(lost["probe"]) == set(PROBES)
+    assert set(first[first["item_id"] != "q4"]["status"]) == {"ok"}
 
     done = resurface("sweep", sweep, "--out", run)  # with an engine that survives it
     assert done.returncode == 0, done.stdout + done.stderr
     again = records(run)
-    assert len(again) == 4 * 5
+    assert len(again) == ITEMS * len(PROBES)
     assert set(again["status"]) == {"ok"}
-    kept = again["item_id"] != "swahili-0001"
-    _alike(again[kept], first[first["item_id"] != "swahili-0001"])
+    kept = again["item_id"] != "q4"
+    _alike(again[kept], first[first["item_id"] != "q4"])
 
 
-@pytest.mark.slow
 def test_an_engine_that_hangs_is_replaced(tmp_path: Path) -> None:
     save_tiny_model(tmp_path / "model")
     sweep, run = _sweep(tmp_path, ["model"], kind="torch", load_seconds=15), tmp_path / "run"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 from collections import namedtuple
@@ -164,7 +165,8 @@ def test_what_an_earlier_call_could_not_do_is_read_back(tmp_path: Path) -> None:
     assert directory.mended == ()
     directory.mark("interrupted", failures=[FAILED])
     directory.close()
-    assert not _open(tmp_path).was_ended
+    with contextlib.closing(_open(tmp_path)) as again:
+        assert not again.was_ended
 
 
 def test_a_checkpoint_that_failed_may_come_back_with_other_weights(tmp_path: Path) -> None:
@@ -174,7 +176,8 @@ def test_a_checkpoint_that_failed_may_come_back_with_other_weights(tmp_path: Pat
     directory.mark("finished", failures=[])
     directory.close()
     assert json.loads((tmp_path / "run.json").read_text())["identity"]["models"] == {"dense": "1111"}
-    assert _again(tmp_path).mended == ()
+    with contextlib.closing(_again(tmp_path)) as again:
+        assert again.mended == ()
 
 
 @pytest.mark.parametrize(

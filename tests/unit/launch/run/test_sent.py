@@ -73,6 +73,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> driver._Run:
         SimpleNamespace(path=Path("run"), check=lambda: None),
         RecordStore(Path("run")),
         SimpleNamespace(pruning=lambda *_: None),
+        SimpleNamespace(),
     )
 
 
@@ -82,7 +83,8 @@ def test_a_prune_task(run: driver._Run, gpus: int, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(prune_tasks, "ray", sent)
     to_prune = [job for job in run._prepared.jobs if job.prune is not None]
     free = FreeGpus([Node(node_id="0f" * 28, name="n", cpus=1, gpus=gpus)]) if gpus else None
-    tasks = PruneTasks(to_prune, log_path=Path("run/logs/prune.log"), held_out=run._prepared.held_out, free=free)
+    log, held_out = Path("run/logs/prune.log"), run._prepared.held_out
+    tasks = PruneTasks(to_prune, log_path=log, held_out=held_out, free=free, attempts=3)
     tasks.start()
     found = set(_paths(sent.arguments))
     assert {tmp_path / "model", tmp_path / "text.txt", tmp_path / "run" / "checkpoints" / "wanda-0.5"} <= found
