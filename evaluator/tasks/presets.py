@@ -26,7 +26,7 @@ from evaluator.tasks.source import Source
 
 FOLDER = Path(__file__).parent / "presets"
 # libyaml where it is there: every process reads the presets.
-_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _Said = TypeVar("_Said", bound=Source)
 
 
@@ -80,7 +80,7 @@ class PresetReader:
 def document(path: Path, kind: type[_Said]) -> _Said:
     """A YAML file as a `Source` of some kind. Raises InputError with the first problem: file, field and value."""
     try:
-        content = yaml.load(path.read_text(encoding="utf-8"), _LOADER)
+        content = yaml.load(path.read_text(encoding="utf-8"), _SafeLoader)
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise InputError(f"{path}: cannot be read ({reason})") from error

@@ -7,6 +7,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from evaluator.errors import EngineError, InputError
+from evaluator.store.csv_files import csv_bytes
 from evaluator.store.failures import Failure, failure_frame
 from evaluator.store.files import need_unfenced, write_atomically
 from evaluator.store.records import RecordStore
@@ -57,7 +58,7 @@ class FailureLog:
         """The table, for who looks at a run that is not finished: the report makes it anew."""
         file = self._directory.path / "tables" / "failures.csv"
         if self.failures:
-            write_atomically(file, failure_frame(self.failures).to_csv(index=False).encode())
+            write_atomically(file, csv_bytes(failure_frame(self.failures)))
         elif file.exists():
             need_unfenced(file)
             file.unlink()
