@@ -25,8 +25,8 @@ from evaluator.tasks.mapping import RowMapping
 from evaluator.tasks.source import Source
 
 FOLDER = Path(__file__).parent / "presets"
-# libyaml where it is there: every process reads the presets.
-_SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+# In C where libyaml is there: every process reads the presets.
+_SAFE: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _Said = TypeVar("_Said", bound=Source)
 
 
@@ -80,11 +80,19 @@ class PresetReader:
 def document(path: Path, kind: type[_Said]) -> _Said:
     """A YAML file as a `Source` of some kind. Raises InputError with the first problem: file, field and value."""
     try:
-        content = yaml.load(path.read_text(encoding="utf-8"), _SafeLoader)
+        if path.exists() and not path.is_file():
+            raise InputError(f"{path}: cannot be read (not a regular file)")
+        text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise InputError(f"{path}: cannot be read ({reason})") from error
-    except yaml.YAMLError as error:
+    try:
+        # A few aliases can stand for billions of entries.
+        if "*" in text and any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)):
+            raise InputError(f"{path}: aliases (*name) are not read here")
+        content = _content(text)
+    # A value that its tag or form promises and that does not exist: the 31st of February, a number of 5,000 digits.
+    except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
         raise InputError(f"{path}: not valid YAML: {one_line(error)}") from error
     if not isinstance(content, Mapping):
         raise InputError(f"{path}: a mapping with data and fields is needed, not {one_line(repr(content), 60)}")
@@ -96,6 +104,14 @@ def document(path: Path, kind: type[_Said]) -> _Said:
         message = problem["msg"].removeprefix("Value error, ")
         value = "" if problem["type"] == "missing" else f": {one_line(repr(problem['input']), 60)}"
         raise InputError(f"{path}: {field}{value}: {message}") from error
+
+
+def _content(text: str) -> Any:
+    loader = _SAFE(text)
+    try:
+        return loader.get_single_data()
+    finally:
+        loader.dispose()
 
 
 def preset_task(path: Path) -> Task:

@@ -38,8 +38,8 @@ errors = SafeConsole(stderr=True, soft_wrap=True)
 
 def printed(text: str) -> None:
     """Print a text of others as it is, but for what would steer the terminal: that is spelled out."""
-    shown = (character if _harmless(character) else ascii(character)[1:-1] for character in text)
-    print("".join(shown))
+    spelled = (character if _harmless(character) else ascii(character)[1:-1] for character in text)
+    print("".join(spelled))
 
 
 def _harmless(character: str) -> bool:

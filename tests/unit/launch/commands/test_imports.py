@@ -66,6 +66,8 @@ def typed(*arguments: object) -> tuple[int, list[str], str]:
         (("eval", "nowhere", "--task", "gazetteer", "--out", "x"), 2, "error: checkpoint nowhere: no such directory"),
         (("sweep", "nowhere.yaml", "--out", "x"), 2, "error: nowhere.yaml: cannot read the sweep file"),
         (("sweep", "paper", "--dry-run"), 0, ""),
+        (("tasks", "mmlu"), 0, ""),
+        (("show-prompt", "squat", "--model", "bundled"), 2, "error: unknown task 'squat'; did you mean 'squad'?"),
         (("report", "nowhere"), 2, "error: nowhere: not a run directory"),
         (("match", "nowhere", "--matcher", "bundled"), 2, "error: nowhere: not a run directory"),
     ],
