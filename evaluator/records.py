@@ -22,6 +22,7 @@ from evaluator.quick import quick
 
 Format = Literal["open", "shown", "distractors_only", "unrelated", "one_shot", "open_capped"]
 Status = Literal["ok", "truncated", "excluded", "engine_error"]
+ControlKind = Literal["same", "paraphrase", "other"]
 
 FORMATS: tuple[Format, ...] = get_args(Format)
 
@@ -244,6 +245,23 @@ class VerdictRow:
         Status,
         Meaning("`truncated`: the response was cut to fit the matcher's prompt; `excluded`: even without it, no room"),
     ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlRow(VerdictRow):
+    """What a matcher model said of a response of which it is known whether it matches."""
+
+    task: Annotated[str, Meaning("the task's name")]
+    language: Annotated[str, Meaning("as the task spells it")]
+    item_id: Annotated[str, Meaning("the item that is asked about")]
+    control: Annotated[
+        ControlKind,
+        Meaning(
+            "`same`: the response is the reference; `paraphrase`: the reference in another form, by rule; `other`: "
+            "another item's reference, which does not match"
+        ),
+    ]
+    response: Annotated[str, Meaning("what was to be judged")]
 
 
 # A checkpoint's own columns, equal in all of its records, and those of them that say how it was pruned.

@@ -40,6 +40,10 @@ DEFINITIONS: Mapping[str, str] = {
     "re-run / noise floor": "a checkpoint whose weights equal its base's / its mc_only share, which is "
     "measurement noise",
     "matcher / panel": "a model that judges whether a response means a gold answer / several, by majority (tie: no)",
+    "sensitivity / specificity": "share of the control pairs that match which a matcher accepts / of those that do not "
+    "which it denies; unfit: the whole interval of one of them is below 80 %",
+    "corrected": "the accuracy that follows from a matcher's verdicts and its errors on control pairs (Rogan and "
+    "Gladen); its interval resamples items and draws the error rates from their Jeffreys posteriors",
     "Scott's pi": "agreement of two graders beyond what random verdicts with their share of yes would give",
     "unpaired": "items that only one of the two compared checkpoints was asked",
     "excluded": "an item that could not be asked (no gold answer, no distractor, no example left, a prompt that is too "

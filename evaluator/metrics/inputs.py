@@ -48,13 +48,17 @@ class Subject(Origin):
 
 @dataclass(frozen=True, eq=False)
 class Inputs:
-    """Outcomes of any number of checkpoints and tasks; optionally the items (task, language, item_id, cluster), the
-    verdicts of matcher models (the columns of `evaluator.store.verdicts`), and run.json: how they were asked."""
+    """Outcomes of any number of checkpoints and tasks; optionally the items (the columns of `evaluator.records.Item`;
+    intervals need task, language, item_id, cluster), the verdicts of matcher models (those of `VerdictRow`, behind the
+    record's key), run.json: how they were asked, and what matchers said of control pairs (`ControlRow`). `fit_only`:
+    matchers that are unfit by their control pairs have no vote in the panel."""
 
     outcomes: pd.DataFrame
     items: pd.DataFrame | None = None
     verdicts: pd.DataFrame | None = None
     run: Mapping[str, Any] = field(default_factory=dict)
+    controls: pd.DataFrame | None = None
+    fit_only: bool = False
 
     @cached_property
     def checkpoints(self) -> list[Subject]:

@@ -1,12 +1,7 @@
 """Kinds of questions, by rule: what table `weak` sorts the items of a task by.
 
     language           as the task spells it
-    answer type        of the first gold answer. date: a year from 1000 to 2099 in exactly four digits that no word
-                       follows, groups of digits with a hyphen, slash or full stop between them, digits before a year,
-                       month or day sign of Chinese, Japanese or Korean, or an English month beside a digit. number:
-                       any other answer with a digit, and no capitalised word before it. name: every word of more than
-                       three letters begins with a capital letter, and one word does. other: the rest, and all without
-                       digits in scripts that have no capital letters
+    answer type        of the first gold answer: date, number, name or other (`evaluator.tasks.answer_types`)
     answer length      of the first gold answer, in words; in characters where a language puts no space between words
     question word      `evaluator.metrics.question_words`
     context length     thirds of a language's contexts, by characters
@@ -17,27 +12,19 @@ Rules are rough: they are the same for every checkpoint, so that a kind's drop i
 
 from __future__ import annotations
 
-import re
-import unicodedata
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
 
 from evaluator.metrics.question_words import question_word
+from evaluator.tasks.answer_types import answer_type
 from evaluator.text import normalise, split_tokens, without_spaces
 
 KINDS = ("language", "answer type", "answer length", "question word", "context length", "answer position")
 _THIRDS = ("shortest third", "middle third", "longest third")
 _PLACES = ("first third", "middle third", "last third")
 _NOWHERE = "not in the context"
-_MONTHS = "January|February|March|April|May|June|July|August|September|October|November|December"
-_DATE = re.compile(
-    r"(?<![\d.,])(1\d{3}|20\d{2})(?!\d|[.,]\d|\s+(?!AD|BC|CE)[^\W\d])"
-    r"|(?<!\d)\d{1,4}([-/.])\d{1,2}\2\d{1,4}(?!\d)"
-    r"|\d\s*[年月日년월일]"
-    rf"|\b({_MONTHS})\b.*\d|\d.*\b({_MONTHS})\b"
-)
 
 
 def kinds_of(items: pd.DataFrame) -> pd.DataFrame:
@@ -52,20 +39,6 @@ def kinds_of(items: pd.DataFrame) -> pd.DataFrame:
     columns["context length"] = _context_lengths(contexts, languages)
     columns["answer position"] = [answer_position(*each) for each in zip(contexts, items["answers"], strict=True)]
     return pd.DataFrame(columns, index=items.index, dtype=object).assign(item_id=items["item_id"])
-
-
-def answer_type(answer: str) -> str:
-    """date, number, name or other."""
-    plain = "".join(str(unicodedata.digit(char)) if char.isdigit() else char for char in answer)
-    if _DATE.search(plain):
-        return "date"
-    digit = re.search(r"\d", plain)
-    if digit and not any(word[0].isupper() for word in plain[: digit.start()].split()):
-        return "number"
-    words = [word for word in re.split(r"[\s\-]+", answer) if word[:1].isalpha()]
-    if any(word[0].isupper() for word in words) and all(word[0].isupper() for word in words if len(word) > 3):
-        return "name"
-    return "other"
 
 
 def answer_length(answer: str, language: str) -> str | None:

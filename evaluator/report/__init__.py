@@ -4,7 +4,7 @@
     report.page        # RUN/report/index.html
 
 Everything is rebuilt from RUN/records alone; RUN/items adds questions, passages and clusters, RUN/verdicts
-the judgements of matcher models, RUN/run.json provenance.
+and RUN/controls the judgements of matcher models, RUN/run.json provenance.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from evaluator.metrics import Inputs, Results, compute, reduce_records
 from evaluator.report.embed import ItemView
 from evaluator.report.figures import draw
 from evaluator.report.page import render_page, standalone
+from evaluator.store.controls import read_controls, read_fit_only
 from evaluator.store.csv_files import csv_bytes
 from evaluator.store.failures import failure_frame, failures_of
 from evaluator.store.files import need_unfenced, write_atomically
@@ -74,7 +75,7 @@ def write_part(run_dir: Path, checkpoints: Collection[str], folder: Path) -> Res
     for name, frame in results.frames.items():
         write_atomically(folder / "tables" / f"{name}.csv", frame.to_csv(index=False).encode())
     for name, table in results.tables.items():
-        figure = None if table.note else draw(name, table.frame)
+        figure = None if table.note else draw(name, table.shown)
         if figure is not None:
             write_atomically(folder / "figures" / f"{name}.svg", standalone(figure).encode())
     return results
@@ -101,4 +102,5 @@ def read_inputs(
         if progress is not None:
             progress("reading records", done, len(parts))
     items, verdicts = read_items(run_dir), read_verdicts(run_dir)
-    return Inputs(pd.concat(outcomes, ignore_index=True), items, verdicts, read_run(run_dir))
+    controls, fit_only = read_controls(run_dir), read_fit_only(run_dir)
+    return Inputs(pd.concat(outcomes, ignore_index=True), items, verdicts, read_run(run_dir), controls, fit_only)

@@ -2,8 +2,8 @@
 
     python -m evaluator.store.schema > docs/records.md
 
-`RECORDS`, `ITEMS` and `VERDICTS` are the Arrow schemas that files are written with; `READ_RECORDS` and its like are the
-columns that the report reads; `PANDAS` types a frame of records. Nothing else lists the columns.
+`RECORDS`, `ITEMS`, `VERDICTS` and `CONTROLS` are the Arrow schemas that files are written with; `READ_RECORDS` and its
+like are the columns that the report reads; `PANDAS` types a frame of records. Nothing else lists the columns.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 import pyarrow as pa
 
 from evaluator.probes import PROBES
-from evaluator.records import Item, Meaning, Record, VerdictRow
+from evaluator.records import ControlRow, Item, Meaning, Record, VerdictRow
 
 _ARROW: dict[Any, str] = {
     str: "string",
@@ -83,14 +83,19 @@ def _reported(columns: Sequence[Stored]) -> tuple[str, ...]:
 _RECORD, _ITEM = stored(Record), stored(Item)
 _KEY = tuple(each for each in _RECORD if each.meaning.key)
 _VERDICT = (*_KEY, *stored(VerdictRow))
+_CONTROL = stored(ControlRow)
 
 RECORDS = _schema(_RECORD)
 ITEMS = _schema(_ITEM)
 VERDICTS = _schema(_VERDICT)
+CONTROLS = _schema(_CONTROL)
 KEY = tuple(each.name for each in _KEY)  # the columns that together name a record
 READ_RECORDS, READ_ITEMS, READ_VERDICTS = _reported(_RECORD), _reported(_ITEM), _reported(_VERDICT)
+READ_CONTROLS = _reported(_CONTROL)
 # Every column of a file by name, for a reader that checks what others may have written.
-RECORD_COLUMNS, ITEM_COLUMNS, VERDICT_COLUMNS = ({each.name: each for each in of} for of in (_RECORD, _ITEM, _VERDICT))
+RECORD_COLUMNS, ITEM_COLUMNS, VERDICT_COLUMNS, CONTROL_COLUMNS = (
+    {each.name: each for each in columns} for columns in (_RECORD, _ITEM, _VERDICT, _CONTROL)
+)
 # The nullable pandas type of every record column that holds one value.
 PANDAS = {each.name: _PANDAS[each.arrow] for each in _RECORD if each.arrow in _PANDAS}
 
@@ -121,6 +126,13 @@ _FILES = (
         "RUN/verdicts/<matcher>/<checkpoint>/<task>.parquet",
         "One row for each record that `resurface match` judged: the columns of the record's key, then these.",
         stored(VerdictRow),
+    ),
+    (
+        "Controls",
+        "RUN/controls/<matcher>/<task>.parquet",
+        "One row for each control pair: a response of which it is known whether it matches, so that it shows whether a "
+        "matcher is fit to judge.",
+        _CONTROL,
     ),
 )
 

@@ -17,6 +17,8 @@ from launch.commands.terminal import console
 if TYPE_CHECKING:
     from launch.run.work import Matched
 
+CONTROLS = 30
+
 
 def match(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="a run directory")],
@@ -30,29 +32,33 @@ def match(
         str,
         typer.Option(help=f"{', '.join(answering_probes())}: whose responses are judged, in all formats asked"),
     ] = "greedy",
+    controls: Annotated[
+        int,
+        typer.Option(
+            min=0, help="items of each language of which control pairs are made, to see whether a judge is fit"
+        ),
+    ] = CONTROLS,
+    fit_only: Annotated[
+        bool, typer.Option("--fit-only", help="a judge that is unfit by its control pairs has no vote in the panel")
+    ] = False,
     engine: Annotated[str, typer.Option(help=engines_help())] = "vllm",
     dtype: Annotated[str, typer.Option(help=f"{', '.join(DTYPES)}; as in eval")] = "auto",
     trust_remote_code: Annotated[bool, typer.Option(help="run the matcher's own code; off by default")] = False,
 ) -> None:
     """Ask matcher models whether responses mean the reference answer; the same command resumes.
 
-    One engine at a time: it takes one matcher, judges the whole run, and makes room for the next.
+    One engine at a time: it takes one matcher, judges the whole run, and makes room for the next. Each is asked about
+    control pairs first, of which it is known whether they match: a judge that fails them is named as unfit.
     """
     need_records(run)
     settings = {"kind": engine, "dtype": dtype, "trust_remote_code": trust_remote_code}
     chosen, config = match_request(probes, settings)
-    from launch.run.matching import match_run
+    from launch.run.matching import Asked, match_run
     from launch.run.quiet import captured
 
+    asked = Asked(probes=chosen, everything=everything, controls=controls, fit_only=fit_only)
     with captured(console, run / "logs" / "match.log"), console.status("matching") as status:
-        matched = match_run(
-            run,
-            matcher,
-            probes=chosen,
-            everything=everything,
-            engine=config,
-            tell=lambda what: status.update(escape(what)),
-        )
+        matched = match_run(run, matcher, asked, engine=config, tell=lambda what: status.update(escape(what)))
     for each in matched:
         console.print(
             f"{each.matcher}: {each.asked} pairs of item and response judged now; of {each.verdicts} responses with a "
@@ -61,8 +67,12 @@ def match(
             markup=False,
             soft_wrap=True,
         )
+    from evaluator.metrics.judging import words
+    from evaluator.store.controls import read_controls
     from launch.commands.summary import finish
 
+    for line in words(read_controls(run), [each.matcher for each in matched], fit_only=fit_only):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
     finish(console, run)
 
 

@@ -1,7 +1,8 @@
 """Matcher models over a run's responses: one engine actor per matcher, verdicts written part by part.
 
-The same call resumes: it asks again only where the engine failed. A response that was judged for one checkpoint is not
-asked about for another. The run is locked meanwhile, as by the driver that made it.
+Control pairs come first, of which it is known whether they match: they show whether a matcher is fit to judge. The same
+call resumes: it asks again only where the engine failed. A response that was judged for one checkpoint is not asked
+about for another. The run is locked meanwhile, as by the driver that made it.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,9 @@ from evaluator.checkpoints.tokenizer import load_tokenizer
 from evaluator.engine.base import Engine
 from evaluator.engine.config import EngineConfig, build_engine, check_served
 from evaluator.errors import EngineError, InputError, ResurfaceError, one_line
+from evaluator.probes.controls import Control, controls_of
 from evaluator.probes.matcher import Claim, Matcher, Verdict
+from evaluator.store.controls import ControlStore, key_of, read_posed, unanswered, write_fit_only
 from evaluator.store.records import RecordStore
 from evaluator.store.verdicts import Answered, Part, Pending, VerdictStore, pending, responses
 from launch.run.actors import enter_engine_process, start_actor
@@ -56,14 +60,19 @@ class MatchActor:
         return Matcher(tokenizer, prompt_tokens=prompt_tokens).verdicts(self._engine, claims)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What matchers are asked: control pairs of so many items of a language (`controls`), then the responses of some
+    probes, or only those that contain no gold answer. `fit_only` is for the report: unfit matchers have no vote."""
+
+    probes: Sequence[str]
+    everything: bool
+    controls: int
+    fit_only: bool
+
+
 def match_run(
-    run_dir: Path,
-    matchers: Sequence[str],
-    *,
-    probes: Sequence[str],
-    everything: bool,
-    engine: EngineConfig,
-    tell: Tell,
+    run_dir: Path, matchers: Sequence[str], asked: Asked, *, engine: EngineConfig, tell: Tell
 ) -> list[Matched]:
     """Have every matcher judge what it has not judged yet.
 
@@ -78,10 +87,10 @@ def match_run(
         if tokenizer.chat_template:
             try_template(tokenizer)
         room = _prompt_tokens(info)
-        asked, _ = Matcher(tokenizer, prompt_tokens=room).requests(
+        scores, _ = Matcher(tokenizer, prompt_tokens=room).requests(
             Claim(question="x", answers=("x",), response="x"), "check"
         )
-        if not asked:
+        if not scores:
             raise InputError(
                 f"{info.path / 'config.json'}: field 'max_position_embeddings' leaves a prompt {room} tokens, in which "
                 "not even a response of one letter can be judged"
@@ -90,12 +99,34 @@ def match_run(
     lock = RunLock(run_dir)
     try:
         RecordStore(run_dir).clean()
-        answered = responses(run_dir, probes, everything=everything)
+        answered = responses(run_dir, asked.probes, everything=asked.everything)
+        work = _Work(run_dir, answered, controls_by_task(run_dir, asked.controls))
+        write_fit_only(run_dir, asked.fit_only)
         with contextlib.ExitStack() as stack:
             ray_of = _Lazily(stack, run_dir / "logs")
-            return [_match(run_dir, info, answered, _MatcherEngine(info, engine, ray_of, tell), tell) for info in infos]
+            return [_match(work, info, _MatcherEngine(info, engine, ray_of, tell), tell) for info in infos]
     finally:
         lock.release()
+
+
+def controls_by_task(run_dir: Path, per_language: int) -> dict[str, list[Control]]:
+    """The control pairs of every task of a run; none of a task without gradable answers, or for 0 items."""
+    made = {task: controls_of(items, per_language) for task, items in read_posed(run_dir).items()}
+    return {task: controls for task, controls in made.items() if controls}
+
+
+def match_controls(store: ControlStore, controls: Mapping[str, Sequence[Control]], ask: Ask, tell: Tell) -> int:
+    """Ask task after task what has no verdict yet, and write it; how many pairs were asked."""
+    asked = 0
+    for task, pairs in controls.items():
+        said = store.read(task)
+        left = unanswered(pairs, said)
+        if left:
+            judged = ask([each.claim for each in left])
+            store.write(task, said | {key_of(each): verdict for each, verdict in zip(left, judged, strict=True)})
+        asked += len(left)
+        tell(f"{task}: {len(left)} control pairs asked about, {len(pairs)} in all")
+    return asked
 
 
 def match_parts(
@@ -186,16 +217,26 @@ class _MatcherEngine:
         )
 
 
-def _match(
-    run_dir: Path,
-    info: CheckpointInfo,
-    answered: Mapping[Part, Sequence[Answered]],
-    engine: _MatcherEngine,
-    tell: Tell,
-) -> Matched:
+@dataclass(frozen=True, eq=False)
+class _Work:
+    """What every matcher is asked."""
+
+    run_dir: Path
+    answered: Mapping[Part, Sequence[Answered]]
+    controls: Mapping[str, Sequence[Control]]
+
+
+def _match(work: _Work, info: CheckpointInfo, engine: _MatcherEngine, tell: Tell) -> Matched:
+    def tell_of(what: str) -> None:
+        tell(f"{info.name}: {what}")
+
     try:
-        store = VerdictStore(run_dir, info.name, info.weights_digest)
-        asked, verdicts = match_parts(store, answered, engine.verdicts, lambda what: tell(f"{info.name}: {what}"))
+        store = VerdictStore(work.run_dir, info.name, info.weights_digest)
+        for part in work.answered:  # verdicts of another matcher of that name are found before anything is asked
+            store.read(part)
+        control_store = ControlStore(work.run_dir, info.name, info.weights_digest)
+        match_controls(control_store, work.controls, engine.verdicts, tell_of)
+        asked, verdicts = match_parts(store, work.answered, engine.verdicts, tell_of)
     finally:
         engine.close()
     return Matched(

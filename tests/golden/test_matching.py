@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from statsmodels.stats.inter_rater import aggregate_raters, fleiss_kappa
 
-from evaluator.metrics import Inputs, compute_tables, reduce_records
+from evaluator.metrics import TABLES, Inputs, compute_tables, reduce_records
 from evaluator.metrics.tables.matching import CONTAINMENT, PANEL, majority, scott_pi
 from tests.support.records import Seen, judged, records
 
@@ -20,9 +20,10 @@ SEEN = {
 }
 
 
-def table(*verdicts: pd.DataFrame, seen: dict[str, Seen] | None = None) -> pd.DataFrame:
+def table(*verdicts: pd.DataFrame, seen: dict[str, Seen] | None = None, **more: object) -> pd.DataFrame:
     outcomes = reduce_records(records("dense", seen or SEEN))
-    return compute_tables(Inputs(outcomes, None, pd.concat(verdicts) if verdicts else None))["matching"].frame
+    inputs = Inputs(outcomes, None, pd.concat(verdicts) if verdicts else None, **more)
+    return TABLES["matching"].frame(inputs)
 
 
 def row(frame: pd.DataFrame, grader: str, against: str | None = None, language: str = "all") -> pd.Series:
@@ -204,3 +205,64 @@ def test_a_response_that_is_too_long_for_the_matcher_is_not_asked_for_again():
 )
 def test_a_majority_is_more_than_half(votes, wanted):
     assert majority(votes) is wanted
+
+
+def controlled(matcher: str, accepted: int, denied: int, language: str = "english") -> pd.DataFrame:
+    """Ten control pairs that match, of which so many are accepted, and ten that do not, of which so many are denied."""
+    said = [("same", number < accepted) for number in range(10)] + [("other", number >= denied) for number in range(10)]
+    rows = [
+        {"control": control, "verdict": verdict, "item_id": f"{control} {number}", "response": "x", "status": "ok"}
+        for number, (control, verdict) in enumerate(said)
+    ]
+    return pd.DataFrame(rows).assign(task="t", matcher=matcher, language=language)
+
+
+def test_an_accuracy_without_the_matchers_error():
+    """Of 7 items 3 contain the answer; of the other 4, the matcher accepts 2, where 9 of 10 and 8 of 10 were right:
+    (1/2 + 8/10 - 1) / (9/10 + 8/10 - 1) = 3/7 of them are right."""
+    found = table(of_failures("a", 3, 4), controls=controlled("a", 9, 8))
+    line = row(found, "a")
+    assert line["accuracy"] == pytest.approx(5 / 7)
+    assert line["corrected"] == pytest.approx(3 / 7 + 4 / 7 * 3 / 7)
+    assert line["corrected_low"] < line["corrected"] < line["corrected_high"]
+    assert pd.isna(row(found, CONTAINMENT)["corrected"])
+    assert pd.isna(row(found, "a", language="korean")["corrected"])  # no control pair in that language
+    assert row(found, "a", language="english")["corrected"] == pytest.approx(2 / 4 + 2 / 4 * 1.0)  # 8/7, kept within 1
+
+
+def test_a_wider_interval_where_fewer_controls_are_known():
+    few = row(table(of_failures("a", 3, 4), controls=controlled("a", 9, 8)), "a")
+    many = [controlled("a", 9, 8).assign(item_id=lambda pairs, n=n: pairs["item_id"] + f" {n}") for n in range(40)]
+    sure = row(table(of_failures("a", 3, 4), controls=pd.concat(many)), "a")
+    assert sure["corrected"] == pytest.approx(few["corrected"])
+    assert sure["corrected_high"] - sure["corrected_low"] <= few["corrected_high"] - few["corrected_low"]
+
+
+def test_the_panels_error_is_that_of_its_majority():
+    controls = pd.concat([controlled("a", 9, 8), controlled("b", 10, 10), controlled("c", 8, 10)])
+    found = table(of_failures("a", 3, 4), of_failures("b", 3), of_failures("c", 3, 4), controls=controls)
+    # of the ten that match, the majority accepts 9 (a and b); of the others it accepts none
+    assert row(found, PANEL)["corrected"] == pytest.approx(3 / 7 + 4 / 7 * (2 / 4) / 0.9)
+
+
+def test_an_unfit_matcher_is_named_and_loses_its_vote_where_that_is_asked():
+    verdicts = (of_failures("a", 3, 4), of_failures("b", 3, 4), of_failures("c"), of_failures("d"))
+    controls = pd.concat(
+        [controlled("a", 10, 10), controlled("b", 10, 10), controlled("c", 0, 10), controlled("d", 0, 10)]
+    )
+    whole = table(*verdicts, controls=controls)
+    assert row(whole, PANEL)["yes"] == 3  # two against two is a no
+    assert row(whole, "c")["reason"].startswith("unfit as a judge: it accepts 0 of 10 right answers; not corrected")
+    fit = table(*verdicts, controls=controls, fit_only=True)
+    assert row(fit, PANEL)["yes"] == 5
+    assert "it has no vote in the panel" in row(fit, "c")["reason"]
+    assert pd.isna(row(fit, "a")["reason"])
+    assert row(fit, "c")["accuracy"] == row(whole, "c")["accuracy"]
+
+
+def test_drawn_answers_are_not_corrected():
+    seen = {f"english/{i}": Seen(samples=[False, False]) for i in range(4)}
+    verdicts = judged("a", "dense", {key: [True, False] for key in seen}, probe="sample")
+    line = row(table(verdicts, seen=seen, controls=controlled("a", 9, 8)), "a")
+    assert line["accuracy"] == 1.0
+    assert pd.isna(line["corrected"])

@@ -9,7 +9,7 @@ from statsmodels.stats.contingency_tables import mcnemar
 from statsmodels.stats.multitest import multipletests
 
 from evaluator.metrics import TABLES, Inputs, reduce_records
-from evaluator.metrics.kinds import answer_length, answer_position, answer_type, kinds_of
+from evaluator.metrics.kinds import answer_length, answer_position, kinds_of
 from evaluator.metrics.question_words import question_word
 from tests.support.records import Seen, records
 from tests.support.tables import only
@@ -124,21 +124,6 @@ def test_the_page_shows_the_largest_drops(case):
     assert set(shown["checkpoint"]) == {"p"}
     many = pd.concat([case.assign(kind=f"kind {number}") for number in range(5)], ignore_index=True)
     assert len(page(many)) == 5
-
-
-@pytest.mark.parametrize(
-    ("answer", "kind"),
-    [
-        ("1990", "date"), ("in the 1990s", "date"), ("12 March 1990", "date"), ("March 5", "date"),
-        ("3/4/2020", "date"), ("2021년 5월", "date"), ("2021年", "date"), ("١٩٩٠", "date"),
-        ("1,500 people", "number"), ("1500 soldiers", "number"), ("1.500.000", "number"), ("about 30", "number"),
-        ("$5 million", "number"), ("٣٠", "number"), ("24-10", "number"),
-        ("Apollo 11", "name"), ("University of Warsaw", "name"), ("Иван Грозный", "name"), ("B-52", "name"),
-        ("the river Kalo", "other"), ("oxygen", "other"), ("칼로 강", "other"), ("three", "other"),
-    ],
-)  # fmt: skip
-def test_the_type_of_an_answer_is_a_rule(answer, kind):
-    assert answer_type(answer) == kind
 
 
 def test_lengths_are_words_or_characters():

@@ -51,6 +51,9 @@ def test_a_panel_judges_a_run_and_the_same_command_asks_nothing_more(run: Path) 
     assert set(found["status"]) == {"ok"}
     assert found["probability"].between(0, 1).all()
     assert ((found["probability"] > 0.5) == found["verdict"]).all()
+    controls = pq.read_table(run / "controls" / "bundled" / "items.parquet").to_pandas()
+    assert controls.groupby("control").size().to_dict() == {"other": 8, "paraphrase": 2, "same": 8}
+    assert "bundled: control pairs of items: accepts " in done.stdout
     again = resurface(*arguments)
     assert again.returncode == 0, again.stderr
     assert "0 pairs of item and response judged now" in again.stdout
@@ -64,6 +67,9 @@ def test_a_panel_judges_a_run_and_the_same_command_asks_nothing_more(run: Path) 
     pooled = table[(table["language"] == "all") & table["against"].isna()]
     assert pooled["grader"].tolist() == ["containment", "bundled", "reference_model", "panel (majority)"]
     assert set(pooled["n"]) == {8}
+    judges = pd.read_csv(run / "tables" / "judges.csv")
+    assert judges[judges["language"] == "all"]["checkpoint"].tolist() == ["bundled", "reference_model"]
+    assert set(judges[judges["language"] == "all"]["n"]) == {18}
     between = table[(table["grader"] == "bundled") & (table["against"] == "reference_model")]
     assert (between["agreement"] == 1.0).all()
 

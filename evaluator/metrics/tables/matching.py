@@ -10,6 +10,12 @@ graders who say yes equally often, at random: pi = (p_o - p_e) / (1 - p_e), p_e 
 graders' shares of yes (W. A. Scott, Public Opinion Quarterly 19, 1955). Two matchers are compared on the responses that
 both have judged, each response being one; a matcher and containment on the items of which all responses were judged,
 which takes `resurface match --all`. Intervals resample items, with all of their responses.
+
+`corrected` is the accuracy of greedy answers with the grader's error taken out (`evaluator.metrics.judging`): answers
+that contain a gold answer count as right, and of the others the share that follows from how many the grader accepts,
+and how often it was right on control pairs. Its interval is a bootstrap of both: items are resampled, and sensitivity
+and specificity drawn from their Jeffreys posteriors. A matcher that is unfit by its control pairs is named so; with
+`resurface match --fit-only` it has no vote in the panel.
 """
 
 from __future__ import annotations
@@ -33,10 +39,11 @@ from evaluator.metrics.columns import (
     Row,
     columns_of,
 )
-from evaluator.metrics.counting import left_out_of
+from evaluator.metrics.counting import joined_reasons, left_out_of
 from evaluator.metrics.drops import HIT
 from evaluator.metrics.inputs import ALL, ITEM, Inputs, Subject, in_language
 from evaluator.metrics.intervals import Floats
+from evaluator.metrics.judging import Fitness, corrected, judges, panel_fitness, unfit
 from evaluator.metrics.measures import as_floats, bounds, item_numbers, rate
 from evaluator.metrics.outcomes import MEASURED
 from evaluator.metrics.table import Table
@@ -58,6 +65,7 @@ class _Graded:
     items: pd.DataFrame
     tallies: Mapping[str, pd.DataFrame]
     verdicts: pd.DataFrame
+    panel: Sequence[str]  # the matchers that have a vote
 
     @property
     def matchers(self) -> list[str]:
@@ -82,8 +90,8 @@ class _Graded:
         contained = (self.items["contained"] == 1).to_numpy()
         said = {name: contained | (tally["yes"] > 0).to_numpy() for name, tally in self.tallies.items()}
         panel = {}
-        if len(said) > 1:
-            votes = zip(*said.values(), strict=True)
+        if len(self.panel) > 1:
+            votes = zip(*(said[name] for name in self.panel), strict=True)
             panel = {PANEL: np.array([majority(each) for each in votes], dtype=bool)}
         return {CONTAINMENT: contained, **said, **panel}
 
@@ -115,16 +123,18 @@ def _rows(inputs: Inputs) -> list[Row]:
             for probe in HIT if format == "open" else ("greedy",):
                 graded = _graded(inputs, inputs.verdicts, subject, format, probe)
                 asked = {**subject.row, "format": format, "probe": probe}
-                rows += [asked | row for row in _graders_rows(inputs, subject.task, graded)]
+                rows += [asked | row for row in _graders_rows(inputs, subject.task, graded, single=probe == "greedy")]
     return rows
 
 
-def _graders_rows(inputs: Inputs, task: str, graded: _Graded) -> list[Row]:
+def _graders_rows(inputs: Inputs, task: str, graded: _Graded, *, single: bool) -> list[Row]:
+    """`single`: there is one response to an item, so that a grader's errors on responses are its errors on items."""
     rows: list[Row] = []
     for language in (ALL, *inputs.languages(task)) if graded.matchers else ():
         status, here = in_language(graded.items, language)["status"], graded.measured(language)
         row: Row = {"language": language, **left_out_of(status)}
-        rows += [row | each for each in _accuracies(here)]
+        known = _Known(inputs, task, language, single)
+        rows += [row | each for each in _accuracies(here, known)]
         for matcher in graded.matchers:
             rows.append(row | _with_containment(inputs, task, here, matcher, graded.comparable(matcher)))
         for first, second in combinations(graded.matchers, 2):
@@ -149,7 +159,9 @@ def _graded(inputs: Inputs, verdicts: pd.DataFrame, subject: Subject, format: st
     matchers = sorted(set(ours["matcher"]) or set(of_task["matcher"] if all_contained else ()))
     said = ours.assign(verdict=ours["verdict"].astype("float64"), too_long=ours["status"] == "excluded")
     tallies = {matcher: _tally(items, said[said["matcher"] == matcher]) for matcher in matchers}
-    return _Graded(items, tallies, said[said["verdict"].notna()])
+    left_out = unfit(judges(inputs.controls, subject.task, ALL)) if inputs.fit_only else {}
+    panel = [matcher for matcher in matchers if matcher not in left_out]
+    return _Graded(items, tallies, said[said["verdict"].notna()], panel)
 
 
 def _tally(items: pd.DataFrame, said: pd.DataFrame) -> pd.DataFrame:
@@ -160,18 +172,63 @@ def _tally(items: pd.DataFrame, said: pd.DataFrame) -> pd.DataFrame:
     return counted.reindex(keys).fillna(0.0).astype("float64").set_axis(items.index)
 
 
-def _accuracies(graded: _Graded) -> list[Row]:
+@dataclass(frozen=True, eq=False)
+class _Known:
+    """What is known of the graders of a task's answers in one language, or in all: their verdicts on control pairs."""
+
+    inputs: Inputs
+    task: str
+    language: str
+    single: bool
+
+    def of(self, grader: str, panel: Sequence[str]) -> Fitness | None:
+        if grader == PANEL and self.inputs.controls is not None:
+            return panel_fitness(self.inputs.controls, panel, self.task, self.language)
+        return judges(self.inputs.controls, self.task, self.language).get(grader)
+
+    def corrected(self, grader: str, fitness: Fitness, items: pd.DataFrame, right: np.ndarray) -> Row:
+        """The accuracy without the grader's error, on decided items; `right` is what it holds right."""
+        sensitivity, specificity = fitness.sensitivity, fitness.specificity
+        if not self.single or sensitivity is None or specificity is None or items.empty:
+            return {}
+        contained, numbers = as_floats(items["contained"] == 1), item_numbers(items)
+        resampler = self.inputs.resampler(self.task)
+        drawn = resampler.means(numbers, contained, right.astype(np.float64))
+        shares = np.array([contained.mean(), right.mean()])
+        value = _without_error(shares, np.asarray(sensitivity), np.asarray(specificity))
+        if np.isnan(value):
+            return {"reason": "not corrected: on control pairs it accepts wrong answers as often as right ones"}
+        draws = _without_error(drawn, *fitness.drawn(f"{self.task}\n{self.language}\n{grader}", drawn.shape[1]))
+        return {"corrected": float(value), **bounds("corrected", resampler.interval(numbers, draws))}
+
+
+def _without_error(shares: Floats, sensitivity: Floats, specificity: Floats) -> Floats:
+    """`shares` of the items that contain a gold answer, and of those that a grader holds right."""
+    contained, right = shares
+    with np.errstate(invalid="ignore", divide="ignore"):
+        accepted = np.where(contained < 1, (right - contained) / (1 - contained), 0.0)
+    found = contained + (1 - contained) * corrected(accepted, sensitivity, specificity)
+    return np.asarray(np.where(contained < 1, found, 1.0))
+
+
+def _accuracies(graded: _Graded, known: _Known) -> list[Row]:
     """One row per grader, on the items that all of them can decide."""
     right = graded.right()
     decided = [right[name] | graded.fully_judged(name).to_numpy() for name in graded.matchers]
     done = np.logical_and.reduce(decided)
     n, unjudged = int(done.sum()), int((~done).sum())
     reason = _why_unjudged(graded, ~done) if len(graded.items) else "no item was judged"
-    counts = {"n": n, "unjudged": unjudged, "reason": reason}
-    return [
-        {"grader": grader, **counts, "yes": int(yes[done].sum()), **rate("accuracy", int(yes[done].sum()), n)}
-        for grader, yes in right.items()
-    ]
+    rows: list[Row] = []
+    for grader, yes in right.items():
+        count = int(yes[done].sum())
+        row: Row = {"grader": grader, "n": n, "unjudged": unjudged, "yes": count, **rate("accuracy", count, n)}
+        fitness = known.of(grader, graded.panel)
+        if fitness is not None:
+            row |= known.corrected(grader, fitness, graded.items[done], yes[done])
+        out = "it has no vote in the panel" if grader in set(graded.matchers) - set(graded.panel) else None
+        why = fitness.why_unfit if fitness is not None else None
+        rows.append(row | {"reason": joined_reasons(reason, why, out, row.get("reason"))})
+    return rows
 
 
 def _why_unjudged(graded: _Graded, undecided: np.ndarray) -> str | None:
@@ -240,7 +297,8 @@ TABLE = Table(
     reading=(
         "A matcher model reads the question, the gold answers and the response, and decides whether the response "
         "means one of them; a response that contains a gold answer counts as right without it. Left: accuracy by "
-        "containment, by each matcher and by the panel's majority, where a tie is a no. Right: Scott's pi, the "
+        "containment, by each matcher and by the panel's majority, where a tie is a no; the table also has it "
+        "corrected for the errors that a grader made on control pairs. Right: Scott's pi, the "
         "agreement beyond chance, of containment and each matcher (where all responses were judged), and of two "
         "matchers on the responses that both judged. The figure shows greedy open answers, or the first kind that was "
         "judged; other formats, beams and samples have rows of their own."
@@ -252,7 +310,9 @@ TABLE = Table(
         LANGUAGE,
         *columns_of(TEXT, "grader", "against"),
         *columns_of(COUNT, "n", "excluded", "engine_error", "unjudged", "yes"),
-        *columns_of(PERCENTAGE, "accuracy", "agreement", interval=True),
+        Column("accuracy", PERCENTAGE, interval=True),
+        Column("corrected", PERCENTAGE, "corrected for its errors", interval=True),
+        Column("agreement", PERCENTAGE, interval=True),
         Column("scott_pi", RATIO, "Scott's pi", interval=True),
         REASON,
     ),

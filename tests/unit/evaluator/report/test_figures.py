@@ -43,7 +43,9 @@ def inputs() -> Inputs:
         for matcher, period in (("a", 2), ("b", 3)):
             said = {key: i % period == 0 for i, key in enumerate(ITEMS)}
             verdicts.append(judged(matcher, name, said))
-    return Inputs(reduce_records(pd.concat(parts)), verdicts=pd.concat(verdicts))
+    pairs = [{"item_id": str(i), "control": ("same", "other")[i % 2], "verdict": i % 3 == 0} for i in range(30)]
+    controls = pd.DataFrame(pairs).assign(task="t", matcher="a", language="english", response="x", status="ok")
+    return Inputs(reduce_records(pd.concat(parts)), verdicts=pd.concat(verdicts), controls=controls)
 
 
 @pytest.mark.parametrize("name", TABLES.names)

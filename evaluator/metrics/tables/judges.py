@@ -1,0 +1,73 @@
+"""Table `judges`: is a matcher fit to judge? What it said of control pairs, of which it is known whether they match.
+
+Sensitivity is the share of matching pairs that it accepts: the reference itself (`same`) and the reference in another
+form (`paraphrase`). Specificity is the share of pairs with another item's reference (`other`) that it denies. `unfit`
+says what is wrong where the whole interval of either is below 0.8 (`evaluator.metrics.judging`).
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from evaluator.metrics.columns import COUNT, LANGUAGE, PERCENTAGE, REASON, TEXT, Column, Row, columns_of
+from evaluator.metrics.counting import joined_reasons
+from evaluator.metrics.inputs import Inputs, slices
+from evaluator.metrics.judging import MATCHING, fitness_of
+from evaluator.metrics.measures import bounds, rate
+from evaluator.metrics.table import Table
+
+_KINDS = (*MATCHING, "other")
+
+
+def _rows(inputs: Inputs) -> list[Row]:
+    """Per task and matcher: pooled, then by language."""
+    if inputs.controls is None:
+        return []
+    rows: list[Row] = []
+    for (task, matcher), pairs in inputs.controls.groupby(["task", "matcher"], sort=True):
+        languages = sorted(pairs["language"].unique())
+        for language, here in slices(pairs, languages if len(languages) > 1 else []):
+            rows.append({"task": task, "checkpoint": matcher, "language": language, **_judged(here)})
+    return rows
+
+
+def _judged(pairs: pd.DataFrame) -> Row:
+    fitness = fitness_of(pairs)
+    row: Row = {"n": fitness.matching + fitness.different, "matching": fitness.matching, "different": fitness.different}
+    for name in ("excluded", "engine_error"):
+        row[name] = int((pairs["status"] == name).sum())
+    row |= {"sensitivity": fitness.sensitivity, **bounds("sensitivity", fitness.sensitivity_interval)}
+    row |= {"specificity": fitness.specificity, **bounds("specificity", fitness.specificity_interval)}
+    for kind in _KINDS:
+        said = pairs.loc[(pairs["control"] == kind) & pairs["verdict"].notna(), "verdict"].astype(bool)
+        row |= rate(f"{kind}_accepted", int(said.sum()), len(said))
+    none = None if row["n"] else "no control pair was judged"
+    lacking = "no pair that matches" if row["n"] and not fitness.matching else None
+    different = "no pair that does not match" if row["n"] and not fitness.different else None
+    return row | {"unfit": fitness.why_unfit, "reason": joined_reasons(none, lacking, different)}
+
+
+TABLE = Table(
+    name="judges",
+    title="Is the judge fit?",
+    reading=(
+        "Control pairs: each matcher was also asked about responses of which it is known whether they match. "
+        "Sensitivity: how many of those that match it accepts, the reference itself and in another form. Specificity: "
+        "how many references of other questions it denies. One that denies everything, or accepts everything, has one "
+        "of them near 0 %, and its verdicts say nothing. Control pairs are easier than real answers: passing them is "
+        "the least."
+    ),
+    needs="control pairs: run resurface match RUN --matcher CHECKPOINT",
+    columns=(
+        Column("task", TEXT),
+        Column("checkpoint", TEXT, "judge"),
+        LANGUAGE,
+        *columns_of(COUNT, "n", "matching", "different", "excluded", "engine_error"),
+        *columns_of(PERCENTAGE, "sensitivity", "specificity", interval=True),
+        *(Column(f"{kind}_accepted", PERCENTAGE, f"accepts: {kind}", interval=True) for kind in _KINDS),
+        Column("unfit", TEXT),
+        REASON,
+    ),
+    compute=_rows,
+    silent=True,
+)

@@ -1,0 +1,140 @@
+"""Control pairs: what a matcher must say yes or no to, made by rule from a run's own items. Pure.
+
+A matcher that says no to everything, or yes, gives numbers that look like any other's. So it is asked what is known:
+
+    same        the reference answer itself; must match
+    paraphrase  the reference under one rule that changes its form alone: the family name first ("Curie, Marie"), digits
+                in other groups (1,500 and 1500, 15000 and 15 000), without its article, in the other case; must match
+    other       the reference of another item of the language, of the same type of answer, where neither contains the
+                other; must not match
+
+These are easier than what models answer: a judge that passes them may still be wrong about freer wording, and one that
+fails them is no judge. Which items and rules are taken depends on the items' ids alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from zlib import crc32
+
+from evaluator.probes.grading import gradable
+from evaluator.probes.matcher import Claim
+from evaluator.records import ControlKind
+from evaluator.tasks.answer_types import answer_type
+from evaluator.text import code_of, normalise
+
+_ARTICLES = {
+    "de": ("der ", "die ", "das ", "den ", "dem ", "ein ", "eine "),
+    "en": ("the ", "a ", "an "),
+    "es": ("el ", "la ", "los ", "las ", "un ", "una "),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Posed:
+    """An item as far as a matcher sees it."""
+
+    language: str
+    item_id: str
+    question: str
+    answers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Control:
+    """A claim of which it is known whether it holds."""
+
+    language: str
+    item_id: str
+    kind: ControlKind
+    claim: Claim
+
+
+def controls_of(items: Iterable[Posed], per_language: int) -> list[Control]:
+    """The control pairs of a task: of each language up to `per_language` items, each with a pair of every kind that can
+    be made of it. Items without a gradable answer are left out."""
+    by_language: dict[str, list[Posed]] = {}
+    for item in items:
+        if gradable(item.answers[:1]):
+            by_language.setdefault(item.language, []).append(item)
+    return [
+        control
+        for language in sorted(by_language)
+        for control in _of_language(sorted(by_language[language], key=_drawn), per_language)
+    ]
+
+
+def paraphrases(answer: str, language: str) -> list[str]:
+    """The answer in other forms of the same meaning, one for each rule that changes it."""
+    found = (rule(answer, language) for rule in _RULES)
+    return [each for each in found if each is not None and each != answer]
+
+
+def _drawn(item: Posed) -> tuple[int, str]:
+    """An order that has nothing to do with the data set's own."""
+    return crc32(item.item_id.encode()), item.item_id
+
+
+def _of_language(items: Sequence[Posed], per_language: int) -> list[Control]:
+    types: dict[str, list[int]] = {}
+    for at, item in enumerate(items):
+        types.setdefault(answer_type(item.answers[0]), []).append(at)
+    found: list[Control] = []
+    for at, item in enumerate(items[:per_language]):
+        forms = paraphrases(item.answers[0], item.language)
+        alike = types[answer_type(item.answers[0])]
+        start = alike.index(at)
+        others = (items[other] for other in (*alike[start + 1 :], *alike[:start]))
+        another = next((other.answers[0] for other in others if _apart(item, other)), None)
+        responses: dict[ControlKind, str | None] = {
+            "same": item.answers[0],
+            "paraphrase": forms[crc32(item.item_id.encode()) % len(forms)] if forms else None,
+            "other": another,
+        }
+        for kind, response in responses.items():
+            if response is not None:
+                claim = Claim(question=item.question, answers=item.answers, response=response)
+                found.append(Control(language=item.language, item_id=item.item_id, kind=kind, claim=claim))
+    return found
+
+
+def _apart(item: Posed, other: Posed) -> bool:
+    """Whether the other item's reference is none of this one's: none contains it or is part of it."""
+    response = normalise(other.answers[0])
+    return not any(response in answer or answer in response for answer in gradable(item.answers))
+
+
+def _family_name_first(answer: str, language: str) -> str | None:
+    first, *rest = answer.split()
+    if len(rest) != 1 or answer_type(answer) != "name" or _without_article(answer, language) is not None:
+        return None
+    return f"{rest[0]}, {first}"
+
+
+def _other_groups(answer: str, _: str) -> str | None:
+    if answer_type(answer) != "number":
+        return None
+    if re.search(r"(?<![\d.,])\d{1,3}(,\d{3})+(?![\d.,])", answer):
+        return re.sub(r"(?<=\d),(?=\d{3})", "", answer)
+    long = re.search(r"(?<![\d.,])\d{4,15}(?![\d.,])", answer)
+    return None if long is None else answer.replace(long.group(), f"{int(long.group()):,}".replace(",", " "), 1)
+
+
+def _without_article(answer: str, language: str) -> str | None:
+    articles = _ARTICLES.get(code_of(language), ())
+    return next((answer[len(each) :] for each in articles if answer.lower().startswith(each)), None) or None
+
+
+def _other_case(answer: str, _: str) -> str | None:
+    other = answer.lower() if answer.isupper() else answer.upper()
+    return other if other.lower() == answer.lower() else None  # ß and its like do not come back
+
+
+_RULES: Sequence[Callable[[str, str], str | None]] = (
+    _family_name_first,
+    _other_groups,
+    _without_article,
+    _other_case,
+)

@@ -1,0 +1,115 @@
+"""What matcher models said of control pairs, beside a run's verdicts.
+
+    RUN/controls/<matcher>/<task>.parquet     one row per control pair, sorted by its key
+    RUN/controls/panel.json                   whether unfit matchers are kept out of the panel
+
+A file appears whole or not at all. A pair that is no longer made (another reference, fewer pairs asked for) stays.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+
+from evaluator.errors import InputError, parse
+from evaluator.probes.controls import Control, Posed
+from evaluator.probes.matcher import Verdict
+from evaluator.store.files import write_atomically, write_parquet
+from evaluator.store.reading import read_part
+from evaluator.store.schema import CONTROL_COLUMNS, CONTROLS, ITEM_COLUMNS, READ_CONTROLS
+
+Key = tuple[str, str, str, str]  # the values of _KEY
+_KEY = ("language", "item_id", "control", "response")
+
+
+def key_of(control: Control) -> Key:
+    return control.language, control.item_id, control.kind, control.claim.response
+
+
+def read_posed(run_dir: Path) -> dict[str, list[Posed]]:
+    """The questions and gold answers of every task of questions that a run keeps."""
+    return {path.stem: _posed(path) for path in sorted((run_dir / "items").glob("*.parquet"))}
+
+
+def _posed(path: Path) -> list[Posed]:
+    rows = read_part(path, ["language", "item_id", "question", "answers"], ITEM_COLUMNS).to_pylist()
+    return [Posed(**{**row, "answers": tuple(row["answers"])}) for row in rows]
+
+
+class ControlStore:
+    """What one matcher said of control pairs. `digest` is that of its weights."""
+
+    def __init__(self, run_dir: Path, matcher: str, digest: str) -> None:
+        self._root = run_dir / "controls" / matcher
+        self._matcher = matcher
+        self._digest = digest
+
+    def read(self, task: str) -> dict[Key, Verdict]:
+        """What was said by these very weights; nothing of what another matcher of this name said."""
+        path = self._path(task)
+        if not path.exists():
+            return {}
+        rows = read_part(path, CONTROLS.names, CONTROL_COLUMNS).to_pylist()
+        return {
+            (row["language"], row["item_id"], row["control"], row["response"]): Verdict(
+                verdict=row["verdict"], probability=row["probability"], status=row["status"]
+            )
+            for row in rows
+            if row["matcher_digest"] == self._digest
+        }
+
+    def write(self, task: str, said: Mapping[Key, Verdict]) -> Path:
+        """Replace what was said of one task's pairs, whole or not at all."""
+        same = {"task": task, "matcher": self._matcher, "matcher_digest": self._digest}
+        rows = [
+            same | dict(zip(_KEY, key, strict=True)) | asdict(verdict)
+            for key, verdict in sorted(said.items(), key=lambda pair: pair[0])
+        ]
+        path = self._path(task)
+        write_parquet(pa.Table.from_pylist(rows, schema=CONTROLS), path)
+        return path
+
+    def _path(self, task: str) -> Path:
+        return self._root / f"{task}.parquet"
+
+
+def read_controls(run_dir: Path) -> pd.DataFrame | None:
+    """What matchers said of control pairs, or None for a run in which none was asked."""
+    paths = sorted((run_dir / "controls").glob("*/*.parquet"))
+    if not paths:
+        return None
+    tables = [read_part(path, READ_CONTROLS, CONTROL_COLUMNS) for path in paths]
+    frame: pd.DataFrame = pa.concat_tables(tables, promote_options="permissive").to_pandas()
+    return frame
+
+
+def write_fit_only(run_dir: Path, fit_only: bool) -> None:
+    """Keep whether unfit matchers are kept out of the panel; nothing is written where nothing changes."""
+    if read_fit_only(run_dir) != fit_only:
+        write_atomically(_panel(run_dir), json.dumps({"fit_only": fit_only}).encode())
+
+
+def read_fit_only(run_dir: Path) -> bool:
+    """Whether unfit matchers are kept out of the panel. Raises InputError for a file that does not say it."""
+    path = _panel(run_dir)
+    if not path.exists():
+        return False
+    found = parse(path.read_bytes(), str(path))
+    said = found.get("fit_only") if isinstance(found, dict) else None
+    if not isinstance(said, bool):
+        raise InputError(f"{path}: field 'fit_only' must be true or false, is {said!r}")
+    return said
+
+
+def _panel(run_dir: Path) -> Path:
+    return run_dir / "controls" / "panel.json"
+
+
+def unanswered(controls: Iterable[Control], said: Mapping[Key, Verdict]) -> list[Control]:
+    """The pairs that have no verdict, or one that failed in the engine."""
+    return [each for each in controls if key_of(each) not in said or said[key_of(each)].failed]

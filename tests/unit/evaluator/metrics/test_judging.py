@@ -1,0 +1,133 @@
+"""Fit or unfit, and accuracies without the judge's error: by hand, by simulation, and against the delta method."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from statsmodels.stats.proportion import proportion_confint
+
+from evaluator.metrics.judging import Fitness, corrected, fitness_of, judges, panel_fitness, words
+
+
+def controls(matcher: str, language: str, same: str, other: str, task: str = "t") -> pd.DataFrame:
+    """y and n are verdicts, - is none; every second matching pair is a paraphrase."""
+    rows = []
+    for kinds, said in ((("same", "paraphrase"), same), (("other",), other)):
+        for number, letter in enumerate(said):
+            row = {"task": task, "matcher": matcher, "language": language, "item_id": f"{language}{number}"}
+            row |= {"control": kinds[number % len(kinds)], "response": "x", "status": "ok"}
+            rows.append(row | {"verdict": {"y": True, "n": False, "-": None}[letter]})
+    return pd.DataFrame(rows)
+
+
+def test_shares_and_intervals():
+    fitness = fitness_of(controls("m", "english", "yyyyyyyyn-", "nnny"))
+    assert fitness == Fitness(accepted=8, matching=9, denied=3, different=4)
+    assert (fitness.sensitivity, fitness.specificity) == pytest.approx((8 / 9, 3 / 4))
+    assert fitness.sensitivity_interval == pytest.approx(proportion_confint(8, 9, method="wilson"))
+    assert fitness.specificity_interval == pytest.approx(proportion_confint(3, 4, method="wilson"))
+
+
+@pytest.mark.parametrize(
+    ("fitness", "why"),
+    [
+        (Fitness(60, 60, 30, 30), None),
+        (Fitness(0, 60, 30, 30), "unfit as a judge: it accepts 0 of 60 right answers"),
+        (Fitness(60, 60, 0, 30), "unfit as a judge: it accepts 30 of 30 wrong answers"),
+        (
+            Fitness(30, 60, 15, 30),
+            "unfit as a judge: it accepts 30 of 60 right answers and accepts 15 of 30 wrong answers",
+        ),
+        (Fitness(45, 60, 30, 30), None),  # 75 %, and 84 % is not excluded
+        (Fitness(1, 2, 0, 0), None),  # too few to say
+        (Fitness(0, 0, 0, 0), None),
+    ],
+)  # fmt: skip
+def test_unfit_is_what_chance_does_not_explain(fitness, why):
+    assert fitness.why_unfit == why
+
+
+def test_correction_by_hand():
+    # 100 answers, 40 right: 0.9 * 40 + 0.2 * 60 = 48 accepted
+    assert float(corrected(np.asarray(0.48), np.asarray(0.9), np.asarray(0.8))) == pytest.approx(0.4)
+    assert float(corrected(np.asarray(0.1), np.asarray(0.9), np.asarray(0.8))) == 0.0
+    assert float(corrected(np.asarray(0.95), np.asarray(0.9), np.asarray(0.8))) == 1.0
+    assert math.isnan(corrected(np.asarray(0.5), np.asarray(0.6), np.asarray(0.4)))
+    assert math.isnan(corrected(np.asarray(0.0), np.asarray(0.0), np.asarray(1.0)))
+
+
+def test_the_bootstrap_of_a_correction_has_the_width_of_the_delta_method():
+    """Var = (p (1 - p) / n + (1 - c)^2 sp (1 - sp) / n_sp + c^2 se (1 - se) / n_se) / J^2 (Rogan and Gladen)."""
+    accepted, answers, judge = 0.5, 2000, Fitness(accepted=900, matching=1000, denied=800, different=1000)
+    sensitivity, specificity = judge.drawn("t", 20_000)
+    drawn = np.random.default_rng(0).binomial(answers, accepted, 20_000) / answers
+    found = corrected(drawn, sensitivity, specificity)
+    informed = 0.9 + 0.8 - 1
+    share = (accepted + 0.8 - 1) / informed
+    variance = accepted * (1 - accepted) / answers + (1 - share) ** 2 * 0.16 / 1000 + share**2 * 0.09 / 1000
+    assert found.mean() == pytest.approx(share, abs=0.003)
+    assert found.std() == pytest.approx(math.sqrt(variance) / informed, rel=0.03)
+    assert (judge.drawn("t", 5)[0] == sensitivity[:5]).all()
+    assert (judge.drawn("u", 5)[0] != sensitivity[:5]).all()
+
+
+def test_a_correction_covers_the_truth():
+    """95 % intervals of 400 simulated studies with few controls hold the true share about as often as they should."""
+    rng = np.random.default_rng(1)
+    covered = 0
+    for study in range(400):
+        judge = Fitness(int(rng.binomial(60, 0.9)), 60, int(rng.binomial(30, 0.95)), 30)
+        right = int(rng.binomial(200, 0.3))
+        accepted = (rng.binomial(right, 0.9) + rng.binomial(200 - right, 0.05)) / 200
+        draws = corrected(rng.binomial(200, accepted, 1000) / 200, *judge.drawn(f"study {study}", 1000))
+        low, high = np.nanpercentile(draws, [2.5, 97.5])
+        covered += low <= 0.3 <= high
+    assert 0.92 <= covered / 400 <= 0.99
+
+
+CONTROLS = pd.concat(
+    [
+        controls("good", "english", "y" * 40, "n" * 20),
+        controls("good", "korean", "n" * 20, "n" * 10),
+        controls("yes", "english", "y" * 40, "y" * 20),
+        controls("yes", "korean", "y" * 20, "y" * 10),
+        controls("third", "english", "n" * 20 + "y" * 20, "n" * 20),
+        controls("third", "korean", "y" * 19 + "-", "n" * 10),
+    ],
+    ignore_index=True,
+)
+
+
+def test_judges_are_of_a_task_and_a_language():
+    assert judges(None, "t", "all") == {}
+    assert list(judges(CONTROLS, "t", "all")) == ["good", "third", "yes"]
+    assert judges(CONTROLS, "t", "korean")["good"] == Fitness(0, 20, 10, 10)
+    assert judges(CONTROLS, "u", "all") == {}
+
+
+def test_the_panels_majority_is_a_judge_too():
+    english = panel_fitness(CONTROLS, ["good", "third", "yes"], "t", "english")
+    assert english == Fitness(accepted=40, matching=40, denied=20, different=20)
+    two = panel_fitness(CONTROLS, ["good", "third"], "t", "english")
+    assert two.accepted == 20  # a tie is a no
+    assert panel_fitness(CONTROLS, ["good", "third", "yes"], "t", "korean").matching == 19  # all three judged
+
+
+def test_an_unfit_judge_is_named():
+    found = list(words(CONTROLS, ["good", "yes"], fit_only=False))
+    assert found == [
+        "good: control pairs of t: accepts 40 of 60 right answers, denies 30 of 30 wrong ones",
+        "warning: good is unfit as a judge: it accepts 40 of 60 right answers; --fit-only keeps it out of the panel",
+        "yes: control pairs of t: accepts 60 of 60 right answers, denies 0 of 30 wrong ones",
+        "warning: yes is unfit as a judge: it accepts 30 of 30 wrong answers; --fit-only keeps it out of the panel",
+    ]
+    mostly = pd.concat([controls("m", "english", "y" * 90, "n" * 45), controls("m", "korean", "n" * 10, "n" * 5)])
+    assert list(words(mostly, ["m"], fit_only=True)) == [
+        "m: control pairs of t: accepts 90 of 100 right answers, denies 50 of 50 wrong ones",
+        "warning: m is, in korean, unfit as a judge: it accepts 0 of 10 right answers",
+    ]
+    assert "has no vote" in list(words(CONTROLS, ["yes"], fit_only=True))[1]
+    assert list(words(None, ["m"], fit_only=True)) == []
