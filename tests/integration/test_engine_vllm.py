@@ -57,7 +57,8 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         checkpoint = save_tiny_model(directory / "one", request.param, 0, eos_ids=EOS_IDS)
         other = save_tiny_model(directory / "other", request.param, 1, eos_ids=EOS_IDS)
     if request.param == "qwen3_untied":  # the tests that compare answers say which weights were read
-        lay_traps(checkpoint, directory / "run")
+        for each in (checkpoint, other):
+            lay_traps(each, directory / "run")
     model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype="float32").eval()
     engine, oracle = VLLMEngine(CONFIG), TorchEngine(CONFIG)
     engine.load(checkpoint)
