@@ -526,7 +526,7 @@ def test_two_processes_on_one_output_directory(desk: Desk) -> None:
 def test_the_installed_command(desk: Desk) -> None:
     done = resurface("eval", desk.model, "--task", "gazeteer", "--out", desk.directory / "run")
     assert done.returncode == 2
-    assert done.stderr.startswith("error: unknown task 'gazeteer'; did you mean 'gazetteer'? (known: gazetteer, ")
+    assert done.stderr.startswith("error: unknown task 'gazeteer'; did you mean 'gazetteer'? (known: ")
     assert done.stderr.count("\n") == 1
     assert not (desk.directory / "run").exists()
 

@@ -38,7 +38,7 @@ from evaluator.metrics.columns import (
     Row,
     columns_of,
 )
-from evaluator.metrics.counting import joined_reasons
+from evaluator.metrics.counting import joined_reasons, left_out_of
 from evaluator.metrics.drops import CORRECT
 from evaluator.metrics.inputs import ALL, Inputs, Subject
 from evaluator.metrics.intervals import UNDEFINED, Floats, ItemNumbers, percentile_interval
@@ -157,7 +157,7 @@ def _rows(inputs: Inputs) -> list[Row]:
         for task in tasks:
             subjects = {each.checkpoint: each for each in inputs.checkpoints if each.task == task}
             rows += _elected(inputs, probe, subjects, voters[task])
-    return [_labelled(row, inputs) if row["task"] == ALL else row for row in rows]
+    return [_counted(_labelled(row, inputs) if row["task"] == ALL else row, inputs) for row in rows]
 
 
 def _names(inputs: Inputs) -> list[str]:
@@ -210,6 +210,13 @@ def _labelled(row: Row, inputs: Inputs) -> Row:
     return row | {"reason": joined_reasons(*found, row["reason"])}
 
 
+def _counted(row: Row, inputs: Inputs) -> Row:
+    """With how many of the checkpoint's own items were excluded, and on how many the engine failed."""
+    tasks = dict.fromkeys(each.task for each in inputs.checkpoints if row["task"] in (ALL, each.task))
+    status = [inputs.outcomes_of(row["checkpoint"], task)[f"{row['probe']}_status"] for task in tasks]
+    return row | left_out_of(pd.concat(status))
+
+
 TABLE = Table(
     name="vote",
     title="Which checkpoint would the languages and tasks vote for?",
@@ -224,7 +231,7 @@ TABLE = Table(
     columns=(
         *SUBJECT,
         Column("probe", TEXT),
-        *columns_of(COUNT, "voters", "n"),
+        *columns_of(COUNT, "voters", "n", "excluded", "engine_error"),
         Column("accuracy", PERCENTAGE, "mean accuracy", interval=True),
         Column("accuracy_place", COUNT, "place"),
         Column("mean_rank", RANK),

@@ -70,7 +70,9 @@ def test_a_checkpoints_numbers_do_not_depend_on_the_others(outcomes, tables):
 
 def test_clusters_from_the_items_move_intervals_and_nothing_else(outcomes, tables):
     items = outcomes[["task", "language", "item_id"]].drop_duplicates()
-    items = items.assign(cluster=items["item_id"].str[-1].astype(int) // 4)
+    items = items.assign(
+        cluster=items["item_id"].str[-1].astype(int) // 4, question="", context="", answers=[[]] * len(items)
+    )
     query = "checkpoint == 'magnitude-0.6' and language == 'all'"
     grouped = compute_tables(Inputs(outcomes, items))["pr_gap"].frame.query(query).iloc[0]
     alone = tables["pr_gap"].query(query).iloc[0]
