@@ -26,8 +26,8 @@ DEFINITIONS: Mapping[str, str] = {
     "Delta_PR": "normalised drop of open minus normalised drop of choice",
     "recovery": "the checkpoint's accuracy in percent of its base's, on the items measured in both",
     "flips": "items that went from right to wrong, or from wrong to right",
-    "kappa": "agreement beyond what the accuracies of two checkpoints give by chance: 0 is chance, 1 is all; of right "
-    "and wrong for open answers (error consistency), of the options' probabilities for choice (CAPA)",
+    "kappa": "agreement beyond what the accuracies of two checkpoints give by chance, which is 0; of right and "
+    "wrong (error consistency; 1 is complete agreement), or of the probabilities of a choice's options (CAPA)",
     "Borda / Copeland / minimax": "languages and tasks as voters: how many checkpoints stand below, over the voters / "
     "how many it beats with a majority of them, minus how many beat it / ranked by the most voters of a defeat",
     "PASS / WARN / BLOCK": "no threshold is crossed / one may be, or there are too few items to say / one is, by its "

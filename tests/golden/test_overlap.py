@@ -11,7 +11,7 @@ from statsmodels.stats.inter_rater import cohens_kappa
 
 from evaluator.metrics import TABLES, Inputs, compute_tables, reduce_records
 from evaluator.metrics.inputs import ALL
-from evaluator.metrics.tables.overlap import LOST
+from evaluator.metrics.tables.overlap import CAPA, ERRORS, LOST
 from evaluator.probes.packing import pack_shares, unpack_shares
 from tests.support.records import Seen, records
 from tests.support.tables import only, tables
@@ -131,13 +131,15 @@ def test_capa_by_hand():
     log = np.log
     dense = choices("dense", chosen((log(3), log(3)), (log(1), log(2), log(1))))
     found = tables(dense, choices("p", chosen((log(1), log(3)), (log(2), log(1), log(1))), "dense"))["overlap"]
-    row = only(found, checkpoint="dense", probe="choice")
+    row = only(found, checkpoint="dense", measure=CAPA)
     assert row["observed"] == pytest.approx((1 / 2 + (2 + 2 + 1) / 16) / 2)
     right, other = (1 / 2 + 1 / 4) / 2, (1 / 4 + 1 / 2) / 2
     expected = right * other + (1 - right) * (1 - other) * (1 + 1 / 2) / 2
     assert row["expected"] == pytest.approx(expected)
     assert row["kappa"] == pytest.approx((row["observed"] - expected) / (1 - expected))
-    assert row["measure"] == "CAPA"
+    errors = only(found, checkpoint="dense", measure=ERRORS)
+    # a tie is wrong: dense has none right; p is right on the second
+    assert errors[["probe", "n", "both_wrong", "wrong_here"]].tolist() == ["choice", 2, 1, 1]
 
 
 def test_capa_is_a_loop_over_its_definition():
@@ -156,7 +158,7 @@ def test_capa_is_a_loop_over_its_definition():
             mean = [total + each[0] / len(sizes) for total, each in zip(mean, shares, strict=True)]
             inverse += 1 / (size - 1) / len(sizes)
         expected = mean[0] * mean[1] + (1 - mean[0]) * (1 - mean[1]) * inverse
-        row = only(found["overlap"], checkpoint=first, other=second, among=ALL)
+        row = only(found["overlap"], checkpoint=first, other=second, among=ALL, measure=CAPA)
         assert row["kappa"] == pytest.approx((observed - expected) / (1 - expected), rel=1e-5)
 
 
@@ -164,7 +166,8 @@ def test_the_same_wrong_option_is_agreement_and_another_one_is_not():
     sure, unsure = (-9.0, 0.0, -9.0, -9.0), (-9.0, -9.0, 0.0, -9.0)
     given = {"dense": chosen(sure, sure), "same": chosen(sure, sure), "another": chosen(unsure, unsure)}
     found = tables(*(choices(name, each, None if name == "dense" else "dense") for name, each in given.items()))
-    kappas = {row["other"]: row["kappa"] for _, row in found["overlap"].query("checkpoint == 'dense'").iterrows()}
+    of_dense = found["overlap"].query("checkpoint == 'dense' and measure == 'CAPA'")
+    kappas = dict(zip(of_dense["other"], of_dense["kappa"], strict=True))
     assert kappas["same"] > 0.99
     assert kappas["another"] < 0
 

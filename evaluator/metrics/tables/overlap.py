@@ -1,21 +1,23 @@
 """Table `overlap`: do two checkpoints miss the same items, beyond what their accuracies alone make them share?
 
 For every pair of checkpoints of a task, kappa = (observed - expected) / (1 - expected): 0 is what two checkpoints of
-these accuracies share by chance, 1 is complete agreement, below 0 they miss different items. What a record keeps
-decides which agreement it is:
+these accuracies share by chance, below 0 they miss different items. What a record keeps decides which agreement it is:
 
-open     error consistency (Geirhos et al., NeurIPS 2020, arXiv 2006.16736). Of a greedy answer only right and wrong
-         can be compared: two wrong answers differ in wording alone, or not. With the accuracies a and b:
-         observed = share of items that are right in both or wrong in both
-         expected = a b + (1 - a)(1 - b)
-choice   CAPA, chance adjusted probabilistic agreement (Goel et al., "Great Models Think Alike and this Undermines AI
-         Oversight", 2025, arXiv 2502.04313). The records hold every option's likelihood; its softmax over the K options
-         of an item gives probabilities p and q. With a and b, the mean probabilities of the gold option:
-         observed = mean over items of sum_k p_k q_k
-         expected = a b + (1 - a)(1 - b) mean(1 / (K - 1))
-         Two checkpoints that choose the same wrong option agree; with another wrong one they do not.
+error consistency    of open answers and of choices (Geirhos et al., NeurIPS 2020, arXiv 2006.16736): right and wrong
+                     alone, which is all that two greedy answers can be compared by. With the accuracies a and b:
+                     observed = share of items that are right in both or wrong in both
+                     expected = a b + (1 - a)(1 - b)
+CAPA                 of choices: chance adjusted probabilistic agreement (Goel et al., "Great Models Think Alike and
+                     this Undermines AI Oversight", 2025, arXiv 2502.04313). The records hold every option's likelihood;
+                     its softmax over the K options of an item gives probabilities p and q. With a and b, the mean
+                     probabilities of the gold option:
+                     observed = mean over items of sum_k p_k q_k
+                     expected = a b + (1 - a)(1 - b) mean(1 / (K - 1))
+                     Two checkpoints that choose the same wrong option agree; with another wrong one they do not.
 
-The first is the second with two options, right and wrong, of which one is certain: one computation serves both.
+Complete agreement is 1 in error consistency. CAPA reaches it only where both are certain of every option: a checkpoint
+that is not sure does not even agree with itself. The first is the second with two options, right and wrong, of which
+one is certain: one computation serves both.
 
 `among` is `all`, the items that both measured, or `right in the base` for two checkpoints of one base: of the items
 that there were to lose, do both lose the same? Items that are hard for every model no longer count there. Accuracies
@@ -45,7 +47,8 @@ from evaluator.probes.packing import unpack_shares
 Flags = npt.NDArray[np.bool_]
 Shares = npt.NDArray[np.float32]  # items x options, the gold one first; zeros where nothing was measured
 
-MEASURE = {"greedy": "error consistency", "choice": "CAPA"}
+ERRORS, CAPA = "error consistency", "CAPA"
+_WAYS = (("greedy", ERRORS), ("choice", ERRORS), ("choice", CAPA))  # which probes are compared by which measure
 LOST = "right in the base"
 _SHOWN = 5  # pairs at either end of a page's table
 _STATUS = ("excluded", "engine_error")
@@ -78,12 +81,13 @@ class _Sheet:
         return self.options > 0
 
 
-def _sheet(inputs: Inputs, subject: Subject, probe: str, items: int) -> _Sheet:
+def _sheet(inputs: Inputs, subject: Subject, way: tuple[str, str], items: int) -> _Sheet:
+    probe, measure = way
     answers = inputs.outcomes_of(subject.checkpoint, subject.task)
     answers = answers[answers[f"{probe}_status"].notna()]
     done = answers[answers[f"{probe}_status"].isin(MEASURED)]
     numbers, right = item_numbers(done), as_floats(done[CORRECT[probe]]) == 1
-    if probe == "greedy":
+    if measure == ERRORS:
         found, counts = np.stack([right, ~right], axis=1).astype(np.float32), np.full(len(done), 2)
     else:
         found, counts = unpack_shares(done["option_shares"].tolist()), as_floats(done["options"]).astype(np.intp)
@@ -114,22 +118,22 @@ def _rows(inputs: Inputs) -> list[Row]:
         subjects = [subject for subject in inputs.checkpoints if subject.task == task]
         numbers = [inputs.outcomes_of(each.checkpoint, task)["item"] for each in subjects]
         items = 1 + max((int(each.max()) for each in numbers if len(each)), default=-1)
-        for probe in CORRECT if len(subjects) > 1 else ():
-            sheets = [_sheet(inputs, subject, probe, items) for subject in subjects]
+        for way in _WAYS if len(subjects) > 1 else ():
+            sheets = [_sheet(inputs, subject, way, items) for subject in subjects]
             sheets = [sheet for sheet in sheets if sheet.asked.any()]
             for at, sheet in enumerate(sheets):
-                rows += _pairs(inputs, probe, sheet, sheets[at + 1 :])
+                rows += _pairs(inputs, way, sheet, sheets[at + 1 :])
             by_name = {sheet.subject.checkpoint: sheet for sheet in sheets}
             for at, sheet in enumerate(sheets):
                 base = by_name.get(sheet.subject.base or "")
                 if base is not None:
                     same = [each for each in sheets[at + 1 :] if each.subject.base == base.subject.checkpoint]
-                    rows += _pairs(inputs, probe, sheet, same, base)
+                    rows += _pairs(inputs, way, sheet, same, base)
     return rows
 
 
 def _pairs(
-    inputs: Inputs, probe: str, sheet: _Sheet, others: Sequence[_Sheet], base: _Sheet | None = None
+    inputs: Inputs, way: tuple[str, str], sheet: _Sheet, others: Sequence[_Sheet], base: _Sheet | None = None
 ) -> list[Row]:
     """A checkpoint with each of some others; with `base`, on the items that it has right.
 
@@ -144,7 +148,7 @@ def _pairs(
         numbers = np.flatnonzero(among & sheet.measured & group[0].measured)
         for other, row in zip(group, _agreements(inputs, sheet, group, numbers), strict=True):
             found[other.subject.checkpoint] = _counted(sheet, other, among, numbers) | row
-    label = {"among": ALL if base is None else LOST, "probe": probe, "measure": MEASURE[probe]}
+    label = {"among": ALL if base is None else LOST, "probe": way[0], "measure": way[1]}
     why = {each.subject.checkpoint: _otherwise(inputs, each.subject) for each in (sheet, *others)}
     return [
         {"task": sheet.subject.task, "checkpoint": sheet.subject.checkpoint, "other": name, **label, **found[name]}
@@ -203,29 +207,30 @@ def _agreements(inputs: Inputs, sheet: _Sheet, others: Sequence[_Sheet], numbers
 
 
 def _ends(frame: pd.DataFrame) -> pd.DataFrame:
-    """The pairs that are most and least alike, of each task, probe and set of items."""
-    ordered = frame[frame["kappa"].notna()].sort_values("kappa", ascending=False, kind="stable")
-    groups = ordered.groupby(["task", "probe", "among"], sort=False)
-    place, count = groups.cumcount(), groups["kappa"].transform("size")
-    ends = ordered[(place < _SHOWN) | (place >= count - _SHOWN)]
-    rest = frame[frame["kappa"].isna()].head(_SHOWN)
-    return pd.concat([ends, rest]).sort_values(["task", "probe", "among"], kind="stable", ignore_index=True)
+    """The pairs that are most and least alike, of each task, probe, measure and set of items."""
+    parts = []
+    for _, group in frame.groupby(["task", "probe", "measure", "among"], sort=False):
+        ordered = group.sort_values("kappa", ascending=False, kind="stable", na_position="last")
+        known = ordered[ordered["kappa"].notna()]
+        if len(known) > 2 * _SHOWN:
+            ordered = pd.concat([known.head(_SHOWN), known.tail(_SHOWN)])
+        parts.append(ordered.head(2 * _SHOWN))
+    return pd.concat(parts, ignore_index=True)
 
 
 TABLE = Table(
     name="overlap",
     title="Do they miss the same items?",
     reading=(
-        "Kappa is how far two checkpoints agree beyond what their accuracies make them agree by chance: 0 is chance, 1 "
-        "complete agreement, below 0 they miss different items. Open: right and wrong (error consistency). Choice: the "
-        "probabilities of the options (CAPA), so that the same wrong option is agreement and another one is not. Rows "
-        "of items that are right in the base ask it of what was lost: near 1, two methods lose the same answers; near "
-        "0, each loses its own. The page shows the most and the least alike."
+        "Kappa is how far two checkpoints agree beyond what their accuracies make them agree by chance: 0 is chance, "
+        "below 0 they miss different items. Error consistency compares right and wrong; 1 is complete agreement. CAPA "
+        "compares the probabilities of a choice's options: the same wrong option is agreement, another one is not, and "
+        "only certainty reaches 1. Rows of items that are right in the base ask what was lost: near 1, two methods "
+        "lose the same answers; near 0, each loses its own. The page shows the most and the least alike."
     ),
     needs="the probe greedy or choice on two checkpoints of a task",
     columns=(
-        *columns_of(TEXT, "task", "checkpoint", "other", "probe", "among"),
-        Column("measure", TEXT, csv_only=True),
+        *columns_of(TEXT, "task", "checkpoint", "other", "probe", "measure", "among"),
         *columns_of(COUNT, "n", "excluded", "engine_error", "unpaired", "both_wrong"),
         Column("wrong_here", COUNT, "wrong in the first alone"),
         Column("wrong_there", COUNT, "wrong in the other alone"),

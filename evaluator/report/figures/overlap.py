@@ -7,17 +7,18 @@ from typing import Any
 import pandas as pd
 
 from evaluator.metrics.inputs import ALL
+from evaluator.metrics.tables.overlap import ERRORS, LOST
 from evaluator.report.figures import theme
 from evaluator.report.figures.figure import Figure
 from evaluator.report.figures.rows import Rows
 
-_TITLES = {ALL: "Kappa, all items", "right in the base": "Kappa, items that are right in the base"}
+_TITLES = {ALL: "Kappa, all items", LOST: "Kappa, items that are right in the base"}
 _PROBES = {"greedy": "open", "choice": "choice"}
 
 
 def _paint(frame: pd.DataFrame) -> Any:
-    """A row per pair."""
-    frame = frame[frame["kappa"].notna()]
+    """A row per pair, by error consistency."""
+    frame = frame[frame["kappa"].notna() & (frame["measure"] == ERRORS)]
     pairs = frame["checkpoint"] + " and " + frame["other"]
     rows = Rows(frame.assign(checkpoint=pairs, language=ALL))
     if not len(rows):

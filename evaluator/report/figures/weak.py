@@ -19,7 +19,7 @@ _TITLES = {"drop": "Drop from the base", "excess": "More than the other kinds"}
 def _paint(frame: pd.DataFrame) -> Any:
     """A row per checkpoint and kind."""
     worst = frame[frame["drop"].notna()].nlargest(_MOST, "drop")
-    rows = Rows(worst.assign(checkpoint=worst["checkpoint"] + ": " + worst["kind"], language=ALL))
+    rows = Rows(worst.assign(checkpoint=worst["checkpoint"] + ": " + worst["by"] + ", " + worst["kind"], language=ALL))
     if not len(rows):
         return None
     made, panels = theme.figure(len(rows), (1, 1))
