@@ -16,6 +16,7 @@ goes what would have read its answers.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -25,6 +26,7 @@ from launch.run.failures import Ledger, Remedy, Setback, Trouble
 from launch.run.shards import begun
 from launch.run.work import Assignment, Part, Shard
 
+IDLE_SECONDS = 60.0  # for which an engine is kept that has nothing to do
 GiveUp = Callable[[int], Sequence[Shard]]
 
 
@@ -47,6 +49,7 @@ class Board:
     _believed: set[str] = field(default_factory=set)  # checkpoints whose answers failed on two engines alike
     _unmeasured: dict[Part, str] = field(default_factory=dict)  # parts in which every answer so far failed, and how
     _expected: int = 0
+    _short: bool = False  # others wait for what engines hold
     _stopped: bool = False
     _changed: threading.Condition = field(default_factory=threading.Condition)
 
@@ -90,6 +93,13 @@ class Board:
             self._leave_out(())
             self._changed.notify_all()
 
+    def short(self, short: bool) -> None:
+        """Whether prune jobs wait for the GPUs that engines hold."""
+        with self._changed:
+            if short != self._short:
+                self._short = short
+                self._changed.notify_all()
+
     def stop(self) -> None:
         """No more work is handed out: the run has failed or was interrupted."""
         with self._changed:
@@ -110,15 +120,19 @@ class Board:
     def take(self, engine: int, held: str | None, architecture: str | None) -> Assignment | None:
         """The next assignment for an engine that holds the weights of digest `held`; None when there will never be one.
 
+        None, too, for an engine that has waited for long: where work comes only if others fail, who then go on
+        themselves, and where prune jobs wait for its GPUs.
         The engine calls `begin` when it has loaded the assignment's checkpoint, and `failed` or `end` in any case.
         """
         with self._changed:
+            idle_since = time.monotonic()
             while not self._stopped:
                 assignment = self._nearest(engine, held, architecture) or self._relieve(engine)
                 if assignment is not None:
                     self._busy[engine] = _Busy(assignment, {shard.name: shard for shard in assignment.shards})
                     return assignment
-                if not (self._waiting or self._busy or self._expected):
+                long = time.monotonic() - idle_since > IDLE_SECONDS
+                if not self._waiting and (long and self._short if self._expected else long or not self._busy):
                     return None
                 self._changed.wait(timeout=1.0)
         return None

@@ -40,6 +40,7 @@ class Cluster:
         self._local = local
         self._node = ray.get_runtime_context().get_node_id()
         self._answered = time.monotonic()
+        self._listing: list[dict[str, Any]] = ray.nodes()
         self._raylet_died = False
         self._closed = threading.Event()
         threading.Thread(target=self._watch, name="ray-watch", daemon=True).start()
@@ -53,7 +54,7 @@ class Cluster:
         return f"no answer for {silence:.0f} s" if silence > _SILENCE_SECONDS else None
 
     def nodes(self) -> tuple[Node, ...]:
-        """The nodes that are alive, this process's own first."""
+        """The nodes that were alive when last looked, this process's own first. Answers at once."""
         found = [
             Node(
                 node_id=each["NodeID"],
@@ -62,7 +63,7 @@ class Cluster:
                 gpus=int(each["Resources"].get("GPU", 0)),
                 driver=each["NodeID"] == self._node,
             )
-            for each in ray.nodes()
+            for each in self._listing
             if each["Alive"]
         ]
         return tuple(sorted(found, key=lambda node: (not node.driver, node.name, node.node_id)))
@@ -79,7 +80,8 @@ class Cluster:
         while not self._closed.wait(_LOOK_SECONDS):
             with contextlib.suppress(Exception):  # `lost` decides what Ray's silence means
                 self._raylet_died = self._raylet_died or self._raylet_ended()
-                alive = {node["NodeID"]: node["Alive"] for node in ray.nodes()}
+                self._listing = ray.nodes()
+                alive = {node["NodeID"]: node["Alive"] for node in self._listing}
                 self._answered = time.monotonic()
                 self._raylet_died = self._raylet_died or not alive.get(self._node, True)
 
@@ -88,6 +90,13 @@ class Cluster:
         if not self._local:
             return False
         return any(kind == "raylet" for kind, _ in ray._private.worker._global_node.dead_processes())
+
+
+def lives(node_id: str) -> bool:
+    """Whether Ray knows nothing of a node's end."""
+    with contextlib.suppress(Exception):  # without an answer, nothing is known
+        return all(node["Alive"] for node in ray.nodes() if node["NodeID"] == node_id)
+    return True
 
 
 @contextlib.contextmanager

@@ -1,15 +1,14 @@
 """A sweep from start to finish: prune, evaluate, report. The same call resumes.
 
 Prune tasks run while checkpoints are evaluated; a pruned checkpoint goes on the board as soon as its manifest is
-written. On GPUs pruning comes first: an engine keeps its GPUs until the run ends, so it is started when no prune job
-waits for one of them.
+written. On GPUs pruning comes first, since an engine keeps its GPUs for as long as it has work: but for one engine,
+where there is a GPU for a prune job beside it, the others are started when no prune job waits for one of theirs.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from typing import Any
 import ray
 
 from evaluator.checkpoints.info import CheckpointInfo, inspect_checkpoint
-from evaluator.errors import EngineError, InputError
+from evaluator.errors import InputError
 from evaluator.probes.base import References
 from evaluator.probes.recording import Stamp
 from evaluator.store.records import RecordStore
@@ -26,9 +25,10 @@ from launch.run.board import Board
 from launch.run.cluster import Cluster, cluster
 from launch.run.failure_log import FailureLog, try_again
 from launch.run.failures import Ledger
+from launch.run.fleet import Fleet, Make
 from launch.run.live import Both, LiveState
 from launch.run.lock import LeaseLost
-from launch.run.nodes import FreeGpus, Place, place_engines
+from launch.run.nodes import Place
 from launch.run.patience import Patience
 from launch.run.progress import Progress
 from launch.run.prune_tasks import PruneTasks
@@ -44,6 +44,7 @@ from pruning.output.manifest import read_manifest
 from quantising.manifest import read_manifest as read_quantise_manifest
 
 _LOOK_SECONDS = 0.2  # between two looks at what has ended
+_NODES_SECONDS = 1.0  # between two looks at which nodes there are
 
 
 def open_run(prepared: Prepared, run_dir: Path, progress: Progress) -> RunDirectory:
@@ -136,31 +137,32 @@ class _Run:
 
     def _on(self, machines: Cluster, to_prune: Sequence[CheckpointJob]) -> None:
         config = self._prepared.config
-        nodes = machines.nodes()
-        places = place_engines(nodes, config.engine.tensor_parallel, config.resources.engines, spare=1)
-        on_gpus = places[0].gpus > 0
-        free = FreeGpus(nodes)
+        fleet = Fleet(
+            machines.nodes(),
+            self._board,
+            self._workers(),
+            tensor_parallel=config.engine.tensor_parallel,
+            wanted=config.resources.engines,
+        )
         self._board.expect(len(to_prune))
         pruning = PruneTasks(
             to_prune,
             log_path=self._run_dir / "logs" / "prune.log",
             held_out=self._prepared.held_out,
-            free=free if on_gpus else None,
+            free=fleet.free if fleet.on_gpus else None,
             attempts=config.resources.attempts,
         )
-        workers: list[EngineWorker] = []
-        waiting = deque(self._workers(places))
+        looked = time.monotonic()
         try:
             self._progress.pruning(0, len(to_prune))
             self._live.pruning(0, len(to_prune))
-            while pruning.left or waiting or any(worker.is_alive() for worker in workers):
+            while pruning.left or fleet.working or not self._board.over:
                 self._directory.check()
-                self._live.look(lambda: _stats(workers))
+                self._live.look(lambda: _stats(fleet.workers))
+                fleet.start_first()
                 pruning.start()
-                for worker in [each for each in waiting if free.take(each.place.node_id, each.place.gpus)]:
-                    waiting.remove(worker)
-                    workers.append(worker)
-                    worker.start()
+                fleet.start()
+                self._board.short(pruning.short)
                 if pruning.left:
                     for job in pruning.done(_LOOK_SECONDS):
                         self._add(job, expected=1)
@@ -171,20 +173,23 @@ class _Run:
                     self._progress.pruning(len(to_prune) - pruning.left, len(to_prune))
                     self._live.pruning(len(to_prune) - pruning.left, len(to_prune))
                 else:
-                    next((each for each in workers if each.is_alive()), workers[0]).join(timeout=_LOOK_SECONDS)
-                self._log.look(self._board.setbacks, workers)
-                _check(machines, workers)
-                if not waiting:
-                    _need_engines(workers, self._board)
+                    fleet.join(_LOOK_SECONDS)
+                self._log.look(self._board.setbacks, fleet.workers)
+                machines.check()
+                fleet.check(config.resources.placement_seconds)
+                if time.monotonic() - looked > _NODES_SECONDS:
+                    looked = time.monotonic()
+                    for node in fleet.follow(machines.nodes()):
+                        self._progress.noted(f"node {node.name} has joined")
         except BaseException:
             self._board.stop()  # before Ray goes: no worker must take that for a death and try again
             raise
         finally:
-            self.engine_stats = _stats(workers)
-            self._log.look(self._board.setbacks, workers)
+            self.engine_stats = _stats(fleet.workers)
+            self._log.look(self._board.setbacks, fleet.workers)
 
-    def _workers(self, places: Sequence[Place]) -> list[EngineWorker]:
-        """One for each place, not started."""
+    def _workers(self) -> Make:
+        """What makes the worker of an engine, not started."""
         resources = self._prepared.config.resources
         questions = {task.key: ray.put(task.questions) for task in self._prepared.tasks}
         patience = Patience(
@@ -192,8 +197,9 @@ class _Run:
             load_seconds=resources.load_seconds,
             stall_seconds=resources.stall_seconds,
         )
-        return [
-            EngineWorker(
+
+        def make(number: int, place: Place) -> EngineWorker:
+            return EngineWorker(
                 number,
                 EngineSetup(
                     config=self._prepared.engine,
@@ -206,8 +212,8 @@ class _Run:
                 reporter=Both(self._progress, self._live),
                 patience=patience,
             )
-            for number, place in enumerate(places)
-        ]
+
+        return make
 
     def _add(self, job: CheckpointJob, expected: int = 0) -> None:
         """Put what is left to evaluate of a checkpoint on the board.
@@ -282,18 +288,3 @@ def _is_to_make(job: CheckpointJob) -> bool:
     if job.quantise is not None:
         return read_quantise_manifest(job.path) is None
     return job.prune is not None and read_manifest(job.path) is None
-
-
-def _check(machines: Cluster, workers: Sequence[EngineWorker]) -> None:
-    """Raise what ends the run: Ray is gone, or an engine could not do its work."""
-    for worker in workers:
-        if worker.failure is not None:
-            raise worker.failure
-    machines.check()
-
-
-def _need_engines(workers: Sequence[EngineWorker], board: Board) -> None:
-    """Raises EngineError when there is work, and all engines are retired."""
-    retired = [worker.retired for worker in workers if worker.retired is not None]
-    if retired and len(retired) == len(workers) and not board.over:
-        raise EngineError(f"no engine that works is left: {retired[-1]}; the same command goes on from here")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from evaluator.errors import InputError
@@ -68,6 +68,41 @@ def place_engines(nodes: Sequence[Node], tensor_parallel: int, wanted: int | Non
     return tuple(Place(node_id=node.node_id, gpus=tensor_parallel, threads=None) for node in turns[:wanted])
 
 
+def missing_places(
+    nodes: Sequence[Node],
+    standing: Mapping[str, int],
+    retired: Mapping[str, int],
+    first: Place,
+    wanted: int | None,
+    *,
+    spare: int,
+) -> tuple[Place, ...]:
+    """Places for the engines that are missing on the nodes as they are now: where nodes have come, or engines gone.
+
+    `standing` and `retired`: engines by node; what a retired one had is not used again. `first`: the place of one,
+    which all are like. What does not fit any more is done without.
+    """
+    if first.gpus:
+        nodes = [node for node in nodes if node.gpus >= first.gpus]
+    else:  # an engine on a GPU computes otherwise: one run has one kind
+        nodes = [replace(node, gpus=0) for node in nodes]
+    if not nodes:
+        return ()
+    try:
+        target = place_engines(nodes, max(1, first.gpus), None if first.gpus else wanted, spare=spare)
+    except InputError:  # nodes are gone
+        target = place_engines(nodes, max(1, first.gpus), None, spare=spare)
+    left, missing = Counter(standing) + Counter(retired), []
+    for place in target:
+        if left[place.node_id]:
+            left[place.node_id] -= 1
+        else:
+            missing.append(place)
+    there = sum(standing.values())
+    room = len(target) - there - sum(retired.values())
+    return tuple(missing[: max(0, room if wanted is None else min(room, wanted - there))])
+
+
 def _gpus_of(nodes: Sequence[Node], rooms: Sequence[int] | None = None) -> str:
     """The GPUs of each node, and how many engines have room there, for an error message."""
     told = [f"{node.gpus} GPU{'' if node.gpus == 1 else 's'} on {node.name}" for node in nodes]
@@ -83,9 +118,13 @@ class FreeGpus:
     def __init__(self, nodes: Sequence[Node]) -> None:
         self._free = {node.node_id: node.gpus for node in nodes}
 
+    def follow(self, nodes: Sequence[Node]) -> None:
+        """Nodes have come or gone."""
+        self._free = {node.node_id: self._free.get(node.node_id, node.gpus) for node in nodes}
+
     def take(self, node_id: str, count: int) -> bool:
         """Whether `count` GPUs of a node were free; they are not any more."""
-        if self._free[node_id] < count:
+        if self._free.get(node_id, -1) < count:
             return False
         self._free[node_id] -= count
         return True
@@ -93,15 +132,21 @@ class FreeGpus:
     def take_one(self, avoid: str | None = None) -> str | None:
         """The node that a GPU was taken of: the one with the fewest, so that whole groups stay for engines; `avoid`
         only where no other has any."""
-        free = [node_id for node_id, count in self._free.items() if count]
+        free = [node_id for node_id, count in self._free.items() if count > 0]
         if not free:
             return None
         node_id = min(free, key=lambda each: (each == avoid, self._free[each]))
         self._free[node_id] -= 1
         return node_id
 
+    def move(self, source: str, target: str, count: int) -> None:
+        """GPUs were found on another node than the one that they were taken of; fewer than none may be free there."""
+        self.give_back(source, count)
+        self._free[target] -= count
+
     def give_back(self, node_id: str, count: int = 1) -> None:
-        self._free[node_id] += count
+        if node_id in self._free:  # else its node is gone
+            self._free[node_id] += count
 
 
 def prune_options(*, gpu: bool) -> dict[str, Any]:

@@ -58,6 +58,11 @@ class PruneTasks:
         """Jobs that are not done."""
         return len(self._waiting) + len(self._running)
 
+    @property
+    def short(self) -> bool:
+        """Whether a job waits for a GPU, when those that are free have been given out."""
+        return self._free is not None and self._next() is not None
+
     def start(self) -> None:
         """Start what there are GPUs for."""
         while (job := self._next()) is not None:

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Literal, Protocol
 
 import ray
-from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
+from ray.exceptions import RayError, RayTaskError
 
 from evaluator.checkpoints.info import CheckpointInfo
 from evaluator.engine.base import EngineStats, LoadReport
@@ -25,6 +25,7 @@ from evaluator.store.records import RecordStore, failed_throughout
 from launch.run.actors import GROUPS, EngineActor, end_process, start_actor
 from launch.run.base_answers import BaseAnswers
 from launch.run.board import Board
+from launch.run.cluster import lives
 from launch.run.engine_log import last_error, size, tail
 from launch.run.failures import Remedy, Trouble
 from launch.run.hangs import Watch
@@ -43,7 +44,12 @@ class Hung(Exception):
     """An actor has shown no progress for too long."""
 
 
-_FAILURES = (RayActorError, EngineError, RayTaskError, GetTimeoutError, Hung)
+class NodeLost(Exception):
+    """The actor's node is gone, before Ray has said so of the actor."""
+
+
+# What was only on a lost node, a shard's table for example, is an error of Ray's, too.
+_FAILURES = (RayError, EngineError, Hung, NodeLost)
 
 
 class Reporter(Protocol):
@@ -78,6 +84,7 @@ class EngineWorker(threading.Thread):
         self.number = number
         self.failure: BaseException | None = None
         self.retired: str | None = None  # why its engine is given nothing any more
+        self._gone = False  # its node
         self.nodes: set[str] = set()  # hosts on which its actors ran
         self._setup = setup
         self._board = board
@@ -102,6 +109,25 @@ class EngineWorker(threading.Thread):
     def place(self) -> Place:
         return self._setup.place
 
+    @property
+    def node_id(self) -> str:
+        """The node that its actor is on, or will be on as far as that is known."""
+        where = self._where
+        return self.place.node_id if where is None else where.node_id
+
+    @property
+    def serving(self) -> bool:
+        """Whether it will take work, now or as soon as it has a process."""
+        return self.is_alive() and not self._gone and self.retired is None
+
+    def lose_node(self) -> None:
+        """Its node is gone: it ends, and what it has not finished is there for others.
+
+        One that Ray has put on another node meanwhile ends when it has done what it has.
+        """
+        self._gone = True
+        self._board.leave(self.number)
+
     def run(self) -> None:
         try:
             while (assignment := self._next()) is not None:
@@ -115,12 +141,12 @@ class EngineWorker(threading.Thread):
 
     def _next(self) -> Assignment | None:
         """Work, as soon as there are a process for it and work; None when there will never be both."""
-        while not self._board.over and self.retired is None:
+        while not self._board.over and self.retired is None and not self._gone:
             try:
                 if self._has_place():
                     return self._board.take(self.number, self._loaded, self._architecture)
             except _FAILURES as error:
-                if not self._board.stopped:
+                if not self._board.stopped and not self._left(error):
                     reason = self._lose(error)
                     self._apply(self._board.not_started(self.number), f"its process did not start: {reason}")
         return None
@@ -134,7 +160,7 @@ class EngineWorker(threading.Thread):
             self._actor = start_actor(EngineActor, self._setup, concurrency_groups=GROUPS)
         started, told = time.monotonic(), False
         place = self._actor.where.remote()
-        while not self._board.over:
+        while not self._board.over and not self._gone:
             found, _ = ray.wait([place], timeout=1.0)
             waited = time.monotonic() - started
             if found:
@@ -166,7 +192,7 @@ class EngineWorker(threading.Thread):
 
     def _failed(self, error: Exception, assignment: Assignment) -> None:
         """Tell the board, and do with the engine what it says. Raises what is no engine's and no checkpoint's fault."""
-        if self._board.stopped:
+        if self._board.stopped or self._left(error):
             return
         cause = error.cause if isinstance(error, RayTaskError) else error
         mendable = isinstance(cause, InputError)
@@ -177,6 +203,15 @@ class EngineWorker(threading.Thread):
         self._apply(
             remedy, f"it failed with one checkpoint after another, last with {assignment.checkpoint.name!r}: {reason}"
         )
+
+    def _left(self, error: Exception) -> bool:
+        """Whether an error is nobody's fault: the actor's node is gone."""
+        if not self._gone and isinstance(error, RayError) and not isinstance(error, RayTaskError):
+            self._gone = not lives(self.node_id)
+        if self._gone:
+            self._board.leave(self.number)
+            self._reporter.warned(f"engine {self.number}: its node is gone; others do its work")
+        return self._gone
 
     def _lose(self, error: Exception) -> str:
         """End what is left of the actor; why it failed, in one line."""
@@ -203,7 +238,7 @@ class EngineWorker(threading.Thread):
         if remedy == "probe" and known is not None:
             try:
                 while not self._has_place(_RESTART_SECONDS):
-                    if self._board.over:
+                    if self._board.over or self._gone:
                         return
                 self._hold(known)
                 self._board.proved(self.number)
@@ -244,7 +279,7 @@ class EngineWorker(threading.Thread):
         watch.begin(time.monotonic())
         try:
             while not ray.wait([pending], timeout=_LOOK_SECONDS)[0]:
-                _check_hung(watch)
+                self._check(watch)
             answer = ray.get(pending)
             watch.moved(time.monotonic())
             return answer
@@ -271,13 +306,21 @@ class EngineWorker(threading.Thread):
                     before, steps, pulse = steps, ray.get(pulse), None
                     if steps != before:
                         watch.moved(time.monotonic())
-                _check_hung(watch)
+                self._check(watch)
         finally:
             watch.end()
 
+    def _check(self, watch: Watch) -> None:
+        """Raises Hung or NodeLost where an answer will not come."""
+        if self._gone and not lives(self.node_id):
+            raise NodeLost
+        now = time.monotonic()
+        if watch.hung(now):
+            raise Hung(f"no sign of progress for {watch.silence(now):.0f} s")
+
     def _evaluate(self, assignment: Assignment) -> None:
         def give_up(count: int) -> list[Shard]:
-            if self._working.silence(time.monotonic()) > _CONTROL_SECONDS:
+            if self._gone or self._working.silence(time.monotonic()) > _CONTROL_SECONDS:
                 return []  # it may hang, and the board waits
             # A late answer does no harm: the shards that the actor then skips are unfinished, and come again.
             with contextlib.suppress(RayError):
@@ -341,9 +384,3 @@ class EngineWorker(threading.Thread):
                 ray.kill(self._actor)
         self._actor, self._where, self._loaded, self._architecture = None, None, None, None
         self._patience.remove(self.number)
-
-
-def _check_hung(watch: Watch) -> None:
-    now = time.monotonic()
-    if watch.hung(now):
-        raise Hung(f"no sign of progress for {watch.silence(now):.0f} s")

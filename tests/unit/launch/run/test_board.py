@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from launch.run import board as module
 from launch.run.board import Board
 from launch.run.work import Assignment, Shard
 from tests.support.board import make_assignment, no_spare
@@ -63,6 +64,41 @@ def test_an_expected_checkpoint_that_has_nothing_left_ends_the_waiting() -> None
     board.add([make_assignment("wanda", 0)], expected=1)
     thread.join()
     assert taken == [None]
+
+
+def test_an_engine_that_has_had_nothing_to_do_for_long_is_not_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "IDLE_SECONDS", -1.0)
+    board = Board()
+    board.add([make_assignment("dense", 1), make_assignment("wanda", 1, base="dense")])
+    assert _names(board.take(0, None, None)) == ["dense-0"]
+    taken: list[Assignment | None] = []
+    thread = threading.Thread(target=lambda: taken.append(board.take(1, None, None)))
+    thread.start()  # it waits: there is something to come
+    for shard in board.begin(0, no_spare):
+        board.finished(0, shard)
+    thread.join()
+    assert _names(taken[0]) == ["wanda-0"]
+    assert board.take(2, None, None) is None
+    assert not board.over
+
+
+def test_an_engine_that_waits_for_pruned_checkpoints_gives_way_to_the_prune_jobs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "IDLE_SECONDS", -1.0)
+    board = Board()
+    board.expect(1)
+    taken: list[Assignment | None] = []
+    thread = threading.Thread(target=lambda: taken.append(board.take(0, None, None)))
+    thread.start()
+    thread.join(timeout=0.05)
+    assert thread.is_alive()  # nobody needs its GPUs
+    board.short(True)
+    thread.join()
+    assert taken == [None]
+    assert not board.over
+    board.add([make_assignment("wanda", 1)], expected=1)
+    assert _names(board.take(1, None, None)) == ["wanda-0"]
 
 
 def test_stop_ends_the_waiting() -> None:

@@ -8,9 +8,11 @@ from types import SimpleNamespace
 import pytest
 
 from launch.run import driver
+from launch.run.board import Board
 from launch.run.nodes import FreeGpus, Node
 from launch.run.work import EngineSetup
 from launch.sweep.config import Resources
+from tests.support.board import make_assignment, no_spare
 
 
 class Pruning:
@@ -25,6 +27,10 @@ class Pruning:
     @property
     def left(self) -> int:
         return len(self._waiting) + len(self._running)
+
+    @property
+    def short(self) -> bool:
+        return self._free is not None and bool(self._waiting)
 
     def start(self) -> None:
         while self._waiting and (self._free is None or (node_id := self._free.take_one()) is not None):
@@ -48,14 +54,27 @@ class Worker:
 
     failure = retired = None
 
-    def __init__(self, number: int, setup: EngineSetup, **_: object) -> None:
+    def __init__(self, number: int, setup: EngineSetup, *, board: Board, **_: object) -> None:
+        self._board = board
         self.number, self.place, self.stats, self._left = number, setup.place, {}, 2
+        self.node_id = setup.place.node_id
 
     def start(self) -> None:
         EVENTS.append(f"engine on {self.place.node_id}")
 
     def is_alive(self) -> bool:
+        """What there is to evaluate is done whenever the driver looks."""
+        while (board := self._board).has_work and self._left > 0:
+            assignment = board.take(self.number, None, None)
+            EVENTS.append(f"eval {assignment.checkpoint.name}")
+            for shard in board.begin(self.number, no_spare):
+                board.finished(self.number, shard)
+            board.end(self.number)
         return self._left > 0
+
+    @property
+    def serving(self) -> bool:
+        return self.is_alive()
 
     def join(self, timeout: float) -> None:
         self._left -= 1
@@ -64,8 +83,18 @@ class Worker:
 EVENTS: list[str] = []
 
 
-def _events(monkeypatch: pytest.MonkeyPatch, jobs: list[str], gpus: dict[str, int], tensor_parallel: int = 1) -> str:
-    """What happened, in order, in a run with prune `jobs` on nodes with so many `gpus`."""
+def _events(
+    monkeypatch: pytest.MonkeyPatch,
+    jobs: list[str],
+    gpus: dict[str, int],
+    tensor_parallel: int = 1,
+    dense: bool = False,
+    to_evaluate: bool = False,
+) -> str:
+    """What happened, in order, in a run with prune `jobs` on nodes with so many `gpus`.
+
+    `dense`: there is something to evaluate from the beginning; `to_evaluate`: what is pruned is evaluated.
+    """
     EVENTS.clear()
     for name, fake in (("PruneTasks", Pruning), ("EngineWorker", Worker), ("ray", SimpleNamespace(put=lambda it: it))):
         monkeypatch.setattr(driver, name, fake)
@@ -77,7 +106,13 @@ def _events(monkeypatch: pytest.MonkeyPatch, jobs: list[str], gpus: dict[str, in
     progress = SimpleNamespace(pruning=lambda *_: None)
     log = SimpleNamespace(look=lambda *_: None)
     run = driver._Run(prepared, SimpleNamespace(path=Path("run"), check=lambda: None), None, progress, log)
-    monkeypatch.setattr(run, "_add", lambda job, expected: None)
+
+    def add(job: str, expected: int) -> None:
+        run._board.add([make_assignment(job, 1)] if to_evaluate else [], expected)
+
+    monkeypatch.setattr(run, "_add", add)
+    if dense:
+        run._board.add([make_assignment("dense", 1)])
     nodes = [Node(node_id=name, name=name, cpus=2, gpus=count) for name, count in gpus.items()]
     run._on(SimpleNamespace(nodes=lambda: nodes, check=lambda: None), jobs)
     return ", ".join(EVENTS)
@@ -102,3 +137,19 @@ def test_an_engine_of_two_gpus_waits_for_two_on_one_node(monkeypatch: pytest.Mon
 
 def test_on_cpus_both_go_on_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert _events(monkeypatch, ["x"], {"a": 0, "b": 0}) == "prune x, engine on a, engine on b, pruned x"
+
+
+def test_where_there_is_something_to_evaluate_one_engine_starts_before_the_jobs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    happened = _events(monkeypatch, ["x", "y", "z"], {"a": 2}, dense=True)
+    assert happened.startswith("engine on a, prune x, eval dense, pruned x, prune y, ")
+    happened = _events(monkeypatch, ["x", "y"], {"a": 1}, dense=True)
+    assert happened == "prune x, pruned x, prune y, pruned y, engine on a, eval dense"
+
+
+def test_a_pruned_checkpoint_is_evaluated_while_others_are_being_pruned(monkeypatch: pytest.MonkeyPatch) -> None:
+    happened = _events(monkeypatch, ["x", "y", "z"], {"a": 2}, to_evaluate=True)
+    assert happened.startswith("prune x, prune y, pruned x, engine on a, eval x, pruned y, ")
+    happened = _events(monkeypatch, ["x", "y"], {"a": 0}, to_evaluate=True)
+    assert happened == "prune x, prune y, engine on a, pruned x, eval x, pruned y, eval y"

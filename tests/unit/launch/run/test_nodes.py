@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from evaluator.errors import InputError
-from launch.run.nodes import FreeGpus, Node, place_engines, prune_options
+from launch.run.nodes import FreeGpus, Node, missing_places, place_engines, prune_options
 
 
 def _nodes(*gpus: int, cpus: int = 8) -> list[Node]:
@@ -108,3 +108,71 @@ def test_prune_tasks_leave_whole_groups_of_gpus_to_engines() -> None:
     assert not free.take("b", 2)
     free.give_back("b")
     assert free.take("b", 2)
+
+
+def _missing(
+    gpus: list[int], standing: str, *, retired: str = "", tensor_parallel: int = 1, wanted: int | None = None
+) -> str:
+    """The nodes of the engines that are missing where some stand already."""
+    first = place_engines(_nodes(8, 8), tensor_parallel, None, spare=1)[0]
+    found = missing_places(_nodes(*gpus), Counter(standing), Counter(retired), first, wanted, spare=1)
+    return "".join(each.node_id for each in found)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "standing", "retired", "tensor_parallel", "wanted", "missing"),
+    [
+        ([2, 2], "abab", "", 1, None, ""),
+        ([2, 2, 2], "abab", "", 1, None, "cc"),  # a node has come
+        ([2], "aa", "", 1, None, ""),  # one has gone, and its engines with it
+        ([2, 2], "ab", "", 1, None, "ab"),  # engines have gone
+        ([4, 4], "ab", "", 1, 2, ""),  # as many as are wanted
+        ([4, 4, 4], "a", "", 1, 2, "b"),
+        ([2, 2], "aa", "", 1, 6, "bb"),  # fewer fit than are wanted
+        ([4, 2, 1], "aa", "", 2, None, "b"),
+        ([1], "", "", 2, None, ""),  # no room
+        ([], "", "", 1, None, ""),
+        ([2, 2], "aab", "b", 1, None, ""),  # what failed there is not tried again
+        ([2, 2], "a", "b", 1, 2, "a"),  # but elsewhere
+        ([1, 1], "a", "b", 1, 2, ""),
+        ([2], "aaa", "", 1, None, ""),  # more than fit
+    ],
+)
+def test_engines_that_are_missing(
+    gpus: list[int], standing: str, retired: str, tensor_parallel: int, wanted: int | None, missing: str
+) -> None:
+    found = _missing(gpus, standing, retired=retired, tensor_parallel=tensor_parallel, wanted=wanted)
+    assert found == missing
+
+
+def test_a_run_on_cpus_stays_on_cpus_and_one_on_gpus_on_gpus() -> None:
+    (on_cpu,) = place_engines(_nodes(0), 1, None, spare=1)
+    found = missing_places(_nodes(0, 4), {"a": 1}, {}, on_cpu, None, spare=1)
+    assert [(each.node_id, each.gpus, each.threads) for each in found] == [("b", 0, 8)]
+    (on_gpu,) = place_engines(_nodes(1), 1, None, spare=1)
+    assert missing_places(_nodes(0, 0), {}, {}, on_gpu, None, spare=1) == ()
+
+
+def test_gpus_of_nodes_that_come_and_go() -> None:
+    free = FreeGpus(_nodes(1, 2))
+    assert free.take("b", 2)
+    free.follow(_nodes(1, 2, 4))
+    assert not free.take("b", 1)
+    assert free.take("c", 4)
+    free.follow(_nodes(1))
+    free.give_back("c", 4)  # it is gone
+    assert not free.take("c", 1)
+    assert free.take("a", 1)
+
+
+def test_gpus_that_were_found_elsewhere() -> None:
+    free = FreeGpus(_nodes(2, 2))
+    assert free.take("a", 1)
+    assert free.take("b", 2)
+    free.move("a", "b", 1)  # somebody else holds one of a's, and none of b's: there is one fewer than was thought
+    assert free.take_one() == "a"
+    assert free.take_one() == "a"
+    assert free.take_one() is None
+    free.give_back("b", 2)
+    assert free.take_one() == "b"
+    assert free.take_one() is None

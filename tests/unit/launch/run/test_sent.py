@@ -95,7 +95,7 @@ def test_a_prune_task(run: driver._Run, gpus: int, monkeypatch: pytest.MonkeyPat
 def test_an_engine_and_its_jobs(run: driver._Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(driver, "ray", Sent())
     run._add(next(job for job in run._prepared.jobs if job.prune is None))
-    (worker,) = run._workers([Place(node_id="n", gpus=0, threads=1)])
+    worker = run._workers()(0, Place(node_id="n", gpus=0, threads=1))
     assignment = run._board.take(0, None, None)
     assert assignment is not None
     found = set(_paths([assignment, worker._setup]))

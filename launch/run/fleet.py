@@ -1,0 +1,134 @@
+"""The engines of a run: started where GPUs are free, and on nodes that join later; a lost node's work goes to others.
+
+Nodes are told, not asked for: nothing here knows Ray. An engine that has had nothing to do for a while ends, and frees
+its GPUs; if work comes back, a new one is started. An engine belongs to its node, and ends with it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Sequence
+
+from evaluator.errors import EngineError, ResurfaceError
+from launch.run.board import Board
+from launch.run.nodes import FreeGpus, Node, Place, missing_places, place_engines
+from launch.run.workers import EngineWorker
+
+Make = Callable[[int, Place], EngineWorker]
+SPARE = 1  # cores of the driver's node that engines on CPUs leave to it
+
+
+class Fleet:
+    """Every engine that a run has had. One thread uses it, the driver's."""
+
+    def __init__(
+        self, nodes: Sequence[Node], board: Board, make: Make, *, tensor_parallel: int, wanted: int | None
+    ) -> None:
+        """`make`: the worker of an engine, not started. Raises InputError for more engines than fit."""
+        places = place_engines(nodes, tensor_parallel, wanted, spare=SPARE)
+        self.workers: list[EngineWorker] = []
+        self.free = FreeGpus(nodes)
+        self._board = board
+        self._make = make
+        self._wanted = wanted
+        self._first = places[0]
+        self._nodes = tuple(nodes)
+        self._numbers = itertools.count()  # no number is used twice: logs and statistics go by it
+        self._waiting = deque(make(next(self._numbers), place) for place in places)
+        self._holds: dict[int, str] = {}  # the node of whose GPUs an engine has its own
+        self._alone_since: float | None = None  # since when there has been work, and no engine
+
+    @property
+    def on_gpus(self) -> bool:
+        return self._first.gpus > 0
+
+    @property
+    def working(self) -> bool:
+        """Whether an engine works, or may do so later."""
+        return bool(self._waiting) or any(worker.is_alive() for worker in self.workers)
+
+    def start(self, most: int | None = None) -> list[EngineWorker]:
+        """Start the engines for which there are GPUs, `most` of them, and return them."""
+        started: list[EngineWorker] = []
+        for worker in list(self._waiting):
+            if len(started) == most:
+                break
+            if self.free.take(worker.place.node_id, worker.place.gpus):
+                self._holds[worker.number] = worker.place.node_id
+                self._waiting.remove(worker)
+                self.workers.append(worker)
+                worker.start()
+                started.append(worker)
+        return started
+
+    def start_first(self) -> None:
+        """One engine where there is something to evaluate, before prune jobs get GPUs; unless it would take all."""
+        if not self.on_gpus or sum(node.gpus for node in self._nodes) <= self._first.gpus:
+            return
+        if self._board.has_work and not any(worker.serving for worker in self.workers):
+            self._fill()
+            self.start(1)
+
+    def join(self, seconds: float) -> None:
+        """Wait so long for an engine to end."""
+        alive = next((each for each in self.workers if each.is_alive()), None)
+        time.sleep(seconds) if alive is None else alive.join(timeout=seconds)
+
+    def follow(self, nodes: Sequence[Node]) -> list[Node]:
+        """Have engines where the nodes are now; returns those that have come."""
+        before, there = {node.node_id for node in self._nodes}, {node.node_id for node in nodes}
+        self._nodes = tuple(nodes)
+        self.free.follow(nodes)
+        for worker in self.workers:
+            self._settle(worker, there)
+        self._waiting = deque(each for each in self._waiting if each.place.node_id in there)
+        if self._board.has_work:
+            self._fill()
+        return [node for node in nodes if node.node_id not in before]
+
+    def _settle(self, worker: EngineWorker, there: Collection[str]) -> None:
+        """Tell a worker that its node is gone, and count the GPUs that it has where it has them."""
+        alive, gpus, held = worker.is_alive(), worker.place.gpus, self._holds.get(worker.number)
+        if not alive:
+            if worker.retired is None and held is not None:
+                del self._holds[worker.number]
+                self.free.give_back(held, gpus)
+            return
+        node_id = worker.node_id
+        if held is not None and node_id != held and node_id in there:  # Ray had no room where it was to be
+            self.free.move(held, node_id, gpus)
+            self._holds[worker.number] = node_id
+        if worker.serving and not {node_id, worker.place.node_id} <= set(there):
+            worker.lose_node()
+
+    def _fill(self) -> None:
+        """Have a worker wait for each engine that is missing."""
+        serving = [each for each in self.workers if each.serving]
+        standing = Counter(each.node_id for each in (*serving, *self._waiting))
+        retired = Counter(each.place.node_id for each in self.workers if each.retired is not None)
+        for place in missing_places(self._nodes, standing, retired, self._first, self._wanted, spare=SPARE):
+            self._waiting.append(self._make(next(self._numbers), place))
+
+    def check(self, placement_seconds: float) -> None:
+        """Raises what ends the run: an engine that could not do its work, or work for which there is no engine."""
+        for worker in self.workers:
+            if worker.failure is not None:
+                raise worker.failure
+        if not self.working and self._board.has_work:
+            self._fill()  # the last one may have ended only now
+        if self.working or not self._board.has_work:
+            self._alone_since = None
+            return
+        retired = [worker.retired for worker in self.workers if worker.retired is not None]
+        if retired:
+            raise EngineError(f"no engine that works is left: {retired[-1]}; the same command goes on from here")
+        now = time.monotonic()
+        self._alone_since = now if self._alone_since is None else self._alone_since
+        waited = now - self._alone_since
+        if waited > placement_seconds:
+            raise ResurfaceError(
+                f"no node has had room for an engine for {waited:.0f} s (resources.placement_seconds); finished work "
+                "is kept, the same command resumes"
+            )

@@ -1,0 +1,186 @@
+"""Engines where the nodes are: they come, go, end when there is nothing to do, and come back."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from evaluator.errors import EngineError, ResurfaceError
+from launch.run.fleet import Fleet
+from launch.run.nodes import Node, Place
+
+
+class Worker:
+    """Takes the place of an engine's worker."""
+
+    def __init__(self, number: int, place: Place) -> None:
+        self.number, self.place, self.node_id = number, place, place.node_id
+        self.failure: Exception | None = None
+        self.retired: str | None = None
+        self.alive = self.lost = False
+
+    @property
+    def serving(self) -> bool:
+        return self.alive and not self.lost
+
+    def start(self) -> None:
+        self.alive = True
+
+    def is_alive(self) -> bool:
+        return self.alive
+
+    def lose_node(self) -> None:
+        self.lost, self.alive = True, False
+
+
+def _nodes(**gpus: int) -> list[Node]:
+    return [Node(node_id=name, name=name, cpus=4, gpus=count, driver=name == "a") for name, count in gpus.items()]
+
+
+def _fleet(work: bool = True, wanted: int | None = None, **gpus: int) -> tuple[Any, Any]:
+    board = SimpleNamespace(has_work=work)
+    fleet: Any = Fleet(_nodes(**gpus), board, Worker, tensor_parallel=1, wanted=wanted)  # type: ignore[arg-type]
+    fleet.start()
+    return fleet, board
+
+
+def _stand(fleet: Any) -> str:
+    return "".join(f"{worker.number}{worker.node_id}" for worker in fleet.workers if worker.alive)
+
+
+def test_a_node_that_joins_gets_engines() -> None:
+    fleet, _ = _fleet(a=1)
+    assert [node.name for node in fleet.follow(_nodes(a=1, b=2))] == ["b"]
+    fleet.start()
+    assert _stand(fleet) == "0a1b2b"
+    assert fleet.follow(_nodes(a=1, b=2)) == []
+    assert fleet.start() == []
+
+
+def test_engines_of_a_node_that_is_lost_end_and_do_not_crowd_another() -> None:
+    fleet, _ = _fleet(a=0, b=0)
+    assert _stand(fleet) == "0a1b"
+    fleet.follow(_nodes(a=0))
+    fleet.start()
+    assert fleet.workers[1].lost
+    assert _stand(fleet) == "0a"
+    fleet.follow(_nodes(a=0, c=0))
+    fleet.start()
+    assert _stand(fleet) == "0a2c"
+
+
+def test_an_engine_that_ended_for_lack_of_work_frees_its_gpu_and_comes_back_with_work() -> None:
+    fleet, board = _fleet(work=False, a=2)
+    fleet.workers[1].alive = False
+    fleet.follow(_nodes(a=2))
+    fleet.follow(_nodes(a=2))
+    assert fleet.start() == []
+    board.has_work = True
+    fleet.follow(_nodes(a=2))
+    fleet.start()
+    assert _stand(fleet) == "0a2a"
+    assert not fleet.free.take("a", 1)
+
+
+def test_a_retired_engine_keeps_its_gpu_and_has_no_successor() -> None:
+    fleet, _ = _fleet(a=2)
+    fleet.workers[1].alive, fleet.workers[1].retired = False, "bad"
+    fleet.follow(_nodes(a=2))
+    assert fleet.start() == []
+    assert not fleet.free.take("a", 1)
+
+
+def test_an_engine_that_waits_for_gpus_of_a_lost_node_is_forgotten() -> None:
+    board: Any = SimpleNamespace(has_work=True)
+    fleet: Any = Fleet(_nodes(a=1, b=1), board, Worker, tensor_parallel=1, wanted=None)  # type: ignore[arg-type]
+    assert fleet.free.take("b", 1)  # a prune job has it
+    fleet.start()
+    assert fleet.working
+    fleet.follow(_nodes(a=1))
+    fleet.workers[0].alive = False
+    assert not fleet.working
+
+
+def test_what_ends_the_run() -> None:
+    fleet, board = _fleet(a=1)
+    fleet.check(0.0)
+    fleet.workers[0].alive = False
+    fleet.follow([])
+    fleet.check(3600.0)  # a node may come
+    fleet._alone_since -= 3601
+    with pytest.raises(ResurfaceError, match="no node has had room for an engine for 3601 s"):
+        fleet.check(3600.0)
+    board.has_work = False
+    fleet.check(0.0)
+    board.has_work = True
+    fleet.workers[0].retired = "engine 0: it failed"
+    fleet.follow(_nodes(a=1))
+    with pytest.raises(EngineError, match="no engine that works is left: engine 0: it failed"):
+        fleet.check(3600.0)
+    fleet.workers[0].failure = ValueError("a probe")
+    with pytest.raises(ValueError, match="a probe"):
+        fleet.check(3600.0)
+
+
+def test_the_last_engine_fails_when_another_has_ended_for_lack_of_work() -> None:
+    """Its work is there again between two looks at the nodes: an engine takes the place of the one that ended."""
+    fleet, board = _fleet(work=False, a=2)
+    fleet.workers[0].alive = False
+    fleet.follow(_nodes(a=2))
+    fleet.workers[1].alive, fleet.workers[1].retired = False, "engine 1: it failed"
+    board.has_work = True
+    fleet.check(0.0)
+    fleet.start()
+    assert _stand(fleet) == "2a"
+
+
+def test_no_number_is_used_twice() -> None:
+    board: Any = SimpleNamespace(has_work=True)
+    fleet: Any = Fleet(_nodes(a=1, b=1, c=1), board, Worker, tensor_parallel=1, wanted=None)  # type: ignore[arg-type]
+    for node_id in "abc":
+        assert fleet.free.take(node_id, 1)  # prune jobs have them
+    fleet.start()
+    fleet.follow(_nodes(a=1, c=1))  # number 1 never started
+    fleet.follow(_nodes(a=1, c=1, d=2))
+    fleet.start()
+    fleet.free.give_back("a")
+    fleet.free.give_back("c")
+    fleet.start()
+    assert _stand(fleet) == "3d4d0a2c"
+
+
+def test_an_engine_that_ray_put_elsewhere_is_counted_there() -> None:
+    fleet, _ = _fleet(wanted=1, a=1, b=1)
+    fleet.workers[0].node_id = "b"  # somebody else has a's GPU
+    fleet.follow(_nodes(a=1, b=1))
+    assert not fleet.free.take("b", 1)
+    fleet.workers[0].alive = False
+    for _ in range(2):
+        fleet._board.has_work = False
+        fleet.follow(_nodes(a=1, b=1))
+    assert fleet.free.take("b", 1)
+    assert not fleet.free.take("b", 1)
+    assert fleet.free.take("a", 1)
+
+
+def test_an_engine_that_outlives_its_node_elsewhere_ends_with_what_it_has() -> None:
+    fleet, _ = _fleet(a=1, b=2)
+    assert _stand(fleet) == "0a1b2b"
+    fleet.workers[0].node_id = "b"
+    fleet.follow(_nodes(b=2))
+    assert [worker.lost for worker in fleet.workers] == [True, False, False]
+
+
+def test_one_engine_goes_before_prune_jobs_where_they_have_other_gpus() -> None:
+    board: Any = SimpleNamespace(has_work=False)
+    for gpus, expected in ((1, ""), (3, "0a")):
+        board.has_work = False
+        fleet: Any = Fleet(_nodes(a=gpus), board, Worker, tensor_parallel=1, wanted=None)  # type: ignore[arg-type]
+        fleet.start_first()
+        assert _stand(fleet) == ""
+        board.has_work = True
+        for _ in range(2):
+            fleet.start_first()
+        assert _stand(fleet) == expected
