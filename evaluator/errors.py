@@ -34,7 +34,10 @@ class EngineError(ResurfaceError):
 
 # Names of environment variables whose values nobody else may read, and tokens of the hub wherever they come from.
 _SECRET_NAME = re.compile(r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|ACCESS_KEY|SECRET_KEY)$", re.IGNORECASE)
-_SECRET = re.compile(r"\bhf_[A-Za-z0-9]{16,}|(?<=://)[^/\s@]+(?=@)")
+_SECRET = re.compile(
+    r"\bhf_[A-Za-z0-9]{16,}|\bhf_(?:jwt|oauth)_[\w.-]{16,}"
+    r"|(?<=\b[Bb]earer )[^\s'\"]{8,}|(?<=://)[^/\s@]+(?=@)"
+)
 _SHORTEST_SECRET = 8  # characters; hiding shorter values would garble ordinary words
 
 

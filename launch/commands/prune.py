@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, get_args
 
@@ -13,13 +14,14 @@ from evaluator.errors import InputError
 from launch.commands.options import PruneOptions, Seed, described, prune_request
 from launch.commands.terminal import console, errors
 from launch.sweep.calibration import KINDS, SOURCES
-from launch.sweep.models import BUNDLED, resolve_model
+from launch.sweep.models import BUNDLED, is_hub_id, resolve_model
 from pruning.calibration.sequences import check_named
 from pruning.config import Allocation
 from pruning.methods import METHODS
 from pruning.patterns import Group
 
 if TYPE_CHECKING:
+    from launch.hub.card import Row
     from pruning.output.manifest import PruneManifest
 
 
@@ -41,30 +43,54 @@ def prune(
     samples: Annotated[int, typer.Option(help="calibration passages")] = 128,
     sequence_length: Annotated[int, typer.Option(help="tokens per passage at most")] = 2048,
     seed: Seed = 0,
+    push: Annotated[
+        str | None, typer.Option(metavar="ORG/NAME", help="upload the checkpoint to the hub; alone, that of --out")
+    ] = None,
+    run: Annotated[
+        Path | None, typer.Option("--run", help="with --push: a run that asked it; its fates stand on the card")
+    ] = None,
+    public: Annotated[bool, typer.Option("--public", help="with --push: a new repository is not private")] = False,
     verify: Annotated[Path | None, typer.Option(help="a pruned checkpoint to check against its manifest")] = None,
 ) -> None:
-    """Prune a dense checkpoint into a sparse one that any server of safetensors loads; or --verify one."""
-    if verify is None:
-        options = PruneOptions(
-            method=method,
-            sparsity=sparsity,
-            pattern=pattern,
-            allocation=allocation,
-            group=group,
-            calibration=calibration,
-            samples=samples,
-            sequence_length=sequence_length,
-            seed=seed,
-        )
-        run_prune(console, model, out, options)
-    elif model or method or out:
-        raise InputError("--verify takes no MODEL, --method or --out")
-    else:
+    """Prune a dense checkpoint into a sparse one that any server of safetensors loads; --verify or --push one."""
+    if push is None and (run is not None or public):
+        raise InputError("--run and --public go with --push")
+    options = PruneOptions(
+        method=method,
+        sparsity=sparsity,
+        pattern=pattern,
+        allocation=allocation,
+        group=group,
+        calibration=calibration,
+        samples=samples,
+        sequence_length=sequence_length,
+        seed=seed,
+    )
+    if verify is not None:
+        if model or method or out or push:
+            raise InputError("--verify takes no MODEL, --method, --out or --push")
         raise typer.Exit(run_verify(console, errors, verify))
+    if push is None:
+        run_prune(console, model, out, options)
+    elif model is not None:
+        run_prune_and_push(console, push, model, out, options, run, public=public)
+    elif method or sparsity is not None or pattern or group or calibration:
+        raise InputError("Missing argument 'MODEL': the dense checkpoint; without one, --push takes no --method")
+    else:
+        run_push(console, push, out, run, public=public)
 
 
-def run_prune(console: Console, model: str | None, out: Path | None, options: PruneOptions) -> None:
-    """Prune `model` into `out`; options are checked before a model is fetched. Raises InputError or PruneError."""
+def run_prune(
+    console: Console,
+    model: str | None,
+    out: Path | None,
+    options: PruneOptions,
+    checked: Callable[[Path], None] | None = None,
+) -> None:
+    """Prune `model` into `out`; options are checked before a model is fetched. Raises InputError or PruneError.
+
+    `checked` is called with the model's directory once nothing else can be wrong.
+    """
     if model is None:
         raise InputError("Missing argument 'MODEL': the dense checkpoint")
     if out is None:
@@ -81,6 +107,8 @@ def run_prune(console: Console, model: str | None, out: Path | None, options: Pr
     from pruning.run import prune as make
 
     check(config, out, sources=SOURCES)
+    if checked is not None:
+        checked(source)
     with console.status("pruning") as status:
         manifest = make(
             config,
@@ -90,6 +118,38 @@ def run_prune(console: Console, model: str | None, out: Path | None, options: Pr
             progress=lambda done, total: status.update(f"pruning: {done}/{total} layers"),
         )
     _print_manifest(console, manifest, out)
+
+
+def run_prune_and_push(
+    console: Console, name: str, model: str, out: Path | None, options: PruneOptions, run: Path | None, *, public: bool
+) -> None:
+    """Prune a model and upload it; whether the hub takes it is asked before. Raises InputError or PruneError."""
+    from launch.hub.push import check_repository, need_own_files, open_repository, whole
+
+    check_repository(name)
+    if run is not None:
+        raise InputError("--run: a checkpoint that is still to be pruned has no run: push it later, without MODEL")
+
+    def ready(source: Path) -> None:
+        need_own_files(source)
+        open_repository(name, public=public)
+
+    run_prune(console, model, out, options, ready)
+    assert out is not None
+    _upload(console, name, out, whole(out), model if is_hub_id(model) else None, [])
+
+
+def run_push(console: Console, name: str, out: Path | None, run: Path | None, *, public: bool) -> None:
+    """Upload a checkpoint that was pruned before. Raises InputError."""
+    from launch.hub.push import check_repository, fates_of, open_repository, whole
+
+    check_repository(name)
+    if out is None:
+        raise InputError("Missing option '--out': the sparse checkpoint's directory")
+    manifest = whole(out)
+    fates = [] if run is None else fates_of(out, run)
+    open_repository(name, public=public)
+    _upload(console, name, out, manifest, None, fates)
 
 
 def run_verify(console: Console, errors: Console, directory: Path) -> int:
@@ -115,6 +175,19 @@ def run_verify(console: Console, errors: Console, directory: Path) -> int:
         soft_wrap=True,
     )
     return 0
+
+
+def _upload(
+    console: Console, name: str, directory: Path, manifest: PruneManifest, base: str | None, fates: Sequence[Row]
+) -> None:
+    from huggingface_hub.utils.tqdm import disable_progress_bars
+
+    from launch.hub.push import base_of, push
+
+    if not errors.is_terminal:  # the hub's library draws them into files too
+        disable_progress_bars()
+    address = push(name, directory, manifest, base=base or base_of(manifest), fates=fates)
+    console.print(f"pushed: {escape(address)}", highlight=False, soft_wrap=True)
 
 
 def _print_manifest(console: Console, manifest: PruneManifest, out: Path) -> None:

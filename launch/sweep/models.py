@@ -12,12 +12,12 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from evaluator.errors import InputError
+from evaluator.errors import InputError, one_line
 
 BUNDLED = "bundled"  # the name of the model that ships with Resurface, wherever a checkpoint is expected
 BUNDLED_MODEL = Path(__file__).parents[1] / "reference_model"
 MIRROR = "RESURFACE_MODELS"  # environment variable: a directory with checkpoints under their hub ids
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+(@[\w./-]+)?")
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+(@(?!.*\.\.)[\w./-]+)?")
 _FETCHED = ["*.safetensors", "*.json", "*.jinja", "tokenizer*", "*.tiktoken", "vocab*", "merges.txt", "LICENSE*"]
 _NOT_FETCHED = ["consolidated*", "*/*"]  # the same weights again, in a format of their makers
 
@@ -31,6 +31,11 @@ def local_directory(value: str) -> Path | None:
         return path
     mirrored = _mirrored(value)
     return mirrored if mirrored is not None and mirrored.is_dir() else None
+
+
+def is_hub_id(value: str) -> bool:
+    """Whether a value means a model of the hub, and no directory here."""
+    return value != BUNDLED and not Path(os.path.expanduser(value)).exists() and bool(_HUB_ID.fullmatch(value))
 
 
 def resolve_model(value: str) -> Path:
@@ -96,9 +101,8 @@ def _fetch(hub_id: str) -> Path:
         )
     # No network, a name that does not exist, a gated model: each raises another library's exceptions.
     except Exception as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0].strip()
         mirrored = _mirrored(hub_id) or Path(f"${MIRROR}", hub_id)
         raise InputError(
             f"model {hub_id!r}: no such directory here, none at {mirrored}, and it cannot be fetched from the hub "
-            f"({reason[:160]}); name a local directory, or set {MIRROR}=DIR where DIR/{hub_id} is one"
+            f"({one_line(error, 160)}); name a local directory, or set {MIRROR}=DIR where DIR/{hub_id} is one"
         ) from error

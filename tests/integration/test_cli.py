@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from tests.support.models import save_tiny_model
-from tests.support.runs import records, resurface
+from tests.support.runs import SECRET, records, resurface
 
 pytestmark = pytest.mark.slow
 
@@ -65,6 +65,12 @@ def test_an_empty_answer_is_excluded_and_counted(run: Path) -> None:
     greedy = accuracy[accuracy["probe"] == "greedy"]
     assert set(greedy["excluded"]) == {1}
     assert set(greedy["n"]) == {5}
+
+
+def test_no_file_of_a_run_tells_a_token_of_the_environment(run: Path) -> None:
+    files = [path for path in run.rglob("*") if path.is_file()]
+    assert {path.relative_to(run).parts[0] for path in files} >= {"logs", "run.json", "records", "report"}
+    assert not [path for path in files if SECRET.encode() in path.read_bytes()]
 
 
 def test_report_is_rebuilt_from_records_alone(run: Path, tmp_path: Path) -> None:

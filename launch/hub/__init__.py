@@ -1,0 +1,1 @@
+"""Pruned checkpoints on the Hugging Face hub: a model card, and the upload."""
