@@ -61,6 +61,13 @@ BENCHMARKS.register(
 )
 BENCHMARKS.register(
     Benchmark(
+        name="cluster",
+        module="benchmarks.cluster.run",
+        help="a sweep of any size through the real driver, with pretended engines that die at random",
+    )
+)
+BENCHMARKS.register(
+    Benchmark(
         name="prune",
         module="benchmarks.pruning.prune",
         help="Wanda and SparseGPT, against the published recipe",

@@ -11,7 +11,7 @@ from tests.support.runs import resurface
 
 
 def test_every_benchmark_is_a_module_with_a_line_of_help():
-    assert BENCHMARKS.names == ("score", "beam", "fidelity", "swap", "pass", "driver", "prune")
+    assert BENCHMARKS.names == ("score", "beam", "fidelity", "swap", "pass", "driver", "cluster", "prune")
     for benchmark in BENCHMARKS:
         assert importlib.util.find_spec(benchmark.module)
         assert benchmark.help
@@ -27,6 +27,7 @@ def test_an_unknown_benchmark_is_refused_with_the_nearest_name():
     [
         ("driver", ["--bogus"], "error: unrecognized arguments: --bogus"),
         ("all", ["--items", "-1"], "error: argument --items: '-1' is not a count of at least 1"),
+        ("cluster", ["--items", "9999"], "error: --items 9999: task gazetteer has 2700"),
         ("prune", ["--model", "nowhere"], "error: --model: nowhere: no such directory"),
     ],
 )

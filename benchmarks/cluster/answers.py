@@ -1,0 +1,98 @@
+"""Made-up records: what engines would have answered, ready before a run begins, and cut into shards while it goes on.
+
+Each item has a few ways of being answered, from unharmed to lost. Which of them a checkpoint shows depends on its
+name, on how much its compression harms and on the item alone: so that any number of engines, in any order, after any
+number of deaths, answer alike.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from evaluator.asking.questions import Question
+from evaluator.probes.recording import Stamp
+from evaluator.records import Origin, Record
+from evaluator.store.records import to_table
+
+_WAYS = 6
+_NOBODY = Stamp(
+    checkpoint="", weights_digest="", base=None, method=None, pattern=None, sparsity=None, calibration=None,
+    engine="fake", engine_version="0", dtype="float32",
+)  # fmt: skip
+
+
+class Answers:
+    """Every way of answering every question."""
+
+    def __init__(self, questions: Sequence[Question]) -> None:
+        records: list[Record] = []
+        self._where: list[list[range]] = []  # by question and way: rows
+        others = [question.item.answers[0] for question in questions]
+        for question in questions:
+            ways = []
+            for way in range(_WAYS):
+                first = len(records)
+                records += _records(question, way, others)
+                ways.append(range(first, len(records)))
+            self._where.append(ways)
+        self._table = to_table(records)
+
+    def table(self, stamp: Stamp, positions: Sequence[int]) -> pa.Table:
+        """The records of some questions on one checkpoint, as an engine's process sends them."""
+        harm = 0.0 if stamp.base is None else 0.2 + 0.8 * (stamp.sparsity or 0.0)
+        name = zlib.crc32(stamp.checkpoint.encode())
+        rows: list[int] = []
+        for position in positions:
+            chance = zlib.crc32(position.to_bytes(4, "little"), name) / 2**32
+            rows += self._where[position][min(_WAYS - 1, int(chance * harm * _WAYS))]
+        table = self._table.take(pa.array(rows))
+        for field in dataclasses.fields(Origin):
+            at = table.schema.get_field_index(field.name)
+            kind = table.schema.field(at)
+            value = pa.scalar(getattr(stamp, field.name), kind.type)
+            table = table.set_column(at, kind, pa.repeat(value, len(rows)))
+        return table
+
+
+def _records(question: Question, way: int, others: Sequence[str]) -> Iterator[Record]:
+    """One item's records, of the probes that are asked by default."""
+    item = question.item
+    rng = random.Random(f"{item.language} {item.item_id} {way}")
+    words = item.context.split()
+    common: dict[str, Any] = {field.name: getattr(_NOBODY, field.name) for field in dataclasses.fields(_NOBODY)}
+    common |= {"task": item.task, "language": item.language, "item_id": item.item_id, "seed": 0, "status": "ok"}
+    common |= {"format": "open", "truncated": False}
+    kept = rng.random() > way / _WAYS  # the answer still comes first
+
+    def generated(probe: str, index: int, hit: bool) -> Record:
+        text = f"{item.answers[0] if hit else rng.choice(others)}. {' '.join(rng.choices(words, k=4))}"
+        ids = tuple(rng.randrange(8, 32_000) for _ in range(len(text) // 4))
+        graded: dict[str, Any] = {"contains": hit, "exact_match": False, "token_f1": 0.4 * hit}
+        more: dict[str, Any] = {} if probe == "sample" else {"logprob": -rng.expovariate(0.2)}
+        cached: dict[str, Any] = {"prompt_tokens": 140, "cached_tokens": 128}
+        return Record(**common, probe=probe, index=index, text=text, token_ids=ids, **graded, **more, **cached)
+
+    yield generated("greedy", 0, kept)
+    if question.deep:
+        for index in range(5):
+            yield generated("beam", index, rng.random() < 0.8 - 0.1 * way)
+        for index in range(10):
+            yield generated("sample", index, rng.random() < 0.6 - 0.1 * way)
+    options = question.options
+    for index, text in enumerate(() if options is None else options.texts):
+        gold = options is not None and index == options.gold
+        score = -2.0 - rng.random() - (0.3 * way if gold else 1.5)
+        ids = tuple(range(9, 9 + max(1, len(text) // 4)))
+        scored: dict[str, Any] = {"is_gold": gold, "option_text": text, "token_ids": ids, "logprob": score}
+        yield Record(**common, probe="choice", index=index, prompt_tokens=140, **scored)
+    rank = 1 if kept else 2 + int(rng.expovariate(0.1))
+    margin = 0.0 if kept else -rng.expovariate(0.5)
+    yield Record(**common, probe="rank", index=0, rank=rank, margin=margin, prompt_tokens=140)
+    lead: dict[str, Any] = {"text": "", "option_text": item.answers[0], "token_ids": (9, 10), "logprob": margin - 1.0}
+    yield Record(**common, probe="aligned_rank", index=0, rank=rank, margin=margin, prompt_tokens=141, **lead)

@@ -1,0 +1,378 @@
+"""A Ray that is only pretended: what a driver asks of Ray, answered in its own process, without any engine.
+
+    ray = PretendedRay(nodes=13, gpus=8, answers=answers, pace=25.0, deaths=Deaths(...))
+    with ray.installed():
+        run_sweep(...)          # the real driver, its real threads, board and store
+    ray.seconds                 # processor time of what is pretended, to be taken off the process's
+
+Nodes have GPUs, actors take them, and both die when `Deaths` says so: an actor in the middle of a shard or a load, a
+node with all of its actors, and another node joins some time later. The first node is the driver's, which stays.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import random
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import ray
+from ray.exceptions import GetTimeoutError, RayActorError
+
+from benchmarks.cluster.answers import Answers
+from evaluator.engine.base import EngineStats, LoadReport
+from launch.run.work import EngineSetup, EvalJob, Shard, ShardResult, Where
+
+_NO_PROCESS = 2**23  # process ids begin here: Linux gives none that is so high
+
+
+@dataclass(slots=True, kw_only=True)
+class Deaths:
+    """Which of the shards and loads that are begun, counted over all engines, end their engine or its node."""
+
+    actors: int = 0
+    nodes: int = 0
+    within: int = 0  # they are spread over the first so many
+    seed: int = 0
+    _planned: dict[int, str] = field(default_factory=dict)
+    _begun: itertools.count[int] = field(default_factory=itertools.count)
+
+    def __post_init__(self) -> None:
+        count = self.actors + self.nodes
+        chosen = random.Random(self.seed).sample(range(max(self.within, count)), count)
+        self._planned = {at: "actor" if number < self.actors else "node" for number, at in enumerate(chosen)}
+
+    def next(self) -> tuple[int, str | None]:
+        """The number of what is begun now, and what dies with it."""
+        number = next(self._begun)
+        return number, self._planned.get(number)
+
+
+@dataclass(eq=False, slots=True)
+class _Node:
+    node_id: str
+    gpus: int
+    free: int
+    alive: bool = True
+
+
+def _node_id(number: int) -> str:
+    return f"{number:056x}"  # Ray's own look so, and it checks them
+
+
+class _Actor:
+    """An engine's process. It has a place as soon as `node` is set."""
+
+    def __init__(self, ray: PretendedRay, gpus: int, node_id: str, pid: int) -> None:
+        self.ray, self.gpus, self.wanted, self.pid = ray, gpus, node_id, pid
+        self.node: _Node | None = None
+        self.dead = threading.Event()
+        self.waiting: deque[Shard] = deque()
+        self.lock = threading.Lock()
+        self.requests = self.steps = 0
+
+    def __getattr__(self, name: str) -> _Method:
+        return _Method(self, name)
+
+
+class _Method:
+    """A method of an actor, as Ray's handles have it."""
+
+    def __init__(self, actor: _Actor, name: str) -> None:
+        self._actor, self._name = actor, name
+
+    def options(self, **_: Any) -> _Method:
+        return self
+
+    def remote(self, *arguments: Any) -> Any:
+        actor = self._actor
+        with actor.ray.off_the_clock():
+            return getattr(_Calls, self._name)(actor, *arguments)
+
+
+class _Pending:
+    """An answer that comes `seconds` from now, unless the actor dies before; `make` makes it when it is fetched."""
+
+    def __init__(self, actor: _Actor, make: Callable[[], Any], seconds: float = 0.0) -> None:
+        self.actor, self.make, self._at = actor, make, time.monotonic() + seconds
+
+    def settled(self, timeout: float | None) -> bool:
+        """Whether there is an answer or an error within `timeout` seconds."""
+        left = self._at - time.monotonic()
+        if left > 0:
+            self.actor.dead.wait(left if timeout is None else min(left, timeout))
+        return self.actor.dead.is_set() or time.monotonic() >= self._at
+
+
+class _Place(_Pending):
+    """The answer to where an actor is: there is none before it has a place."""
+
+    def settled(self, timeout: float | None) -> bool:
+        return self.actor.ray.placed(self.actor, timeout)
+
+
+class _Stream:
+    """What an actor yields: a shard after another, as long as some wait."""
+
+    def __init__(self, actor: _Actor, job: EvalJob, shards: Sequence[Shard]) -> None:
+        self.actor, self._job = actor, job
+        with actor.lock:
+            actor.waiting = deque(shards)
+        self._next: _Pending | None = None
+        self._over = False
+
+    def settled(self, timeout: float | None) -> bool:
+        if self._next is None and not self._over and not self.actor.dead.is_set():
+            self._next = self._begin()
+        return self._next is None or self._next.settled(timeout)
+
+    def __next__(self) -> _Pending:
+        if self._over:
+            raise StopIteration
+        self.settled(None)
+        if self.actor.dead.is_set():
+            self._over = True
+            return self._next or _Pending(self.actor, lambda: None)
+        if self._next is None:
+            raise StopIteration
+        found, self._next = self._next, None
+        return found
+
+    def _begin(self) -> _Pending | None:
+        actor = self.actor
+        with actor.lock:
+            shard = actor.waiting.popleft() if actor.waiting else None
+        if shard is None:
+            self._over = True
+            return None
+        actor.ray.begun(actor)
+        return _Pending(actor, lambda: self._result(shard), actor.ray.seconds_of(len(shard.questions)))
+
+    def _result(self, shard: Shard) -> ShardResult:
+        actor = self.actor
+        actor.requests += len(shard.questions)
+        actor.steps += 1
+        return ShardResult(shard=shard, table=actor.ray.answers.table(self._job.stamp, shard.questions))
+
+
+class _Calls:
+    """What an actor answers: as `EngineActor`, with the actor in place of itself."""
+
+    @staticmethod
+    def where(actor: _Actor) -> _Pending:
+        def place() -> Where:
+            assert actor.node is not None
+            return Where(node=actor.node.node_id, node_id=actor.node.node_id, device="pretended", pid=actor.pid)
+
+        return _Place(actor, place)
+
+    @staticmethod
+    def load(actor: _Actor, checkpoint: Path) -> _Pending:
+        actor.ray.begun(actor)
+        report = LoadReport(checkpoint=checkpoint, swapped=actor.steps > 0, tensors=1, seconds=actor.ray.load_seconds)
+        return _Pending(actor, lambda: report, actor.ray.load_seconds)
+
+    @staticmethod
+    def evaluate(actor: _Actor, job: EvalJob, shards: Sequence[Shard], *_: Any) -> _Stream:
+        return _Stream(actor, job, shards)
+
+    @staticmethod
+    def give_up(actor: _Actor, count: int) -> _Pending:
+        with actor.lock:
+            given = [actor.waiting.pop() for _ in range(min(count, len(actor.waiting)))]
+        return _Pending(actor, lambda: given)
+
+    @staticmethod
+    def stats(actor: _Actor) -> _Pending:
+        stats = EngineStats(
+            requests=actor.requests, steps=actor.steps, busy_seconds=1.0, waiting_seconds=0.0, idle_seconds=0.0
+        )
+        return _Pending(actor, lambda: stats)
+
+    @staticmethod
+    def pulse(actor: _Actor) -> _Pending:
+        return _Pending(actor, lambda: (actor.steps, actor.requests))
+
+    @staticmethod
+    def read_ahead(actor: _Actor, _: Path) -> _Pending:
+        return _Pending(actor, lambda: None)
+
+
+class _Remote:
+    """What `ray.remote(...)` makes of a class; of functions only that it was made is pretended."""
+
+    def __init__(self, ray: PretendedRay, options: dict[str, Any]) -> None:
+        self._ray, self._options = ray, options
+
+    def __call__(self, _: Any) -> _Remote:
+        return self
+
+    def remote(self, _: EngineSetup) -> _Actor:
+        with self._ray.off_the_clock():
+            return self._ray.start(self._options["num_gpus"], self._options["scheduling_strategy"].node_id)
+
+
+class PretendedRay:
+    """Ray's functions that the driver calls, of a cluster whose nodes have `gpus` GPUs each."""
+
+    def __init__(
+        self,
+        *,
+        nodes: int,
+        gpus: int,
+        answers: Answers,
+        deaths: Deaths,
+        pace: float | None = None,
+        load_seconds: float = 0.0,
+    ) -> None:
+        """`pace`: items that an engine does in a second; None: as many as are fetched."""
+        self.answers, self.load_seconds = answers, load_seconds
+        self.died: Counter[str] = Counter()
+        self._pace, self._deaths = pace, deaths
+        self._rejoin = max(1, deaths.within // 20)  # so many shards and loads after a node has died
+        self._joins: deque[int] = deque()
+        self._numbers = itertools.count(nodes)
+        self._pids = itertools.count(_NO_PROCESS)
+        self._nodes = [_Node(_node_id(number), gpus, gpus) for number in range(nodes)]
+        self._actors: dict[_Actor, None] = {}  # that live, the oldest first
+        self._changed = threading.Condition(threading.RLock())
+        self._spent: dict[int, float] = {}  # by thread
+
+    @contextlib.contextmanager
+    def installed(self) -> Iterator[None]:
+        """Within, module `ray` is this one."""
+        names = ("init", "shutdown", "nodes", "get_runtime_context", "put", "get", "wait", "kill", "remote")
+        with contextlib.ExitStack() as stack:
+            for name in names:
+                stack.enter_context(mock.patch.object(ray, name, getattr(self, name)))
+            stack.enter_context(mock.patch.dict(os.environ, {"RAY_ADDRESS": "pretended"}))
+            yield
+
+    @contextlib.contextmanager
+    def off_the_clock(self) -> Iterator[None]:
+        """Within, the calling thread's processor time is not the driver's."""
+        before = time.thread_time()
+        try:
+            yield
+        finally:
+            thread = threading.get_ident()
+            self._spent[thread] = self._spent.get(thread, 0.0) + time.thread_time() - before
+
+    @property
+    def seconds(self) -> float:
+        """Processor time of what is pretended."""
+        return sum(list(self._spent.values()))
+
+    # What the driver calls.
+
+    def init(self, **_: Any) -> None: ...
+
+    def shutdown(self) -> None: ...
+
+    def get_runtime_context(self) -> Any:
+        return mock.Mock(get_node_id=lambda: _node_id(0))
+
+    def nodes(self) -> list[dict[str, Any]]:
+        with self._changed:
+            return [
+                {
+                    "NodeID": node.node_id,
+                    "NodeManagerHostname": node.node_id,
+                    "Alive": node.alive,
+                    "Resources": {"CPU": 16.0, "GPU": float(node.gpus)},
+                }
+                for node in self._nodes
+            ]
+
+    def put(self, value: Any) -> Any:
+        return value
+
+    def remote(self, **options: Any) -> _Remote:
+        return _Remote(self, options)
+
+    def wait(self, pending: Sequence[Any], *, timeout: float | None = None) -> tuple[list[Any], list[Any]]:
+        with self.off_the_clock():
+            (each,) = pending
+            return ([each], []) if each.settled(timeout) else ([], [each])
+
+    def get(self, pending: _Pending, *, timeout: float | None = None) -> Any:
+        with self.off_the_clock():
+            if not pending.settled(timeout):
+                raise GetTimeoutError
+            if pending.actor.dead.is_set():
+                raise RayActorError
+            return pending.make()
+
+    def kill(self, actor: _Actor) -> None:
+        with self.off_the_clock():
+            self._end(actor)
+
+    # What the pretended parts call.
+
+    def start(self, gpus: int, node_id: str) -> _Actor:
+        actor = _Actor(self, gpus, node_id, next(self._pids))
+        with self._changed:
+            self._actors[actor] = None
+            self._place()
+        return actor
+
+    def placed(self, actor: _Actor, timeout: float | None) -> bool:
+        with self._changed:
+            return self._changed.wait_for(lambda: actor.node is not None or actor.dead.is_set(), timeout)
+
+    def seconds_of(self, items: int) -> float:
+        """How long an engine takes for some items."""
+        return 0.0 if self._pace is None else items / self._pace
+
+    def begun(self, actor: _Actor) -> None:
+        """An actor begins a shard or a load, which may be its last."""
+        number, dies = self._deaths.next()
+        with self._changed:
+            while self._joins and self._joins[0] <= number:
+                self._joins.popleft()
+                gpus = self._nodes[0].gpus
+                self._nodes.append(_Node(_node_id(next(self._numbers)), gpus, gpus))
+                self._place()
+            if dies is None or actor.node is None:
+                return
+            if dies == "node" and actor.node is not self._nodes[0]:
+                self._lose(actor.node)
+                self._joins.append(number + self._rejoin)
+            else:
+                self.died["actors"] += 1
+                self._end(actor)
+
+    def _lose(self, node: _Node) -> None:
+        self.died["nodes"] += 1
+        node.alive = False
+        for each in [each for each in self._actors if each.node is node]:
+            self.died["actors of nodes"] += 1
+            self._end(each)
+
+    def _end(self, actor: _Actor) -> None:
+        with self._changed:
+            if actor not in self._actors:
+                return
+            del self._actors[actor]
+            actor.dead.set()
+            if actor.node is not None:
+                actor.node.free += actor.gpus
+            self._place()
+
+    def _place(self) -> None:
+        """Give actors without a place one: the node that they want, or any other that has room."""
+        for actor in self._actors:
+            if actor.node is None:
+                able = [each for each in self._nodes if each.alive and each.free >= actor.gpus]
+                if able:
+                    actor.node = max(able, key=lambda each: each.node_id == actor.wanted)
+                    actor.node.free -= actor.gpus
+        self._changed.notify_all()

@@ -1,0 +1,142 @@
+"""A cluster's sweep on one machine: the real board, driver, records, live state and report, and engines that cost
+nothing and die at random.
+
+    resurface bench cluster                                   # small
+    resurface bench cluster --engines 100 --checkpoints 1000 --items 1800 --deaths 200
+    resurface bench cluster --pace 25                         # at the pace of real engines
+
+Ray is pretended (`pretended_ray.py`), records are made up (`answers.py`); what both take of the processor is taken off.
+What Ray itself takes in the driver's process is not in the figures. Reported are the driver's processor time, as a
+share of one core at `--engines` engines of 25 items a second, its memory, what is missing, double or different at the
+end, and with `--report` the time, memory and size of the report.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from benchmarks.cluster.answers import Answers
+from benchmarks.cluster.pretended_ray import Deaths, PretendedRay
+from benchmarks.cluster.simulation import Cost, mistakes, profiled, simulate
+from benchmarks.cluster.sweep import Size, made_up, questions_of
+from benchmarks.processes import Options, answer_of, count, module_command, run_main
+from evaluator.errors import InputError, ResurfaceError
+
+_GPUS = 8  # of a node
+_PACE = 25.0  # items per second of an engine, for the share
+
+
+def main() -> None:
+    options = _options()
+    if options.report_of is not None:
+        print(json.dumps(_report(options.report_of)))
+        return
+    with tempfile.TemporaryDirectory(dir=options.work) as folder:
+        found = _run(options, Path(folder) / "run")
+        print(json.dumps({"benchmark": "cluster", **found}))
+        if found["mistakes"]:
+            raise ResurfaceError(f"records are not those of an undisturbed run: {found['mistakes']}")
+
+
+def _options() -> argparse.Namespace:
+    parser = Options(__doc__)
+    parser.add_argument("--engines", type=count, default=100, help="(default: 100)")
+    parser.add_argument("--checkpoints", type=count, default=100, help="(default: 100)")
+    parser.add_argument("--items", type=count, default=180, help="of each checkpoint, at most 2700 (default: 180)")
+    parser.add_argument("--shard-items", type=count, default=20, help="(default: 20)")
+    parser.add_argument("--deaths", type=_number, default=0, help="engines that die; a tenth of them with their nodes")
+    parser.add_argument("--seed", type=int, default=0, help="of the deaths")
+    parser.add_argument("--pace", type=float, help="items per second of each engine (default: no engine takes time)")
+    parser.add_argument("--terminal", action="store_true", help="show progress as on a terminal, to nobody")
+    parser.add_argument("--report", action="store_true", help="build the report too")
+    parser.add_argument("--report-of", type=Path, help=argparse.SUPPRESS)  # in a process of its own
+    parser.add_argument("--profile", type=int, default=0, metavar="N", help="the N dearest functions")
+    parser.add_argument(
+        "--work", type=Path, help="where the run is written for a while (default: the temporary folder)"
+    )
+    options = parser.parse_args()
+    if options.pace is not None and not 0 < options.pace <= 1e6:
+        raise InputError(f"--pace {options.pace:g}: must be above 0 items per second, and at most a million")
+    return options
+
+
+def _number(text: str) -> int:
+    return 0 if text == "0" else count(text)
+
+
+def _run(options: argparse.Namespace, out: Path) -> dict[str, Any]:
+    size = Size(
+        engines=options.engines,
+        checkpoints=options.checkpoints,
+        items=options.items,
+        shard_items=options.shard_items,
+    )
+    prepared = made_up(size)
+    answers = Answers(questions_of(prepared))
+    shards = size.checkpoints * -(-size.items // size.shard_items)
+    nodes = options.deaths // 10
+    ray = PretendedRay(
+        nodes=-(-size.engines // _GPUS),
+        gpus=_GPUS,
+        answers=answers,
+        deaths=Deaths(actors=options.deaths - nodes, nodes=nodes, within=shards, seed=options.seed),
+        pace=options.pace,
+        load_seconds=0.0 if options.pace is None else 1.0,
+    )
+    with profiled(options.profile):
+        cost = simulate(prepared, ray, out, terminal=options.terminal)
+    found = _told(cost, size, ray)
+    found["mistakes"] = mistakes(prepared, answers, out)
+    if options.report:
+        found["report"] = answer_of("report", module_command(__spec__.name, "--report-of", out))
+        print(found["report"])
+    return found
+
+
+def _told(cost: Cost, size: Size, ray: PretendedRay) -> dict[str, Any]:
+    items, share = cost.outcome.items, cost.share_of_a_core(size.engines, _PACE)
+    print(f"{size.engines} engines, {size.checkpoints} checkpoints of {size.items} items; {dict(ray.died)} died")
+    print(
+        f"{items} items in {cost.wall_seconds:.1f} s; driver: {cost.processor_seconds:.2f} s of processor time, ",
+        end="",
+    )
+    print(f"{1000 * cost.processor_seconds / items:.3f} ms an item")
+    print(f"{share:.1%} of one core at {size.engines} engines of {_PACE:g} items/s")
+    print(f"memory: {cost.megabytes_before:.0f} MiB before, {cost.megabytes:.0f} MiB at most")
+    print(f"given up: {[failure.checkpoint + ': ' + failure.reason for failure in cost.outcome.failures][:5]}")
+    return {
+        "engines": size.engines,
+        "checkpoints": size.checkpoints,
+        "items": items,
+        "died": dict(ray.died),
+        "driver_seconds": cost.processor_seconds,
+        "pretended_seconds": cost.pretended_seconds,
+        "share_of_a_core": share,
+        "megabytes_before": cost.megabytes_before,
+        "megabytes": cost.megabytes,
+        "failures": len(cost.outcome.failures),
+    }
+
+
+def _report(run: Path) -> dict[str, Any]:
+    import resource
+    import time
+
+    from evaluator.report import write_report
+
+    began, processor = time.perf_counter(), time.process_time()
+    report = write_report(run)
+    return {
+        "seconds": time.perf_counter() - began,
+        "processor_seconds": time.process_time() - processor,
+        "megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "page_megabytes": report.page.stat().st_size / 2**20,
+    }
+
+
+if __name__ == "__main__":
+    run_main(main)
