@@ -4,6 +4,8 @@
     prompt = prompter.build(item, "open")
     [scored] = prompter.continuations(prompt, ["Nile"])  # scored.continuation_ids are the ids of " Nile"
 
+The wording is the paper's, or that of a template of the user's own (`templates.py`).
+
 A prompt over its token cap loses the end of its context, never its question: see `Prompter.build`. An item without a
 context is asked without one: its prompt begins with the question.
 """
@@ -16,6 +18,7 @@ from functools import partial
 from typing import Any
 
 from evaluator.asking.template_trial import LONGEST
+from evaluator.asking.templates import PromptTemplate, Wording
 from evaluator.checkpoints.tokenizer import eos_ids_of
 from evaluator.errors import InputError, one_line
 from evaluator.records import Format, Item
@@ -56,16 +59,25 @@ class Prompter:
     """Makes the prompts of one task for one tokenizer. Holds configuration only; the same call gives the same ids.
 
     `tokenizer` is a transformers tokenizer; with `chat`, prompts are user turns of its chat template.
-    `prompt_tokens` and `one_shot_prompt_tokens` cap a prompt's length.
+    `prompt_tokens` and `one_shot_prompt_tokens` cap a prompt's length. `template` words the prompts; None: the paper.
 
     Raises InputError if `chat` is requested and the tokenizer has no template.
     """
 
-    def __init__(self, tokenizer: Any, *, chat: bool, prompt_tokens: int, one_shot_prompt_tokens: int) -> None:
+    def __init__(
+        self,
+        tokenizer: Any,
+        *,
+        chat: bool,
+        prompt_tokens: int,
+        one_shot_prompt_tokens: int,
+        template: PromptTemplate | None = None,
+    ) -> None:
         self._tokenizer = tokenizer
         self._chat = chat
         self._prompt_tokens = prompt_tokens
         self._one_shot_prompt_tokens = one_shot_prompt_tokens
+        self._wording = None if template is None else Wording(template)
         if chat and not tokenizer.chat_template:
             raise InputError(f"{tokenizer.name_or_path}: chat: the tokenizer has no chat template")
         # A chat template writes its special tokens itself. A tokenizer that ends every text with one (EOS) would close
@@ -86,7 +98,8 @@ class Prompter:
     ) -> Prompt:
         """The prompt that poses `item`.
 
-        `candidates` are listed by the formats `shown`, `distractors_only` and `unrelated`; `exemplar` is shown by
+        `candidates` are listed by the formats `shown`, `distractors_only` and `unrelated`, and by a template that names
+        `options` in every format; `exemplar` is shown by
         `one_shot`; `context_chars` cuts the context first; it is 500 for `one_shot` and `open_capped` by default, and
         unlimited for the others. These two share a token cap as well, so that they differ by the exemplar only.
 
@@ -97,11 +110,11 @@ class Prompter:
 
         Raises InputError when the prompt is too long without any context, and when `one_shot` lacks an exemplar.
         """
-        assert bool(candidates) == (format not in ("open", *CAPPED_FORMATS)), format
+        assert bool(candidates) == (format not in ("open", *CAPPED_FORMATS)) or self._wording is not None, format
         if context_chars is None and format in CAPPED_FORMATS:
             context_chars = CAPPED_CONTEXT_CHARS
         cap = self._one_shot_prompt_tokens if format in CAPPED_FORMATS else self._prompt_tokens
-        before, context, after = _pieces(item, format, candidates, exemplar, context_chars)
+        before, context, after = _pieces(item, format, candidates, exemplar, context_chars, self._wording)
         if self._chat:
             before, after = self._in_chat_template(before, context, after)
         prompt = self._fit(before, context, after, cap)
@@ -136,12 +149,13 @@ class Prompter:
     def continuations(self, prompt: Prompt, answers: Sequence[str]) -> list[Continuation]:
         """Each answer as a continuation of `prompt`, with the boundary checked by encoding both together, in one batch.
 
-        After a completion prompt an answer is preceded by a space, after a chat template it is not. If the joint
+        After a completion prompt an answer is preceded by a space, after a chat template it is not, nor after a prompt
+        that ends in white space (a template's). If the joint
         encoding does not begin with the prompt's ids, its own ids are used, split after the last token in common.
 
         Raises InputError for an answer that has no tokens of its own.
         """
-        separator = "" if self._chat else " "
+        separator = "" if self._chat else _separator(prompt.text)
         joint = self._encode_batch([prompt.text + separator + answer for answer in answers])
         return [_split(prompt, ids, answer) for ids, answer in zip(joint, answers, strict=True)]
 
@@ -232,16 +246,26 @@ def prompt_text(item: Item, format: Format, candidates: Sequence[str] = (), exem
 
 
 def _pieces(
-    item: Item, format: Format, candidates: Sequence[str], exemplar: Item | None, context_chars: int | None
+    item: Item,
+    format: Format,
+    candidates: Sequence[str],
+    exemplar: Item | None,
+    context_chars: int | None,
+    wording: Wording | None = None,
 ) -> tuple[str, str, str]:
     """What stands before the context, the context, and what stands after it."""
     context = _context(item)[:context_chars]
+    if format == "one_shot" and exemplar is None:
+        raise InputError(
+            f"task {item.task!r}, language {item.language!r}: format 'one_shot' needs an item that is not "
+            f"evaluated as its exemplar, and there is none; ask for fewer items"
+        )
+    if wording is not None:
+        solved = "" if format != "one_shot" or exemplar is None else _solved(exemplar, wording)
+        before, context, after = wording.around(item, context, candidates)
+        return solved + before, context, after
     if format == "one_shot":
-        if exemplar is None:
-            raise InputError(
-                f"task {item.task!r}, language {item.language!r}: format 'one_shot' needs an item that is not "
-                f"evaluated as its exemplar, and there is none; ask for fewer items"
-            )
+        assert exemplar is not None
         shown = _context(exemplar)[:EXEMPLAR_CONTEXT_CHARS]
         before, after = _around(shown, "\n", exemplar.question)
         solved = f"{before}{shown}{after}\n{_INSTRUCTION} {gold_option(exemplar)}\n\n"
@@ -250,6 +274,17 @@ def _pieces(
     listed = f"Candidates: {'; '.join(candidates)}\n\n" if candidates else ""
     before, after = _around(context, "\n\n", item.question)
     return before, context, f"{after}\n\n{listed}{_INSTRUCTION}"
+
+
+def _solved(exemplar: Item, wording: Wording) -> str:
+    """The exemplar as a template poses it, with its answer."""
+    posed = wording.whole(exemplar, _context(exemplar)[:EXEMPLAR_CONTEXT_CHARS], ())
+    return f"{posed}{_separator(posed)}{gold_option(exemplar)}\n\n"
+
+
+def _separator(prompt: str) -> str:
+    """What stands between a completion prompt and an answer."""
+    return "" if prompt[-1:].isspace() else " "
 
 
 def _context(item: Item) -> str:

@@ -40,6 +40,7 @@ class Question:
     hard_options: Options | None = None  # gold answer and the distractors most like it; None as above
     candidates: Mapping[Format, tuple[str, ...]]  # what a format's prompt lists, in order
     exemplar: Item | None = None  # the one-shot exemplar of the item's language; None: every item is evaluated
+    lists_options: bool = False  # its template lists options in every format
 
     @property
     def option_texts(self) -> tuple[str, ...]:
@@ -50,7 +51,7 @@ class Question:
         """Whether there is what the format's prompt shows."""
         if format == "one_shot":
             return self.exemplar is not None
-        return format not in LISTING_FORMATS or bool(self.candidates.get(format))
+        return not (self.lists_options or format in LISTING_FORMATS) or bool(self.candidates.get(format))
 
     def why_not(self, format: Format) -> str:
         """Why the item cannot be asked in a format on this checkpoint.
@@ -64,7 +65,7 @@ class Question:
             return NO_EXEMPLAR
         if format == "unrelated" and not self.can_pose(format):
             return NO_UNRELATED
-        if format in ("shown", "distractors_only") and self.options is None:
+        if (format in ("shown", "distractors_only") or self.lists_options) and self.options is None:
             return NO_DISTRACTOR
         return TOO_LONG
 
@@ -97,6 +98,7 @@ class Wanted:
     formats: tuple[Format, ...] = ("open",)
     options: bool = False  # drawn distractors, for a probe; a format that lists them needs no mention
     hard_options: bool = False
+    lists_options: bool = False  # by a template, in every format; `options` are then drawn too
     fits: Callable[[Question], bool] = lambda question: True  # whether anything can be asked of a question
 
 
@@ -112,7 +114,8 @@ def questions_of(data: TaskData, wanted: Wanted) -> list[Question]:
     Candidates that an item's pool does not have are left out of its question. Raises InputError when nothing could be
     asked for that reason.
     """
-    wants_options = wanted.options or any(format in ("shown", "distractors_only") for format in wanted.formats)
+    listing = any(format in ("shown", "distractors_only") for format in wanted.formats)
+    wants_options = wanted.options or wanted.lists_options or listing
     questions = []
     refusals: list[InputError] = []
 
@@ -142,8 +145,9 @@ def questions_of(data: TaskData, wanted: Wanted) -> list[Question]:
                     deep=position < DEEP_ITEMS,
                     options=options,
                     hard_options=hard,
-                    candidates=_candidates(options, unrelated, wanted.formats),
+                    candidates=_candidates(options, unrelated, wanted),
                     exemplar=exemplar,
+                    lists_options=wanted.lists_options,
                 )
             )
     if refusals and not any(wanted.fits(question) for question in questions if not question.excluded):
@@ -152,13 +156,15 @@ def questions_of(data: TaskData, wanted: Wanted) -> list[Question]:
 
 
 def _candidates(
-    options: Options | None, unrelated: tuple[str, ...] | None, formats: Sequence[Format]
+    options: Options | None, unrelated: tuple[str, ...] | None, wanted: Wanted
 ) -> dict[Format, tuple[str, ...]]:
     listed: dict[Format, tuple[str, ...]] = {}
     if options is not None:
-        if "shown" in formats:
+        if wanted.lists_options:
+            listed |= {"open": options.texts, "open_capped": options.texts}
+        if "shown" in wanted.formats:
             listed["shown"] = options.texts
-        if "distractors_only" in formats:
+        if "distractors_only" in wanted.formats:
             listed["distractors_only"] = tuple(t for i, t in enumerate(options.texts) if i != options.gold)
     if unrelated is not None:
         listed["unrelated"] = unrelated

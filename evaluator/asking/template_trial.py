@@ -22,7 +22,7 @@ from evaluator.errors import InputError
 _SECONDS = 10  # of processor time; a template takes a millisecond
 _BYTES = 2**30  # of memory, beyond what the libraries take
 LONGEST = 1_000_000  # characters that a template may add to a turn
-_TOO_LARGE = 3  # exit code
+TOO_LARGE = 3  # exit code
 _ROOT = Path(__file__).resolve().parents[2]
 _TURN = "resurface"
 
@@ -43,27 +43,36 @@ def try_template(tokenizer: Any) -> None:
 @cache  # checkpoints of a sweep have their base's
 def problem_of(template: str, variables: str = "{}", *, seconds: int = _SECONDS) -> str | None:
     """What is wrong with a template, in words; `variables` is what else it is given, as JSON."""
+    asked = {"template": template, "variables": json.loads(variables), "seconds": seconds}
+    return tried(__name__, asked, seconds)[0]
+
+
+def tried(module: str, asked: object, seconds: int) -> tuple[str | None, bytes]:
+    """Run a module with `asked` as JSON on its stdin: how it outran its limits, in words, and what it printed.
+
+    The module calls `limit` before it renders anything.
+    """
     path = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     done = subprocess.run(
-        [sys.executable, "-P", "-m", __name__],
-        input=json.dumps({"template": template, "variables": json.loads(variables), "seconds": seconds}).encode(),
+        [sys.executable, "-P", "-m", module],
+        input=json.dumps(asked).encode(),
         env={**os.environ, "PYTHONPATH": path, "USE_TORCH": "0"},
-        stdout=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         check=False,
     )
-    if done.returncode == _TOO_LARGE:
-        return f"writes more than {LONGEST:,} characters, or takes more than {_BYTES / 2**30:.0f} GiB"
+    if done.returncode == TOO_LARGE:
+        return f"writes more than {LONGEST:,} characters, or takes more than {_BYTES / 2**30:.0f} GiB", b""
     if done.returncode < 0:
-        return f"takes more than {seconds} s of processor time or {_BYTES / 2**30:.0f} GiB"
-    return None
+        return f"takes more than {seconds} s of processor time or {_BYTES / 2**30:.0f} GiB", b""
+    return None, done.stdout
 
 
 def main() -> None:
     from transformers.utils.chat_template_utils import render_jinja_template
 
     asked = json.load(sys.stdin)
-    _limit(asked["seconds"])
+    limit(asked["seconds"])
     try:
         rendered, _ = render_jinja_template(
             [[{"role": "user", "content": _TURN}]],
@@ -73,14 +82,14 @@ def main() -> None:
             **asked["variables"],
         )
     except MemoryError:
-        sys.exit(_TOO_LARGE)
+        sys.exit(TOO_LARGE)
     except Exception:  # the one who uses the template says what
         return
     if len(rendered[0]) > LONGEST:
-        sys.exit(_TOO_LARGE)
+        sys.exit(TOO_LARGE)
 
 
-def _limit(seconds: int) -> None:
+def limit(seconds: int) -> None:
     """Limit this process to what one rendering may take, on top of what it has taken so far."""
     import resource
 

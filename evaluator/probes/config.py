@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from evaluator.asking.questions import Wanted
+from evaluator.asking.templates import PromptTemplate, lists_options
 from evaluator.probes.base import PROBES, ItemProbe, TextProbe
 from evaluator.probes.settings import Settings, each_once
 from evaluator.tasks import TASKS, Source
@@ -28,12 +29,15 @@ class EvalConfig(Settings, Source):
         "aligned_rank",
     )
     chat: bool = False  # prompt through the tokenizer's chat template
+    # Which of the sweep's prompts pose it; None: the paper's and every other one.
+    prompts: tuple[str, ...] | None = None
+    template: PromptTemplate | None = None  # the prompt that poses it, if not the paper's; `prompts` sets it
     prompt_tokens: int = Field(default=512, ge=32)  # cap of a prompt; the context is cut to fit
     one_shot_prompt_tokens: int = Field(default=1024, ge=32)
 
-    @field_validator("probes")
+    @field_validator("probes", "prompts")
     @classmethod
-    def _each_once(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+    def _each_once(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
         each_once(value)
         return value
 
@@ -78,8 +82,8 @@ class EvalConfig(Settings, Source):
 
     def identifying(self) -> dict[str, Any]:
         """The settings that records depend on, as JSON, beside the task's data."""
-        unsaid = {*Source.model_fields} - self.given().keys()
-        return self.model_dump(mode="json", exclude={"task", *unsaid})
+        unsaid = {*Source.model_fields} - self.given().keys() | ({"template"} if self.template is None else set())
+        return self.model_dump(mode="json", exclude={"task", "prompts", *unsaid})
 
     @property
     def is_text(self) -> bool:
@@ -117,5 +121,6 @@ class EvalConfig(Settings, Source):
             formats=self.formats,
             options=any(probe.options == "drawn" for probe in probes),
             hard_options=any(probe.options == "hard" for probe in probes),
+            lists_options=self.template is not None and lists_options(self.template.text),
             fits=lambda question: any(probe.fits(question, self) for probe in probes),
         )

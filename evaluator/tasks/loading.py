@@ -29,6 +29,15 @@ class TaskData:
     every_pool: Mapping[str, tuple[Item, ...]]  # the same for all languages of the task: `unrelated` draws from these
     text: str | None = None  # of a text task, which has no pools
 
+    def named(self, name: str) -> TaskData:
+        """The same data under another name."""
+        if name == self.name:
+            return self
+        other = {
+            language: tuple(replace(item, task=name) for item in pool) for language, pool in self.every_pool.items()
+        }
+        return replace(self, name=name, pools={language: other[language] for language in self.pools}, every_pool=other)
+
 
 def load_task(
     spec: str, languages: Sequence[str] | None, name: str | None = None, said: Source | None = None

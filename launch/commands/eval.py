@@ -11,7 +11,7 @@ from evaluator.probes import PROBES
 from evaluator.probes.config import EvalConfig
 from evaluator.records import FORMATS
 from evaluator.tasks import tasks_help
-from launch.commands.options import DTYPES, Out, Seed, Track, described, eval_sweep
+from launch.commands.options import DTYPES, Out, Prompts, Seed, Track, described, eval_sweep
 from launch.commands.running import run_and_report
 from launch.sweep.models import BUNDLED
 
@@ -32,6 +32,7 @@ def evaluate(
     scoring: Annotated[str, typer.Option(help="forced; prompt_logprobs: vllm's own way, slow, to check")] = "forced",
     seed: Seed = 0,
     chat: Annotated[bool, typer.Option(help="prompt through the tokenizer's chat template")] = False,
+    prompts: Prompts = None,
     engines: Annotated[int | None, typer.Option(help="engines to run; default one per GPU")] = None,
     shard_items: Annotated[int, typer.Option(help="items per Parquet part: what a crash can lose")] = 20,
     trust_remote_code: Annotated[bool, typer.Option(help="run the checkpoint's own code; off by default")] = False,
@@ -45,5 +46,6 @@ def evaluate(
               "seed": seed, "chat": chat},
         engine={"kind": engine, "dtype": dtype, "scoring": scoring, "trust_remote_code": trust_remote_code},
         resources={"engines": engines, "shard_items": shard_items},
+        prompts=prompts,
     )  # fmt: skip
     run_and_report(config, out, track)

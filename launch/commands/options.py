@@ -14,7 +14,7 @@ from evaluator.errors import InputError, unknown
 from evaluator.probes import PROBES, answering_probes
 from evaluator.records import FORMATS
 from launch.sweep.calibration import spelled_source
-from launch.sweep.config import SweepConfig, validated
+from launch.sweep.config import SweepConfig, read_prompts, validated
 from launch.sweep.models import model_name, names_of, same_model
 from pruning.config import Allocation, PruneConfig, needs_calibration
 from pruning.methods import METHODS
@@ -25,6 +25,12 @@ Seed = Annotated[int, typer.Option(help="Run seed of distractors, samples and pr
 Track = Annotated[
     str | None,
     typer.Option("--track", metavar="mlflow|wandb", help="tell an experiment tracker of each checkpoint as it ends"),
+]
+Prompts = Annotated[
+    Path | None,
+    typer.Option(
+        "--prompts", metavar="FILE", help="YAML, name: template; each poses the task beside the paper's own prompts"
+    ),
 ]
 DTYPES: tuple[str, ...] = get_args(DType)
 
@@ -48,6 +54,7 @@ def eval_sweep(
     task: Mapping[str, Any],
     engine: Mapping[str, Any],
     resources: Mapping[str, Any],
+    prompts: Path | None = None,
 ) -> SweepConfig:
     """A sweep without pruning. Lists arrive as typed, comma-separated.
 
@@ -70,6 +77,7 @@ def eval_sweep(
         {
             "models": models,
             "base": named,
+            "prompts": {} if prompts is None else read_prompts(prompts),
             "tasks": [{**task, **lists}],
             "seed": task["seed"],
             "engine": engine,

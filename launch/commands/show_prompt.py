@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -10,11 +12,14 @@ import typer
 from evaluator.errors import InputError, unknown
 from evaluator.records import FORMATS, Format, Item
 from evaluator.tasks import TaskData, TaskSpec, load_task, tasks_help
+from evaluator.tasks.posing import PAPER
+from launch.commands.options import Prompts
 from launch.commands.terminal import printed
 
 if TYPE_CHECKING:
     from evaluator.asking.prompts import Prompt, Prompter
     from evaluator.asking.questions import Question
+    from evaluator.asking.templates import PromptTemplate
 
 SAMPLE = "sample"
 
@@ -28,42 +33,95 @@ def show_prompt(
     chat: Annotated[bool, typer.Option(help="prompt through the tokenizer's chat template")] = False,
     items: Annotated[int, typer.Option(help="per language, as in eval: decides the example of one_shot")] = 200,
     seed: Annotated[int, typer.Option(help="run seed of the distractors")] = 0,
+    prompts: Prompts = None,
+    prompt: Annotated[str | None, typer.Option(help="of --prompts this one only")] = None,
 ) -> None:
     """Print an item's prompt, where its tokens begin and end, and what choice scores after it. Starts no engine."""
     if format not in FORMATS:
         raise unknown("format", format, FORMATS)
-    question = _question(task, item, language, format, items, seed)
-    from evaluator.asking.prompts import Prompter
+    templates = _templates(prompts, prompt)
+    data, found = _found(task, item, language)
+    posed = _Posed(task, data, found, format, items, seed)
     from evaluator.checkpoints.tokenizer import load_tokenizer
-    from evaluator.probes.config import EvalConfig
     from launch.sweep.models import resolve_model
 
     tokenizer = load_tokenizer(resolve_model(model))
-    caps = {name: EvalConfig.model_fields[name].default for name in ("prompt_tokens", "one_shot_prompt_tokens")}
-    prompter = Prompter(tokenizer, chat=chat, **caps)
-    if not question.can_pose(format):
-        raise InputError(f"item {question.item.item_id!r}: format {format!r}: {question.why_not(format)}")
-    candidates = question.candidates.get(format, ())
-    prompt = prompter.build(question.item, format, candidates=candidates, exemplar=question.exemplar)
-    printed("\n".join(_shown(question, prompt, format, prompter, tokenizer)))
+    blocks = [list(posed.shown(each, tokenizer, chat)) for each in templates]
+    if prompts is not None:
+        blocks = [
+            [f"prompt {PAPER if each is None else each.name}", *block]
+            for each, block in zip(templates, blocks, strict=True)
+        ]
+    printed("\n\n".join("\n".join(block) for block in blocks))
 
 
-def _question(task: str, item_id: str | None, language: str | None, format: Format, items: int, seed: int) -> Question:
-    """The item as `questions_of` poses it. Raises InputError for an item or a language that is not there."""
-    from evaluator.asking.questions import Wanted, questions_of
+def _templates(file: Path | None, only: str | None) -> list[PromptTemplate | None]:
+    """The prompts to show; None is the paper's. Raises InputError for a name that is not there."""
+    from evaluator.asking.templates import PromptTemplate
+    from launch.sweep.config import read_prompts
 
-    data, found = _found(task, item_id, language)
-    if not found.answers:
-        raise InputError(f"task {task!r}, item {found.item_id!r}: no right answer, so that it is excluded")
-    pools = {found.language: data.every_pool[found.language]}
-    one = TaskData(name=data.name, digest=data.digest, pools=pools, every_pool=data.every_pool)
-    # An item that is not among those that a run would ask is posed the same way, but for the example of one_shot.
-    for count in (items, 0):
-        wanted = Wanted(items=count, seed=seed, formats=(format,), options=True, fits=lambda _: True)
-        for question in questions_of(one, wanted):
-            if question.item is found:
-                return question
-    raise AssertionError("every item of the pool is asked")
+    texts = {} if file is None else read_prompts(file)
+    if only not in (None, PAPER, *texts):
+        raise unknown("prompt", str(only), [PAPER, *texts])
+    names = [PAPER, *texts] if only is None else [only]
+    return [None if name == PAPER else PromptTemplate(name=name, text=texts[name]) for name in names]
+
+
+@dataclass(frozen=True)
+class _Posed:
+    """The item that is shown, and how."""
+
+    task: str
+    data: TaskData
+    item: Item
+    format: Format
+    items: int
+    seed: int
+
+    def shown(self, template: PromptTemplate | None, tokenizer: Any, chat: bool) -> Iterator[str]:
+        """The lines of one prompt. Raises InputError where it cannot be made."""
+        from evaluator.asking.prompt_trial import try_prompts
+        from evaluator.asking.prompts import Prompter
+        from evaluator.asking.templates import lists_options
+        from evaluator.probes.config import EvalConfig
+        from launch.sweep.prompts import misfit
+
+        if template is not None and (why := misfit([self.format], template)):
+            raise InputError(f"format {why}")
+        question = self._question(template is not None and lists_options(template.text))
+        if not question.can_pose(self.format):
+            raise InputError(f"item {self.item.item_id!r}: format {self.format!r}: {question.why_not(self.format)}")
+        candidates = question.candidates.get(self.format, ())
+        if template is not None:
+            try_prompts(template, [(self.item, candidates)])
+        caps = {name: EvalConfig.model_fields[name].default for name in ("prompt_tokens", "one_shot_prompt_tokens")}
+        prompter = Prompter(tokenizer, chat=chat, template=template, **caps)
+        prompt = prompter.build(self.item, self.format, candidates=candidates, exemplar=question.exemplar)
+        yield from _shown(question, prompt, self.format, prompter, tokenizer)
+
+    def _question(self, lists_options: bool) -> Question:
+        """The item as `questions_of` poses it. Raises InputError for one that is excluded."""
+        from evaluator.asking.questions import Wanted, questions_of
+
+        data, found = self.data, self.item
+        if not found.answers:
+            raise InputError(f"task {self.task!r}, item {found.item_id!r}: no right answer, so that it is excluded")
+        pools = {found.language: data.every_pool[found.language]}
+        one = TaskData(name=data.name, digest=data.digest, pools=pools, every_pool=data.every_pool)
+        # An item that is not among those that a run would ask is posed the same way, but for the example of one_shot.
+        for count in (self.items, 0):
+            wanted = Wanted(
+                items=count,
+                seed=self.seed,
+                formats=(self.format,),
+                options=True,
+                lists_options=lists_options,
+                fits=lambda _: True,
+            )
+            for question in questions_of(one, wanted):
+                if question.item is found:
+                    return question
+        raise AssertionError("every item of the pool is asked")
 
 
 def _found(task: str, item_id: str | None, language: str | None) -> tuple[TaskData, Item]:

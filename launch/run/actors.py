@@ -117,6 +117,7 @@ class EngineActor:
             chat=job.config.chat,
             prompt_tokens=job.config.prompt_tokens,
             one_shot_prompt_tokens=job.config.one_shot_prompt_tokens,
+            template=job.config.template,
         )
 
     @ray.method(concurrency_group=CONTROL)  # type: ignore[untyped-decorator]

@@ -8,6 +8,7 @@ compress:                                # every method x scheme x model, and af
   - {method: rtn, scheme: [FP8_DYNAMIC, W8A8], after: [dense, wanda-0.5]}
   - {checkpoint: models/mine-w4a16, label: mine-w4a16}      # one that is there already
 calibration: {source: gazetteer, samples: 64, sequence_length: 512}
+prompts: {terse: "{{ question }} Answer:"}  # templates that pose tasks beside the paper's wording (prompts.py)
 tasks:
   - {task: gazetteer, items: 40}
 gate: {max_drop: 2, min_recovery: 98}     # what a compressed checkpoint may lose (evaluator/thresholds.py)
@@ -33,6 +34,7 @@ from evaluator.probes.config import EvalConfig
 from evaluator.thresholds import Thresholds
 from launch.sweep.document import read_document
 from launch.sweep.models import BUNDLED
+from launch.sweep.prompts import PromptFile, Prompts, problem_of, prompts_in
 from pruning.config import Allocation, CalibrationConfig, MethodName
 from pruning.patterns import Group
 from quantising.config import IGNORED
@@ -134,6 +136,7 @@ class SweepConfig(Frozen):
     prune: tuple[PruneSetting, ...] = ()
     compress: tuple[CompressSetting, ...] = ()
     calibration: CalibrationConfig = CalibrationConfig(source="c4")
+    prompts: Prompts = Field(default_factory=dict)
     tasks: tuple[EvalConfig, ...] = ()
     include: tuple[SweepConfig, ...] = ()  # in YAML also files and names of bundled recipes
     only: tuple[str, ...] = ()  # of the models these alone, with what is pruned from them; the outermost sweep's counts
@@ -153,6 +156,10 @@ class SweepConfig(Frozen):
             raise ValueError("prune: there are no models to prune")
         if self.compress and not self.models:
             raise ValueError("compress: there are no models to compress")
+        if self.prompts and not self.tasks:
+            raise ValueError("prompts: there are no tasks to pose; those of included sweeps have prompts of their own")
+        if problem := problem_of(self.tasks, self.prompts):
+            raise ValueError(problem)
         if self.base is not None and self.base not in self.models:
             raise ValueError(f"base: {self.base!r} is not one of the models ({', '.join(self.models)})")
         return self
@@ -189,6 +196,11 @@ def load_sweep(path: Path) -> SweepConfig:
     return validated(SweepConfig, _document(path, ()), str(path))
 
 
+def read_prompts(path: Path) -> dict[str, str]:
+    """The templates in a file of prompts, or in a sweep file. Raises InputError naming file, template and field."""
+    return validated(PromptFile, {"prompts": prompts_in(path)}, str(path)).prompts
+
+
 def _document(path: Path, including: tuple[Path, ...]) -> dict[str, Any]:
     """The YAML document of a file; the sweeps that it includes replace their names."""
     if path.resolve() in including:
@@ -222,6 +234,8 @@ def _find_beside(directory: Path, document: dict[str, Any]) -> None:
 
 def _with_includes(document: dict[str, Any], path: Path, including: tuple[Path, ...]) -> dict[str, Any]:
     _find_beside(path.parent, document)
+    if isinstance(document.get("prompts"), str):
+        document["prompts"] = read_prompts(path.parent / document["prompts"])
     entries = document.get("include", [])
     if not isinstance(entries, list) or not all(isinstance(entry, str | dict) for entry in entries):
         raise InputError(f"{path}: include: {json.dumps(entries, default=str)[:120]}: a list of sweeps is needed")

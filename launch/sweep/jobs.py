@@ -23,11 +23,12 @@ from launch.sweep.calibration import spelled_source
 from launch.sweep.compress import given, name_of, quantisations
 from launch.sweep.config import PruneSetting, SweepConfig, validated
 from launch.sweep.models import resolve_model
+from launch.sweep.prompts import posed_tasks
 from pruning.config import CalibrationConfig, PruneConfig, needs_calibration
 from quantising.config import QuantiseConfig
 
-# What decides which items a task asks, and with which candidates: one name of a task means one of these.
-_ITEM_SETTINGS = ("task", "languages", "items", "seed", *Source.model_fields)
+# What decides which items a task asks, with which candidates and prompts: one name of a task means one of these.
+_ITEM_SETTINGS = ("task", "languages", "items", "seed", "template", *Source.model_fields)
 _MERGED = ("formats", "probes", "sample_seeds")
 
 
@@ -80,7 +81,7 @@ def expand(
     cells: dict[object, _Cell] = {}
     for grid in grids:
         asked: set[object] = set()
-        tasks = [_with_seed(task, grid.seed) for task in grid.tasks]
+        tasks = [_with_seed(task, grid.seed) for task in posed_tasks(grid.tasks, grid.prompts)]
         for cell in _cells(grid, sources, usual):
             key = (cell.model, *(_key(each) for each in (cell.prune, cell.quantise)))
             if key in asked:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from evaluator.asking.prompt_trial import try_prompts
 from evaluator.asking.prompts import CAPPED_FORMATS, Prompter
-from evaluator.asking.questions import Posed, Window, questions_of
+from evaluator.asking.questions import Posed, Question, Window, questions_of
 from evaluator.asking.template_trial import try_template
 from evaluator.errors import InputError
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.perplexity import windows_of
 from evaluator.records import Item
 from evaluator.tasks import TaskData, load_task, spelled
+from evaluator.tasks.posing import task_and_prompt
 from launch.sweep.config import digest
 from launch.sweep.jobs import CheckpointJob
 
@@ -84,10 +86,11 @@ class TaskPreparation:
         )
 
     def _load(self, config: EvalConfig, name: str) -> TaskData:
-        key = (config.task, config.languages, name, json.dumps(config.given()))
+        plain, _ = task_and_prompt(name)
+        key = (config.task, config.languages, plain, json.dumps(config.given()))
         if key not in self._data:
-            self._data[key] = load_task(config.task, config.languages, name, config.said)
-        return self._data[key]
+            self._data[key] = load_task(config.task, config.languages, plain, config.said)
+        return self._data[key].named(name)
 
     def _fitting(self, given: EvalConfig) -> EvalConfig:
         """The settings with the lengths that every model has positions for."""
@@ -111,7 +114,19 @@ class TaskPreparation:
 
 
 def _questions(data: TaskData, config: EvalConfig) -> PreparedTask:
-    return _prepared(data, config, questions_of(data, config.wanted))
+    """Raises InputError for a template that cannot pose one of the questions."""
+    questions = questions_of(data, config.wanted)
+    if config.template is not None:
+        try_prompts(config.template, [each for question in questions for each in _rendered(question)])
+    return _prepared(data, config, questions)
+
+
+def _rendered(question: Question) -> Iterator[tuple[Item, Sequence[str]]]:
+    """What a template renders for a question, for each list of candidates."""
+    if question.excluded:
+        return
+    for options in dict.fromkeys(question.candidates.values()) if question.candidates else ((),):
+        yield question.item, options
 
 
 def _prepared(data: TaskData, config: EvalConfig, questions: Sequence[Posed], *more: str) -> PreparedTask:

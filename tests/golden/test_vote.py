@@ -44,6 +44,9 @@ def test_the_rules_are_their_definitions(seed):
     assert vote.places(scores[:, 0]).tolist() == rankdata(-scores[:, 0], method="min").tolist()
 
 
+VOTERS = (("dense", 9, None), ("a", 2, "dense"))
+
+
 def seen(**right: int) -> dict[str, Seen]:
     """So many of ten items of each language are right."""
     return {f"{name}/{i}": Seen(greedy=i < count) for name, count in right.items() for i in range(10)}
@@ -122,3 +125,15 @@ def test_one_checkpoint_or_one_language_is_no_election(parts):
     filled = compute_tables(Inputs(outcomes))["vote"]
     assert filled.frame.empty
     assert (filled.note, filled.lacks) == ("", "")
+
+
+def test_a_task_that_several_prompts_pose_votes_once():
+    plain = [records(name, seen(english=count, korean=5), base=base) for name, count, base in VOTERS]
+    other = [records(name, seen(english=3, korean=4), base=base, task="s") for name, _, base in VOTERS]
+    turned = [records(name, seen(english=9 - count, korean=5), base=base, task="t+x") for name, count, base in VOTERS]
+    found, alone = (tables(*parts)["vote"] for parts in ((*plain, *other, *turned), (*plain, *other)))
+    pooled = found[found["task"] == "all"].reset_index(drop=True)
+    pd.testing.assert_frame_equal(pooled, alone[alone["task"] == "all"].reset_index(drop=True))
+    assert set(found["task"]) == {"all", "t", "s", "t+x"}
+    apart = tables(*plain, *turned)["vote"]
+    assert set(apart["task"]) == {"t", "t+x"}

@@ -14,7 +14,8 @@ arXiv 2210.05769), beside the mean accuracy:
 Checkpoints that a rule cannot tell apart share a place, the best of theirs (1, 1, 3); `ties` says with how many. A
 voter counts the items that all ranked checkpoints measured. A checkpoint without any item for one of the voters is not
 ranked. Rows of one task have its languages as voters; with several tasks there are rows of `all`, in which a task has
-as many votes as languages. Intervals resample contexts; the voters stay.
+as many votes as languages, and one that several prompts pose those of one prompt alone (the paper's, where asked).
+Intervals resample contexts; the voters stay.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ from evaluator.metrics.intervals import UNDEFINED, Floats, ItemNumbers, percenti
 from evaluator.metrics.measures import as_floats, bounds, item_numbers
 from evaluator.metrics.outcomes import MEASURED
 from evaluator.metrics.table import Table
+from evaluator.tasks.posing import one_of_each
 
 Counts = npt.NDArray[np.intp]
 
@@ -150,10 +152,11 @@ class _Election:
 def _rows(inputs: Inputs) -> list[Row]:
     rows: list[Row] = []
     tasks = list(dict.fromkeys(subject.task for subject in inputs.checkpoints))
+    once = one_of_each(tasks)
     for probe in CORRECT:
         voters = {task: _voters(inputs, task, probe) for task in tasks}
-        if len(tasks) > 1:
-            rows += _elected(inputs, probe, _over_tasks(inputs), [each for task in tasks for each in voters[task]])
+        if len(once) > 1:
+            rows += _elected(inputs, probe, _over_tasks(inputs), [each for task in once for each in voters[task]])
         for task in tasks:
             subjects = {each.checkpoint: each for each in inputs.checkpoints if each.task == task}
             rows += _elected(inputs, probe, subjects, voters[task])

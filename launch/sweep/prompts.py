@@ -1,0 +1,89 @@
+"""The prompts of a sweep's own: named templates, and the tasks that they pose.
+
+prompts:                                 # name: template (docs/tasks.md); or the name of a file with such a mapping
+  terse: "{{ context }}\\n\\nQ: {{ question }}\\nA:"
+tasks:
+  - {task: xquad, prompts: [paper, terse]}     # by default the paper's and every one
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator
+
+from evaluator.asking.questions import LISTING_FORMATS
+from evaluator.asking.templates import PromptTemplate, checked, checked_name, lists_options
+from evaluator.config import Frozen
+from evaluator.errors import InputError, unknown
+from evaluator.probes.config import EvalConfig
+from evaluator.records import Format
+from evaluator.tasks import task_name
+from evaluator.tasks.posing import PAPER, posed_as
+from launch.sweep.document import read_document
+
+Prompts = dict[Annotated[str, AfterValidator(checked_name)], Annotated[str, AfterValidator(checked)]]
+
+
+class PromptFile(Frozen):
+    """What a file of prompts is checked against."""
+
+    prompts: Prompts
+
+
+def prompts_in(path: Path) -> object:
+    """The mapping in a file of prompts, or under `prompts` in a sweep file. Raises InputError where it is none."""
+    document = read_document(path, "the file of prompts")
+    inner = document.get("prompts") if isinstance(document, dict) else None
+    found = inner if isinstance(inner, dict) else document
+    if not isinstance(found, dict) or not found:
+        raise InputError(f"{path}: a file of prompts maps names to templates")
+    return found
+
+
+def problem_of(tasks: Sequence[EvalConfig], prompts: Mapping[str, str]) -> str | None:
+    """What is wrong with how tasks use the prompts, in words."""
+    for number, task in enumerate(tasks):
+        place = f"tasks.{number}"
+        if task.template is not None:
+            return f"{place}.template: a template has a name, under prompts; a task says which as prompts: [NAME]"
+        if task.prompts is not None and task.is_text:
+            return f"{place}.prompts: task {task.task!r} is a text, which is read without a prompt"
+        for name in names_for(task, prompts):
+            if name != PAPER and name not in prompts:
+                return f"{place}.prompts: {unknown('prompt', name, [PAPER, *prompts])}"
+            if name != PAPER and (why := misfit(task.formats, PromptTemplate(name=name, text=prompts[name]))):
+                return f"{place}.formats: {why}; leave it out with prompts: [{PAPER}]"
+    return None
+
+
+def misfit(formats: Sequence[Format], template: PromptTemplate) -> str | None:
+    """Why a template cannot pose in these formats, in words."""
+    lists = lists_options(template.text)
+    for format in formats:
+        if format in LISTING_FORMATS and not lists:
+            return f"{format!r} lists candidates, and prompts.{template.name} has no field 'options' to list them"
+        if format == "one_shot" and lists:
+            return f"{format!r} shows a solved example, and there are no 'options' of it for prompts.{template.name}"
+    return None
+
+
+def names_for(task: EvalConfig, prompts: Mapping[str, str]) -> tuple[str, ...]:
+    """The prompts that pose a task."""
+    if task.is_text:
+        return (PAPER,)
+    return (PAPER, *prompts) if task.prompts is None else task.prompts
+
+
+def posed_tasks(tasks: Sequence[EvalConfig], prompts: Mapping[str, str]) -> Iterator[EvalConfig]:
+    """Every task once for each prompt that poses it, under a name of its own."""
+    for task in tasks:
+        for name in names_for(task, prompts):
+            if name == PAPER:
+                yield task.model_copy(update={"prompts": None})
+                continue
+            template = PromptTemplate(name=name, text=prompts[name])
+            named = posed_as(task_name(task.task, task.name), name)
+            yield task.model_copy(update={"prompts": None, "name": named, "template": template})

@@ -1,0 +1,198 @@
+"""`prompts:` of a sweep: which tasks it makes, under which names, and what is refused."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from evaluator.asking.prompts import Prompter
+from evaluator.asking.templates import Wording
+from evaluator.checkpoints.tokenizer import load_tokenizer
+from evaluator.errors import InputError
+from evaluator.probes.config import EvalConfig
+from evaluator.probes.planning import Planner
+from evaluator.tasks.posing import one_of_each, posed_as, task_and_prompt
+from launch.commands.options import eval_sweep
+from launch.commands.show_prompt import show_prompt
+from launch.sweep import tasks as preparing
+from launch.sweep.config import SweepConfig, load_sweep
+from launch.sweep.jobs import expand
+from launch.sweep.models import resolve_model
+from launch.sweep.tasks import TaskPreparation
+from tests.support.items import make_item
+
+TERSE = "{{ context }} Q: {{ question }} A:"
+LISTED = "{{ question }} {{ options | join(' or ') }}?"
+PROMPTS = {"terse": TERSE, "listed": LISTED}
+
+
+@pytest.fixture(autouse=True)
+def untried(monkeypatch):
+    """The process of its own in which templates are tried is tested by itself."""
+    monkeypatch.setattr(preparing, "try_prompts", lambda template, posed: list(posed))
+
+
+def jobs(tmp_path, *tasks, prompts=PROMPTS):
+    config = SweepConfig.model_validate({"models": {"dense": "bundled"}, "prompts": prompts, "tasks": tasks})
+    return expand(config, tmp_path)
+
+
+def task(**more):
+    return {"task": "gazetteer", "items": 5, "languages": ["english"], **more}
+
+
+def test_names():
+    assert posed_as("xquad", "paper") == "xquad"
+    assert task_and_prompt(posed_as("xquad", "terse")) == ("xquad", "terse")
+    assert task_and_prompt("xquad") == ("xquad", "paper")
+    assert one_of_each(["b+x", "a", "a+x", "b+y"]) == ["b+x", "a"]
+    assert one_of_each(["a+x", "a"]) == ["a"]
+
+
+def test_each_prompt_poses_a_task_of_its_own(tmp_path):
+    [dense] = jobs(tmp_path, task())
+    assert list(dense.tasks) == ["gazetteer", "gazetteer+terse", "gazetteer+listed"]
+    assert [each.template and each.template.text for each in dense.tasks.values()] == [None, TERSE, LISTED]
+    [dense] = jobs(tmp_path, task(prompts=["listed"]), task(name="other", prompts=["paper", "terse"]))
+    assert list(dense.tasks) == ["gazetteer+listed", "other", "other+terse"]
+
+
+def test_a_text_is_read_without_a_prompt(tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("Some text.")
+    [dense] = jobs(tmp_path, task(), {"task": f"text:{text}", "probes": ["perplexity"]})
+    assert list(dense.tasks) == ["gazetteer", "gazetteer+terse", "gazetteer+listed", "text"]
+
+
+def test_the_same_items_and_candidates_in_other_words(tmp_path):
+    [dense] = jobs(tmp_path, task(probes=["greedy", "choice"]))
+    plain, terse, listed = TaskPreparation(4096, {}).tasks_of(dense)
+    assert [each.name for each in (plain, terse, listed)] == ["gazetteer", "gazetteer+terse", "gazetteer+listed"]
+    assert len({each.key for each in (plain, terse, listed)}) == 3
+    for one, other in zip(plain.questions, terse.questions, strict=True):
+        assert one.item.item_id == other.item.item_id
+        assert (one.item.cluster, one.option_texts) == (other.item.cluster, other.option_texts)
+        assert other.item.task == "gazetteer+terse"
+        assert not other.candidates
+    tokenizer = load_tokenizer(resolve_model("bundled"))
+    for prepared, text in ((terse, "{item.context} Q: {item.question} A:"), (listed, "{item.question} {options}?")):
+        caps = {"prompt_tokens": 512, "one_shot_prompt_tokens": 512}
+        prompter = Prompter(tokenizer, chat=False, template=prepared.config.template, **caps)
+        question = prepared.questions[0]
+        plan = Planner(prompter, prepared.config).plan(question)
+        options = " or ".join(question.option_texts)
+        assert plan.prompts["open"].text == text.format(item=question.item, options=options)
+        assert set(plan.scored) == set(question.option_texts)
+
+
+def test_an_item_without_options_cannot_be_posed_by_a_template_that_lists_them(tmp_path):
+    file = tmp_path / "one.jsonl"
+    rows = [
+        {"id": "1", "language": "en", "context": "", "question": "Which?", "answers": ["a"]},
+        {"id": "2", "language": "en", "context": "", "question": "Who?", "answers": ["a"]},
+    ]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    [dense] = jobs(tmp_path, {"task": f"jsonl:{file}", "probes": ["greedy"], "prompts": ["terse"]})
+    [terse] = TaskPreparation(4096, {}).tasks_of(dense)
+    assert all(question.can_pose("open") for question in terse.questions)
+    [dense] = jobs(tmp_path, {"task": f"jsonl:{file}", "probes": ["greedy"], "prompts": ["listed"]})
+    with pytest.raises(InputError, match="distractor"):
+        TaskPreparation(4096, {}).tasks_of(dense)
+
+
+def test_a_plain_task_has_the_identity_that_it_had():
+    config = EvalConfig(task="gazetteer", prompts=("paper",))
+    assert not {"template", "prompts"} & config.identifying().keys()
+    assert config.identifying() == EvalConfig(task="gazetteer").identifying()
+
+
+@pytest.mark.parametrize(
+    ("document", "parts"),
+    [
+        ({"prompts": {"bad": "{{ contxt }} {{ question }}"}}, ["prompts.bad", "unknown field 'contxt'"]),
+        ({"prompts": {"bad": "{{ question "}}, ["prompts.bad", "not a Jinja template: line 1"]),
+        ({"prompts": {"bad": "{{ context }}"}}, ["prompts.bad", "field 'question'"]),
+        ({"prompts": {"bad": 3}}, ["prompts.bad: 3"]),
+        ({"prompts": {"paper": TERSE}}, ["prompts.paper", "the name of the paper's own prompts"]),
+        ({"prompts": {"a+b": TERSE}}, ["prompts.a+b", "letters, digits"]),
+        ({"prompts": "missing.yaml"}, ["missing.yaml", "cannot read the file of prompts"]),
+        ({"tasks": [task(prompts=["ters"])]}, ["tasks.0.prompts: unknown prompt 'ters'; did you mean 'terse'?"]),
+        ({"tasks": [task(prompts=[])]}, ["tasks.0.prompts", "at least one"]),
+        (
+            {"tasks": [task(formats=["open", "shown"])]},
+            ["tasks.0.formats: 'shown' lists candidates"],
+        ),
+        ({"tasks": [task(formats=["one_shot"], prompts=["listed"])]}, ["tasks.0.formats: 'one_shot'"]),
+        ({"tasks": [task(template={"name": "a", "text": TERSE})]}, ["tasks.0.template: a template has a name"]),
+        ({"tasks": [{"task": "text:sweep.yaml", "probes": ["perplexity"], "prompts": ["paper"]}]}, ["is a text"]),
+        ({"models": {}, "tasks": [], "include": ["main"]}, ["prompts: there are no tasks to pose"]),
+    ],
+)
+def test_what_is_refused_before_anything_starts(tmp_path, document, parts):
+    file = tmp_path / "sweep.yaml"
+    whole = {"models": {"dense": "bundled"}, "prompts": PROMPTS, "tasks": [task()], **document}
+    file.write_text(json.dumps(whole))  # JSON is YAML
+    with pytest.raises(InputError) as caught:
+        load_sweep(file)
+    message = str(caught.value)
+    assert "\n" not in message
+    for part in [*parts, str(tmp_path)]:
+        assert part in message
+
+
+def test_one_name_is_one_template_in_all_joined_sweeps(tmp_path):
+    one = {"models": {"dense": "bundled"}, "prompts": {"terse": TERSE}, "tasks": [task()]}
+    other = {**one, "models": {"other": "bundled"}, "prompts": {"terse": LISTED}}
+    with pytest.raises(InputError, match=r"'gazetteer\+terse' is asked for twice, with template"):
+        expand(SweepConfig.model_validate({"include": [one, other]}), tmp_path)
+    assert (
+        len(expand(SweepConfig.model_validate({"include": [one, {**other, "prompts": one["prompts"]}]}), tmp_path)) == 2
+    )
+
+
+def test_prompts_in_a_file(tmp_path, capsys):
+    file = tmp_path / "prompts.yaml"
+    file.write_text(json.dumps(PROMPTS))
+    sweep = tmp_path / "sweep.yaml"
+    sweep.write_text(json.dumps({"models": {"dense": "bundled"}, "prompts": "prompts.yaml", "tasks": [task()]}))
+    assert load_sweep(sweep).prompts == PROMPTS
+    listed = {"task": "gazetteer", "languages": "en", "formats": "open", "probes": "greedy", "items": 5, "seed": 0}
+    engine = {"kind": "vllm", "dtype": "auto"}
+    evaluated = eval_sweep(["bundled"], base=None, task=listed, engine=engine, resources={}, prompts=file)
+    assert evaluated.prompts == PROMPTS
+    file.write_text(json.dumps({"prompts": {"bad": "{{ contxt }} {{ question }}"}}))
+    with pytest.raises(InputError, match=r"prompts\.yaml: prompts\.bad: .*unknown field 'contxt'"):
+        load_sweep(sweep)
+    file.write_text("[1]")
+    with pytest.raises(InputError, match=r"prompts\.yaml: a file of prompts maps names to templates"):
+        load_sweep(sweep)
+
+
+def test_show_prompt(tmp_path, capsys):
+    file = tmp_path / "prompts.yaml"
+    file.write_text(json.dumps({"terse": TERSE}))
+    usual = {"item": "sample", "language": None, "format": "open", "chat": False, "items": 200, "seed": 0}
+    show_prompt("sciq", "bundled", **usual)
+    paper = capsys.readouterr().out
+    show_prompt("sciq", "bundled", **usual, prompts=file)
+    both = capsys.readouterr().out
+    assert both.startswith("prompt paper\n" + paper.rstrip("\n") + "\n\nprompt terse\nitem ")
+    assert " A:\n\ntokens (" in both.split("prompt terse")[1]
+    show_prompt("sciq", "bundled", **usual, prompts=file, prompt="terse")
+    assert capsys.readouterr().out.rstrip("\n") == "prompt terse" + both.rstrip("\n").split("prompt terse")[1]
+    with pytest.raises(InputError, match="unknown prompt 'short'"):
+        show_prompt("sciq", "bundled", **usual, prompts=file, prompt="short")
+    with pytest.raises(InputError, match="'shown' lists candidates"):
+        show_prompt("sciq", "bundled", **(usual | {"format": "shown"}), prompts=file, prompt="terse")
+
+
+def test_the_example_of_the_documentation(tmp_path):
+    told = (Path(__file__).parents[4] / "docs" / "tasks.md").read_text(encoding="utf-8")
+    file = tmp_path / "prompts.yaml"
+    file.write_text(told.split("# prompts.yaml\n")[1].split("```")[0], encoding="utf-8")
+    [dense] = expand(load_sweep(file), tmp_path)
+    assert list(dense.tasks) == ["gazetteer", "gazetteer+terse", "gazetteer+asking", "sciq", "sciq+terse"]
+    terse = Wording(dense.tasks["sciq+terse"].template)
+    asked = make_item(context="", question="Who?")
+    assert terse.whole(asked, "", ()) == "Q: Who?\nA:"
+    assert terse.whole(asked, "Ann did.", ()) == "Ann did.\n\nQ: Who?\nA:"
