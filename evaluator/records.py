@@ -205,6 +205,10 @@ class Record(Origin):
     engine: Annotated[str, Meaning("the engine's name")]
     engine_version: Annotated[str, Meaning("the version of the library that it serves with")]
     dtype: Annotated[str, Meaning("what it computed in")]
+    device: Annotated[
+        str | None,
+        Meaning("what it computed on: the names of its GPUs, or else of the processor", reported=False, later=True),
+    ] = None
     kld: Annotated[
         tuple[float, ...] | None,
         Meaning(

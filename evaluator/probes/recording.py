@@ -25,6 +25,7 @@ class Stamp(Origin):
     engine: str = ""
     engine_version: str = ""
     dtype: str = ""
+    device: str | None = None
 
     @classmethod
     def of(cls, info: CheckpointInfo, base: str | None) -> Stamp:

@@ -10,6 +10,7 @@ lost its run directory to another can rename nothing there (`files`, `RunLock`).
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
@@ -111,6 +112,17 @@ class RecordStore:
                 return True
         return False
 
+    def devices(self, checkpoint: str) -> set[str]:
+        """What the records of a checkpoint were computed on, as far as they say so.
+
+        Raises InputError for a damaged part.
+        """
+        found: set[str] = set()
+        for path in self._parts(checkpoint, None):
+            if "device" in _names_of(path):
+                found.update(_read_part(path, ["device"])["device"].unique().drop_null().to_pylist())
+        return found
+
     def holds(self, checkpoint: str, task: str, item: ItemKey | None = None) -> bool:
         """Whether there are records, or records of one item."""
         return any(item is None or item in _items_of(path) for path in self.parts(checkpoint, task))
@@ -149,7 +161,19 @@ def _items_of(path: Path) -> set[ItemKey]:
 
 
 def _read_part(path: Path, columns: list[str]) -> pa.Table:
-    try:
+    with _readable(path):
         return pq.read_table(path, columns=columns)
+
+
+def _names_of(path: Path) -> list[str]:
+    """The columns of a part: those that came later are not in an older run's."""
+    with _readable(path):
+        return list(pq.read_schema(path).names)
+
+
+@contextlib.contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    try:
+        yield
     except (pa.ArrowException, OSError) as error:
         raise InputError(f"{path}: not a readable part ({one_line(error)}); remove it, and it is made again") from error

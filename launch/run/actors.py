@@ -83,7 +83,7 @@ class EngineActor:
             engine if job.refusal is None else Refusing(engine, job.refusal),
             plans if base is None else map(base.beside, plans),
             config=job.config,
-            stamp=job.stamp.served_by(engine),
+            stamp=replace(job.stamp.served_by(engine), device=device()),
             decode=prompter.decode,
             eos_ids=prompter.eos_ids,
         ):

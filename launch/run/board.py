@@ -70,6 +70,15 @@ class Board:
             return self._stopped or not (self._waiting or self._busy or self._expected)
 
     @property
+    def lacks(self) -> str | None:
+        """The type of device that all work waits for that is left, while none of the engines that are there has it."""
+        with self._changed:
+            if self._stopped or self._busy or self._expected:
+                return None
+            devices, names = self._ledger.devices, [each.checkpoint.name for each in self._waiting]
+            return devices.wanted(names[0]) if names and all(map(devices.lacks, names)) else None
+
+    @property
     def setbacks(self) -> tuple[Setback, ...]:
         """What was given up so far."""
         with self._changed:
@@ -84,6 +93,16 @@ class Board:
     def expect(self, count: int) -> None:
         with self._changed:
             self._expected += count
+
+    def bind(self, checkpoint: str, family: str, devices: Iterable[str]) -> None:
+        """A checkpoint is to be computed on the same type of device as all of its family; `devices`: of its records.
+
+        Raises InputError where there are records of several.
+        """
+        with self._changed:
+            self._ledger.devices.belong(checkpoint, family)
+            for device in sorted(devices):
+                self._ledger.devices.bind(checkpoint, device)
 
     def add(self, assignments: Sequence[Assignment], expected: int = 0) -> None:
         """Make work available; this fulfils `expected` of the announced additions."""
@@ -106,15 +125,15 @@ class Board:
             self._stopped = True
             self._changed.notify_all()
 
-    def join(self, engine: int) -> None:
+    def join(self, engine: int, device: str = "") -> None:
         """An engine has a process: what others fail with may be tried on it."""
         with self._changed:
-            self._ledger.join(engine)
+            self._ledger.devices.join(engine, device)
 
     def leave(self, engine: int) -> None:
         """An engine has no process, and may never have one again."""
         with self._changed:
-            self._ledger.leave(engine)
+            self._ledger.devices.leave(engine)
             self._changed.notify_all()
 
     def take(self, engine: int, held: str | None, architecture: str | None) -> Assignment | None:
@@ -129,6 +148,7 @@ class Board:
             while not self._stopped:
                 assignment = self._nearest(engine, held, architecture) or self._relieve(engine)
                 if assignment is not None:
+                    self._ledger.devices.begin(engine, assignment.checkpoint.name)
                     self._busy[engine] = _Busy(assignment, {shard.name: shard for shard in assignment.shards})
                     return assignment
                 long = time.monotonic() - idle_since > IDLE_SECONDS
@@ -137,10 +157,12 @@ class Board:
                 self._changed.wait(timeout=1.0)
         return None
 
-    def upcoming(self, held: str, architecture: str | None) -> CheckpointInfo | None:
+    def upcoming(self, engine: int, held: str, architecture: str | None) -> CheckpointInfo | None:
         """The waiting checkpoint that an engine that holds `held` would load next; None if none is waiting."""
         with self._changed:
+            fits = self._ledger.devices.fits
             waiting = [a.checkpoint for a in self._waiting if a.checkpoint.weights_digest != held]
+            waiting = [each for each in waiting if fits(engine, each.name)]
         return min(waiting, key=lambda info: _distance(info, held, architecture), default=None)
 
     def loaded(self, engine: int, checkpoint: CheckpointInfo) -> None:
@@ -187,7 +209,7 @@ class Board:
             assignment = busy.assignment
             if assignment.doubted_by is not None:
                 self._believed.add(assignment.checkpoint.name)
-            if assignment.checkpoint.name in self._believed or not self._ledger.others(engine):
+            if assignment.checkpoint.name in self._believed or not self._others(engine, assignment):
                 return False
             del busy.unfinished[shard.name]
             self._waiting.append(replace(assignment, shards=(shard,), doubted_by=engine))
@@ -306,9 +328,12 @@ class Board:
         return self._waiting.pop(min(ready, key=order))
 
     def _may_take(self, engine: int, each: Assignment) -> bool:
-        if each.doubted_by == engine and self._ledger.others(engine):
+        if each.doubted_by == engine and self._others(engine, each):
             return False
         return self._ledger.may_take(engine, each.checkpoint.name)
+
+    def _others(self, engine: int, each: Assignment) -> set[int]:
+        return self._ledger.devices.others(engine, each.checkpoint.name)
 
     def _unfinished(self) -> set[Part]:
         """What does not have all its records yet."""

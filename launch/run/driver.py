@@ -234,6 +234,8 @@ class _Run:
         info = dataclasses.replace(info, path=info.path.absolute())  # engines are in other directories
         self.infos.append(info)
         base = self._base_of(job, info)
+        if self._prepared.config.resources.same_device:
+            self._board.bind(job.name, job.base or job.name, self._store.devices(job.name))
         assignments = []
         for task in self._prepared.asked[job.name]:
             finished = self._store.finished(job.name, task.name, info.weights_digest)

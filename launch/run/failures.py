@@ -18,6 +18,7 @@ from typing import Literal
 
 from evaluator.checkpoints.info import CheckpointInfo
 from evaluator.store.failures import Stage
+from launch.run.devices import Devices
 from launch.run.shards import halved
 from launch.run.work import Part, Shard
 
@@ -56,7 +57,7 @@ class Ledger:
 
     attempts: int = 3
     known: CheckpointInfo | None = None  # a checkpoint that has loaded
-    _there: set[int] = field(default_factory=set)  # engines that have a process
+    devices: Devices = field(default_factory=Devices)
     _row: Counter[str] = field(default_factory=Counter)  # failures of a checkpoint in a row
     _not_loaded: set[str] = field(default_factory=set)
     _lost_items: Counter[str] = field(default_factory=Counter)
@@ -66,17 +67,6 @@ class Ledger:
     _streak: defaultdict[int, set[str]] = field(default_factory=lambda: defaultdict(set))
     _starts: Counter[int] = field(default_factory=Counter)  # failures of an engine's process to start, in a row
 
-    def join(self, engine: int) -> None:
-        """An engine has a process."""
-        self._there.add(engine)
-
-    def leave(self, engine: int) -> None:
-        self._there.discard(engine)
-
-    def others(self, engine: int) -> bool:
-        """Whether another engine has a process."""
-        return bool(self._there - {engine})
-
     @property
     def patience(self) -> int:
         """Deaths after which a shard is asked alone, or halved."""
@@ -84,8 +74,10 @@ class Ledger:
 
     def may_take(self, engine: int, checkpoint: str) -> bool:
         """Whether an engine may try a checkpoint: not one that it has failed with, while another has not."""
+        if not self.devices.fits(engine, checkpoint):
+            return False
         return not self._unfit(engine, checkpoint) or all(
-            self._unfit(other, checkpoint) for other in self._there if other != engine
+            self._unfit(other, checkpoint) for other in self.devices.others(engine, checkpoint)
         )
 
     def _unfit(self, engine: int, checkpoint: str) -> bool:
@@ -113,7 +105,7 @@ class Ledger:
         self._streak[engine].add(checkpoint)
         tries = self._row[checkpoint]
         if trouble.mendable:  # another engine may be on another machine
-            return tries >= 2 or not (self._there - self._failed_on[checkpoint])
+            return tries >= 2 or not (self.devices.others(engine, checkpoint) - self._failed_on[checkpoint])
         if trouble.stage == "load":
             self._not_loaded.add(checkpoint)
             return tries >= self.attempts

@@ -118,15 +118,22 @@ class Fleet:
                 raise worker.failure
         if not self.working and self._board.has_work:
             self._fill()  # the last one may have ended only now
-        if self.working or not self._board.has_work:
+        lacks = self._board.lacks
+        if (self.working and lacks is None) or not self._board.has_work:
             self._alone_since = None
             return
         retired = [worker.retired for worker in self.workers if worker.retired is not None]
-        if retired:
+        if retired and not self.working:
             raise EngineError(f"no engine that works is left: {retired[-1]}; the same command goes on from here")
         now = time.monotonic()
         self._alone_since = now if self._alone_since is None else self._alone_since
         waited = now - self._alone_since
+        if waited > placement_seconds and lacks is not None:
+            raise ResurfaceError(
+                f"resources.same_device: what is left needs {lacks!r}, as the records that are there, and no engine "
+                f"has had that for {waited:.0f} s (resources.placement_seconds); finished work is kept, the same "
+                "command resumes"
+            )
         if waited > placement_seconds:
             raise ResurfaceError(
                 f"no node has had room for an engine for {waited:.0f} s (resources.placement_seconds); finished work "

@@ -168,7 +168,7 @@ class EngineWorker(threading.Thread):
                 self._where = where
                 self.nodes.add(where.node)
                 self._patience.add(self.number)
-                self._board.join(self.number)
+                self._board.join(self.number, where.device)
                 return True
             if seconds is not None and waited > seconds:
                 return False
@@ -372,7 +372,7 @@ class EngineWorker(threading.Thread):
     def _read_ahead(self) -> None:
         """Have the actor bring the next checkpoint's files into the page cache, once."""
         assert self._loaded is not None
-        upcoming = self._board.upcoming(self._loaded, self._architecture)
+        upcoming = self._board.upcoming(self.number, self._loaded, self._architecture)
         if upcoming is not None and upcoming.weights_digest != self._ahead:
             self._ahead = upcoming.weights_digest
             self._actor.read_ahead.remote(upcoming.path)

@@ -121,6 +121,8 @@ class Resources(Frozen):
     load_seconds: int = Field(default=1800, ge=1, le=30 * 24 * 3600)
     # For which no engine may have found GPUs before the run ends; at most a month.
     placement_seconds: int = Field(default=600, ge=1, le=30 * 24 * 3600)
+    # Keep a base and what is made of it on one type of device, the first that has records of one of them.
+    same_device: bool = False
     keep_references: bool = False  # keep the bases' distributions (RUN/references) once the run is finished
 
 

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
@@ -197,3 +198,19 @@ def test_one_writer_at_a_time(tmp_path: Path) -> None:
         RunLock(tmp_path)
     lock.release()
     RunLock(tmp_path).release()
+
+
+def test_devices_are_those_of_all_parts_and_older_parts_say_none(tmp_path: Path) -> None:
+    records = RecordStore(tmp_path)
+    assert records.devices("dense") == set()
+    records.append("dense", "gazetteer", "a", to_table([_record(0)]).drop_columns(["device"]))
+    records.append("dense", "gazetteer", "b", to_table([_record(1)]))
+    assert records.devices("dense") == set()
+    for number, device in enumerate(("A100", "H100"), 2):
+        records.append("dense", f"task-{device}", "a", to_table([replace(_record(number), device=device)]))
+    records.append("wanda", "gazetteer", "a", to_table([replace(_record(9), device="L4")]))
+    assert records.devices("dense") == {"A100", "H100"}
+    path = records.append("broken", "gazetteer", "a", to_table([_record(0)]))
+    path.write_bytes(b"PAR1")
+    with pytest.raises(InputError, match="not a readable part"):
+        records.devices("broken")

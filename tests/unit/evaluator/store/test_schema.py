@@ -45,7 +45,7 @@ def test_records_are_stored_as_the_contract_says():
                 ("prompt_tokens", count),
                 ("truncated", pa.bool_()),
                 ("cached_tokens", count),
-                *((name, text) for name in ("engine", "engine_version", "dtype")),
+                *((name, text) for name in ("engine", "engine_version", "dtype", "device")),
                 *((name, pa.list_(pa.float32())) for name in ("kld", "kld_reverse", "acceptance")),
                 ("same_top", pa.list_(pa.bool_())),
                 ("top_agreement", pa.list_(pa.float32())),
@@ -64,13 +64,13 @@ def test_verdicts_repeat_the_key_of_their_records():
 
 
 def test_the_report_leaves_out_what_is_kept_for_audits():
-    assert set(schema.RECORDS.names) - set(schema.READ_RECORDS) == {"cached_tokens"}
+    assert set(schema.RECORDS.names) - set(schema.READ_RECORDS) == {"cached_tokens", "device"}
     assert set(schema.ITEMS.names) - set(schema.READ_ITEMS) == {"options"}
     assert set(schema.VERDICTS.names) - set(schema.READ_VERDICTS) == {"matcher_digest", "probability"}
 
 
 def test_a_column_of_one_value_has_a_nullable_pandas_type():
-    of_positions = {stored.name for stored in schema.stored(Record) if stored.meaning.later}
+    of_positions = {stored.name for stored in schema.stored(Record) if stored.arrow.startswith("list<")}
     assert set(schema.RECORDS.names) - set(schema.PANDAS) == {"token_ids"} | of_positions
     assert (schema.PANDAS["rank"], schema.PANDAS["text"], schema.PANDAS["is_gold"]) == ("Int64", "string", "boolean")
 

@@ -296,8 +296,8 @@ def test_every_shard_is_done_once_whatever_engines_do(engines: int, sizes: list[
 def test_what_comes_next_is_the_nearest_other_checkpoint_and_stays_on_the_board() -> None:
     board = Board()
     board.add([make_assignment("other", 1, "mistral"), make_assignment("sibling", 1), make_assignment("held", 1)])
-    upcoming = board.upcoming("digest of held", "qwen3")
+    upcoming = board.upcoming(0, "digest of held", "qwen3")
     assert upcoming is not None
     assert upcoming.name == "sibling"
     assert _names(board.take(0, "digest of sibling", "qwen3")) == ["sibling-0"]
-    assert Board().upcoming("digest of held", "qwen3") is None
+    assert Board().upcoming(0, "digest of held", "qwen3") is None

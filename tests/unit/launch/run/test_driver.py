@@ -153,3 +153,16 @@ def test_a_pruned_checkpoint_is_evaluated_while_others_are_being_pruned(monkeypa
     assert happened.startswith("prune x, prune y, pruned x, engine on a, eval x, pruned y, ")
     happened = _events(monkeypatch, ["x", "y"], {"a": 0}, to_evaluate=True)
     assert happened == "prune x, prune y, engine on a, pruned x, eval x, pruned y, eval y"
+
+
+@pytest.mark.parametrize("same_device", [False, True])
+def test_the_records_of_a_family_say_what_the_rest_of_it_is_computed_on(same_device: bool) -> None:
+    config = SimpleNamespace(resources=Resources(same_device=same_device))
+    prepared = SimpleNamespace(config=config, other_tokenizer=(), asked={"dense": (), "wanda": ()})
+    store = SimpleNamespace(devices=lambda name: {"A100"} if name == "wanda" else set())
+    run = driver._Run(prepared, SimpleNamespace(path=Path("run")), store, SimpleNamespace(), SimpleNamespace())
+    for name, base in (("dense", None), ("wanda", "dense")):
+        assert run._left(SimpleNamespace(name=name, base=base), make_assignment(name, 1).checkpoint) == []
+    run._board.add([make_assignment("dense", 1)])
+    run._board.join(0, "H100")
+    assert run._board.lacks == ("A100" if same_device else None)

@@ -15,7 +15,7 @@ WRONG = Trouble(stage="load", reason="wrong", mendable=True)
 def _ledger(engines: int, attempts: int = 3) -> Ledger:
     ledger = Ledger(attempts=attempts)
     for engine in range(engines):
-        ledger.join(engine)
+        ledger.devices.join(engine, "")
     return ledger
 
 
@@ -66,9 +66,9 @@ def test_an_engine_leaves_what_it_failed_with_to_one_that_has_not() -> None:
 def test_an_engine_tries_again_when_the_other_one_is_gone_or_succeeds() -> None:
     ledger = _ledger(2)
     ledger.failed(0, "a", LOAD)
-    ledger.leave(1)
+    ledger.devices.leave(1)
     assert ledger.may_take(0, "a")
-    ledger.join(1)
+    ledger.devices.join(1, "")
     assert not ledger.may_take(0, "a")
     ledger.went_well(1, "a")
     assert ledger.may_take(0, "a")

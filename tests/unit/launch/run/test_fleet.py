@@ -40,7 +40,7 @@ def _nodes(**gpus: int) -> list[Node]:
 
 
 def _fleet(work: bool = True, wanted: int | None = None, **gpus: int) -> tuple[Any, Any]:
-    board = SimpleNamespace(has_work=work)
+    board = SimpleNamespace(has_work=work, lacks=None)
     fleet: Any = Fleet(_nodes(**gpus), board, Worker, tensor_parallel=1, wanted=wanted)  # type: ignore[arg-type]
     fleet.start()
     return fleet, board
@@ -93,7 +93,7 @@ def test_a_retired_engine_keeps_its_gpu_and_has_no_successor() -> None:
 
 
 def test_an_engine_that_waits_for_gpus_of_a_lost_node_is_forgotten() -> None:
-    board: Any = SimpleNamespace(has_work=True)
+    board: Any = SimpleNamespace(has_work=True, lacks=None)
     fleet: Any = Fleet(_nodes(a=1, b=1), board, Worker, tensor_parallel=1, wanted=None)  # type: ignore[arg-type]
     assert fleet.free.take("b", 1)  # a prune job has it
     fleet.start()
@@ -137,7 +137,7 @@ def test_the_last_engine_fails_when_another_has_ended_for_lack_of_work() -> None
 
 
 def test_no_number_is_used_twice() -> None:
-    board: Any = SimpleNamespace(has_work=True)
+    board: Any = SimpleNamespace(has_work=True, lacks=None)
     fleet: Any = Fleet(_nodes(a=1, b=1, c=1), board, Worker, tensor_parallel=1, wanted=None)  # type: ignore[arg-type]
     for node_id in "abc":
         assert fleet.free.take(node_id, 1)  # prune jobs have them
@@ -174,7 +174,7 @@ def test_an_engine_that_outlives_its_node_elsewhere_ends_with_what_it_has() -> N
 
 
 def test_one_engine_goes_before_prune_jobs_where_they_have_other_gpus() -> None:
-    board: Any = SimpleNamespace(has_work=False)
+    board: Any = SimpleNamespace(has_work=False, lacks=None)
     for gpus, expected in ((1, ""), (3, "0a")):
         board.has_work = False
         fleet: Any = Fleet(_nodes(a=gpus), board, Worker, tensor_parallel=1, wanted=None)  # type: ignore[arg-type]
@@ -184,3 +184,16 @@ def test_one_engine_goes_before_prune_jobs_where_they_have_other_gpus() -> None:
         for _ in range(2):
             fleet.start_first()
         assert _stand(fleet) == expected
+
+
+def test_a_run_whose_records_need_another_device_ends() -> None:
+    fleet, board = _fleet(a=1)
+    board.lacks = "H100"
+    fleet.check(3600.0)  # one may come
+    fleet._alone_since -= 3601
+    with pytest.raises(ResurfaceError, match=r"what is left needs 'H100', .* had that for 3601 s"):
+        fleet.check(3600.0)
+    board.lacks = None
+    fleet.check(3600.0)
+    board.lacks = "H100"
+    fleet.check(3600.0)

@@ -119,6 +119,49 @@ def test_a_place_that_is_found_late_is_taken(told, monkeypatch) -> None:
     assert worker.failure is None
 
 
+@pytest.mark.parametrize("lives", [False, True])
+def test_what_an_engine_has_not_finished_is_there_for_others_when_its_node_is_gone(told, monkeypatch, lives) -> None:
+    """Whether Ray says so of the engine or not; one that Ray has put on another node does what it has."""
+    ray = Ray(lambda: True)
+    at_it, ended = threading.Event(), threading.Event()
+
+    def wait(pending: list[Any], *, timeout: float) -> tuple[list[Any], list[Any]]:
+        if pending == ["place"]:
+            return pending, []
+        at_it.set()
+        time.sleep(0.01)
+        return (pending, []) if ended.is_set() else ([], pending)
+
+    monkeypatch.setattr(ray, "wait", wait)
+    monkeypatch.setattr(workers, "ray", ray)
+    monkeypatch.setattr(workers, "lives", lambda node_id: lives)
+    actor = SimpleNamespace(
+        where=SimpleNamespace(remote=lambda: "place"), load=SimpleNamespace(remote=lambda path: "load")
+    )
+    monkeypatch.setattr(workers, "start_actor", lambda *_, **__: actor)
+    board, warned = Board(), []
+    board.add([make_assignment("dense", 3)])
+    worker = _worker(board, told, _patience(3600.0))
+    worker._reporter.loading = lambda *_: None
+    worker._reporter.warned = warned.append
+    evaluated = []
+    monkeypatch.setattr(worker, "_hold", lambda info: worker._answer(actor.load.remote(info.path), worker._loading))
+    monkeypatch.setattr(worker, "_evaluate", evaluated.append)
+    worker.start()
+    assert at_it.wait()
+    worker.lose_node()
+    assert not worker.serving
+    if lives:
+        ended.set()
+    worker.join()
+    assert worker.failure is None
+    assert len(evaluated) == (1 if lives else 0)
+    assert warned == ([] if lives else ["engine 1: its node is gone; others do its work"])
+    taken = board.take(2, None, None)
+    assert taken is not None
+    assert len(taken.shards) == 3
+
+
 def test_only_the_time_in_which_no_engine_had_a_place_counts() -> None:
     patience = _patience(0.0)
     began = time.monotonic() - 100

@@ -1,0 +1,65 @@
+"""Which engines may be given which checkpoint, where a base and what is made of it are to be computed alike.
+
+Other GPUs round otherwise: an item can flip for that alone. With `same_device: true`, a base and its compressed
+checkpoints are a family; the type of device on which the first of its records is made is the one for all of them.
+Decided without Ray; the board holds the lock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from evaluator.errors import InputError
+
+
+@dataclass(slots=True)
+class Devices:
+    """The engines that have a process, with their types of device, and the families that are bound to one."""
+
+    _engines: dict[int, str] = field(default_factory=dict)
+    _families: dict[str, str] = field(default_factory=dict)  # by checkpoint
+    _bound: dict[str, str] = field(default_factory=dict)  # the type of device, by family
+
+    def join(self, engine: int, device: str) -> None:
+        """An engine has a process."""
+        self._engines[engine] = device
+
+    def leave(self, engine: int) -> None:
+        self._engines.pop(engine, None)
+
+    def belong(self, checkpoint: str, family: str) -> None:
+        self._families[checkpoint] = family
+
+    def bind(self, checkpoint: str, device: str) -> None:
+        """A checkpoint has records of a device. Raises InputError where its family has some of another one."""
+        family = self._families.get(checkpoint)
+        if family is None:
+            return
+        bound = self._bound.setdefault(family, device)
+        if bound != device:
+            raise InputError(
+                f"resources.same_device: {family!r} and its compressed checkpoints have records of {bound!r} and, "
+                f"{checkpoint!r}, of {device!r}; set it to false, or use a new --out"
+            )
+
+    def begin(self, engine: int, checkpoint: str) -> None:
+        """An engine is given a checkpoint that it fits: from now on, its device is that of the family."""
+        if engine in self._engines and checkpoint in self._families:
+            self._bound.setdefault(self._families[checkpoint], self._engines[engine])
+
+    def wanted(self, checkpoint: str) -> str | None:
+        """The type of device that a checkpoint is bound to."""
+        return self._bound.get(self._families.get(checkpoint, ""))
+
+    def fits(self, engine: int, checkpoint: str) -> bool:
+        """Whether an engine computes on what a checkpoint is bound to."""
+        wanted = self.wanted(checkpoint)
+        return wanted is None or self._engines.get(engine) == wanted
+
+    def others(self, engine: int, checkpoint: str) -> set[int]:
+        """The other engines that fit a checkpoint."""
+        return {other for other in self._engines if other != engine and self.fits(other, checkpoint)}
+
+    def lacks(self, checkpoint: str) -> bool:
+        """Whether there are engines, but none that fits a checkpoint."""
+        return bool(self._engines) and not any(self.fits(engine, checkpoint) for engine in self._engines)
