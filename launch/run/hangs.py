@@ -11,6 +11,10 @@ from dataclasses import dataclass
 _TIMES = 5.0  # the longest pause that ended well; a longer one than this is no pause
 
 
+class Hung(Exception):
+    """Something has shown no progress for too long."""
+
+
 @dataclass(slots=True)
 class Watch:
     """Watches one kind of work, of one engine or of several. Times are of any one clock, in seconds."""
@@ -44,3 +48,8 @@ class Watch:
 
     def hung(self, now: float) -> bool:
         return self.silence(now) > self.limit
+
+    def check(self, now: float) -> None:
+        """Raises Hung."""
+        if self.hung(now):
+            raise Hung(f"no sign of progress for {self.silence(now):.0f} s")

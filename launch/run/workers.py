@@ -28,9 +28,10 @@ from launch.run.board import Board
 from launch.run.cluster import lives
 from launch.run.engine_log import last_error, size, tail
 from launch.run.failures import Remedy, Trouble
-from launch.run.hangs import Watch
+from launch.run.hangs import Hung, Watch
 from launch.run.nodes import Place
 from launch.run.patience import Patience
+from launch.run.reach import OUT_OF_REACH, SOON_SECONDS, VERDICT_SECONDS, NodeLost, fate
 from launch.run.work import Assignment, EngineSetup, Shard, ShardResult, Where
 
 _log = logging.getLogger(__name__)
@@ -40,15 +41,6 @@ _RESTART_SECONDS = 30.0  # that work is kept for an actor that is started again 
 _TELL_SECONDS = 60.0  # without a place, after which the user is told
 
 
-class Hung(Exception):
-    """An actor has shown no progress for too long."""
-
-
-class NodeLost(Exception):
-    """The actor's node is gone, before Ray has said so of the actor."""
-
-
-# What was only on a lost node, a shard's table for example, is an error of Ray's, too.
 _FAILURES = (RayError, EngineError, Hung, NodeLost)
 
 
@@ -192,7 +184,15 @@ class EngineWorker(threading.Thread):
 
     def _failed(self, error: Exception, assignment: Assignment) -> None:
         """Tell the board, and do with the engine what it says. Raises what is no engine's and no checkpoint's fault."""
-        if self._board.stopped or self._left(error):
+        if self._board.stopped:
+            return
+        if isinstance(error, OUT_OF_REACH):
+            found = self._fate(SOON_SECONDS)
+            if found is None:
+                self._out_of_reach(error)
+                return
+            error = found
+        if self._left(error):
             return
         cause = error.cause if isinstance(error, RayTaskError) else error
         mendable = isinstance(cause, InputError)
@@ -204,10 +204,21 @@ class EngineWorker(threading.Thread):
             remedy, f"it failed with one checkpoint after another, last with {assignment.checkpoint.name!r}: {reason}"
         )
 
+    def _fate(self, seconds: float) -> Exception | None:
+        return fate(self._actor, self.node_id, seconds, lambda: self._gone or self._board.over)
+
+    def _out_of_reach(self, error: Exception) -> None:
+        """Others do the work until Ray knows whether the actor's node is gone."""
+        self._board.end(self.number)
+        self._board.leave(self.number)
+        error = self._fate(VERDICT_SECONDS) or error
+        if not self._board.over and not self._left(error):
+            self._apply(self._board.not_started(self.number), f"it was out of reach: {self._lose(error)}")
+
     def _left(self, error: Exception) -> bool:
         """Whether an error is nobody's fault: the actor's node is gone."""
-        if not self._gone and isinstance(error, RayError) and not isinstance(error, RayTaskError):
-            self._gone = not lives(self.node_id)
+        if not self._gone and not isinstance(error, RayTaskError):
+            self._gone = isinstance(error, NodeLost) or (isinstance(error, RayError) and not lives(self.node_id))
         if self._gone:
             self._board.leave(self.number)
             self._reporter.warned(f"engine {self.number}: its node is gone; others do its work")
@@ -243,6 +254,8 @@ class EngineWorker(threading.Thread):
                 self._hold(known)
                 self._board.proved(self.number)
             except _FAILURES as error:
+                if self._left(error):
+                    return
                 self._lose(error)
                 remedy = "retire"
         if remedy == "retire":
@@ -314,9 +327,7 @@ class EngineWorker(threading.Thread):
         """Raises Hung or NodeLost where an answer will not come."""
         if self._gone and not lives(self.node_id):
             raise NodeLost
-        now = time.monotonic()
-        if watch.hung(now):
-            raise Hung(f"no sign of progress for {watch.silence(now):.0f} s")
+        watch.check(time.monotonic())
 
     def _evaluate(self, assignment: Assignment) -> None:
         def give_up(count: int) -> list[Shard]:

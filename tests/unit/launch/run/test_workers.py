@@ -10,15 +10,19 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from ray.exceptions import ActorDiedError, ActorUnavailableError
 
 from evaluator.errors import ResurfaceError
 from launch.run import workers
 from launch.run.board import Board
 from launch.run.nodes import Place
 from launch.run.patience import Patience
+from launch.run.reach import NodeLost
 from launch.run.work import EngineSetup, Where
 from launch.run.workers import EngineWorker
 from tests.support.board import make_assignment, no_spare
+
+DIED = ActorDiedError()
 
 
 class Ray:
@@ -160,6 +164,40 @@ def test_what_an_engine_has_not_finished_is_there_for_others_when_its_node_is_go
     taken = board.take(2, None, None)
     assert taken is not None
     assert len(taken.shards) == 3
+
+
+@pytest.mark.parametrize(
+    ("fates", "gone", "blamed"),
+    [
+        ([DIED], False, True),  # its process has ended: that may be the checkpoint's fault
+        ([NodeLost()], True, False),
+        ([None, NodeLost()], True, False),  # Ray knew only later
+        ([None, None], False, False),  # it answers, or nobody knows
+    ],
+)
+def test_who_is_at_fault_when_an_engine_is_out_of_reach(told, monkeypatch, fates, gone, blamed) -> None:
+    board, warned, at_once = Board(), [], []
+    board.add([make_assignment("dense", 3)])
+    worker = _worker(board, told, _patience(3600.0))
+    worker._reporter.warned, worker._reporter.died = warned.append, lambda *_: None
+    monkeypatch.setattr(workers, "lives", lambda node_id: True)
+
+    def fate(*_: object) -> Exception | None:
+        at_once.append(board.has_work)
+        return fates.pop(0)
+
+    monkeypatch.setattr(workers, "fate", fate)
+    board.join(1)
+    assignment = board.take(1, None, None)
+    assert assignment is not None
+    failed = []
+    monkeypatch.setattr(board.__class__, "failed", lambda self, engine, trouble: failed.append(trouble) or "go on")
+    worker._failed(ActorUnavailableError("broken", None), assignment)
+    assert bool(failed) == blamed
+    assert at_once == [False, True][: len(at_once)]  # others have the work while the second answer is waited for
+    assert worker._gone == gone
+    assert warned == (["engine 1: its node is gone; others do its work"] if gone else [])
+    assert worker.retired is None
 
 
 def test_only_the_time_in_which_no_engine_had_a_place_counts() -> None:
