@@ -19,6 +19,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,8 @@ from ray.exceptions import GetTimeoutError, RayActorError
 
 from benchmarks.cluster.answers import Answers
 from evaluator.engine.base import EngineStats, LoadReport
+from evaluator.store.files import parquet_bytes
+from evaluator.store.records import failed_throughout
 from launch.run.work import EngineSetup, EvalJob, Shard, ShardResult, Where
 
 _NO_PROCESS = 2**23  # process ids begin here: Linux gives none that is so high
@@ -160,7 +163,7 @@ class _Stream:
         actor = self.actor
         actor.requests += len(shard.questions)
         actor.steps += 1
-        return ShardResult(shard=shard, table=actor.ray.answers.table(self._job.stamp, shard.questions))
+        return actor.ray.made(self._job, shard)
 
 
 class _Calls:
@@ -236,6 +239,8 @@ class PretendedRay:
         """`pace`: items that an engine does in a second; None: as many as are fetched."""
         self.answers, self.load_seconds = answers, load_seconds
         self.died: Counter[str] = Counter()
+        # Of its own: each of a hundred threads would keep some memory of Arrow's, which is not the driver's.
+        self._maker = ThreadPoolExecutor(1, "pretended")
         self._pace, self._deaths = pace, deaths
         self._rejoin = max(1, deaths.within // 20)  # so many shards and loads after a node has died
         self._joins: deque[int] = deque()
@@ -331,6 +336,16 @@ class PretendedRay:
     def seconds_of(self, items: int) -> float:
         """How long an engine takes for some items."""
         return 0.0 if self._pace is None else items / self._pace
+
+    def made(self, job: EvalJob, shard: Shard) -> ShardResult:
+        """What an engine's process sends."""
+
+        def make() -> ShardResult:
+            with self.off_the_clock():
+                table = self.answers.table(job.stamp, shard.questions)
+                return ShardResult(shard=shard, part=parquet_bytes(table), failed=failed_throughout(table))
+
+        return self._maker.submit(make).result()
 
     def begun(self, actor: _Actor) -> None:
         """An actor begins a shard or a load, which may be its last."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import cProfile
 import os
 import pstats
-import resource
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -56,7 +55,8 @@ def simulate(prepared: Prepared, ray: PretendedRay, out: Path, *, terminal: bool
         stack.enter_context(ray.installed())
         progress = stack.enter_context(Progress(console))
         directory = stack.enter_context(open_run(prepared, out, progress))
-        before, wall, processor = _megabytes(), time.perf_counter(), time.process_time()
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # forget the highest memory so far
+        before, wall, processor = _megabytes("VmRSS"), time.perf_counter(), time.process_time()
         outcome = run_sweep(prepared, directory, progress)
         processor, wall = time.process_time() - processor, time.perf_counter() - wall
     return Cost(
@@ -65,7 +65,7 @@ def simulate(prepared: Prepared, ray: PretendedRay, out: Path, *, terminal: bool
         processor_seconds=processor - ray.seconds,
         pretended_seconds=ray.seconds,
         megabytes_before=before,
-        megabytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        megabytes=_megabytes("VmHWM"),
     )
 
 
@@ -116,7 +116,7 @@ def _sorted(records: pa.Table) -> pa.Table:
     return records.sort_by([(name, "ascending") for name in _KEY]).combine_chunks()
 
 
-def _megabytes() -> float:
-    """What this process has in memory now."""
-    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+def _megabytes(kind: str) -> float:
+    """What this process has in memory: now (VmRSS), or at most (VmHWM)."""
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(f"{kind}:")) / 1024

@@ -89,9 +89,18 @@ def part_of_path(name: str, place: str) -> str:
 
 def write_parquet(table: pa.Table, path: Path) -> None:
     """`write_atomically` of an Arrow table."""
-    import pyarrow.parquet as pq  # late: what reads a run's state alone does not need it
+    write_atomically(path, parquet_bytes(table))
 
-    _atomically(path, lambda handle: pq.write_table(table, handle, compression="zstd"))
+
+def parquet_bytes(table: pa.Table) -> bytes:
+    """What a file with an Arrow table holds."""
+    import pyarrow as pa  # late: what reads a run's state alone does not need it
+    import pyarrow.parquet as pq
+
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, compression="zstd")
+    content: bytes = sink.getvalue().to_pybytes()
+    return content
 
 
 def _atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
@@ -150,5 +159,7 @@ def _renamed(
 def _fence_of(path: Path) -> Fence | None:
     if not _fences:
         return None
-    absolute = Path(os.path.abspath(path))
-    return next((_fences[str(each)] for each in (absolute, *absolute.parents) if str(each) in _fences), None)
+    absolute = os.path.abspath(path)
+    inside = (each for each in list(_fences) if absolute == each or absolute.startswith(each.rstrip(os.sep) + os.sep))
+    nearest = max(inside, key=len, default=None)
+    return None if nearest is None else _fences[nearest]

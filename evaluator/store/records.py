@@ -11,7 +11,9 @@ lost its run directory to another can rename nothing there (`files`, `RunLock`).
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -22,11 +24,12 @@ import pyarrow.parquet as pq
 
 from evaluator.errors import InputError, ResurfaceError, one_line
 from evaluator.records import Item, Record
-from evaluator.store.files import need_unfenced, write_parquet
+from evaluator.store.files import need_unfenced, parquet_bytes, write_atomically, write_parquet
 from evaluator.store.schema import ITEMS, RECORDS
 
 ItemKey = tuple[str, str]  # (language, item_id), unique within a task
 _MEASURED = ("ok", "truncated")  # statuses of records with an outcome
+_KEPT = 4  # bases' answers to a task that are kept in memory
 
 
 def to_table(records: Sequence[Record]) -> pa.Table:
@@ -53,29 +56,48 @@ class RecordStore:
     def __init__(self, run_dir: Path) -> None:
         self.root = run_dir / "records"
         self._items = run_dir / "items"
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
+        self._writing = 0  # threads that are in `append`
         self._closed = False
+        self._reading = threading.Lock()
+        self._greedy: OrderedDict[tuple[str, str], tuple[list[str], pa.Table]] = OrderedDict()
 
-    def append(self, checkpoint: str, task: str, shard: str, table: pa.Table) -> Path:
-        """Write one finished shard; thread-safe.
+    def append(self, checkpoint: str, task: str, shard: str, part: pa.Table | bytes) -> Path:
+        """Write one finished shard, as a table or as what its file holds. Many threads write at once: a shared file
+        system takes its time until something is safe there.
 
         Raises InputError when the disk is full (nothing half-written stays), ResurfaceError after `close`.
         """
         path = self.root / checkpoint / task / f"{shard}.parquet"
-        with self._lock:
+        content = part if isinstance(part, bytes) else parquet_bytes(part)
+        with self._open(path):
+            write_atomically(path, content)
+        return path
+
+    @contextlib.contextmanager
+    def _open(self, path: Path) -> Iterator[None]:
+        """Within, `close` waits. Raises ResurfaceError after it."""
+        with self._changed:
             if self._closed:
                 raise ResurfaceError(f"{path}: came after the run had ended, and was not written")
-            write_parquet(table, path)
-        return path
+            self._writing += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._writing -= 1
+                self._changed.notify_all()
 
     def close(self) -> None:
         """From now on no thread appends anything."""
-        with self._lock:
+        with self._changed:
             self._closed = True
+            self._changed.wait_for(lambda: not self._writing)
 
     def parts(self, checkpoint: str, task: str) -> list[Path]:
         """The committed parts of one checkpoint and task, sorted by name."""
-        return sorted((self.root / checkpoint / task).glob("*.parquet"))
+        folder = self.root / checkpoint / task
+        return [folder / name for name in _names(folder)]
 
     def finished(self, checkpoint: str, task: str, weights_digest: str) -> set[ItemKey]:
         """The items that have their records.
@@ -96,14 +118,21 @@ class RecordStore:
 
     def greedy_answers(self, checkpoint: str, task: str) -> pa.Table:
         """The answers of one checkpoint to the open prompts of one task, a row each: language, item_id, status and
-        token_ids (null where there is no answer). Raises InputError for a damaged part."""
-        columns = ["language", "item_id", "status", "token_ids"]
-        found = [RECORDS.empty_table().select(columns)]
-        for path in self.parts(checkpoint, task):
-            part = _read_part(path, [*columns, "probe", "format"])
-            chosen = pc.and_(pc.equal(part["probe"], "greedy"), pc.equal(part["format"], "open"))
-            found.append(part.filter(chosen).select(columns))
-        return pa.concat_tables(found)
+        token_ids (null where there is no answer). Raises InputError for a damaged part.
+
+        Thread-safe. The last few are kept, as long as there are no other parts: every checkpoint of a base asks for
+        them, each time that an engine begins some of its shards.
+        """
+        with self._reading:
+            folder = self.root / checkpoint / task
+            names = _names(folder)
+            known, table = self._greedy.pop((checkpoint, task), (None, None))
+            if known != names:
+                table = _greedy_answers([folder / name for name in names])
+            self._greedy[checkpoint, task] = names, table
+            if len(self._greedy) > _KEPT:
+                self._greedy.popitem(last=False)
+            return table
 
     def measured(self, checkpoint: str, task: str | None = None) -> bool:
         """Whether any record, of one task or of all, has an outcome. Raises InputError for a damaged part."""
@@ -133,6 +162,8 @@ class RecordStore:
             if item is None or item in _items_of(path):
                 need_unfenced(path)
                 path.unlink(missing_ok=True)
+        with self._reading:
+            self._greedy.clear()
 
     def _parts(self, checkpoint: str, task: str | None) -> list[Path]:
         if task is not None:
@@ -153,6 +184,23 @@ class RecordStore:
         """Remove what killed writers left behind."""
         for stale in self.root.parent.glob("**/.*.writing"):
             stale.unlink(missing_ok=True)
+
+
+def _names(folder: Path) -> list[str]:
+    """Of the parts there, sorted; none where there is no such folder."""
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        return sorted(name for name in os.listdir(folder) if name.endswith(".parquet"))
+    return []
+
+
+def _greedy_answers(parts: Sequence[Path]) -> pa.Table:
+    columns = ["language", "item_id", "status", "token_ids"]
+    found = [RECORDS.empty_table().select(columns)]
+    for path in parts:
+        part = _read_part(path, [*columns, "probe", "format"])
+        chosen = pc.and_(pc.equal(part["probe"], "greedy"), pc.equal(part["format"], "open"))
+        found.append(part.filter(chosen).select(columns))
+    return pa.concat_tables(found)
 
 
 def _items_of(path: Path) -> set[ItemKey]:

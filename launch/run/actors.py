@@ -68,7 +68,8 @@ class EngineActor:
         """
         from evaluator.engine.refusing import Refusing
         from evaluator.probes.stream import evaluate
-        from evaluator.store.records import to_table
+        from evaluator.store.files import parquet_bytes
+        from evaluator.store.records import failed_throughout, to_table
 
         engine = self._engine
         assert engine is not None, "load comes before evaluate"
@@ -91,7 +92,8 @@ class EngineActor:
             complete = collector.add(item, records)
             if complete is not None:
                 shard, of_shard = complete
-                yield ShardResult(shard=shard, table=to_table(of_shard))
+                table = to_table(of_shard)
+                yield ShardResult(shard=shard, part=parquet_bytes(table), failed=failed_throughout(table))
 
     def _begin(
         self, job: EvalJob, questions: Sequence[Posed], prompter: Prompter, collector: ShardCollector

@@ -159,11 +159,16 @@ class Board:
 
     def upcoming(self, engine: int, held: str, architecture: str | None) -> CheckpointInfo | None:
         """The waiting checkpoint that an engine that holds `held` would load next; None if none is waiting."""
+        other, fits = None, self._ledger.devices.fits
         with self._changed:
-            fits = self._ledger.devices.fits
-            waiting = [a.checkpoint for a in self._waiting if a.checkpoint.weights_digest != held]
-            waiting = [each for each in waiting if fits(engine, each.name)]
-        return min(waiting, key=lambda info: _distance(info, held, architecture), default=None)
+            for each in self._waiting:
+                distance = _distance(each.checkpoint, held, architecture)
+                if not distance or not fits(engine, each.checkpoint.name):
+                    continue
+                if distance == 1:
+                    return each.checkpoint
+                other = other or each.checkpoint
+        return other
 
     def loaded(self, engine: int, checkpoint: CheckpointInfo) -> None:
         with self._changed:
@@ -187,7 +192,7 @@ class Board:
                 self._unmeasured.pop(part, None)
             else:
                 self._unmeasured[part] = unmeasured
-            if part not in self._unfinished():
+            if not busy.unfinished and part not in self._unfinished():
                 if part in self._unmeasured:
                     reason = self._unmeasured[part]
                     self._set_back(Setback(checkpoint=part[0], task=part[1], stage="evaluate", reason=reason))
@@ -348,7 +353,11 @@ class Board:
         """Half of what an engine has left, if that is at least two shards."""
         awaited = self._awaited()
         order = sorted(
-            (busy for busy in self._busy.values() if self._may_take(engine, busy.assignment)),
+            (
+                busy
+                for busy in self._busy.values()
+                if len(busy.unfinished) > 1 and self._may_take(engine, busy.assignment)
+            ),
             key=lambda busy: (busy.assignment.part in awaited, len(busy.unfinished)),
             reverse=True,
         )

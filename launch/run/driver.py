@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from evaluator.checkpoints.info import CheckpointInfo, inspect_checkpoint
 from evaluator.errors import InputError
 from evaluator.probes.base import References
 from evaluator.probes.recording import Stamp
-from evaluator.store.records import RecordStore
+from evaluator.store.records import ItemKey, RecordStore
 from launch.run.base_answers import NO_BASE, OTHER_TOKENIZER, BaseSource
 from launch.run.board import Board
 from launch.run.cluster import Cluster, cluster
@@ -36,10 +36,11 @@ from launch.run.quiet import captured
 from launch.run.references import drop_references, references_of
 from launch.run.rundir import RunDirectory, State
 from launch.run.shards import shards_of
-from launch.run.work import Assignment, EngineSetup, EvalJob, Outcome
+from launch.run.work import Assignment, EngineSetup, EvalJob, Outcome, Shard
 from launch.run.workers import EngineWorker
 from launch.sweep.jobs import CheckpointJob
 from launch.sweep.preflight import Prepared
+from launch.sweep.tasks import PreparedTask
 from pruning.output.manifest import read_manifest
 from quantising.manifest import read_manifest as read_quantise_manifest
 
@@ -116,6 +117,7 @@ class _Run:
         self.infos: list[CheckpointInfo] = []
         self.engine_stats: list[dict[str, Any]] = []  # of this call, per engine and loaded checkpoint
         self._items = 0
+        self._whole: dict[str, tuple[Shard, ...]] = {}  # the shards of a task, by its key
 
     def execute(self) -> Outcome:
         started = time.monotonic()
@@ -158,7 +160,7 @@ class _Run:
             self._live.pruning(0, len(to_prune))
             while pruning.left or fleet.working or not self._board.over:
                 self._directory.check()
-                self._live.look(lambda: _stats(fleet.workers))
+                self._live.look(lambda: _stats(fleet.workers, latest=True))
                 fleet.start_first()
                 pruning.start()
                 fleet.start()
@@ -239,7 +241,7 @@ class _Run:
         assignments = []
         for task in self._prepared.asked[job.name]:
             finished = self._store.finished(job.name, task.name, info.weights_digest)
-            shards = shards_of(task, finished, self._prepared.config.resources.shard_items)
+            shards = self._shards_of(task, finished)
             if not shards:
                 self._progress.already_done(job.name, task.name, len(task.questions))
             eval_job = EvalJob(
@@ -254,6 +256,15 @@ class _Run:
             self._items += assignments[-1].items
         return assignments
 
+    def _shards_of(self, task: PreparedTask, finished: Collection[ItemKey]) -> tuple[Shard, ...]:
+        """Checkpoints of which nothing is finished share theirs: there may be a thousand, of a hundred shards each."""
+        if finished or task.key not in self._whole:
+            shards = shards_of(task, finished, self._prepared.config.resources.shard_items)
+            if finished:
+                return shards
+            self._whole[task.key] = shards
+        return self._whole[task.key]
+
     def _base_of(self, job: CheckpointJob, info: CheckpointInfo) -> BaseSource | None:
         """Whose answers probes of a checkpoint read that come after its base; None: it is its own base."""
         if job.base is None:
@@ -266,8 +277,8 @@ class _Run:
         return references_of(self._run_dir, job, task, base, self._prepared.jobs)
 
 
-def _stats(workers: Sequence[EngineWorker]) -> list[dict[str, Any]]:
-    """The rows of `engine_stats`: a row for each engine and checkpoint that it has evaluated."""
+def _stats(workers: Sequence[EngineWorker], *, latest: bool = False) -> list[dict[str, Any]]:
+    """The rows of `engine_stats`: a row for each engine and checkpoint that it has evaluated, or its latest alone."""
     return [
         {
             "engine": worker.number,
@@ -281,7 +292,7 @@ def _stats(workers: Sequence[EngineWorker]) -> list[dict[str, Any]]:
             "setup": dict(worker.reports[load].setup),
         }
         for worker in workers
-        for (load, name), (where, stats) in list(worker.stats.items())
+        for (load, name), (where, stats) in list(worker.stats.items())[-1 if latest else 0 :]
     ]
 
 

@@ -116,7 +116,7 @@ class LiveState:
             return
         self._written = self._clock()
         with contextlib.suppress(InputError, OSError):
-            write_atomically(self._path, json.dumps(self.document(stats()), indent=2).encode())
+            write_atomically(self._path, json.dumps(self.document(stats())).encode())
 
     def document(self, stats: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         """What the file says; of each engine with the shares of its last checkpoint that has ended."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from evaluator.checkpoints.info import CheckpointInfo
 from evaluator.engine.config import EngineConfig
@@ -14,9 +13,6 @@ from evaluator.probes.recording import Stamp
 from evaluator.store.failures import Failure
 from launch.run.base_answers import BaseSource
 from launch.run.nodes import Place
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 Part = tuple[str, str]  # checkpoint, task
 
@@ -71,10 +67,12 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardResult:
-    """A finished shard and its records, in the order of its questions."""
+    """A finished shard and its records, in the order of its questions, as the file that they become: a hundred engines
+    make theirs at once, and the driver writes bytes."""
 
     shard: Shard
-    table: pa.Table
+    part: bytes
+    failed: str | None  # how every answer failed (`failed_throughout`)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,7 @@ from ray.exceptions import RayError, RayTaskError
 from evaluator.checkpoints.info import CheckpointInfo
 from evaluator.engine.base import EngineStats, LoadReport
 from evaluator.errors import EngineError, InputError, ResurfaceError, one_line
-from evaluator.store.records import RecordStore, failed_throughout
+from evaluator.store.records import RecordStore
 from launch.run.actors import GROUPS, EngineActor, end_process, start_actor
 from launch.run.base_answers import BaseAnswers
 from launch.run.board import Board
@@ -359,10 +359,10 @@ class EngineWorker(threading.Thread):
     def _keep(self, assignment: Assignment, result: ShardResult) -> bool:
         """Write a shard's records, unless every answer failed and another engine can be asked first."""
         name, task = assignment.checkpoint.name, assignment.task
-        failed = failed_throughout(result.table)
+        failed = result.failed
         if failed is not None and assignment.job.refusal is None and self._board.doubts(self.number, result.shard):
             return False
-        self._store.append(name, task, result.shard.name, result.table)
+        self._store.append(name, task, result.shard.name, result.part)
         if failed is not None and not self._board.unmeasured(assignment.part) and self._store.measured(name, task):
             failed = None
         self._board.finished(self.number, result.shard, failed)

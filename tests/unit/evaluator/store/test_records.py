@@ -7,11 +7,11 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from dataclasses import replace
 from pathlib import Path
-from typing import IO
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -19,7 +19,7 @@ from evaluator.asking.questions import Question
 from evaluator.errors import InputError, ResurfaceError
 from evaluator.records import Item, Record
 from evaluator.store import records as store
-from evaluator.store.files import write_atomically
+from evaluator.store.files import parquet_bytes, write_atomically
 from evaluator.store.records import RecordStore, to_table
 from evaluator.store.schema import RECORDS
 from launch.run.lock import RunLock
@@ -119,11 +119,11 @@ def test_a_writer_that_is_killed_leaves_nothing_that_is_read(tmp_path: Path) -> 
 def test_a_full_disk_is_the_users_to_mend_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    def write_half(table: pa.Table, handle: IO[bytes], **_: object) -> None:
-        handle.write(b"PAR1 and then no more")
+    def full(descriptor: int) -> None:
+        os.ftruncate(descriptor, 4)
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(store.pq, "write_table", write_half)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(InputError, match=r"a\.parquet: no space left on the device"):
         RecordStore(tmp_path).append("dense", "gazetteer", "a", to_table([_record()]))
     assert list((tmp_path / "records" / "dense" / "gazetteer").iterdir()) == []
@@ -190,6 +190,47 @@ def test_nothing_is_appended_to_a_closed_store(tmp_path: Path) -> None:
     with pytest.raises(ResurfaceError, match=r"a\.parquet: came after the run had ended"):
         records.append("dense", "gazetteer", "a", to_table([_record()]))
     assert list(records.tables()) == []
+
+
+def test_what_is_being_written_when_a_store_is_closed_is_finished_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two threads are in the middle of a part each: neither waits for the other, and `close` waits for both."""
+    records, together, sync, order = RecordStore(tmp_path), threading.Barrier(3), os.fsync, []
+
+    def slow(descriptor: int) -> None:
+        if Path(os.readlink(f"/proc/self/fd/{descriptor}")).suffix == ".writing":
+            together.wait()
+            time.sleep(0.05)
+            order.append("written")
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", slow)
+    part = parquet_bytes(to_table([_record()]))
+    writers = [threading.Thread(target=records.append, args=("dense", "gazetteer", name, part)) for name in "ab"]
+    for writer in writers:
+        writer.start()
+    together.wait()
+    records.close()
+    order.append("closed")
+    assert [path.stem for _, _, path in records.tables()] == ["a", "b"]
+    assert order == ["written", "written", "closed"]
+    for writer in writers:
+        writer.join()
+
+
+def test_a_bases_answers_are_read_once_and_again_when_there_are_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records, read, original = RecordStore(tmp_path), [], store._read_part
+    records.append("dense", "gazetteer", "a", to_table([_record(0)]))
+    monkeypatch.setattr(store, "_read_part", lambda path, columns: (read.append(path.stem), original(path, columns))[1])
+    assert records.greedy_answers("dense", "gazetteer").equals(records.greedy_answers("dense", "gazetteer"))
+    assert read == ["a"]
+    records.append("dense", "gazetteer", "b", to_table([_record(1)]))
+    assert records.greedy_answers("dense", "gazetteer")["item_id"].to_pylist() == ["english-0000", "english-0001"]
+    records.drop("dense", "gazetteer", ("english", "english-0000"))
+    assert records.greedy_answers("dense", "gazetteer")["item_id"].to_pylist() == ["english-0001"]
 
 
 def test_one_writer_at_a_time(tmp_path: Path) -> None:
