@@ -55,6 +55,8 @@ def checked_name(name: str) -> str:
     """The name of a template, which becomes part of a task's name. Raises ValueError."""
     if name == PAPER:
         raise ValueError(f"{name!r} is the name of the paper's own prompts, which are asked beside these")
+    if name == "all":
+        raise ValueError(f"{name!r} is the name of all prompts together in tables")
     if not name.isascii() or not name[:1].isalnum() or not all(each.isalnum() or each in "._-" for each in name):
         raise ValueError(f"name {name!r}: letters, digits, '.', '_' and '-' only")
     return name

@@ -1,7 +1,7 @@
 """The name of a task that is posed with a prompt of its own: `xquad+terse` is `xquad` with the prompt `terse`.
 
 Such a task has the items of the plain one and its own records, shards and rows in every table, so that nothing pools
-over prompts. No other name of a task has a plus.
+over prompts; the tables `prompts` and `prompt_order` join them. No other name of a task has a plus.
 """
 
 from __future__ import annotations

@@ -139,7 +139,7 @@ def test_nothing_of_files_or_chance():
         wording("{{ question }}{{ options | random }}")
 
 
-@pytest.mark.parametrize("name", ["paper", "", "a+b", "a/b", "a b", ".hidden", "é", "a\n"])
+@pytest.mark.parametrize("name", ["paper", "all", "", "a+b", "a/b", "a b", ".hidden", "é", "a\n"])
 def test_names_that_are_none(name):
     with pytest.raises(ValueError, match="name"):
         checked_name(name)

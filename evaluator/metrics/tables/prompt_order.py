@@ -1,0 +1,166 @@
+"""Table `prompt_order`: does it depend on the prompt which of two checkpoints is better?
+
+For two checkpoints of a task that several prompts pose, a row for each prompt: the paired difference of their
+accuracies, whether it may be chance (McNemar, Holm over the pairs under that prompt, of a checkpoint with its base and
+of any others apart), and the verdict that somebody would have come to who used this prompt alone: `better`, `worse` or
+`unclear`, said of the first. The row of `all` prompts has the mean difference, and says what the verdicts come to:
+
+    same       every prompt gives the same verdict
+    depends    some show a difference, others do not
+    reversed   some show the first to be better, others the second
+
+That one prompt shows a difference and another does not may be chance itself. `shift` is the difference under a prompt
+minus the mean over the prompts, on the same items: where its interval excludes 0, the prompt changes the difference.
+`order_changes`: the first is ahead under one prompt and behind under another, be it by chance. All rows are of
+open prompts and pooled over languages, on the items that both checkpoints measured under every prompt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
+
+import numpy as np
+import pandas as pd
+
+from evaluator.metrics.columns import (
+    COUNT,
+    FLAG,
+    MCNEMAR,
+    PERCENTAGE,
+    POINTS,
+    REASON,
+    TEXT,
+    Column,
+    Row,
+    columns_of,
+)
+from evaluator.metrics.counting import joined_reasons
+from evaluator.metrics.drops import CORRECT
+from evaluator.metrics.inputs import ALL, Inputs
+from evaluator.metrics.intervals import ALPHA, UNDEFINED, Floats, percentile_interval
+from evaluator.metrics.measures import bounds, correct_for_many, paired_p
+from evaluator.metrics.posed import PosedTask, posed_tasks
+from evaluator.metrics.table import Table
+
+VERDICTS = ("better", "worse", "unclear")
+_BASE, _OTHERS = "base", "others"
+
+
+def _rows(inputs: Inputs) -> list[Row]:
+    return [row for posed in posed_tasks(inputs) for row in _of_task(posed, _pairs(posed))]
+
+
+def conclusions_against_base(posed: PosedTask) -> dict[tuple[str, str], str]:
+    """By checkpoint and probe, what the prompts say of it against its base: the verdict, or how verdicts differ."""
+    rows = _of_task(posed, {pair: kind for pair, kind in _pairs(posed).items() if kind == _BASE})
+    return {(row["checkpoint"], row["probe"]): _told(row) for row in rows if row["prompt"] == ALL}
+
+
+def _told(row: Row) -> str:
+    under = {verdict: row[f"{verdict}_under"] for verdict in VERDICTS if row[f"{verdict}_under"]}
+    if row["conclusion"] == "same":
+        return f"{next(iter(under))} under every prompt"
+    return f"{row['conclusion']}: " + "; ".join(f"{verdict} under {names}" for verdict, names in under.items())
+
+
+def _pairs(posed: PosedTask) -> dict[tuple[str, str], str]:
+    """Every two checkpoints: one before its base, others in display order."""
+    found: dict[tuple[str, str], str] = {}
+    for one, other in combinations(posed.subjects, 2):
+        if one.base == other.checkpoint:
+            found[one.checkpoint, other.checkpoint] = _BASE
+        elif other.base == one.checkpoint:
+            found[other.checkpoint, one.checkpoint] = _BASE
+        else:
+            found[one.checkpoint, other.checkpoint] = _OTHERS
+    return found
+
+
+def _of_task(posed: PosedTask, pairs: Mapping[tuple[str, str], str]) -> list[Row]:
+    by_pair = [list(_of_pair(posed, pair, kind, probe)) for (pair, kind) in pairs.items() for probe in CORRECT]
+    rows = [row for each in by_pair for row in each]
+    correct_for_many(rows, ("probe", "prompt", "pair"))
+    for each in by_pair:
+        if each:
+            _conclude(each)
+    return rows
+
+
+def _of_pair(posed: PosedTask, pair: tuple[str, str], kind: str, probe: str) -> Iterator[Row]:
+    """The row of all prompts, then one for each; none where the two share fewer than two prompts."""
+    answers = posed.answers(pair, "open", probe)
+    if answers is None:
+        return
+    first_PI, second_PI = (answers.right[name] for name in pair)
+    differences_PI = first_PI - second_PI
+    shifts_PI = differences_PI - differences_PI.mean(axis=0)
+    enough = answers.resampler.clusters(answers.numbers) >= 2
+    drawn_PD = answers.draws(*differences_PI)
+    mean_D = drawn_PD.mean(axis=0)
+
+    def numbers(name: str, value: float, draws: Floats) -> Row:
+        return {name: value, **bounds(name, percentile_interval(draws) if enough else UNDEFINED)}
+
+    own: Row = {"task": posed.task, "checkpoint": pair[0], "other": pair[1], "pair": kind, "probe": probe}
+    own |= {"n": differences_PI.shape[1], "dropped": answers.left_out(ALL)}
+    accuracies = {"accuracy": float(first_PI.mean()), "other_accuracy": float(second_PI.mean())}
+    whole = own | {"prompt": ALL, "prompts": len(answers.prompts), **accuracies}
+    yield whole | numbers("difference", float(differences_PI.mean()), mean_D)
+    for at, prompt in enumerate(answers.prompts):
+        row = own | {"prompt": prompt, "accuracy": float(first_PI[at].mean())}
+        row["other_accuracy"] = float(second_PI[at].mean())
+        row |= numbers("difference", float(differences_PI[at].mean()), drawn_PD[at])
+        row |= numbers("shift", float(shifts_PI[at].mean()), drawn_PD[at] - mean_D)
+        task = posed.tasks[prompt]
+        why = [posed.inputs.incomparable.get((task, name)) for name in pair]
+        yield row | {"mcnemar_p": paired_p(first_PI[at], second_PI[at]), "reason": joined_reasons(*why)}
+
+
+def _conclude(rows: Sequence[Row]) -> None:
+    """Fill in the verdicts of one pair's prompts, and in its first row what they come to."""
+    whole, *by_prompt = rows
+    for row in by_prompt:
+        shown = row["holm_p"] < ALPHA
+        row["verdict"] = "unclear" if not shown else "better" if row["difference"] > 0 else "worse"
+    for verdict in VERDICTS:
+        names = [row["prompt"] for row in by_prompt if row["verdict"] == verdict]
+        whole[f"{verdict}_under"] = ", ".join(names) or None
+    found = {row["verdict"] for row in by_prompt}
+    whole["conclusion"] = "same" if len(found) == 1 else "reversed" if {"better", "worse"} <= found else "depends"
+    signs = {np.sign(row["difference"]) for row in by_prompt}
+    whole["order_changes"] = {-1, 1} <= signs
+
+
+def _changing(frame: pd.DataFrame) -> pd.DataFrame:
+    """The page shows every pair once, and the prompts of those whose conclusion changes."""
+    pair = ["task", "checkpoint", "other", "probe"]
+    concluded = frame.groupby(pair, sort=False)["conclusion"].transform("first")
+    return frame[(frame["prompt"] == ALL) | (concluded != "same")]
+
+
+TABLE = Table(
+    name="prompt_order",
+    title="Does the prompt decide which checkpoint is better?",
+    reading=(
+        "Two checkpoints under each prompt: the paired difference of their accuracies (first minus other), and the "
+        "verdict that this prompt alone would have given. Conclusion: the same under every prompt; depends, where only "
+        "some prompts show a difference; reversed, where they contradict each other. A shift whose interval excludes 0 "
+        "says that the prompt itself changes the difference, which a verdict that changes does not yet say."
+    ),
+    needs="prompts in the sweep, and the probe greedy or choice on two checkpoints",
+    columns=(
+        *columns_of(TEXT, "task", "checkpoint", "other", "pair", "probe", "prompt"),
+        *columns_of(COUNT, "prompts", "n", "dropped"),
+        *columns_of(PERCENTAGE, "accuracy", "other_accuracy"),
+        *columns_of(POINTS, "difference", "shift", interval=True),
+        *MCNEMAR,
+        *columns_of(TEXT, "verdict", "conclusion"),
+        *columns_of(TEXT, *(f"{verdict}_under" for verdict in VERDICTS)),
+        Column("order_changes", FLAG),
+        REASON,
+    ),
+    compute=_rows,
+    silent=True,
+    page=_changing,
+)

@@ -1,0 +1,137 @@
+"""Table `prompts`: how much of an accuracy is the prompt's (Mizrahi et al., "State of What Art?", TACL 2024,
+arXiv 2401.00595).
+
+A row for each prompt that poses a task, and one of `all` prompts: the mean of their accuracies, the worst, and the
+spread, best minus worst. All of it on the items that every prompt measured (`n`; `dropped` are the others), so that
+these accuracies may differ a little from those of the table `accuracy`. The interval of a prompt is Wilson's; those of
+mean, worst and spread resample contexts, the same for all prompts.
+
+A spread is above 0 by chance alone, and so is its interval: `cochran_p` says whether the prompts differ at all.
+`against_base` is the conclusion of the table `prompt_order` for the checkpoint and its base.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+
+from evaluator.metrics.columns import (
+    COUNT,
+    LANGUAGE,
+    P_VALUE,
+    PERCENTAGE,
+    POINTS,
+    REASON,
+    SUBJECT,
+    TEXT,
+    Column,
+    Row,
+    columns_of,
+)
+from evaluator.metrics.counting import joined_reasons, left_out_of, why_left_out
+from evaluator.metrics.drops import CORRECT
+from evaluator.metrics.inputs import ALL, Inputs, Subject, in_language
+from evaluator.metrics.intervals import UNDEFINED, Floats, percentile_interval
+from evaluator.metrics.measures import bounds, rate
+from evaluator.metrics.posed import Answers, PosedTask, cochran_p, posed_tasks
+from evaluator.metrics.table import Table
+from evaluator.metrics.tables.prompt_order import conclusions_against_base
+
+
+def _rows(inputs: Inputs) -> list[Row]:
+    rows: list[Row] = []
+    for posed in posed_tasks(inputs):
+        against_base = conclusions_against_base(posed)
+        for format in inputs.formats:
+            for subject in posed.subjects:
+                for probe in CORRECT:
+                    answers = posed.answers([subject.checkpoint], format, probe)
+                    if answers is None:
+                        continue
+                    own = {**subject.row, "task": posed.task, "format": format, "probe": probe}
+                    for language in (ALL, *posed.languages()):
+                        row = own | {"language": language}
+                        found = [row | each for each in _of_language(posed, subject, answers, row)]
+                        if language == ALL and format == "open":
+                            found[0]["against_base"] = against_base.get((subject.checkpoint, probe))
+                        rows += found
+    return rows
+
+
+def _of_language(posed: PosedTask, subject: Subject, answers: Answers, where: Row) -> Iterator[Row]:
+    """The row of all prompts, then one for each."""
+    language, probe = where["language"], where["probe"]
+    here = answers.of_language(language)
+    right_PI = here.right[subject.checkpoint]
+    n, dropped = right_PI.shape[1], here.left_out(language)
+    counts = {"n": n, "dropped": dropped, "prompts": len(here.prompts)}
+    accuracies = right_PI.mean(axis=1) if n else np.full(len(here.prompts), np.nan)
+    yield {"prompt": ALL, **counts, **(_over_prompts(here, right_PI, accuracies) if n else {})} | {
+        "reason": None if n else "no item was measured under every prompt"
+    }
+    for prompt, right in zip(here.prompts, right_PI, strict=True):
+        task = posed.tasks[prompt]
+        items = in_language(posed.inputs.outcomes_of(subject.checkpoint, task, where["format"]), language)
+        row: Row = {"prompt": prompt, **counts, **left_out_of(items[f"{probe}_status"])}
+        row |= rate("accuracy", int(right.sum()), n)
+        why = posed.inputs.incomparable.get((task, subject.checkpoint))
+        yield row | {"reason": joined_reasons(why, why_left_out(items, probe))}
+
+
+def _over_prompts(answers: Answers, right_PI: Floats, accuracies: Floats) -> Row:
+    worst, best = int(accuracies.argmin()), int(accuracies.argmax())
+    row: Row = {
+        "accuracy": float(accuracies.mean()),
+        "worst": float(accuracies[worst]),
+        "worst_prompt": answers.prompts[worst],
+        "best_prompt": answers.prompts[best],
+        "spread": float(accuracies[best] - accuracies[worst]),
+        "cochran_p": cochran_p(right_PI),
+    }
+    drawn_PD = answers.draws(*right_PI)
+    enough = answers.resampler.clusters(answers.numbers) >= 2
+    drawn = {
+        "accuracy": drawn_PD.mean(axis=0),
+        "worst": drawn_PD.min(axis=0),
+        "spread": drawn_PD.max(axis=0) - drawn_PD.min(axis=0),
+    }
+    for name, each in drawn.items():
+        row |= bounds(name, percentile_interval(each) if enough else UNDEFINED)
+    return row
+
+
+def _pooled(frame: pd.DataFrame) -> pd.DataFrame:
+    """The page shows single languages where there are few rows."""
+    return frame if len(frame) <= 60 else frame[frame["language"] == ALL]
+
+
+TABLE = Table(
+    name="prompts",
+    title="How much of it is the prompt?",
+    reading=(
+        "Accuracy under each prompt that poses the task, and over all of them: mean, worst, and spread (best minus "
+        "worst), on the items that every prompt measured. Chance alone makes a spread; Cochran's p says whether the "
+        "prompts differ at all. A drop that is smaller than the spread may be another one under another prompt: see "
+        "against base, and the next table."
+    ),
+    needs="prompts in the sweep, and the probe greedy or choice",
+    columns=(
+        *SUBJECT,
+        *columns_of(TEXT, "format", "probe"),
+        LANGUAGE,
+        Column("prompt", TEXT),
+        *columns_of(COUNT, "prompts", "n", "dropped", "excluded", "engine_error"),
+        Column("accuracy", PERCENTAGE, interval=True),
+        Column("worst", PERCENTAGE, interval=True),
+        *columns_of(TEXT, "worst_prompt", "best_prompt"),
+        Column("spread", POINTS, interval=True),
+        Column("cochran_p", P_VALUE, "Cochran p"),
+        Column("against_base", TEXT),
+        REASON,
+    ),
+    compute=_rows,
+    silent=True,
+    page=_pooled,
+)

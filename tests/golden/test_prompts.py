@@ -1,0 +1,138 @@
+"""Tables `prompts` and `prompt_order` from records by hand: three prompts, three checkpoints, two languages."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.stats import chi2
+from statsmodels.stats.contingency_tables import cochrans_q
+
+from evaluator.metrics.posed import cochran_p
+from tests.support.records import Seen, records
+from tests.support.tables import only, tables
+
+TASKS = {"paper": "t", "terse": "t+terse", "wordy": "t+wordy"}
+# Of ten items in English and ten in Korean, the first so many are right under paper, terse and wordy.
+RIGHT = {
+    "dense": {"english": (9, 8, 9), "korean": (9, 8, 1)},
+    "a": {"english": (2, 8, 9), "korean": (2, 8, 9)},
+    "b": {"english": (2, 3, 3), "korean": (2, 2, 0)},
+}
+
+
+def seen(counts: dict[str, int], items: int = 10) -> dict[str, Seen]:
+    return {f"{name}/{i}": Seen(greedy=i < count) for name, count in counts.items() for i in range(items)}
+
+
+def everything() -> list[pd.DataFrame]:
+    return [
+        records(
+            name,
+            seen({language: counts[at] for language, counts in right.items()}),
+            base=None if name == "dense" else "dense",
+            task=task,
+        )
+        for name, right in RIGHT.items()
+        for at, task in enumerate(TASKS.values())
+    ]
+
+
+@pytest.fixture(scope="module")
+def case() -> dict[str, pd.DataFrame]:
+    return tables(*everything())
+
+
+def test_each_prompt_and_all_of_them(case):
+    found = case["prompts"]
+    rows = found[(found["checkpoint"] == "dense") & (found["language"] == "all")].set_index("prompt")
+    assert list(rows.index) == ["all", "paper", "terse", "wordy"]
+    assert set(rows["task"]) == {"t"}
+    assert rows["accuracy"].tolist() == pytest.approx([(18 + 16 + 10) / 60, 18 / 20, 16 / 20, 10 / 20])
+    assert rows["n"].tolist() == [20, 20, 20, 20]
+    assert rows["prompts"].tolist() == [3, 3, 3, 3]
+    whole = rows.loc["all"]
+    assert (whole["worst"], whole["worst_prompt"], whole["best_prompt"]) == (0.5, "wordy", "paper")
+    assert whole["spread"] == pytest.approx(0.4)
+    # Cochran: items with 3, 2, 1, 0 right prompts. English: 8 of 3, one of 2 (paper, wordy), one of 0.
+    # Korean: one of 3, seven of 2 (paper, terse), one of 1 (paper), one of 0.
+    q = 2 * (3 * (18**2 + 16**2 + 10**2) - 44**2) / (3 * 44 - (9 * 9 + 8 * 4 + 1))
+    assert whole["cochran_p"] == pytest.approx(chi2.sf(q, 2))
+    paper = rows.loc["paper"]  # Wilson, 18 of 20
+    assert (paper["accuracy_low"], paper["accuracy_high"]) == pytest.approx(
+        (0.699, 0.972), abs=1e-3
+    )  # Wilson, 18 of 20
+    assert whole["worst_low"] < whole["worst"] < whole["worst_high"]
+    assert whole["spread_low"] <= whole["spread"] <= whole["spread_high"]
+    korean = only(found, checkpoint="dense", language="korean", prompt="all")
+    assert korean["accuracy"] == pytest.approx(18 / 30)
+    assert (korean["worst"], korean["spread"], korean["n"]) == (0.1, pytest.approx(0.8), 10)
+
+
+def test_the_order_of_two_checkpoints(case):
+    found = case["prompt_order"]
+    pairs = found[["checkpoint", "other", "pair"]].drop_duplicates().to_numpy().tolist()
+    assert pairs == [["a", "dense", "base"], ["b", "dense", "base"], ["a", "b", "others"]]
+    rows = found[(found["checkpoint"] == "a") & (found["other"] == "dense")].set_index("prompt")
+    assert rows["difference"].tolist() == pytest.approx([(4 - 18 + 16 - 16 + 18 - 10) / 60, -14 / 20, 0.0, 8 / 20])
+    assert rows["shift"].tolist()[1:] == pytest.approx([-14 / 20 + 0.1, 0.1, 8 / 20 + 0.1])
+    # McNemar: 14, 0 and 8 discordant items, all of them on one side. Holm over a and b against dense.
+    assert rows["mcnemar_p"].tolist()[1:] == pytest.approx([2 * 0.5**14, 1.0, 2 * 0.5**8])
+    other = found[(found["checkpoint"] == "b") & (found["other"] == "dense")].set_index("prompt")
+    # b: 4, 5 and 3 of 20, against 18, 16 and 10; under wordy 7 items are right in dense alone.
+    assert other["mcnemar_p"].tolist()[1:] == pytest.approx([2 * 0.5**14, 2 * 0.5**11, 2 * 0.5**7])
+    assert other["holm_p"].tolist()[1:] == pytest.approx([4 * 0.5**14, 4 * 0.5**11, 2 * 0.5**7])
+    assert rows["holm_p"].tolist()[1:] == pytest.approx([4 * 0.5**14, 1.0, 4 * 0.5**8])
+    assert rows["verdict"].tolist()[1:] == ["worse", "unclear", "better"]
+    whole = rows.loc["all"]
+    assert (whole["conclusion"], whole["order_changes"]) == ("reversed", True)
+    assert (whole["better_under"], whole["worse_under"], whole["unclear_under"]) == ("wordy", "paper", "terse")
+    assert (other.loc["all", "conclusion"], other.loc["all", "order_changes"]) == ("same", False)
+    assert other.loc["all", "worse_under"] == "paper, terse, wordy"
+    between = only(found, checkpoint="a", other="b", prompt="all")
+    assert (between["conclusion"], between["unclear_under"]) == ("depends", "paper")  # 4 of 20 each
+    assert rows.loc["paper", "shift_high"] < 0 < rows.loc["wordy", "shift_low"]
+
+
+def test_what_the_prompts_say_against_the_base(case):
+    whole = case["prompts"][case["prompts"]["prompt"] == "all"]
+    told = whole[whole["language"] == "all"].set_index("checkpoint")["against_base"]
+    assert pd.isna(told["dense"])
+    assert told["a"] == "reversed: better under wordy; worse under paper; unclear under terse"
+    assert told["b"] == "worse under every prompt"
+    assert whole.loc[whole["language"] != "all", "against_base"].isna().all()
+
+
+def test_prompts_are_compared_on_the_items_that_all_of_them_measured():
+    long = {**seen({"english": 6}), "english/0": Seen(greedy=False, status="excluded", why="too long")}
+    found = tables(records("dense", seen({"english": 5})), records("dense", long, task="t+terse"))["prompts"]
+    whole, paper, terse = (only(found, language="all", prompt=prompt) for prompt in ("all", "paper", "terse"))
+    assert (whole["n"], whole["dropped"]) == (9, 1)
+    assert (paper["accuracy"], terse["accuracy"]) == pytest.approx((4 / 9, 5 / 9))
+    assert (paper["excluded"], terse["excluded"]) == (0, 1)
+    assert terse["reason"] == "1 excluded (too long)"
+
+
+def test_one_prompt_makes_neither_table():
+    found = tables(records("dense", seen({"english": 5})), records("dense", seen({"english": 5}), task="other"))
+    assert found["prompts"].empty
+    assert found["prompt_order"].empty
+
+
+def test_other_tables_have_a_row_for_each_prompt_and_none_that_pools(case):
+    accuracy = case["accuracy"]
+    rows = accuracy[(accuracy["language"] == "all") & (accuracy["checkpoint"] == "a")].set_index("task")
+    assert set(rows.index) == set(TASKS.values())
+    assert rows["drop"].to_dict() == pytest.approx({"t": 0.7, "t+terse": 0.0, "t+wordy": -0.4})
+    assert set(case["vote"]["task"]) == set(TASKS.values())
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_cochrans_q_is_that_of_statsmodels(seed):
+    rng = np.random.default_rng(seed)
+    right = (rng.random((rng.integers(2, 6), 40)) < rng.random((1, 40))).astype(float)
+    assert cochran_p(right) == pytest.approx(cochrans_q(right.T).pvalue)
+
+
+def test_prompts_that_agree_on_every_item():
+    assert cochran_p(np.array([[1.0, 0.0, 1.0]] * 3)) == 1.0
