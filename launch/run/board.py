@@ -152,7 +152,11 @@ class Board:
                     self._busy[engine] = _Busy(assignment, {shard.name: shard for shard in assignment.shards})
                     return assignment
                 long = time.monotonic() - idle_since > IDLE_SECONDS
-                if not self._waiting and (long and self._short if self._expected else long or not self._busy):
+                if self._expected:
+                    useless = long and self._short and not any(self._fits(engine, each) for each in self._waiting)
+                else:
+                    useless = not self._waiting and (long or not self._busy)
+                if useless:
                     return None
                 self._changed.wait(timeout=1.0)
         return None
@@ -336,6 +340,9 @@ class Board:
         if each.doubted_by == engine and self._others(engine, each):
             return False
         return self._ledger.may_take(engine, each.checkpoint.name)
+
+    def _fits(self, engine: int, each: Assignment) -> bool:
+        return self._ledger.devices.fits(engine, each.checkpoint.name)
 
     def _others(self, engine: int, each: Assignment) -> set[int]:
         return self._ledger.devices.others(engine, each.checkpoint.name)

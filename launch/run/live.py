@@ -98,6 +98,9 @@ class LiveState:
         self._does(engine, _Doing("starting again", self._clock()))
         self.warned(f"engine {engine} died ({reason})")
 
+    def left(self, engine: int) -> None:
+        self._does(engine, _Doing("ended", self._clock()))
+
     def warned(self, message: str) -> None:
         with self._lock:
             self._errors.append(one_line(message))
@@ -184,6 +187,10 @@ class Both:
     def died(self, engine: int, reason: str) -> None:
         for each in self._each:
             each.died(engine, reason)
+
+    def left(self, engine: int) -> None:
+        for each in self._each:
+            each.left(engine)
 
     def warned(self, message: str) -> None:
         for each in self._each:

@@ -72,6 +72,9 @@ class Progress:
         self._not_loading(engine)
         self.warned(f"engine {engine} died ({reason}); starting it again")
 
+    def left(self, engine: int) -> None:
+        self._not_loading(engine)
+
     def unplaced(self, engine: int, gpus: int) -> None:
         what = f"{gpus} free GPU{'s' if gpus > 1 else ''} on one node" if gpus else "a process"
         self.warned(f"engine {engine} waits for {what}")

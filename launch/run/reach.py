@@ -15,7 +15,7 @@ from ray.exceptions import ActorUnavailableError, ObjectLostError, RayError
 
 from launch.run.cluster import lives
 
-SOON_SECONDS = 5.0  # for Ray to know that a process has ended
+SOON_SECONDS = 3.0  # for Ray to know that a process has ended
 VERDICT_SECONDS = 90.0  # for Ray to know that a node is gone
 OUT_OF_REACH = (ActorUnavailableError, ObjectLostError)  # what was only on a node that is gone is lost, too
 _LOOK_SECONDS = 1.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from evaluator.errors import InputError
+from launch.run import board as module
 from launch.run.board import Board
 from launch.run.failures import Ledger, Trouble
 from launch.run.work import Assignment
@@ -123,3 +124,12 @@ def test_work_that_none_of_the_engines_fits_is_told() -> None:
     board.leave(1)
     board.leave(0)
     assert board.lacks is None  # without engines, that is what is missing
+
+
+def test_an_engine_that_none_of_the_work_fits_gives_way_to_prune_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "IDLE_SECONDS", -1.0)
+    board = _board("A100", dense="H100", other="H100")
+    board.expect(1)
+    board.short(True)
+    assert board.take(0, None, None) is None
+    assert board.has_work

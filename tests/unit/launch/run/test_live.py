@@ -56,6 +56,8 @@ def test_what_engines_do(state: LiveState, clock: Clock) -> None:
     assert document["items_per_second"] == 20 / 15
     state.ended(0)
     assert state.document([])["engines"][0]["state"] == "idle"
+    state.left(1)
+    assert state.document([])["engines"][1]["state"] == "ended"
 
 
 def test_the_pace_is_that_of_the_last_minutes(state: LiveState, clock: Clock) -> None:
@@ -127,8 +129,9 @@ def test_two_reporters_hear_the_same(tmp_path: Path, clock: Clock) -> None:
     both.ended(0)
     both.unplaced(1, 2)
     both.died(2, "gone")
+    both.left(3)
     both.warned("a note")
     first, second = (each.document([]) for each in states)
     assert first == second
-    assert [each["state"] for each in first["engines"]] == ["idle", "waiting for a place", "starting again"]
+    assert [each["state"] for each in first["engines"]] == ["idle", "waiting for a place", "starting again", "ended"]
     assert first["errors"] == ["engine 2 died (gone)", "a note"]

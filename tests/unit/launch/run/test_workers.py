@@ -65,7 +65,7 @@ def _worker(board: Board, told: list[tuple[int, int]], patience: Patience) -> En
         board=board,
         store=None,
         questions={},
-        reporter=SimpleNamespace(unplaced=lambda *what: told.append(what)),
+        reporter=SimpleNamespace(unplaced=lambda *what: told.append(what), left=lambda engine: None),
         patience=patience,
     )
 
