@@ -14,14 +14,22 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+_HALF = 2000  # characters of an error's text that are told from its beginning, and from its end
 _KINDS: dict[type, str] = {str: "a string", list: "a list", dict: "an object"}
 
 
 class ResurfaceError(Exception):
-    """Base of everything that is raised for a user to read; its text is one complete line."""
+    """Base of everything that is raised for a user to read; its text is one complete line.
+
+    It may quote a value of a file that somebody else wrote, of any length: the middle of a long text is left out.
+    """
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        return text if len(text) <= 2 * _HALF else f"{text[:_HALF]} [...] {text[-_HALF:]}"
 
 
 class InputError(ResurfaceError):
@@ -110,6 +118,19 @@ def text_field(record: Any, name: str, place: str) -> str:
 def strings(values: Any, place: str) -> tuple[str, ...]:
     """A list of strings. Raises InputError."""
     return tuple(of_kind(value, str, f"{place}[{number}]") for number, value in enumerate(of_kind(values, list, place)))
+
+
+def mapping_at(document: Any, *keys: Any) -> Mapping[str, Any]:
+    """What JSON holds under one key after another; empty where it holds no object there. Raises nothing."""
+    for key in keys:
+        document = document.get(key) if isinstance(document, Mapping) else None
+    return document if isinstance(document, Mapping) else {}
+
+
+def rows_at(document: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
+    """The objects of the list that JSON holds under a key; none where it holds no list. Raises nothing."""
+    found = document.get(key)
+    return [row for row in found if isinstance(row, Mapping)] if isinstance(found, list) else []
 
 
 def of_kind(value: Any, kind: type, place: str) -> Any:

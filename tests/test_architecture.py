@@ -147,5 +147,6 @@ def test_no_call_reads_what_may_run_code(path: Path) -> None:
         assert called not in ("eval", "yaml.unsafe_load", "yaml.full_load", "pd.read_pickle"), place
         assert called != "yaml.load" or ast.unparse(node.args[1]).endswith("SafeLoader"), place
         assert called != "exec" or path == ROOT / "evaluator" / "quick.py", place  # classes of our own
+        assert not called.endswith(".to_csv") or path.name == "csv_files.py", place  # where formulas become texts
         assert given.get("shell", "False") == "False", place
         assert given.get("trust_remote_code", "False") != "True", place

@@ -40,6 +40,8 @@ NOT_FINITE: Mapping[str, tuple[str, int]] = {
     "F8_E4M3": ("<u1", 0x7F),
 }
 _LONGEST_HEADER = 100_000_000  # bytes; the format's own limit
+_MOST_DIMENSIONS = 64  # torch's own limit
+_LARGEST = 2**63  # above every size and offset: products of larger numbers may take any time
 _CHUNK = 1 << 24  # bytes of a tensor that are held at a time; a multiple of every dtype's size
 
 
@@ -166,7 +168,8 @@ def _tensor(file: Path, name: str, entry: Any, data_start: int) -> Tensor:
     shape, offsets = field(entry, "shape", list, place), field(entry, "data_offsets", list, place)
     if dtype not in _BITS:
         raise InputError(f"{place}: field 'dtype' is {dtype!r} (known: {', '.join(sorted(_BITS))})")
-    if not all(type(number) is int and number >= 0 for number in (*shape, *offsets)) or len(offsets) != 2:
+    counts = all(type(number) is int and 0 <= number < _LARGEST for number in (*shape, *offsets))
+    if not counts or len(offsets) != 2 or len(shape) > _MOST_DIMENSIONS:
         raise InputError(f"{place}: fields 'shape' and 'data_offsets' are {shape} and {offsets}, not counts")
     start, end = offsets
     if (end - start) * 8 != math.prod(shape) * _BITS[dtype]:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from evaluator.errors import mapping_at, rows_at
 from evaluator.records import SERVING
 
 # Outcome columns that must be equal on both sides of an item, and what a difference is called.
@@ -59,16 +60,12 @@ def _of_settings(base: Mapping[str, Any], own: Mapping[str, Any], *, ignored: se
 
 def settings_of(run: Mapping[str, Any], checkpoint: str | None, task: str) -> Mapping[str, Any]:
     """What run.json says of how a checkpoint was asked a task; empty where it says nothing."""
-    found: Any = run
-    for key in ("identity", "task_settings", checkpoint, task):
-        found = found.get(key) if isinstance(found, Mapping) else None
-    return found if isinstance(found, Mapping) else {}
+    return mapping_at(run, "identity", "task_settings", checkpoint, task)
 
 
 def scoring_of(run: Mapping[str, Any], checkpoint: str | None) -> list[str]:
     """The ways in which engines scored for a checkpoint."""
-    stats = run.get("engine_stats")
-    rows = [row for row in stats if isinstance(row, Mapping)] if isinstance(stats, list) else []
+    rows = rows_at(run, "engine_stats")
     return sorted({str(row["scoring"]) for row in rows if row.get("checkpoint") == checkpoint and row.get("scoring")})
 
 

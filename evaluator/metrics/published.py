@@ -16,6 +16,7 @@ from typing import Any
 
 import pandas as pd
 
+from evaluator.errors import rows_at
 from evaluator.metrics.columns import COUNT, TEXT, Column, Kind, Row, columns_of, typed_frame
 from evaluator.metrics.inputs import ALL, MEAN, rows_where
 
@@ -88,8 +89,8 @@ def _same_questions(language: str, setting: Row, sweeps: Sequence[Mapping[str, A
     asked = [
         task
         for sweep in sweeps
-        for task in sweep.get("tasks") or ()
-        if isinstance(task, Mapping) and str(task.get("task", "")).partition(":")[0] == setting["task"]
+        for task in rows_at(sweep, "tasks")
+        if str(task.get("task", "")).partition(":")[0] == setting["task"]
     ]
     whole = language not in (ALL, MEAN) or all(task.get("languages") is None for task in asked)
     wanted = (setting["items"], setting["chat"])
@@ -100,8 +101,7 @@ def model_names(run: Mapping[str, Any], checkpoint: str) -> set[str]:
     """What run.json calls a dense checkpoint: its key, and the last part of its path or hub id."""
     named = [sweep["models"][checkpoint] for sweep in _sweeps_of(run, checkpoint)]
     names = {checkpoint} if named else set()
-    listed = run.get("checkpoints") or ()
-    named += [each.get("path") for each in listed if isinstance(each, Mapping) and each.get("name") == checkpoint]
+    named += [each.get("path") for each in rows_at(run, "checkpoints") if each.get("name") == checkpoint]
     for path in filter(None, named):
         names.add(PurePath(str(path)).name)
         names |= {part.rsplit("--", 1)[-1] for part in PurePath(str(path)).parts if part.startswith("models--")}
@@ -114,7 +114,7 @@ def _sweeps_of(run: Mapping[str, Any], model: str) -> list[Mapping[str, Any]]:
     while waiting:
         sweep = waiting.pop()
         if isinstance(sweep, Mapping):
-            waiting += sweep.get("include") or ()
+            waiting += rows_at(sweep, "include")
             models = sweep.get("models")
             if isinstance(models, Mapping) and model in models:
                 found.append(sweep)

@@ -73,7 +73,7 @@ def write_part(run_dir: Path, checkpoints: Collection[str], folder: Path) -> Res
     inputs = read_inputs(run_dir, only=checkpoints)
     results = compute(inputs, inputs.run)
     for name, frame in results.frames.items():
-        write_atomically(folder / "tables" / f"{name}.csv", frame.to_csv(index=False).encode())
+        write_atomically(folder / "tables" / f"{name}.csv", csv_bytes(frame))
     for name, table in results.tables.items():
         figure = None if table.note else draw(name, table.shown)
         if figure is not None:

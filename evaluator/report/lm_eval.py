@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from evaluator.errors import InputError
+from evaluator.errors import InputError, mapping_at
 from evaluator.metrics.columns import rows_of
 from evaluator.probes.reducing import MEASURED
 from evaluator.store.files import part_of_path, write_atomically
@@ -145,8 +145,8 @@ def _scores(kind: str, values: Mapping[str, Any]) -> Json:
 def _results(tasks: Sequence[_Task], origin: Mapping[str, Any], run: Mapping[str, Any]) -> Json:
     """The aggregated file: what lm-eval's own tables read."""
     names = [task.name for task in tasks]
-    provenance = run.get("provenance") or {}
-    versions = provenance.get("versions") or {}
+    provenance = mapping_at(run, "provenance")
+    versions = mapping_at(provenance, "versions")
     sampled = {task.name: {"original": task.asked, "effective": len(task.samples)} for task in tasks}
     hashes = ("doc_hash", "prompt_hash", "target_hash")
     return {

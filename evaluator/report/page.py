@@ -18,6 +18,7 @@ import pandas as pd
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
+from evaluator.errors import rows_at
 from evaluator.metrics import FilledTable, Results, gate, headline_sentence
 from evaluator.metrics.columns import FEW
 from evaluator.metrics.definitions import DEFINITIONS
@@ -63,16 +64,17 @@ def standalone(svg: str) -> str:
     values: dict[str, str] = {}
     for name, value in re.findall(r"(--[a-z0-9-]+):\s*([^;]+);", _asset("page.css")):
         values.setdefault(name, value)  # the light theme comes first
-    painted = re.sub(r"var\((--[a-z0-9-]+)\)", lambda match: values[match[1]].replace('"', "'"), svg)
+    # What is no value of the page's style is a label that looks like one.
+    painted = re.sub(r"var\((--[a-z0-9-]+)\)", lambda match: values.get(match[1], match[0]).replace('"', "'"), svg)
     return re.sub(r"<svg ", '<svg style="background: white" ', painted, count=1)
 
 
 def engine_notes(run: Mapping[str, Any]) -> list[str]:
     """What engines said of how they served (`LoadReport.notes`), each once, with the checkpoints that it is about."""
     found: dict[str, list[str]] = {}
-    stats = run.get("engine_stats")
-    for row in (each for each in (stats if isinstance(stats, list) else []) if isinstance(each, dict)):
-        for note in row.get("notes") or []:
+    for row in rows_at(run, "engine_stats"):
+        notes = row.get("notes")
+        for note in notes if isinstance(notes, list) else []:
             about = found.setdefault(str(note), [])
             if row.get("checkpoint") not in about:
                 about.append(str(row.get("checkpoint")))

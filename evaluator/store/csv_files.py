@@ -1,9 +1,9 @@
 """Tables as CSV files that a spreadsheet opens without computing what is in them.
 
-A spreadsheet takes a cell that begins with =, +, -, @, a tab or a return for a formula, and a formula can run programs
-or send other cells away. Texts of a table come from checkpoints, data sets and engines: such a text gets an apostrophe
-before it, which spreadsheets take for "this is text". Numbers stay as they are, also those with a sign, and a text that
-is a number is one.
+A spreadsheet takes a cell that begins with =, +, -, @, a tab or the end of a line for a formula, and a formula can run
+programs or send other cells away. Texts of a table come from checkpoints, data sets and engines: such a text gets an
+apostrophe before it, which spreadsheets take for "this is text". Numbers stay as they are, also those with a sign, and
+a text that is a number is one.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ def csv_bytes(frame: pd.DataFrame) -> bytes:
     """A table as a CSV file, with its header and without row numbers."""
     safe = frame.copy(deep=False)
     for name in frame.columns:
-        if pd.api.types.is_object_dtype(frame[name]) or pd.api.types.is_string_dtype(frame[name]):
-            safe[name] = frame[name].map(_as_text)
+        if not pd.api.types.is_numeric_dtype(frame[name]):  # categories hold texts too
+            safe[name] = frame[name].astype(object).map(_as_text)
     return safe.rename(columns=_as_text).to_csv(index=False).encode()
 
 

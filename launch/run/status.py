@@ -26,6 +26,7 @@ from pruning.output.owner import sight
 Part = tuple[str, str]  # checkpoint, task
 PartState = Literal["done", "running", "failed", "waiting"]
 _ERRORS = 5
+_LARGEST = 10**12  # of any number in these files: items, seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +154,7 @@ def summarise(
         total=total,
         checkpoints=len({part.checkpoint for part in parts}),
         items_per_second=rate,
-        seconds_left=left / rate if rate and left is not None else None,
+        seconds_left=_number(left / rate) if rate and left is not None else None,
         pruned=_whole(pruning.get("done")),
         to_prune=_whole(pruning.get("total")),
         parts=parts,
@@ -278,11 +279,11 @@ def _failures(document: Mapping[str, Any], file: Path) -> list[dict[str, str]]:
 def _planned(document: Mapping[str, Any]) -> dict[Part, int]:
     planned = document.get("planned")
     return {
-        (str(checkpoint), str(task)): items
+        (str(checkpoint), str(task)): count
         for checkpoint, tasks in (planned.items() if isinstance(planned, dict) else ())
         if isinstance(tasks, dict)
         for task, items in tasks.items()
-        if isinstance(items, int)
+        if (count := _whole(items)) is not None
     }
 
 
@@ -306,7 +307,7 @@ def _engines(live: Mapping[str, Any]) -> Iterator[EngineStatus]:
 def _engines_before(document: Mapping[str, Any]) -> Iterator[EngineStatus]:
     """Of a run that nobody runs: each engine with the last checkpoint that it evaluated."""
     rows = document.get("engine_stats")
-    last = {row.get("engine"): row for row in (rows if isinstance(rows, list) else []) if isinstance(row, dict)}
+    last = {_whole(row.get("engine")): row for row in (rows if isinstance(rows, list) else []) if isinstance(row, dict)}
     for row in last.values():
         yield from _engines({"engines": [{**row, "state": "ended", "task": None, "items": 0, "done": 0, "seconds": 0}]})
 
@@ -321,11 +322,13 @@ def _errors(live: Mapping[str, Any], failures: Sequence[Mapping[str, str]]) -> t
 
 
 def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    """Not NaN or infinity, of which there is no JSON, nor what no clock shows."""
+    known = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= _LARGEST
+    return float(value) if known else None
 
 
 def _whole(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _LARGEST else None
 
 
 def _text(value: Any) -> str | None:

@@ -16,6 +16,7 @@ from zlib import crc32
 import numpy as np
 import pandas as pd
 
+from evaluator.errors import mapping_at
 from evaluator.metrics.comparability import scoring_of, settings_of
 from evaluator.metrics.inputs import Inputs
 from evaluator.records import SERVING
@@ -95,13 +96,10 @@ def _settings(inputs: Inputs, checkpoint: str, task: str, outcomes: pd.DataFrame
     found["weights"] = _joined(digests.str[:12])
     found |= {name: each for name, each in settings_of(run, checkpoint, task).items() if name not in _NOT_SETTINGS}
     found["scoring"] = " and ".join(scoring_of(run, checkpoint)) or None
-    provenance = run.get("provenance")
-    if isinstance(provenance, Mapping):
-        versions = provenance.get("versions")
-        found |= {f"version of {name}": value for name, value in versions.items()} if versions else {}
-        found |= {name: provenance.get(name) for name in ("device", "processor", "commit", "dirty")}
-    engine = (run.get("identity") or {}).get("engine")
-    found |= {f"engine {name}": value for name, value in engine.items()} if isinstance(engine, Mapping) else {}
+    provenance = mapping_at(run, "provenance")
+    found |= {f"version of {name}": value for name, value in mapping_at(provenance, "versions").items()}
+    found |= {name: provenance.get(name) for name in ("device", "processor", "commit", "dirty")}
+    found |= {f"engine {name}": value for name, value in mapping_at(run, "identity", "engine").items()}
     return {name: str(value) for name, value in found.items() if value is not None}
 
 

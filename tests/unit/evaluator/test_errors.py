@@ -2,7 +2,18 @@
 
 import pytest
 
-from evaluator.errors import InputError, field, of_kind, one_line, parse, redacted, strings, text_field
+from evaluator.errors import (
+    InputError,
+    field,
+    mapping_at,
+    of_kind,
+    one_line,
+    parse,
+    redacted,
+    rows_at,
+    strings,
+    text_field,
+)
 
 
 @pytest.mark.parametrize(
@@ -69,3 +80,19 @@ def test_words_are_not_taken_for_secrets(monkeypatch):
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", "disabled!")
     for text in ("a token is disabled!", "hf_hub_download and hf_transfer", "the bearer of it"):
         assert redacted(text) == text
+
+
+def test_a_long_value_is_told_by_its_beginning_and_end():
+    told = str(InputError(f"config.json: field 'model_type' is {'x' * 10**6!r}, an unknown architecture"))
+    assert len(told) < 5000
+    assert told.startswith("config.json: field 'model_type' is 'xxx")
+    assert told.endswith("xxx', an unknown architecture")
+    assert str(InputError("y" * 4000)) == "y" * 4000
+
+
+@pytest.mark.parametrize("other", [None, 3, "x", ["a"], {"b": {}}, {"a": None}])
+def test_what_json_does_not_hold_is_empty(other):
+    assert mapping_at({"a": {"b": {"c": 1}}}, "a", "b") == {"c": 1}
+    assert mapping_at(other, "a", "b") == {}
+    assert rows_at({"a": [{"b": 1}, 3, None]}, "a") == [{"b": 1}]
+    assert rows_at({"a": other}, "a") == []

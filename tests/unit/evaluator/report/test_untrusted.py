@@ -1,5 +1,6 @@
 """A run directory whose every text was chosen to leave its place: in the page, in tables, on disk."""
 
+import functools
 import json
 import re
 from html.parser import HTMLParser
@@ -9,14 +10,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from evaluator.errors import InputError
-from evaluator.report import write_report
+from evaluator.report import write_part, write_report
 from evaluator.report.embed import safe_json
 from evaluator.report.lm_eval import export
 from tests.support.synthetic import write_run
 
 HOSTILE = (
     "=\"'></script></style></svg></title><script>owned()</script><img src=x onerror=owned()>"
-    "<!-- {{ 7 * 7 }} {% raw %} $\\frac{$ \x01\x1b[31m\x7f &lt; \u2028 javascript:owned()"
+    "<!-- var(--owned) {{ 7 * 7 }} {% raw %} $\\frac{$ \x01\x1b[31m\x7f &lt; \u2028 javascript:owned()"
 )
 TEXTS = ("base", "checkpoint", "task", "language", "item_id", "cluster", "question", "context", "text", "option_text")
 STAMPS = ("method", "pattern", "calibration", "engine", "engine_version", "dtype", "weights_digest")
@@ -69,8 +70,10 @@ def pages(tmp_path_factory):
     plain = write_report(one_run(tmp_path_factory.mktemp("plain") / "run"))
     run = rewritten(one_run(tmp_path_factory.mktemp("hostile") / "run<img src=x>"), lambda _, value: value + HOSTILE)
     document = {"provenance": {HOSTILE: [HOSTILE, {HOSTILE: HOSTILE}]}, "config": HOSTILE, HOSTILE: [HOSTILE]}
-    notes = [{"checkpoint": HOSTILE, "notes": [HOSTILE]}, "no row", {"notes": None}]
-    (run / "run.json").write_text(json.dumps(document | {"engine_stats": notes, "state": HOSTILE}))
+    notes = [{"checkpoint": HOSTILE, "notes": [HOSTILE]}, "no row", {"notes": None}, {"notes": 5}]
+    deep = functools.reduce(lambda inner, _: {HOSTILE: inner}, range(300), HOSTILE)
+    odd = {"checkpoints": 3, "identity": [], "planned": deep}
+    (run / "run.json").write_text(json.dumps(document | odd | {"engine_stats": notes, "state": HOSTILE}))
     hostile = write_report(run)
     return tuple(each.page.read_text(encoding="utf-8") for each in (plain, hostile)), hostile
 
@@ -100,7 +103,10 @@ def test_no_text_is_a_template(pages):
 
 def test_no_cell_of_a_table_is_a_formula(tmp_path):
     run = rewritten(one_run(tmp_path / "run"), lambda _, value: "=1+1;" + value)
-    for path in write_report(run).tables.values():
+    write_part(run, ["dense", "wanda-0.6"], tmp_path / "part")  # what is sent to a tracker
+    apart = [*(tmp_path / "part" / "tables").iterdir()]
+    assert apart
+    for path in [*write_report(run).tables.values(), *apart]:
         text = path.read_text(encoding="utf-8")
         assert not re.search(r'(^|,)"?=', text, re.MULTILINE), path.name
     assert "'=1+1;wanda-0.6" in (run / "tables" / "fates.csv").read_text(encoding="utf-8")

@@ -41,6 +41,11 @@ def test_numbers_stay_numbers():
     assert pd.read_csv(io.BytesIO(csv_bytes(frame)))["difference"].tolist()[:2] == [-0.25, 0.5]
 
 
+def test_a_category_is_a_text_too():
+    frame = pd.DataFrame({"task": pd.Categorical(["=1+1", None, "b"]), "n": [1, 2, 3]})
+    assert cells(frame)[1:] == [["'=1+1", "1"], ["", "2"], ["b", "3"]]
+
+
 def test_a_heading_is_a_cell_too():
     assert cells(pd.DataFrame({"=1": [2]}))[0] == ["'=1"]
 

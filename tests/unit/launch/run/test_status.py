@@ -103,6 +103,19 @@ def test_a_live_file_of_another_kind(damaged: Any) -> None:
     assert _summary(live=live).state == "running"
 
 
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), 10**400, -1, True, "3", [1], {}])
+def test_numbers_that_no_clock_shows_are_not_known(number: Any) -> None:
+    engine = {"engine": number, "seconds": number, "idle_share": number, "items": number, "done": number}
+    live = {"engines": [engine], "pruning": {"done": number, "total": number}, "items_per_second": number}
+    found = _summary({"state": "running", "planned": {"dense": {"xquad": number}}, "engine_stats": [engine]}, live=live)
+    assert (found.items_per_second, found.seconds_left, found.to_prune, found.total) == (None,) * 4
+    assert (found.engines[0].engine, found.engines[0].seconds, found.engines[0].idle_share) == (0, 0.0, None)
+    json.dumps(asdict(found), allow_nan=False)
+    ended = _summary({"state": "finished", "engine_stats": [engine, engine | {"engine": [number]}]}, driver=None)
+    assert [each.engine for each in ended.engines] == [0]
+    assert _summary(live=LIVE | {"items_per_second": 1e-300}).seconds_left is None
+
+
 def _write(run: Path, state: str = "running") -> Path:
     run.mkdir(exist_ok=True)
     (run / "run.json").write_text(json.dumps({"state": state, "planned": PLANNED}))
