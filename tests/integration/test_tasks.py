@@ -25,18 +25,41 @@ def tiny(tmp_path_factory):
     return save_tiny_model(tmp_path_factory.mktemp("models") / "tiny")
 
 
+def _check_templated(tiny, common, found):
+    """The options of an item stand in its prompt, and their likelihood is transformers' after it."""
+    options = found[(found["item_id"] == "own") & (found["probe"] == "choice")].sort_values("index")
+    listed = " or ".join(options["option_text"])
+    prompt = f"{common['context']}\n{common['question']} {listed}?"
+    tokenizer, model = AutoTokenizer.from_pretrained(tiny), AutoModelForCausalLM.from_pretrained(tiny).eval()
+    gold = options[options["is_gold"].astype(bool)].iloc[0]
+    prompt_ids, ids = (tokenizer(text)["input_ids"] for text in (prompt, f"{prompt} 48 kilometres"))
+    assert gold["prompt_tokens"] == len(prompt_ids)
+    with torch.no_grad():
+        logprobs = model(torch.tensor([ids])).logits[0].float().log_softmax(-1)
+    expected = sum(logprobs[at - 1, ids[at]].item() for at in range(len(prompt_ids), len(ids)))
+    assert gold["logprob"] == pytest.approx(expected, abs=1e-4)
+    # brings nothing but gold answers: there are no options to list
+    assert set(found.loc[(found["item_id"] == "gold"), "status"]) == {"excluded"}
+
+
 @pytest.mark.slow
 def test_a_multiple_choice_benchmark_is_asked_both_ways(tiny, tmp_path):
     common = {"language": "english", "context": "Lake Onti is 48 kilometres long.", "question": "How long is it?"}
     file = tmp_path / "bench.jsonl"
     file.write_text("\n".join(json.dumps(common | line) for line in LINES), encoding="utf-8")
+    prompts = tmp_path / "prompts.json"
+    prompts.write_text(json.dumps({"listed": "{{ context }}\n{{ question }} {{ options | join(' or ') }}?"}))
     run = tmp_path / "run"
     done = resurface(
         *("eval", tiny, "--task", f"jsonl:{file}", "--items", "0", "--engine", "torch", "--out", run),
         *("--probes", "greedy,choice,hard_choice,rank", "--formats", "open,shown,distractors_only"),
+        *("--prompts", prompts),
     )
     assert done.returncode == 0, done.stderr
-    found = records(run)
+    every = records(run)
+    assert set(every["task"]) == {"bench", "bench+listed"}
+    found = every[every["task"] == "bench"]
+    _check_templated(tiny, common, every[every["task"] == "bench+listed"])
     choice = found[(found["probe"] == "choice") & (found["status"] == "ok")]
     brought = {line["id"]: {*line["answers"][:1], *line.get("options", ())} for line in LINES}
     for name, count in (("own", 4), ("many", 7), ("one", 2)):

@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-import pandas as pd
 
 from evaluator.metrics.columns import (
     COUNT,
@@ -102,11 +101,6 @@ def _over_prompts(answers: Answers, right_PI: Floats, accuracies: Floats) -> Row
     return row
 
 
-def _pooled(frame: pd.DataFrame) -> pd.DataFrame:
-    """The page shows single languages where there are few rows."""
-    return frame if len(frame) <= 60 else frame[frame["language"] == ALL]
-
-
 TABLE = Table(
     name="prompts",
     title="How much of it is the prompt?",
@@ -133,5 +127,4 @@ TABLE = Table(
     ),
     compute=_rows,
     silent=True,
-    page=_pooled,
 )
