@@ -19,6 +19,7 @@ from evaluator.metrics import Inputs, Results, compute, reduce_records
 from evaluator.report.embed import ItemView
 from evaluator.report.figures import draw
 from evaluator.report.page import render_page, standalone
+from evaluator.report.pages import pages_of, part_of, without_tables
 from evaluator.store.controls import read_controls, read_fit_only
 from evaluator.store.csv_files import csv_bytes
 from evaluator.store.failures import failure_frame, failures_of
@@ -58,11 +59,31 @@ def write_report(run_dir: Path, *, progress: Progress | None = None) -> Report:
         written[name] = run_dir / "tables" / f"{name}.csv"
         write_atomically(written[name], csv_bytes(frame))
         step("writing tables", done, len(tables))
-    page = run_dir / "report" / "index.html"
-    html = render_page(run_dir.resolve().name, run, results, view.index(inputs, inputs.items), view.chunks)
-    write_atomically(page, html.encode())
-    step("writing the page", 1, 1)
+    page = _write_pages(run_dir, inputs, results, view, step)
     return Report(page, written, results)
+
+
+def _write_pages(run_dir: Path, inputs: Inputs, results: Results, view: ItemView, step: Progress) -> Path:
+    """The page, or an index and pages of some checkpoints each; returns the first one."""
+    name, run, folder = run_dir.resolve().name, inputs.run, run_dir / "report"
+    pages = pages_of(inputs)
+    for stale in (folder / "pages").glob("*.html"):
+        need_unfenced(run_dir)
+        stale.unlink()
+    if pages:
+        said = {key: value for key, value in run.items() if key == "provenance"}  # the index has the rest
+        for done, page in enumerate(pages, start=1):
+            names = page.checkpoints
+            index, chunks = view.index(inputs, inputs.items, names), view.chunks_of(names)
+            html = render_page(f"{name} {done}", said, part_of(results, names), index, chunks, home="../index.html")
+            write_atomically(folder / page.path, html.encode())
+            step("writing the pages", done, len(pages) + 1)
+        html = render_page(name, run, without_tables(results), "", {}, pages=pages)
+    else:
+        html = render_page(name, run, results, view.index(inputs, inputs.items), view.chunks)
+    write_atomically(folder / "index.html", html.encode())
+    step("writing the pages" if pages else "writing the page", len(pages) + 1, len(pages) + 1)
+    return folder / "index.html"
 
 
 def write_part(run_dir: Path, checkpoints: Collection[str], folder: Path) -> Results:

@@ -22,7 +22,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import attrgetter
@@ -69,6 +69,8 @@ class ItemView:
     gold: dict[int, list[str]] = field(default_factory=dict)
     chunks: dict[str, str] = field(default_factory=dict)  # element id -> base64
     where: dict[str, dict[str, dict[str, str]]] = field(default_factory=dict)  # checkpoint -> task -> language -> id
+    _questions: dict[int, str] | None = None  # by item number, once `index` has been called
+    _letters: Mapping[str, str] = field(default_factory=dict)  # fates by checkpoint, likewise
 
     def add(self, records: pd.DataFrame) -> None:
         """Pack the records of one checkpoint and one task: each probe's of the run's own seed. Texts have no items."""
@@ -116,19 +118,30 @@ class ItemView:
             self.where.setdefault("", {}).setdefault(task, {})[language] = name
         return questions
 
-    def index(self, inputs: Inputs, items: pd.DataFrame | None) -> str:
-        """The index as JSON that is safe inside a <script> element. To be called last."""
-        questions = self.add_items(items) if items is not None else {}
+    def chunks_of(self, checkpoints: Collection[str]) -> dict[str, str]:
+        """The chunks of some checkpoints, and the contexts."""
+        trees = [tree for name, tree in self.where.items() if not name or name in checkpoints]
+        return {each: self.chunks[each] for tree in trees for by in tree.values() for each in by.values()}
+
+    def index(self, inputs: Inputs, items: pd.DataFrame | None, only: Collection[str] | None = None) -> str:
+        """The index as JSON that is safe inside a <script> element, `only` for a page of some checkpoints. To be called
+        last."""
+        if self._questions is None:
+            self._questions = self.add_items(items) if items is not None else {}
+            self._letters = self._fates(inputs)
+        questions = self._questions
         keys = list(self.numbers)
         tasks, languages = (sorted({key[part] for key in keys}) for part in (0, 1))
         order = sorted(range(len(keys)), key=lambda number: keys[number])
         checkpoints: dict[str, dict[str, Any]] = {}
         for subject in inputs.checkpoints:
+            if only is not None and subject.checkpoint not in only:
+                continue
             entry = checkpoints.setdefault(subject.checkpoint, {"name": subject.checkpoint, "chunks": {}})
             entry["base"] = subject.base
             entry["chunks"] = self.where.get(subject.checkpoint, {})
-        for name, codes in self._fates(inputs).items():
-            checkpoints[name]["fates"] = codes
+        for name in checkpoints.keys() & self._letters.keys():
+            checkpoints[name]["fates"] = self._letters[name]
         return safe_json(
             {
                 "formats": FORMATS,

@@ -26,12 +26,25 @@ from evaluator.metrics.headline import COLUMNS as HEADLINE
 from evaluator.metrics.left_out import COLUMNS as LEFT_OUT
 from evaluator.report.cells import grid, published_grid
 from evaluator.report.figures import draw
+from evaluator.report.pages import Page
 from evaluator.store.failures import failures_of
 
 
-def render_page(name: str, run: Mapping[str, Any], results: Results, index: str, chunks: Mapping[str, str]) -> str:
-    """The page as HTML. `index` and `chunks` come from `embed.ItemView`, already safe inside a <script> element."""
-    script = _asset("page.js")
+def render_page(
+    name: str,
+    run: Mapping[str, Any],
+    results: Results,
+    index: str,
+    chunks: Mapping[str, str],
+    *,
+    pages: Sequence[Page] = (),
+    home: str = "",
+) -> str:
+    """The page as HTML. `index` and `chunks` come from `embed.ItemView`, already safe inside a <script> element.
+
+    With `pages`, it is their index, without items and without a script; `home` is the index of a page that has one.
+    """
+    script = "" if pages else _asset("page.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     tables = [filled for filled in results.tables.values() if filled.note or not filled.frame.empty]
     sections = [_section(filled, results.paper) for filled in tables]
@@ -52,6 +65,8 @@ def render_page(name: str, run: Mapping[str, Any], results: Results, index: str,
         "run": run,
         "engine_notes": engine_notes(run),
         "definitions": DEFINITIONS,
+        "pages": pages,
+        "home": home,
         "index": Markup(index),
         "chunks": {key: Markup(data) for key, data in chunks.items()},
     }

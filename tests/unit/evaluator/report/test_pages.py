@@ -1,0 +1,63 @@
+"""A run of many checkpoints has an index, and pages of some checkpoints each beside their base."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from evaluator.report import page, pages, write_report
+from tests.support.synthetic import write_run
+
+OTHERS = ("wanda-0.5", "wanda-0.6", "wanda-0.7")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """The report of three checkpoints and their base, two on a page; without figures, which take their time."""
+    run = write_run(tmp_path_factory.mktemp("run"), 3, ("dense", *OTHERS), languages=("english",))
+    (run / "report" / "pages").mkdir(parents=True)
+    (run / "report" / "pages" / "009.html").write_text("of a run that had more checkpoints")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(pages, "MOST", 2)
+        patched.setattr(page, "draw", lambda *_: None)
+        return write_report(run).page.parent
+
+
+def _text(folder: Path, number: int) -> str:
+    return (folder / "pages" / f"{number:03d}.html").read_text(encoding="utf-8")
+
+
+def _items_of(text: str) -> dict:
+    found = re.search(r'<script type="application/json" id="index">(.*?)</script>', text, re.S)
+    assert found is not None
+    return json.loads(found[1])
+
+
+def test_each_checkpoint_is_on_one_page_beside_its_base(folder: Path) -> None:
+    assert sorted(path.name for path in (folder / "pages").iterdir()) == ["001.html", "002.html"]
+    seen = []
+    for number in (1, 2):
+        text = _text(folder, number)
+        base, *others = _items_of(text)["checkpoints"]
+        assert base["name"] == "dense"
+        names = [each["name"] for each in others]
+        seen += names
+        assert "../index.html" in text
+        assert 'id="fates"' in text
+        assert not [absent for absent in OTHERS if absent not in names and absent in text]
+        chunks = [name for each in (base, *others) for by in each["chunks"].values() for name in by.values()]
+        assert [name for name in chunks if f'id="{name}"' not in text] == []
+        assert text.count('id="chunk-') == len(chunks) + 1  # and the passages
+    assert sorted(seen) == sorted(OTHERS)
+
+
+def test_the_index_has_the_headline_of_all_and_no_items(folder: Path) -> None:
+    index = (folder / "index.html").read_text(encoding="utf-8")
+    assert [name for name in OTHERS if name not in index] == []
+    for number in (1, 2):
+        assert f'href="pages/{number:03d}.html"' in index
+    assert "<script" not in index
+    assert 'id="fates"' not in index
