@@ -23,6 +23,7 @@ from typing import Literal, Protocol
 from evaluator.config import Registry
 from evaluator.errors import InputError
 from evaluator.records import Item
+from evaluator.tasks.posing import PLUS
 from evaluator.tasks.source import Source
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+(@[\w./-]+)?")
@@ -77,6 +78,8 @@ class Task:
     def __post_init__(self) -> None:
         if (self.read_items, self.data, self.read_text).count(None) != 2:
             raise ValueError(f"task {self.name!r}: exactly one of read_items, data and read_text is needed")
+        if PLUS in self.name:
+            raise ValueError(f"task {self.name!r}: a plus stands between a task and a prompt that poses it")
 
     @property
     def kind(self) -> Kind:

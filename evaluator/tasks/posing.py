@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 PAPER = "paper"  # the prompts of evaluator/asking/prompts.py
-_PLUS = "+"
+PLUS = "+"
 
 
 def posed_as(task: str, prompt: str) -> str:
     """What records call `task` when it is posed with `prompt`."""
-    return task if prompt == PAPER else task + _PLUS + prompt
+    return task if prompt == PAPER else task + PLUS + prompt
 
 
 def task_and_prompt(name: str) -> tuple[str, str]:
     """The plain task and the prompt that a name stands for."""
-    task, plus, prompt = name.partition(_PLUS)
+    task, plus, prompt = name.partition(PLUS)
     return (task, prompt) if plus else (task, PAPER)
 
 

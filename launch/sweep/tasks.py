@@ -117,13 +117,15 @@ def _questions(data: TaskData, config: EvalConfig) -> PreparedTask:
     """Raises InputError for a template that cannot pose one of the questions."""
     questions = questions_of(data, config.wanted)
     if config.template is not None:
-        try_prompts(config.template, [each for question in questions for each in _rendered(question)])
+        examples = {each.exemplar for each in questions if each.exemplar} if "one_shot" in config.formats else ()
+        solved: list[tuple[Item, Sequence[str]]] = [(each, ()) for each in examples]
+        try_prompts(config.template, solved + [each for question in questions for each in _rendered(question)])
     return _prepared(data, config, questions)
 
 
 def _rendered(question: Question) -> Iterator[tuple[Item, Sequence[str]]]:
     """What a template renders for a question, for each list of candidates."""
-    if question.excluded:
+    if question.excluded or (question.lists_options and not question.candidates):
         return
     for options in dict.fromkeys(question.candidates.values()) if question.candidates else ((),):
         yield question.item, options

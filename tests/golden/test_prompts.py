@@ -113,6 +113,24 @@ def test_prompts_are_compared_on_the_items_that_all_of_them_measured():
     assert terse["reason"] == "1 excluded (too long)"
 
 
+def test_a_pair_is_compared_on_the_items_that_both_measured():
+    """One item of a is missing under one prompt, so that every pair of a has nine; b and dense have all ten."""
+    counts = {"dense": 7, "a": 4, "b": 5}
+    parts = []
+    for name, count in counts.items():
+        for task in ("t", "t+terse"):
+            answers = seen({"english": count})
+            if (name, task) == ("a", "t+terse"):
+                answers["english/0"] = Seen(greedy=False, status="excluded", why="too long")
+            parts.append(records(name, answers, base=None if name == "dense" else "dense", task=task))
+    whole = tables(*parts)["prompt_order"].query("prompt == 'all'").set_index(["checkpoint", "other"])
+    assert whole["n"].to_dict() == {("a", "dense"): 9, ("b", "dense"): 10, ("a", "b"): 9}
+    assert whole["dropped"].to_dict() == {("a", "dense"): 1, ("b", "dense"): 0, ("a", "b"): 1}
+    expected = {("a", "dense"): -3 / 9, ("b", "dense"): -2 / 10, ("a", "b"): -1 / 9}
+    assert whole["difference"].to_dict() == pytest.approx(expected)
+    assert ((whole["difference_low"] < whole["difference"]) & (whole["difference"] < whole["difference_high"])).all()
+
+
 def test_one_prompt_makes_neither_table():
     found = tables(records("dense", seen({"english": 5})), records("dense", seen({"english": 5}), task="other"))
     assert found["prompts"].empty

@@ -18,6 +18,8 @@ open prompts and pooled over languages, on the items that both checkpoints measu
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import combinations
 
 import numpy as np
@@ -40,7 +42,7 @@ from evaluator.metrics.drops import CORRECT
 from evaluator.metrics.inputs import ALL, Inputs
 from evaluator.metrics.intervals import ALPHA, UNDEFINED, Floats, percentile_interval
 from evaluator.metrics.measures import bounds, correct_for_many, paired_p
-from evaluator.metrics.posed import PosedTask, posed_tasks
+from evaluator.metrics.posed import Answers, PosedTask, posed_tasks
 from evaluator.metrics.table import Table
 
 VERDICTS = ("better", "worse", "unclear")
@@ -78,7 +80,10 @@ def _pairs(posed: PosedTask) -> dict[tuple[str, str], str]:
 
 
 def _of_task(posed: PosedTask, pairs: Mapping[tuple[str, str], str]) -> list[Row]:
-    by_pair = [list(_of_pair(posed, pair, kind, probe)) for (pair, kind) in pairs.items() for probe in CORRECT]
+    by_pair: list[list[Row]] = []
+    for probe in CORRECT:
+        answered = _Answered(posed, probe)
+        by_pair += [list(_of_pair(answered, pair, kind)) for pair, kind in pairs.items()]
     rows = [row for each in by_pair for row in each]
     correct_for_many(rows, ("probe", "prompt", "pair"))
     for each in by_pair:
@@ -87,22 +92,52 @@ def _of_task(posed: PosedTask, pairs: Mapping[tuple[str, str], str]) -> list[Row
     return rows
 
 
-def _of_pair(posed: PosedTask, pair: tuple[str, str], kind: str, probe: str) -> Iterator[Row]:
+@dataclass(frozen=True, eq=False)
+class _Answered:
+    """The answers of pairs. Where all checkpoints measured the same items, each is resampled once, not once a pair."""
+
+    posed: PosedTask
+    probe: str
+    drawn: dict[str, Floats] = field(default_factory=dict)
+
+    @cached_property
+    def shared(self) -> Answers | None:
+        names = [subject.checkpoint for subject in self.posed.subjects]
+        found = self.posed.answers(names, "open", self.probe)
+        whole = found is not None and not found.dropped and len(found.prompts) == len(self.posed.tasks)
+        return found if whole else None
+
+    def of(self, pair: tuple[str, str]) -> tuple[Answers, Floats] | None:
+        """The answers of two checkpoints and their difference under each prompt in every resample, prompts x draws."""
+        shared = self.shared
+        if shared is None:
+            answers = self.posed.answers(pair, "open", self.probe)
+            if answers is None:
+                return None
+            return answers, answers.draws(*(answers.right[pair[0]] - answers.right[pair[1]]))
+        for name in pair:
+            if name not in self.drawn:
+                self.drawn[name] = shared.draws(*shared.right[name])
+        return shared, self.drawn[pair[0]] - self.drawn[pair[1]]
+
+
+def _of_pair(answered: _Answered, pair: tuple[str, str], kind: str) -> Iterator[Row]:
     """The row of all prompts, then one for each; none where the two share fewer than two prompts."""
-    answers = posed.answers(pair, "open", probe)
-    if answers is None:
+    found = answered.of(pair)
+    if found is None:
         return
+    answers, drawn_PD = found
+    posed = answered.posed
     first_PI, second_PI = (answers.right[name] for name in pair)
     differences_PI = first_PI - second_PI
     shifts_PI = differences_PI - differences_PI.mean(axis=0)
     enough = answers.resampler.clusters(answers.numbers) >= 2
-    drawn_PD = answers.draws(*differences_PI)
     mean_D = drawn_PD.mean(axis=0)
 
     def numbers(name: str, value: float, draws: Floats) -> Row:
         return {name: value, **bounds(name, percentile_interval(draws) if enough else UNDEFINED)}
 
-    own: Row = {"task": posed.task, "checkpoint": pair[0], "other": pair[1], "pair": kind, "probe": probe}
+    own: Row = {"task": posed.task, "checkpoint": pair[0], "other": pair[1], "pair": kind, "probe": answered.probe}
     own |= {"n": differences_PI.shape[1], "dropped": answers.left_out(ALL)}
     accuracies = {"accuracy": float(first_PI.mean()), "other_accuracy": float(second_PI.mean())}
     whole = own | {"prompt": ALL, "prompts": len(answers.prompts), **accuracies}

@@ -11,6 +11,7 @@ from evaluator.checkpoints.tokenizer import load_tokenizer
 from evaluator.errors import InputError
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.planning import Planner
+from evaluator.tasks import Task
 from evaluator.tasks.posing import one_of_each, posed_as, task_and_prompt
 from launch.commands.options import eval_sweep
 from launch.commands.show_prompt import show_prompt
@@ -47,6 +48,20 @@ def test_names():
     assert task_and_prompt("xquad") == ("xquad", "paper")
     assert one_of_each(["b+x", "a", "a+x", "b+y"]) == ["b+x", "a"]
     assert one_of_each(["a+x", "a"]) == ["a"]
+    with pytest.raises(ValueError, match="a plus stands between a task and a prompt"):
+        Task(name="a+b", help="", read_items=lambda _: [])
+
+
+def test_all_that_is_rendered_is_tried(tmp_path, monkeypatch):
+    """Each list of options, and the solved examples; not what is excluded anyway."""
+    tried = {}
+    monkeypatch.setattr(preparing, "try_prompts", lambda template, posed: tried.update({template.name: list(posed)}))
+    formats = ["open", "shown", "distractors_only"]
+    listed = task(prompts=["listed"], probes=["greedy"], formats=formats, name="a")
+    [dense] = jobs(tmp_path, listed, task(prompts=["terse"], formats=["one_shot"], name="b"))
+    TaskPreparation(4096, {}).tasks_of(dense)
+    assert sorted(len(options) for _, options in tried["listed"]) == [3] * 5 + [4] * 5
+    assert len({item.item_id for item, _ in tried["terse"]}) == 6  # five questions and the example
 
 
 def test_each_prompt_poses_a_task_of_its_own(tmp_path):
