@@ -66,7 +66,7 @@ def write_report(run_dir: Path, *, progress: Progress | None = None) -> Report:
 def _write_pages(run_dir: Path, inputs: Inputs, results: Results, view: ItemView, step: Progress) -> Path:
     """The page, or an index and pages of some checkpoints each; returns the first one."""
     name, run, folder = run_dir.resolve().name, inputs.run, run_dir / "report"
-    pages = pages_of(inputs)
+    pages = pages_of(inputs, view.sizes)
     for stale in (folder / "pages").glob("*.html"):
         need_unfenced(run_dir)
         stale.unlink()

@@ -123,6 +123,12 @@ class ItemView:
         trees = [tree for name, tree in self.where.items() if not name or name in checkpoints]
         return {each: self.chunks[each] for tree in trees for by in tree.values() for each in by.values()}
 
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Bytes of each checkpoint's chunks."""
+        ids = {name: [each for by in tree.values() for each in by.values()] for name, tree in self.where.items()}
+        return {name: sum(len(self.chunks[each]) for each in found) for name, found in ids.items() if name}
+
     def index(self, inputs: Inputs, items: pd.DataFrame | None, only: Collection[str] | None = None) -> str:
         """The index as JSON that is safe inside a <script> element, `only` for a page of some checkpoints. To be called
         last."""

@@ -4,7 +4,7 @@ shows a part of them, and tables/*.csv has all."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pandas as pd
@@ -12,6 +12,7 @@ import pandas as pd
 from evaluator.metrics import Inputs, Results
 
 MOST = 24  # checkpoints on a page, beside their base
+BYTES = 24 * 2**20  # of what checkpoints said to the items of a page, if it has several
 _NAMING = ("checkpoint", "other")  # columns that name a checkpoint of which a row says something
 
 
@@ -23,20 +24,32 @@ class Page:
     checkpoints: tuple[str, ...]
 
 
-def pages_of(inputs: Inputs) -> list[Page]:
-    """The pages beside the index; none where the index shows everything."""
+def pages_of(inputs: Inputs, sizes: Mapping[str, int]) -> list[Page]:
+    """The pages beside the index; none where the index shows everything. `sizes`: bytes of each checkpoint's items."""
     bases: dict[str, str | None] = {}
     for subject in (*inputs.checkpoints, *inputs.readers):
         bases[subject.checkpoint] = bases.get(subject.checkpoint) or subject.base
-    if len(bases) <= MOST + 1:
+    if len(bases) <= MOST + 1 and sum(sizes.values()) <= BYTES:
         return []
     groups: list[tuple[str, ...]] = []
     needed = {base for base in bases.values() if base is not None}
     for base in dict.fromkeys(bases.values()):
         beside = [name for name, its in bases.items() if its == base and not (its is None and name in needed)]
         first = () if base is None else (base,)
-        groups += [(*first, *beside[start : start + MOST]) for start in range(0, len(beside), MOST)]
+        groups += [(*first, *names) for names in _fitting(beside, sizes, BYTES - sizes.get(base or "", 0))]
     return [Page(f"pages/{number:03d}.html", names) for number, names in enumerate(groups, start=1)]
+
+
+def _fitting(names: Sequence[str], sizes: Mapping[str, int], most: int) -> Iterator[list[str]]:
+    """In turn, as many as a page takes, and at least one."""
+    group: list[str] = []
+    for name in names:
+        if group and (len(group) == MOST or sum(sizes.get(each, 0) for each in (*group, name)) > most):
+            yield group
+            group = []
+        group.append(name)
+    if group:
+        yield group
 
 
 def part_of(results: Results, checkpoints: Collection[str]) -> Results:

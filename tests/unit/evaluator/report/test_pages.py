@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -52,6 +53,24 @@ def test_each_checkpoint_is_on_one_page_beside_its_base(folder: Path) -> None:
         assert [name for name in chunks if f'id="{name}"' not in text] == []
         assert text.count('id="chunk-') == len(chunks) + 1  # and the passages
     assert sorted(seen) == sorted(OTHERS)
+
+
+def _pages(count: int, bytes_each: int) -> list[int]:
+    """How many compressed checkpoints each page has beside their base."""
+    subjects = [SimpleNamespace(checkpoint=f"c{number}", base="c0" if number else None) for number in range(count + 1)]
+    sizes = {each.checkpoint: bytes_each for each in subjects}
+    found = pages.pages_of(SimpleNamespace(checkpoints=subjects, readers=[]), sizes)
+    names = [name for page in found for name in page.checkpoints[1:]]
+    assert names == [each.checkpoint for each in subjects[1:]] or not found
+    assert all(page.checkpoints[0] == "c0" for page in found)
+    return [len(page.checkpoints) - 1 for page in found]
+
+
+def test_a_page_takes_so_many_checkpoints_and_so_many_bytes() -> None:
+    assert _pages(24, 2**20 // 2) == []
+    assert _pages(25, 2**20 // 2) == [24, 1]
+    assert _pages(10, 4 * 2**20) == [5, 5]
+    assert _pages(2, 40 * 2**20) == [1, 1]  # what is too large alone has a page nevertheless
 
 
 def test_the_index_has_the_headline_of_all_and_no_items(folder: Path) -> None:
