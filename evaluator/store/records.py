@@ -209,8 +209,8 @@ def _items_of(path: Path) -> set[ItemKey]:
 
 
 def _read_part(path: Path, columns: list[str]) -> pa.Table:
-    with _readable(path):
-        return pq.read_table(path, columns=columns)
+    with _readable(path), pq.ParquetFile(path) as file:  # half the time of `read_table`; a large run has 100,000 parts
+        return file.read(columns=columns, use_threads=False).select(columns)
 
 
 def _names_of(path: Path) -> list[str]:
@@ -223,5 +223,5 @@ def _names_of(path: Path) -> list[str]:
 def _readable(path: Path) -> Iterator[None]:
     try:
         yield
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, KeyError) as error:
         raise InputError(f"{path}: not a readable part ({one_line(error)}); remove it, and it is made again") from error

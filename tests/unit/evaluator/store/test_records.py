@@ -94,6 +94,13 @@ def test_a_damaged_part_is_named(tmp_path: Path) -> None:
         records.finished("dense", "gazetteer", "d1")
 
 
+def test_a_part_without_a_column_is_no_part(tmp_path: Path) -> None:
+    records = RecordStore(tmp_path)
+    records.append("dense", "gazetteer", "a", to_table([_record(0)]).drop_columns(["language"]))
+    with pytest.raises(InputError, match=r"a\.parquet: not a readable part \(.*language"):
+        records.finished("dense", "gazetteer", "d1")
+
+
 def test_a_writer_that_is_killed_leaves_nothing_that_is_read(tmp_path: Path) -> None:
     """SIGKILL between the temporary file and its rename, in a process of its own."""
     program = (
