@@ -10,7 +10,7 @@ LOCK := $(if $(GPU),requirements/gpu.lock,requirements/cpu.lock)
 STAMP := $(VENV)/.installed-$(notdir $(LOCK))
 OUT ?= runs/demo
 
-.PHONY: demo example test test-fast test-real check bench gpu-card install lock clean
+.PHONY: demo example test test-fast test-long test-real check bench gpu-card install lock clean
 
 demo: install
 	$(BIN)/resurface demo --out $(OUT)
@@ -26,6 +26,9 @@ test: install  ## two files at a time, or up to four where there are cores
 
 test-fast: install  ## without the tests that start an engine
 	$(BIN)/python -m pytest -m "not slow"
+
+test-long: install  ## what `make test` leaves out: minutes for one more case of what it covers
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile -m long
 
 test-real: install  ## on the model of `make example`, which is made first
 	$(BIN)/python -m examples.make_smollm2

@@ -26,8 +26,12 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Commands that start a whole run serve it with vLLM, whose builds for GPUs cannot do without one."""
+    if "long" not in config.option.markexpr:
+        later = [item for item in items if item.get_closest_marker("long")]
+        config.hook.pytest_deselected(items=later)
+        items[:] = [item for item in items if item not in later]
     if vllm_serves_cpus():
         return
     for item in items:

@@ -1,4 +1,4 @@
-"""One sweep over pruning and quantising: one table, resumed, and the records of a checkpoint wherever it is named."""
+"""One sweep over pruning and quantising: one table, resumed, and records that are alike the second time."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pandas as pd
+import pytest
 import yaml
 
 from evaluator.checkpoints.quantisation import ONLINE_SCHEMES
@@ -52,7 +53,15 @@ def test_dense_pruned_quantised_and_both_are_one_table(tmp_path: Path) -> None:
     table = pd.read_csv(run / "tables" / "accuracy.csv")
     assert set(table["checkpoint"]) == set(NAMES)
     assert set(table.loc[table["checkpoint"] == "rtn-fp8_dynamic", "pattern"]) == {fp8}
-    # Half-done: a checkpoint that was not finished, and the records of another.
+
+
+@pytest.mark.long
+def test_what_is_half_done_is_done_again_and_is_alike(tmp_path: Path) -> None:
+    """A checkpoint that was not finished; and one by its path, in a run of its own."""
+    file, run = sweep(tmp_path), tmp_path / "run"
+    done = resurface("sweep", file, "--out", run)
+    assert done.returncode == 0, done.stderr
+    first = records(run)
     shutil.rmtree(run / "checkpoints" / "wanda-0.5-rtn-fp8_dynamic")
     shutil.rmtree(run / "records" / "wanda-0.5-rtn-fp8_dynamic")
     kept = (run / "checkpoints" / "rtn-fp8_dynamic" / "quantise_manifest.json").stat()
@@ -60,7 +69,6 @@ def test_dense_pruned_quantised_and_both_are_one_table(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     pd.testing.assert_frame_equal(records(run), first)
     assert (run / "checkpoints" / "rtn-fp8_dynamic" / "quantise_manifest.json").stat() == kept
-    # The same checkpoint by its path.
     given = tmp_path / "given"
     asked = ("--task", "gazetteer", "--languages", "english", "--items", "4", "--probes", "greedy,choice")
     done = resurface("eval", run / "checkpoints" / "rtn-fp8_dynamic", *asked, "--dtype", "bfloat16", "--out", given)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.torch_engine import TorchEngine
 from launch.doctor import comparisons
@@ -37,6 +39,7 @@ def test_this_machine_passes_and_the_card_says_what_was_measured(tmp_path):
         assert f"| {name} | pass |" in text
 
 
+@pytest.mark.long
 def test_two_workers_on_a_cpu_score_the_bundled_model_as_transformers_does(tmp_path, monkeypatch):
     """The doctor asks for it on two GPUs; what it asks works."""
     monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "nobind")  # there may be fewer cores than workers

@@ -26,7 +26,7 @@ LENGTHS = (1, 15, 16, 17, 31, 32, 33, 127, 128, 129, 256, 368)  # with 32 more, 
 TOLERANCE = 1e-3  # nats
 
 
-@pytest.fixture(scope="module", params=["qwen3", "bundled"])
+@pytest.fixture(scope="module", params=[pytest.param("qwen3", marks=pytest.mark.long), "bundled"])
 def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     if request.param == "bundled":
         return BUNDLED

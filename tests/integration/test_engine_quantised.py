@@ -51,13 +51,18 @@ def dense(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_tiny_model(tmp_path_factory.mktemp("dense") / "m", "qwen3_untied", dtype="bfloat16")
 
 
+def _case(layout: str, dtype: str, *marks: pytest.MarkDecorator) -> Any:
+    """Most machines without a GPU serve FP8; of the others, each costs a rehearsal to find out."""
+    return pytest.param((layout, dtype), marks=marks, id=f"{layout}-{dtype}")
+
+
 @pytest.fixture(
     scope="module",
     params=[
-        *[(layout, dtype) for layout in ("w8a8", "fp8") for dtype in ("float32", "bfloat16")],
-        *[(layout, "bfloat16") for layout in ("w4a16", "w4a16-channel", "gptq", "awq")],
+        *[_case("fp8", dtype) for dtype in ("float32", "bfloat16")],
+        *[_case("w8a8", dtype, pytest.mark.long) for dtype in ("float32", "bfloat16")],
+        *[_case(layout, "bfloat16", pytest.mark.long) for layout in ("w4a16", "w4a16-channel", "gptq", "awq")],
     ],
-    ids=lambda each: "-".join(each),
 )
 def served(request: pytest.FixtureRequest, dense: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     from transformers import AutoModelForCausalLM
@@ -139,6 +144,7 @@ def test_another_one_gets_an_engine_of_its_own_with_its_own_weights(
     assert after == before
 
 
+@pytest.mark.long
 @pytest.mark.skipif(
     bool({"avx512_vnni", "avx_vnni", "amx_int8"} & set(instruction_sets())), reason="int8 products are exact here"
 )
@@ -148,7 +154,7 @@ def test_int8_products_that_overflow_are_noticed(dense: Path, tmp_path: Path) ->
     assert "the product of model.layers.0.self_attn.qkv_proj in the engine is not that of the files" in found.reason
 
 
-@pytest.mark.parametrize("layout", ["gptq", "fp8-block"])
+@pytest.mark.parametrize("layout", [pytest.param("gptq", marks=pytest.mark.long), "fp8-block"])
 def test_what_cannot_be_served_is_said_with_vllms_own_reason(dense: Path, tmp_path: Path, layout: str) -> None:
     config = {"desc_act": True} if layout == "gptq" else {"weight_block_size": [64, 64]}
     checkpoint = quantise(dense, tmp_path / "q", layout, config={**LAYOUTS[layout].config, **config})

@@ -180,19 +180,16 @@ def test_a_dry_run_counts_the_toy_probe(sweep_file: Path) -> None:
     assert f"{2 * ITEMS * (1 + 4 + 1)} requests" in done.stdout
 
 
-@pytest.mark.parametrize(
-    ("command_name", "expected"), [("eval", "first"), ("eval", "towns"), ("eval", "toy"), ("prune", "contrary")]
-)
-def test_help_names_the_toys(command_name: str, expected: str) -> None:
-    assert re.search(rf"\b{expected}\b", run(command_name, "--help").stdout)
+@pytest.mark.parametrize(("command_name", "expected"), [("eval", ("first", "towns", "toy")), ("prune", ("contrary",))])
+def test_help_names_the_toys(command_name: str, expected: Sequence[str]) -> None:
+    told = run(command_name, "--help").stdout
+    assert all(re.search(rf"\b{name}\b", told) for name in expected)
 
 
 @pytest.mark.parametrize(
     ("wrong", "right", "hint"),
     [
         ("choice, first]", "choice, furst]", "unknown probe 'furst'; did you mean 'first'?"),
-        ("method: contrary", "method: contrery", "unknown method 'contrery'; did you mean 'contrary'?"),
-        ("task: towns", "task: town", "unknown task 'town'; did you mean 'towns'?"),
         ("kind: toy", "kind: toyy", "unknown engine 'toyy'; did you mean 'toy'?"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pandas as pd
@@ -10,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from evaluator.store.schema import VERDICTS
+from launch.commands import cli
 from launch.sweep.models import BUNDLED_MODEL
 from tests.support.runs import records, resurface
 
@@ -74,13 +76,23 @@ def test_a_panel_judges_a_run_and_the_same_command_asks_nothing_more(run: Path) 
     assert (between["agreement"] == 1.0).all()
 
 
-def test_what_cannot_be_judged_is_one_line(run: Path, tmp_path: Path) -> None:
-    unknown = resurface("match", run, "--matcher", "bundled", "--probes", "choice")
-    assert unknown.returncode == 2
-    assert "probe with responses 'choice'" in unknown.stderr
-    nowhere = resurface("match", tmp_path, "--matcher", "bundled")
-    assert nowhere.returncode == 2
-    assert "not a run directory" in nowhere.stderr
-    twice = resurface("match", run, "--matcher", "bundled", "--matcher", "bundled")
-    assert twice.returncode == 2
-    assert "given twice" in twice.stderr
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (("RUN", "--matcher", "bundled", "--probes", "choice"), "probe with responses 'choice'"),
+        (("NOWHERE", "--matcher", "bundled"), "not a run directory"),
+        (("RUN", "--matcher", "bundled", "--matcher", "bundled"), "given twice"),
+    ],
+)
+def test_what_cannot_be_judged_is_one_line(
+    run: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+    arguments: tuple[str, ...], why: str,
+) -> None:  # fmt: skip
+    places = {"RUN": str(run), "NOWHERE": str(tmp_path)}
+    monkeypatch.setattr(sys, "argv", ["resurface", "match", *(places.get(each, each) for each in arguments)])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    said = capfd.readouterr().err
+    assert ended.value.code == 2
+    assert said.count("\n") == 1
+    assert why in said

@@ -83,6 +83,7 @@ def test_two_engines_without_gpus_stand_on_two_nodes(tmp_path: Path) -> None:
     assert stand[0] == stand[2]
 
 
+@pytest.mark.long
 def test_gpus_that_others_hold(tmp_path: Path) -> None:
     """More engines than fit are refused; one that finds no GPU is done without; a run without any ends by itself."""
     _write_sweep(tmp_path, prune=[])
