@@ -8,6 +8,7 @@ from tests.support.runs import records, resurface
 
 
 @pytest.mark.slow
+@pytest.mark.long  # nine recipes and a judge
 def test_the_twins_of_all_recipes_fill_every_table(tmp_path):
     run = tmp_path / "paper"
     done = resurface("sweep", "small/paper", "--out", run)

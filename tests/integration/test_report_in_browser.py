@@ -104,8 +104,9 @@ def test_search_finds_an_item_by_its_id(opened):
     assert "korean-0004" in text_of(article(dom))
 
 
-@pytest.mark.parametrize("per_language", [6, 40])  # known: a few, shown as counts; many, as percentages
-@pytest.mark.parametrize("tasks", [("gazetteer",), ("gazetteer", "tydiqa-passages-of-a-long-name")])
+@pytest.mark.parametrize(  # known: a few, shown as counts; many, as percentages
+    ("tasks", "per_language"), [(("gazetteer", "tydiqa-passages-of-a-long-name"), 6), (("gazetteer",), 40)]
+)
 def test_the_headline_fits_a_page_of_1280_pixels(tmp_path, tasks, per_language):
     """Also with long names: neither the page nor the table has anything to scroll sideways."""
     run = write_run(tmp_path / "run", per_language, ("dense", *LONG), languages=("english", "korean"), tasks=tasks)
