@@ -19,8 +19,8 @@ example: OUT = runs/smollm2
 example: install  ## a real model from start to report; ITEMS=200, TASK=xquad:DIR, CHAT=1 and OUT= are optional
 	$(BIN)/python -m examples.run_smollm2 --out $(OUT) $(if $(ITEMS),--items $(ITEMS)) $(if $(TASK),--task $(TASK)) $(if $(CHAT),--chat)
 
-test: install  ## two files at a time, or up to four where there are cores
-	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --durations 30
+test: install  ## two files at a time, or up to four where there are cores; the house rules are in `make check`
+	$(BIN)/python -m pytest --ignore tests/test_architecture.py --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --durations 30
 	@# Tests of a GPU one to a process: an engine's memory is free again when its process has ended.
 	$(if $(GPU),$(BIN)/python -m tests.gpu)
 

@@ -41,6 +41,7 @@ def test_a_random_checkpoint_is_a_whole_one(tmp_path, tied):
     assert info.path == model
 
 
+@pytest.mark.long
 def test_every_command_is_a_benchmark_with_options_that_it_knows(tmp_path):
     assert [name for name, _ in commands(tmp_path)] == ["pass", "score", "swap", "prune"]
     for name, command in commands(tmp_path / "nowhere"):

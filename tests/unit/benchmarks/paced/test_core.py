@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 
 from tests.support.engines import needs_vllm
@@ -24,16 +26,22 @@ class Time:
         self.seconds += seconds
 
 
-def made(time: Time, rows: int = 256, items: int = 3):
+@functools.cache
+def planned(items: int):
     from benchmarks.driver import EVERY_PROBE
-    from benchmarks.paced.core import Clock
-    from benchmarks.paced.engine import paced_engine
     from benchmarks.serving import workload
     from evaluator.probes.planning import Planner
 
     model = workload.model_directory("bundled")
     read = workload.read_questions("gazetteer", model, items, probes=EVERY_PROBE)
-    plans = [Planner(read.prompter, read.config).plan(question) for question in read.questions]
+    return model, read, [Planner(read.prompter, read.config).plan(question) for question in read.questions]
+
+
+def made(time: Time, rows: int = 256, items: int = 3):
+    from benchmarks.paced.core import Clock
+    from benchmarks.paced.engine import paced_engine
+
+    model, read, plans = planned(items)
     eos_id = min(read.prompter.eos_ids)
     return paced_engine(plans, model, eos_id, pace=PACE, rows=rows, clock=Clock(time.now, time.sleep)), plans, read
 

@@ -19,6 +19,7 @@ def options(out: Path, steps: int) -> argparse.Namespace:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_resumed_run_equals_uninterrupted_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(program, "open_hits", lambda *_: {"english": [True]})
     monkeypatch.setattr(program, "LOG_EVERY", 2)
