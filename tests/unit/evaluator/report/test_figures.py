@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from evaluator.metrics import TABLES, Inputs, reduce_records
-from evaluator.report.figures import draw
+from evaluator.report.figures import FIGURES, draw
 from evaluator.report.figures.theme import COLOURS, as_amount, in_two_lines, spread
 from tests.support.records import Seen, judged, records
 
@@ -48,8 +48,8 @@ def inputs() -> Inputs:
     return Inputs(reduce_records(pd.concat(parts)), verdicts=pd.concat(verdicts), controls=controls)
 
 
-@pytest.mark.parametrize("name", TABLES.names)
-def test_every_table_has_a_section_and_a_figure(inputs, name):
+@pytest.mark.parametrize("name", FIGURES.names)
+def test_every_figure_is_of_a_table_and_the_same_twice(inputs, name):
     frame = TABLES[name].frame(inputs)
     svg = draw(name, frame)
     assert svg is not None

@@ -17,7 +17,7 @@ from evaluator.errors import InputError
 from evaluator.metrics import TABLES
 from evaluator.metrics.gate import usable
 from evaluator.probes import PROBES
-from evaluator.report import Report, write_report
+from evaluator.report import Report, page, write_report
 from evaluator.store.records import RecordStore, to_table
 from evaluator.store.schema import RECORDS
 from tests.support.synthetic import HOSTILE, records_of, write_run
@@ -30,6 +30,12 @@ LANGUAGES = ("english", "arabic")
 def made(tmp_path_factory) -> tuple[Path, Report]:
     run = write_run(tmp_path_factory.mktemp("run"), 6, CHECKPOINTS, languages=LANGUAGES)
     return run, write_report(run)
+
+
+@pytest.fixture(autouse=True)
+def without_figures(made, monkeypatch):
+    """They take half the time of a report; that of `made` has them."""
+    monkeypatch.setattr(page, "draw", lambda *_: None)
 
 
 def test_every_table_is_a_csv(made):
@@ -134,7 +140,8 @@ def test_what_was_left_out_is_told_with_its_reason(made):
     assert set(pooled["asked"]) == {12}
 
 
-def test_the_same_records_give_the_same_bytes_however_they_were_cut(made, tmp_path):
+def test_the_same_records_give_the_same_bytes_however_they_were_cut(made, tmp_path, monkeypatch):
+    monkeypatch.undo()  # figures too
     again = write_run(tmp_path / made[0].name, 6, CHECKPOINTS, languages=LANGUAGES)
     for folder in (again / "records").glob("*/*"):
         whole = pa.concat_tables([pq.read_table(path) for path in sorted(folder.glob("*.parquet"), reverse=True)])
