@@ -67,9 +67,6 @@ def _write_pages(run_dir: Path, inputs: Inputs, results: Results, view: ItemView
     """The page, or an index and pages of some checkpoints each; returns the first one."""
     name, run, folder = run_dir.resolve().name, inputs.run, run_dir / "report"
     pages = pages_of(inputs, view.sizes)
-    for stale in (folder / "pages").glob("*.html"):
-        need_unfenced(run_dir)
-        stale.unlink()
     if pages:
         said = {key: value for key, value in run.items() if key == "provenance"}  # the index has the rest
         for done, page in enumerate(pages, start=1):
@@ -82,6 +79,9 @@ def _write_pages(run_dir: Path, inputs: Inputs, results: Results, view: ItemView
     else:
         html = render_page(name, run, results, view.index(inputs, inputs.items), view.chunks)
     write_atomically(folder / "index.html", html.encode())
+    for stale in {*(folder / "pages").glob("*.html")} - {folder / page.path for page in pages}:
+        need_unfenced(run_dir)
+        stale.unlink(missing_ok=True)  # another report may be built at the same time
     step("writing the pages" if pages else "writing the page", len(pages) + 1, len(pages) + 1)
     return folder / "index.html"
 

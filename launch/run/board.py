@@ -50,6 +50,7 @@ class Board:
     _unmeasured: dict[Part, str] = field(default_factory=dict)  # parts in which every answer so far failed, and how
     _expected: int = 0
     _short: bool = False  # others wait for what engines hold
+    _dismissed: set[int] = field(default_factory=set)  # engines that are given nothing more
     _stopped: bool = False
     _changed: threading.Condition = field(default_factory=threading.Condition)
 
@@ -130,10 +131,11 @@ class Board:
         with self._changed:
             self._ledger.devices.join(engine, device)
 
-    def leave(self, engine: int) -> None:
-        """An engine has no process, and may never have one again."""
+    def leave(self, engine: int, *, for_good: bool = False) -> None:
+        """An engine has no process, and may never have one again; `for_good`: it is given nothing more."""
         with self._changed:
             self._ledger.devices.leave(engine)
+            self._dismissed |= {engine} if for_good else set()
             self._changed.notify_all()
 
     def take(self, engine: int, held: str | None, architecture: str | None) -> Assignment | None:
@@ -145,7 +147,7 @@ class Board:
         """
         with self._changed:
             idle_since = time.monotonic()
-            while not self._stopped:
+            while not self._stopped and engine not in self._dismissed:
                 assignment = self._nearest(engine, held, architecture) or self._relieve(engine)
                 if assignment is not None:
                     self._ledger.devices.begin(engine, assignment.checkpoint.name)
@@ -192,6 +194,7 @@ class Board:
             part = busy.assignment.part
             del busy.unfinished[shard.name]
             self._ledger.went_well(engine, part[0])
+            self._ledger.devices.record(part[0])
             if unmeasured is None:
                 self._unmeasured.pop(part, None)
             else:
@@ -229,6 +232,7 @@ class Board:
         """The engine is done with its assignment, or with itself."""
         with self._changed:
             busy = self._busy.pop(engine, None)
+            self._ledger.devices.end(engine)
             if busy is not None and busy.unfinished:
                 self._waiting.insert(0, replace(busy.assignment, shards=tuple(busy.unfinished.values())))
                 self._leave_out(())
@@ -241,6 +245,7 @@ class Board:
             assignment, left = busy.assignment, tuple(busy.unfinished.values())
             name = assignment.checkpoint.name
             given_up = self._ledger.failed(engine, name, trouble)
+            self._ledger.devices.end(engine)
             if trouble.stage == "load" or trouble.mendable:
                 self._waiting.append(replace(assignment, shards=left))
             else:

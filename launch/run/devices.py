@@ -2,6 +2,7 @@
 
 Other GPUs round otherwise: an item can flip for that alone. With `same_device: true`, a base and its compressed
 checkpoints are a family; the type of device on which the first of its records is made is the one for all of them.
+Until there is one, the type is that of the engines which are at it.
 Decided without Ray; the board holds the lock.
 """
 
@@ -19,6 +20,8 @@ class Devices:
     _engines: dict[int, str] = field(default_factory=dict)
     _families: dict[str, str] = field(default_factory=dict)  # by checkpoint
     _bound: dict[str, str] = field(default_factory=dict)  # the type of device, by family
+    _recorded: set[str] = field(default_factory=set)  # families that have records, and so are bound for good
+    _at: dict[int, str] = field(default_factory=dict)  # the family that an engine is at
 
     def join(self, engine: int, device: str) -> None:
         """An engine has a process."""
@@ -35,6 +38,7 @@ class Devices:
         family = self._families.get(checkpoint)
         if family is None:
             return
+        self._recorded.add(family)
         bound = self._bound.setdefault(family, device)
         if bound != device:
             raise InputError(
@@ -45,7 +49,19 @@ class Devices:
     def begin(self, engine: int, checkpoint: str) -> None:
         """An engine is given a checkpoint that it fits: from now on, its device is that of the family."""
         if engine in self._engines and checkpoint in self._families:
-            self._bound.setdefault(self._families[checkpoint], self._engines[engine])
+            self._at[engine] = self._families[checkpoint]
+            self._bound.setdefault(self._at[engine], self._engines[engine])
+
+    def record(self, checkpoint: str) -> None:
+        """There are records of a checkpoint now."""
+        if checkpoint in self._families:
+            self._recorded.add(self._families[checkpoint])
+
+    def end(self, engine: int) -> None:
+        """An engine is done with what it was given: where that came to nothing, another type may do better."""
+        family = self._at.pop(engine, None)
+        if family is not None and family not in self._recorded and family not in self._at.values():
+            self._bound.pop(family, None)
 
     def wanted(self, checkpoint: str) -> str | None:
         """The type of device that a checkpoint is bound to."""

@@ -178,11 +178,16 @@ class _Run:
                     fleet.join(_LOOK_SECONDS)
                 self._log.look(self._board.setbacks, fleet.workers)
                 machines.check()
-                fleet.check(config.resources.placement_seconds)
+                fleet.check(
+                    config.resources.placement_seconds,
+                    pruning=pruning.running,
+                    short=pruning.short and not pruning.running,
+                )
                 if time.monotonic() - looked > _NODES_SECONDS:
                     looked = time.monotonic()
                     for node in fleet.follow(machines.nodes()):
                         self._progress.noted(f"node {node.name} has joined")
+            fleet.check(config.resources.placement_seconds)  # the last engine may have failed since
         except BaseException:
             self._board.stop()  # before Ray goes: no worker must take that for a death and try again
             raise

@@ -107,24 +107,31 @@ class Fleet:
         """Have a worker wait for each engine that is missing."""
         serving = [each for each in self.workers if each.serving]
         standing = Counter(each.node_id for each in (*serving, *self._waiting))
-        retired = Counter(each.place.node_id for each in self.workers if each.retired is not None)
+        there = {node.node_id for node in self._nodes}
+        ended = [each for each in self.workers if each.retired is not None]
+        held = [self._holds.get(each.number, each.place.node_id) for each in ended]  # where Ray has put them
+        retired = Counter(node_id for node_id in held if node_id in there)
         for place in missing_places(self._nodes, standing, retired, self._first, self._wanted, spare=SPARE):
             self._waiting.append(self._make(next(self._numbers), place))
 
-    def check(self, placement_seconds: float) -> None:
-        """Raises what ends the run: an engine that could not do its work, or work for which there is no engine."""
+    def check(self, placement_seconds: float, *, pruning: bool = False, short: bool = False) -> None:
+        """Raises what ends the run: an engine that could not do its work, or work for which there is no engine.
+
+        `pruning`: prune jobs run, whose GPUs will be free; `short`: some wait for a GPU.
+        """
         for worker in self.workers:
             if worker.failure is not None:
                 raise worker.failure
         if not self.working and self._board.has_work:
             self._fill()  # the last one may have ended only now
-        lacks = self._board.lacks
-        if (self.working and lacks is None) or not self._board.has_work:
+        lacks, has_work = self._board.lacks, self._board.has_work
+        retired = [worker.retired for worker in self.workers if worker.retired is not None]
+        if retired and has_work and not self.working:
+            raise EngineError(f"no engine that works is left: {retired[-1]}; the same command goes on from here")
+        goes_on = lacks is None and (pruning or any(worker.is_alive() for worker in self.workers))
+        if goes_on or not (has_work or short):
             self._alone_since = None
             return
-        retired = [worker.retired for worker in self.workers if worker.retired is not None]
-        if retired and not self.working:
-            raise EngineError(f"no engine that works is left: {retired[-1]}; the same command goes on from here")
         now = time.monotonic()
         self._alone_since = now if self._alone_since is None else self._alone_since
         waited = now - self._alone_since
@@ -135,7 +142,8 @@ class Fleet:
                 "command resumes"
             )
         if waited > placement_seconds:
+            what = "an engine" if has_work else "a prune job"
             raise ResurfaceError(
-                f"no node has had room for an engine for {waited:.0f} s (resources.placement_seconds); finished work "
+                f"no node has had room for {what} for {waited:.0f} s (resources.placement_seconds); finished work "
                 "is kept, the same command resumes"
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -59,6 +60,10 @@ class PruneTasks:
         return len(self._waiting) + len(self._running)
 
     @property
+    def running(self) -> bool:
+        return bool(self._running)
+
+    @property
     def short(self) -> bool:
         """Whether a job waits for a GPU, when those that are free have been given out."""
         return self._free is not None and self._next() is not None
@@ -87,6 +92,8 @@ class PruneTasks:
 
     def done(self, seconds: float) -> list[CheckpointJob]:
         """The jobs that ended well since the last call; waits so long for one."""
+        if not self._running:  # they wait for GPUs, and Ray does not wait for nothing
+            time.sleep(seconds)
         done, _ = ray.wait(list(self._running), num_returns=1, timeout=seconds)
         ended = []
         for pending in done:

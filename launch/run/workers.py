@@ -40,7 +40,6 @@ _CONTROL_SECONDS = 20  # for an answer that needs no engine
 _RESTART_SECONDS = 30.0  # that work is kept for an actor that is started again on GPUs that have just been freed
 _TELL_SECONDS = 60.0  # without a place, after which the user is told
 
-
 _FAILURES = (RayError, EngineError, Hung, NodeLost)
 
 
@@ -119,7 +118,7 @@ class EngineWorker(threading.Thread):
         One that Ray has put on another node meanwhile ends when it has done what it has.
         """
         self._gone = True
-        self._board.leave(self.number)
+        self._board.leave(self.number, for_good=True)
 
     def run(self) -> None:
         try:
@@ -333,11 +332,12 @@ class EngineWorker(threading.Thread):
 
     def _evaluate(self, assignment: Assignment) -> None:
         def give_up(count: int) -> list[Shard]:
-            if self._gone or self._working.silence(time.monotonic()) > _CONTROL_SECONDS:
+            actor = self._actor  # none while it is being replaced
+            if actor is None or self._gone or self._working.silence(time.monotonic()) > _CONTROL_SECONDS:
                 return []  # it may hang, and the board waits
             # A late answer does no harm: the shards that the actor then skips are unfinished, and come again.
             with contextlib.suppress(RayError):
-                given: list[Shard] = ray.get(self._actor.give_up.remote(count), timeout=_CONTROL_SECONDS)
+                given: list[Shard] = ray.get(actor.give_up.remote(count), timeout=_CONTROL_SECONDS)
                 return given
             return []
 

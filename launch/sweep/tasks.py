@@ -87,10 +87,12 @@ class TaskPreparation:
 
     def _load(self, config: EvalConfig, name: str) -> TaskData:
         plain, _ = task_and_prompt(name)
-        key = (config.task, config.languages, plain, json.dumps(config.given()))
-        if key not in self._data:
-            self._data[key] = load_task(config.task, config.languages, plain, config.said)
-        return self._data[key].named(name)
+        key = (config.task, config.languages, json.dumps(config.given()))
+        if (plain, *key) not in self._data:
+            self._data[plain, *key] = load_task(config.task, config.languages, plain, config.said)
+        if (name, *key) not in self._data:
+            self._data[name, *key] = self._data[plain, *key].named(name)
+        return self._data[name, *key]
 
     def _fitting(self, given: EvalConfig) -> EvalConfig:
         """The settings with the lengths that every model has positions for."""

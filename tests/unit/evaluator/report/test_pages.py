@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from evaluator import report
 from evaluator.report import page, pages, write_report
 from tests.support.synthetic import write_run
 
@@ -53,6 +54,26 @@ def test_each_checkpoint_is_on_one_page_beside_its_base(folder: Path) -> None:
         assert [name for name in chunks if f'id="{name}"' not in text] == []
         assert text.count('id="chunk-') == len(chunks) + 1  # and the passages
     assert sorted(seen) == sorted(OTHERS)
+
+
+def test_the_pages_of_before_stay_until_the_new_ones_are_there(tmp_path, monkeypatch) -> None:
+    before = tmp_path / "report" / "pages" / "009.html"
+    before.parent.mkdir(parents=True)
+    before.write_text("of a run that had more checkpoints")
+    there = []
+
+    def render(*_: object, **__: object) -> str:
+        there.append(before.exists())
+        return "page"
+
+    for name, fake in (("part_of", lambda *_: None), ("without_tables", lambda _: None), ("render_page", render)):
+        monkeypatch.setattr(report, name, fake)
+    monkeypatch.setattr(report, "pages_of", lambda *_: [pages.Page("pages/001.html", ("dense",))])
+    inputs = SimpleNamespace(run={}, items=None)
+    view = SimpleNamespace(sizes={}, index=lambda *_: "", chunks_of=lambda _: {})
+    report._write_pages(tmp_path, inputs, None, view, lambda *_: None)
+    assert there == [True, True]
+    assert [path.name for path in before.parent.iterdir()] == ["001.html"]
 
 
 def _pages(count: int, bytes_each: int) -> list[int]:

@@ -106,6 +106,27 @@ def test_a_failure_is_tried_again_on_an_engine_of_the_same_type() -> None:
     assert not board._may_take(1, taken)
 
 
+def test_a_type_on_which_nothing_came_about_binds_nobody() -> None:
+    board = _board("A100", "H100", "A100")
+    for engine in (0, 2):
+        assert board.take(engine, None, None) is not None
+    board.failed(0, Trouble(stage="load", reason="out of memory"))
+    assert board._ledger.devices.wanted("dense") == "A100"  # the other one is still at it
+    board.end(2)
+    assert board._ledger.devices.wanted("dense") is None
+    assert [_take(board, 1) for _ in FAMILY] == ["wanda", "gptq", "other"]
+    assert _take(board, 1) == "dense"
+    assert board._ledger.devices.wanted("dense") == "H100"
+
+
+def test_an_engine_that_has_left_for_good_is_given_nothing() -> None:
+    board = _board("A100")
+    board.leave(0, for_good=True)
+    board.expect(1)
+    assert board.take(0, None, None) is None
+    assert board.has_work
+
+
 def test_input_that_is_at_fault_waits_for_no_engine_of_another_type() -> None:
     board = _board("A100", "H100", dense="A100")
     taken = board.take(0, None, None)

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from evaluator.errors import EngineError
 from launch.run import driver
 from launch.run.board import Board
 from launch.run.nodes import FreeGpus, Node
@@ -27,6 +28,10 @@ class Pruning:
     @property
     def left(self) -> int:
         return len(self._waiting) + len(self._running)
+
+    @property
+    def running(self) -> bool:
+        return bool(self._running)
 
     @property
     def short(self) -> bool:
@@ -96,16 +101,7 @@ def _events(
     `dense`: there is something to evaluate from the beginning; `to_evaluate`: what is pruned is evaluated.
     """
     EVENTS.clear()
-    for name, fake in (("PruneTasks", Pruning), ("EngineWorker", Worker), ("ray", SimpleNamespace(put=lambda it: it))):
-        monkeypatch.setattr(driver, name, fake)
-    unheard = SimpleNamespace(look=lambda stats: None, pruning=lambda *_: None)
-    monkeypatch.setattr(driver, "LiveState", lambda run_dir, ended: unheard)
-    resources = Resources()
-    config = SimpleNamespace(engine=SimpleNamespace(tensor_parallel=tensor_parallel), resources=resources)
-    prepared = SimpleNamespace(config=config, tasks=(), engine=None, held_out={})
-    progress = SimpleNamespace(pruning=lambda *_: None)
-    log = SimpleNamespace(look=lambda *_: None)
-    run = driver._Run(prepared, SimpleNamespace(path=Path("run"), check=lambda: None), None, progress, log)
+    run = _faked(monkeypatch, tensor_parallel)
 
     def add(job: str, expected: int) -> None:
         run._board.add([make_assignment(job, 1)] if to_evaluate else [], expected)
@@ -116,6 +112,36 @@ def _events(
     nodes = [Node(node_id=name, name=name, cpus=2, gpus=count) for name, count in gpus.items()]
     run._on(SimpleNamespace(nodes=lambda: nodes, check=lambda: None), jobs)
     return ", ".join(EVENTS)
+
+
+def _faked(monkeypatch: pytest.MonkeyPatch, tensor_parallel: int = 1) -> driver._Run:
+    for name, fake in (("PruneTasks", Pruning), ("EngineWorker", Worker), ("ray", SimpleNamespace(put=lambda it: it))):
+        monkeypatch.setattr(driver, name, fake)
+    unheard = SimpleNamespace(look=lambda stats: None, pruning=lambda *_: None)
+    monkeypatch.setattr(driver, "LiveState", lambda run_dir, ended: unheard)
+    resources = Resources()
+    config = SimpleNamespace(engine=SimpleNamespace(tensor_parallel=tensor_parallel), resources=resources)
+    prepared = SimpleNamespace(config=config, tasks=(), engine=None, held_out={})
+    progress = SimpleNamespace(pruning=lambda *_: None)
+    log = SimpleNamespace(look=lambda *_: None)
+    return driver._Run(prepared, SimpleNamespace(path=Path("run"), check=lambda: None), None, progress, log)
+
+
+def test_the_last_engine_fails_after_the_last_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = _faked(monkeypatch)
+    monkeypatch.setattr(driver, "_NODES_SECONDS", -1.0)
+    nodes = [Node(node_id="a", name="a", cpus=2, gpus=0)]
+    looks = iter(range(10))
+
+    def look() -> list[Node]:
+        if next(looks) == 1:  # the run has just been looked after
+            monkeypatch.setattr(Worker, "failure", EngineError("at the end"))
+            monkeypatch.setattr(Worker, "is_alive", lambda self: False)
+            run._board.stop()
+        return nodes
+
+    with pytest.raises(EngineError, match="at the end"):
+        run._on(SimpleNamespace(nodes=look, check=lambda: None), [])
 
 
 def test_one_gpu_prunes_first(monkeypatch: pytest.MonkeyPatch) -> None:

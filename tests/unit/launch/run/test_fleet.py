@@ -124,6 +124,33 @@ def test_what_ends_the_run() -> None:
         fleet.check(3600.0)
 
 
+def test_prune_jobs_without_any_gpu_end_the_run() -> None:
+    fleet, _ = _fleet(work=False, a=1)
+    fleet.workers[0].alive = False
+    fleet.follow([])
+    for more in ({"pruning": True}, {"short": True}):
+        fleet.check(3600.0, **more)
+        assert (fleet._alone_since is None) == ("pruning" in more)
+    fleet._alone_since -= 3601
+    with pytest.raises(ResurfaceError, match="no node has had room for a prune job for 3601 s"):
+        fleet.check(3600.0, short=True)
+    fleet.workers[0].alive = True  # when it ends, its GPU is a prune job's
+    fleet.check(0.0, short=True)
+    assert fleet._alone_since is None
+
+
+def test_engines_that_wait_for_gpus_which_nobody_frees_end_the_run() -> None:
+    board: Any = SimpleNamespace(has_work=True, lacks=None)
+    fleet: Any = Fleet(_nodes(a=1), board, Worker, tensor_parallel=1, wanted=None)  # type: ignore[arg-type]
+    assert fleet.free.take("a", 1)
+    fleet.start()
+    fleet.check(0.0, pruning=True)  # it will be free
+    fleet.check(3600.0)
+    fleet._alone_since -= 3601
+    with pytest.raises(ResurfaceError, match="no node has had room for an engine for 3601 s"):
+        fleet.check(3600.0)
+
+
 def test_the_last_engine_fails_when_another_has_ended_for_lack_of_work() -> None:
     """Its work is there again between two looks at the nodes: an engine takes the place of the one that ended."""
     fleet, board = _fleet(work=False, a=2)
@@ -163,6 +190,24 @@ def test_an_engine_that_ray_put_elsewhere_is_counted_there() -> None:
     assert fleet.free.take("b", 1)
     assert not fleet.free.take("b", 1)
     assert fleet.free.take("a", 1)
+
+
+def test_a_retired_engine_keeps_the_gpu_that_ray_gave_it_and_none_elsewhere() -> None:
+    fleet, _ = _fleet(wanted=1, a=1, b=1)
+    fleet.workers[0].node_id = "b"
+    fleet.follow(_nodes(a=1, b=1))
+    fleet.workers[0].alive, fleet.workers[0].retired = False, "bad"
+    fleet.follow(_nodes(a=1, b=1))
+    fleet.start()
+    assert _stand(fleet) == "1a"
+
+
+def test_a_retired_engine_of_a_lost_node_takes_no_room_of_another() -> None:
+    fleet, _ = _fleet(a=1, b=1)
+    fleet.workers[1].alive, fleet.workers[1].retired = False, "bad"
+    fleet.follow(_nodes(a=1, c=1))
+    fleet.start()
+    assert _stand(fleet) == "0a2c"
 
 
 def test_an_engine_that_outlives_its_node_elsewhere_ends_with_what_it_has() -> None:

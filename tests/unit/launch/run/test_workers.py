@@ -200,6 +200,22 @@ def test_who_is_at_fault_when_an_engine_is_out_of_reach(told, monkeypatch, fates
     assert worker.retired is None
 
 
+def test_an_engine_whose_process_is_being_replaced_gives_nothing_up(told) -> None:
+    """Others ask it for work in their own threads."""
+    worker = _worker(Board(), told, _patience(3600.0))
+    asked = []
+
+    def begin(engine: int, give_up: Callable[[int], list[Any]]) -> list[Any]:
+        asked.append(give_up)
+        raise ActorDiedError
+
+    worker._board = SimpleNamespace(begin=begin)
+    with pytest.raises(ActorDiedError):
+        worker._evaluate(make_assignment("dense", 3))
+    worker._kill()
+    assert asked[0](2) == []
+
+
 def test_only_the_time_in_which_no_engine_had_a_place_counts() -> None:
     patience = _patience(0.0)
     began = time.monotonic() - 100

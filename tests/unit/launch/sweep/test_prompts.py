@@ -11,7 +11,7 @@ from evaluator.checkpoints.tokenizer import load_tokenizer
 from evaluator.errors import InputError
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.planning import Planner
-from evaluator.tasks import Task
+from evaluator.tasks import Task, TaskData
 from evaluator.tasks.posing import one_of_each, posed_as, task_and_prompt
 from launch.commands.options import eval_sweep
 from launch.commands.show_prompt import show_prompt
@@ -70,6 +70,16 @@ def test_each_prompt_poses_a_task_of_its_own(tmp_path):
     assert [each.template and each.template.text for each in dense.tasks.values()] == [None, TERSE, LISTED]
     [dense] = jobs(tmp_path, task(prompts=["listed"]), task(name="other", prompts=["paper", "terse"]))
     assert list(dense.tasks) == ["gazetteer+listed", "other", "other+terse"]
+
+
+def test_items_get_the_name_of_their_task_once_for_all_checkpoints(tmp_path, monkeypatch):
+    named = []
+    original = TaskData.named
+    monkeypatch.setattr(TaskData, "named", lambda data, name: named.append(name) or original(data, name))
+    [dense] = jobs(tmp_path, task())
+    preparation = TaskPreparation(4096, {})
+    assert preparation.tasks_of(dense) == preparation.tasks_of(dense)
+    assert named == ["gazetteer+terse", "gazetteer+listed"]
 
 
 def test_a_text_is_read_without_a_prompt(tmp_path):
