@@ -35,6 +35,7 @@ class _Busy:
     assignment: Assignment
     unfinished: dict[str, Shard]
     give_up: GiveUp | None = None  # None: still loading, nothing is begun
+    ask_after: float = 0.0  # it has just had nothing to give: a hundred idle engines would ask it all the time
 
 
 @dataclass(slots=True)
@@ -368,7 +369,9 @@ class Board:
             (
                 busy
                 for busy in self._busy.values()
-                if len(busy.unfinished) > 1 and self._may_take(engine, busy.assignment)
+                if len(busy.unfinished) > 1
+                and time.monotonic() >= busy.ask_after
+                and self._may_take(engine, busy.assignment)
             ),
             key=lambda busy: (busy.assignment.part in awaited, len(busy.unfinished)),
             reverse=True,
@@ -387,6 +390,7 @@ class Board:
         shards = tuple(busiest.unfinished.values())[-count:] if busiest.give_up is None else busiest.give_up(count)
         for shard in shards:
             del busiest.unfinished[shard.name]
+        busiest.ask_after = 0.0 if shards else time.monotonic() + 1.0
         return replace(busiest.assignment, shards=tuple(shards)) if shards else None
 
 

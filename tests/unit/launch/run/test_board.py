@@ -136,6 +136,25 @@ def test_the_busiest_engine_is_relieved_of_half_of_what_it_has_not_begun() -> No
     assert _names(board.take(2, None, None)) == ["large-6", "large-7"]
 
 
+def test_an_engine_that_has_nothing_to_give_is_not_asked_all_the_time() -> None:
+    board = Board()
+    board.add([make_assignment("dense", 4)])
+    assert board.take(0, None, None) is not None
+    asked: list[int] = []
+
+    def give_up(count: int) -> Sequence[Shard]:
+        asked.append(count)
+        return []
+
+    board.begin(0, give_up)
+    for _ in range(3):
+        assert board._relieve(1) is None
+    assert asked == [2]
+    board._busy[0].ask_after = 0.0
+    assert board._relieve(1) is None
+    assert asked == [2, 2]
+
+
 def test_an_engine_that_still_loads_is_relieved_without_being_asked() -> None:
     board = Board()
     board.add([make_assignment("dense", 5)])
