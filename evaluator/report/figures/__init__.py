@@ -25,6 +25,7 @@ from evaluator.report.figures import (
     overlap,
     perplexity,
     pr_gap,
+    prompts,
     rank,
     recovery,
     recovery_percent,
@@ -60,6 +61,7 @@ FIGURES: Registry[Figure] = Registry(
         weak.FIGURE,
         vote.FIGURE,
         overlap.FIGURE,
+        prompts.FIGURE,
     ),
 )
 

@@ -38,6 +38,7 @@ def inputs() -> Inputs:
                     for i, key in enumerate(ITEMS)
                 }
                 parts.append(records(name, seen, base=base, form=form, seed=seed, calibration=base and "c4"))
+        parts.append(records(name, seen, base=base, task="t+terse", calibration=base and "c4"))
         windows = {f"text/{i}": Seen(window=(-20.0 - i - bool(base), 10)) for i in range(4)}
         parts.append(records(name, windows, base=base, task="text-wiki", calibration=base and "c4"))
         for matcher, period in (("a", 2), ("b", 3)):
