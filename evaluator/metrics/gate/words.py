@@ -79,10 +79,12 @@ def summary(verdicts: Sequence[Verdict]) -> str:
     found: dict[str, int] = {}
     for verdict in sorted(verdicts, key=lambda each: OUTCOMES.index(each.outcome)):
         found[usable(verdict)] = found.get(usable(verdict), 0) + 1
+    tasks = len({verdict.task for verdict in verdicts})
+    counted = f"{len(verdicts)} compressed checkpoints" if tasks == 1 else f"{len(verdicts)} verdicts on {tasks} tasks"
     if len(found) == 1:
-        return f"All {len(verdicts)} compressed checkpoints: {next(iter(found))}."
+        return f"All {counted}: {next(iter(found))}."
     told = "; ".join(f"{count} {what}" for what, count in found.items())
-    return f"Of {len(verdicts)} compressed checkpoints: {told}."
+    return f"Of {counted}: {told}."
 
 
 def _places(verdict: Verdict, *, changing: bool = True) -> str:

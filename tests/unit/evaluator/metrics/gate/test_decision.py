@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping
 
@@ -109,6 +110,8 @@ def test_the_summary_counts_checkpoints_from_best_to_worst():
     assert summary([well]) == "int4: usable."
     assert summary([silent, silent]) == "All 2 compressed checkpoints: usable for recognition only."
     assert summary([silent, well, silent]) == "Of 3 compressed checkpoints: 1 usable; 2 usable for recognition only."
+    posed_otherwise = dataclasses.replace(well, task="t+terse")
+    assert summary([silent, posed_otherwise]) == "Of 2 verdicts on 2 tasks: 1 usable; 1 usable for recognition only."
 
 
 def test_a_language_with_too_few_items_is_named():
