@@ -10,7 +10,7 @@ LOCK := $(if $(GPU),requirements/gpu.lock,requirements/cpu.lock)
 STAMP := $(VENV)/.installed-$(notdir $(LOCK))
 OUT ?= runs/demo
 
-.PHONY: demo example test test-fast test-long test-real check bench gpu-card install lock clean
+.PHONY: demo example test test-fast test-long chaos test-real check bench gpu-card install lock clean
 
 demo: install
 	$(BIN)/resurface demo --out $(OUT)
@@ -29,6 +29,9 @@ test-fast: install  ## without the tests that start an engine
 
 test-long: install  ## what `make test` leaves out: minutes for one more case of what it covers
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile -m long
+
+chaos: install  ## KILLS=100 random kills of drivers, engines and Ray; every run ends with the records of an undisturbed one
+	$(BIN)/python -m tests.chaos --kills $(or $(KILLS),100)
 
 test-real: install  ## on the model of `make example`, which is made first
 	$(BIN)/python -m examples.make_smollm2

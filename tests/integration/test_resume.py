@@ -9,24 +9,17 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
 
 import pandas as pd
-import psutil
 import pytest
-import yaml
 
-from tests.support.models import save_tiny_model
-from tests.support.runs import KEY, command, environment, records, resurface
+from tests.support.kills import CHECKPOINTS, ENGINE, PRUNING, Desk, check_same, family, gone, parts, when
+from tests.support.runs import records, resurface
 
 pytestmark = pytest.mark.slow
 
-CHECKPOINTS = {"dense", "wanda-0.5", "magnitude-0.6"}
 # A driver whose silence counts as death after two seconds.
 HASTY = """
 from launch.run import lock
@@ -35,51 +28,6 @@ lock.PACE = Pace(beat_seconds=0.2, missed=10, look_seconds=0.1)
 from launch.commands.cli import main
 main()
 """
-TRACKER = Path(__file__).parents[1] / "support" / "tracker"  # has a module in place of mlflow
-PRUNING, ENGINE = "ray::make_checkpoint", "ray::EngineActor"
-
-
-class Desk:
-    """A directory with a model and sweep files in it, and what has been started there."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self._model = save_tiny_model(directory / "model", max_position_embeddings=4096)
-        self.program = command()
-        self.tracked = directory / "mlflow.jsonl"  # what the tracker hears
-        self.started: list[subprocess.Popen[bytes]] = []
-
-    def sweep(self, *, shard_items: int = 3, engines: int = 1) -> Path:
-        document = {
-            "models": {"dense": "model"},
-            "prune": [{"method": "wanda", "sparsity": 0.5}, {"method": "magnitude", "sparsity": 0.6}],
-            "calibration": {"source": "gazetteer", "samples": 9, "sequence_length": 256},
-            "tasks": [{"task": "gazetteer", "items": 4}],
-            "resources": {"shard_items": shard_items, "engines": engines},
-        }
-        file = self.directory / f"sweep-{shard_items}-{engines}.yaml"
-        file.write_text(yaml.safe_dump(document), encoding="utf-8")
-        return file
-
-    def start(self, sweep: Path, run: Path, *more: str) -> subprocess.Popen[bytes]:
-        folders = os.pathsep.join(filter(None, [str(TRACKER), os.environ.get("PYTHONPATH")]))
-        with self.log(run).open("wb") as output:
-            process = subprocess.Popen(
-                [*self.program, "sweep", str(sweep), "--out", str(run), *more],
-                env=environment() | {"PYTHONPATH": folders, "TRACKED": str(self.tracked)},
-                stdout=output,
-                stderr=output,
-                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
-            )
-        self.started.append(process)
-        return process
-
-    def log(self, run: Path) -> Path:
-        return self.directory / f"{run.name}.log"
-
-    def finish(self, sweep: Path, run: Path, *more: str) -> None:
-        """Run a sweep to its good end."""
-        assert self.start(sweep, run, *more).wait() == 0, self.log(run).read_text()
 
 
 @pytest.fixture(scope="module")
@@ -99,80 +47,35 @@ def undisturbed(desk: Desk) -> pd.DataFrame:
     return records(run)
 
 
-def _same(run: Path, expected: pd.DataFrame) -> None:
-    """None lost, none twice; the same texts, tokens and ranks, and log-probabilities up to rounding."""
-    found = records(run)
-    assert set(found["checkpoint"]) == CHECKPOINTS
-    assert not found[KEY].duplicated().any()
-    for frame in (found, expected):
-        frame["token_ids"] = [None if ids is None else tuple(ids) for ids in frame["token_ids"]]
-    # What shares a batch changes the rounding of float32: sums over 32 tokens were seen to differ by 4e-6 nats.
-    pd.testing.assert_frame_equal(found, expected, check_exact=False, rtol=0, atol=1e-4)
-    assert json.loads((run / "run.json").read_text())["state"] == "finished"
-    assert (run / "report" / "index.html").stat().st_size > 0
-    assert not list(run.rglob("*.writing")) + list(run.rglob("*.partial*"))
-
-
-def _family(process: subprocess.Popen[bytes], title: str = "") -> list[psutil.Process]:
-    """The living processes that a driver started, directly or not."""
-    found = []
-    try:
-        for child in psutil.Process(process.pid).children(recursive=True):
-            try:
-                if child.status() != psutil.STATUS_ZOMBIE and " ".join(child.cmdline()).startswith(title):
-                    found.append(child)
-            except psutil.Error:  # it ended while it was looked at
-                continue
-    except psutil.NoSuchProcess:
-        pass
-    return found
-
-
-def _parts(run: Path) -> list[Path]:
-    return list(run.glob("records/*/*/*.parquet"))
-
-
-def _when(process: subprocess.Popen[bytes], seen: Callable[[], list[Any]], log: Path) -> list[Any]:
-    """What `seen` finds as soon as it finds anything."""
-    while not (found := seen()):
-        assert process.poll() is None, f"ended before the moment came: {log.read_text()}"
-        time.sleep(0.02)
-    return found
-
-
-def _gone(processes: list[psutil.Process]) -> bool:
-    return not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in processes)
-
-
 def test_a_driver_that_is_killed_again_and_again(desk: Desk, undisturbed: pd.DataFrame) -> None:
     """While it prunes, while an engine starts, and in the middle of the records; then other shards, other engines."""
     run = desk.directory / "driver"
     log, sweep = desk.log(run), desk.sweep()
 
     driver = desk.start(sweep, run)
-    _when(driver, lambda: _family(driver, PRUNING), log)
-    workers = _family(driver, PRUNING) + _family(driver, ENGINE)
+    when(driver, lambda: family(driver, PRUNING), log)
+    workers = family(driver, PRUNING) + family(driver, ENGINE)
     driver.kill()
     assert driver.wait() == -signal.SIGKILL
-    assert _parts(run) == []
+    assert parts(run) == []
 
     driver = desk.start(sweep, run)  # at once: what the dead driver left behind is in nobody's way
-    _when(driver, lambda: _family(driver, f"{ENGINE}.load"), log)
+    when(driver, lambda: family(driver, f"{ENGINE}.load"), log)
     os.kill(driver.pid, signal.SIGINT)
     assert driver.wait() == 130
     assert log.read_text().splitlines()[-1] == "interrupted; the same command resumes"
     assert json.loads((run / "run.json").read_text())["state"] == "interrupted"
 
     driver = desk.start(sweep, run)
-    _when(driver, lambda: _parts(run), log)
+    when(driver, lambda: parts(run), log)
     driver.kill()
     driver.wait()
-    kept = {part: part.read_bytes() for part in _parts(run)}
+    kept = {part: part.read_bytes() for part in parts(run)}
     assert 0 < len(records(run)) < len(undisturbed)
 
-    assert _gone(workers)
+    assert gone(workers)
     desk.finish(desk.sweep(shard_items=5, engines=2), run)
-    _same(run, undisturbed)
+    check_same(run, undisturbed)
     assert {part: part.read_bytes() for part in kept} == kept
 
 
@@ -181,15 +84,15 @@ def test_workers_are_killed_and_replaced_and_then_all_of_ray_is_killed(desk: Des
     run = desk.directory / "workers"
     log, sweep = desk.log(run), desk.sweep()
     driver = desk.start(sweep, run)
-    for process in _when(driver, lambda: _family(driver, PRUNING), log)[:1]:
+    for process in when(driver, lambda: family(driver, PRUNING), log)[:1]:
         process.kill()
-    before = _when(driver, lambda: _parts(run), log)
-    for process in _when(driver, lambda: _family(driver, ENGINE), log):
+    before = when(driver, lambda: parts(run), log)
+    for process in when(driver, lambda: family(driver, ENGINE), log):
         process.kill()
-    _when(driver, lambda: _parts(run)[len(before) + 1 :], log)  # one more may have been on its way
+    when(driver, lambda: parts(run)[len(before) + 1 :], log)  # one more may have been on its way
     assert "warning: engine 0 died" in log.read_text()
 
-    for process in _family(driver):
+    for process in family(driver):
         process.kill()
     assert driver.wait() == 1
     *_, last = log.read_text().splitlines()
@@ -198,7 +101,7 @@ def test_workers_are_killed_and_replaced_and_then_all_of_ray_is_killed(desk: Des
     assert "Traceback" not in log.read_text()
     assert json.loads((run / "run.json").read_text())["state"] == "failed"
     desk.finish(sweep, run)
-    _same(run, undisturbed)
+    check_same(run, undisturbed)
 
 
 def test_a_driver_that_was_paused_finds_its_run_taken_over(
@@ -209,7 +112,7 @@ def test_a_driver_that_was_paused_finds_its_run_taken_over(
     run, sweep = desk.directory / "paused", desk.sweep()
     log = desk.log(run)
     driver = desk.start(sweep, run)
-    _when(driver, lambda: _parts(run), log)
+    when(driver, lambda: parts(run), log)
     driver.send_signal(signal.SIGSTOP)
     paused = log.rename(desk.directory / "first.log")
     stopped = json.loads(resurface("status", run, "--json").stdout)
@@ -220,7 +123,7 @@ def test_a_driver_that_was_paused_finds_its_run_taken_over(
     desk.finish(desk.sweep(shard_items=5), run)
     assert f"process {driver.pid} on" in log.read_text()
     assert "is stopped: looking for a sign of life" in log.read_text()
-    _same(run, undisturbed)
+    check_same(run, undisturbed)
     before = {path: path.stat().st_mtime_ns for path in run.rglob("*") if path.is_file() and "logs" not in path.parts}
     driver.send_signal(signal.SIGCONT)
     assert driver.wait() == 1
@@ -252,8 +155,8 @@ def test_a_tracker_heard_of_each_checkpoint_when_it_had_ended(desk: Desk) -> Non
 
 def test_a_finished_run_has_nothing_left_to_do(desk: Desk, undisturbed: pd.DataFrame) -> None:
     run = desk.directory / "undisturbed"
-    before = {part: part.stat().st_mtime_ns for part in _parts(run)}
+    before = {part: part.stat().st_mtime_ns for part in parts(run)}
     desk.finish(desk.sweep(), run)
-    assert {part: part.stat().st_mtime_ns for part in _parts(run)} == before
+    assert {part: part.stat().st_mtime_ns for part in parts(run)} == before
     assert "starting Ray" not in desk.log(run).read_text()
-    _same(run, undisturbed)
+    check_same(run, undisturbed)

@@ -1,0 +1,1 @@
+"""Random kills of everything that a run is made of."""
