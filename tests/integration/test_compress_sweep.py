@@ -19,14 +19,14 @@ SWEEP = {
     "models": {"dense": "bundled"},
     "prune": [{"method": "wanda", "sparsity": 0.5}],
     "compress": [
-        {"method": "rtn", "scheme": "FP8_DYNAMIC", "after": ["dense", "wanda-0.5"]},
+        {"method": "rtn", "scheme": "FP8_DYNAMIC", "after": "wanda-0.5"},
         {"method": "online", "scheme": "fp8_per_channel"},
     ],
     "calibration": {"source": "gazetteer", "samples": 8, "sequence_length": 128},
     "tasks": [TASK],
     "engine": {"dtype": "bfloat16"},
 }
-NAMES = ["dense", "online-fp8_per_channel", "rtn-fp8_dynamic", "wanda-0.5", "wanda-0.5-rtn-fp8_dynamic"]
+NAMES = ["dense", "online-fp8_per_channel", "wanda-0.5", "wanda-0.5-rtn-fp8_dynamic"]
 
 
 def sweep(folder: Path, **changes: object) -> Path:
@@ -39,26 +39,26 @@ def test_dense_pruned_quantised_and_both_are_one_table(tmp_path: Path) -> None:
     file, run = sweep(tmp_path), tmp_path / "run"
     done = resurface("sweep", file, "--out", run)
     assert done.returncode == 0, done.stderr
-    assert "rtn-fp8_dynamic: FP8 (rtn, per channel), computed in bfloat16 by " in done.stdout
+    assert "wanda-0.5-rtn-fp8_dynamic: FP8 (rtn, per channel), computed in bfloat16 by " in done.stdout
     first = records(run)
     columns = first.groupby("checkpoint")[["base", "method", "pattern", "sparsity", "calibration"]].first()
     assert list(columns.index) == NAMES
     assert columns.loc["dense"].isna().all()
     fp8 = "FP8 (rtn, per channel)"
-    assert list(columns.loc["rtn-fp8_dynamic"])[:3] == ["dense", "rtn", fp8]
     both = ["dense", "wanda + rtn", f"unstructured + {fp8}", 0.5, "gazetteer"]
     assert list(columns.loc["wanda-0.5-rtn-fp8_dynamic"]) == both
     assert list(columns.loc["online-fp8_per_channel"])[:3] == ["dense", "online", "FP8 (online, per channel)"]
     assert first.groupby("checkpoint")["weights_digest"].first().nunique() == len(NAMES)
     table = pd.read_csv(run / "tables" / "accuracy.csv")
     assert set(table["checkpoint"]) == set(NAMES)
-    assert set(table.loc[table["checkpoint"] == "rtn-fp8_dynamic", "pattern"]) == {fp8}
+    assert set(table.loc[table["checkpoint"] == "wanda-0.5-rtn-fp8_dynamic", "pattern"]) == {both[2]}
 
 
 @pytest.mark.long
 def test_what_is_half_done_is_done_again_and_is_alike(tmp_path: Path) -> None:
     """A checkpoint that was not finished; and one by its path, in a run of its own."""
-    file, run = sweep(tmp_path), tmp_path / "run"
+    rtn = {"method": "rtn", "scheme": "FP8_DYNAMIC", "after": ["dense", "wanda-0.5"]}
+    file, run = sweep(tmp_path, compress=[rtn]), tmp_path / "run"
     done = resurface("sweep", file, "--out", run)
     assert done.returncode == 0, done.stderr
     first = records(run)

@@ -38,7 +38,8 @@ def test_base_and_quantised_checkpoint_run_in_one_dtype_and_say_how_it_was_made(
     assert set(accuracy.loc[accuracy["checkpoint"] == "small", "pattern"]) == {"FP8 (rtn, per channel)"}
 
 
-@pytest.mark.parametrize("layout", [pytest.param("w4a16", marks=pytest.mark.long), "fp8-block"])
+@pytest.mark.long
+@pytest.mark.parametrize("layout", ["w4a16", "fp8-block"])
 def test_what_no_engine_here_can_serve_leaves_nothing_behind(base: Path, tmp_path: Path, layout: str) -> None:
     """Blocks of 64 columns are served by no processor, W4A16 not without AVX-512."""
     config = {"weight_block_size": [64, 64]} if layout == "fp8-block" else None
