@@ -61,7 +61,7 @@ def test_the_commands_run(tmp_path: Path) -> None:
             "question": f"When was Karo{number} founded?",
             "answers": [str(1700 + number)],
         }
-        for number in range(8)
+        for number in range(4)
     ]
     (tmp_path / "questions.jsonl").write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
     (tmp_path / "calibration.txt").write_text(

@@ -38,7 +38,7 @@ class Desk:
             "models": {"dense": "model"},
             "prune": [{"method": "wanda", "sparsity": 0.5}, {"method": "magnitude", "sparsity": 0.6}],
             "calibration": {"source": "gazetteer", "samples": 9, "sequence_length": 256},
-            "tasks": [{"task": "gazetteer", "items": 4}],
+            "tasks": [{"task": "gazetteer", "items": 4, "languages": ["english", "korean", "arabic"]}],
             "resources": {"shard_items": shard_items, "engines": engines},
         }
         file = self.directory / f"sweep-{shard_items}-{engines}.yaml"

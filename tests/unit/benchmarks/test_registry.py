@@ -27,7 +27,9 @@ def test_an_unknown_benchmark_is_refused_with_the_nearest_name():
     [
         ("driver", ["--bogus"], "error: unrecognized arguments: --bogus"),
         ("all", ["--items", "-1"], "error: argument --items: '-1' is not a count of at least 1"),
-        ("cluster", ["--items", "9999"], "error: --items 9999: task gazetteer has 2700"),
+        pytest.param(  # imports Ray
+            *("cluster", ["--items", "9999"], "error: --items 9999: task gazetteer has 2700"), marks=pytest.mark.slow
+        ),
         ("prune", ["--model", "nowhere"], "error: --model: nowhere: no such directory"),
     ],
 )
