@@ -102,7 +102,7 @@ def _choice(item: Mapping[str, Any], records: pd.DataFrame) -> Json:
         f"gen_args_{number}": {"arg_0": _prompt(item), "arg_1": f" {text}"} for number, text in enumerate(options)
     }
     told = [[str(value), "None"] for value in logprobs]
-    normed = [value / max(len(text.encode()), 1) for value, text in zip(logprobs, options, strict=True)]
+    normed = [value / max(len(text), 1) for value, text in zip(logprobs, options, strict=True)]
     scores = {"acc": _wins(logprobs, gold), "acc_norm": _wins(normed, gold)}
     target = str(gold.index(True)) if True in gold else ""
     return _sample(item, target, arguments, [[each] for each in told], told) | _scores("choice", scores)

@@ -30,7 +30,7 @@ class Sample:
     doc_id: int
     doc: Mapping[str, Any]
     filter: str
-    answer: str  # the filtered responses, as one text
+    answer: str  # the filtered responses, as one text; of several log-likelihoods, which is the highest
     prompt_hash: str
     doc_hash: str
     scores: Mapping[str, float]  # metrics that are numbers
@@ -53,10 +53,14 @@ def is_logged(path: Path) -> bool:
 def read_logged(path: Path) -> list[Logged]:
     """The newest samples of every task of every model at `path`.
 
-    Raises InputError naming file, line and field for what lm-eval would not have written.
+    Raises InputError naming file, line and field for what lm-eval would not have written, and for a model that was
+    logged in two folders: its answers would count twice.
     """
-    found = []
+    found: list[Logged] = []
+    folders: dict[str, Path] = {}
     for folder in sorted({file.parent for file in _sample_files(path)}):
+        if (other := folders.setdefault(folder.name, folder)) is not folder:
+            raise InputError(f"{path}: model {folder.name!r} was logged in {other} and in {folder}: name one of them")
         newest: dict[str, Path] = {}
         for file in sorted((each for each in _sample_files(path) if each.parent == folder), key=_time):
             newest[_task(file)] = file
@@ -105,11 +109,29 @@ def _sample(row: Any, task: str, place: str) -> Sample:
         doc_id=row["doc_id"],
         doc=doc if isinstance(doc, dict) else {"doc": doc},
         filter=str(row.get("filter", UNFILTERED)),
-        answer=json.dumps(row.get("filtered_resps"), ensure_ascii=False),
+        answer=_answer(row.get("filtered_resps")),
         prompt_hash=str(row.get("prompt_hash", "")),
         doc_hash=text_field(row, "doc_hash", place),
         scores={str(name): float(row[name]) for name in names if _is_number(row.get(name))},
     )
+
+
+def _answer(responses: Any) -> str:
+    """Log-likelihoods ([value, whether it is the greedy answer] for each option) of one answer differ in their last
+    digits between any two runs: which option won is what was answered."""
+    if isinstance(responses, list) and responses and all(map(_is_likelihood, responses)):
+        values = [float(each[0]) for each in responses]
+        return f"option {values.index(max(values))}" if len(values) > 1 else str(responses[0][1])
+    return json.dumps(responses, ensure_ascii=False)
+
+
+def _is_likelihood(response: Any) -> bool:
+    if not isinstance(response, list) or len(response) != 2 or str(response[1]) not in ("True", "False", "None"):
+        return False
+    try:
+        return math.isfinite(float(response[0]))
+    except (TypeError, ValueError):
+        return False
 
 
 def _is_number(value: object) -> bool:

@@ -64,22 +64,30 @@ def gate(
     need_records(run)
     from evaluator.store.reading import read_run
 
-    stated = thresholds_of(read_run(run), str(run / "run.json"))
+    state = read_run(run)
+    stated = thresholds_of(state, str(run / "run.json"))
     thresholds = validated(Thresholds, {**stated.model_dump(), **typed}, "resurface gate")
     from evaluator.errors import InputError
     from evaluator.metrics import judge
     from evaluator.metrics.gate import document, paragraph
     from evaluator.report import read_inputs
+    from evaluator.store.failures import failures_of
     from evaluator.store.files import write_atomically
 
     verdicts = judge(read_inputs(run), thresholds)
     if not verdicts:
-        raise InputError(f"{run}: no checkpoint names a base: evaluate dense and compressed together (--base)")
-    told = document(verdicts, thresholds)
+        raise InputError(
+            f"{run}: no checkpoint names a base on a task of questions: evaluate dense and compressed together (--base)"
+        )
+    failures = [each for each in failures_of(state) if each.lost]
+    told = document(verdicts, thresholds, failures)
     write_atomically(run / "gate.json", json.dumps(told, indent=2).encode())
     console.print(_table(verdicts))
     console.print(_legend(), highlight=False, markup=False, soft_wrap=True)
     console.print(f"\n{paragraph(verdicts)}", highlight=False, markup=False, soft_wrap=True)
+    for each in failures:
+        what = f"{each.checkpoint} on {each.task}" if each.task else each.checkpoint
+        console.print(f"not judged: {what}: {each.reason}", highlight=False, markup=False, soft_wrap=True)
     console.print(f"{told['verdict']}: {run / 'gate.json'}", highlight=False, markup=False, soft_wrap=True)
     if told["verdict"] == "BLOCK":
         raise typer.Exit(BLOCKED)

@@ -86,7 +86,11 @@ def compare(a: Side, b: Side, pairs: Mapping[str, str] | None = None) -> Compare
                 settings = (a.settings.get((name, task), {}), b.settings.get((other, other_task), {}))
                 differences[name, task] = _settings(*settings)
     if not rows:
-        raise InputError(f"{a.name} and {b.name}: no item in common: items pair by language and id")
+        measures = "; ".join(", ".join(sorted(side.answers["measure"].unique())) for side in (a, b))
+        raise InputError(
+            f"{a.name} and {b.name}: no item in common: items pair by language and id, of measures of one name "
+            f"({measures})"
+        )
     pooled, apart = ([row for row in rows if (row["language"] == ALL) is whole] for whole in (True, False))
     correct_for_many(pooled, ())
     correct_for_many(apart, ("task", "checkpoint", "measure"))
@@ -112,16 +116,34 @@ def _of(side: Side, checkpoint: str, task: str) -> pd.DataFrame:
 def _rows(left: pd.DataFrame, right: pd.DataFrame, *, alike: bool) -> Iterator[Row]:
     if (left["language"] == "").all() != (right["language"] == "").all():  # one side does not know languages
         left, right = left.assign(language=""), right.assign(language="")
+        if any(side.duplicated(_KEY).any() for side in (left, right)):
+            raise InputError(
+                "items of several languages have one id, and one side does not name languages: compare a run of one "
+                "language"
+            )
+    left, right = _with_plain_names(left, right), _with_plain_names(right, left)
     both = left.merge(right, on=_KEY, suffixes=("_a", "_b"))
     for measure, here in both.groupby("measure", sort=False):
         counts = [_Alone(each[each["measure"] == measure], here) for each in (left, right)]
         languages = sorted(here["language"].unique())
         items = here.sort_values(["language", "item_id"], ignore_index=True)
-        resampler = Resampler(str(measure), items["language"].tolist(), items["cluster_a"].tolist())
+        # The side that knows contexts, which lm-eval's documents are without.
+        clusters = min((items[f"cluster_{side}"] for side in "ab"), key=lambda each: each.nunique())
+        resampler = Resampler(str(measure), items["language"].tolist(), clusters.tolist())
         for language, part in slices(items, languages if len(languages) > 1 else []):
             row: Row = {"measure": measure, "language": language, "n": len(part)}
             row |= {f"alone_{side}": each.count(language) for side, each in zip("ab", counts, strict=True)}
             yield row | _moved(part, resampler, alike=alike)
+
+
+def _with_plain_names(own: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
+    """Answers with a measure's filter left out of its name where the other side has the measure without one: many
+    tasks of lm-eval have a single filter, which takes white space away ("exact_match,remove_whitespace")."""
+    names, others = set(own["measure"]), set(other["measure"])
+    plain = {name: str(name).partition(",")[0] for name in names - others if "," in str(name)}
+    several = {bare for bare in plain.values() if list(plain.values()).count(bare) > 1}
+    found = {name: bare for name, bare in plain.items() if bare in others - names - several}
+    return own.assign(measure=own["measure"].map(lambda name: found.get(name, name))) if found else own
 
 
 @dataclass(frozen=True, eq=False)

@@ -121,27 +121,33 @@ def side_of_logged(logged: Sequence[Logged], name: str) -> Side:
 
 
 def _rows(model: str, samples: Sequence[Sample]) -> Iterator[dict[str, Any]]:
-    unique = max(Counter((each.filter, str(each.doc.get("id"))) for each in samples).values(), default=1) == 1
-    seen: Counter[tuple[str, str]] = Counter()
+    names = Counter((each.filter, _language(each), str(each.doc.get("id"))) for each in samples)
+    unique = max(names.values(), default=1) == 1
+    seen: Counter[tuple[str, str, str]] = Counter()
     for sample in samples:
         doc = sample.doc
         item_id = str(doc["id"]) if unique and "id" in doc else sample.doc_hash
-        seen[sample.filter, item_id] += 1
-        if seen[sample.filter, item_id] > 1:  # equal documents, in their order
-            item_id += f"#{seen[sample.filter, item_id]}"
+        place = (sample.filter, _language(sample), item_id)
+        seen[place] += 1
+        if seen[place] > 1:  # equal documents, in their order
+            item_id += f"#{seen[place]}"
         exported = "resurface_task" in doc
         for metric, value in sample.scores.items():
             yield {
                 "checkpoint": model,
                 "task": str(doc["resurface_task"]) if exported else sample.task,
                 "measure": _NAMES.get(metric, metric) + ("" if sample.filter == UNFILTERED else f",{sample.filter}"),
-                "language": str(doc.get("language") or ""),
+                "language": _language(sample),
                 "item_id": item_id,
                 "value": value,
                 "said": float(crc32(sample.answer.encode())),
                 "prompt": sample.prompt_hash,
                 "cluster": str(doc.get("cluster") or item_id),
             }
+
+
+def _language(sample: Sample) -> str:
+    return str(sample.doc.get("language") or "")
 
 
 def _lm_eval_settings(results: Mapping[str, Any], task: str) -> dict[str, str]:

@@ -33,6 +33,8 @@ class Criterion:
     least: bool = False  # the bound is the least that is allowed, not the most
     counts: str = "n"
     power: Power | None = None
+    asked: str = ""  # counts the items behind a value that is null where the base has no right answer among them
+    counted: bool = False  # it is a share of `counts` items, which an exact test can hold against the bound
 
     def threshold(self, thresholds: Thresholds, *, language: bool = False) -> float | None:
         """The bound in the column's units; None: not looked at."""
@@ -55,6 +57,7 @@ def _of_probe(probe: str, word: str, shows: Shows) -> tuple[Criterion, ...]:
             shows=shows,
             counts="n_paired",
             power="difference",
+            counted=True,
         ),
         Criterion(
             name=f"{word}_recovery",
@@ -66,6 +69,7 @@ def _of_probe(probe: str, word: str, shows: Shows) -> tuple[Criterion, ...]:
             least=True,
             kind=PERCENTAGE,
             shows=shows,
+            asked="n",
         ),
         Criterion(
             name=f"{word}_flips",
@@ -76,6 +80,7 @@ def _of_probe(probe: str, word: str, shows: Shows) -> tuple[Criterion, ...]:
             bound="max_flips",
             kind=PERCENTAGE,
             shows="changing",
+            counted=True,
         ),
     )
 
@@ -96,6 +101,8 @@ CRITERIA = (
         kind=PERCENTAGE,
         shows="saying",
         power="share",
+        asked="items",
+        counted=True,
     ),
     Criterion(
         name="lost",
@@ -106,6 +113,8 @@ CRITERIA = (
         kind=PERCENTAGE,
         shows="recognising",
         power="share",
+        asked="items",
+        counted=True,
     ),
     *_OPEN[1:],
     *_CHOICE[1:],

@@ -1,19 +1,22 @@
 """The decision: each criterion of each checkpoint, on all items and in each language, against its threshold.
 
-    crossed        the whole interval is beyond the threshold                                  -> BLOCK
+    crossed        the whole interval is beyond the threshold, and of few items an exact test  -> BLOCK
     over           the value is, its interval is not: it may be chance                         -> WARN
-    underpowered   nothing is beyond, but so few items would not have shown it                 -> WARN
+    failed         nothing is beyond, but the engine failed on so many items that it might be -> WARN
+    underpowered   nothing is beyond, but so few items would not have shown it; or the base
+                   has no right answer that could have been lost                               -> WARN
     unmeasured     the run does not have the number
     ok             none of these
 
-A checkpoint is PASS only where nothing is crossed, over or underpowered, and where open accuracy was measured. In a
-language, intervals are widened for the number of languages, a value that is merely over is no warning, and only the
-drop asks for enough items. A checkpoint that was asked otherwise than its base is BLOCK: nothing was measured.
+A checkpoint is PASS only where nothing is crossed, over, failed or underpowered, and where open accuracy was measured.
+In a language, intervals are widened for the number of languages, and only the drop warns: when it is merely over, or of
+too few items. A checkpoint that was asked otherwise than its base is BLOCK: nothing was measured. Tasks of text have no
+answers, and no verdict.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -21,13 +24,13 @@ import pandas as pd
 
 from evaluator.metrics.columns import rows_of
 from evaluator.metrics.gate.criteria import CRITERIA, Criterion
-from evaluator.metrics.gate.power import detectable, enough_for_share, enough_items, widened
+from evaluator.metrics.gate.power import detectable, enough_for_share, enough_items, may_be_chance, widened
 from evaluator.metrics.inputs import ALL, MEAN, rows_where
 from evaluator.metrics.intervals import Interval
 from evaluator.thresholds import Thresholds
 
 Outcome = Literal["PASS", "WARN", "BLOCK"]
-State = Literal["crossed", "over", "underpowered", "unmeasured", "ok"]
+State = Literal["crossed", "over", "failed", "underpowered", "unmeasured", "ok"]
 OUTCOMES: tuple[Outcome, ...] = ("PASS", "WARN", "BLOCK")  # from best to worst
 Key = tuple[str, str]  # task, checkpoint
 
@@ -44,6 +47,7 @@ class Check:
     low: float | None = None
     high: float | None = None
     n: int = 0
+    failed: int = 0  # items on which the checkpoint's engine failed, of a drop
     detectable: float | None = None  # the MDE, in the column's units
     enough: int | None = None  # items with which it would not be underpowered
 
@@ -67,7 +71,8 @@ class Verdict:
         if self.incomparable or self.having("crossed"):
             return "BLOCK"
         said = any(check.pooled and check.state != "unmeasured" for check in self.of("open_drop"))
-        return "PASS" if said and not self.having("over") and not self.underpowered else "WARN"
+        doubts = any(self.having(state) for state in ("over", "failed", "underpowered"))
+        return "PASS" if said and not doubts else "WARN"
 
     @property
     def underpowered(self) -> bool:
@@ -92,10 +97,11 @@ def decide(
     """
     criteria = [each for each in CRITERIA if each.threshold(thresholds) is not None]
     bases: dict[Key, str] = {}
-    for name in dict.fromkeys(each.table for each in criteria):
-        frame = tables.get(name)
+    for each in criteria:
+        frame = tables.get(each.table)
         if frame is not None:
-            for row in rows_of(frame[frame["base"].notna()][["task", "checkpoint", "base"]].drop_duplicates()):
+            seen = rows_where(frame, each.where)
+            for row in rows_of(seen[seen["base"].notna()][["task", "checkpoint", "base"]].drop_duplicates()):
                 bases.setdefault((row["task"], row["checkpoint"]), row["base"])
     return [
         Verdict(
@@ -117,13 +123,14 @@ def _checks(
     frame = tables.get(criterion.table)
     where = {"task": key[0], "checkpoint": key[1], **criterion.where}
     rows = [] if frame is None else rows_of(rows_where(frame, where))
+    whole = [row for row in rows if row["language"] == ALL]
     rows = [row for row in rows if row["language"] != MEAN and pd.notna(row.get(criterion.column))]
     pooled = [row for row in rows if row["language"] == ALL]
     apart = [row for row in rows if row["language"] != ALL]
     bound = criterion.threshold(thresholds)
     assert bound is not None
     if not pooled:
-        yield Check(criterion=criterion, language=ALL, threshold=bound, state="unmeasured")
+        yield _without_value(criterion, whole, bound)
     for row in pooled:
         yield _check(criterion, row, bound, 1, _discordant(tables, criterion, where, ALL), thresholds.power)
     bound = criterion.threshold(thresholds, language=True)
@@ -131,6 +138,16 @@ def _checks(
         for row in apart:
             discordant = _discordant(tables, criterion, where, row["language"])
             yield _check(criterion, row, bound, len(apart), discordant, thresholds.power)
+
+
+def _without_value(criterion: Criterion, rows: Sequence[Mapping[str, Any]], bound: float) -> Check:
+    """Unmeasured; or measured on items of which the base has none right, so that none could be lost."""
+    asked = max(
+        (int(row[criterion.asked]) for row in rows if criterion.asked and pd.notna(row[criterion.asked])), default=0
+    )
+    enough = enough_for_share(bound) if asked and criterion.power == "share" else None
+    state: State = "underpowered" if asked else "unmeasured"
+    return Check(criterion=criterion, language=ALL, threshold=bound, state=state, enough=enough)
 
 
 def _check(
@@ -142,7 +159,11 @@ def _check(
     low, high = widened(value, known, tests)
     beyond = value < bound if criterion.least else value > bound
     crossed = (high is not None and high < bound) if criterion.least else (low is not None and low > bound)
-    mde, enough = None, None
+    if crossed and criterion.counted:
+        crossed = not may_be_chance(round(value * n), n, bound, tests)
+    mde, enough, failed = None, None, 0
+    if criterion.power == "difference" and language == ALL and pd.notna(row.get("engine_error")):
+        failed = int(row["engine_error"])
     if criterion.power == "difference" and n:
         mde = detectable(discordant, n, known, power)
         enough = enough_items(mde, n, bound)
@@ -153,6 +174,8 @@ def _check(
         state = "crossed"
     elif beyond and (language == ALL or criterion.power == "difference"):
         state = "over"
+    elif failed > bound * (n + failed):
+        state = "failed"
     elif (mde is not None and mde > bound) or (mde is None and enough is not None and n < enough):
         state = "underpowered"
     return Check(
@@ -164,6 +187,7 @@ def _check(
         low=low,
         high=high,
         n=n,
+        failed=failed,
         detectable=mde,
         enough=enough if state in ("underpowered", "over") else None,
     )

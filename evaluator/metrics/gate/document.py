@@ -7,17 +7,21 @@ from typing import Any
 
 from evaluator.metrics.gate.decision import OUTCOMES, Check, Outcome, Verdict
 from evaluator.metrics.gate.words import paragraph, usable, why
+from evaluator.store.failures import Failure
 from evaluator.thresholds import Thresholds
 
 
-def document(verdicts: Sequence[Verdict], thresholds: Thresholds) -> dict[str, Any]:
-    """All of it; `verdict` is the worst of any checkpoint. Shares and differences are of 1, as in the tables."""
+def document(verdicts: Sequence[Verdict], thresholds: Thresholds, failures: Sequence[Failure] = ()) -> dict[str, Any]:
+    """All of it; `verdict` is the worst of any checkpoint, and WARN where one or a task of it failed, as it was not
+    judged. Shares and differences are of 1, as in the tables."""
+    found = worst(verdicts)
     return {
         "schema_version": 1,
-        "verdict": worst(verdicts),
+        "verdict": "WARN" if failures and found == "PASS" else found,
         "words": paragraph(verdicts),
         "thresholds": thresholds.model_dump(mode="json"),
         "checkpoints": [_checkpoint(verdict) for verdict in verdicts],
+        "not_judged": [{"checkpoint": each.checkpoint, "task": each.task, "why": each.reason} for each in failures],
     }
 
 

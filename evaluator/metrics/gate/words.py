@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from evaluator.metrics.gate.decision import OUTCOMES, Check, Verdict
 from evaluator.metrics.inputs import ALL
@@ -16,7 +16,7 @@ def usable(verdict: Verdict) -> str:
     if verdict.incomparable:
         return "not decided"
     crossed = {check.criterion.shows for check in verdict.having("crossed") if check.pooled}
-    if crossed and _well_elsewhere(verdict):
+    if crossed and _well_elsewhere(verdict, crossed - {"probabilities"}):
         return _places(verdict)
     if "recognising" in crossed:
         return "not usable"
@@ -31,8 +31,15 @@ def usable(verdict: Verdict) -> str:
         return "usable by its answers, not by its probabilities" + (f"; {places}" if places else "")
     if places:
         return places
+    if apart := verdict.having("crossed"):  # in languages, by their probabilities
+        where = _named(list(dict.fromkeys(check.language for check in apart)))
+        return f"usable by its answers, not by its probabilities in {where}"
     if verdict.outcome == "PASS":
         return "usable"
+    if verdict.having("failed"):
+        return "undecided: the engine failed on too many items"
+    if _nothing_to_lose(verdict):
+        return "undecided: too few right answers of the base"
     if verdict.underpowered:
         return "undecided: too few items"
     return "usable, with doubts" if verdict.having("over") else "undecided: open answers were not measured"
@@ -48,11 +55,16 @@ def why(verdict: Verdict, most: int = _MOST) -> str:
         return _listed(crossed, most)
     if apart:
         return _listed(apart, most)
+    if failing := verdict.having("failed"):
+        check = max(failing, key=lambda each: each.failed)
+        return f"the engine failed on {check.failed:,} of {check.n + check.failed:,} items"
     if verdict.having("over"):
         over = f"{_listed(verdict.having('over'), most)}, which may be chance"
         return over + (f"; {_lacking(verdict)}" if verdict.underpowered else "")
     if verdict.underpowered:
         return _lacking(verdict)
+    if all(check.state == "unmeasured" for check in verdict.checks):
+        return "nothing was measured of both it and its base"
     lacking = [check.criterion.told for check in verdict.having("unmeasured") if check.criterion.power == "difference"]
     held = f"within every threshold that was measured, on {_items(verdict)}"
     return held + (f"; not measured: {', '.join(lacking)}" if lacking else "")
@@ -101,10 +113,14 @@ def _places(verdict: Verdict, *, changing: bool = True) -> str:
     return "; ".join(f"{what} in {_named(languages)}" for what, languages in told.items() if languages)
 
 
-def _well_elsewhere(verdict: Verdict) -> bool:
-    """Whether all that is crossed comes from some languages, and the others lose no more than all may together."""
-    apart = [check for check in verdict.checks if not check.pooled]
-    bad = {check.language for check in apart if check.state == "crossed"}
+def _well_elsewhere(verdict: Verdict, shown: Collection[str]) -> bool:
+    """Whether all that is crossed, which shows `shown`, comes from some languages, and the others lose no more than all
+    may together."""
+    apart = [check for check in verdict.checks if not check.pooled and check.criterion.shows != "probabilities"]
+    there = [check for check in apart if check.state == "crossed"]
+    if not {*shown} <= {check.criterion.shows for check in there}:
+        return False
+    bad = {check.language for check in there}
     most = {check.criterion.name: check.threshold for check in verdict.checks if check.pooled}
     drops = [check for name in ("open_drop", "choice_drop") for check in verdict.of(name) if not check.pooled]
     others = [check for check in drops if check.language not in bad]
@@ -137,6 +153,8 @@ def _told(check: Check) -> str:
 def _lacking(verdict: Verdict) -> str:
     """Too few of what, and how many would be enough."""
     pooled = [check for check in verdict.having("underpowered") if check.pooled]
+    if nothing := _nothing_to_lose(verdict):
+        return nothing
     if pooled:
         check = max(pooled, key=lambda each: (each.enough or 0) / max(each.n, 1))
         what = "known answers" if check.criterion.power == "share" else "items"
@@ -146,6 +164,15 @@ def _lacking(verdict: Verdict) -> str:
     names = list(dict.fromkeys(check.language for check in apart))
     enough = f": about {apart[0].enough:,} would do in {apart[0].language}" if apart[0].enough else ""
     return f"too few items in {_named(names)} to exclude {_bound(apart[0])}{enough}"
+
+
+def _nothing_to_lose(verdict: Verdict) -> str:
+    """Of which right answers the base has none, so that no loss can be seen; empty where it has some."""
+    empty = [check for check in verdict.having("underpowered") if check.value is None]
+    if any(check.criterion.least for check in empty):
+        return "the base is never right: there is nothing that it could lose"
+    enough = max((check.enough or 0 for check in empty), default=0)
+    return f"the base both says and picks no answer: about {enough:,} would do" if empty else ""
 
 
 def _bound(check: Check) -> str:

@@ -58,6 +58,17 @@ def test_a_run_equals_its_own_export(run, tmp_path):
     assert found.frame[["alone_a", "alone_b"]].to_numpy().sum() == 0
 
 
+def test_the_normalised_choice_is_by_characters_as_lm_evals(tmp_path):
+    """By bytes, which are three a character here and one in English, another option may win."""
+    run = write_run(tmp_path / "run", 8, ("wanda-0.6",), languages=("bengali",))
+    _, choice, _ = export(run, tmp_path / "out", now=NOW)
+    for line in choice.read_text().splitlines():
+        sample = json.loads(line)
+        texts = [each["arg_1"].removeprefix(" ") for each in sample["arguments"].values()]
+        normed = [float(value) / len(text) for (value, _), text in zip(sample["filtered_resps"], texts, strict=True)]
+        assert sample["acc_norm"] == (normed.index(max(normed)) == int(sample["target"]))
+
+
 def test_a_run_without_items_is_refused(tmp_path):
     bare = write_run(tmp_path / "bare", 3, ("dense",), items=False)
     with pytest.raises(InputError, match=r"bare: has no items/"):

@@ -156,3 +156,32 @@ def test_equal_documents_stay_apart():
                    scores={"acc": 1.0}) for n in range(3))})], "x")  # fmt: skip
     assert sorted(same.answers["item_id"]) == ["h", "h#2", "h#3"]
     assert sorted(twice.answers["item_id"]) == ["hash 0", "hash 1"]
+
+
+def one_filter(name: str, metric: str = "exact_match", *filters: str, languages: tuple[str, ...] = ("",)) -> Side:
+    samples = tuple(
+        Sample(task="t", doc_id=number, doc={"id": str(number), **({"language": language} if language else {})},
+               filter=each, answer="", prompt_hash="", doc_hash=f"{language} {number}", scores={metric: 1.0})
+        for each in filters or ("none",) for language in languages for number in range(3)
+    )  # fmt: skip
+    return side_of_logged([Logged(model=name, samples={"t": samples}, results={})], name)
+
+
+def test_a_single_filter_is_no_other_measure():
+    mine = run("a", *[RIGHT] * 3)
+    assert paired(compare(mine, one_filter("m", "exact_match", "remove_whitespace")))[:2] == ["exact_match", 3]
+    two = one_filter("m", "exact_match", "strict-match", "flexible-extract")
+    with pytest.raises(InputError, match=r"of measures of one name \(choice, exact_match, open; exact_match,flex"):
+        compare(mine, two)
+    assert set(compare(two, two).frame["measure"]) == {"exact_match,strict-match", "exact_match,flexible-extract"}
+
+
+def test_items_of_one_id_in_several_languages_stay_apart():
+    """As XQuAD's: what a run exports is paired by language, and what names no language is not paired at all."""
+    seen = {f"{language}/{n}": RIGHT for language in ("en", "th") for n in range(3)}
+    mine = side_of_run(Inputs(reduce_records(records("int4", seen))), "a")
+    exported = one_filter("m", "contains", languages=("en", "th"))
+    found = compare(mine, exported).frame
+    assert dict(zip(found["language"], found["n"], strict=True)) == {"all": 6, "en": 3, "th": 3}
+    with pytest.raises(InputError, match="items of several languages have one id"):
+        compare(mine, one_filter("m", "contains"))

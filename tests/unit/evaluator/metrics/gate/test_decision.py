@@ -11,6 +11,8 @@ import pytest
 
 from evaluator.metrics import TABLES, Inputs, judge, reduce_records
 from evaluator.metrics.gate import Verdict, decide, document, paragraph, summary, usable, why
+from evaluator.metrics.gate.power import may_be_chance
+from evaluator.store.failures import Failure
 from evaluator.thresholds import Thresholds
 from tests.support.records import Seen, records
 
@@ -88,8 +90,8 @@ def test_a_drop_that_may_be_chance_is_a_warning():
 
 
 def test_the_worst_language_counts_though_the_pooled_numbers_hold():
-    losses: dict[str, tuple[int, int, Seen]] = {f"l{n}": (600, 0, PICKED) for n in range(8)}
-    gone = Inputs(outcomes(losses | {"bengali": (600, 80, GONE)}))
+    losses: dict[str, tuple[int, int, Seen]] = {f"l{n}": (180, 0, PICKED) for n in range(11)}
+    gone = Inputs(outcomes(losses | {"bengali": (180, 32, GONE)}))
     (found,) = judge(gone, Thresholds())
     assert all(not check.pooled for check in found.having("crossed"))
     assert (found.outcome, usable(found)) == ("BLOCK", "not usable in Bengali")
@@ -178,3 +180,82 @@ def test_a_run_without_compressed_checkpoints_has_no_verdict():
     alone = reduce_records(records("dense", {"english/1": RIGHT}))
     assert judge(Inputs(alone), Thresholds()) == []
     assert document([], Thresholds())["verdict"] == "WARN"
+
+
+def test_one_of_few_known_answers_is_no_proof_though_wilson_says_so():
+    """Wilson's interval of 3 in 50 begins at 2.06 %; P(3 or more of 50 at 2 %) is 0.078."""
+    losses = {"english": (50, 3, GONE)}
+    bounds = {"max_flips": None, "min_recovery": None, "max_delta_pr": None, "max_mc_only": None}
+    lost = verdict(losses, Thresholds(**bounds)).of("lost")[0]
+    assert (lost.state, lost.low) == ("over", pytest.approx(0.0206, abs=1e-4))
+    assert verdict({"english": (50, 5, GONE)}, Thresholds(**bounds)).of("lost")[0].state == "crossed"  # 0.0032
+    assert may_be_chance(1, 1, 0.05, tests=1)  # 0.05, where Wilson's interval begins at 0.21
+    assert not may_be_chance(2, 2, 0.05, tests=2)  # 0.0025 against 0.025 / 2
+    assert may_be_chance(2, 2, 0.05, tests=12)
+
+
+def test_a_base_that_is_never_right_passes_nothing():
+    seen = {f"english/{n}": Seen(greedy=False, choice=True) for n in range(150)}
+    parts = [reduce_records(records("dense", seen)), reduce_records(records("int4", seen, base="dense"))]
+    (found,) = judge(Inputs(pd.concat(parts)), Thresholds())
+    assert (found.outcome, usable(found)) == ("WARN", "undecided: too few right answers of the base")
+    assert why(found) == "the base is never right: there is nothing that it could lose"
+
+
+def test_without_known_answers_their_fates_are_undecided():
+    says, picks = Seen(greedy=True, choice=False), Seen(greedy=False, choice=True)
+    seen = {f"english/{n}": says if n < 75 else picks for n in range(150)}
+    parts = [reduce_records(records("dense", seen)), reduce_records(records("int4", seen, base="dense"))]
+    (found,) = judge(Inputs(pd.concat(parts)), Thresholds())
+    assert found.outcome == "WARN"
+    assert why(found) == "the base both says and picks no answer: about 189 would do"
+    assert judge(Inputs(pd.concat(parts)), Thresholds(max_mc_only=None, max_lost=None))[0].outcome == "PASS"
+
+
+def test_texts_have_no_verdict():
+    text = {f"text/{n}": Seen(window=(-9.0, 2), fidelity=(0.1, 0.2)) for n in range(3)}
+    parts = [records("dense", text, task="book"), records("int4", text, base="dense", task="book")]
+    asked = outcomes({"english": (190, 0, PICKED)})
+    found = judge(Inputs(pd.concat([asked, *map(reduce_records, parts)], ignore_index=True)), Thresholds())
+    assert [(each.task, each.outcome) for each in found] == [("t", "PASS")]
+
+
+def test_a_divergence_in_one_language_alone_leaves_words():
+    place = {"task": "t", "checkpoint": "int4", "base": "dense", "along": "greedy answer", "group": "all", "n": 9}
+    far = pd.DataFrame(
+        [
+            place | {"language": language, "kld": kld, "kld_low": kld, "kld_high": kld}
+            for language, kld in (("all", 0.3), ("english", 0.01), ("thai", 0.6))
+        ]
+    ).assign(acceptance=0.99, acceptance_low=0.99, acceptance_high=0.99)
+    inputs = Inputs(outcomes({"english": (100, 0, PICKED), "thai": (100, 0, PICKED)}))
+    frames = {name: TABLES[name].frame(inputs) for name in ("accuracy", "fates", "flips")}
+    (found,) = decide({**frames, "fidelity": far}, Thresholds(), {})
+    assert (found.outcome, usable(found)) == ("BLOCK", "usable by its answers, not by its probabilities")
+    far.loc[far["language"] == "all", ["kld", "kld_low", "kld_high"]] = 0.05
+    (found,) = decide({**frames, "fidelity": far}, Thresholds(), {})
+    assert (found.outcome, usable(found)) == ("BLOCK", "usable by its answers, not by its probabilities in Thai")
+
+
+def test_items_on_which_the_engine_failed_are_no_pass():
+    seen = {f"english/{n}": RIGHT for n in range(210)}
+    own = seen | {f"english/{n}": Seen(greedy=True, choice=True, status="engine_error") for n in range(20)}
+    parts = [reduce_records(records("dense", seen)), reduce_records(records("int4", own, base="dense"))]
+    (found,) = judge(Inputs(pd.concat(parts)), Thresholds())
+    assert (found.outcome, usable(found)) == ("WARN", "undecided: the engine failed on too many items")
+    assert why(found) == "the engine failed on 20 of 210 items"
+    assert judge(Inputs(pd.concat(parts)), Thresholds(max_drop=11))[0].outcome == "PASS"
+
+
+def test_a_base_that_is_not_in_the_run_measures_nothing():
+    alone = reduce_records(records("int4", {"english/1": RIGHT}, base="dense"))
+    (found,) = judge(Inputs(alone), Thresholds())
+    assert (found.outcome, why(found)) == ("WARN", "nothing was measured of both it and its base")
+
+
+def test_a_checkpoint_that_failed_is_named_and_is_no_pass():
+    verdicts = [verdict({"english": (190, 0, PICKED)})]
+    failure = Failure(checkpoint="w8a8", stage="load", reason="no kernel")
+    told = document(verdicts, Thresholds(), [failure])
+    assert (told["verdict"], told["checkpoints"][0]["verdict"]) == ("WARN", "PASS")
+    assert told["not_judged"] == [{"checkpoint": "w8a8", "task": "", "why": "no kernel"}]
