@@ -82,13 +82,18 @@ class Origin:
     pattern: Annotated[
         str | None,
         Meaning(
-            "the pattern of zeros (`unstructured`, `2:4`, ...), the scheme of quantised weights "
-            "(`W4A16 (gptq, group 128)`), or both (`2:4 + FP8 (per channel)`); null for a dense one"
+            "the pattern of zeros (`unstructured`, `2:4`, ...) or what was taken out (`layers`, `heads`, `channels`, a "
+            "list of layers: `20-25,28`), the scheme of quantised weights (`W4A16 (gptq, group 128)`), or both "
+            "(`2:4 + FP8 (per channel)`); null for a dense one"
         ),
     ]
     sparsity: Annotated[
         float | None,
-        Meaning("the requested share of zeros in the pruned matrices; N / M of a pattern N:M", unit="0 to 1"),
+        Meaning(
+            "the requested share of zeros in the pruned matrices, or of the layers, heads or channels that went; N / M "
+            "of a pattern N:M",
+            unit="0 to 1",
+        ),
     ]
     calibration: Annotated[
         str | None, Meaning("the source of the calibration text; null where none was used or none is known")

@@ -1,4 +1,4 @@
-"""Dense checkpoint -> sparse checkpoint, in PyTorch, one decoder layer at a time.
+"""Dense checkpoint -> sparse or smaller checkpoint, in PyTorch, one decoder layer at a time.
 
 The rooms in the order of the road; each imports only from those before it:
 
@@ -7,6 +7,7 @@ The rooms in the order of the road; each imports only from those before it:
     calibration         the text that a job sees
     model               the dense model, one layer at a time
     layers              the walk: observe a layer, prune it, run it for the inputs of the next
+    structured          whole layers, heads or channels taken out
     output              the sparse checkpoint on disk and its manifest
     job, run            a job checked, and done
 """

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, PrivateAttr, field_validator, model_validator
 
 from evaluator.config import Frozen
 from pruning.methods import METHODS
-from pruning.patterns import UNSTRUCTURED, Group, NofM, Pattern, parse
+from pruning.methods.removal import Removal
+from pruning.patterns import UNSTRUCTURED, Group, NofM, Pattern, Removed, parse
 
 Allocation = Literal["uniform", "owl"]
 
@@ -65,8 +66,9 @@ class PruneConfig(Frozen):
 
     source: Path  # directory of the dense checkpoint
     method: MethodName
-    pattern: str = UNSTRUCTURED  # or "N:M"
-    sparsity: float | None = None  # with pattern "unstructured", and only then
+    # "unstructured", "N:M"; of a method that takes whole parts out their name ("layers"), or the list of them ("20-25")
+    pattern: str = UNSTRUCTURED
+    sparsity: float | None = None  # the share that goes, unless the pattern says it
     group: Group | None = None  # what a weight is compared with; None: the method's own
     allocation: Allocation = "uniform"  # "owl": a ratio for each layer, from its share of outliers
     calibration: CalibrationConfig | None = None  # needed only where text is looked at (see `needs_calibration`)
@@ -81,11 +83,20 @@ class PruneConfig(Frozen):
             raise ValueError(f"device: {value!r} is not one of auto, cpu, cuda, cuda:N")
         return value
 
+    @model_validator(mode="before")
+    @classmethod
+    def _pattern_of_method(cls, given: Any) -> Any:
+        name = given.get("method") if isinstance(given, dict) else None
+        method = METHODS[name] if isinstance(name, str) and name in METHODS else None
+        return given | {"pattern": method.spelled(given.get("pattern"))} if isinstance(method, Removal) else given
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        pattern = parse(self.pattern, self.sparsity)
+        pattern = self.removed if self.removes else self.weights_pattern
         if self.calibration is None and needs_calibration(self.method, self.allocation):
             raise ValueError(f"calibration: method {self.method!r}, allocation {self.allocation!r} needs a source")
+        if self.removes and self.allocation != "uniform":
+            raise ValueError(f"allocation: {self.allocation!r} means nothing with {self.method}")
         if isinstance(pattern, NofM) and self.allocation != "uniform":
             raise ValueError(f"allocation: {self.allocation!r} varies the ratio, which pattern {self.pattern!r} fixes")
         if self.group is not None and (isinstance(pattern, NofM) or not METHODS[self.method].takes_group):
@@ -98,9 +109,21 @@ class PruneConfig(Frozen):
         return self.model_copy(update={"source": self.source.absolute(), "calibration": calibration})
 
     @property
+    def removes(self) -> bool:
+        """Whether whole parts are taken out, and not weights set to zero."""
+        return isinstance(METHODS[self.method], Removal)
+
+    @property
     def weights_pattern(self) -> Pattern:
         """Which weights of a matrix may go."""
         return parse(self.pattern, self.sparsity)
+
+    @property
+    def removed(self) -> Removed:
+        """Which parts go, if whole parts are taken out."""
+        method = METHODS[self.method]
+        assert isinstance(method, Removal)
+        return method.removed(self.pattern, self.sparsity)
 
     @property
     def comparison(self) -> Group:

@@ -20,6 +20,7 @@ from pruning.model.checkpoint import Checkpoint
 from pruning.model.decoder import Decoder
 from pruning.output import export
 from pruning.output.manifest import PruneManifest, read_manifest
+from pruning.structured.check import check
 
 # Where a job runs and where its input lies do not change what it makes; digests say whether the input is the same.
 _NOT_IDENTITY = {"source", "device"}
@@ -80,10 +81,17 @@ class Job:
         calibration = self.config.calibration
         return calibration is not None and not is_local(calibration.source, self.sources)
 
+    def decoder(self) -> Decoder:
+        """The model without its weights. Raises InputError."""
+        return Decoder(self.checkpoint, _device(self.config.device))
+
     def check(self) -> tuple[Decoder, Any]:
         """The decoder, and the tokenizer if the job has a calibration. Raises InputError; no weights are read."""
-        decoder = Decoder(self.checkpoint, _device(self.config.device))
-        check_divides(decoder.matrices(), self.config.weights_pattern)
+        decoder = self.decoder()
+        if self.config.removes:
+            check(decoder, self.config.removed)
+        else:
+            check_divides(decoder.matrices(), self.config.weights_pattern)
         export.check_place(self.checkpoint, self.out)
         if self.config.calibration is None:
             return decoder, None

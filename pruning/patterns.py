@@ -1,13 +1,17 @@
-"""Which weights of a matrix may go: any share of them, or N of every M neighbours in a row."""
+"""What may go: of a matrix any share of its weights, or N of every M neighbours in a row; of a model whole parts."""
 
 from __future__ import annotations
 
+import itertools
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
 UNSTRUCTURED = "unstructured"
 Group = Literal["row", "matrix"]  # what a ratio is taken of, and what a weight is compared with
+Unit = Literal["layers", "heads", "channels"]  # what is taken out whole; heads go with those that share key and value
+_LIST = re.compile(r"\d{1,5}(-\d{1,5})?(,\d{1,5}(-\d{1,5})?)*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,68 @@ class NofM:
 
 
 Pattern = Unstructured | NofM
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """The share `ratio` in (0, 1) of a model's layers, or of the heads or channels of each of them, is taken out."""
+
+    unit: Unit
+    ratio: float
+
+    def count(self, parts: int, step: int = 1) -> int:
+        """How many of so many parts go: rounded down to a multiple of `step`."""
+        return int(parts * self.ratio + 1e-9) // step * step  # 0.29 * 100 is a little less than 29
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """These layers are taken out."""
+
+    layers: tuple[int, ...]
+
+
+Removed = Share | Listed
+
+
+def parse_removed(unit: Unit, pattern: str, sparsity: float | None, *, listed: bool) -> Removed:
+    """What the fields `pattern` and `sparsity` of a method that takes whole parts out describe.
+
+    `listed`: the pattern lists the parts. Raises ValueError naming field and value.
+    """
+    if listed:
+        if sparsity is not None:
+            raise ValueError(f"sparsity: {sparsity}: which layers go is said by pattern, for example '20-25,28'")
+        return Listed(read_numbers(pattern))
+    if pattern != unit:
+        raise ValueError(f"pattern: {pattern!r}: of {unit} a share goes: give sparsity, for example 0.25")
+    if sparsity is None or not 0 < sparsity < 1:  # also refuses NaN
+        raise ValueError(f"sparsity: {sparsity} is not a share of {unit} between 0 and 1")
+    return Share(unit, float(sparsity))
+
+
+def read_numbers(text: str) -> tuple[int, ...]:
+    """The numbers of a list such as "20-25,28". Raises ValueError for another text, and for a number named twice."""
+    if not _LIST.fullmatch(text):
+        raise ValueError(f"pattern: {text!r} is no list of layers, for example '20-25,28'")
+    numbers: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        numbers += range(int(first), int(last or first) + 1)
+        if last and int(last) < int(first):
+            raise ValueError(f"pattern: {text!r}: {part} ends before it begins")
+    if twice := [number for number in numbers if numbers.count(number) > 1]:
+        raise ValueError(f"pattern: {text!r} names {twice[0]} twice")
+    return tuple(sorted(numbers))
+
+
+def written(numbers: Iterable[int]) -> str:
+    """Rising numbers as `read_numbers` reads them, runs as a range."""
+    parts = []
+    for _, run in itertools.groupby(enumerate(numbers), lambda each: each[1] - each[0]):
+        run_of = [number for _, number in run]
+        parts.append(str(run_of[0]) if len(run_of) == 1 else f"{run_of[0]}-{run_of[-1]}")
+    return ",".join(parts)
 
 
 def parse(pattern: str, sparsity: float | None) -> Pattern:

@@ -1,11 +1,11 @@
-"""One pruning job: a dense checkpoint and a configuration in, a sparse checkpoint out."""
+"""One pruning job: a dense checkpoint and a configuration in, a sparse or a smaller checkpoint out."""
 
 from __future__ import annotations
 
 import importlib.metadata
 import platform
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,13 +22,17 @@ from pruning.job import Job
 from pruning.layers import allocation
 from pruning.layers.activations import Activations
 from pruning.layers.flow import Flow
-from pruning.layers.sequential import PrunedMatrix, leave_dense, prune_layers
+from pruning.layers.sequential import leave_dense, prune_layers
 from pruning.model import memory
 from pruning.model.batches import batches
 from pruning.model.decoder import Decoder
 from pruning.output import export
-from pruning.output.manifest import MatrixRecord, PruneManifest
-from pruning.patterns import NofM, Pattern
+from pruning.output.manifest import MatrixRecord, PruneManifest, RemovedParts
+from pruning.patterns import NofM, Pattern, Share, written
+from pruning.structured.choose import choose
+from pruning.structured.cut import Cut, first_cut, slices, weights_left
+from pruning.structured.settings import check_built, mended
+from pruning.structured.write import write
 
 _BATCH_TOKENS_CUDA = 16_384  # enough for full-speed products
 # On a CPU: few enough that a layer's widest activation stays in the cache between one operation and the next.
@@ -55,6 +59,13 @@ def check(
     job.check()
     if config.calibration is not None and job.reads_network:
         sequences.check_source(config.calibration, job.sources)
+
+
+def settings_after(config: PruneConfig) -> dict[str, Any]:
+    """The whole configuration of what a job makes that takes parts out. Raises InputError."""
+    decoder = Job(config, Path(), {}, {}).decoder()
+    settings = mended(decoder, first_cut(decoder, config.removed))
+    return {**decoder.config.to_dict(), **settings, **settings.get("text_config", {})}
 
 
 def prune(
@@ -84,24 +95,74 @@ def prune(
     memory.reset_peak(decoder.device)
     with export.open_export(job.checkpoint, out) as target, _full_precision(), memory.kept_when_freed():
         calibration = _calibrate(job, tokenizer)
-        target.copy_weights()
+        report = progress or (lambda done, total: None)
+        finish = target.finish_apart if config.removes else target.finish
+        if not config.removes:
+            target.copy_weights()
         with _flow(decoder, calibration, target.partial, activation_bytes) as flow:
-            patterns = _patterns(config, decoder, flow)
-            if config.weights_pattern.ratio == 0:
-                outcomes = leave_dense(decoder)
+            if config.removes:
+                outcome = _take_out(choose(config, decoder, flow, report), config, decoder, target.partial)
             else:
-                report = progress or (lambda done, total: None)
-                outcomes = prune_layers(config, decoder, patterns, flow, target.write, report)
+                outcome = _set_to_zero(config, decoder, flow, target, report)
         result = _Result(
             job=job,
             decoder=decoder,
             calibration=calibration,
-            patterns=patterns,
-            outcomes=outcomes,
+            outcome=outcome,
             provenance=provenance or {},
             started=started,
         )
-        return target.finish(result.manifest)
+        return finish(result.manifest)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Outcome:
+    """What was done to the weights."""
+
+    sparsity: float  # requested, of the whole model
+    of_layers: tuple[float, ...]  # requested, of each layer of the dense model
+    measured: float
+    matrices: tuple[MatrixRecord, ...] = ()
+    removed: RemovedParts | None = None
+
+
+def _set_to_zero(
+    config: PruneConfig,
+    decoder: Decoder,
+    flow: Flow | None,
+    target: export.Export,
+    report: Callable[[int, int], None],
+) -> _Outcome:
+    patterns = _patterns(config, decoder, flow)
+    if config.weights_pattern.ratio == 0:
+        pruned = leave_dense(decoder)
+    else:
+        pruned = prune_layers(config, decoder, patterns, flow, target.write, report)
+    by_name = {each.name: MatrixRecord(**asdict(each)) for each in pruned}
+    matrices = tuple(by_name[name] for name in decoder.matrices())
+    return _Outcome(
+        sparsity=config.weights_pattern.ratio,
+        of_layers=tuple(pattern.ratio for pattern in patterns),
+        measured=sum(m.zeros for m in matrices) / sum(m.rows * m.columns for m in matrices),
+        matrices=matrices,
+    )
+
+
+def _take_out(cut: Cut, config: PruneConfig, decoder: Decoder, folder: Path) -> _Outcome:
+    kept = slices(decoder, cut)
+    check_built(decoder, cut, kept)
+    write(decoder.checkpoint, kept, mended(decoder, cut), folder)
+    removed, gone = config.removed, cut.gone[0]
+    sparsity = removed.ratio if isinstance(removed, Share) else len(gone) / cut.of
+    of_layers = [sparsity] * len(decoder)
+    if cut.unit == "layers":
+        of_layers = [float(layer in gone) for layer in range(cut.of)]
+    return _Outcome(
+        sparsity=sparsity,
+        of_layers=tuple(of_layers),
+        measured=1 - weights_left(decoder, kept),
+        removed=RemovedParts(unit=cut.unit, of=cut.of, gone=tuple(map(written, cut.gone)), distances=cut.distances),
+    )
 
 
 def _calibrate(job: Job, tokenizer: Any) -> Calibration | None:
@@ -148,32 +209,31 @@ class _Result:
     job: Job
     decoder: Decoder
     calibration: Calibration | None
-    patterns: Sequence[Pattern]  # of each layer
-    outcomes: Sequence[PrunedMatrix]
+    outcome: _Outcome
     provenance: Mapping[str, object]
     started: float  # by time.perf_counter
 
     def manifest(self, files: dict[str, str], source_files: dict[str, str]) -> PruneManifest:
         """`files` and `source_files`: sha256 of what was written and of what it was made from."""
         config, checkpoint, device = self.job.config, self.job.checkpoint, self.decoder.device
-        by_name = {outcome.name: MatrixRecord(**asdict(outcome)) for outcome in self.outcomes}
-        matrices = tuple(by_name[name] for name in self.decoder.matrices())
+        outcome, first = self.outcome, next(iter(self.decoder.matrices()))
         return PruneManifest(
             method=config.method,
             pattern=config.pattern,
-            sparsity=config.weights_pattern.ratio,
-            measured_sparsity=sum(m.zeros for m in matrices) / sum(m.rows * m.columns for m in matrices),
+            sparsity=outcome.sparsity,
+            measured_sparsity=outcome.measured,
             allocation=config.allocation,
-            layer_sparsity=tuple(pattern.ratio for pattern in self.patterns),
+            layer_sparsity=outcome.of_layers,
             config=config.model_dump(mode="json"),
             source_files=source_files,
-            matrices=matrices,
+            matrices=outcome.matrices,
+            removed=outcome.removed,
             calibration=None if self.calibration is None else self.calibration.manifest,
             versions=_versions(),
             provenance=dict(self.provenance),
             seed=config.seed,
             device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-            dtype=checkpoint.entry(matrices[0].name).dtype,
+            dtype=checkpoint.entry(first).dtype,
             compute_dtype=str(self.decoder.dtype).removeprefix("torch."),
             seconds=round(time.perf_counter() - self.started, 3),
             peak_memory_bytes=memory.peak(device),

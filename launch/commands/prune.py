@@ -30,9 +30,13 @@ def prune(
         str | None, typer.Argument(metavar="MODEL", help=f"dense: a directory, a hub id, or '{BUNDLED}'")
     ] = None,
     method: Annotated[str | None, typer.Option(help=described(METHODS))] = None,
-    out: Annotated[Path | None, typer.Option("--out", help="the sparse checkpoint's directory")] = None,
-    sparsity: Annotated[float | None, typer.Option(help="share of zeros, e.g. 0.5")] = None,
-    pattern: Annotated[str | None, typer.Option(help="N:M, e.g. 2:4 zeroes 2 of every 4")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="the pruned checkpoint's directory")] = None,
+    sparsity: Annotated[
+        float | None, typer.Option(help="share of zeros, or of the layers, heads or channels that go, e.g. 0.5")
+    ] = None,
+    pattern: Annotated[
+        str | None, typer.Option(help="N:M, e.g. 2:4 zeroes 2 of every 4; of method drop the layers, e.g. 20-25,28")
+    ] = None,
     allocation: Annotated[
         str, typer.Option(help=f"of the ratio over layers: {', '.join(get_args(Allocation))}")
     ] = "uniform",
@@ -52,7 +56,7 @@ def prune(
     public: Annotated[bool, typer.Option("--public", help="with --push: a new repository is not private")] = False,
     verify: Annotated[Path | None, typer.Option(help="a pruned checkpoint to check against its manifest")] = None,
 ) -> None:
-    """Prune a dense checkpoint into a sparse one that any server of safetensors loads; --verify or --push one."""
+    """Prune a checkpoint into a sparse or smaller one that any server of safetensors loads; --verify or --push one."""
     if push is None and (run is not None or public):
         raise InputError("--run and --public go with --push")
     options = PruneOptions(
@@ -158,18 +162,22 @@ def run_verify(console: Console, errors: Console, directory: Path) -> int:
     Raises InputError for a directory without a manifest that can be read.
     """
     from pruning.output.manifest import MANIFEST_NAME, read_manifest
-    from pruning.output.verify import verify
+    from pruning.output.verify import examine
 
     manifest = read_manifest(directory)
     if manifest is None:
         raise InputError(f"--verify: {str(directory)!r} is no pruned checkpoint: there is no {MANIFEST_NAME}")
-    problems = verify(directory)
-    for problem in problems:
+    verdict = examine(directory)
+    for problem in verdict.problems:
         errors.print(f"[red]error:[/red] {escape(problem)}", highlight=False)
-    if problems:
+    if verdict.problems:
         return 1
+    what = f"{len(manifest.matrices)} matrices"
+    if manifest.removed is not None:
+        source = verdict.source
+        what = "source not at hand" if source is None else f"what stays is that of {escape(str(source))}"
     console.print(
-        f"{escape(str(directory))}: sound: {len(manifest.files)} files, {len(manifest.matrices)} matrices, "
+        f"{escape(str(directory))}: sound: {len(manifest.files)} files, {what}, "
         f"{manifest.method}, {manifest.pattern}, measured sparsity {manifest.measured_sparsity:.6f}",
         highlight=False,
         soft_wrap=True,
@@ -191,9 +199,12 @@ def _upload(
 
 
 def _print_manifest(console: Console, manifest: PruneManifest, out: Path) -> None:
+    of = "of the pruned matrices" if manifest.removed is None else "of the weights in the layers' matrices"
     console.print(
-        f"{manifest.method}, {manifest.pattern}: measured sparsity {manifest.measured_sparsity:.6f} over the pruned "
-        f"matrices, {manifest.seconds:.1f} s",
+        f"{manifest.method}, {manifest.pattern}: measured sparsity {manifest.measured_sparsity:.6f} {of}, "
+        f"{manifest.seconds:.1f} s",
         highlight=False,
     )
+    if manifest.removed is not None and manifest.removed.unit == "layers":
+        console.print(f"layers that went: {manifest.removed.gone[0]} of {manifest.removed.of}", highlight=False)
     console.print(f"checkpoint: {escape(str(out))}", highlight=False, soft_wrap=True)

@@ -29,7 +29,7 @@ def model_card(repository: str, manifest: PruneManifest, base: str | None, fates
         "method": manifest.method,
         "pattern": manifest.pattern,
         "requested sparsity": f"{manifest.sparsity:g}",
-        "measured sparsity": f"{manifest.measured_sparsity:.6f} over {len(manifest.matrices)} matrices",
+        "measured sparsity": f"{manifest.measured_sparsity:.6f} {_of_what(manifest)}",
         "ratio over layers": manifest.allocation,
         "calibration": "none" if calibration is None else f"{calibration.source}, {calibration.samples} passages",
         "seed": str(manifest.seed),
@@ -44,7 +44,7 @@ def model_card(repository: str, manifest: PruneManifest, base: str | None, fates
         "",
         f"# {_code(repository.partition('/')[2])}",
         "",
-        "A language model with weights set to zero. An ordinary safetensors checkpoint: any server loads it.",
+        f"A language model with {_done(manifest)}. An ordinary safetensors checkpoint: any server loads it.",
         "",
         "| | |",
         "|---|---|",
@@ -54,6 +54,16 @@ def model_card(repository: str, manifest: PruneManifest, base: str | None, fates
         " `resurface prune --verify DIR` compares them.",
     ]
     return "\n".join([*lines, *_fates(fates)]) + "\n"
+
+
+def _done(manifest: PruneManifest) -> str:
+    return "weights set to zero" if manifest.removed is None else f"{manifest.removed.unit} taken out"
+
+
+def _of_what(manifest: PruneManifest) -> str:
+    if manifest.removed is None:
+        return f"over {len(manifest.matrices)} matrices"
+    return "of the weights in the layers' matrices"
 
 
 def _fates(rows: Sequence[Row]) -> list[str]:

@@ -4,6 +4,8 @@ models: {dense: bundled}                 # name: checkpoint directory or hub id
 prune:                                   # every method x sparsity (or pattern) x model
   - {method: wanda, sparsity: [0.5, 0.6, 0.7]}
   - {method: sparsegpt, pattern: "2:4"}
+  - {method: layers, sparsity: 0.25}     # of the layers; heads and channels: of those of each layer
+  - {method: drop, pattern: "20-25,28"}  # these layers
 compress:                                # every method x scheme x model, and after prunings that are named
   - {method: rtn, scheme: [FP8_DYNAMIC, W8A8], after: [dense, wanda-0.5]}
   - {checkpoint: models/mine-w4a16, label: mine-w4a16}      # one that is there already
@@ -49,7 +51,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 class PruneSetting(Frozen):
-    """One line of the grid: a method at one or several sparsities, or at one or several N:M patterns."""
+    """One line of the grid: a method at one or several sparsities, or at one or several patterns."""
 
     method: MethodName
     sparsity: tuple[float, ...] = ()
@@ -68,7 +70,7 @@ class PruneSetting(Frozen):
     @model_validator(mode="after")
     def _asks_for_something(self) -> PruneSetting:
         if not self.sparsity and not self.pattern:
-            raise ValueError("needs a sparsity (0.5) or a pattern (2:4)")
+            raise ValueError("needs a sparsity (0.5) or a pattern (2:4; of method drop 20-25)")
         return self
 
 

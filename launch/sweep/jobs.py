@@ -206,10 +206,12 @@ def _name(cell: _Cell, models: Sequence[str]) -> str:
 def _pruning_name(cell: _Cell) -> str:
     if cell.prune is None:
         return ""
-    how_much = cell.prune.pattern if cell.prune.sparsity is None else cell.prune.sparsity
+    how_much = str(cell.prune.sparsity)
+    if cell.prune.sparsity is None:  # "2:4", or a list of layers: "20-25,28"
+        how_much = cell.prune.pattern.replace(":", "of").replace("-", "to").replace(",", "_")
     how: list[str] = [] if cell.prune.allocation == "uniform" else [cell.prune.allocation]
     how += [] if cell.prune.group is None else [cell.prune.group]
-    return "-".join([cell.prune.method, str(how_much).replace(":", "of"), *how]) + cell.suffix
+    return "-".join([cell.prune.method, how_much, *how]) + cell.suffix
 
 
 def _with_seed(task: EvalConfig, seed: int) -> EvalConfig:

@@ -21,6 +21,7 @@ from launch.sweep.config import SweepConfig
 from launch.sweep.jobs import CheckpointJob, expand
 from launch.sweep.quantisation import bytes_of, check_environments, check_quantisations, served_here
 from launch.sweep.references import check_references, keeps, positions_prepared, reference_bytes, vocabulary_of
+from launch.sweep.removal import check_divided
 from launch.sweep.tasks import PreparedTask, TaskPreparation
 from pruning.calibration.disjoint import text_digest
 from pruning.output.manifest import read_manifest
@@ -93,6 +94,7 @@ def prepare(config: SweepConfig, run_dir: Path) -> Prepared:
     held_out = _contexts(tasks)
     for job in jobs:
         _check_pruning(job, held_out)
+    check_divided(config.engine, jobs)
     check_quantisations(jobs, held_out)
     check_references(config.engine, tasks)
     longest = max(task.longest_request for task in tasks)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from pruning.errors import PruneError
 from pruning.layers.activations import Activations
@@ -40,9 +40,20 @@ class Flow:
             observer.run(layer, self._activations.get(number), self._decoder.keywords(index, batch), batch)
         return observer
 
-    def advance(self, index: int, layer: nn.Module) -> None:
-        """Make a layer's outputs the current inputs. Raises PruneError if an output is not finite."""
-        if index == len(self._decoder) - 1:  # nobody reads the last layer's output
+    def ends(self) -> Tensor:
+        """states_NH: the current inputs at the last token of each calibration sequence, float64, on the CPU."""
+        states_NH = torch.empty(self._sequences, self._decoder.config.hidden_size, dtype=torch.float64)
+        for number, batch in enumerate(self._batches):
+            last_N = torch.tensor(batch.lengths).cumsum(0) - 1
+            states_NH[list(batch.order)] = self._activations.get(number)[0, last_N].double().cpu()
+        return states_NH
+
+    def advance(self, index: int, layer: nn.Module, *, last: bool = False) -> None:
+        """Make a layer's outputs the current inputs. Raises PruneError if an output is not finite.
+
+        `last`: those of the last layer too, which few read.
+        """
+        if index == len(self._decoder) - 1 and not last:
             return
         for number, batch in enumerate(self._batches):
             hidden_1TH = layer(self._activations.get(number), **self._decoder.keywords(index, batch))

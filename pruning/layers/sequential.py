@@ -18,6 +18,7 @@ from pruning.layers.counts import check_counts, count_true, count_zeros
 from pruning.layers.flow import Flow
 from pruning.layers.observer import Observer
 from pruning.methods import METHODS
+from pruning.methods.base import Method
 from pruning.model.decoder import Decoder
 from pruning.patterns import Pattern
 
@@ -52,7 +53,7 @@ def prune_layers(
     `flow` may be None for a method that looks at the weights alone. `progress` is called with (layers done, layers).
     Raises PruneError if a matrix is not as sparse as requested or activations are not finite.
     """
-    statistic = METHODS[config.method].statistic
+    statistic = _method(config).statistic
     outcomes: list[PrunedMatrix] = []
     with torch.no_grad():
         if flow is not None and statistic is not None:
@@ -75,7 +76,7 @@ def _prune_layer(
     config: PruneConfig, decoder: Decoder, index: int, pattern: Pattern, observer: Observer | None, write: Writer
 ) -> Iterator[PrunedMatrix]:
     """Prune, write and put back every matrix of a loaded layer; those that read the same input at once."""
-    method, group, linears = METHODS[config.method], config.comparison, decoder.linears(index)
+    method, group, linears = _method(config), config.comparison, decoder.linears(index)
     for leader, members in ({name: [name] for name in linears} if observer is None else observer.groups).items():
         pruned = method.prune(
             (linears[name].weight.data for name in members),
@@ -104,6 +105,12 @@ def _prune_layer(
                 damping=matrix.damping,
                 solver_dtype=matrix.solver_dtype,
             )
+
+
+def _method(config: PruneConfig) -> Method:
+    method = METHODS[config.method]
+    assert isinstance(method, Method), config.method
+    return method
 
 
 def leave_dense(decoder: Decoder) -> list[PrunedMatrix]:

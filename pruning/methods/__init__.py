@@ -1,4 +1,4 @@
-"""How it is decided which weights go: a file for each method, and the registry of them.
+"""How it is decided which weights go, or which layers, heads and channels: the methods, and the registry of them.
 
 To add a method, write its file and add its line here; the command line, sweep files, estimates and the layer driver
 read the object. Importing this needs no torch, so that a mistyped name is reported at once.
@@ -8,13 +8,20 @@ from __future__ import annotations
 
 from evaluator.config import Registry
 from pruning.methods.base import Method
+from pruning.methods.layers import Drop, Layers
 from pruning.methods.magnitude import Magnitude
+from pruning.methods.removal import Removal
 from pruning.methods.ria import RIA
 from pruning.methods.sparsegpt import SparseGPT
 from pruning.methods.wanda import Wanda
+from pruning.methods.wanda_sp import Channels, Heads
 
-METHODS: Registry[Method] = Registry("method")
+METHODS: Registry[Method | Removal] = Registry("method")
 METHODS.register(Magnitude())
 METHODS.register(Wanda())
 METHODS.register(SparseGPT())
 METHODS.register(RIA())
+METHODS.register(Layers())
+METHODS.register(Drop())
+METHODS.register(Heads())
+METHODS.register(Channels())

@@ -22,6 +22,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from evaluator.checkpoints.tensors import INDEX
 from evaluator.errors import InputError
 from pruning.digests import digest_of_file
 from pruning.errors import PruneError
@@ -166,6 +167,19 @@ class Export:
         for name in (*hidden, MANIFEST_NAME):
             files[name].rename(self.partial / name)
         self._give_name()
+        return manifest
+
+    def finish_apart(self, describe: Callable[[dict[str, str], dict[str, str]], PruneManifest]) -> PruneManifest:
+        """`finish` where weights, their index and config.json were written into `partial` under their own names."""
+        for name in companions(self._checkpoint):
+            if name != INDEX:
+                (self.partial / name).parent.mkdir(exist_ok=True)
+                shutil.copyfile(self._checkpoint.directory / name, self.partial / name)
+        files = {str(file.relative_to(self.partial)): file for file in self.partial.rglob("*") if file.is_file()}
+        made = {name: digest_of_file(files[name]) for name in sorted(files) if name != owner.OWNER}
+        manifest = describe(made, source_files(self._checkpoint))
+        (self.partial / MANIFEST_NAME).write_text(to_json(manifest), encoding="utf-8")
+        self.appear()
         return manifest
 
     def appear(self) -> None:

@@ -14,6 +14,7 @@ from evaluator.checkpoints.files import is_inside
 from evaluator.config import Frozen
 from evaluator.errors import InputError
 from pruning.calibration.sequences import CalibrationManifest
+from pruning.patterns import Unit
 
 MANIFEST_NAME = "prune_manifest.json"
 SCHEMA_VERSION = 1
@@ -34,19 +35,32 @@ class MatrixRecord(Frozen):
     solver_dtype: str | None = None  # SparseGPT: what the Hessian was factored in
 
 
+class RemovedParts(Frozen):
+    """What was taken out whole, by the numbers that the parts had in the dense model."""
+
+    unit: Unit  # heads: key-value heads, each with the query heads that share it
+    of: int  # how many there were: layers, or heads or channels of each layer
+    gone: tuple[str, ...]  # "20-25,28": of each layer; where layers went, one list
+    distances: tuple[float, ...] | None = None  # method `layers`: angular, of each block of so many layers by its first
+
+
 class PruneManifest(Frozen):
     """A pruned checkpoint's provenance."""
 
     schema_version: int = SCHEMA_VERSION  # first: what another version wrote is told by it, not by its other fields
     method: str
-    pattern: str  # "unstructured" or "N:M"
+    pattern: (
+        str  # "unstructured" or "N:M"; "layers", "heads", "channels" or a list of layers where parts were taken out
+    )
     sparsity: float  # requested; N / M for a pattern
-    measured_sparsity: float  # zeros / weights over the pruned matrices
+    # zeros / weights over the pruned matrices; of parts taken out the share of the weights of all layers' matrices
+    measured_sparsity: float
     allocation: str
     layer_sparsity: tuple[float, ...]  # requested of each layer
     config: dict[str, Any]  # the PruneConfig as JSON
     source_files: dict[str, str]  # sha256 of the dense checkpoint's files
-    matrices: tuple[MatrixRecord, ...]
+    matrices: tuple[MatrixRecord, ...]  # none where parts were taken out
+    removed: RemovedParts | None = None  # None: weights were set to zero
     calibration: CalibrationManifest | None
     versions: dict[str, str]
     provenance: dict[str, Any]  # of the caller: commit, dirty flag

@@ -2,28 +2,52 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+
+import torch
 
 from evaluator.errors import InputError
 from pruning.digests import digest_of_file
 from pruning.layers.counts import count_zeros
 from pruning.methods.masks import groups_hold
 from pruning.model.checkpoint import FLOATS, Checkpoint
-from pruning.output.manifest import MANIFEST_NAME, PruneManifest, read_manifest
-from pruning.patterns import NofM, parse
+from pruning.model.decoder import Decoder
+from pruning.output import export
+from pruning.output.manifest import MANIFEST_NAME, PruneManifest, RemovedParts, read_manifest
+from pruning.patterns import NofM, parse, read_numbers
+from pruning.structured.cut import Cut, slices
+from pruning.structured.layout import parts_of
+from pruning.structured.write import content
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Every way in which a checkpoint differs from its manifest."""
+
+    problems: list[str]
+    source: Path | None = None  # the dense checkpoint that what stays was compared with, where parts were taken out
 
 
 def verify(directory: Path) -> list[str]:
-    """Every way in which the directory differs from its manifest; empty if it is what it says.
+    """Every way in which the directory differs from its manifest; empty if it is what it says."""
+    return examine(directory).problems
 
-    Files are re-hashed; zeros are re-counted; an N:M pattern is checked group by group.
+
+def examine(directory: Path) -> Verdict:
+    """Hold a directory against its manifest.
+
+    Files are re-hashed; zeros are re-counted; an N:M pattern is checked group by group. Where parts were taken out,
+    what stays must be the dense checkpoint's byte for byte, if that is still where it was.
     """
     try:
         manifest = read_manifest(directory)
     except InputError as error:
-        return [str(error)]
+        return Verdict([str(error)])
     if manifest is None:
-        return [f"{directory / MANIFEST_NAME}: no such file"]
+        return Verdict([f"{directory / MANIFEST_NAME}: no such file"])
     problems = []
     for name, digest in manifest.files.items():
         file = directory / name
@@ -34,11 +58,66 @@ def verify(directory: Path) -> list[str]:
     listed = {*manifest.files, MANIFEST_NAME}
     present = {str(file.relative_to(directory)) for file in directory.rglob("*") if file.is_file()}
     problems += [f"{directory / name}: not in the manifest" for name in sorted(present - listed)]
+    source = None
     try:
-        problems += _verify_matrices(Checkpoint(directory), manifest)
+        checkpoint = Checkpoint(directory)
+        if manifest.removed is None:
+            problems += _verify_matrices(checkpoint, manifest)
+        else:
+            source = _source(manifest)
+            problems += _verify_removed(checkpoint, manifest.removed, source)
     except InputError as error:
         problems.append(str(error))
-    return problems
+    return Verdict(problems, None if source is None else source.directory)
+
+
+def _source(manifest: PruneManifest) -> Checkpoint | None:
+    """The dense checkpoint, if it is where it was and what it was."""
+    try:
+        source = Checkpoint(Path(str(manifest.config.get("source"))))
+        return source if export.source_files(source) == manifest.source_files else None
+    except (InputError, OSError):
+        return None
+
+
+def _verify_removed(checkpoint: Checkpoint, removed: RemovedParts, source: Checkpoint | None) -> list[str]:
+    file = checkpoint.directory / MANIFEST_NAME
+    try:
+        gone = tuple(read_numbers(text) for text in removed.gone)
+    except ValueError as error:
+        return [f"{file}: removed.gone: {error}"]
+    left = parts_of(Decoder(checkpoint, torch.device("cpu")), removed.unit)
+    if any(left + len(numbers) != removed.of or numbers[-1] >= removed.of for numbers in gone):
+        return [f"{file}: removed: of {removed.of} {removed.unit} {left} are left, and another number went"]
+    if source is None:
+        return []
+    decoder = Decoder(source, torch.device("cpu"))
+    layers = 1 if removed.unit == "layers" else len(decoder)
+    if parts_of(decoder, removed.unit) != removed.of or len(gone) != layers:
+        return [f"{file}: removed: {source.directory} has another number of {removed.unit} or layers"]
+    return list(_differences(checkpoint, decoder, Cut(unit=removed.unit, of=removed.of, gone=gone)))
+
+
+def _differences(checkpoint: Checkpoint, source: Decoder, cut: Cut) -> Iterator[str]:
+    """Every tensor that is not what stays of the source's."""
+    kept = slices(source, cut)
+    expected = {part.name for part in kept.values() if part is not None}
+    for name in sorted(expected ^ checkpoint.entries.keys()):
+        yield f"{checkpoint.directory}: tensor {name} is {'missing' if name in expected else 'one too many'}"
+    for name, part in kept.items():
+        entry = None if part is None else checkpoint.entries.get(part.name)
+        if part is None or entry is None:
+            continue
+        ours, theirs = entry.chunks(), content(source.checkpoint, source.checkpoint.entries[name], part)
+        if entry.shape != part.shape or _digest(ours) != _digest(theirs):
+            yield f"{entry.file}: tensor {part.name} is not what stays of {name} of {source.checkpoint.directory}"
+
+
+def _digest(chunks: Iterable[bytes | memoryview]) -> bytes:
+    digest = hashlib.sha256()
+    for chunk in chunks:
+        digest.update(chunk)
+    return digest.digest()
 
 
 def _verify_matrices(checkpoint: Checkpoint, manifest: PruneManifest) -> list[str]:

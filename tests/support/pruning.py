@@ -56,6 +56,26 @@ def build(name: str, directory: Path, dtype: torch.dtype = torch.bfloat16, seed:
     tokenizer().save_pretrained(directory)
 
 
+def build_gemma3(directory: Path) -> None:
+    """Write a random Gemma 3 with a tower for images beside that for text."""
+    import transformers
+
+    settings = transformers.Gemma3Config(
+        text_config=config("gemma3_text").to_dict(),
+        vision_config={
+            "hidden_size": 32,
+            "intermediate_size": 64,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 2,
+            "image_size": 28,
+            "patch_size": 14,
+        },
+        mm_tokens_per_image=4,
+    )
+    transformers.Gemma3ForConditionalGeneration(settings).to(torch.bfloat16).save_pretrained(directory)
+    tokenizer().save_pretrained(directory)
+
+
 def tokenizer() -> Any:
     """Byte-level BPE, which the library loads for every architecture; each word of `lines` is one or two tokens."""
     words = " ".join(f"w{i}" for i in range(WORDS))

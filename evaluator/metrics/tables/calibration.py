@@ -80,7 +80,8 @@ def _single_language(source: str) -> str | None:
 def _together(subjects: Sequence[Subject]) -> Subject:
     """The made-up checkpoint that puts single-language ones together."""
     first = subjects[0]
-    amount = first.pattern if first.pattern != "unstructured" else first.sparsity
+    by_share = first.pattern in ("unstructured", "layers", "heads", "channels")
+    amount = first.sparsity if by_share else first.pattern
     return replace(first, checkpoint=f"{first.method}-{amount} per language", calibration="each language's own")
 
 

@@ -283,23 +283,8 @@ def test_named_sources_come_from_the_caller(checkpoints, tmp_path):
 
 
 def test_the_text_tower_of_a_gemma_3_is_pruned_and_nothing_else(passages, tmp_path):
-    import transformers
-
-    settings = transformers.Gemma3Config(
-        text_config=tiny.config("gemma3_text").to_dict(),
-        vision_config={
-            "hidden_size": 32,
-            "intermediate_size": 64,
-            "num_hidden_layers": 1,
-            "num_attention_heads": 2,
-            "image_size": 28,
-            "patch_size": 14,
-        },
-        mm_tokens_per_image=4,
-    )
     source = tmp_path / "gemma3"
-    transformers.Gemma3ForConditionalGeneration(settings).to(torch.bfloat16).save_pretrained(source)
-    tiny.tokenizer().save_pretrained(source)
+    tiny.build_gemma3(source)
     manifest = prune(config(source, passages), tmp_path / "out")
     assert len(manifest.matrices) == 21
     dense, pruned = tiny.weights(source), tiny.weights(tmp_path / "out")

@@ -40,6 +40,27 @@ def test_bad_options_are_one_line_without_the_rest_of_the_input(changes, message
     assert "{" not in str(caught.value)
 
 
+def test_a_list_of_layers_is_a_pattern(tmp_path):
+    wanted = prune_request(tmp_path, options(method="drop", sparsity=None, pattern="5,2-3"))
+    assert (wanted.pattern, wanted.sparsity, wanted.calibration) == ("2-3,5", None, None)
+    with pytest.raises(InputError, match=r"^resurface prune: pattern: '2:4' is no list of layers"):
+        prune_request(tmp_path, options(method="drop", sparsity=None, pattern="2:4"))
+    with pytest.raises(InputError, match=r"^resurface prune: pattern: '2:4': of layers a share goes"):
+        prune_request(tmp_path, options(method="layers", sparsity=None, pattern="2:4"))
+
+
+def test_layers_are_dropped_and_verified_against_the_model_that_had_them(tmp_path):
+    dense, out = save_tiny_model(tmp_path / "dense"), tmp_path / "out"
+    arguments = ["prune", dense, "--method", "drop", "--pattern", "0", "--out", out]
+    done = CliRunner().invoke(app, list(map(str, arguments)))
+    assert done.exit_code == 0
+    assert "drop, 0: measured sparsity 0.500000 of the weights in the layers' matrices" in done.stdout
+    assert "layers that went: 0 of 2" in done.stdout
+    assert f"what stays is that of {dense}" in verify(out).stdout
+    shutil.rmtree(dense)
+    assert "source not at hand" in verify(out).stdout
+
+
 def test_magnitude_looks_at_text_for_owl_only(tmp_path):
     assert prune_request(tmp_path, options(method="magnitude")).calibration is None
     assert prune_request(tmp_path, options(method="magnitude", allocation="owl")).calibration.source == "gazetteer"

@@ -14,7 +14,7 @@ from launch.hub.push import base_of, check_repository, fates_of, need_own_files,
 from launch.sweep.models import is_hub_id
 from pruning.calibration.sequences import CalibrationManifest
 from pruning.digests import digest_of_file
-from pruning.output.manifest import MANIFEST_NAME, read_manifest, to_json
+from pruning.output.manifest import MANIFEST_NAME, RemovedParts, read_manifest, to_json
 from tests.support.checkpoint_files import write
 from tests.support.hub import MANIFEST, write_pruned
 
@@ -47,6 +47,14 @@ def test_a_card_says_how_it_was_pruned_and_what_became_of_the_answers(pruned, ru
     assert "| `xquad` | `all` | 10 | 5 | 3 | 1 | 1 |" in card
     assert "99" not in card
     assert "/models/mine" not in card
+
+
+def test_a_card_of_a_smaller_model_says_what_went():
+    removed = RemovedParts(unit="layers", of=12, gone=("3-5",))
+    manifest = MANIFEST.model_copy(update={"method": "layers", "pattern": "layers", "removed": removed})
+    card = model_card("org/mine-layers", manifest, None, [])
+    assert "A language model with layers taken out." in card
+    assert "of the weights in the layers' matrices" in card
 
 
 def test_what_a_card_quotes_is_no_markup():

@@ -57,6 +57,24 @@ def test_models_times_settings_times_tasks():
     assert all(list(job.tasks) == ["gazetteer"] for job in made.values())
 
 
+def test_what_is_taken_out_is_named_like_any_pruning():
+    document = {
+        **MAIN,
+        "prune": [
+            {"method": "layers", "sparsity": [0.25, 0.5]},
+            {"method": "drop", "pattern": ["20-25,28", "3,1-2"]},
+            {"method": "heads", "sparsity": 0.25},
+        ],
+    }
+    made = jobs(document)
+    assert list(made)[1:] == ["layers-0.25", "layers-0.5", "drop-20to25_28", "drop-1to3", "heads-0.25"]
+    assert made["layers-0.5"].prune.pattern == "layers"
+    assert made["layers-0.5"].prune.calibration.source == "gazetteer"
+    assert made["drop-1to3"].prune.calibration is None
+    again = {**document, "prune": [{"method": "drop", "pattern": ["1-3", "1,2,3"]}]}
+    assert "checkpoint 'drop-1to3' is asked for twice" in only_error(jobs, again)
+
+
 def test_calibrations_are_named_where_they_are_not_the_usual_one():
     other = {"source": "gazetteer:english", "samples": 8}
     wanda = {"method": "wanda", "sparsity": 0.5}

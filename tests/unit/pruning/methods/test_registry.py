@@ -9,7 +9,9 @@ from pydantic import ValidationError
 from evaluator.errors import InputError
 from pruning.config import PruneConfig, needs_calibration
 from pruning.methods import METHODS
-from pruning.methods.base import ScoringMethod, Statistic
+from pruning.methods.base import Method, ScoringMethod, Statistic
+from pruning.methods.sparsegpt import SparseGPT
+from pruning.methods.wanda import Wanda
 from pruning.output.verify import verify
 from pruning.patterns import NofM, Unstructured
 from pruning.run import prune
@@ -77,11 +79,13 @@ def test_every_method_says_what_help_and_estimates_read():
     for method in METHODS:
         assert method.help
         assert "\n" not in method.help
-        assert method.needs_calibration == (method.statistic is not None) == (method.passes > 0)
+        assert method.needs_calibration == (method.passes > 0)
+        if isinstance(method, Method):
+            assert method.needs_calibration == (method.statistic is not None)
 
 
 def test_counts_are_rounded_down_in_every_comparison_group():
-    wanda, sparsegpt = METHODS["wanda"], METHODS["sparsegpt"]
+    wanda, sparsegpt = Wanda(), SparseGPT()
     third = Unstructured(1 / 3)
     assert wanda.taken(10, 160, third, "row") == 10 * 53
     assert wanda.taken(10, 160, third, "matrix") == 533

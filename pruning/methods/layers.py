@@ -1,0 +1,32 @@
+"""Whole layers: a block by its angular distance, or those of a list."""
+
+from __future__ import annotations
+
+from pruning.methods.removal import Removal
+
+
+class Layers(Removal):
+    """The block of consecutive layers across which the residual stream turns least.
+
+    Gromov et al., The Unreasonable Ineffectiveness of the Deeper Layers, section 3.2 (arXiv:2403.17887): of all blocks
+    of n layers, the one that begins at the layer l with the smallest d(x^l, x^(l+n)) goes, where
+
+        d(x^l, x^(l+n)) = 1/pi arccos( x^l . x^(l+n) / (|x^l| |x^(l+n)|) ),
+
+    x^l is the input of layer l at a text's last token (for l = the number of layers: the last layer's output), and d is
+    averaged over the calibration texts.
+    """
+
+    name = "layers"
+    help = "the block of layers across which the residual stream turns least (angular distance)"
+    unit = "layers"
+    passes = 1
+
+
+class Drop(Removal):
+    """The layers that the pattern lists."""
+
+    name = "drop"
+    help = "the layers that --pattern lists, e.g. 20-25,28; needs no calibration text"
+    unit = "layers"
+    listed = True

@@ -1,0 +1,90 @@
+"""Which parts go: a walk through the dense layers, with the calibration text."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from pruning.config import PruneConfig
+from pruning.errors import PruneError
+from pruning.layers.flow import Flow
+from pruning.methods import METHODS
+from pruning.methods.base import Statistic
+from pruning.methods.removal import ScoredRemoval
+from pruning.model.decoder import Decoder
+from pruning.structured.cut import Cut, count_gone, first_cut
+from pruning.structured.layout import OUTPUT, columns_of, parts_of
+
+
+def choose(config: PruneConfig, decoder: Decoder, flow: Flow | None, progress: Callable[[int, int], None]) -> Cut:
+    """The parts that a job takes out. `flow`: None for a method without calibration.
+
+    `progress` is called with (layers done, layers). Raises InputError as `check` does, and PruneError if activations
+    are not finite.
+    """
+    if flow is None:
+        return first_cut(decoder, config.removed)
+    count, method = count_gone(decoder, config.removed), METHODS[config.method]
+    with torch.no_grad():
+        flow.start()
+        if isinstance(method, ScoredRemoval):
+            return _lowest(method, decoder, flow, count, progress)
+        return _stillest(decoder, flow, count, progress)
+
+
+def _stillest(decoder: Decoder, flow: Flow, count: int, progress: Callable[[int, int], None]) -> Cut:
+    """The block of layers with the smallest angular distance; see `pruning.methods.layers`."""
+    states = deque([flow.ends()], maxlen=count + 1)
+    distances: list[float] = []
+    for index in range(len(decoder)):
+        layer = decoder.load(index)
+        flow.advance(index, layer, last=True)
+        decoder.release(index)
+        states.append(flow.ends())
+        if len(states) == count + 1:
+            distances.append(angular_distance(states[0], states[-1]))
+        progress(index + 1, len(decoder))
+    if not all(map(math.isfinite, distances)):
+        raise PruneError("the residual stream is zero at a calibration text's last token: no angle can be measured")
+    first = distances.index(min(distances))
+    gone = tuple(range(first, first + count))
+    return Cut(unit="layers", of=len(decoder), gone=(gone,), distances=tuple(distances))
+
+
+def angular_distance(one_NH: Tensor, other_NH: Tensor) -> float:
+    """1/pi arccos of the cosine between two states of N texts, their mean (Gromov et al., eq. 7); NaN for a zero."""
+    cosine_N = (one_NH * other_NH).sum(dim=1) / (one_NH.norm(dim=1) * other_NH.norm(dim=1))
+    return float(cosine_N.clamp(-1, 1).arccos().mean()) / math.pi
+
+
+def _lowest(
+    method: ScoredRemoval, decoder: Decoder, flow: Flow, count: int, progress: Callable[[int, int], None]
+) -> Cut:
+    """In each layer the parts with the lowest scores, which the layers before it, already cut, decide too."""
+    output, parts = OUTPUT[method.unit], parts_of(decoder, method.unit)
+    (run,) = columns_of(decoder, method.unit)[output]
+    gone: list[tuple[int, ...]] = []
+    for index in range(len(decoder)):
+        layer = decoder.load(index)
+        observer = flow.observe(index, layer, Statistic.COLUMN_NORMS)
+        norm_sq_I = observer.take(next(leader for leader, members in observer.groups.items() if output in members))
+        del observer
+        weight_OI = decoder.linears(index)[output].weight.data
+        score_I = method.score(weight_OI, norm_sq_I)
+        if not bool(score_I.isfinite().all()):
+            raise PruneError(f"{decoder.tensor_name(index, output)}: the activations that it reads are not finite")
+        score_P = score_I.double().view(parts, run.width).sum(dim=1)
+        taken_P = torch.sort(score_P, stable=True).indices[:count]  # of equals the first
+        # What a zero column reads is not there for the layers to come, as if the part were gone.
+        zeroed_OI = weight_OI.clone()
+        zeroed_OI.view(-1, parts, run.width)[:, taken_P] = 0
+        decoder.replace(index, output, zeroed_OI)
+        flow.advance(index, layer)
+        decoder.release(index)
+        gone.append(tuple(sorted(taken_P.tolist())))
+        progress(index + 1, len(decoder))
+    return Cut(unit=method.unit, of=parts, gone=tuple(gone))

@@ -1,0 +1,82 @@
+"""What is taken out of models is checked with the engine and the quantisations that the rest is for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from evaluator.errors import InputError
+from launch.sweep.config import SweepConfig, validated
+from launch.sweep.jobs import expand
+from launch.sweep.preflight import prepare
+from launch.sweep.removal import check_divided
+from tests.support import pruning as tiny
+
+TASK = {"task": "gazetteer", "items": 2, "languages": ["english"], "probes": ["greedy"]}
+
+
+@pytest.fixture(scope="module")
+def dense(tmp_path_factory) -> Path:
+    directory = tmp_path_factory.mktemp("removal") / "dense"
+    tiny.build("llama", directory, num_attention_heads=8, num_key_value_heads=4, intermediate_size=192)
+    return directory
+
+
+def sweep(dense: Path, *settings, **more) -> SweepConfig:
+    document = {"models": {"dense": str(dense)}, "prune": list(settings), "tasks": [TASK]}
+    return validated(SweepConfig, document | {"calibration": {"source": "gazetteer", "samples": 4}} | more, "s.yaml")
+
+
+def test_a_sweep_of_smaller_models_is_prepared(dense, tmp_path):
+    settings = [{"method": method, "sparsity": 0.5} for method in ("layers", "heads", "channels")]
+    config = sweep(dense, *settings, {"method": "drop", "pattern": "1"}, engine={"kind": "torch"})
+    assert [job.name for job in prepare(config, tmp_path / "run").jobs] == [
+        *("dense", "layers-0.5", "heads-0.5", "channels-0.5", "drop-1")
+    ]
+
+
+def test_a_share_that_takes_nothing_is_refused_before_anything_starts(dense, tmp_path):
+    config = sweep(dense, {"method": "layers", "sparsity": 0.1}, engine={"kind": "torch"})
+    with pytest.raises(InputError, match=r"^layers-0.1: sparsity: 0.1: of the 3 layers of .* none would go$"):
+        prepare(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("setting", "gpus", "left"),
+    [
+        ({"method": "heads", "sparsity": 0.25}, 2, None),  # 6 heads; 3 of keys and values, next
+        ({"method": "heads", "sparsity": 0.25}, 4, "6 attention heads, which engine.tensor_parallel 4 does not divide"),
+        ({"method": "heads", "sparsity": 0.75}, 2, None),  # one key and value, on both GPUs
+        ({"method": "channels", "sparsity": 0.48}, 8, "100 MLP channels, which engine.tensor_parallel 8"),
+        ({"method": "channels", "sparsity": 0.5}, 8, None),
+    ],
+)
+def test_engines_divide_what_is_left(dense, setting, gpus, left, tmp_path):
+    engine = {"kind": "vllm", "tensor_parallel": gpus}
+    config = sweep(dense, setting, engine=engine)
+    jobs = expand(config, tmp_path / "run")
+    check_divided(config.engine.model_copy(update={"kind": "torch"}), jobs)
+    if left is None and setting["sparsity"] == 0.25:
+        left = "3 key-value heads, which engine.tensor_parallel 2 does not divide"
+    if left is None:
+        check_divided(config.engine, jobs)
+        return
+    with pytest.raises(InputError, match=left):
+        check_divided(config.engine, jobs)
+
+
+def test_groups_of_quantised_weights_divide_what_is_left(dense, tmp_path):
+    def check(sparsity: float) -> None:
+        compress = [{"method": "rtn", "scheme": "W4A16", "group_size": 64, "after": f"channels-{sparsity}"}]
+        config = sweep(dense, {"method": "channels", "sparsity": sparsity}, compress=compress)
+        check_divided(config.engine, expand(config, tmp_path / "run"))
+
+    check(1 / 3 + 0.01)  # 128 are left
+    message = (
+        "^channels-0.5-rtn-w4a16-g64: channels: sparsity: 0.5 leaves 96 columns of down_proj, "
+        "which scheme W4A16's groups of 64 do not divide$"
+    )
+    with pytest.raises(InputError, match=message):
+        check(0.5)

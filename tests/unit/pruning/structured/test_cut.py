@@ -1,0 +1,79 @@
+"""How many parts go, and how lists of them are written."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+
+from pruning.config import PruneConfig
+from pruning.patterns import Share, read_numbers, written
+from pruning.structured.cut import _step
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [("0", (0,)), ("20-22,28", (20, 21, 22, 28)), ("28,20-22", (20, 21, 22, 28)), ("3-3,4", (3, 4))],
+)
+def test_a_list_of_layers_is_read_in_any_order(text, numbers):
+    assert read_numbers(text) == numbers
+    assert read_numbers(written(numbers)) == numbers
+
+
+def test_lists_are_written_in_one_way():
+    assert written([20, 21, 22, 28, 30, 31]) == "20-22,28,30-31"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "is no list of layers"),
+        ("2:4", "is no list of layers"),
+        ("1,,2", "is no list of layers"),
+        ("-1", "is no list of layers"),
+        ("5-3", "5-3 ends before it begins"),
+        ("1-3,2", "names 2 twice"),
+    ],
+)
+def test_another_text_is_refused(text, message):
+    with pytest.raises(ValueError, match=message):
+        read_numbers(text)
+
+
+def test_a_share_is_rounded_down_to_whole_steps():
+    assert Share("layers", 0.25).count(30) == 7
+    assert Share("layers", 0.29).count(100) == 29  # 28.999999999999996 in floating point
+    assert Share("channels", 0.25).count(4864, 128) == 1152  # of 1216
+    assert Share("heads", 0.25).count(3) == 0
+
+
+@pytest.mark.parametrize(("channels", "step"), [(96, 2), (97, 1), (448, 8), (4864, 128), (8960, 128), (11008, 128)])
+def test_channels_go_in_steps_of_at_most_a_32nd(channels, step):
+    assert _step(channels) == step
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"method": "layers", "sparsity": 0}, "sparsity: 0.0 is not a share of layers between 0 and 1"),
+        ({"method": "heads", "sparsity": 1}, "sparsity: 1.0 is not a share of heads"),
+        ({"method": "channels"}, "sparsity: None is not a share of channels"),
+        ({"method": "layers", "pattern": "2:4"}, "pattern: '2:4': of layers a share goes: give sparsity"),
+        ({"method": "drop", "sparsity": 0.5}, "pattern: '' is no list of layers, for example '20-25,28'"),
+        ({"method": "drop", "pattern": "1", "sparsity": 0.5}, "sparsity: 0.5: which layers go is said by pattern"),
+        ({"method": "layers", "sparsity": 0.5, "allocation": "owl"}, "allocation: 'owl' means nothing with layers"),
+        ({"method": "layers", "sparsity": 0.5, "group": "row"}, "group: 'row' means nothing with layers"),
+        ({"method": "wanda", "pattern": "20-25"}, "pattern: '20-25' is neither 'unstructured' nor N:M"),
+        ({"method": ["layers"], "sparsity": 0.5}, "Input should be a valid string"),
+    ],
+)
+def test_what_a_method_does_not_take_is_refused(fields, message, tmp_path):
+    with pytest.raises(ValidationError, match=message):
+        PruneConfig(source=tmp_path, calibration={"source": "c4"}, **fields)
+
+
+def test_the_pattern_is_the_methods_own(tmp_path):
+    assert PruneConfig(source=tmp_path, method="heads", sparsity=0.5, calibration={"source": "c4"}).pattern == "heads"
+    assert PruneConfig(source=tmp_path, method="drop", pattern="4,2-3").pattern == "2-4"
+    assert PruneConfig(source=tmp_path, method="wanda", sparsity=0.5, calibration={"source": "c4"}).pattern == (
+        "unstructured"
+    )

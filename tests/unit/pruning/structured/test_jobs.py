@@ -1,0 +1,218 @@
+"""Whole jobs that take layers, heads or channels out of tiny models, against the brute force."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from evaluator.checkpoints.info import inspect_checkpoint
+from evaluator.errors import InputError
+from pruning.config import CalibrationConfig, PruneConfig
+from pruning.output.manifest import PruneManifest, RemovedParts
+from pruning.output.verify import examine, verify
+from pruning.patterns import read_numbers
+from pruning.run import check, prune
+from tests.support import brute_force, structured
+from tests.support import pruning as tiny
+
+LENGTH = 32
+SAMPLES = 6
+
+
+def architectures(*always: str, without: str = "") -> list:
+    """These, and in `make test-long` all that are pruned."""
+    names = [name for name in tiny.ARCHITECTURES if name != without]
+    return [pytest.param(name, marks=() if name in always else pytest.mark.long) for name in names]
+
+
+def config(source: Path, passages: Path, method: str, **fields) -> PruneConfig:
+    calibration = CalibrationConfig(source=f"text:{passages}", samples=SAMPLES, sequence_length=LENGTH)
+    return PruneConfig(source=source, method=method, device="cpu", calibration=calibration, **fields)
+
+
+def sequences(source: Path) -> list[torch.Tensor]:
+    return brute_force.sequences_of(source, tiny.lines(40)[:SAMPLES], LENGTH)
+
+
+def removed_of(manifest: PruneManifest) -> RemovedParts:
+    assert manifest.removed is not None
+    return manifest.removed
+
+
+def assert_answers(out: Path, expected: list[torch.Tensor], texts: list[torch.Tensor]) -> None:
+    """The checkpoint's logits are these, bit for bit."""
+    found = structured.logits(structured.load(out), texts)
+    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize("name", architectures("qwen3", "gemma3_text"))
+def test_the_stillest_block_of_layers_goes(name, checkpoints, passages, tmp_path):
+    source, out = checkpoints(name, torch.float32), tmp_path / "out"
+    texts = sequences(source)
+    manifest = prune(config(source, passages, "layers", sparsity=0.4), out)  # 1.2 of 3 layers
+    distances = structured.distances(structured.load(source), texts, 1)
+    removed = removed_of(manifest)
+    assert removed.distances == pytest.approx(distances, abs=1e-5)
+    gone = distances.index(min(distances))
+    assert (removed.unit, removed.of, removed.gone) == ("layers", 3, (str(gone),))
+    assert_answers(out, structured.logits(structured.without_layers(structured.load(source), (gone,)), texts), texts)
+    assert verify(out) == []
+    assert manifest.measured_sparsity == pytest.approx(1 / 3)
+    assert manifest.layer_sparsity == tuple(float(layer == gone) for layer in range(3))
+    info = inspect_checkpoint(out)
+    assert (info.method, info.pattern, info.sparsity) == ("layers", "layers", 0.4)
+
+
+def test_a_block_may_end_with_the_last_layer(checkpoints, passages, tmp_path):
+    source = checkpoints("qwen3", torch.float32, num_hidden_layers=4)
+    manifest = prune(config(source, passages, "layers", sparsity=0.5), tmp_path / "out")
+    expected = structured.distances(structured.load(source), sequences(source), 2)
+    assert removed_of(manifest).distances == pytest.approx(expected, abs=1e-5)
+    assert len(expected) == 3
+
+
+@pytest.mark.parametrize("name", architectures("qwen3", "phi3", without="qwen2"))
+def test_the_weakest_heads_go(name, checkpoints, passages, tmp_path):
+    source, out = checkpoints(name, torch.float32), tmp_path / "out"
+    texts = sequences(source)
+    manifest = prune(config(source, passages, "heads", sparsity=0.5), out)
+    gone = structured.lowest(structured.load(source), texts, "heads", 1)
+    removed = removed_of(manifest)
+    assert (removed.unit, removed.of) == ("heads", 2)
+    assert [read_numbers(text) for text in removed.gone] == gone
+    settings = json.loads((out / "config.json").read_text())
+    assert (settings["num_attention_heads"], settings["num_key_value_heads"]) == (2, 1)
+    assert_answers(out, structured.logits(structured.without_heads(structured.load(source), gone), texts), texts)
+    assert verify(out) == []
+    assert inspect_checkpoint(out).pattern == "heads"
+
+
+@pytest.mark.parametrize("name", architectures("llama", "phi3"))
+def test_the_weakest_channels_go(name, checkpoints, passages, tmp_path):
+    source, out = checkpoints(name, torch.float32), tmp_path / "out"
+    texts = sequences(source)
+    manifest = prune(config(source, passages, "channels", sparsity=0.26), out)  # 24.96 of 96: in steps of 2
+    gone = structured.lowest(structured.load(source), texts, "channels", 24)
+    removed = removed_of(manifest)
+    assert (removed.unit, removed.of) == ("channels", 96)
+    assert [read_numbers(text) for text in removed.gone] == gone
+    assert json.loads((out / "config.json").read_text())["intermediate_size"] == 72
+    assert_answers(out, structured.logits(structured.without_channels(structured.load(source), gone), texts), texts)
+    assert verify(out) == []
+    assert manifest.sparsity == 0.26
+
+
+def test_listed_layers_go_and_files_follow_their_tensors(checkpoints, tmp_path):
+    """Of shards, one loses all that it held; the index and the numbers of the others are new."""
+    source, out = checkpoints("mistral", num_hidden_layers=5, max_shard_size="70KB"), tmp_path / "out"
+    manifest = prune(PruneConfig(source=source, method="drop", pattern="3,1-2", device="cpu"), out)
+    assert (manifest.pattern, manifest.sparsity, removed_of(manifest).gone) == ("1-3", 0.6, ("1-3",))
+    shards = sorted(out.glob("*.safetensors"))
+    assert 1 < len(shards) < len(list(source.glob("*.safetensors")))
+    assert [file.name for file in shards] == [
+        f"model-{number + 1:05}-of-{len(shards):05}.safetensors" for number in range(len(shards))
+    ]
+    dense, small = tiny.weights(source), tiny.weights(out)
+    assert small.keys() == {name for name in dense if not any(f"layers.{layer}." in name for layer in (2, 3, 4))}
+    for name, weight in small.items():
+        assert torch.equal(weight, dense[name.replace("layers.1.", "layers.4.")]), name
+    texts = sequences(source)
+    dropped = structured.without_layers(structured.load(source), (1, 2, 3))
+    assert_answers(out, structured.logits(dropped, texts), texts)
+    assert verify(out) == []
+
+
+@pytest.mark.parametrize("gone", ["0", "2"])
+def test_what_a_configuration_says_of_each_layer_follows_it(gone, checkpoints, tmp_path):
+    """Full attention in the first layer and a window in the others, which Qwen2 says by counting from below."""
+    source = checkpoints(
+        "qwen2", torch.float32, use_sliding_window=True, sliding_window=4, max_window_layers=1, layer_types=None
+    )
+    settings = json.loads((source / "config.json").read_text())
+    del settings["layer_types"]
+    copy = shutil.copytree(source, tmp_path / "copy")
+    (copy / "config.json").write_text(json.dumps(settings))
+    out = tmp_path / "out"
+    prune(PruneConfig(source=copy, method="drop", pattern=gone, device="cpu"), out)
+    settings = json.loads((out / "config.json").read_text())
+    full = [] if gone == "0" else ["full_attention"]
+    assert settings["layer_types"] == full + ["sliding_attention"] * (2 - len(full))
+    assert settings["max_window_layers"] == len(full)
+    texts = sequences(source)
+    dropped = structured.without_layers(structured.load(copy), (int(gone),))
+    assert_answers(out, structured.logits(dropped, texts), texts)
+
+
+def test_the_text_tower_of_a_gemma_3_loses_layers_and_channels(passages, tmp_path):
+    source = tmp_path / "gemma3"
+    tiny.build_gemma3(source)
+    texts = sequences(source)
+    prune(PruneConfig(source=source, method="drop", pattern="1", device="cpu"), tmp_path / "out")
+    dropped = structured.without_layers(structured.load(source), (1,))
+    assert_answers(tmp_path / "out", structured.logits(dropped, texts), texts)
+    prune(config(source, passages, "channels", sparsity=0.5), tmp_path / "half")
+    settings = json.loads((tmp_path / "half" / "config.json").read_text())
+    assert settings["text_config"]["intermediate_size"] == 48
+    assert verify(tmp_path / "half") == []
+
+
+def test_the_same_job_is_known_again_and_another_is_refused(checkpoints, passages, tmp_path):
+    job = config(checkpoints("qwen3"), passages, "heads", sparsity=0.5)
+    first = prune(job, tmp_path / "out")
+    assert prune(job, tmp_path / "out") == first
+    other = config(checkpoints("qwen3"), passages, "channels", sparsity=0.5)
+    with pytest.raises(InputError, match="holds another pruning's checkpoint \\(field method differs"):
+        prune(other, tmp_path / "out")
+
+
+def test_a_checkpoint_is_held_against_its_source(checkpoints, passages, tmp_path):
+    source = shutil.copytree(checkpoints("qwen3"), tmp_path / "source")
+    out = tmp_path / "out"
+    prune(config(source, passages, "channels", sparsity=0.5), out)
+    assert examine(out).source == source
+    manifest = json.loads((out / "prune_manifest.json").read_text())
+    changed = json.loads(json.dumps(manifest))
+    first = read_numbers(changed["removed"]["gone"][0])
+    stays = next(number for number in range(96) if number not in first)
+    changed["removed"]["gone"][0] = ",".join(map(str, sorted([*first[1:], stays])))
+    (out / "prune_manifest.json").write_text(json.dumps(changed))
+    problems = verify(out)
+    assert len(problems) == 3  # gate, up and down of the first layer
+    assert all("model.layers.0.mlp" in each and "is not what stays of" in each for each in problems)
+    changed["removed"]["gone"][0] = "0-46"
+    (out / "prune_manifest.json").write_text(json.dumps(changed))
+    assert "of 96 channels 48 are left, and another number went" in verify(out)[0]
+    (out / "prune_manifest.json").write_text(json.dumps(manifest))
+    shutil.rmtree(source)
+    assert (examine(out).problems, examine(out).source) == ([], None)
+
+
+@pytest.mark.parametrize(
+    ("name", "method", "fields", "message"),
+    [
+        ("qwen3", "layers", {"sparsity": 0.3}, "sparsity: 0.3: of the 3 layers of .* none would go"),
+        ("qwen3", "heads", {"sparsity": 0.4}, "sparsity: 0.4: of the 2 key-value heads of .* none would go"),
+        ("qwen3", "channels", {"sparsity": 0.02}, r"of the 96 channels \(in steps of 2\) of .* none would go"),
+        ("qwen2", "heads", {"sparsity": 0.5}, "heads cannot be taken out of model_type 'qwen2': the size of a head"),
+        ("qwen3", "drop", {"pattern": "1-3"}, "pattern: 1-3: .* has layers 0 to 2"),
+        ("qwen3", "drop", {"pattern": "0-2"}, "pattern: 0-2: no layer of .* would stay"),
+    ],
+)
+def test_a_job_that_leaves_or_takes_nothing_is_refused(name, method, fields, message, checkpoints, passages, tmp_path):
+    with pytest.raises(InputError, match=message) as caught:
+        check(config(checkpoints(name), passages, method, **fields), tmp_path / "out")
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_layer_that_the_configuration_does_not_count_is_refused(checkpoints, tmp_path):
+    copy = shutil.copytree(checkpoints("qwen3"), tmp_path / "copy")
+    settings = json.loads((copy / "config.json").read_text())
+    settings |= {"num_hidden_layers": 2, "layer_types": ["full_attention"] * 2}
+    (copy / "config.json").write_text(json.dumps(settings))
+    with pytest.raises(InputError, match=r"model.layers.2.* is of a layer beyond the 2 of config.json"):
+        check(PruneConfig(source=copy, method="drop", pattern="0", device="cpu"), tmp_path / "out")
