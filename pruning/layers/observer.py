@@ -13,7 +13,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from pruning.errors import PruneError
-from pruning.layers.statistics import Accumulator
+from pruning.layers.statistics import Gathered
+from pruning.methods.base import Statistic
 from pruning.model.batches import Batch
 
 
@@ -22,14 +23,14 @@ class _Complete(Exception):
 
 
 class Observer:
-    """Gathers one statistic for each distinct input of a layer's Linear modules."""
+    """Gathers the statistics of each distinct input of a layer's Linear modules."""
 
-    def __init__(self, linears: Mapping[str, nn.Linear], make: Callable[[int], Accumulator]) -> None:
-        """`make(columns)` builds an empty statistic."""
+    def __init__(self, linears: Mapping[str, nn.Linear], make: Callable[[int], Gathered]) -> None:
+        """`make(columns)` builds the empty statistics of one input."""
         self._linears = linears
         self._make = make
         self.groups: dict[str, list[str]] = {}  # first module of a distinct input -> all modules that read it
-        self.statistics: dict[str, Accumulator] = {}  # by that first module
+        self.statistics: dict[str, Gathered] = {}  # by that first module
         self._unseen = set(linears)  # modules that have not run yet; the first pass that sees them all shows the groups
         self._known = False
         self._batch: Batch | None = None
@@ -52,8 +53,8 @@ class Observer:
             raise PruneError(f"module {min(self._unseen)} did not run in its layer's forward pass")
         self._known = True
 
-    def take(self, leader: str) -> Tensor:
-        """The finished statistic of the input that `leader` reads first; it is forgotten here."""
+    def take(self, leader: str) -> dict[Statistic, Tensor]:
+        """The finished statistics of the input that `leader` reads first; they are forgotten here."""
         return self.statistics.pop(leader).result()
 
     def _see(self, name: str, _module: nn.Module, arguments: tuple[Tensor, ...]) -> None:
