@@ -16,6 +16,7 @@ from evaluator.metrics.intervals import Resampler
 from evaluator.metrics.outcomes import KEY, MEASURED, outcome_types
 from evaluator.probes import PROBES
 from evaluator.records import FORMATS, METADATA, PRUNING, SERVING, Origin
+from evaluator.store.screening import screened_of
 
 ALL = "all"  # the row that pools the languages
 MEAN = "mean"  # the row that is the unweighted mean over languages
@@ -187,6 +188,15 @@ class Inputs:
     @cached_property
     def _comparisons(self) -> dict[str, dict[tuple[str, str], Comparison]]:
         return {}
+
+    @cached_property
+    def screened_out(self) -> Mapping[tuple[str, str], str]:
+        """What there is to say of checkpoints that were asked a few items only, by task and checkpoint."""
+        return {
+            (each.task, each.checkpoint): f"screened out: asked {each.asked} of {each.items} items"
+            for each in screened_of(self.run)
+            if each.out
+        }
 
     @cached_property
     def incomparable(self) -> Mapping[tuple[str, str], str]:

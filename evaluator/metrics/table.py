@@ -77,12 +77,13 @@ class Table:
         return typed_frame(self.columns, [self._labelled(row, inputs) for row in self.compute(inputs)])
 
     def _labelled(self, row: Row, inputs: Inputs) -> Row:
-        """A row that compares with a base; with a reason where the two were not asked alike."""
+        """A row with a reason where its checkpoint was asked a few items only, and where it compares with a base and
+        the two were not asked alike."""
         incomparable = inputs.incomparable_drawn if self.drawn else inputs.incomparable
-        why = incomparable.get((str(row.get("task")), str(row.get("checkpoint"))))
-        if why is None or row.get("base") is None:
-            return row
-        return row | {"reason": joined_reasons(why, row.get("reason"))}
+        key = str(row.get("task")), str(row.get("checkpoint"))
+        why = None if row.get("base") is None else incomparable.get(key)
+        few = inputs.screened_out.get(key)
+        return row | {"reason": joined_reasons(few, why, row.get("reason"))} if few or why else row
 
     def fill(self, inputs: Inputs) -> FilledTable:
         """The numbers, with notes on what the run lacks."""

@@ -11,6 +11,7 @@ from evaluator.probes import PROBES
 from evaluator.probes.config import EvalConfig
 from launch.sweep.config import SweepConfig
 from launch.sweep.estimate import JobEstimate, Work, assumptions, estimate
+from launch.sweep.screening import check_screening, most_saved, screened_groups
 
 
 def print_estimate(console: Console, config: SweepConfig) -> None:
@@ -43,9 +44,25 @@ def print_estimate(console: Console, config: SweepConfig) -> None:
     unsized = sorted({each.job.model for each in estimates if each.hours is None})
     if unsized:
         lines.append(f"not in the hours, since the size is not known here: {', '.join(unsized)}")
-    lines += [*_disk(estimates), *_references(estimates)]
+    lines += [*_screened(config, estimates), *_disk(estimates), *_references(estimates)]
     for line in (*lines, *assumptions()):
         console.print(escape(line), highlight=False, soft_wrap=True)
+
+
+def _screened(config: SweepConfig, estimates: list[JobEstimate]) -> list[str]:
+    """The fewest and the most items that screening leaves to be asked; nothing without it. Raises InputError where
+    there is nothing to screen."""
+    if config.screen is None:
+        return []
+    jobs = [each.job for each in estimates]
+    check_screening(jobs, config.screen)
+    items = {name: count for each in estimates for name, count in each.items.items()}
+    most = sum(each.work.items for each in estimates)
+    fewest = most - most_saved(screened_groups(jobs, config.screen), items, config.screen)
+    return [
+        f"screening: from {fewest:,} to {most:,} items are asked; what is above, and the hours, are of the most. "
+        f"{config.screen.items:,} first, against the {config.screen.against}, confidence {config.screen.confidence:g}"
+    ]
 
 
 def _disk(estimates: list[JobEstimate]) -> list[str]:

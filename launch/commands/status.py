@@ -83,7 +83,9 @@ def _summary(found: RunStatus) -> Iterator[str]:
     if found.to_prune and found.pruned is not None and found.pruned < found.to_prune:
         yield f"compressed {found.pruned} of {found.to_prune} checkpoints"
     counts = [
-        f"{found.count(state)} {state}" for state in ("done", "running", "failed", "waiting") if found.count(state)
+        f"{found.count(state)} {state}"
+        for state in ("done", "running", "failed", "waiting", "screened out")
+        if found.count(state)
     ]
     yield f"{found.checkpoints} checkpoints; of their tasks {', '.join(counts) or 'none'}"
     items = f"{found.done} items" if found.total is None else f"{found.done} of {found.total} items"

@@ -24,7 +24,7 @@ from evaluator.checkpoints.info import CheckpointInfo
 from evaluator.probes.stream import IN_FLIGHT
 from launch.run.failures import Ledger, Remedy, Setback, Trouble
 from launch.run.shards import begun
-from launch.run.work import Assignment, Part, Shard
+from launch.run.work import Assignment, Part, Shard, distance
 
 IDLE_SECONDS = 60.0  # for which an engine is kept that has nothing to do
 GiveUp = Callable[[int], Sequence[Shard]]
@@ -169,10 +169,10 @@ class Board:
         other, fits = None, self._ledger.devices.fits
         with self._changed:
             for each in self._waiting:
-                distance = _distance(each.checkpoint, held, architecture)
-                if not distance or not fits(engine, each.checkpoint.name):
+                away = distance(each.checkpoint, held, architecture)
+                if not away or not fits(engine, each.checkpoint.name):
                     continue
-                if distance == 1:
+                if away == 1:
                     return each.checkpoint
                 other = other or each.checkpoint
         return other
@@ -200,7 +200,7 @@ class Board:
                 self._unmeasured.pop(part, None)
             else:
                 self._unmeasured[part] = unmeasured
-            if not busy.unfinished and part not in self._unfinished():
+            if not busy.unfinished and part not in self.unfinished:
                 if part in self._unmeasured:
                     reason = self._unmeasured[part]
                     self._set_back(Setback(checkpoint=part[0], task=part[1], stage="evaluate", reason=reason))
@@ -256,7 +256,7 @@ class Board:
             if given_up and not any(busy.assignment.checkpoint.name == name for busy in self._busy.values()):
                 stage, reason, mendable = trouble.stage, trouble.reason, trouble.mendable
                 self._set_back(Setback(checkpoint=name, stage=stage, reason=reason, mendable=mendable))
-                self._leave_out(part for part in self._unfinished() if part[0] == name)
+                self._leave_out(part for part in self.unfinished if part[0] == name)
             self._changed.notify_all()
             return self._ledger.remedy(engine)
 
@@ -324,7 +324,7 @@ class Board:
         self._waiting = [each for each in self._waiting if each.part not in self._without]
 
     def _nearest(self, engine: int, held: str | None, architecture: str | None) -> Assignment | None:
-        unfinished = self._unfinished()
+        unfinished = self.unfinished
         awaited = self._awaited()
         ready = [
             number
@@ -337,8 +337,8 @@ class Board:
         def order(number: int) -> tuple[bool, bool, int, bool]:
             each = self._waiting[number]
             doubtful = self._ledger.doubtful(each.checkpoint.name)
-            distance = _distance(each.checkpoint, held, architecture)
-            return each.suspect, doubtful, distance, each.part not in awaited
+            away = distance(each.checkpoint, held, architecture)
+            return each.suspect, doubtful, away, each.part not in awaited
 
         return self._waiting.pop(min(ready, key=order))
 
@@ -353,10 +353,12 @@ class Board:
     def _others(self, engine: int, each: Assignment) -> set[int]:
         return self._ledger.devices.others(engine, each.checkpoint.name)
 
-    def _unfinished(self) -> set[Part]:
-        """What does not have all its records yet."""
-        unfinished = {each.part for each in self._waiting}
-        return unfinished | {busy.assignment.part for busy in self._busy.values() if busy.unfinished}
+    @property
+    def unfinished(self) -> set[Part]:
+        """What is on the board and does not have all its records yet."""
+        with self._changed:
+            unfinished = {each.part for each in self._waiting}
+            return unfinished | {busy.assignment.part for busy in self._busy.values() if busy.unfinished}
 
     def _awaited(self) -> set[Part]:
         """What must be finished before something that waits can be begun."""
@@ -392,9 +394,3 @@ class Board:
             del busiest.unfinished[shard.name]
         busiest.ask_after = 0.0 if shards else time.monotonic() + 1.0
         return replace(busiest.assignment, shards=tuple(shards)) if shards else None
-
-
-def _distance(candidate: CheckpointInfo, held: str | None, architecture: str | None) -> int:
-    if candidate.weights_digest == held:
-        return 0
-    return 1 if architecture is None or candidate.architecture == architecture else 2

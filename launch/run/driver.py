@@ -35,6 +35,7 @@ from launch.run.prune_tasks import PruneTasks
 from launch.run.quiet import captured
 from launch.run.references import drop_references, references_of
 from launch.run.rundir import RunDirectory, State
+from launch.run.screening import Screening
 from launch.run.shards import shards_of
 from launch.run.work import Assignment, EngineSetup, EvalJob, Outcome, Shard
 from launch.run.workers import EngineWorker
@@ -117,6 +118,7 @@ class _Run:
         self.infos: list[CheckpointInfo] = []
         self.engine_stats: list[dict[str, Any]] = []  # of this call, per engine and loaded checkpoint
         self._items = 0
+        self._screening = Screening(prepared, store, self._board, progress)
         self._whole: dict[str, tuple[Shard, ...]] = {}  # the shards of a task, by its key
 
     def execute(self) -> Outcome:
@@ -129,13 +131,15 @@ class _Run:
                 to_prune.append(job)
             else:  # preflight has checked an existing one against its manifest and its settings
                 self._add(job)
+        self._screen()
         if to_prune or self._board.has_work:
             self._progress.stage("starting Ray")
             with cluster(self._run_dir / "logs") as machines:
                 self._on(machines, to_prune)
         self._log.look(self._board.setbacks, ())
         self._log.need_something(self._store)
-        return Outcome(items=self._items, seconds=time.monotonic() - started, failures=self._log.failures)
+        items = self._items + self._screening.items
+        return Outcome(items=items, seconds=time.monotonic() - started, failures=self._log.failures)
 
     def _on(self, machines: Cluster, to_prune: Sequence[CheckpointJob]) -> None:
         config = self._prepared.config
@@ -176,6 +180,7 @@ class _Run:
                     self._live.pruning(len(to_prune) - pruning.left, len(to_prune))
                 else:
                     fleet.join(_LOOK_SECONDS)
+                self._screen()
                 self._log.look(self._board.setbacks, fleet.workers)
                 machines.check()
                 fleet.check(
@@ -236,8 +241,14 @@ class _Run:
                 raise
             self._board.abandon(job.name, str(error), attempts=1, mendable=True, expected=expected)
 
+    def _screen(self) -> None:
+        """Put on the board what screening leaves of checkpoints, and write down what it decides."""
+        if self._screening.look():
+            self._directory.mark("running", screening=[dataclasses.asdict(row) for row in self._screening.rows])
+
     def _left(self, job: CheckpointJob, info: CheckpointInfo) -> list[Assignment]:
-        """What is left to evaluate of a checkpoint. Raises InputError for damaged records and for other weights'."""
+        """What is left to evaluate of a checkpoint, but for what is screened first. Raises InputError for damaged
+        records and for other weights'."""
         info = dataclasses.replace(info, path=info.path.absolute())  # engines are in other directories
         self.infos.append(info)
         base = self._base_of(job, info)
@@ -257,8 +268,10 @@ class _Run:
                 base=base if task.config.after_base else None,
                 references=self._references_of(job, task.name, base) if task.config.references else None,
             )
-            assignments.append(Assignment(checkpoint=info, task=task.name, job=eval_job, shards=shards))
-            self._items += assignments[-1].items
+            assignment = Assignment(checkpoint=info, task=task.name, job=eval_job, shards=shards)
+            if not self._screening.hold(assignment, task, finished):
+                assignments.append(assignment)
+                self._items += assignment.items
         return assignments
 
     def _shards_of(self, task: PreparedTask, finished: Collection[ItemKey]) -> tuple[Shard, ...]:

@@ -18,13 +18,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from evaluator.errors import InputError, one_line, parse
+from evaluator.store.screening import screened_of
 from launch.run.lease import Claim, Pace
 from launch.run.live import NAME as LIVE
 from launch.run.lock import FOLDER, LOCK, PACE, beats_of, latest_claim
 from pruning.output.owner import sight
 
 Part = tuple[str, str]  # checkpoint, task
-PartState = Literal["done", "running", "failed", "waiting"]
+PartState = Literal["done", "running", "failed", "waiting", "screened out"]
 _ERRORS = 5
 _LARGEST = 10**12  # of any number in these files: items, seconds
 
@@ -131,8 +132,11 @@ def summarise(
         state, why = "stale", f"{driver.why}; the same command resumes"
     planned = _planned(document)
     busy = {(each.checkpoint, each.task) for each in engines}
+    screened = {(each.checkpoint, each.task): each.asked for each in screened_of(document) if each.out}
     parts = tuple(
-        _part(part, done.get(part, 0), planned.get(part), part in busy, failures)
+        _screened(part, done.get(part, 0), screened[part])
+        if part in screened
+        else _part(part, done.get(part, 0), planned.get(part), part in busy, failures)
         for part in [*planned, *(part for part in done if part not in planned)]
     )
     finished = sum(part.done for part in parts)
@@ -177,6 +181,11 @@ def _part(part: Part, done: int, total: int | None, busy: bool, failures: Sequen
     elif total is not None and done >= total:
         state = "done"
     return PartStatus(checkpoint=checkpoint, task=task, state=state, done=done, total=total)
+
+
+def _screened(part: Part, done: int, asked: int) -> PartStatus:
+    """One that is asked nothing more; an earlier call may have asked more than its anchors."""
+    return PartStatus(checkpoint=part[0], task=part[1], state="screened out", done=done, total=max(done, asked))
 
 
 def finished_items(records: Path) -> dict[Part, int]:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from evaluator.errors import ResurfaceError, one_line, parse
 from evaluator.store.files import write_atomically
+from evaluator.store.screening import screened_of
 from launch.run.status import finished_items
 
 if TYPE_CHECKING:
@@ -120,10 +121,16 @@ class Tracking:
             more = self._looks.get()
             while more and not self._looks.empty():  # one look is enough for all that has ended meanwhile
                 more = self._looks.get()
-            for each in ended(self._left, self._all, finished_items(self._run_dir / "records")):
+            for each in ended(self._left, self._all, self._done()):
                 del self._left[each.name]  # where telling it fails, the same command tells it again
                 self._guarded(partial(self._tell, told, each))
         self._guarded(partial(self._tracker.end, told.run, self._files, self._finished))
+
+    def _done(self) -> dict[tuple[str, str], float]:
+        """Items with their records; what was screened out has all that it will have."""
+        screened = screened_of(_document(self._run_dir / "run.json"))
+        found: dict[tuple[str, str], float] = {**finished_items(self._run_dir / "records")}
+        return found | {(each.checkpoint, each.task): math.inf for each in screened if each.out}
 
     def _guarded(self, act: Callable[[], _T]) -> _T | None:
         """What `act` returns; None where it failed, which the user is told."""
@@ -194,7 +201,7 @@ def flattened(document: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
 
 
 def ended(
-    left: Mapping[str, Tracked], checkpoints: Mapping[str, Tracked], done: Mapping[tuple[str, str], int]
+    left: Mapping[str, Tracked], checkpoints: Mapping[str, Tracked], done: Mapping[tuple[str, str], float]
 ) -> list[Tracked]:
     """Of those that are left, the checkpoints that have all their records, and whose bases have theirs. Pure."""
 

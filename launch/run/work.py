@@ -65,6 +65,13 @@ class Assignment:
         return sum(len(shard.questions) for shard in self.shards)
 
 
+def distance(candidate: CheckpointInfo, held: str | None, architecture: str | None) -> int:
+    """How far a checkpoint is for an engine: 0 it holds the weights (of that digest), 1 swapped in place, 2 neither."""
+    if candidate.weights_digest == held:
+        return 0
+    return 1 if architecture is None or candidate.architecture == architecture else 2
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardResult:
     """A finished shard and its records, in the order of its questions, as the file that they become: a hundred engines

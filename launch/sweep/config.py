@@ -14,6 +14,7 @@ prompts: {terse: "{{ question }} Answer:"}  # templates that pose tasks beside t
 tasks:
   - {task: gazetteer, items: 40}
 gate: {max_drop: 2, min_recovery: 98}     # what a compressed checkpoint may lose (evaluator/thresholds.py)
+screen: {items: 100, against: best}       # few items first, the rest where it matters (evaluator/screen.py)
 include: [main.yaml]                     # other sweeps (files, bundled recipes, or in place), joined with this one
 """
 
@@ -33,6 +34,7 @@ from evaluator.config import Frozen
 from evaluator.engine.config import EngineConfig
 from evaluator.errors import InputError, unknown
 from evaluator.probes.config import EvalConfig
+from evaluator.screen import Screen
 from evaluator.thresholds import Thresholds
 from launch.sweep.document import read_document
 from launch.sweep.models import BUNDLED
@@ -133,8 +135,8 @@ class Resources(Frozen):
 class SweepConfig(Frozen):
     """models x pruning settings x tasks, joined with other sweeps.
 
-    Each included sweep keeps its own models, settings, tasks and seed; engine, resources and gate are those of the
-    outermost one. Models of one name must be the same model.
+    Each included sweep keeps its own models, settings, tasks and seed; engine, resources, gate and screen are those of
+    the outermost one. Models of one name must be the same model.
     """
 
     models: dict[str, str] = Field(default_factory=dict)
@@ -150,6 +152,7 @@ class SweepConfig(Frozen):
     engine: EngineConfig = EngineConfig()
     resources: Resources = Resources()
     gate: Thresholds = Thresholds()  # they judge what was measured, and are not part of a run's identity
+    screen: Screen | None = None  # what is asked at all, not what its records are; None: everything is
 
     @model_validator(mode="after")
     def _names(self) -> SweepConfig:
@@ -166,6 +169,8 @@ class SweepConfig(Frozen):
             raise ValueError("prompts: there are no tasks to pose; those of included sweeps have prompts of their own")
         if problem := problem_of(self.tasks, self.prompts):
             raise ValueError(problem)
+        if self.screen is not None and self.screen.against == "gate" and self.gate.max_drop is None:
+            raise ValueError("screen: against: 'gate' needs a bound, and gate: max_drop is null")
         if self.base is not None and self.base not in self.models:
             raise ValueError(f"base: {self.base!r} is not one of the models ({', '.join(self.models)})")
         return self

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from evaluator.asking.prompts import CAPPED_FORMATS
@@ -87,6 +87,7 @@ class JobEstimate:
     compress_hours: float | None  # to prune or to quantise it
     disk: int | None = 0  # bytes of the checkpoint, where the run makes it
     references: int | None = 0  # bytes of distributions that it keeps for others; None: its vocabulary is not known
+    items: Mapping[str, int] = field(default_factory=dict)  # by task
 
     @property
     def hours(self) -> float | None:
@@ -117,6 +118,7 @@ def estimate(config: SweepConfig) -> list[JobEstimate]:
                 compress_hours=None if size is None and job.is_made else _compress_hours(size or 0.0, job),
                 disk=None if size is None and job.is_made else _disk(size or 0.0, job),
                 references=_references(job, works, config.engine.dtype) if keeps(job, jobs) else 0,
+                items={name: works[task.model_dump_json()].items for name, task in job.tasks.items()},
             )
         )
     return estimates

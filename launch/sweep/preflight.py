@@ -22,6 +22,7 @@ from launch.sweep.jobs import CheckpointJob, expand
 from launch.sweep.quantisation import bytes_of, check_environments, check_quantisations, served_here
 from launch.sweep.references import check_references, keeps, positions_prepared, reference_bytes, vocabulary_of
 from launch.sweep.removal import check_divided
+from launch.sweep.screening import check_screening
 from launch.sweep.tasks import PreparedTask, TaskPreparation
 from pruning.calibration.disjoint import text_digest
 from pruning.output.manifest import read_manifest
@@ -87,6 +88,7 @@ def prepare(config: SweepConfig, run_dir: Path) -> Prepared:
     Raises InputError for the first thing that is wrong.
     """
     jobs = expand(config, run_dir)
+    check_screening(jobs, config.screen)
     models = _inspected([job for job in jobs if not job.is_made], trust=config.engine.trust_remote_code)
     preparation = TaskPreparation(models.positions, models.tokenizers)
     asked = {job.name: preparation.tasks_of(job) for job in jobs}

@@ -27,6 +27,7 @@ from evaluator.metrics.tables import (
     recovery,
     recovery_percent,
     recovery_seeds,
+    screening,
     vote,
     weak,
 )
@@ -59,5 +60,6 @@ TABLES: Registry[Table] = Registry(
         weak.TABLE,
         vote.TABLE,
         overlap.TABLE,
+        screening.TABLE,
     ),
 )

@@ -120,7 +120,8 @@ def _faked(monkeypatch: pytest.MonkeyPatch, tensor_parallel: int = 1) -> driver.
     unheard = SimpleNamespace(look=lambda stats: None, pruning=lambda *_: None)
     monkeypatch.setattr(driver, "LiveState", lambda run_dir, ended: unheard)
     resources = Resources()
-    config = SimpleNamespace(engine=SimpleNamespace(tensor_parallel=tensor_parallel), resources=resources)
+    engine = SimpleNamespace(tensor_parallel=tensor_parallel)
+    config = SimpleNamespace(engine=engine, resources=resources, screen=None, gate=None)
     prepared = SimpleNamespace(config=config, tasks=(), engine=None, held_out={})
     progress = SimpleNamespace(pruning=lambda *_: None)
     log = SimpleNamespace(look=lambda *_: None)
@@ -183,7 +184,7 @@ def test_a_pruned_checkpoint_is_evaluated_while_others_are_being_pruned(monkeypa
 
 @pytest.mark.parametrize("same_device", [False, True])
 def test_the_records_of_a_family_say_what_the_rest_of_it_is_computed_on(same_device: bool) -> None:
-    config = SimpleNamespace(resources=Resources(same_device=same_device))
+    config = SimpleNamespace(resources=Resources(same_device=same_device), screen=None, gate=None)
     prepared = SimpleNamespace(config=config, other_tokenizer=(), asked={"dense": (), "wanda": ()})
     store = SimpleNamespace(devices=lambda name: {"A100"} if name == "wanda" else set())
     run = driver._Run(prepared, SimpleNamespace(path=Path("run")), store, SimpleNamespace(), SimpleNamespace())
