@@ -192,8 +192,8 @@ class Screening:
                 out[name] = worse[name]
             compared = out.get(name) or nearest(answers, name, rule, self._thresholds)
             if compared is not None:
-                items = (len(asked if name in out else everything), len(everything))
-                self.rows.append(_row(group, compared, rule, items))
+                in_all = len(asked if name in out else everything)
+                self.rows.append(_row(group, compared, rule, (in_all, len(everything))))
             self._give(held, everything if name in out else asked, expected=1)
             group.over.add(name)
         told = ", ".join(f"{name} (worse than {each.reference})" for name, each in out.items())
