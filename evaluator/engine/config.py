@@ -40,6 +40,8 @@ class EngineConfig(Frozen):
     # No number depends on what is computed beside it: vLLM's batch-invariant mode, slower, on GPUs only. Engine torch
     # computes one request at a time, so that it holds there anyway.
     deterministic: bool = False
+    # A checkpoint may be computed in another dtype than its base, where `auto` comes to that; every table then says so.
+    mixed_dtypes: bool = False
     trust_remote_code: bool = False
 
     @field_validator("kind")
@@ -78,6 +80,7 @@ class EngineKind:
     check_here: Callable[[EngineConfig], None] = lambda config: None
     references: bool = False  # it keeps and compares the distributions of a Score (Score.reference)
     check_checkpoints: Checked | None = None  # before anything starts; None: it serves whatever can be read
+    own_dtypes: Callable[[], bool] = lambda: False  # whether dtype `auto` is each checkpoint's own here
 
 
 ENGINES: Registry[EngineKind] = Registry("engine")

@@ -30,21 +30,25 @@ def compare(
         list[str] | None,
         typer.Option(metavar="A=B", help="a checkpoint of A and its counterpart in B; else those of one name"),
     ] = None,
+    pair_task: Annotated[
+        list[str] | None, typer.Option(metavar="A=B", help="a task of A and its counterpart in B; likewise")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON instead of tables")] = False,
     csv: Annotated[Path | None, typer.Option("--csv", help="write every row there")] = None,
 ) -> None:
     """What moved between two runs (another version, machine, dtype or seed), and is it more than noise?
 
-    Items pair by language and id. Scores of 0 or 1 are compared by McNemar's exact test with Holm's correction, other
-    numbers by paired intervals that resample contexts. Says too what was set otherwise. Exit code 0 whatever it finds.
+    Items pair by language and id. Scores of 0 or 1 are compared by McNemar's exact test, other numbers by a paired
+    t-test that is robust to shared contexts, both with Holm's correction. Says too what was set otherwise. Exit code 0
+    whatever it finds.
     """
     for path in (run_a, run_b):
         if not path.exists():
             raise InputError(f"{path}: no such file or directory")
-    pairs = _pairs(pair or [])
+    pairs, task_pairs = _pairs("--pair", pair or []), _pairs("--pair-task", pair_task or [])
     from evaluator.metrics.compare import compare as compared
 
-    found = compared(_side(run_a), _side(run_b), pairs)
+    found = compared(_side(run_a), _side(run_b), pairs, task_pairs)
     if csv is not None:
         from evaluator.store.csv_files import csv_bytes
         from evaluator.store.files import write_atomically
@@ -56,13 +60,13 @@ def compare(
     _print(found)
 
 
-def _pairs(typed: Sequence[str]) -> Mapping[str, str]:
+def _pairs(option: str, typed: Sequence[str]) -> Mapping[str, str]:
     """Raises InputError for what is no pair."""
     pairs = {}
     for each in typed:
         name, equals, other = each.partition("=")
         if not (name and equals and other):
-            raise InputError(f"--pair: {each!r} is not of the form A=B")
+            raise InputError(f"{option}: {each!r} is not of the form A=B")
         pairs[name] = other
     return pairs
 

@@ -29,6 +29,9 @@ def evaluate(
     base: Annotated[str | None, typer.Option(help="the dense checkpoint that the others are compared with")] = None,
     engine: Annotated[str, typer.Option(help=engines_help())] = "vllm",
     dtype: Annotated[str, typer.Option(help=f"{', '.join(DTYPES)}; auto: float32 on a CPU, its own on a GPU")] = "auto",
+    mixed_dtypes: Annotated[
+        bool, typer.Option(help="compare checkpoints of another dtype than their base too, and say so in every table")
+    ] = False,
     scoring: Annotated[str, typer.Option(help="forced; prompt_logprobs: vllm's own way, slow, to check")] = "forced",
     seed: Seed = 0,
     chat: Annotated[bool, typer.Option(help="prompt through the tokenizer's chat template")] = False,
@@ -44,7 +47,8 @@ def evaluate(
         base=base,
         task={"task": task, "languages": languages, "items": items, "formats": formats, "probes": probes,
               "seed": seed, "chat": chat},
-        engine={"kind": engine, "dtype": dtype, "scoring": scoring, "trust_remote_code": trust_remote_code},
+        engine={"kind": engine, "dtype": dtype, "mixed_dtypes": mixed_dtypes, "scoring": scoring,
+                "trust_remote_code": trust_remote_code},
         resources={"engines": engines, "shard_items": shard_items},
         prompts=prompts,
     )  # fmt: skip

@@ -18,6 +18,7 @@ from evaluator.errors import InputError
 from evaluator.records import Item
 from launch.sweep.calibration import SOURCES
 from launch.sweep.config import SweepConfig
+from launch.sweep.dtypes import check_dtypes
 from launch.sweep.jobs import CheckpointJob, expand
 from launch.sweep.quantisation import bytes_of, check_environments, check_quantisations, served_here
 from launch.sweep.references import check_references, keeps, positions_prepared, reference_bytes, vocabulary_of
@@ -97,6 +98,7 @@ def prepare(config: SweepConfig, run_dir: Path) -> Prepared:
     for job in jobs:
         _check_pruning(job, held_out)
     check_divided(config.engine, jobs)
+    check_dtypes(config.engine, jobs, models.infos)
     check_quantisations(jobs, held_out)
     check_references(config.engine, tasks)
     longest = max(task.longest_request for task in tasks)

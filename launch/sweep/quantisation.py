@@ -70,7 +70,7 @@ def served_here(
 ) -> tuple[str, ...]:
     """What there is to say of how checkpoints are served, a line each; those to be quantised are seen by stand-ins.
 
-    Raises InputError for the first that cannot be served, or not in the dtype of the others.
+    Raises InputError for the first that cannot be served.
     """
     to_make = [job for job in jobs if job.quantise is not None]
     if not to_make:

@@ -35,6 +35,7 @@ from evaluator.engine.vllm.start import (
     installed_version,
     named,
     on_workers,
+    serves_cpus,
     start,
 )
 from evaluator.errors import EngineError, InputError
@@ -251,4 +252,5 @@ VLLM = EngineKind(
     check_here=check_here,
     references=True,
     check_checkpoints=check_quantised,
+    own_dtypes=lambda: not serves_cpus(),
 )

@@ -8,7 +8,8 @@ from importlib.metadata import PackageNotFoundError, distribution
 from evaluator.checkpoints.info import CheckpointInfo
 from evaluator.checkpoints.quantisation import Quantisation
 from evaluator.engine.config import DType, EngineConfig
-from evaluator.engine.vllm.rehearsal import rehearse, serves_cpus
+from evaluator.engine.vllm.rehearsal import rehearse
+from evaluator.engine.vllm.start import serves_cpus
 from evaluator.errors import InputError
 
 # Layouts that left vLLM's core, and the packages that bring them back.
@@ -26,16 +27,14 @@ _SET_DTYPE = "set --dtype {} (engine.dtype in a sweep file), which is then that 
 def check_quantised(config: EngineConfig, checkpoints: Sequence[CheckpointInfo], *, here: bool) -> tuple[str, ...]:
     """What there is to say of how quantised checkpoints are served, a line each.
 
-    `here`: the engines run on this machine. Raises InputError for the first checkpoint that cannot be served, or not in
-    the dtype of the others; it names scheme and dtype, and what could serve it.
+    `here`: the engines run on this machine. Raises InputError for the first checkpoint that cannot be served; it names
+    scheme and dtype, and what could serve it.
     """
     notes = []
     for info in checkpoints:
         if info.quantisation is None:
             continue
         _check_plugin(info, info.quantisation)
-        if config.dtype == "auto" and not serves_cpus():
-            _check_one_dtype(info, info.quantisation, checkpoints)
         if here:
             notes.append(_rehearsed(config, info, info.quantisation))
     return tuple(notes)
@@ -52,16 +51,6 @@ def _check_plugin(info: CheckpointInfo, quantisation: Quantisation) -> None:
             f"checkpoint {info.path}: {quantisation.label}: vLLM reads {quantisation.library} with the package "
             f"{plugin}, which is not installed"
         ) from None
-
-
-def _check_one_dtype(info: CheckpointInfo, quantisation: Quantisation, checkpoints: Sequence[CheckpointInfo]) -> None:
-    """On a GPU, `auto` is each checkpoint's own dtype; a difference of dtype would be taken for damage."""
-    other = next((each for each in checkpoints if each.dtype != info.dtype), None)
-    if other is not None:
-        raise InputError(
-            f"checkpoint {info.path}: {quantisation.label}: dtype auto would compute it in {info.dtype}, and "
-            f"{other.name} in {other.dtype}: {_SET_DTYPE.format('bfloat16')}"
-        )
 
 
 def _rehearsed(config: EngineConfig, info: CheckpointInfo, quantisation: Quantisation) -> str:

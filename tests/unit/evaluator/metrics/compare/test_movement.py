@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pandas as pd
 import pytest
+import statsmodels.api as sm
+from scipy.stats import t, ttest_1samp, ttest_rel
 from statsmodels.stats.contingency_tables import mcnemar
 
 from evaluator.errors import InputError
 from evaluator.metrics import Inputs, reduce_records
 from evaluator.metrics.compare import Compared, Side, compare, side_of_logged, side_of_run
+from evaluator.metrics.compare.movement import _clustered_t
 from evaluator.store.lm_eval import Logged, Sample
 from tests.support.records import Seen, records
 from tests.support.tables import only
@@ -100,6 +104,16 @@ def test_checkpoints_pair_by_name_by_being_alone_or_as_told():
         compare(run("a", RIGHT), run("b", RIGHT, language="thai"))
 
 
+def test_tasks_pair_as_told():
+    tasks = [records("int4", {"english/0": RIGHT}).assign(task=name) for name in ("x", "y")]
+    side = side_of_run(Inputs(reduce_records(pd.concat(tasks, ignore_index=True))), "b")
+    with pytest.raises(InputError, match=r"no tasks in common \(t; x, y\); name pairs with --pair-task A=B"):
+        compare(run("a", RIGHT), side)
+    assert only(compare(run("a", RIGHT), side, task_pairs={"t": "y"}).frame, measure="open")["task"] == "t"
+    with pytest.raises(InputError, match=r"b: no task 'z' \(there are: x, y\)"):
+        compare(run("a", RIGHT), side, task_pairs={"t": "z"})
+
+
 def logged(model: str, *scores: float, metric: str = "acc", prompt: str = "p", **doc: object) -> Side:
     samples = tuple(
         Sample(
@@ -130,11 +144,27 @@ def test_lm_eval_against_lm_eval_pairs_by_document():
     assert found.frame["other_prompt"].tolist() == [11]
 
 
-def test_scores_that_are_no_zero_or_one_are_compared_by_their_interval():
-    found = compare(logged("one", *[0.5, 0.6] * 10, metric="bleu"), logged("two", *[0.7, 0.8] * 10, metric="bleu"))
+def test_scores_that_are_no_zero_or_one_are_compared_by_a_paired_t_test():
+    before, after = [0.5, 0.6, 0.4, 0.7, 0.2], [0.7, 0.9, 0.5, 1.1, 0.3]
+    found = compare(logged("one", *before, metric="bleu"), logged("two", *after, metric="bleu"))
     row = only(found.frame, measure="bleu")
-    assert (row["difference"], row["verdict"]) == (pytest.approx(0.2), "moved")
+    assert row["t_p"] == pytest.approx(ttest_rel(before, after).pvalue)
+    assert (row["difference"], row["holm_p"], row["verdict"]) == (pytest.approx(0.22), row["t_p"], "moved")
     assert pd.isna(row["mcnemar_p"])
+
+
+def test_a_t_test_counts_contexts_not_their_items():
+    """Four items of each context that moved together are one observation."""
+    changes = [0.1, 0.3, -0.05]
+    contexts = pd.DataFrame({"change": changes * 4, "context": ["a", "b", "c"] * 4})
+    fitted = sm.OLS(contexts["change"], np.ones(12)).fit(
+        cov_type="cluster", cov_kwds={"groups": contexts["context"], "use_correction": False}, use_t=True
+    )
+    error = fitted.bse.iloc[0] * np.sqrt(3 / 2)
+    expected = 2 * t.sf(np.mean(changes) / error, 2)
+    assert _clustered_t(contexts["change"].to_numpy(), contexts["context"]) == pytest.approx(expected)
+    assert expected == pytest.approx(ttest_1samp(changes, 0).pvalue)
+    assert _clustered_t(np.array([0.1, 0.2]), pd.Series(["a", "a"])) is None
 
 
 def test_a_run_against_lm_eval_on_the_same_items():
