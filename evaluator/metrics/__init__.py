@@ -1,10 +1,13 @@
 """Records -> tables, as pure functions.
 
-    outcomes = pd.concat([reduce_records(part) for part in parts])   # parts: records of one checkpoint and task each
-    results = compute(Inputs(outcomes, items), run)                  # items: optional, gives the clusters of intervals
+    pieces = Pieces()
+    for part in parts:                              # records of one checkpoint and task each
+        pieces.add(reduce_records(part))
+    results = compute(Inputs(pieces, items), run)   # items: optional, gives the clusters of intervals
     results.tables["fates"].frame
 
-Only outcomes (one small row per checkpoint, item and format) are held in memory, never the records of a sweep.
+What is held in memory are outcomes (one small row per checkpoint, item and format) of a bounded number of pieces, never
+the records of a sweep.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from __future__ import annotations
 from evaluator.metrics.headline import headline_of, headline_sentence
 from evaluator.metrics.inputs import Inputs
 from evaluator.metrics.outcomes import empty_outcomes, reduce_records
+from evaluator.metrics.pieces import Pieces
 from evaluator.metrics.results import Results, compute, compute_tables, judge
 from evaluator.metrics.table import FilledTable, Lack, Table
 from evaluator.metrics.tables import TABLES
@@ -21,6 +25,7 @@ __all__ = [
     "FilledTable",
     "Inputs",
     "Lack",
+    "Pieces",
     "Results",
     "Table",
     "compute",

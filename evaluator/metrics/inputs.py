@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from evaluator.metrics.columns import Row
 from evaluator.metrics.comparability import difference
 from evaluator.metrics.intervals import Resampler
 from evaluator.metrics.outcomes import KEY, MEASURED, outcome_types
+from evaluator.metrics.pieces import Pieces, Recent
 from evaluator.probes import PROBES
 from evaluator.records import FORMATS, METADATA, PRUNING, SERVING, Origin
 from evaluator.store.screening import screened_of
@@ -22,6 +23,8 @@ ALL = "all"  # the row that pools the languages
 MEAN = "mean"  # the row that is the unweighted mean over languages
 SIDES = ("dense", "pruned")
 ITEM = ("language", "item_id", "item")
+_NAMED = ["language", "item_id"]
+_HELD_ROWS = 100_000  # of outcomes that are held once they were looked at, and half as many comparisons
 
 
 @dataclass(frozen=True)
@@ -49,12 +52,15 @@ class Subject(Origin):
 
 @dataclass(frozen=True, eq=False)
 class Inputs:
-    """Outcomes of any number of checkpoints and tasks; optionally the items (the columns of `evaluator.records.Item`;
-    intervals need task, language, item_id, cluster), the verdicts of matcher models (those of `VerdictRow`, behind the
-    record's key), run.json: how they were asked, and what matchers said of control pairs (`ControlRow`). `fit_only`:
-    matchers that are unfit by their control pairs have no vote in the panel."""
+    """Outcomes of any number of checkpoints and tasks, in one frame or in pieces.
 
-    outcomes: pd.DataFrame
+    Optionally the items (the columns of `evaluator.records.Item`; intervals need task, language, item_id, cluster), the
+    verdicts of matcher models (those of `VerdictRow`, behind the record's key), run.json: how they were asked, and what
+    matchers said of control pairs (`ControlRow`). `fit_only`: matchers that are unfit by their control pairs have no
+    vote in the panel.
+    """
+
+    outcomes: pd.DataFrame | Pieces
     items: pd.DataFrame | None = None
     verdicts: pd.DataFrame | None = None
     run: Mapping[str, Any] = field(default_factory=dict)
@@ -72,19 +78,19 @@ class Inputs:
         return [each for each in self._subjects if each.task in self._text_tasks]
 
     @cached_property
+    def _pieces(self) -> Pieces:
+        return Pieces(self.outcomes) if isinstance(self.outcomes, pd.DataFrame) else self.outcomes
+
+    @cached_property
     def _text_tasks(self) -> frozenset[str]:
-        of_text, of_items = (
-            self.outcomes[[f"{probe.name}_status" for probe in PROBES if probe.reads == what]].notna().any(axis=1)
-            for what in ("text", "items")
-        )
-        return frozenset(self.outcomes.loc[of_text, "task"]) - frozenset(self.outcomes.loc[of_items, "task"])
+        return self._pieces.text_tasks
 
     @cached_property
     def _subjects(self) -> list[Subject]:
         columns = ["task", "checkpoint", "base", "weights_digest", *PRUNING]
         rows: list[Row] = []
-        for values in self.outcomes[columns].drop_duplicates(["task", "checkpoint"]).itertuples(index=False, name=None):
-            row = {name: None if pd.isna(value) else value for name, value in zip(columns, values, strict=True)}
+        for first in self._pieces.first:
+            row = {name: None if pd.isna(first[name]) else first[name] for name in columns}
             if row["base"] == row["checkpoint"]:
                 row["base"] = None
             rows.append(row)
@@ -95,55 +101,41 @@ class Inputs:
         ]
         return sorted(subjects, key=lambda each: each.display_order)
 
-    @cached_property
-    def compact(self) -> pd.DataFrame:
-        """The outcomes in a fixed order as plain columns: numbers and booleans as floats with NaN for null (many small
-        selections of nullable columns are slow), and `item`, the number of the item within its task."""
-        frame = self.outcomes.sort_values(list(KEY), ignore_index=True)
-        columns: dict[str, Any] = {}
-        for name, dtype in outcome_types().items():
-            if dtype == "string":
-                texts = frame[name].astype(object)
-                columns[name] = texts.where(texts.notna(), None)
-            else:
-                columns[name] = frame[name].to_numpy(dtype="float64", na_value=np.nan)
-        plain = pd.DataFrame(columns)
-        return plain.merge(self._numbered, on=["task", "language", "item_id"], validate="many_to_one").copy()
+    def all_outcomes_of(self, checkpoint: str, task: str) -> pd.DataFrame:
+        """One checkpoint's outcomes on one task in every format and under every seed; `item` is an item's number within
+        its task."""
+        here = self._numbered.loc[self._numbered["task"] == task, [*_NAMED, "item"]]
+        return self._pieces[checkpoint, task].merge(here, on=_NAMED, validate="many_to_one")
 
     @cached_property
     def _numbered(self) -> pd.DataFrame:
-        names = ["task", "language", "item_id"]
-        asked = self.outcomes[names].astype(object).drop_duplicates().sort_values(names, ignore_index=True)
-        return asked.assign(item=asked.groupby("task").cumcount())
+        return self._pieces.asked
 
     @cached_property
-    def _by_format(self) -> Mapping[tuple[str, str, str], pd.DataFrame]:
-        groups = self.compact.groupby(["checkpoint", "task", "format"], sort=False)
-        return {
-            (str(checkpoint), str(task), str(format)): _first_seeds(frame)[_outcome_columns()].reset_index(drop=True)
-            for (checkpoint, task, format), frame in groups
-        }
+    def _in_format(self) -> Recent[tuple[str, str, str]]:
+        return Recent(self._read, _HELD_ROWS)
+
+    def _read(self, key: tuple[str, str, str]) -> pd.DataFrame:
+        checkpoint, task, format = key
+        every = self.all_outcomes_of(checkpoint, task)
+        return _first_seeds(every[every["format"] == format])[_outcome_columns()].reset_index(drop=True)
 
     def outcomes_of(self, checkpoint: str, task: str, format: str = "open") -> pd.DataFrame:
         """One checkpoint's outcomes on one task in one format, one row per item (empty when it was not asked).
 
         Where a probe was asked under several seeds, these are its outcomes under the run's own.
         """
-        return self._by_format.get((checkpoint, task, format), self._no_outcomes)
+        asked = format in self._pieces.formats_of((checkpoint, task))
+        return self._in_format[checkpoint, task, format] if asked else self._no_outcomes
 
     @cached_property
     def _no_outcomes(self) -> pd.DataFrame:
-        return self.compact.iloc[:0][_outcome_columns()]
+        return self._read(("", "", ""))
 
     def run_seed(self, checkpoint: str, task: str) -> float:
         """The lowest seed that greedy was asked with: a run's own (NaN where greedy was not asked)."""
-        return self._run_seeds.get((checkpoint, task), np.nan)
-
-    @cached_property
-    def _run_seeds(self) -> Mapping[tuple[str, str], float]:
-        greedy = self.compact[self.compact["greedy_status"].notna()]
-        groups = greedy.groupby(["checkpoint", "task"], sort=False)["seed"]
-        return {(str(checkpoint), str(task)): float(seeds.min()) for (checkpoint, task), seeds in groups}
+        every = self._pieces[checkpoint, task]
+        return float(every.loc[every["greedy_status"].notna(), "seed"].min())
 
     @cached_property
     def _resamplers(self) -> dict[str, Resampler]:
@@ -167,8 +159,7 @@ class Inputs:
 
     @cached_property
     def _languages(self) -> Mapping[str, list[str]]:
-        found = self.outcomes[["task", "language"]].drop_duplicates().sort_values("language")
-        return {str(task): rows["language"].tolist() for task, rows in found.groupby("task")}
+        return {str(task): sorted(rows["language"].unique()) for task, rows in self._numbered.groupby("task")}
 
     def languages(self, task: str) -> list[str]:
         return self._languages[task]
@@ -176,7 +167,7 @@ class Inputs:
     @cached_property
     def formats(self) -> list[str]:
         """The formats that were asked, in the protocol's order."""
-        return sorted(self.outcomes["format"].unique().tolist(), key=lambda format: [*FORMATS, format].index(format))
+        return sorted(self._pieces.formats, key=lambda format: [*FORMATS, format].index(format))
 
     def comparisons(self, format: str = "open") -> dict[tuple[str, str], Comparison]:
         """Every checkpoint that names a base, compared with it in one format; by task and checkpoint, in display
@@ -215,24 +206,34 @@ class Inputs:
         }
         return {key: why for key, why in found.items() if why}
 
+    @cached_property
+    def _joined(self) -> Recent[tuple[str, str, str, str]]:
+        return Recent(self._join, _HELD_ROWS // 2)
+
+    def _join(self, key: tuple[str, str, str, str]) -> pd.DataFrame:
+        """A checkpoint's outcomes beside its base's."""
+        name, base, task, format = key
+        sides = self.outcomes_of(name, task, format), self.outcomes_of(base, task, format)
+        return sides[0].merge(sides[1], on=list(ITEM), suffixes=("_pruned", "_dense"), validate="one_to_one")
+
     def _compared(self, format: str) -> Iterator[Comparison]:
         present = {subject.key for subject in self.checkpoints}
         for subject in self.checkpoints:
             base, task, name = subject.base, subject.task, subject.checkpoint
             if base is None:
                 continue
-            dense, pruned = self.outcomes_of(base, task, format), self.outcomes_of(name, task, format)
-            joined = pruned.merge(dense, on=list(ITEM), suffixes=("_pruned", "_dense"), validate="one_to_one")
+            load = partial(self._joined.__getitem__, (name, base, task, format))
             reason = None
             if (task, base) not in present:
                 reason = f"base {base!r} has no records of task {task!r}: evaluate it into the same run"
-            elif joined.empty:
+            elif load().empty:
                 reason = f"no item in format {format!r} is common to {name!r} and its base {base!r}"
-            both = joined["language"].value_counts()
+            dense, pruned = self.outcomes_of(base, task, format), self.outcomes_of(name, task, format)
+            both = load()["language"].value_counts()
             alone = dense["language"].value_counts().add(pruned["language"].value_counts(), fill_value=0)
             left = alone.sub(2 * both, fill_value=0) if len(dense) and len(pruned) else both
             unpaired = {str(language): int(count) for language, count in left.items()}
-            yield Comparison(subject, joined, unpaired, reason)
+            yield Comparison(subject, unpaired, reason, load)
 
 
 def _outcome_columns() -> list[str]:
@@ -243,7 +244,7 @@ def _outcome_columns() -> list[str]:
 def _first_seeds(frame: pd.DataFrame) -> pd.DataFrame:
     """One row per item of one checkpoint, task and format: every probe under the run's own seed, which is the lowest
     that greedy was asked with, or else under the lowest that the probe was asked with."""
-    if frame["seed"].nunique() == 1:
+    if frame["seed"].nunique() <= 1:
         return frame
     own = frame.loc[frame["greedy_status"].notna(), "seed"].min()
     chosen = frame.groupby(list(ITEM)).agg({"truncated": "max", **dict.fromkeys(SERVING, "first")}).reset_index()
@@ -262,9 +263,13 @@ class Comparison:
     and `<name>_pruned`. Where there are none, `reason` says why."""
 
     subject: Subject
-    outcomes: pd.DataFrame
     unpaired: Mapping[str, int]  # per language: the items that only one of the two was asked
     reason: str | None
+    load: Callable[[], pd.DataFrame]
+
+    @property
+    def outcomes(self) -> pd.DataFrame:
+        return self.load()
 
     def of_language(self, language: str) -> pd.DataFrame:
         """The outcomes of one language, or of all."""

@@ -13,9 +13,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import pandas as pd
-
-from evaluator.metrics import Inputs, Results, compute, reduce_records
+from evaluator.metrics import Inputs, Pieces, Results, compute, reduce_records
 from evaluator.report.embed import ItemView
 from evaluator.report.figures import draw
 from evaluator.report.page import render_page, standalone
@@ -41,7 +39,8 @@ class Report:
 def write_report(run_dir: Path, *, progress: Progress | None = None) -> Report:
     """Rebuild RUN/tables and RUN/report from RUN/records. Raises InputError when there are no readable records.
 
-    Records are read one checkpoint and task at a time; only item-level outcomes and packed outputs stay in memory.
+    Records are read one checkpoint and task at a time. Item-level outcomes and packed outputs of the first ones stay in
+    memory; of more, they lie in temporary files until they are looked at.
     """
     step = progress or (lambda what, done, total: None)
     view = ItemView()
@@ -113,15 +112,15 @@ def read_inputs(
 
     `only`: of these checkpoints.
     """
-    parts, outcomes = record_parts(run_dir), []
+    parts, outcomes = record_parts(run_dir), Pieces()
     if only is not None:
         parts = [part for part in parts if part[0].parent.parent.name in only]
     for done, frame in enumerate(frames(parts), start=1):
-        outcomes.append(reduce_records(frame))
+        outcomes.add(reduce_records(frame))
         if view is not None:
             view.add(frame)
         if progress is not None:
             progress("reading records", done, len(parts))
     items, verdicts = read_items(run_dir), read_verdicts(run_dir)
     controls, fit_only = read_controls(run_dir), read_fit_only(run_dir)
-    return Inputs(pd.concat(outcomes, ignore_index=True), items, verdicts, read_run(run_dir), controls, fit_only)
+    return Inputs(outcomes, items, verdicts, read_run(run_dir), controls, fit_only)

@@ -155,6 +155,7 @@ def test_bad_checkpoints_are_set_aside_and_done_once_they_are_mended(tmp_path: P
     _alike(among, alone)
 
 
+@pytest.mark.long
 def test_an_item_that_kills_its_engine_is_found_and_recorded_as_that(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

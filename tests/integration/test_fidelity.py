@@ -41,18 +41,19 @@ def _sweep(folder: Path, text: Path, *, shard_items: int) -> Path:
     return file
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A sweep that is killed once some of its records are there, and resumed."""
+@pytest.fixture(scope="module", params=[False, pytest.param(True, marks=pytest.mark.long)], ids=["whole", "resumed"])
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A sweep; one that is killed once some of its records are there, and resumed."""
     folder = tmp_path_factory.mktemp("runs")
     made, log, text = folder / "run", folder / "log", folder / "book.txt"
     text.write_text(load_task("gazetteer", ("english",), "gazetteer").pools["english"][0].context * 3, encoding="utf-8")
-    driver = start("sweep", _sweep(folder, text, shard_items=1), "--out", made, log=log)
-    while not list(made.glob("records/*/*/*.parquet")):
-        assert driver.poll() is None, log.read_text()
-        time.sleep(0.02)
-    driver.kill()
-    assert driver.wait() == -signal.SIGKILL
+    if request.param:
+        driver = start("sweep", _sweep(folder, text, shard_items=1), "--out", made, log=log)
+        while not list(made.glob("records/*/*/*.parquet")):
+            assert driver.poll() is None, log.read_text()
+            time.sleep(0.02)
+        driver.kill()
+        assert driver.wait() == -signal.SIGKILL
     done = resurface("sweep", _sweep(folder, text, shard_items=3), "--out", made)
     assert done.returncode == 0, done.stderr
     return made

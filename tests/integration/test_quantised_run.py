@@ -12,7 +12,7 @@ from tests.support.models import save_tiny_model
 from tests.support.quantised import quantise
 from tests.support.runs import records, resurface
 
-pytestmark = needs_vllm
+pytestmark = [*needs_vllm, pytest.mark.long]
 ASKED = ("--task", "gazetteer", "--languages", "english", "--items", "2", "--probes", "greedy,choice")
 
 
@@ -38,7 +38,6 @@ def test_base_and_quantised_checkpoint_run_in_one_dtype_and_say_how_it_was_made(
     assert set(accuracy.loc[accuracy["checkpoint"] == "small", "pattern"]) == {"FP8 (rtn, per channel)"}
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("layout", ["w4a16", "fp8-block"])
 def test_what_no_engine_here_can_serve_leaves_nothing_behind(base: Path, tmp_path: Path, layout: str) -> None:
     """Blocks of 64 columns are served by no processor, W4A16 not without AVX-512."""

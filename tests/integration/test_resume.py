@@ -100,6 +100,7 @@ def test_workers_are_killed_and_replaced_and_then_all_of_ray_is_killed(desk: Des
     check_same(run, undisturbed)
 
 
+@pytest.mark.long
 def test_a_driver_that_was_paused_finds_its_run_taken_over(
     desk: Desk, undisturbed: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
 ) -> None:

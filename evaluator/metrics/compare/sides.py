@@ -92,7 +92,7 @@ def _settings(inputs: Inputs, checkpoint: str, task: str, outcomes: pd.DataFrame
     found: dict[str, Any] = {}
     for name in SERVING:
         found[name.replace("_", " ")] = _joined(outcomes[name])
-    digests = inputs.outcomes.loc[inputs.outcomes["checkpoint"] == checkpoint, "weights_digest"]
+    digests = inputs.all_outcomes_of(checkpoint, task)["weights_digest"]
     found["weights"] = _joined(digests.str[:12])
     found |= {name: each for name, each in settings_of(run, checkpoint, task).items() if name not in _NOT_SETTINGS}
     found["scoring"] = " and ".join(scoring_of(run, checkpoint)) or None

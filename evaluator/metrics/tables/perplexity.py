@@ -112,8 +112,8 @@ def _mean(readings: Sequence[_Reading]) -> Row:
 
 
 def _windows(inputs: Inputs, checkpoint: str, task: str) -> pd.DataFrame:
-    every = inputs.compact
-    asked = every[(every["checkpoint"] == checkpoint) & (every["task"] == task) & every["perplexity_status"].notna()]
+    every = inputs.all_outcomes_of(checkpoint, task)
+    asked = every[every["perplexity_status"].notna()]
     return asked[[*ITEM, "perplexity_status", "perplexity_why", "nll", "predicted_tokens"]].drop_duplicates("item")
 
 

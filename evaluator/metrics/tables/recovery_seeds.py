@@ -24,10 +24,10 @@ from evaluator.metrics.table import Table
 
 
 def _rows(inputs: Inputs) -> list[Row]:
-    everything = inputs.compact[(inputs.compact["format"] == "open") & inputs.compact["sample_status"].notna()]
     rows: list[Row] = []
     for subject in inputs.checkpoints:
-        ours = everything[(everything["task"] == subject.task) & (everything["checkpoint"] == subject.checkpoint)]
+        every = inputs.all_outcomes_of(subject.checkpoint, subject.task)
+        ours = every[(every["format"] == "open") & every["sample_status"].notna()]
         if ours["seed"].nunique() < 2:
             continue
         greedy = inputs.outcomes_of(subject.checkpoint, subject.task)

@@ -22,8 +22,15 @@ TEMPLATES = {
 FLAGGED = {("mistral", True): {"el": 1, "en": 3, "hi": 3, "ro": 2, "ru": 1, "vi": 1}}
 
 
-@pytest.mark.parametrize("chat", [False, True], ids=["completion", "chat"])
-@pytest.mark.parametrize("name", NAMES)
+_SHORT = [("qwen", False), ("mistral", True)]  # a vocabulary that joins nothing, and one that does
+
+
+def _case(name, chat):
+    marks = () if (name, chat) in _SHORT else pytest.mark.long
+    return pytest.param(name, chat, id=f"{name}-{'chat' if chat else 'completion'}", marks=marks)
+
+
+@pytest.mark.parametrize(("name", "chat"), [_case(name, chat) for name in NAMES for chat in (False, True)])
 def test_boundaries_of_all_gold_answers_of_xquad(name, chat, record_property):
     if absent(name) or not (SHARED / "xquad").is_dir():
         pytest.skip(f"the shared vocabulary of {name} or the shared XQuAD files are not here")

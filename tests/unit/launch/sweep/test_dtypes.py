@@ -20,6 +20,7 @@ def on_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def check(tmp_path: Path, config: EngineConfig, *, base: str | None = "dense", dtype: str = "float16") -> None:
+    tmp_path.mkdir(exist_ok=True)
     paths = {
         "dense": write(tmp_path / "dense", tensors(), {**CONFIG, "dtype": dtype}),
         "small": write(tmp_path / "small", tensors(seed=1)),
