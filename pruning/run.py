@@ -167,7 +167,7 @@ def _take_out(cut: Cut, config: PruneConfig, decoder: Decoder, folder: Path) -> 
 
 def _calibrate(job: Job, tokenizer: Any) -> Calibration | None:
     config = job.config
-    if config.calibration is None or not needs_calibration(config.method, config.allocation, config.repair):
+    if config.calibration is None or not needs_calibration(config.method, config.allocation):
         return None
     return sequences.load(config.calibration, tokenizer, config.seed, job.sources, job.held_out)
 
@@ -185,7 +185,9 @@ def _flow(decoder: Decoder, calibration: Calibration | None, folder: Path, limit
 
 
 def _batch_tokens(decoder: Decoder) -> int:
-    """How many tokens go through a layer at once."""
+    """How many tokens go through a layer at once; 1: one sequence at a time."""
+    if decoder.recurrent:
+        return 1
     if decoder.device.type == "cuda":
         return _BATCH_TOKENS_CUDA
     least, most = _BATCH_TOKENS_CPU
@@ -223,7 +225,6 @@ class _Result:
             sparsity=outcome.sparsity,
             measured_sparsity=outcome.measured,
             allocation=config.allocation,
-            repair=None if config.repair == "none" else config.repair,
             layer_sparsity=outcome.of_layers,
             config=config.model_dump(mode="json"),
             source_files=source_files,

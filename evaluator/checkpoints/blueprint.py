@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from evaluator.checkpoints.info import INCIDENTAL, read_config, stored_dtype
+from evaluator.checkpoints.mixture import expert_field
 from evaluator.checkpoints.quantisation import Quantisation, read_quantisation
 from evaluator.checkpoints.tensors import read_tensors
 from evaluator.errors import InputError, one_line
@@ -33,6 +34,7 @@ class Blueprint:
     vocabulary: int
     longest: int | None  # the most positions that the model was made for, if its config says
     quantisation: Quantisation | None = None
+    mixture: bool = False  # of experts
 
     def difference(self, other: Blueprint) -> str | None:
         """The first thing that keeps `other` from being swapped into an engine built for this one, in words."""
@@ -71,6 +73,7 @@ def read_blueprint(checkpoint: Path) -> Blueprint:
         vocabulary=vocabulary,
         longest=longest if isinstance(longest, int) else None,
         quantisation=read_quantisation(checkpoint, written),
+        mixture=expert_field(config) is not None,
     )
 
 

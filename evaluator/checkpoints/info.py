@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from evaluator.checkpoints.files import check_files, check_no_code, is_inside
+from evaluator.checkpoints.mixture import expert_field
 from evaluator.checkpoints.quantisation import Quantisation, online_scheme, read_quantisation
 from evaluator.checkpoints.shapes import check_shapes
 from evaluator.checkpoints.tensors import Tensor, identity, read_tensors
@@ -39,7 +40,7 @@ class CheckpointInfo:
     tensors: int  # how many
     bytes: int  # of all tensors
     dtype: str  # "bfloat16": what the configuration says, or else most of the weights
-    method: str | None  # of pruning, of repair and of quantising, in their order ("wanda + least_squares + gptq")
+    method: str | None  # of pruning, of quantising ("gptq"), or of both ("wanda + gptq")
     pattern: str | None  # "2:4", "W4A16 (gptq, group 128)", or both
     sparsity: float | None
     calibration: str | None
@@ -69,8 +70,9 @@ def inspect_checkpoint(path: Path, name: str | None = None, *, trust_remote_code
     check_shapes(path, config, tensors)
     dtype = stored_dtype(config, tensors)
     weights_digest = _weights_digest(tensors, online_scheme(config))
-    # What loading makes of quantised weights cannot be made again in a running engine: each gets one of its own.
-    alone = None if quantisation is None else weights_digest
+    # What loading makes of quantised weights and of experts cannot be made again in a running engine: each checkpoint
+    # gets one of its own.
+    alone = weights_digest if quantisation is not None or expert_field(config) else None
     return CheckpointInfo(
         name=name or label,
         path=path,
@@ -203,9 +205,8 @@ def _read_pruning(path: Path, *, quantised: bool) -> _Pruning:
     sparsity = manifest.get("sparsity")
     if not isinstance(sparsity, int | float):
         raise InputError(f"{file}: field 'sparsity' must be a number, not {sparsity!r}")
-    repair = None if manifest.get("repair") is None else field(manifest, "repair", str, place)
     return _Pruning(
-        method=_joined(field(manifest, "method", str, place), repair),
+        method=field(manifest, "method", str, place),
         pattern=field(manifest, "pattern", str, place),
         sparsity=float(sparsity),
         calibration=None if calibration is None else field(calibration, "source", str, f"{place}: config.calibration"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from pruning.errors import PruneError
 from pruning.layers.activations import Activations
 from pruning.layers.observer import Observer
-from pruning.layers.statistics import Gathered
+from pruning.layers.statistics import ACCUMULATORS
 from pruning.methods.base import Statistic
 from pruning.model.batches import Batch
 from pruning.model.decoder import Decoder
@@ -32,10 +32,12 @@ class Flow:
         for number, batch in enumerate(self._batches):
             self._activations.put(number, self._decoder.embed(batch))
 
-    def observe(self, index: int, layer: nn.Module, statistics: Sequence[Statistic]) -> Observer:
-        """One pass over every batch: `statistics` of each distinct input of the layer's Linear modules."""
-        make = partial(Gathered, statistics, sequences=self._sequences, device=self._decoder.device)
-        observer = Observer(self._decoder.linears(index), make)
+    def observe(
+        self, index: int, layer: nn.Module, statistic: Statistic, linears: Mapping[str, nn.Linear] | None = None
+    ) -> Observer:
+        """One pass over every batch: the statistics of each distinct input of its Linear modules, or of those given."""
+        make = partial(ACCUMULATORS[statistic], sequences=self._sequences, device=self._decoder.device)
+        observer = Observer(self._decoder.linears(index) if linears is None else linears, make)
         for number, batch in enumerate(self._batches):
             observer.run(layer, self._activations.get(number), self._decoder.keywords(index, batch), batch)
         return observer

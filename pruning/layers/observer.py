@@ -2,6 +2,9 @@
 
 Modules that are handed the same tensor (query, key and value; gate and up) are found by the tensor's identity and
 share one statistic. The pass stops at the last module's input: no statistic needs its output.
+
+A matrix of an expert sees the tokens that were sent to its expert; how many is counted. One that saw none is judged by
+its weights alone.
 """
 
 from __future__ import annotations
@@ -13,9 +16,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from pruning.errors import PruneError
-from pruning.layers.statistics import Gathered
-from pruning.methods.base import Statistic
+from pruning.layers.statistics import Accumulator, indifferent
 from pruning.model.batches import Batch
+from pruning.model.experts import Routed
 
 
 class _Complete(Exception):
@@ -23,14 +26,15 @@ class _Complete(Exception):
 
 
 class Observer:
-    """Gathers the statistics of each distinct input of a layer's Linear modules."""
+    """Gathers one statistic for each distinct input of a layer's Linear modules."""
 
-    def __init__(self, linears: Mapping[str, nn.Linear], make: Callable[[int], Gathered]) -> None:
-        """`make(columns)` builds the empty statistics of one input."""
+    def __init__(self, linears: Mapping[str, nn.Linear], make: Callable[[int], Accumulator]) -> None:
+        """`make(columns)` builds an empty statistic."""
         self._linears = linears
         self._make = make
         self.groups: dict[str, list[str]] = {}  # first module of a distinct input -> all modules that read it
-        self.statistics: dict[str, Gathered] = {}  # by that first module
+        self.statistics: dict[str, Accumulator] = {}  # by that first module
+        self.tokens: dict[str, int] = {}  # by that first module, where only some tokens come: how many
         self._unseen = set(linears)  # modules that have not run yet; the first pass that sees them all shows the groups
         self._known = False
         self._batch: Batch | None = None
@@ -53,11 +57,12 @@ class Observer:
             raise PruneError(f"module {min(self._unseen)} did not run in its layer's forward pass")
         self._known = True
 
-    def take(self, leader: str) -> dict[Statistic, Tensor]:
-        """The finished statistics of the input that `leader` reads first; they are forgotten here."""
-        return self.statistics.pop(leader).result()
+    def take(self, leader: str) -> Tensor:
+        """The finished statistic of the input that `leader` reads first; it is forgotten here."""
+        statistic = self.statistics.pop(leader).result()
+        return indifferent(statistic) if self.tokens.get(leader) == 0 else statistic
 
-    def _see(self, name: str, _module: nn.Module, arguments: tuple[Tensor, ...]) -> None:
+    def _see(self, name: str, module: nn.Module, arguments: tuple[Tensor, ...]) -> None:
         inputs_1TI = arguments[0]
         self._unseen.discard(name)
         if self._last is not None and self._last[0] is inputs_1TI:
@@ -69,7 +74,13 @@ class Observer:
             if not self._known:
                 self.groups[name] = [name]
                 self.statistics[name] = self._make(inputs_1TI.shape[-1])
-            self.statistics[name].add(inputs_1TI[0], self._batch)
+            if isinstance(module, Routed):
+                tokens = len(module.tokens_R)
+                self.tokens[name] = self.tokens.get(name, 0) + tokens
+                if tokens:
+                    self.statistics[name].add(inputs_1TI[:tokens], self._batch.only(module.tokens_R))
+            else:
+                self.statistics[name].add(inputs_1TI[0], self._batch)
             self._reached += 1
         if not self._unseen and self._reached == len(self.groups):
             raise _Complete

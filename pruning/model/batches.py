@@ -22,6 +22,12 @@ class Batch:
     def __post_init__(self) -> None:
         object.__setattr__(self, "lengths", tuple(len(ids) for ids in self.sequences))
 
+    def only(self, tokens_R: Tensor) -> Batch:
+        """Of each sequence the tokens among `tokens_R`, which count from the batch's first, in ascending order."""
+        ends = torch.tensor(self.lengths).cumsum(dim=0)
+        of_sequence = torch.bincount(torch.bucketize(tokens_R.cpu(), ends, right=True), minlength=len(self.lengths))
+        return Batch(torch.split(torch.cat(self.sequences)[tokens_R.cpu()], of_sequence.tolist()), self.order)
+
 
 def batches(sequences: Sequence[Sequence[int]], token_budget: int) -> list[Batch]:
     """Batches of at most `token_budget` tokens (a longer sequence is alone), sequences of like length together."""

@@ -4,74 +4,29 @@ A decoder is two things here. Its layers are the library's own modules, on the m
 read. Everything before them (embedding, positions, masks) is a skeleton: the library's own model with recorders for
 layers and an embedding table of only the token ids in use. One call of it gives the first layer's input and the exact
 keywords that each layer would be called with, so no architecture's forward pass is written out again here.
-
-To support an architecture, add its name to the table. Only `nn.Linear` modules inside decoder layers are pruned.
 """
 
 from __future__ import annotations
 
 import copy
 import warnings
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from evaluator.errors import InputError, one_line
 from pruning.errors import PruneError
-from pruning.model import memory, onednn
+from pruning.model import experts, memory, onednn
+from pruning.model.architectures import check_by_layers, recognise
 from pruning.model.batches import Batch
 from pruning.model.checkpoint import FLOATS, Checkpoint
 from pruning.model.packing import pack, register
 
-
-@dataclass(frozen=True, slots=True)
-class Architecture:
-    """Where a model type keeps its decoder."""
-
-    prefixes: tuple[str, ...] = ("model.",)  # of the decoder's tensor names; the first one in the checkpoint counts
-    text_config: bool = False  # its settings are a section of config.json, since it is one of several towers
-
-
-# By the model_type of config.json.
-ARCHITECTURES = {
-    "gemma2": Architecture(),
-    "gemma3": Architecture(("language_model.model.", "model.language_model."), text_config=True),
-    "gemma3_text": Architecture(),
-    "llama": Architecture(),
-    "mistral": Architecture(),
-    "phi3": Architecture(),
-    "qwen2": Architecture(),
-    "qwen3": Architecture(),
-}
 _KEPT_MASKS = 1 << 27  # elements of all sliding-window masks that are kept, a byte each
 _EMBEDDED = 1024  # tokens that are embedded at once: their masks grow with the square
 # Bytes of released layers that are kept: the system clears memory that was given back before it is used again.
 _KEPT_BYTES = 1 << 26
-_EXPERT_FIELDS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_intermediate_size")
-
-
-def recognise(checkpoint: Checkpoint) -> Architecture:
-    """The architecture of a checkpoint. Raises InputError, naming it, for one that cannot be pruned."""
-    file, config = checkpoint.directory / "config.json", checkpoint.config
-    kind = config.get("model_type")
-    text = config.get("text_config")
-    for part in (config, text if isinstance(text, dict) else {}):
-        experts = [field for field in _EXPERT_FIELDS if part.get(field)]
-        if experts:
-            raise InputError(
-                f"{file}: model_type {kind!r} is a mixture of experts ({experts[0]}), which cannot be pruned"
-            )
-        quantised = part.get("quantization_config")
-        if quantised:
-            name = quantised.get("quant_method", "unnamed") if isinstance(quantised, dict) else quantised
-            raise InputError(
-                f"{file}: the checkpoint is already quantised (quant_method {name!r}); it cannot be pruned"
-            )
-    if kind not in ARCHITECTURES:
-        raise InputError(f"{file}: model_type {kind!r} is not one of {', '.join(ARCHITECTURES)}")
-    return ARCHITECTURES[kind]
 
 
 class _Recorder(nn.Module):
@@ -81,7 +36,8 @@ class _Recorder(nn.Module):
         super().__init__()
         self._received = received
 
-    def forward(self, hidden: Tensor, **keywords: Any) -> Tensor:
+    def forward(self, hidden: Tensor, *more: Tensor | None, **keywords: Any) -> Tensor:
+        assert all(each is None for each in more)  # a layer's own embeddings, see `check_by_layers`
         self._received.append(keywords)
         return hidden
 
@@ -101,20 +57,25 @@ class Decoder:
         architecture = recognise(checkpoint)
         try:
             config = AutoConfig.from_pretrained(checkpoint.directory, trust_remote_code=False)
-        except (ValueError, TypeError, OSError, KeyError, AttributeError) as error:
+        except Exception as error:  # each architecture checks its fields in its own way
             raise InputError(f"{checkpoint.directory / 'config.json'}: {one_line(error)}") from None
         if architecture.text_config:
             config = config.text_config
+        check_by_layers(architecture, checkpoint.directory / "config.json", config)
         self.config = config
+        self._architecture = architecture
         present = [p for p in architecture.prefixes if f"{p}embed_tokens.weight" in checkpoint.entries]
         self._prefix = present[0] if present else architecture.prefixes[0]
         with torch.device("meta"), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of token ids in the config that no forward pass here uses
             self._model = AutoModel.from_config(copy.deepcopy(config)).eval()
-        register(self._model.config)
+        if not self.recurrent:
+            register(self._model.config)
         self.layers: nn.ModuleList = self._model.layers
         if device.type == "cpu" and onednn.available():
             onednn.substitute(self.layers)
+        if architecture.experts is not None:
+            experts.separate(self.layers, architecture.experts)
         self._check_tensors()
         # A CPU computes in float32, a GPU in the checkpoint's own dtype.
         self._released = 0
@@ -127,12 +88,24 @@ class Decoder:
     def __len__(self) -> int:
         return len(self.layers)
 
+    @property
+    def recurrent(self) -> bool:
+        """Whether only one sequence at a time can run through a layer."""
+        return self._architecture.recurrent
+
     def linears(self, layer: int) -> dict[str, nn.Linear]:
         """The modules of a layer that are pruned, by name within the layer."""
-        return {name: module for name, module in self.layers[layer].named_modules() if isinstance(module, nn.Linear)}
+        return {
+            name: module
+            for name, module in self.layers[layer].named_modules()
+            if isinstance(module, nn.Linear) and name.rpartition(".")[2] not in self._architecture.dense
+        }
 
     def tensor_name(self, layer: int, parameter: str) -> str:
         """The checkpoint's name of a parameter of a layer."""
+        for own, theirs in self._architecture.renamed.items():
+            if parameter.startswith(own):
+                parameter = theirs + parameter.removeprefix(own)
         return f"{self._prefix}layers.{layer}.{parameter}"
 
     def checkpoint_dtype(self, layer: int, module: str) -> torch.dtype:
@@ -171,7 +144,7 @@ class Decoder:
 
     def replace(self, index: int, module: str, weight_OI: Tensor) -> None:
         """Give a module of a loaded layer another weight."""
-        linear = self.linears(index)[module]
+        linear = cast("nn.Linear", self.layers[index].get_submodule(module))
         linear.weight.data = weight_OI.to(linear.weight.dtype)
         if isinstance(linear, onednn.Linear):
             linear.forget()
@@ -223,7 +196,8 @@ class Decoder:
 
     def keywords(self, layer: int, batch: Batch) -> dict[str, Any]:
         """The keywords with which the model calls a layer on this batch."""
-        return pack([self._keywords_of(ids)[layer] for ids in batch.sequences], batch.lengths)
+        of_each = [self._keywords_of(ids)[layer] for ids in batch.sequences]
+        return dict(of_each[0]) if self.recurrent else pack(of_each, batch.lengths)
 
     def _keywords_of(self, ids: Tensor) -> list[dict[str, Any]]:
         """The keywords of every layer for one sequence. They depend on its length alone, so small ones are kept."""

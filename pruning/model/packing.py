@@ -8,7 +8,7 @@ rows there are, once there are a few (see `ALONE_BELOW`), whereas padded attenti
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,6 +81,8 @@ def pack(keywords: Sequence[Mapping[str, Any]], lengths: tuple[int, ...]) -> dic
             packed[name] = torch.cat(values, dim=1)
         elif isinstance(first, tuple):
             packed[name] = tuple(torch.cat(parts, dim=1) for parts in zip(*values, strict=True))
+        elif isinstance(first, MutableMapping):  # for what one layer leaves to another: none here reads it
+            packed[name] = {}
         else:
             packed[name] = first
     return packed

@@ -20,6 +20,7 @@ _LAYOUTS = {
     "heads": ({"q_proj", "k_proj", "v_proj", "o_proj"}, {"qkv_proj", "o_proj"}),
     "channels": ({"gate_proj", "up_proj", "down_proj"}, {"gate_up_proj", "down_proj"}),
 }
+_NAMED = 4  # matrices in an error: a layer of experts has hundreds
 OUTPUT = {"heads": "self_attn.o_proj", "channels": "mlp.down_proj"}  # whose columns they are
 
 
@@ -105,7 +106,8 @@ def _shapes(decoder: Decoder, unit: Within) -> dict[str, tuple[int, int]]:
             if name.startswith(block)
         }
         if set(shapes) not in _LAYOUTS[unit]:
-            _refuse(decoder, unit, f"layer {layer} has {', '.join(shapes) or 'no matrices'} in {_BLOCK[unit]}")
+            some = ", ".join([*shapes][:_NAMED]) + (" and others" if len(shapes) > _NAMED else "")
+            _refuse(decoder, unit, f"layer {layer} has {some or 'no matrices'} in {_BLOCK[unit]}")
         if shapes != (found or shapes):
             _refuse(decoder, unit, f"they have other sizes in layer {layer}")
         found = shapes

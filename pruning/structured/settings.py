@@ -11,7 +11,9 @@ import torch
 from torch import nn
 
 from evaluator.errors import InputError, one_line
-from pruning.model.decoder import Decoder, recognise
+from pruning.model import experts
+from pruning.model.architectures import recognise
+from pruning.model.decoder import Decoder
 from pruning.structured.cut import Cut, Slice
 
 _LISTED = ("layer_types", "mlp_layer_types", "no_rope_layers")  # with an entry for each layer
@@ -61,8 +63,8 @@ def check_built(decoder: Decoder, cut: Cut, kept: Mapping[str, Slice | None]) ->
     """Raises InputError unless the library builds a model of the very tensors that stay, each layer of its old kind."""
     from transformers import AutoModel
 
-    settings = mended(decoder, cut)
-    if recognise(decoder.checkpoint).text_config:
+    settings, architecture = mended(decoder, cut), recognise(decoder.checkpoint)
+    if architecture.text_config:
         settings = settings["text_config"]
     file = decoder.checkpoint.directory / "config.json"
     try:
@@ -70,6 +72,8 @@ def check_built(decoder: Decoder, cut: Cut, kept: Mapping[str, Slice | None]) ->
         with torch.device("meta"), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             layers = AutoModel.from_config(config).eval().layers
+        if architecture.experts is not None:
+            experts.separate(layers, architecture.experts)
     except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
         raise InputError(f"{file}: with fewer {cut.unit} it is no model: {one_line(error)}") from error
     shapes = {each.name: each.shape for each in kept.values() if each is not None}

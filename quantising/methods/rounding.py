@@ -17,8 +17,9 @@ from torch import Tensor
 
 from evaluator.checkpoints.tensors import INDEX
 from evaluator.errors import InputError
+from pruning.model.architectures import recognise
 from pruning.model.checkpoint import Checkpoint
-from pruning.model.decoder import Decoder, recognise
+from pruning.model.decoder import Decoder
 from quantising.schemes import SCHEMES, preset, quantization_config
 
 
@@ -27,10 +28,11 @@ def matrices(checkpoint: Checkpoint, scheme: str, group_size: int | None, ignore
 
     Raises InputError for a model of another kind, for a group that does not divide a row, and where nothing is left.
     """
-    if recognise(checkpoint).text_config:
-        raise InputError(
-            f"{checkpoint.directory / 'config.json'}: one of several towers: rounding quantises models of text alone"
-        )
+    architecture, file = recognise(checkpoint), checkpoint.directory / "config.json"
+    if architecture.text_config:
+        raise InputError(f"{file}: one of several towers: rounding quantises models of text alone")
+    if architecture.experts or architecture.dense:  # what an engine would take for quantised, too
+        raise InputError(f"{file}: its router or gates would have to stay as they are: rounding quantises whole layers")
     decoder = Decoder(checkpoint, torch.device("cpu"))
     found = {
         name: shape for name, shape in decoder.matrices().items() if not ignored(name.removesuffix(".weight"), ignore)

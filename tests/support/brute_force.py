@@ -6,10 +6,20 @@ Nothing of `pruning` is used. One sequence at a time, the whole model for every 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
+
+LEFT_DENSE = ("in_proj_a", "in_proj_b")  # of linear attention: one number for each head, as a router has
+# Where a layer's experts are in the files, and what their gate, up and down matrices are called there.
+_EXPERTS = {
+    "qwen3_moe": ("mlp.experts", ("gate_proj", "up_proj", "down_proj")),
+    "olmoe": ("mlp.experts", ("gate_proj", "up_proj", "down_proj")),
+    "mixtral": ("block_sparse_moe.experts", ("w1", "w3", "w2")),
+}
 
 
 def sequences_of(directory: Path, texts: list[str], length: int) -> list[Tensor]:
@@ -57,25 +67,94 @@ def prune(
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
+    prefix = _prefix(directory)
     pruned: dict[str, Tensor] = {}
     for index, layer in enumerate(model.model.layers):
-        names = {module: name for name, module in layer.named_modules() if isinstance(module, nn.Linear)}
-        sums: dict[nn.Module, Tensor] = {}
-
-        def see(module: nn.Module, inputs: tuple[Tensor, ...], sums=sums) -> None:
-            new = statistic(inputs[0][0])
-            sums[module] = sums[module] + new if module in sums else new
-
-        hooks = [module.register_forward_pre_hook(see) for module in names]
+        inputs = _Inputs(statistic)
+        names = {m: n for n, m in layer.named_modules() if isinstance(m, nn.Linear) and not n.endswith(LEFT_DENSE)}
+        hooks = [m.register_forward_pre_hook(partial(inputs.see_call, n)) for m, n in names.items()]
+        mixtures = {n: m for n, m in layer.named_modules() if isinstance(getattr(m, "gate_up_proj", 0), nn.Parameter)}
+        for name, experts in mixtures.items():
+            experts.forward = partial(plain_experts, experts, see=partial(inputs.see_expert, name))
         with torch.no_grad():
             for ids in sequences:
                 model(input_ids=ids, use_cache=False)
         for hook in hooks:
             hook.remove()
         for module, name in names.items():
-            module.weight.data = apply(module.weight.data, sums[module] / len(sequences))
-            pruned[f"model.layers.{index}.{name}.weight"] = module.weight.data
+            module.weight.data = apply(module.weight.data, inputs.mean(name, len(sequences)))
+            pruned[f"{prefix}layers.{index}.{name}.weight"] = module.weight.data
+        for name, experts in mixtures.items():
+            experts.forward = partial(plain_experts, experts)
+            theirs, (gate, up, down) = _EXPERTS[model.config.model_type]
+            for number in range(len(experts.down_proj)):
+                read, middle = (inputs.mean(f"{name}.{number}.{what}", len(sequences)) for what in ("read", "middle"))
+                halves = [apply(half, read) for half in experts.gate_up_proj.data[number].chunk(2)]
+                experts.gate_up_proj.data[number] = torch.cat(halves)
+                experts.down_proj.data[number] = apply(experts.down_proj.data[number], middle)
+                new = dict(zip((gate, up, down), (*halves, experts.down_proj.data[number]), strict=True))
+                pruned |= {f"{prefix}layers.{index}.{theirs}.{number}.{n}.weight": w for n, w in new.items()}
     return pruned
+
+
+def plain_experts(
+    experts: nn.Module,
+    hidden: Tensor,
+    chosen: Tensor,
+    weights: Tensor,
+    see: Callable[[int, str, Tensor], None] = lambda number, what, inputs: None,
+) -> Tensor:
+    """Every token through every expert, of which those count that the router chose.
+
+    With at least 16 rows: a product of fewer may be rounded otherwise.
+    """
+    out = torch.zeros_like(hidden)
+    rows = torch.cat([hidden, hidden.new_zeros(max(0, 16 - len(hidden)), hidden.shape[1])])
+    for number in range(len(experts.down_proj)):
+        gate, up = experts.gate_up_proj[number].chunk(2)
+        middle = experts.act_fn(functional.linear(rows, gate)) * functional.linear(rows, up)
+        result = functional.linear(middle, experts.down_proj[number])
+        tokens, places = torch.where(chosen == number)
+        see(number, "read", hidden[tokens])
+        see(number, "middle", middle[tokens])
+        out[tokens] += result[tokens] * weights[tokens, places, None]
+    return out
+
+
+class _Inputs:
+    """The summed statistics of inputs, by name."""
+
+    def __init__(self, statistic: Callable[[Tensor], Tensor]) -> None:
+        self._statistic = statistic
+        self._sums: dict[str, Tensor] = {}
+        self._tokens: dict[str, int] = {}
+
+    def see(self, name: str, inputs: Tensor) -> None:
+        new = self._statistic(inputs)
+        self._sums[name] = self._sums[name] + new if name in self._sums else new
+        self._tokens[name] = self._tokens.get(name, 0) + len(inputs)
+
+    def see_call(self, name: str, _module: nn.Module, given: tuple[Tensor, ...]) -> None:
+        self.see(name, given[0][0])
+
+    def see_expert(self, name: str, number: int, what: str, inputs: Tensor) -> None:
+        self.see(f"{name}.{number}.{what}", inputs)
+
+    def mean(self, name: str, sequences: int) -> Tensor:
+        """Of inputs without a token: all alike."""
+        total = self._sums[name]
+        if self._tokens[name]:
+            return total / sequences
+        return torch.ones_like(total) if total.ndim == 1 else torch.eye(len(total), dtype=total.dtype)
+
+
+def _prefix(directory: Path) -> str:
+    """What the names of the decoder's tensors begin with in the files."""
+    from safetensors import safe_open
+
+    with safe_open(next(directory.glob("*.safetensors")), "pt") as opened:
+        (name,) = (name for name in opened.keys() if name.endswith("embed_tokens.weight"))  # noqa: SIM118
+    return name.removesuffix("embed_tokens.weight")
 
 
 def plain_sparsegpt(

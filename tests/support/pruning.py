@@ -25,6 +25,9 @@ _SHAPE: dict[str, Any] = {
     "pad_token_id": 1,
 }
 ARCHITECTURES = ("qwen3", "mistral", "phi3", "llama", "qwen2", "gemma2", "gemma3_text")
+MIXTURES = ("qwen3_moe", "mixtral", "olmoe")
+MORE = ("olmo2", "olmo3", "smollm3", "granite", "glm", "glm4", "qwen3_5_text", "gemma4_text", *MIXTURES)
+_TYPES = ["sliding_attention", "sliding_attention", "full_attention"]
 
 
 def config(name: str, **changes: Any) -> Any:
@@ -39,7 +42,64 @@ def config(name: str, **changes: Any) -> Any:
         "gemma2": (t.Gemma2Config, {"head_dim": 16, "sliding_window": 12}),
         "gemma3_text": (
             t.Gemma3TextConfig,
-            {"head_dim": 16, "sliding_window": 12, "layer_types": ["sliding_attention"] * 2 + ["full_attention"]},
+            {"head_dim": 16, "sliding_window": 12, "layer_types": _TYPES},
+        ),
+        "olmo2": (t.Olmo2Config, {}),
+        "olmo3": (t.Olmo3Config, {"sliding_window": 12, "layer_types": _TYPES}),
+        "smollm3": (t.SmolLM3Config, {"no_rope_layers": [1, 0, 1]}),
+        "granite": (
+            t.GraniteConfig,
+            {"embedding_multiplier": 3.0, "residual_multiplier": 0.5, "attention_multiplier": 0.3},
+        ),
+        "glm": (t.GlmConfig, {"head_dim": 16}),
+        "glm4": (t.Glm4Config, {"head_dim": 16}),
+        "qwen3_5_text": (
+            t.Qwen3_5TextConfig,
+            {
+                "head_dim": 32,
+                "linear_key_head_dim": 16,
+                "linear_value_head_dim": 16,
+                "linear_num_key_heads": 2,
+                "linear_num_value_heads": 4,
+                "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+                "rope_parameters": {
+                    "rope_type": "default",
+                    "rope_theta": 10_000.0,
+                    "partial_rotary_factor": 0.25,
+                    "mrope_section": [2, 1, 1],
+                },
+            },
+        ),
+        "gemma4_text": (
+            t.Gemma4TextConfig,
+            {
+                "head_dim": 16,
+                "global_head_dim": 32,
+                "num_global_key_value_heads": 1,
+                "attention_k_eq_v": True,
+                "sliding_window": 12,
+                "layer_types": _TYPES,
+                "hidden_size_per_layer_input": 0,
+            },
+        ),
+        "qwen3_moe": (
+            t.Qwen3MoeConfig,
+            {
+                "head_dim": 24,
+                "num_experts": 8,
+                "num_experts_per_tok": 2,
+                "moe_intermediate_size": 32,
+                "mlp_only_layers": [1],
+                "norm_topk_prob": True,
+            },
+        ),
+        "mixtral": (
+            t.MixtralConfig,
+            {"num_local_experts": 4, "num_experts_per_tok": 2, "intermediate_size": 32, "sliding_window": 12},
+        ),
+        "olmoe": (
+            t.OlmoeConfig,
+            {"num_experts": 8, "num_experts_per_tok": 2, "intermediate_size": 32, "clip_qkv": 2.0},
         ),
     }[name]
     return kind(**(_SHAPE | own | changes))

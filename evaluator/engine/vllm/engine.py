@@ -3,7 +3,7 @@
 - `run` pulls requests whenever it has room and hands responses out as they finish, so what follows from a response
   joins the running batch at the next step.
 - `load` builds the engine once; every later checkpoint is swapped in place and compared with its files. A quantised
-  one gets an engine of its own.
+  one and a mixture of experts get an engine of their own.
 - A `Score` is computed by forced decoding (sampling.py), on a CPU in one step (one_step.py), so that all options of a
   question share one context.
 
@@ -71,8 +71,8 @@ class VLLMEngine:
         blueprint = read_blueprint(checkpoint)
         files = [str(file) for file in blueprint.files]
         eos_ids = sorted(read_eos_ids(checkpoint, trust_remote_code=self._config.trust_remote_code))
-        if self._started is not None and blueprint.quantisation is not None:
-            self._give_up()  # what vLLM makes of quantised weights while it loads them, it cannot make again in place
+        if self._started is not None and (blueprint.quantisation is not None or blueprint.mixture):
+            self._give_up()  # what vLLM makes of such weights while it loads them, it cannot make again in place
         swapped = self._started is not None
         if self._started is None:
             self._started = start(self._config, checkpoint, blueprint)

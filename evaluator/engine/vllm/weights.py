@@ -27,6 +27,7 @@ from torch import nn
 
 from evaluator.engine.vllm.abilities import v2_callers
 from evaluator.engine.vllm.dequantised import computes_with, quantised_sources
+from evaluator.engine.vllm.experts import computes_with_experts, holds_experts
 from evaluator.engine.vllm.sharding import Piece, pieces, rows_held
 
 _SAMPLED_ROWS = 8  # rows compared at the start, the middle and the end of each matrix
@@ -75,7 +76,7 @@ class WorkerExtension:
 
         Returns how many matrices were compared, the names of those that differ (vectors as well), and of matrices that
         cannot be compared. A matrix that vLLM packed for a CPU kernel and dropped is compared through what it computes,
-        and so is every quantised one.
+        and so are every quantised one and experts.
         With tensor parallelism, this worker's shard is compared with its part of the files.
         """
         model = self.model_runner.get_model()
@@ -92,6 +93,14 @@ class WorkerExtension:
                         differing.append(f"the product of {name}")
                     elif computed is None:
                         not_compared.append(f"{name}.weight")
+                    continue
+                if holds_experts(module):
+                    computed = computes_with_experts(name, module, tensors)
+                    compared += computed is not None
+                    if computed is False:
+                        differing.append(f"the experts of {name}")
+                    elif computed is None:
+                        not_compared.append(f"{name}.w13_weight")
                     continue
                 for own, parameter in module.named_parameters(recurse=False):
                     is_weight = own == "weight"

@@ -205,8 +205,23 @@ def test_missing_misshapen_and_integer_tensors_are_refused_by_name(copied, tmp_p
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"model_type": "qwen3_moe", "num_experts": 8}, "'qwen3_moe' is a mixture of experts"),
-        ({"model_type": "mixtral", "num_local_experts": 8}, "'mixtral' is a mixture of experts"),
+        ({"model_type": "qwen2_moe", "num_experts": 8}, "'qwen2_moe' is a mixture of experts.*: mixtral, olmoe, qwen3"),
+        ({"model_type": "deepseek_v3", "n_routed_experts": 8}, "'deepseek_v3' is a mixture of experts"),
+        (
+            {"model_type": "gemma4_text", "sliding_window": 8},
+            "field 'hidden_size_per_layer_input' is 256: .* cannot be pruned",
+        ),
+        (
+            {
+                "model_type": "gemma4_text",
+                "sliding_window": 8,
+                "hidden_size_per_layer_input": 0,
+                "num_kv_shared_layers": 1,
+            },
+            "field 'num_kv_shared_layers' is 1: a model with layers that read another layer's keys",
+        ),
+        ({"model_type": "gemma4_text", "sliding_window": None}, "config.json: Validation error for field 'sliding_w"),
+        ({"model_type": "mixtral", "num_local_experts": 8}, "model.layers.0.block_sparse_moe.gate.weight is missing"),
         ({"quantization_config": {"quant_method": "gptq"}}, "already quantised .*'gptq'"),
         ({"model_type": "mamba"}, "model_type 'mamba' is not one of gemma2, "),
         ({"model_type": None}, "model_type None is not one of"),

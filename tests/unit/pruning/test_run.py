@@ -10,7 +10,6 @@ import torch
 
 from evaluator.errors import InputError
 from pruning.config import CalibrationConfig, PruneConfig
-from pruning.layers import repair
 from pruning.output.manifest import MANIFEST_NAME, read_manifest
 from pruning.output.verify import verify
 from pruning.run import check, prune
@@ -43,8 +42,11 @@ def assert_pruned(source: Path, out: Path, expected: dict[str, torch.Tensor]) ->
         assert torch.equal(pruned[name].view(torch.uint8), wanted.view(torch.uint8)), name
 
 
-@pytest.mark.parametrize("name", tiny.ARCHITECTURES)
-@pytest.mark.parametrize("pattern", [0.5, (2, 4)], ids=["half", "2of4"])
+HALF = [(name, 0.5) for name in (*tiny.ARCHITECTURES, *tiny.MORE)]
+GROUPS = [(name, (2, 4)) for name in (*tiny.ARCHITECTURES, "qwen3_moe")]
+
+
+@pytest.mark.parametrize(("name", "pattern"), HALF + GROUPS, ids=str)
 def test_wanda_equals_the_brute_force_bit_for_bit(name, pattern, checkpoints, passages, tmp_path):
     source = checkpoints(name)
     n_of_m = pattern if isinstance(pattern, tuple) else None
@@ -74,8 +76,9 @@ def test_other_dtypes_are_kept(dtype, checkpoints, passages, tmp_path):
     assert_pruned(source, tmp_path / "out", expected)
 
 
-@pytest.mark.parametrize("name", ["qwen3", "phi3"])
-@pytest.mark.parametrize("n_of_m", [None, (2, 4)], ids=["half", "2of4"])
+@pytest.mark.parametrize(
+    ("name", "n_of_m"), [("qwen3", None), ("qwen3", (2, 4)), ("phi3", None), ("phi3", (2, 4)), ("mixtral", None)]
+)
 def test_sparsegpt_equals_the_plain_algorithm_in_float64(name, n_of_m, checkpoints, passages, tmp_path):
     source = checkpoints(name, torch.float32, num_hidden_layers=1)
     manifest = prune(
@@ -93,6 +96,29 @@ def test_sparsegpt_equals_the_plain_algorithm_in_float64(name, n_of_m, checkpoin
         torch.testing.assert_close(pruned[name], weight, rtol=2e-3, atol=2e-4)
     assert {matrix.solver_dtype for matrix in manifest.matrices} == {"float32"}
     assert verify(tmp_path / "out") == []
+
+
+@pytest.mark.parametrize("method", ["wanda", "sparsegpt"])
+def test_an_expert_that_no_token_reached_is_judged_by_its_weights_alone(method, checkpoints, passages, tmp_path):
+    source = checkpoints("qwen3_moe", torch.float32, num_experts=24, num_hidden_layers=1, mlp_only_layers=[])
+    manifest = prune(config(source, passages, method, 1), tmp_path / "out")
+    tokens = {m.name: m.tokens for m in manifest.matrices}
+    dense, pruned = tiny.weights(source), tiny.weights(tmp_path / "out")
+    unreached = [name for name, count in tokens.items() if count == 0]
+    length = len(sequences(source, 1)[0][0])
+    assert {name for name, count in tokens.items() if count is None} == {
+        f"model.layers.0.self_attn.{part}_proj.weight" for part in "qkvo"
+    }
+    assert sum(count for name, count in tokens.items() if name.endswith("up_proj.weight")) == 2 * length
+    assert 0 < len(unreached) < 3 * 24
+    for name in unreached:
+        size = dense[name].abs()
+        if method == "wanda":
+            mask = brute_force.sorted_mask(size, 0.5, None)
+        else:  # compared over the rows of a block, and an identity for a Hessian updates nothing
+            mask = brute_force.sorted_mask(size.view(1, -1), 0.5, None).view(size.shape)
+        assert torch.equal(pruned[name], dense[name].masked_fill(mask, 0)), name
+    assert {m.dead_columns for m in manifest.matrices if m.tokens == 0} == {None}
 
 
 def test_later_layers_see_what_sparsegpt_wrote(checkpoints, passages, tmp_path):
@@ -159,59 +185,6 @@ def test_owl_gives_layers_ratios_whose_mean_is_what_was_asked(checkpoints, passa
     assert max(manifest.layer_sparsity) - min(manifest.layer_sparsity) == pytest.approx(0.16)
     assert manifest.measured_sparsity == pytest.approx(0.6, abs=0.01)
     assert verify(tmp_path / "out") == []
-
-
-def test_a_repair_keeps_the_masks_and_fits_the_rest_layer_by_layer(checkpoints, passages, tmp_path, monkeypatch):
-    """Masks of the second layer come from what the repaired first layer gives."""
-    monkeypatch.setattr(repair, "TOLERANCE", 1e-5)  # close enough to the exact solution for it to be compared
-    source = checkpoints("qwen3", torch.float32, num_hidden_layers=2)
-    manifest = prune(config(source, passages, repair="least_squares"), tmp_path / "out")
-
-    def apply(weight: torch.Tensor, statistic: torch.Tensor) -> torch.Tensor:
-        """The first row is the inputs' square sums, the others their second moments."""
-        mask = brute_force.wanda_mask(weight, statistic[0].float(), 0.5, None)
-        moments, dense = statistic[1:], weight.double()
-        damped = moments + 0.01 * moments.diagonal().mean() * torch.eye(len(moments))
-        found = torch.zeros_like(dense)
-        for row, kept in enumerate(~mask):
-            found[row, kept] = torch.linalg.solve(damped[kept][:, kept], damped[kept] @ dense[row])
-        return found.float()
-
-    expected = brute_force.prune(
-        source,
-        sequences(source),
-        lambda inputs: torch.cat([brute_force.square_sums(inputs)[None], brute_force.second_moments(inputs)]),
-        apply,
-    )
-    repaired = tiny.weights(tmp_path / "out")
-    for name, weight in expected.items():
-        assert torch.equal(repaired[name] == 0, weight == 0), name
-        torch.testing.assert_close(repaired[name], weight, rtol=1e-2, atol=2e-3)
-    assert manifest.repair == manifest.config["repair"] == "least_squares"
-    for matrix in manifest.matrices:
-        assert matrix.pruned_error is not None
-        assert matrix.repaired_error is not None
-        assert matrix.repaired_error < matrix.pruned_error
-    assert verify(tmp_path / "out") == []
-
-
-@pytest.mark.parametrize("method", ["magnitude", "sparsegpt"])
-def test_a_repair_leaves_the_first_layers_masks_alone_and_is_another_job(method, checkpoints, passages, tmp_path):
-    source = checkpoints("llama")
-    plain, repaired = (
-        config(source, passages, method, pattern="2:4", repair=each) for each in ("none", "least_squares")
-    )
-    made = {each: prune(each, tmp_path / each.repair) for each in (plain, repaired)}
-    without, fitted = (tiny.weights(tmp_path / each.repair) for each in (plain, repaired))
-    for matrix in made[repaired].matrices:
-        if ".layers.0." in matrix.name:
-            assert torch.equal(without[matrix.name] == 0, fitted[matrix.name] == 0), matrix.name
-    assert any(not torch.equal(without[name], fitted[name]) for name in without)
-    assert verify(tmp_path / "least_squares") == []
-    assert "repair" not in json.loads((tmp_path / "none" / MANIFEST_NAME).read_text())["config"]
-    for job, place in ((plain, "least_squares"), (repaired, "none")):
-        with pytest.raises(InputError, match="field repair differs"):
-            check(job, tmp_path / place)
 
 
 @pytest.mark.parametrize("method", ["wanda", "magnitude", "sparsegpt"])

@@ -88,3 +88,9 @@ def test_eos_ids_are_those_of_generation_and_tokenizer(saved, edited):
     (edited / "generation_config.json").unlink()
     edit(edited / "config.json", eos_token_id=7)
     assert read_eos_ids(edited) == {0, 7}
+
+
+def test_a_mixture_of_experts_is_known_by_its_configuration(saved, edited):
+    assert not read_blueprint(saved).mixture
+    edit(edited / "config.json", num_local_experts=4)
+    assert read_blueprint(edited).mixture

@@ -57,8 +57,6 @@ def test_a_pruned_checkpoint(checkpoint):
     assert (info.method, info.pattern, info.sparsity, info.calibration) == ("wanda", "unstructured", 0.5, "gazetteer")
     (checkpoint / MANIFEST).write_text(json.dumps({**PRUNED, "method": "magnitude", "config": {"calibration": None}}))
     assert inspect_checkpoint(checkpoint).calibration is None
-    (checkpoint / MANIFEST).write_text(json.dumps({**PRUNED, "repair": "least_squares"}))
-    assert inspect_checkpoint(checkpoint).method == "wanda + least_squares"
 
 
 def test_the_digest_is_of_the_weights_however_they_are_cut_and_called(checkpoint, tmp_path):
@@ -194,6 +192,16 @@ def test_no_engine_holds_two_quantised_checkpoints(checkpoint, tmp_path):
     for each in (checkpoint, other):
         with_quantisation(each, LAYOUTS["w8a8"].config)
     assert inspect_checkpoint(checkpoint).architecture != inspect_checkpoint(other).architecture
+
+
+@pytest.mark.parametrize("said", [{"num_local_experts": 2}, {"text_config": {"num_experts": 8}}])
+def test_no_engine_holds_two_mixtures_of_experts(said, tmp_path):
+    config = CONFIG | {"model_type": "mixtral"} | said
+    one, other = (write(tmp_path / str(seed), tensors(seed=seed), config) for seed in range(2))
+    assert inspect_checkpoint(one).architecture != inspect_checkpoint(other).architecture
+    without = [{key: 0 if key == "num_local_experts" else {} for key in said} | CONFIG for _ in range(2)]
+    dense = [write(tmp_path / str(seed), tensors(seed=seed), without[seed]) for seed in range(2)]
+    assert inspect_checkpoint(dense[0]).architecture == inspect_checkpoint(dense[1]).architecture
 
 
 # ---- manifests --------------------------------------------------------------------------------------------------

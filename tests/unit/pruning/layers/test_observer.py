@@ -42,7 +42,7 @@ def observed(decoder: Decoder, made: list[Batch], kind: type) -> dict[str, torch
     return found
 
 
-@pytest.mark.parametrize("name", tiny.ARCHITECTURES)
+@pytest.mark.parametrize("name", [*tiny.ARCHITECTURES, *tiny.MIXTURES])
 def test_batches_of_mixed_length_give_the_statistics_of_batch_one(name, checkpoints):
     decoder = Decoder(Checkpoint(checkpoints(name)), CPU)
     sequences = drawn([40, 3, 17, 40, 90, 16, 31, 90, 7])
@@ -51,7 +51,7 @@ def test_batches_of_mixed_length_give_the_statistics_of_batch_one(name, checkpoi
     many = observed(decoder, batches(sequences, 120), ColumnNorms)
     assert len(batches(sequences, 1)) == 9
     assert len(batches(sequences, 120)) < 8
-    assert len(one) == 8
+    assert len(one) >= 8
     assert all(torch.equal(one[key], many[key]) for key in one)
     one, many = (observed(decoder, batches(sequences, budget), Hessian) for budget in (1, 120))
     for key in one:

@@ -25,7 +25,7 @@ SAMPLES = 6
 
 def architectures(*always: str, without: str = "") -> list:
     """These, and in `make test-long` all that are pruned."""
-    names = [name for name in tiny.ARCHITECTURES if name != without]
+    names = [name for name in dict.fromkeys((*tiny.ARCHITECTURES, *always)) if name != without]
     return [pytest.param(name, marks=() if name in always else pytest.mark.long) for name in names]
 
 
@@ -49,7 +49,7 @@ def assert_answers(out: Path, expected: list[torch.Tensor], texts: list[torch.Te
     assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
 
 
-@pytest.mark.parametrize("name", architectures("qwen3", "gemma3_text"))
+@pytest.mark.parametrize("name", architectures("qwen3", "gemma3_text", "mixtral"))
 def test_the_stillest_block_of_layers_goes(name, checkpoints, passages, tmp_path):
     source, out = checkpoints(name, torch.float32), tmp_path / "out"
     texts = sequences(source)

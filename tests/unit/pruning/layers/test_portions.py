@@ -1,0 +1,51 @@
+"""The experts of a layer, some at a time: the outcome of one pass."""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+from torch import nn
+
+from pruning.config import CalibrationConfig, PruneConfig
+from pruning.layers import sequential
+from pruning.layers.portions import portions
+from pruning.methods.base import Statistic
+from pruning.model.experts import Routed
+from pruning.run import prune
+from tests.support import pruning as tiny
+
+
+def layer() -> dict[str, nn.Linear]:
+    found: dict[str, nn.Linear] = {"self_attn.o_proj": nn.Linear(8, 8)}
+    for number in range(3):
+        found |= {f"mlp.experts.{number}.{name}": Routed(8, 4, bias=False) for name in ("gate", "up")}
+        found[f"mlp.experts.{number}.down"] = Routed(4, 8, bias=False)
+    return found
+
+
+def test_all_at_once_where_the_memory_allows_it_and_where_statistics_are_small():
+    linears = layer()
+    one = (8**2 + 4**2) * 4  # bytes of an expert's Hessians
+    assert portions(linears, Statistic.HESSIAN, 3 * one) == [linears]
+    assert portions(linears, Statistic.COLUMN_NORMS, 1) == [linears]
+
+
+def test_experts_come_first_and_the_rest_last():
+    one = (8**2 + 4**2) * 4
+    for limit, experts in ((2 * one, [[0, 1], [2]]), (one, [[0], [1], [2]]), (1, [[0], [1], [2]])):
+        *some, rest = portions(layer(), Statistic.HESSIAN, limit)
+        assert [sorted({int(name.split(".")[2]) for name in each}) for each in some] == experts
+        assert all(len(each) % 3 == 0 for each in some)
+        assert set(rest) == {"self_attn.o_proj"}
+
+
+def test_the_outcome_is_that_of_one_pass(checkpoints, passages, tmp_path, monkeypatch):
+    source = checkpoints("qwen3_moe", torch.float32, num_hidden_layers=1, mlp_only_layers=[])
+    calibration = CalibrationConfig(source=f"text:{passages}", samples=12, sequence_length=32)
+    job = PruneConfig(source=source, method="sparsegpt", sparsity=0.5, calibration=calibration, device="cpu")
+    prune(job, tmp_path / "one")
+    monkeypatch.setattr(sequential, "portions", functools.partial(portions, limit=50_000))
+    prune(job, tmp_path / "some")
+    one, some = tiny.weights(tmp_path / "one"), tiny.weights(tmp_path / "some")
+    assert all(torch.equal(one[name], some[name]) for name in one)

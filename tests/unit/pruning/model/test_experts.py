@@ -1,0 +1,95 @@
+"""Experts as modules of their own compute what transformers' fused ones do."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import transformers
+from torch import nn
+
+from pruning.model.batches import Batch
+from pruning.model.experts import Experts, Routed, separate
+from pruning.model.packing import ALONE_BELOW
+from tests.support import brute_force
+from tests.support import pruning as tiny
+
+NAMES = ("gate", "up", "down")
+
+
+@pytest.fixture(scope="module", params=tiny.MIXTURES)
+def block(request) -> nn.Module:
+    """A layer's mixture as the library builds it, with random weights."""
+    model = transformers.AutoModel.from_config(tiny.config(request.param, num_hidden_layers=1)).eval()
+    torch.manual_seed(0)
+    for parameter in model.layers[0].mlp.parameters():
+        nn.init.normal_(parameter, std=0.2)
+    return model.layers[0].mlp
+
+
+def separated(fused: nn.Module) -> Experts:
+    experts = Experts(fused, NAMES)
+    for number, expert in enumerate(experts.children()):
+        gate, up = fused.gate_up_proj.data[number].chunk(2)
+        for name, weight in zip(NAMES, (gate, up, fused.down_proj.data[number]), strict=True):
+            getattr(expert, name).weight.data = weight
+    return experts
+
+
+@pytest.mark.parametrize("tokens", [1, 5, 60])
+def test_they_equal_the_library_and_every_token_through_every_expert(block, tokens):
+    hidden = torch.randn(tokens, 64, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        _, weights, chosen = block.gate(hidden)
+        ours = separated(block.experts)(hidden, chosen, weights)
+        assert torch.equal(ours, brute_force.plain_experts(block.experts, hidden, chosen, weights))
+        torch.testing.assert_close(ours, block.experts(hidden, chosen, weights), rtol=1e-4, atol=1e-5)
+
+
+def test_a_token_s_result_does_not_depend_on_the_others(block):
+    hidden = torch.randn(40, 64, generator=torch.Generator().manual_seed(2))
+    experts = separated(block.experts)
+    with torch.no_grad():
+        _, weights, chosen = block.gate(hidden)
+        together = experts(hidden, chosen, weights)
+        for part in (slice(0, 1), slice(3, 3 + ALONE_BELOW), slice(20, 40)):
+            assert torch.equal(experts(hidden[part], chosen[part], weights[part]), together[part])
+
+
+def test_every_matrix_of_an_expert_is_handed_the_tokens_that_chose_it(block):
+    hidden = torch.randn(30, 64, generator=torch.Generator().manual_seed(3))
+    experts = separated(block.experts)
+    seen: dict[str, torch.Tensor] = {}
+    for name, module in experts.named_modules():
+        if isinstance(module, Routed):
+            module.register_forward_pre_hook(
+                lambda m, given, name=name: seen.update({name: given[0][: len(m.tokens_R)]})
+            )
+    chosen = torch.tensor([[0, 1]] * 20 + [[1, 2]] * 10)  # nobody chooses the fourth
+    with torch.no_grad():
+        experts(hidden, chosen, torch.ones(30, 2))
+    assert torch.equal(seen["0.gate"], hidden[:20])
+    assert torch.equal(seen["1.up"], hidden)
+    assert torch.equal(seen["2.gate"], hidden[20:])
+    assert seen["3.down"].shape == (0, experts.get_submodule("3.down").in_features)
+
+
+def test_fused_modules_are_replaced_and_nothing_else(block):
+    holder = nn.Module()
+    holder.mlp, holder.other = block, nn.Linear(2, 2)
+    fused = block.experts
+    separate(holder, NAMES)
+    assert isinstance(block.experts, Experts)
+    assert all(parameter.is_meta for parameter in block.experts.parameters())
+    assert len(list(block.experts.parameters())) == 3 * len(fused.down_proj)
+    assert not block.gate.weight.is_meta
+    assert not holder.other.weight.is_meta
+    block.experts = fused
+
+
+def test_a_batch_of_some_tokens_knows_whose_they_are():
+    batch = Batch((torch.arange(4), torch.arange(10, 13), torch.arange(20, 22)), (5, 1, 2))
+    part = batch.only(torch.tensor([1, 3, 7]))
+    assert [ids.tolist() for ids in part.sequences] == [[1, 3], [], [20]]
+    assert part.lengths == (2, 0, 1)
+    assert part.order == (5, 1, 2)
+    assert batch.only(torch.empty(0, dtype=torch.int64)).lengths == (0, 0, 0)
