@@ -76,7 +76,7 @@ class Origin:
         str | None,
         Meaning(
             "the method of pruning, or of quantising as far as it is known (`gptq`, or else `quantised`); of both "
-            "`wanda + gptq`; null for a dense checkpoint"
+            "`wanda + gptq`, of a pruning that was repaired `wanda + least_squares`; null for a dense checkpoint"
         ),
     ]
     pattern: Annotated[

@@ -13,17 +13,18 @@ from pruning.methods.removal import Removal
 from pruning.patterns import UNSTRUCTURED, Group, NofM, Pattern, Removed, parse
 
 Allocation = Literal["uniform", "owl"]
+Repair = Literal["none", "least_squares"]  # of the weights that stay (layers/repair.py)
 
 
 MethodName = Annotated[str, AfterValidator(METHODS.checked)]
 
 
-def needs_calibration(method: str, allocation: str) -> bool:
-    """Whether a job looks at text: for its method, or to divide the sparsity over layers by their outliers.
+def needs_calibration(method: str, allocation: str, repair: str = "none") -> bool:
+    """Whether a job looks at text: for its method, to divide the sparsity over layers by their outliers, or to repair.
 
     Raises InputError for a method that is not registered.
     """
-    return METHODS[method].needs_calibration or allocation == "owl"
+    return METHODS[method].needs_calibration or allocation == "owl" or repair != "none"
 
 
 class CalibrationConfig(Frozen):
@@ -71,6 +72,8 @@ class PruneConfig(Frozen):
     sparsity: float | None = None  # the share that goes, unless the pattern says it
     group: Group | None = None  # what a weight is compared with; None: the method's own
     allocation: Allocation = "uniform"  # "owl": a ratio for each layer, from its share of outliers
+    # What becomes of the weights that stay. Unsaid where there is none, so that such a job is what it always was.
+    repair: Repair = Field(default="none", exclude_if=lambda value: value == "none")
     calibration: CalibrationConfig | None = None  # needed only where text is looked at (see `needs_calibration`)
     seed: int = Field(default=0, ge=0)
     device: str = "auto"  # "auto", "cpu", "cuda" or "cuda:N"
@@ -93,10 +96,15 @@ class PruneConfig(Frozen):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         pattern = self.removed if self.removes else self.weights_pattern
-        if self.calibration is None and needs_calibration(self.method, self.allocation):
-            raise ValueError(f"calibration: method {self.method!r}, allocation {self.allocation!r} needs a source")
+        if self.calibration is None and needs_calibration(self.method, self.allocation, self.repair):
+            repair = "" if self.repair == "none" else f", repair {self.repair!r}"
+            raise ValueError(
+                f"calibration: method {self.method!r}, allocation {self.allocation!r}{repair} needs a source"
+            )
         if self.removes and self.allocation != "uniform":
             raise ValueError(f"allocation: {self.allocation!r} means nothing with {self.method}")
+        if self.removes and self.repair != "none":
+            raise ValueError(f"repair: {self.repair!r} means nothing with {self.method}")
         if isinstance(pattern, NofM) and self.allocation != "uniform":
             raise ValueError(f"allocation: {self.allocation!r} varies the ratio, which pattern {self.pattern!r} fixes")
         if self.group is not None and (isinstance(pattern, NofM) or not METHODS[self.method].takes_group):

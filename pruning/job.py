@@ -64,8 +64,8 @@ class Job:
     def _difference(self, manifest: PruneManifest) -> str | None:
         """The first field in which this job differs from the one that the manifest describes."""
         mine = self.config.model_dump(mode="json")
-        for name in mine:
-            if name not in _NOT_IDENTITY and mine[name] != manifest.config.get(name):
+        for name in PruneConfig.model_fields:  # what is at its default may be unsaid
+            if name not in _NOT_IDENTITY and mine.get(name) != manifest.config.get(name):
                 return name
         if manifest.source_files != export.source_files(self.checkpoint):
             return "source"

@@ -167,7 +167,7 @@ def _take_out(cut: Cut, config: PruneConfig, decoder: Decoder, folder: Path) -> 
 
 def _calibrate(job: Job, tokenizer: Any) -> Calibration | None:
     config = job.config
-    if config.calibration is None or not needs_calibration(config.method, config.allocation):
+    if config.calibration is None or not needs_calibration(config.method, config.allocation, config.repair):
         return None
     return sequences.load(config.calibration, tokenizer, config.seed, job.sources, job.held_out)
 
@@ -225,6 +225,7 @@ class _Result:
             sparsity=outcome.sparsity,
             measured_sparsity=outcome.measured,
             allocation=config.allocation,
+            repair=None if config.repair == "none" else config.repair,
             layer_sparsity=outcome.of_layers,
             config=config.model_dump(mode="json"),
             source_files=source_files,

@@ -40,7 +40,7 @@ class CheckpointInfo:
     tensors: int  # how many
     bytes: int  # of all tensors
     dtype: str  # "bfloat16": what the configuration says, or else most of the weights
-    method: str | None  # of pruning, of quantising ("gptq"), or of both ("wanda + gptq")
+    method: str | None  # of pruning, of repair and of quantising, in their order ("wanda + least_squares + gptq")
     pattern: str | None  # "2:4", "W4A16 (gptq, group 128)", or both
     sparsity: float | None
     calibration: str | None
@@ -205,8 +205,9 @@ def _read_pruning(path: Path, *, quantised: bool) -> _Pruning:
     sparsity = manifest.get("sparsity")
     if not isinstance(sparsity, int | float):
         raise InputError(f"{file}: field 'sparsity' must be a number, not {sparsity!r}")
+    repair = None if manifest.get("repair") is None else field(manifest, "repair", str, place)
     return _Pruning(
-        method=field(manifest, "method", str, place),
+        method=_joined(field(manifest, "method", str, place), repair),
         pattern=field(manifest, "pattern", str, place),
         sparsity=float(sparsity),
         calibration=None if calibration is None else field(calibration, "source", str, f"{place}: config.calibration"),

@@ -16,7 +16,7 @@ from evaluator.records import FORMATS
 from launch.sweep.calibration import spelled_source
 from launch.sweep.config import SweepConfig, read_prompts, validated
 from launch.sweep.models import model_name, names_of, same_model
-from pruning.config import Allocation, PruneConfig, needs_calibration
+from pruning.config import Allocation, PruneConfig, Repair, needs_calibration
 from pruning.methods import METHODS
 from pruning.patterns import Group
 
@@ -100,6 +100,7 @@ class PruneOptions:
     samples: int
     sequence_length: int
     seed: int
+    repair: str = "none"
 
 
 def prune_request(source: Path, options: PruneOptions) -> PruneConfig:
@@ -108,15 +109,16 @@ def prune_request(source: Path, options: PruneOptions) -> PruneConfig:
         raise InputError(f"Missing option '--method': one of {', '.join(METHODS.names)}")
     _known("--method", [options.method], METHODS.names)
     _known("--allocation", [options.allocation], get_args(Allocation))
+    _known("--repair", [options.repair], get_args(Repair))
     if options.group is not None:
         _known("--group", [options.group], get_args(Group))
     if (options.sparsity is None) == (options.pattern is None):
         raise InputError("give exactly one of --sparsity (0.5) and --pattern (2:4)")
     wanted: dict[str, Any] = {"source": source} | {
-        option: getattr(options, option) for option in ("method", "allocation", "group", "seed")
+        option: getattr(options, option) for option in ("method", "allocation", "group", "repair", "seed")
     }
     wanted |= {"sparsity": options.sparsity} if options.pattern is None else {"pattern": options.pattern}
-    if needs_calibration(options.method, options.allocation):
+    if needs_calibration(options.method, options.allocation, options.repair):
         wanted["calibration"] = {
             "source": options.calibration or "c4",
             "samples": options.samples,

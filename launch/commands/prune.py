@@ -16,7 +16,7 @@ from launch.commands.terminal import console, errors
 from launch.sweep.calibration import KINDS, SOURCES
 from launch.sweep.models import BUNDLED, is_hub_id, resolve_model
 from pruning.calibration.sequences import check_named
-from pruning.config import Allocation
+from pruning.config import Allocation, Repair
 from pruning.methods import METHODS
 from pruning.patterns import Group
 
@@ -43,6 +43,9 @@ def prune(
     group: Annotated[
         str | None, typer.Option(help=f"scores compared within: {', '.join(get_args(Group))}; default the method's")
     ] = None,
+    repair: Annotated[
+        str, typer.Option(help=f"of the weights that stay, on the calibration text: {', '.join(get_args(Repair))}")
+    ] = "none",
     calibration: Annotated[str | None, typer.Option(help=", ".join(KINDS))] = None,
     samples: Annotated[int, typer.Option(help="calibration passages")] = 128,
     sequence_length: Annotated[int, typer.Option(help="tokens per passage at most")] = 2048,
@@ -65,6 +68,7 @@ def prune(
         pattern=pattern,
         allocation=allocation,
         group=group,
+        repair=repair,
         calibration=calibration,
         samples=samples,
         sequence_length=sequence_length,
@@ -178,7 +182,7 @@ def run_verify(console: Console, errors: Console, directory: Path) -> int:
         what = "source not at hand" if source is None else f"what stays is that of {escape(str(source))}"
     console.print(
         f"{escape(str(directory))}: sound: {len(manifest.files)} files, {what}, "
-        f"{manifest.method}, {manifest.pattern}, measured sparsity {manifest.measured_sparsity:.6f}",
+        f"{_told_method(manifest)}, {manifest.pattern}, measured sparsity {manifest.measured_sparsity:.6f}",
         highlight=False,
         soft_wrap=True,
     )
@@ -198,10 +202,14 @@ def _upload(
     console.print(f"pushed: {escape(address)}", highlight=False, soft_wrap=True)
 
 
+def _told_method(manifest: PruneManifest) -> str:
+    return manifest.method if manifest.repair is None else f"{manifest.method} + {manifest.repair}"
+
+
 def _print_manifest(console: Console, manifest: PruneManifest, out: Path) -> None:
     of = "of the pruned matrices" if manifest.removed is None else "of the weights in the layers' matrices"
     console.print(
-        f"{manifest.method}, {manifest.pattern}: measured sparsity {manifest.measured_sparsity:.6f} {of}, "
+        f"{_told_method(manifest)}, {manifest.pattern}: measured sparsity {manifest.measured_sparsity:.6f} {of}, "
         f"{manifest.seconds:.1f} s",
         highlight=False,
     )

@@ -31,6 +31,7 @@ def model_card(repository: str, manifest: PruneManifest, base: str | None, fates
         "requested sparsity": f"{manifest.sparsity:g}",
         "measured sparsity": f"{manifest.measured_sparsity:.6f} {_of_what(manifest)}",
         "ratio over layers": manifest.allocation,
+        **({} if manifest.repair is None else {"repair": manifest.repair}),
         "calibration": "none" if calibration is None else f"{calibration.source}, {calibration.samples} passages",
         "seed": str(manifest.seed),
         "weights": manifest.dtype,

@@ -39,7 +39,7 @@ from evaluator.thresholds import Thresholds
 from launch.sweep.document import read_document
 from launch.sweep.models import BUNDLED
 from launch.sweep.prompts import PromptFile, Prompts, problem_of, prompts_in
-from pruning.config import Allocation, CalibrationConfig, MethodName
+from pruning.config import Allocation, CalibrationConfig, MethodName, Repair
 from pruning.patterns import Group
 from quantising.config import IGNORED
 from quantising.config import MethodName as QuantiseName
@@ -53,18 +53,20 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 class PruneSetting(Frozen):
-    """One line of the grid: a method at one or several sparsities, or at one or several patterns."""
+    """One line of the grid: a method at one or several sparsities or patterns, with or without a repair, or both."""
 
     method: MethodName
     sparsity: tuple[float, ...] = ()
     pattern: tuple[str, ...] = ()
     allocation: Allocation = "uniform"
     group: Group | None = None  # None: the method's own
+    # Unsaid where there is none, so that a sweep without it is what it was.
+    repair: tuple[Repair, ...] = Field(default=("none",), min_length=1, exclude_if=lambda value: value == ("none",))
     calibration: CalibrationConfig | None = None  # None: the sweep's
     # What the names of its checkpoints end in; None: the calibration's source, if that is not the usual one.
     label: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._]*$")
 
-    @field_validator("sparsity", "pattern", mode="before")
+    @field_validator("sparsity", "pattern", "repair", mode="before")
     @classmethod
     def _one_or_many(cls, value: object) -> object:
         return value if isinstance(value, list | tuple) else (value,)

@@ -183,7 +183,10 @@ def evaluation_hours(parameters: float, work: Work) -> float:
 
 def pruning_hours(parameters: float, prune: PruneConfig) -> float:
     """Of one GPU; see the module's formula."""
-    return _made_hours(parameters, METHODS[prune.method].passes, prune.calibration)
+    passes = METHODS[prune.method].passes
+    if prune.repair != "none":
+        passes = max(passes, METHODS["sparsegpt"].passes) + 1  # it needs the same Hessians, and products with them
+    return _made_hours(parameters, passes, prune.calibration)
 
 
 def quantising_hours(parameters: float, config: QuantiseConfig) -> float:

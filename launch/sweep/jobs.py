@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,12 @@ from launch.sweep.compress import given, name_of, quantisations
 from launch.sweep.config import PruneSetting, SweepConfig, validated
 from launch.sweep.models import resolve_model
 from launch.sweep.prompts import posed_tasks
-from pruning.config import CalibrationConfig, PruneConfig, needs_calibration
+from pruning.config import CalibrationConfig, PruneConfig, Repair, needs_calibration
 from quantising.config import QuantiseConfig
 
 # What decides which items a task asks, with which candidates and prompts: one name of a task means one of these.
 _ITEM_SETTINGS = ("task", "languages", "items", "seed", "template", *Source.model_fields)
+_REPAIRED: Mapping[Repair, str] = {"none": "", "least_squares": "+ls"}  # what a name ends in
 _MERGED = ("formats", "probes", "sample_seeds")
 
 
@@ -173,12 +175,14 @@ def _cells(grid: SweepConfig, sources: Mapping[str, Path], usual: CalibrationCon
 
 def _pruned(grid: SweepConfig, model: str, sources: Mapping[str, Path], usual: CalibrationConfig) -> Iterator[_Cell]:
     for number, setting in enumerate(grid.prune):
-        observing = needs_calibration(setting.method, setting.allocation)
-        calibration = spelled_source(setting.calibration or grid.calibration) if observing else None
-        suffix = _suffix(setting, calibration, usual)
-        for pattern in [{"sparsity": s} for s in setting.sparsity] + [{"pattern": p} for p in setting.pattern]:
+        patterns = [{"sparsity": s} for s in setting.sparsity] + [{"pattern": p} for p in setting.pattern]
+        for pattern, repair in product(patterns, setting.repair):
+            observing = needs_calibration(setting.method, setting.allocation, repair)
+            calibration = spelled_source(setting.calibration or grid.calibration) if observing else None
+            suffix = _suffix(setting, calibration, usual) + _REPAIRED[repair]
             wanted: dict[str, Any] = {"source": sources[model], "seed": grid.seed, "calibration": calibration}
             wanted |= {name: getattr(setting, name) for name in ("method", "allocation", "group")} | pattern
+            wanted["repair"] = repair
             yield _Cell(model, model, _plain(validated(PruneConfig, wanted, f"prune.{number}")), suffix)
 
 

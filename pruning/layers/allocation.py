@@ -47,7 +47,7 @@ def outlier_shares(decoder: Decoder, flow: Flow) -> list[float]:
         flow.start()
         for index in range(len(decoder)):
             layer = decoder.load(index)
-            shares.append(_outlier_share(decoder, index, flow.observe(index, layer, Statistic.COLUMN_NORMS)))
+            shares.append(_outlier_share(decoder, index, flow.observe(index, layer, [Statistic.COLUMN_NORMS])))
             flow.advance(index, layer)
             decoder.release(index)
     return shares
@@ -56,7 +56,7 @@ def outlier_shares(decoder: Decoder, flow: Flow) -> list[float]:
 def _outlier_share(decoder: Decoder, index: int, observer: Observer) -> float:
     norms: dict[str, Tensor] = {}
     for leader, members in observer.groups.items():
-        norm_sq_I = observer.take(leader)
+        norm_sq_I = observer.take(leader)[Statistic.COLUMN_NORMS]
         if not bool(torch.isfinite(norm_sq_I).all()):
             raise PruneError(f"layer {index}, input of {leader}: activations are not finite")
         norms |= dict.fromkeys(members, norm_sq_I)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from pruning.errors import PruneError
 from pruning.layers.activations import Activations
 from pruning.layers.observer import Observer
-from pruning.layers.statistics import ACCUMULATORS
+from pruning.layers.statistics import Gathered
 from pruning.methods.base import Statistic
 from pruning.model.batches import Batch
 from pruning.model.decoder import Decoder
@@ -33,10 +33,14 @@ class Flow:
             self._activations.put(number, self._decoder.embed(batch))
 
     def observe(
-        self, index: int, layer: nn.Module, statistic: Statistic, linears: Mapping[str, nn.Linear] | None = None
+        self,
+        index: int,
+        layer: nn.Module,
+        statistics: Sequence[Statistic],
+        linears: Mapping[str, nn.Linear] | None = None,
     ) -> Observer:
-        """One pass over every batch: the statistics of each distinct input of its Linear modules, or of those given."""
-        make = partial(ACCUMULATORS[statistic], sequences=self._sequences, device=self._decoder.device)
+        """One pass over every batch: `statistics` of each distinct input of its Linear modules, or of those given."""
+        make = partial(Gathered, statistics, sequences=self._sequences, device=self._decoder.device)
         observer = Observer(self._decoder.linears(index) if linears is None else linears, make)
         for number, batch in enumerate(self._batches):
             observer.run(layer, self._activations.get(number), self._decoder.keywords(index, batch), batch)

@@ -16,7 +16,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from pruning.errors import PruneError
-from pruning.layers.statistics import Accumulator, indifferent
+from pruning.layers.statistics import Gathered, indifferent
+from pruning.methods.base import Statistic
 from pruning.model.batches import Batch
 from pruning.model.experts import Routed
 
@@ -26,14 +27,14 @@ class _Complete(Exception):
 
 
 class Observer:
-    """Gathers one statistic for each distinct input of a layer's Linear modules."""
+    """Gathers the statistics of each distinct input of a layer's Linear modules."""
 
-    def __init__(self, linears: Mapping[str, nn.Linear], make: Callable[[int], Accumulator]) -> None:
-        """`make(columns)` builds an empty statistic."""
+    def __init__(self, linears: Mapping[str, nn.Linear], make: Callable[[int], Gathered]) -> None:
+        """`make(columns)` builds the empty statistics of one input."""
         self._linears = linears
         self._make = make
         self.groups: dict[str, list[str]] = {}  # first module of a distinct input -> all modules that read it
-        self.statistics: dict[str, Accumulator] = {}  # by that first module
+        self.statistics: dict[str, Gathered] = {}  # by that first module
         self.tokens: dict[str, int] = {}  # by that first module, where only some tokens come: how many
         self._unseen = set(linears)  # modules that have not run yet; the first pass that sees them all shows the groups
         self._known = False
@@ -57,10 +58,10 @@ class Observer:
             raise PruneError(f"module {min(self._unseen)} did not run in its layer's forward pass")
         self._known = True
 
-    def take(self, leader: str) -> Tensor:
-        """The finished statistic of the input that `leader` reads first; it is forgotten here."""
-        statistic = self.statistics.pop(leader).result()
-        return indifferent(statistic) if self.tokens.get(leader) == 0 else statistic
+    def take(self, leader: str) -> dict[Statistic, Tensor]:
+        """The finished statistics of the input that `leader` reads first; they are forgotten here."""
+        found = self.statistics.pop(leader).result()
+        return {kind: indifferent(each) for kind, each in found.items()} if self.tokens.get(leader) == 0 else found
 
     def _see(self, name: str, module: nn.Module, arguments: tuple[Tensor, ...]) -> None:
         inputs_1TI = arguments[0]

@@ -1,13 +1,14 @@
 """The layer-by-layer driver: each decoder layer is read, observed, pruned, written, run again and forgotten.
 
 Statistics of a layer are gathered on inputs that the already pruned layers produced; one dense pass observes all its
-Linear modules at once; then all of them are pruned and the layer is run again for the next one's inputs. Memory holds
-one layer's weights, one layer's statistics, and the activations of the calibration tokens (or one batch of them).
+Linear modules at once; then all of them are pruned, perhaps repaired, and the layer is run again for the next one's
+inputs. Memory holds one layer's weights, one layer's statistics, and the activations of the calibration tokens (or one
+batch of them).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,8 +19,9 @@ from pruning.layers.counts import check_counts, count_true, count_zeros
 from pruning.layers.flow import Flow
 from pruning.layers.observer import Observer
 from pruning.layers.portions import portions
+from pruning.layers.repair import LeastSquares
 from pruning.methods import METHODS
-from pruning.methods.base import Method
+from pruning.methods.base import Method, Statistic
 from pruning.model.decoder import Decoder
 from pruning.patterns import Pattern
 
@@ -40,6 +42,9 @@ class PrunedMatrix:
     dead_columns: int | None = None
     damping: float | None = None
     solver_dtype: str | None = None
+    pruned_error: float | None = None
+    repaired_error: float | None = None
+    repair_steps: int | None = None
 
 
 def prune_layers(
@@ -55,24 +60,43 @@ def prune_layers(
     `flow` may be None for a method that looks at the weights alone. `progress` is called with (layers done, layers).
     Raises PruneError if a matrix is not as sparse as requested or activations are not finite.
     """
-    statistic = _method(config).statistic
+    statistics = _wanted(config)
     outcomes: list[PrunedMatrix] = []
     with torch.no_grad():
-        if flow is not None and statistic is not None:
+        if flow is not None and statistics:
             flow.start()
         for index, pattern in enumerate(patterns):
             layer = decoder.load(index)
-            if flow is None or statistic is None:
+            if flow is None or not statistics:
                 outcomes += _prune_layer(config, decoder, index, pattern, None, write)
             else:
-                for modules in portions(decoder.linears(index), statistic):
-                    observer = flow.observe(index, layer, statistic, modules)
+                heaviest = Statistic.HESSIAN if Statistic.HESSIAN in statistics else statistics[0]
+                for modules in portions(decoder.linears(index), heaviest):
+                    observer = flow.observe(index, layer, statistics, modules)
                     outcomes += _prune_layer(config, decoder, index, pattern, observer, write)
                     del observer
                 flow.advance(index, layer)
             decoder.release(index)
             progress(index + 1, len(decoder))
     return outcomes
+
+
+def _wanted(config: PruneConfig) -> list[Statistic]:
+    """What has to be known of a layer's inputs, for the method and for a repair."""
+    own = _method(config).statistic
+    wanted = [] if own is None else [own]
+    if config.repair != "none" and own is not Statistic.HESSIAN:
+        wanted.append(Statistic.HESSIAN)
+    return wanted
+
+
+def _least_squares(config: PruneConfig, known: Mapping[Statistic, Tensor], where: str) -> LeastSquares | None:
+    """The repair of the matrices that read one input, if the job has one."""
+    if config.repair == "none":
+        return None
+    hessian_II = known[Statistic.HESSIAN]
+    overwritten = _method(config).statistic is Statistic.HESSIAN
+    return LeastSquares(hessian_II.clone() if overwritten else hessian_II, where)
 
 
 def _prune_layer(
@@ -82,15 +106,17 @@ def _prune_layer(
     method, group, linears = _method(config), config.comparison, decoder.linears(index)
     for leader, members in ({name: [name] for name in linears} if observer is None else observer.groups).items():
         tokens = None if observer is None else observer.tokens.get(leader)
-        pruned = method.prune(
-            (linears[name].weight.data for name in members),
-            None if observer is None else observer.take(leader),
-            pattern,
-            group,
-            decoder.tensor_name(index, f"{leader}.weight"),
-        )
+        where = decoder.tensor_name(index, f"{leader}.weight")
+        known = {} if observer is None else observer.take(leader)
+        least_squares = None if tokens == 0 else _least_squares(config, known, where)
+        own = None if method.statistic is None else known.pop(method.statistic)
+        del known
+        pruned = method.prune((linears[name].weight.data for name in members), own, pattern, group, where)
+        del own
         for name, matrix in zip(members, pruned, strict=True):
-            stored_OI = matrix.weight_OI.to(decoder.checkpoint_dtype(index, name))
+            dtype = decoder.checkpoint_dtype(index, name)
+            repaired = None if least_squares is None else least_squares.repair(matrix, linears[name].weight.data, dtype)
+            stored_OI = matrix.weight_OI.to(dtype) if repaired is None else repaired.weight_OI
             stored_OI = stored_OI + 0  # a weight that was or became -0.0 is +0.0
             decoder.replace(index, name, stored_OI)  # later layers see exactly what was written
             tensor = decoder.tensor_name(index, f"{name}.weight")
@@ -109,6 +135,9 @@ def _prune_layer(
                 dead_columns=None if tokens == 0 else matrix.dead_columns,
                 damping=matrix.damping,
                 solver_dtype=matrix.solver_dtype,
+                pruned_error=None if repaired is None else repaired.error_before,
+                repaired_error=None if repaired is None else repaired.error,
+                repair_steps=None if repaired is None else repaired.steps,
             )
 
 

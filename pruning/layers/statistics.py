@@ -5,7 +5,7 @@ Shapes: T tokens of a batch, its sequences end to end; I input columns; N sequen
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import torch
@@ -74,6 +74,22 @@ def indifferent(statistic: Tensor) -> Tensor:
     if statistic.ndim == 1:
         return torch.ones_like(statistic)
     return torch.eye(len(statistic), dtype=statistic.dtype, device=statistic.device)
+
+
+class Gathered:
+    """What is wanted of one input: one statistic or several, from the same pass."""
+
+    def __init__(self, kinds: Sequence[Statistic], columns: int, sequences: int, device: torch.device) -> None:
+        self._parts = {kind: ACCUMULATORS[kind](columns, sequences, device) for kind in kinds}
+
+    def add(self, inputs_TI: Tensor, batch: Batch) -> None:
+        """Take one batch."""
+        for part in self._parts.values():
+            part.add(inputs_TI, batch)
+
+    def result(self) -> dict[Statistic, Tensor]:
+        """The finished statistics; nothing is added after it."""
+        return {kind: part.result() for kind, part in self._parts.items()}
 
 
 ACCUMULATORS: Mapping[Statistic, type[Accumulator]] = {

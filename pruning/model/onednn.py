@@ -100,6 +100,13 @@ def substitute(module: nn.Module) -> None:
             substitute(child)
 
 
+def times_symmetric(left_OI: Tensor, symmetric_II: Tensor) -> Tensor:
+    """left @ symmetric, by the faster library; its bits are not those of the other."""
+    if left_OI.device.type == "cpu" and left_OI.dtype == torch.float32 and available():
+        return times_transposed(left_OI, symmetric_II)
+    return left_OI @ symmetric_II
+
+
 def add_second_moments(sum_II: Tensor, inputs_TI: Tensor) -> None:
     """Add the upper block triangle of x^T x to `sum_II`; `mirror` fills in the rest."""
     if sum_II.device.type == "cpu" and sum_II.dtype == torch.float32 and available():

@@ -20,6 +20,11 @@ MANIFEST_NAME = "prune_manifest.json"
 SCHEMA_VERSION = 1
 
 
+def _unsaid(value: object) -> bool:
+    """Of what came later: a manifest without it is what it was."""
+    return value is None
+
+
 class MatrixRecord(Frozen):
     """One pruned matrix."""
 
@@ -35,6 +40,11 @@ class MatrixRecord(Frozen):
     dead_columns: int | None = None  # inputs that were zero on every calibration token
     damping: float | None = None  # SparseGPT: share of the Hessian's mean diagonal added to it
     solver_dtype: str | None = None  # SparseGPT: what the Hessian was factored in
+    # With a repair alone: squared output error on the calibration text as a share of the dense outputs' square, before
+    # it and after it, and how many steps it took.
+    pruned_error: float | None = Field(default=None, exclude_if=_unsaid)
+    repaired_error: float | None = Field(default=None, exclude_if=_unsaid)
+    repair_steps: int | None = Field(default=None, exclude_if=_unsaid)
 
 
 class RemovedParts(Frozen):
@@ -58,6 +68,7 @@ class PruneManifest(Frozen):
     # zeros / weights over the pruned matrices; of parts taken out the share of the weights of all layers' matrices
     measured_sparsity: float
     allocation: str
+    repair: str | None = Field(default=None, exclude_if=_unsaid)  # of the weights that stayed; None: there was none
     layer_sparsity: tuple[float, ...]  # requested of each layer
     config: dict[str, Any]  # the PruneConfig as JSON
     source_files: dict[str, str]  # sha256 of the dense checkpoint's files

@@ -70,8 +70,9 @@ def _lowest(
     gone: list[tuple[int, ...]] = []
     for index in range(len(decoder)):
         layer = decoder.load(index)
-        observer = flow.observe(index, layer, Statistic.COLUMN_NORMS)
-        norm_sq_I = observer.take(next(leader for leader, members in observer.groups.items() if output in members))
+        observer = flow.observe(index, layer, [Statistic.COLUMN_NORMS])
+        leader = next(leader for leader, members in observer.groups.items() if output in members)
+        norm_sq_I = observer.take(leader)[Statistic.COLUMN_NORMS]
         del observer
         weight_OI = decoder.linears(index)[output].weight.data
         score_I = method.score(weight_OI, norm_sq_I)

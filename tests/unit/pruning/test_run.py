@@ -10,6 +10,7 @@ import torch
 
 from evaluator.errors import InputError
 from pruning.config import CalibrationConfig, PruneConfig
+from pruning.layers import repair
 from pruning.output.manifest import MANIFEST_NAME, read_manifest
 from pruning.output.verify import verify
 from pruning.run import check, prune
@@ -185,6 +186,59 @@ def test_owl_gives_layers_ratios_whose_mean_is_what_was_asked(checkpoints, passa
     assert max(manifest.layer_sparsity) - min(manifest.layer_sparsity) == pytest.approx(0.16)
     assert manifest.measured_sparsity == pytest.approx(0.6, abs=0.01)
     assert verify(tmp_path / "out") == []
+
+
+def test_a_repair_keeps_the_masks_and_fits_the_rest_layer_by_layer(checkpoints, passages, tmp_path, monkeypatch):
+    """Masks of the second layer come from what the repaired first layer gives."""
+    monkeypatch.setattr(repair, "TOLERANCE", 1e-5)  # close enough to the exact solution for it to be compared
+    source = checkpoints("qwen3", torch.float32, num_hidden_layers=2)
+    manifest = prune(config(source, passages, repair="least_squares"), tmp_path / "out")
+
+    def apply(weight: torch.Tensor, statistic: torch.Tensor) -> torch.Tensor:
+        """The first row is the inputs' square sums, the others their second moments."""
+        mask = brute_force.wanda_mask(weight, statistic[0].float(), 0.5, None)
+        moments, dense = statistic[1:], weight.double()
+        damped = moments + 0.01 * moments.diagonal().mean() * torch.eye(len(moments))
+        found = torch.zeros_like(dense)
+        for row, kept in enumerate(~mask):
+            found[row, kept] = torch.linalg.solve(damped[kept][:, kept], damped[kept] @ dense[row])
+        return found.float()
+
+    expected = brute_force.prune(
+        source,
+        sequences(source),
+        lambda inputs: torch.cat([brute_force.square_sums(inputs)[None], brute_force.second_moments(inputs)]),
+        apply,
+    )
+    repaired = tiny.weights(tmp_path / "out")
+    for name, weight in expected.items():
+        assert torch.equal(repaired[name] == 0, weight == 0), name
+        torch.testing.assert_close(repaired[name], weight, rtol=1e-2, atol=2e-3)
+    assert manifest.repair == manifest.config["repair"] == "least_squares"
+    for matrix in manifest.matrices:
+        assert matrix.pruned_error is not None
+        assert matrix.repaired_error is not None
+        assert matrix.repaired_error < matrix.pruned_error
+    assert verify(tmp_path / "out") == []
+
+
+@pytest.mark.parametrize("method", ["magnitude", "sparsegpt"])
+def test_a_repair_leaves_the_first_layers_masks_alone_and_is_another_job(method, checkpoints, passages, tmp_path):
+    source = checkpoints("llama")
+    plain, repaired = (
+        config(source, passages, method, pattern="2:4", repair=each) for each in ("none", "least_squares")
+    )
+    made = {each: prune(each, tmp_path / each.repair) for each in (plain, repaired)}
+    without, fitted = (tiny.weights(tmp_path / each.repair) for each in (plain, repaired))
+    for matrix in made[repaired].matrices:
+        if ".layers.0." in matrix.name:
+            assert torch.equal(without[matrix.name] == 0, fitted[matrix.name] == 0), matrix.name
+    assert any(not torch.equal(without[name], fitted[name]) for name in without)
+    assert verify(tmp_path / "least_squares") == []
+    assert "repair" not in json.loads((tmp_path / "none" / MANIFEST_NAME).read_text())["config"]
+    for job, place in ((plain, "least_squares"), (repaired, "none")):
+        with pytest.raises(InputError, match="field repair differs"):
+            check(job, tmp_path / place)
 
 
 @pytest.mark.parametrize("method", ["wanda", "magnitude", "sparsegpt"])

@@ -57,6 +57,8 @@ def test_a_pruned_checkpoint(checkpoint):
     assert (info.method, info.pattern, info.sparsity, info.calibration) == ("wanda", "unstructured", 0.5, "gazetteer")
     (checkpoint / MANIFEST).write_text(json.dumps({**PRUNED, "method": "magnitude", "config": {"calibration": None}}))
     assert inspect_checkpoint(checkpoint).calibration is None
+    (checkpoint / MANIFEST).write_text(json.dumps({**PRUNED, "repair": "least_squares"}))
+    assert inspect_checkpoint(checkpoint).method == "wanda + least_squares"
 
 
 def test_the_digest_is_of_the_weights_however_they_are_cut_and_called(checkpoint, tmp_path):

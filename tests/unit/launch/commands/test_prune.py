@@ -26,6 +26,11 @@ def options(**changes):
         ({"method": None}, "Missing option '--method': one of magnitude, wanda, sparsegpt, ria"),
         ({"method": "rya"}, "unknown --method 'rya'; did you mean 'ria'?"),
         ({"allocation": "owls"}, "unknown --allocation 'owls'; did you mean 'owl'? (known: owl, uniform)"),
+        ({"repair": "ls"}, "unknown --repair 'ls' (known: least_squares, none)"),
+        (
+            {"method": "heads", "repair": "least_squares"},
+            "resurface prune: repair: 'least_squares' means nothing with heads",
+        ),
         ({"group": "col"}, "unknown --group 'col' (known: matrix, row)"),
         ({"sparsity": 1.5}, "resurface prune: sparsity: 1.5 is outside [0, 1)"),
         ({"sparsity": None}, "give exactly one of --sparsity"),
@@ -61,9 +66,11 @@ def test_layers_are_dropped_and_verified_against_the_model_that_had_them(tmp_pat
     assert "source not at hand" in verify(out).stdout
 
 
-def test_magnitude_looks_at_text_for_owl_only(tmp_path):
+def test_magnitude_looks_at_text_for_owl_and_repair_only(tmp_path):
     assert prune_request(tmp_path, options(method="magnitude")).calibration is None
     assert prune_request(tmp_path, options(method="magnitude", allocation="owl")).calibration.source == "gazetteer"
+    repaired = prune_request(tmp_path, options(method="magnitude", repair="least_squares"))
+    assert (repaired.repair, repaired.calibration.source) == ("least_squares", "gazetteer")
 
 
 def test_options_are_checked_before_a_model_is_fetched(tmp_path):

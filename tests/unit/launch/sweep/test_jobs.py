@@ -1,5 +1,6 @@
 """What a sweep expands to, and how joined sweeps share their checkpoints."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -106,6 +107,30 @@ def test_allocation_and_group_are_part_of_the_job_and_of_its_name():
     assert message == "prune.0: allocation: 'owl' varies the ratio, which pattern '2:4' fixes"
     message = only_error(jobs, {**MAIN, "prune": [{**wanda, "group": "column"}]})
     assert message.startswith("""s.yaml: prune.0.group: "column":""")
+
+
+def test_a_repair_is_an_axis_that_ends_the_name():
+    both = ["none", "least_squares"]
+    settings = [
+        {"method": "wanda", "sparsity": [0.5, 0.6], "repair": both},
+        {"method": "magnitude", "pattern": "2:4", "repair": both, "label": "mine"},
+        {"method": "sparsegpt", "sparsity": 0.5, "repair": "least_squares"},
+    ]
+    made = jobs({**MAIN, "prune": settings})
+    assert list(made)[1:] == [
+        *("wanda-0.5", "wanda-0.5+ls", "wanda-0.6", "wanda-0.6+ls"),
+        *("magnitude-2of4-mine", "magnitude-2of4-mine+ls", "sparsegpt-0.5+ls"),
+    ]
+    assert made["magnitude-2of4-mine"].prune.calibration is None
+    assert made["magnitude-2of4-mine+ls"].prune.calibration.source == "gazetteer"  # the repair looks at text
+    # without a repair a job, and with it a run's identity, is what it was before there were any
+    assert "repair" not in made["wanda-0.5"].prune.model_dump()
+    assert made["wanda-0.5+ls"].prune.model_dump()["repair"] == "least_squares"
+    assert "repair" not in json.dumps(validated(SweepConfig, MAIN, "s").model_dump(mode="json"))
+    message = only_error(jobs, {**MAIN, "prune": [{**settings[0], "repair": []}]})
+    assert message.startswith("s.yaml: prune.0.repair: []:")
+    message = only_error(jobs, {**MAIN, "prune": [{**settings[0], "repair": "bias"}]})
+    assert message.startswith("""s.yaml: prune.0.repair.0: "bias":""")
 
 
 def test_a_setting_or_a_name_twice_in_one_sweep_is_an_error():
