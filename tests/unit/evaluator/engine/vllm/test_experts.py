@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,7 +13,12 @@ from safetensors.torch import save_file
 from torch import nn
 from torch.nn import functional
 
+from evaluator.checkpoints.blueprint import read_blueprint
+from evaluator.engine.config import EngineConfig
+from evaluator.engine.vllm.engine import VLLMEngine
 from evaluator.engine.vllm.weights import WorkerExtension
+from evaluator.errors import EngineError
+from tests.support.models import save_tiny_model
 
 EXPERTS, WIDTH, INNER = 5, 16, 8
 BASE = "model.layers.0.mlp.experts"
@@ -102,3 +109,25 @@ def test_what_cannot_be_compared_is_said(tensors, files, change):
     for name, value in change.items():
         setattr(layer, name, value)
     assert worker(layer).compare_weights(files) == (0, [], [f"{BASE}.routed_experts.w13_weight"])
+
+
+@pytest.mark.parametrize(("experts", "outcome"), [(4, "started anew"), (0, "swapped")])
+def test_a_mixture_gets_an_engine_of_its_own(experts, outcome, tmp_path, monkeypatch):
+    checkpoint = save_tiny_model(tmp_path / "model")
+    config = json.loads((checkpoint / "config.json").read_text()) | {"num_local_experts": experts}
+    (checkpoint / "config.json").write_text(json.dumps(config))
+
+    def ends(message: str) -> Callable[..., None]:
+        def end(*_: object) -> None:
+            raise EngineError(message)
+
+        return end
+
+    monkeypatch.setattr("evaluator.engine.vllm.engine.start", ends("started anew"))
+    monkeypatch.setattr(VLLMEngine, "_swap", ends("swapped"))
+    engine = VLLMEngine(EngineConfig())
+    core = SimpleNamespace(shutdown=lambda: None)
+    engine._started = SimpleNamespace(llm=SimpleNamespace(engine_core=core))
+    engine._first, engine._blueprint = checkpoint, read_blueprint(checkpoint)
+    with pytest.raises(EngineError, match=outcome):
+        engine.load(checkpoint)
