@@ -43,8 +43,11 @@ class ColumnNorms:
         self._sums_NI = torch.zeros(sequences, columns, dtype=torch.float32, device=device)
 
     def add(self, inputs_TI: Tensor, batch: Batch) -> None:
-        for sequence, part_TI in zip(batch.order, torch.split(inputs_TI, list(batch.lengths)), strict=True):
-            self._sums_NI[sequence] = part_TI.float().square().sum(dim=0)
+        first = start = 0
+        for length, count in batch.runs:  # the sums of several sequences in one call are those of one at a time
+            run_NTI = inputs_TI[start : start + count * length].view(count, length, inputs_TI.shape[1])
+            self._sums_NI[list(batch.order[first : first + count])] = run_NTI.float().square().sum(dim=1)
+            first, start = first + count, start + count * length
 
     def result(self) -> Tensor:
         """norm_sq_I."""

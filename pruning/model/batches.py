@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 
 import torch
 from torch import Tensor
@@ -21,6 +22,11 @@ class Batch:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "lengths", tuple(len(ids) for ids in self.sequences))
+
+    @property
+    def runs(self) -> list[tuple[int, int]]:
+        """Sequences of one length that stand side by side: the length, and how many there are."""
+        return [(length, len(list(group))) for length, group in groupby(self.lengths)]
 
     def only(self, tokens_R: Tensor) -> Batch:
         """Of each sequence the tokens among `tokens_R`, which count from the batch's first, in ascending order."""

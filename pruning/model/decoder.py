@@ -72,7 +72,7 @@ class Decoder:
         if not self.recurrent:
             register(self._model.config)
         self.layers: nn.ModuleList = self._model.layers
-        if device.type == "cpu" and onednn.available():
+        if device.type == "cpu" and onednn.faster():
             onednn.substitute(self.layers)
         if architecture.experts is not None:
             experts.separate(self.layers, architecture.experts)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -36,20 +37,15 @@ def _attend(
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     inner = ALL_ATTENTION_FUNCTIONS["sdpa"]
-    lengths = list(attention_mask.lengths)
-    mask = attention_mask.masks[0]
-    if len(set(lengths)) == 1 and all(other is mask for other in attention_mask.masks):
-        # As a batch: one call, and nothing to put together again.
-        query, key, value = (_as_batch(whole, len(lengths)) for whole in (query, key, value))
-        return inner(module, query, key, value, mask, **keywords)[0].flatten(0, 1)[None], None
-    parts = zip(
-        torch.split(query, lengths, dim=2),
-        torch.split(key, lengths, dim=2),
-        torch.split(value, lengths, dim=2),
-        attention_mask.masks,
-        strict=True,
-    )
-    return torch.cat([inner(module, q, k, v, mask, **keywords)[0] for q, k, v, mask in parts], dim=1), None
+    # Neighbours of one length and one mask are a batch: one call.
+    segments = list(zip(attention_mask.lengths, attention_mask.masks, strict=True))
+    runs = [list(run) for _, run in groupby(segments, key=lambda segment: (segment[0], id(segment[1])))]
+    tokens = [len(run) * run[0][0] for run in runs]
+    outputs: list[Tensor] = []
+    for run, *parts in zip(runs, *(torch.split(whole, tokens, dim=2) for whole in (query, key, value)), strict=True):
+        q, k, v = (_as_batch(part, len(run)) for part in parts)
+        outputs.append(inner(module, q, k, v, run[0][1], **keywords)[0].flatten(0, 1)[None])
+    return (outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)), None
 
 
 def _as_batch(whole_1HTW: Tensor, count: int) -> Tensor:
