@@ -18,11 +18,13 @@ from pruning.structured.cut import Cut, Slice
 
 _LISTED = ("layer_types", "mlp_layer_types", "no_rope_layers")  # with an entry for each layer
 _NUMBERS = ("mlp_only_layers",)  # with the numbers of layers
+_BY_NUMBER = ("per_layer_config",)  # what is special about a layer, by its number
 _FIRST = ("max_window_layers", "first_k_dense_replace")  # how many layers come before another kind begins
 # What a module says of itself that a cut changes, or that makes no difference here.
 _CHANGED = {
     *("layer_idx", "in_features", "out_features", "intermediate_size", "num_heads", "num_attention_heads"),
     *("num_key_value_heads", "op_size", "training"),
+    "store_full_length_kv",  # of the last layer of a kind, for layers that share its keys: no model with those gets here
 }
 
 
@@ -53,6 +55,10 @@ def _of_layers(decoder: Decoder, cut: Cut, section: Mapping[str, Any]) -> dict[s
     for name in _NUMBERS:
         if isinstance(section.get(name), list):
             changed[name] = [number for number, layer in enumerate(kept) if layer in section[name]]
+    for name in _BY_NUMBER:
+        if isinstance(section.get(name), dict):
+            special = {int(layer): value for layer, value in section[name].items()}
+            changed[name] = {str(number): special[layer] for number, layer in enumerate(kept) if layer in special}
     for name in _FIRST:
         if isinstance(section.get(name), int):
             changed[name] = sum(layer < section[name] for layer in kept)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,8 @@ import torch
 from evaluator.checkpoints.info import inspect_checkpoint
 from evaluator.errors import InputError
 from pruning.config import CalibrationConfig, PruneConfig
+from pruning.model.checkpoint import Checkpoint
+from pruning.model.decoder import Decoder
 from pruning.output.manifest import PruneManifest, RemovedParts
 from pruning.output.verify import examine, verify
 from pruning.patterns import read_numbers
@@ -23,9 +26,9 @@ LENGTH = 32
 SAMPLES = 6
 
 
-def architectures(*always: str, without: str = "") -> list:
+def architectures(*always: str, without: Iterable[str] = ()) -> list:
     """These, and in `make test-long` all that are pruned."""
-    names = [name for name in dict.fromkeys((*tiny.ARCHITECTURES, *always)) if name != without]
+    names = [name for name in (*tiny.ARCHITECTURES, *tiny.MORE) if name not in without]
     return [pytest.param(name, marks=() if name in always else pytest.mark.long) for name in names]
 
 
@@ -43,13 +46,20 @@ def removed_of(manifest: PruneManifest) -> RemovedParts:
     return manifest.removed
 
 
+def weights_of(source: Path, layer: int | None = None) -> int:
+    """Of the Linear matrices of a layer, or of all."""
+    decoder = Decoder(Checkpoint(source), torch.device("cpu"))
+    prefix = "model.layers." if layer is None else f"model.layers.{layer}."
+    return sum(rows * columns for name, (rows, columns) in decoder.matrices().items() if name.startswith(prefix))
+
+
 def assert_answers(out: Path, expected: list[torch.Tensor], texts: list[torch.Tensor]) -> None:
     """The checkpoint's logits are these, bit for bit."""
     found = structured.logits(structured.load(out), texts)
     assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
 
 
-@pytest.mark.parametrize("name", architectures("qwen3", "gemma3_text", "mixtral"))
+@pytest.mark.parametrize("name", architectures("qwen3", "gemma3_text", "mixtral", without=("gemma4_text",)))
 def test_the_stillest_block_of_layers_goes(name, checkpoints, passages, tmp_path):
     source, out = checkpoints(name, torch.float32), tmp_path / "out"
     texts = sequences(source)
@@ -61,7 +71,7 @@ def test_the_stillest_block_of_layers_goes(name, checkpoints, passages, tmp_path
     assert (removed.unit, removed.of, removed.gone) == ("layers", 3, (str(gone),))
     assert_answers(out, structured.logits(structured.without_layers(structured.load(source), (gone,)), texts), texts)
     assert verify(out) == []
-    assert manifest.measured_sparsity == pytest.approx(1 / 3)
+    assert manifest.measured_sparsity == pytest.approx(weights_of(source, gone) / weights_of(source))
     assert manifest.layer_sparsity == tuple(float(layer == gone) for layer in range(3))
     info = inspect_checkpoint(out)
     assert (info.method, info.pattern, info.sparsity) == ("layers", "layers", 0.4)
@@ -75,7 +85,7 @@ def test_a_block_may_end_with_the_last_layer(checkpoints, passages, tmp_path):
     assert len(expected) == 3
 
 
-@pytest.mark.parametrize("name", architectures("qwen3", "phi3", without="qwen2"))
+@pytest.mark.parametrize("name", architectures("qwen3", "phi3", without=("qwen2", *tiny.MORE)))
 def test_the_weakest_heads_go(name, checkpoints, passages, tmp_path):
     source, out = checkpoints(name, torch.float32), tmp_path / "out"
     texts = sequences(source)
@@ -91,7 +101,7 @@ def test_the_weakest_heads_go(name, checkpoints, passages, tmp_path):
     assert inspect_checkpoint(out).pattern == "heads"
 
 
-@pytest.mark.parametrize("name", architectures("llama", "phi3"))
+@pytest.mark.parametrize("name", architectures("llama", "phi3", without=tiny.MIXTURES))
 def test_the_weakest_channels_go(name, checkpoints, passages, tmp_path):
     source, out = checkpoints(name, torch.float32), tmp_path / "out"
     texts = sequences(source)
@@ -145,6 +155,26 @@ def test_what_a_configuration_says_of_each_layer_follows_it(gone, checkpoints, t
     texts = sequences(source)
     dropped = structured.without_layers(structured.load(copy), (int(gone),))
     assert_answers(out, structured.logits(dropped, texts), texts)
+
+
+def test_a_gemma_4_keeps_full_attention_in_its_last_layer(checkpoints, tmp_path):
+    """What is special about a layer is listed by its number; and the library makes the last layer a full one."""
+    source, out = checkpoints("gemma4_text", torch.float32), tmp_path / "out"
+    prune(PruneConfig(source=source, method="drop", pattern="0", device="cpu"), out)
+    assert json.loads((out / "config.json").read_text())["per_layer_config"].keys() == {"1"}
+    texts = sequences(source)
+    assert_answers(out, structured.logits(structured.without_layers(structured.load(source), (0,)), texts), texts)
+    with pytest.raises(InputError, match="layer 1 would be of another kind: self_attn.layer_type 'full_attention'"):
+        check(PruneConfig(source=source, method="drop", pattern="2", device="cpu"), tmp_path / "other")
+
+
+def test_checkpoints_without_as_many_layers_share_an_engine(checkpoints, tmp_path):
+    source = checkpoints("llama")
+    for layer in ("0", "1"):
+        prune(PruneConfig(source=source, method="drop", pattern=layer, device="cpu"), tmp_path / layer)
+    one, other = (inspect_checkpoint(tmp_path / layer) for layer in ("0", "1"))
+    assert one.weights_digest != other.weights_digest
+    assert one.architecture == other.architecture != inspect_checkpoint(source).architecture
 
 
 def test_the_text_tower_of_a_gemma_3_loses_layers_and_channels(passages, tmp_path):
