@@ -24,7 +24,7 @@ _FIRST = ("max_window_layers", "first_k_dense_replace")  # how many layers come 
 _CHANGED = {
     *("layer_idx", "in_features", "out_features", "intermediate_size", "num_heads", "num_attention_heads"),
     *("num_key_value_heads", "op_size", "training"),
-    "store_full_length_kv",  # of the last layer of a kind, for layers that share its keys: no model with those gets here
+    "store_full_length_kv",  # for layers that share keys: no model that has them gets here
 }
 
 

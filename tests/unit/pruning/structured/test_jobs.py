@@ -164,7 +164,7 @@ def test_a_gemma_4_keeps_full_attention_in_its_last_layer(checkpoints, tmp_path)
     assert json.loads((out / "config.json").read_text())["per_layer_config"].keys() == {"1"}
     texts = sequences(source)
     assert_answers(out, structured.logits(structured.without_layers(structured.load(source), (0,)), texts), texts)
-    with pytest.raises(InputError, match="layer 1 would be of another kind: self_attn.layer_type 'full_attention'"):
+    with pytest.raises(InputError, match=r"layer 1 would be of another kind: .*'full_attention'"):
         check(PruneConfig(source=source, method="drop", pattern="2", device="cpu"), tmp_path / "other")
 
 
