@@ -53,8 +53,8 @@ class Share:
     ratio: float
 
     def count(self, parts: int, step: int = 1) -> int:
-        """How many of so many parts go: rounded down to a multiple of `step`."""
-        return int(parts * self.ratio + 1e-9) // step * step  # 0.29 * 100 is a little less than 29
+        """How many of so many parts go: rounded down to a multiple of `step`, and never all."""
+        return min(int(parts * self.ratio + 1e-9), parts - 1) // step * step  # 0.29 * 100 is a little less than 29
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +93,10 @@ def read_numbers(text: str) -> tuple[int, ...]:
         numbers += range(int(first), int(last or first) + 1)
         if last and int(last) < int(first):
             raise ValueError(f"pattern: {text!r}: {part} ends before it begins")
-    if twice := [number for number in numbers if numbers.count(number) > 1]:
+    numbers.sort()
+    if twice := [number for number, following in itertools.pairwise(numbers) if number == following]:
         raise ValueError(f"pattern: {text!r} names {twice[0]} twice")
-    return tuple(sorted(numbers))
+    return tuple(numbers)
 
 
 def written(numbers: Iterable[int]) -> str:

@@ -136,6 +136,9 @@ def headline_of(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     return typed_frame(COLUMNS, rows)
 
 
+_NAMED = 5  # of what was screened out
+
+
 def headline_sentence(headline: pd.DataFrame) -> str:
     """The finding in one sentence: the checkpoint whose open answers suffered most beyond its choices, in numbers.
 
@@ -168,6 +171,20 @@ def headline_sentence(headline: pd.DataFrame) -> str:
     if pd.notna(row["sample_recovered"]):
         sentence += f"; {_recovered(row['sample_recovered'], row['failures'])}"
     return sentence + "."
+
+
+def screened_sentence(screening: pd.DataFrame) -> str:
+    """Whose numbers are of a few items only, from the table `screening`; empty where nobody's are."""
+    out = screening[screening["decision"] == "screened out"]
+    if out.empty:
+        return ""
+    several = screening["task"].nunique() > 1
+    told = [
+        f"{row['checkpoint']}{' on ' + row['task'] if several else ''} ({row['asked']:,} of {row['items']:,})"
+        for row in out.head(_NAMED).to_dict("records")
+    ]
+    more = f" and {len(out) - _NAMED:,} more" if len(out) > _NAMED else ""
+    return f"Screened out, and asked a few items only: {', '.join(told)}{more}."
 
 
 def _change(row: pd.Series, probe: str) -> str:

@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import chdtrc
 
+from evaluator.metrics.counting import joined_reasons
 from evaluator.metrics.drops import CORRECT
 from evaluator.metrics.inputs import ALL, Inputs, Subject
 from evaluator.metrics.intervals import Floats, ItemNumbers, Resampler
@@ -75,6 +76,16 @@ class PosedTask:
     def languages(self) -> list[str]:
         """Those of all prompts."""
         return sorted({language for name in self.tasks.values() for language in self.inputs.languages(name)})
+
+    def few(self, *checkpoints: str) -> str | None:
+        """Which of these were asked a few items only, under which prompt: all prompts are compared on those alone.
+
+        Nothing of what every table says of the first under the first prompt.
+        """
+        out = self.inputs.screened_out
+        places = [(self.tasks[prompt], name, prompt) for prompt in self.tasks for name in checkpoints]
+        told = [place for place in places if place[:2] in out and place[:2] != (self.task, checkpoints[0])]
+        return joined_reasons(*(f"{name}, {prompt}: {out[task, name]}" for task, name, prompt in told))
 
     def answers(self, checkpoints: Sequence[str], format: str, probe: str) -> Answers | None:
         """What the checkpoints have right; None where they share fewer than two prompts or no item."""

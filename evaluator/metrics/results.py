@@ -11,7 +11,7 @@ import pandas as pd
 from evaluator.errors import one_line
 from evaluator.metrics.columns import rows_of, typed_frame
 from evaluator.metrics.gate import CRITERIA, Verdict, decide
-from evaluator.metrics.headline import headline_of
+from evaluator.metrics.headline import headline_of, headline_sentence, screened_sentence
 from evaluator.metrics.inputs import Inputs
 from evaluator.metrics.left_out import left_out
 from evaluator.metrics.published import published
@@ -29,6 +29,12 @@ class Results:
     left_out: pd.DataFrame
     paper: pd.DataFrame
     verdicts: Sequence[Verdict] = ()  # of each compressed checkpoint on each task
+    screened: str = ""  # which of them were asked a few items only
+
+    @property
+    def sentence(self) -> str:
+        """The finding, and whose numbers are of a few items only."""
+        return " ".join(filter(None, (headline_sentence(self.headline), self.screened)))
 
     @property
     def frames(self) -> dict[str, pd.DataFrame]:
@@ -71,7 +77,8 @@ def compute(inputs: Inputs, run: Mapping[str, Any]) -> Results:
     tables = compute_tables(inputs)
     frames = {name: table.frame for name, table in tables.items()}
     verdicts = _judged(inputs, frames, thresholds_of(run, "run.json"))
-    return Results(tables, headline_of(frames), left_out(inputs), published(frames, run), verdicts)
+    screened = screened_sentence(frames["screening"])
+    return Results(tables, headline_of(frames), left_out(inputs), published(frames, run), verdicts, screened)
 
 
 def judge(inputs: Inputs, thresholds: Thresholds) -> list[Verdict]:
@@ -81,4 +88,4 @@ def judge(inputs: Inputs, thresholds: Thresholds) -> list[Verdict]:
 
 
 def _judged(inputs: Inputs, frames: Mapping[str, pd.DataFrame], thresholds: Thresholds) -> list[Verdict]:
-    return decide(frames, thresholds, inputs.incomparable)
+    return decide(frames, thresholds, inputs.incomparable, inputs.screened_out)

@@ -19,7 +19,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from evaluator.errors import rows_at
-from evaluator.metrics import FilledTable, Results, gate, headline_sentence
+from evaluator.metrics import FilledTable, Results, gate
 from evaluator.metrics.columns import FEW
 from evaluator.metrics.definitions import DEFINITIONS
 from evaluator.metrics.headline import COLUMNS as HEADLINE
@@ -55,7 +55,7 @@ def render_page(
         "script": Markup(script),
         "verdict": gate.summary(results.verdicts) if results.verdicts else "",
         "verdicts": _verdicts(results.verdicts),
-        "sentence": headline_sentence(results.headline),
+        "sentence": results.sentence,
         "headline": grid(results.headline, HEADLINE),
         "few": FEW,
         "filled": [section for section in sections if not section["note"]],

@@ -60,6 +60,7 @@ def part_of(results: Results, checkpoints: Collection[str]) -> Results:
         left_out=_rows(results.left_out, checkpoints),
         paper=_rows(results.paper, checkpoints),
         verdicts=[each for each in results.verdicts if each.checkpoint in checkpoints],
+        screened=results.screened,
     )
 
 

@@ -6,8 +6,11 @@ from dataclasses import asdict, replace
 
 import pandas as pd
 
-from evaluator.metrics import TABLES, Inputs, reduce_records
+from evaluator.metrics import TABLES, Inputs, compute, judge, reduce_records
+from evaluator.metrics.gate import document
+from evaluator.metrics.headline import screened_sentence
 from evaluator.store.screening import Screened, screened_of
+from evaluator.thresholds import Thresholds
 from tests.support.records import Seen, records
 from tests.support.tables import only
 
@@ -47,6 +50,73 @@ def test_every_row_of_what_is_out_says_so_and_has_the_n_of_its_anchors():
     assert (bad["n"], bad["n_paired"], bad["accuracy"], bad["drop"]) == (4, 4, 0.25, 0.75)
     assert bad["reason"] == "screened out: asked 4 of 8 items"
     assert pd.isna(only(accuracy, checkpoint="good", language="all", probe="greedy")["reason"])
+
+
+def outcomes_of(task: str, *, few: bool) -> list[pd.DataFrame]:
+    """Of two languages: "good" is better than "fair", but not on the anchors, of which "bad" has none right."""
+    items = [f"{language}/{number}" for language in ("english", "korean") for number in range(8)]
+    anchors = [item for item in items if item[-1] in "01"]
+    fair = {item: Seen(greedy=item in anchors) for item in items}
+    good = {item: Seen(greedy=item[-1] not in "0") for item in items}
+    bad = {item: Seen(greedy=False) for item in (anchors if few else items)}
+    seen = {"dense": {item: Seen(greedy=True) for item in items}, "fair": fair, "good": good, "bad": bad}
+    parts = [records(name, each, base="dense" if name != "dense" else None, task=task) for name, each in seen.items()]
+    return [reduce_records(part) for part in parts]
+
+
+def test_what_is_out_takes_no_items_from_an_election_of_the_others():
+    of_two = [*outcomes_of("t", few=True), *outcomes_of("u", few=False)]
+    found = Inputs(pd.concat(of_two, ignore_index=True), run={"screening": [asdict(OUT)]})
+    vote = TABLES["vote"].frame(found)
+    for task, n in (("t", 16), ("all", 32)):
+        rows = vote[(vote["task"] == task) & (vote["probe"] == "greedy")].set_index("checkpoint")
+        assert rows["n"].to_dict() == {"dense": n, "fair": n, "good": n, "bad": 0}
+        assert rows.loc["good", "borda_place"] < rows.loc["fair", "borda_place"]
+        assert rows.loc["bad", "reason"].endswith("not ranked: screened out of t")
+    assert only(vote, task="u", checkpoint="bad", probe="greedy")["n"] == 16
+
+
+def test_the_gate_says_what_was_asked_a_few_items_only():
+    said = document(judge(inputs(asdict(OUT)), Thresholds()), Thresholds())
+    bad, good = said["checkpoints"]
+    assert (good["checkpoint"], good["screened_out"], bad["screened_out"]) == ("good", False, True)
+    assert bad["why"].endswith("; screened out: asked 4 of 8 items")
+    assert "bad: " in said["words"]
+    assert said["words"].count("screened out: asked 4 of 8 items") == 1
+
+
+def test_the_sentence_under_the_first_table_names_what_is_out():
+    said = "Screened out, and asked a few items only: bad (4 of 8)."
+    assert compute(inputs(asdict(OUT)), {}).sentence.endswith(said)
+    assert "Screened" not in compute(inputs(), {}).sentence
+    many = pd.DataFrame({"task": ["t", "u"] * 4, "checkpoint": list("abcdefgh"), "asked": 4, "items": 8})
+    told = screened_sentence(many.assign(decision="screened out"))
+    assert told.startswith("Screened out, and asked a few items only: a on t (4 of 8), b on u (4 of 8), ")
+    assert told.endswith("e on t (4 of 8) and 3 more.")
+
+
+def test_a_row_of_two_checkpoints_says_that_the_second_was_asked_a_few_items_only():
+    overlap = TABLES["overlap"].frame(inputs(asdict(OUT)))
+    rows = overlap[overlap["other"] == "bad"]
+    assert rows["reason"].str.contains("bad: screened out: asked 4 of 8 items").all()
+    assert len(rows)
+
+
+def test_prompts_are_compared_on_the_anchors_where_it_is_out_under_one_of_them_and_say_so():
+    of_two = [*outcomes_of("t", few=False), *outcomes_of("t+terse", few=True)]
+    out = replace(OUT, task="t+terse")
+    found = Inputs(pd.concat(of_two, ignore_index=True), run={"screening": [asdict(out)]})
+    told = "bad, terse: screened out: asked 4 of 8 items"
+    prompts = TABLES["prompts"].frame(found)
+    rows = prompts[(prompts["checkpoint"] == "bad") & (prompts["language"] == "all")]
+    assert rows["n"].tolist() == [4, 4, 4]
+    assert rows["reason"].str.contains(told).all()
+    assert not prompts[prompts["checkpoint"] == "good"]["reason"].fillna("").str.contains("screened").any()
+    order = TABLES["prompt_order"].frame(found)
+    with_it = (order["checkpoint"] == "bad") | (order["other"] == "bad")
+    assert order[with_it]["reason"].str.contains(told).all()
+    assert not order[~with_it]["reason"].fillna("").str.contains("screened").any()
+    assert with_it.sum() == 9
 
 
 def test_a_run_without_screening_has_no_such_table():

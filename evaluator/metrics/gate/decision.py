@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Literal
 
 import pandas as pd
@@ -65,6 +66,7 @@ class Verdict:
     base: str
     checks: tuple[Check, ...]
     incomparable: str | None = None
+    screened_out: str | None = None  # it was asked a few items only, which is what it is judged by
 
     @property
     def outcome(self) -> Outcome:
@@ -88,12 +90,15 @@ class Verdict:
 
 
 def decide(
-    tables: Mapping[str, pd.DataFrame], thresholds: Thresholds, incomparable: Mapping[Key, str]
+    tables: Mapping[str, pd.DataFrame],
+    thresholds: Thresholds,
+    incomparable: Mapping[Key, str],
+    screened_out: Mapping[Key, str] = MappingProxyType({}),
 ) -> list[Verdict]:
     """A verdict for each checkpoint and task that has a base, in the order of the tables.
 
     `tables` are frames by name; one that is missing is unmeasured. `incomparable` says why a checkpoint cannot be
-    compared with its base.
+    compared with its base, `screened_out` which were asked a few items only.
     """
     criteria = [each for each in CRITERIA if each.threshold(thresholds) is not None]
     bases: dict[Key, str] = {}
@@ -112,6 +117,7 @@ def decide(
                 check for criterion in criteria for check in _checks(criterion, tables, (task, checkpoint), thresholds)
             ),
             incomparable=incomparable.get((task, checkpoint)),
+            screened_out=screened_out.get((task, checkpoint)),
         )
         for (task, checkpoint), base in bases.items()
     ]

@@ -39,6 +39,7 @@ def _checkpoint(verdict: Verdict) -> dict[str, Any]:
         "underpowered": verdict.underpowered,
         "usable": usable(verdict),
         "why": why(verdict),
+        "screened_out": verdict.screened_out is not None,
         "checks": [_check(check) for check in verdict.checks],
     }
 

@@ -46,7 +46,13 @@ def usable(verdict: Verdict) -> str:
 
 
 def why(verdict: Verdict, most: int = _MOST) -> str:
-    """The reason in one clause: what was crossed, the `most` most telling, or what is lacking."""
+    """The reason in one clause, and whether it was asked a few items only."""
+    told = _why(verdict, most)
+    return told if verdict.screened_out is None else f"{told}; {verdict.screened_out}"
+
+
+def _why(verdict: Verdict, most: int) -> str:
+    """What was crossed, the `most` most telling, or what is lacking."""
     if verdict.incomparable:
         return verdict.incomparable
     crossed = [check for check in verdict.having("crossed") if check.pooled]

@@ -150,15 +150,21 @@ def _pairs(
             found[other.subject.checkpoint] = _counted(sheet, other, among, numbers) | row
     label = {"among": ALL if base is None else LOST, "probe": way[0], "measure": way[1]}
     why = {each.subject.checkpoint: _otherwise(inputs, each.subject) for each in (sheet, *others)}
+    few = {each.subject.checkpoint: _few(inputs, each.subject) for each in others}  # a row's own is in every table
     return [
         {"task": sheet.subject.task, "checkpoint": sheet.subject.checkpoint, "other": name, **label, **found[name]}
-        | {"reason": joined_reasons(why[sheet.subject.checkpoint], why[name], found[name].get("reason"))}
+        | {"reason": joined_reasons(few[name], why[sheet.subject.checkpoint], why[name], found[name].get("reason"))}
         for name in (other.subject.checkpoint for other in others)
     ]
 
 
 def _otherwise(inputs: Inputs, subject: Subject) -> str | None:
     why = inputs.incomparable.get(subject.key)
+    return f"{subject.checkpoint}: {why}" if why else None
+
+
+def _few(inputs: Inputs, subject: Subject) -> str | None:
+    why = inputs.screened_out.get(subject.key)
     return f"{subject.checkpoint}: {why}" if why else None
 
 

@@ -141,7 +141,8 @@ def _of_pair(answered: _Answered, pair: tuple[str, str], kind: str) -> Iterator[
     own |= {"n": differences_PI.shape[1], "dropped": answers.left_out(ALL)}
     accuracies = {"accuracy": float(first_PI.mean()), "other_accuracy": float(second_PI.mean())}
     whole = own | {"prompt": ALL, "prompts": len(answers.prompts), **accuracies}
-    yield whole | numbers("difference", float(differences_PI.mean()), mean_D)
+    few = posed.few(*pair)
+    yield whole | {"reason": few} | numbers("difference", float(differences_PI.mean()), mean_D)
     for at, prompt in enumerate(answers.prompts):
         row = own | {"prompt": prompt, "accuracy": float(first_PI[at].mean())}
         row["other_accuracy"] = float(second_PI[at].mean())
@@ -149,7 +150,7 @@ def _of_pair(answered: _Answered, pair: tuple[str, str], kind: str) -> Iterator[
         row |= numbers("shift", float(shifts_PI[at].mean()), drawn_PD[at] - mean_D)
         task = posed.tasks[prompt]
         why = [posed.inputs.incomparable.get((task, name)) for name in pair]
-        yield row | {"mcnemar_p": paired_p(first_PI[at], second_PI[at]), "reason": joined_reasons(*why)}
+        yield row | {"mcnemar_p": paired_p(first_PI[at], second_PI[at]), "reason": joined_reasons(few, *why)}
 
 
 def _conclude(rows: Sequence[Row]) -> None:

@@ -65,10 +65,11 @@ def _of_language(posed: PosedTask, subject: Subject, answers: Answers, where: Ro
     here = answers.of_language(language)
     right_PI = here.right[subject.checkpoint]
     n, dropped = right_PI.shape[1], here.left_out(language)
+    few = posed.few(subject.checkpoint)
     counts = {"n": n, "dropped": dropped, "prompts": len(here.prompts)}
     accuracies = right_PI.mean(axis=1) if n else np.full(len(here.prompts), np.nan)
     yield {"prompt": ALL, **counts, **(_over_prompts(here, right_PI, accuracies) if n else {})} | {
-        "reason": None if n else "no item was measured under every prompt"
+        "reason": joined_reasons(few, None if n else "no item was measured under every prompt")
     }
     for prompt, right in zip(here.prompts, right_PI, strict=True):
         task = posed.tasks[prompt]
@@ -76,7 +77,7 @@ def _of_language(posed: PosedTask, subject: Subject, answers: Answers, where: Ro
         row: Row = {"prompt": prompt, **counts, **left_out_of(items[f"{probe}_status"])}
         row |= rate("accuracy", int(right.sum()), n)
         why = posed.inputs.incomparable.get((task, subject.checkpoint))
-        yield row | {"reason": joined_reasons(why, why_left_out(items, probe))}
+        yield row | {"reason": joined_reasons(few, why, why_left_out(items, probe))}
 
 
 def _over_prompts(answers: Answers, right_PI: Floats, accuracies: Floats) -> Row:

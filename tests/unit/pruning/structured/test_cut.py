@@ -19,6 +19,10 @@ def test_a_list_of_layers_is_read_in_any_order(text, numbers):
     assert read_numbers(written(numbers)) == numbers
 
 
+def test_a_list_of_more_layers_than_any_model_has_is_read_at_once():
+    assert read_numbers("1,2-99999") == tuple(range(1, 100_000))  # each beside each would take minutes
+
+
 def test_lists_are_written_in_one_way():
     assert written([20, 21, 22, 28, 30, 31]) == "20-22,28,30-31"
 
@@ -44,6 +48,7 @@ def test_a_share_is_rounded_down_to_whole_steps():
     assert Share("layers", 0.29).count(100) == 29  # 28.999999999999996 in floating point
     assert Share("channels", 0.25).count(4864, 128) == 1152  # of 1216
     assert Share("heads", 0.25).count(3) == 0
+    assert Share("layers", 1 - 1e-12).count(4) == 3  # a model without layers is none
 
 
 @pytest.mark.parametrize(("channels", "step"), [(96, 2), (97, 1), (448, 8), (4864, 128), (8960, 128), (11008, 128)])
