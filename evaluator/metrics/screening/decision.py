@@ -113,13 +113,13 @@ def comparisons(answers: Answers, name: str, rule: Screen, thresholds: Threshold
     own, planned = answers.right[name], answers.planned
     if rule.against == "gate":
         assert thresholds.max_drop is not None
-        level = (1 - rule.confidence) / (planned * len(own))
+        level = round(1 - rule.confidence, 12) / (planned * len(own))
         return [
             _compared((name, answers.base), measure, (own[measure], answers.of_base[measure]), margin, level)
             for measure in own
             for margin in (thresholds.max_drop / 100,)
         ]
-    level = (1 - rule.confidence) / max(planned - 1, 1)
+    level = round(1 - rule.confidence, 12) / max(planned - 1, 1)
     return [
         _compared((name, other), measure, (own[measure], values[measure]), 0.0, level)
         for other, values in answers.right.items()
