@@ -228,7 +228,10 @@ def test_what_was_asked_everything_before_is_not_called_out(tmp_path):
     }  # fmt: skip
 
 
-def test_without_screening_nothing_is_held(tmp_path):
+def test_without_screening_nothing_is_held_and_the_rest_is_asked(tmp_path):
+    screened = Run(tmp_path)
+    screened.add(*TRUTH)
+    assert screened.go().counts()["bad"] == 20
     run = Run(tmp_path)
     run.screening = Screening(
         SimpleNamespace(
@@ -240,4 +243,5 @@ def test_without_screening_nothing_is_held(tmp_path):
     )
     run.add(*TRUTH)
     assert run.go().counts() == dict.fromkeys(TRUTH, 40)
+    assert sum(count for _, count in run.asked) == 20
     assert run.screening.rows == []
