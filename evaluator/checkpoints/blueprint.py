@@ -60,7 +60,9 @@ def read_blueprint(checkpoint: Path) -> Blueprint:
     path = checkpoint / "config.json"
     written = read_config(checkpoint)
     config = _complete(path, written)
-    vocabulary, longest = config.get("vocab_size"), config.get("max_position_embeddings")
+    text = config.get("text_config")  # of a model of several towers
+    sizes = config if not isinstance(text, dict) or "vocab_size" in config else text
+    vocabulary, longest = sizes.get("vocab_size"), sizes.get("max_position_embeddings")
     if not isinstance(vocabulary, int):
         raise InputError(f"{path}: vocab_size is {vocabulary!r}, not a number")
     tensors = read_tensors(checkpoint)

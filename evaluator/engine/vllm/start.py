@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import sys
 import warnings
 from dataclasses import dataclass
@@ -104,6 +105,20 @@ def named(error: BaseException) -> str:
     return f"{type(error).__name__}: {first}"
 
 
+def not_imported(error: BaseException) -> str | None:
+    """Why vLLM cannot import its code of an architecture: its error only says that it failed. None: it is not that."""
+    found = re.search(r"Model architectures \['(\w+)'\] failed to be inspected", str(error))
+    if found is None:
+        return None
+    from vllm.model_executor.models.registry import ModelRegistry
+
+    try:
+        ModelRegistry.models[found[1]].load_model_cls()
+    except Exception as reason:  # whatever an import may raise
+        return f"its code of {found[1]} cannot be imported ({one_line(reason)}); --engine torch may do without"
+    return None
+
+
 def _start(config: EngineConfig, checkpoint: Path, blueprint: Blueprint, served: Path) -> Started:
     able = abilities(installed_version())
 
@@ -146,7 +161,8 @@ def _start(config: EngineConfig, checkpoint: Path, blueprint: Blueprint, served:
             llm.engine_core.shutdown()
         if isinstance(error, InputError):
             raise
-        raise EngineError(f"{checkpoint}: vLLM could not start an engine: {named(error)}") from error
+        why = not_imported(error) or named(error)
+        raise EngineError(f"{checkpoint}: vLLM could not start an engine: {why}") from error
     dtype = str(engine_config.model_config.dtype).removeprefix("torch.")
     return Started(
         llm=llm,

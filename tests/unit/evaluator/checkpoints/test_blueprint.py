@@ -94,3 +94,11 @@ def test_a_mixture_of_experts_is_known_by_its_configuration(saved, edited):
     assert not read_blueprint(saved).mixture
     edit(edited / "config.json", num_local_experts=4)
     assert read_blueprint(edited).mixture
+
+
+def test_sizes_of_a_model_of_several_towers_are_those_of_its_text(saved, edited):
+    config = json.loads((edited / "config.json").read_text())
+    whole = {"model_type": "gemma3", "text_config": config | {"model_type": "gemma3_text", "sliding_window": 8}}
+    (edited / "config.json").write_text(json.dumps(whole))
+    blueprint = read_blueprint(edited)
+    assert (blueprint.vocabulary, blueprint.longest) == (VOCABULARY, 2048)

@@ -190,3 +190,21 @@ def test_vllm_reads_the_files_that_were_checked_and_runs_no_code_of_theirs(tmp_p
     assert given["load_format"] == "safetensors"  # else consolidated*.safetensors come first, then *.bin and *.pt
     assert given["config_format"] == "hf"  # else params.json comes first
     assert given["trust_remote_code"] is False
+
+
+def test_why_the_code_of_an_architecture_cannot_be_imported_is_said(monkeypatch):
+    def load_model_cls() -> None:
+        raise ModuleNotFoundError("No module named 'torchvision'")
+
+    registry = ModuleType("vllm.model_executor.models.registry")
+    registry.ModelRegistry = SimpleNamespace(
+        models={"Qwen3_5ForCausalLM": SimpleNamespace(load_model_cls=load_model_cls)}
+    )
+    for name in ("vllm", "vllm.model_executor", "vllm.model_executor.models"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    monkeypatch.setitem(sys.modules, registry.__name__, registry)
+    error = ValueError("Model architectures ['Qwen3_5ForCausalLM'] failed to be inspected. Please check the logs")
+    why = start.not_imported(error)
+    assert why is not None
+    assert why.startswith("its code of Qwen3_5ForCausalLM cannot be imported (No module named 'torchvision')")
+    assert start.not_imported(ValueError("no space left")) is None
