@@ -19,10 +19,8 @@ example: OUT = runs/smollm2
 example: install  ## a real model from start to report; ITEMS=200, TASK=xquad:DIR, CHAT=1 and OUT= are optional
 	$(BIN)/python -m examples.run_smollm2 --out $(OUT) $(if $(ITEMS),--items $(ITEMS)) $(if $(TASK),--task $(TASK)) $(if $(CHAT),--chat)
 
-# Files at a time: one more than there are cores, up to four, since a run on a real engine waits a third of its time.
-WORKERS = $$($(BIN)/python -c 'import os; print(min(4, len(os.sched_getaffinity(0)) + 1))')
-test: install  ## the house rules are in `make check`
-	$(BIN)/python -m pytest --ignore tests/test_architecture.py --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder --durations 30
+test: install  ## two files at a time, or up to four where there are cores; the house rules are in `make check`
+	$(BIN)/python -m pytest --ignore tests/test_architecture.py --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --durations 30
 	@# Tests of a GPU one to a process: an engine's memory is free again when its process has ended.
 	$(if $(GPU),$(BIN)/python -m tests.gpu)
 

@@ -77,6 +77,7 @@ def test_what_is_half_done_is_done_again_and_is_alike(tmp_path: Path) -> None:
     pd.testing.assert_frame_equal(records(given).drop(columns="base"), ours)
 
 
+@pytest.mark.long
 def test_what_is_not_served_in_the_runs_dtype_is_refused_before_it_is_quantised(tmp_path: Path) -> None:
     """vLLM's online schemes want bfloat16."""
     online = {"method": "online", "scheme": "fp8_per_channel"}

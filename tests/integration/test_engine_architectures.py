@@ -22,14 +22,17 @@ pytestmark = [*needs_vllm, pytest.mark.long]
 CONFIG = EngineConfig(max_model_len=200, max_num_seqs=16)
 TOLERANCE = 1e-4  # nats
 HEADS = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32}  # of a size that vLLM's kernels have
+CHANGES: dict[str, dict[str, object]] = {"gemma4_text": {"global_head_dim": 64}, "olmoe": {"clip_qkv": None}}
+# Of what is pruned: qwen3 is served in test_engine_vllm; vLLM's code of qwen3_5_text needs torchvision; gemma2 differs.
+SWAPPED = ("llama", "qwen2", "mistral", "phi3", "gemma3_text", "olmo2", "olmo3", "smollm3", "granite", "glm", "glm4")
 
 
-def build(name: str, folder: Path, **changes: object) -> tuple[Path, Path]:
+def build(name: str, folder: Path) -> tuple[Path, Path]:
     """A random checkpoint and the same pruned by half."""
     import torch
 
     dense, pruned, passages = folder / "dense", folder / "pruned", folder / "passages.txt"
-    tiny.build(name, dense, torch.float32, **HEADS, **changes)
+    tiny.build(name, dense, torch.float32, **HEADS, **CHANGES.get(name, {}))
     passages.write_text("\n".join(tiny.lines(12)) + "\n", encoding="utf-8")
     calibration = CalibrationConfig(source=f"text:{passages}", samples=12, sequence_length=32)
     prune(PruneConfig(source=dense, method="wanda", sparsity=0.5, calibration=calibration, device="cpu"), pruned)
@@ -89,7 +92,17 @@ def test_a_pruned_mixture_is_served_and_is_not_what_a_swap_would_leave(tmp_path)
     engine.close()
 
 
-@pytest.mark.parametrize("name", ["granite", "olmo3"])
+@pytest.mark.parametrize("name", ["mixtral", "olmoe"])
+def test_other_mixtures_are_served(name, tmp_path):
+    _, pruned = build(name, tmp_path)
+    expected = by_transformers(pruned)
+    engine = VLLMEngine(CONFIG)
+    assert engine.load(pruned).notes == ()
+    assert_served(engine, expected)
+    engine.close()
+
+
+@pytest.mark.parametrize("name", [*SWAPPED, "gemma4_text"])
 def test_a_pruned_checkpoint_is_swapped_in(name, tmp_path):
     dense, pruned = build(name, tmp_path)
     expected = {checkpoint: by_transformers(checkpoint) for checkpoint in (dense, pruned)}
@@ -98,6 +111,6 @@ def test_a_pruned_checkpoint_is_swapped_in(name, tmp_path):
     assert_served(engine, expected[dense])
     report = engine.load(pruned)
     assert report.swapped
-    assert report.notes == ()
+    assert bool(report.notes) == (name == "gemma4_text")  # keys that are values too: one matrix cannot be compared
     assert_served(engine, expected[pruned])
     engine.close()

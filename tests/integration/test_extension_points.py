@@ -227,6 +227,7 @@ def test_the_pruned_checkpoint_lost_its_largest_weights(finished: Path) -> None:
     assert manifest["measured_sparsity"] == pytest.approx(0.5, abs=1e-3)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_probe_that_raises_ends_the_run_and_no_engine_is_started_again(
     sweep_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -188,6 +188,7 @@ def test_an_item_that_kills_its_engine_is_found_and_recorded_as_that(
     _alike(again[kept], first[first["item_id"] != "q3"])
 
 
+@pytest.mark.long
 def test_an_engine_that_hangs_is_replaced(tmp_path: Path) -> None:
     save_tiny_model(tmp_path / "model")
     sweep, run = _sweep(tmp_path, ["model"], kind="torch", load_seconds=15), tmp_path / "run"

@@ -39,6 +39,7 @@ def _write_sweep(directory: Path, **more: object) -> None:
     (directory / "sweep.yaml").write_text(yaml.safe_dump(document | more), encoding="utf-8")
 
 
+@pytest.mark.long
 def test_relative_paths_are_found_by_a_node_that_was_started_elsewhere(tmp_path: Path) -> None:
     """The head has no GPU, so that the prune task and the engine run on the other node."""
     here, there = tmp_path / "here", tmp_path / "there"

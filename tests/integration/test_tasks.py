@@ -80,6 +80,7 @@ def test_a_multiple_choice_benchmark_is_asked_both_ways(tiny, tmp_path):
     assert "84 kilometres" not in set(hard["option_text"])  # hard distractors are other items' answers
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_perplexity_of_a_text_as_in_transformers(tiny, tmp_path):
     text = "The town of Karo lies on the river Belu.\n" * 30 + "Onti"

@@ -40,7 +40,8 @@ def test_every_fate_is_counted_once(tables):
 def test_every_table_has_counts_and_a_reason_column(tables):
     for name, frame in tables.items():
         assert "reason" in frame, name
-        if name != "prompt_order":  # of what several prompts measured: `dropped` are all others
+        # Of what several prompts (`dropped`) or both sides of a comparison (`anchors`) measured, all others are out.
+        if name not in ("prompt_order", "screening"):
             assert {"excluded", "engine_error"} <= set(frame), name
         assert "n" in frame or name == "recovery_seeds", name
 
