@@ -18,8 +18,9 @@ from launch.run.nodes import place_engines
 from launch.run.work import EngineSetup
 from pruning.output.manifest import read_manifest
 from tests.support import pruning as tiny
+from tests.support.kills import ENGINE, Desk, check_same, family, parts, when
 from tests.support.models import save_tiny_model
-from tests.support.ray_nodes import ray_nodes
+from tests.support.ray_nodes import ray_cluster, ray_nodes
 from tests.support.runs import records, resurface
 
 pytestmark = pytest.mark.slow
@@ -82,6 +83,25 @@ def test_two_engines_without_gpus_stand_on_two_nodes(tmp_path: Path) -> None:
     assert stand == [place.node_id for place in places]
     assert stand[0] != stand[1]
     assert stand[0] == stand[2]
+
+
+@pytest.mark.long
+def test_a_run_outlives_one_of_its_nodes(tmp_path: Path) -> None:
+    """An engine on each node; the second node is killed while its engine answers."""
+    desk, run = Desk(tmp_path), tmp_path / "run"
+    desk.finish(desk.sweep(), tmp_path / "undisturbed")
+    with ray_cluster([(tmp_path, {"num_cpus": 4}), (tmp_path / "other", {"num_cpus": 4})]) as nodes:
+        sweep = desk.sweep(shard_items=1, engines=2)
+        driver = desk.start(sweep, run, variables={"RAY_ADDRESS": nodes.address})
+        raylet = nodes.raylet(1)
+        when(driver, lambda: parts(run) and family(raylet, f"{ENGINE}.evaluate"), desk.log(run))
+        done = len(parts(run))
+        nodes.kill(1)
+        assert driver.wait() == 0, desk.log(run).read_text()
+    assert len(parts(run)) > done, "it was over before the node died"
+    check_same(run, records(tmp_path / "undisturbed"))
+    # Nothing counts against a checkpoint whose engine's node was lost.
+    assert not (run / "tables" / "failures.csv").exists()
 
 
 @pytest.mark.long

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,12 +45,15 @@ class Desk:
         file.write_text(yaml.safe_dump(document), encoding="utf-8")
         return file
 
-    def start(self, sweep: Path, run: Path, *more: str) -> subprocess.Popen[bytes]:
+    def start(
+        self, sweep: Path, run: Path, *more: str, variables: Mapping[str, str] | None = None
+    ) -> subprocess.Popen[bytes]:
+        """Run a sweep in the background; `variables` are added to its environment."""
         folders = os.pathsep.join(filter(None, [str(TRACKER), os.environ.get("PYTHONPATH")]))
         with self.log(run).open("wb") as output:
             process = subprocess.Popen(
                 [*self.program, "sweep", str(sweep), "--out", str(run), *more],
-                env=environment() | {"PYTHONPATH": folders, "TRACKED": str(self.tracked)},
+                env=environment() | {"PYTHONPATH": folders, "TRACKED": str(self.tracked)} | dict(variables or {}),
                 stdout=output,
                 stderr=output,
                 preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it

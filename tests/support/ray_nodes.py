@@ -20,17 +20,51 @@ def gpus_by_name(count: int) -> Iterator[None]:
         yield
 
 
+class RayNodes:
+    """The nodes of a running cluster, the head first."""
+
+    def __init__(self, cluster: Any) -> None:
+        self._cluster = cluster
+        self._nodes: list[Any] = []
+
+    @property
+    def address(self) -> str:
+        return str(self._cluster.address)
+
+    def add(self, directory: Path, resources: Mapping[str, Any]) -> None:
+        """Start a node in `directory`."""
+        directory.mkdir(parents=True, exist_ok=True)
+        with contextlib.chdir(directory), gpus_by_name(resources.get("num_gpus", 0)):
+            self._nodes.append(
+                self._cluster.add_node(include_dashboard=False, object_store_memory=100 * 2**20, **resources)
+            )
+
+    def raylet(self, number: int) -> Any:
+        """The process of a node that starts all its others."""
+        return self._nodes[number].all_processes["raylet"][0].process
+
+    def kill(self, number: int) -> None:
+        """Take a node away without a word: its raylet is killed, and its workers end with it."""
+        self._cluster.remove_node(self._nodes[number], allow_graceful=False)
+
+
 @contextlib.contextmanager
-def ray_nodes(nodes: Sequence[tuple[Path, Mapping[str, Any]]]) -> Iterator[str]:
-    """The address of a running cluster; `nodes`: directory and resources of each, the head first."""
+def ray_cluster(nodes: Sequence[tuple[Path, Mapping[str, Any]]]) -> Iterator[RayNodes]:
+    """A running cluster; `nodes`: directory and resources of each, the head first."""
     from ray.cluster_utils import Cluster
 
     cluster = Cluster()
     try:
+        running = RayNodes(cluster)
         for directory, resources in nodes:
-            directory.mkdir(parents=True, exist_ok=True)
-            with contextlib.chdir(directory), gpus_by_name(resources.get("num_gpus", 0)):
-                cluster.add_node(include_dashboard=False, object_store_memory=100 * 2**20, **resources)
-        yield cluster.address
+            running.add(directory, resources)
+        yield running
     finally:
         cluster.shutdown()
+
+
+@contextlib.contextmanager
+def ray_nodes(nodes: Sequence[tuple[Path, Mapping[str, Any]]]) -> Iterator[str]:
+    """The address of a running cluster; `nodes`: directory and resources of each, the head first."""
+    with ray_cluster(nodes) as running:
+        yield running.address
