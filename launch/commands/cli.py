@@ -31,13 +31,15 @@ from launch.commands.status import status
 from launch.commands.sweep import sweep
 from launch.commands.tasks import tasks
 from launch.commands.terminal import errors
+from launch.run.termination import end_by_sigterm, is_stop
 from launch.sweep.plugins import load_plugins
 
 app = typer.Typer(
     name="resurface",
     help="What can a compressed language model still say, and not only recognise?",
     epilog="With any command, --debug shows the traceback of an error. Exit codes: 0 done; 1 failed; 2 you can mend "
-    "it; 3 finished, but for what RUN/tables/failures.csv names; 4 a gate that blocks; 130 interrupted.",
+    "it; 3 finished, but for what RUN/tables/failures.csv names; 4 a gate that blocks; 130 interrupted; 143 stopped by "
+    "SIGTERM.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -87,6 +89,9 @@ def main() -> None:
     except KeyboardInterrupt:
         code = 130
     except BaseException as error:
+        if is_stop(error):
+            errors.print("stopped; the same command resumes")
+            end_by_sigterm()
         if debug:
             raise
         code = _explain(error)
@@ -98,9 +103,6 @@ def main() -> None:
 
 def _explain(error: BaseException) -> int:
     """Print what went wrong as one line; the exit code."""
-    if isinstance(error, SystemExit):  # what Ray makes of a signal that ends this process
-        errors.print("stopped; the same command resumes")
-        return 128 + int(error.code or 0)
     expected = isinstance(error, ResurfaceError | TyperException)
     message = error.format_message() if isinstance(error, TyperException) else str(error)
     if message or not isinstance(error, TyperException):  # without arguments, typer has printed the help

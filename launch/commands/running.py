@@ -14,6 +14,7 @@ from evaluator.errors import one_line
 from launch.commands.terminal import console, errors
 from launch.run.here import check_here
 from launch.run.place import need_place
+from launch.run.termination import stop_in_order
 from launch.sweep.config import SweepConfig
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ def run_and_report(config: SweepConfig, out: Path, track: str | None = None) -> 
         from launch.run.trackers import tracker_of
 
         tracker = tracker_of(track)
+    stop_in_order()
     need_place(out)
     check_here(config)
     from launch.run.progress import Progress

@@ -21,6 +21,7 @@ import ray
 from evaluator.errors import ResurfaceError, one_line
 from evaluator.store.files import need_unfenced
 from launch.run.nodes import Node
+from launch.run.termination import stop_in_order
 from launch.sweep.plugins import VARIABLE
 
 _OBJECT_STORE_BYTES = 256 * 2**20  # shards and questions are small; Ray's own default takes 30 % of the memory
@@ -117,6 +118,7 @@ def cluster(log_dir: Path) -> Iterator[Cluster]:
             context = ray.init(
                 address="local", include_dashboard=False, object_store_memory=_OBJECT_STORE_BYTES, **quiet
             )
+        stop_in_order()  # as before: Ray has a handler of its own now
         connected = Cluster(local=not address)
     except Exception as error:
         where = f"cannot reach the Ray cluster at RAY_ADDRESS={address}" if address else "cannot start a local Ray"

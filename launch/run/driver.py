@@ -76,7 +76,7 @@ def run_sweep(
         try:
             with captured(progress.console, run_dir / "logs" / "driver.log"):
                 outcome = run.execute()
-        except (KeyboardInterrupt, SystemExit):  # Ctrl-C, or what Ray makes of SIGTERM
+        except (KeyboardInterrupt, SystemExit):  # Ctrl-C, or SIGTERM
             directory.mark("interrupted", engine_stats=run.engine_stats, failures=log.rows)
             raise
         except LeaseLost:

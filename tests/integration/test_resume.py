@@ -29,6 +29,16 @@ from launch.commands.cli import main
 main()
 """
 
+# A driver that takes longer to leave Ray than Ray's own handler of SIGTERM grants.
+SLOW_TO_LEAVE = """
+import time
+from launch.run import cluster
+keep = cluster._keep_logs
+cluster._keep_logs = lambda *places: (time.sleep(4), keep(*places))
+from launch.commands.cli import main
+main()
+"""
+
 
 @pytest.fixture(scope="module")
 def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
@@ -47,8 +57,11 @@ def undisturbed(desk: Desk) -> pd.DataFrame:
     return records(run)
 
 
-def test_a_driver_that_is_killed_again_and_again(desk: Desk, undisturbed: pd.DataFrame) -> None:
-    """Interrupted while it prunes, killed in the middle of the records; then other shards, other engines."""
+def test_a_driver_that_is_killed_again_and_again(
+    desk: Desk, undisturbed: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Interrupted while it prunes, stopped while an engine starts, killed in the middle of the records; then other
+    shards, other engines."""
     run = desk.directory / "driver"
     log, sweep = desk.log(run), desk.sweep()
 
@@ -60,6 +73,16 @@ def test_a_driver_that_is_killed_again_and_again(desk: Desk, undisturbed: pd.Dat
     assert log.read_text().splitlines()[-1] == "interrupted; the same command resumes"
     assert json.loads((run / "run.json").read_text())["state"] == "interrupted"
     assert parts(run) == []
+
+    with monkeypatch.context() as slow:
+        slow.setattr(desk, "program", [sys.executable, "-c", SLOW_TO_LEAVE])
+        driver = desk.start(sweep, run)
+    when(driver, lambda: family(driver, ENGINE), log)
+    workers += family(driver, PRUNING) + family(driver, ENGINE)
+    driver.send_signal(signal.SIGTERM)
+    assert driver.wait() == -signal.SIGTERM, log.read_text()
+    assert log.read_text().splitlines()[-1] == "stopped; the same command resumes"
+    assert json.loads((run / "run.json").read_text())["state"] == "interrupted"
 
     driver = desk.start(sweep, run)
     when(driver, lambda: parts(run), log)
