@@ -6,14 +6,12 @@ It is written last: a directory without it is no checkpoint that a sweep has qua
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import ValidationError, field_validator
-
-from evaluator.checkpoints.files import is_inside
+from evaluator.checkpoints import manifests
+from evaluator.checkpoints.manifests import Files, of_version
 from evaluator.checkpoints.quantisation import QUANTISE_MANIFEST
 from evaluator.config import Frozen
-from evaluator.errors import InputError
 from pruning.calibration.sequences import CalibrationManifest
 
 SCHEMA_VERSION = 1
@@ -22,7 +20,7 @@ SCHEMA_VERSION = 1
 class QuantiseManifest(Frozen):
     """A quantised checkpoint's provenance."""
 
-    schema_version: int = SCHEMA_VERSION
+    schema_version: Annotated[int, of_version(SCHEMA_VERSION)] = SCHEMA_VERSION
     method: str
     scheme: str
     config: dict[str, Any]  # the QuantiseConfig as JSON
@@ -31,22 +29,7 @@ class QuantiseManifest(Frozen):
     versions: dict[str, str]  # of what did the work
     provenance: dict[str, Any]  # of the caller: commit, dirty flag, machine
     seconds: float
-    files: dict[str, str]  # sha256 of every other file of the directory that is not a link
-
-    @field_validator("schema_version")
-    @classmethod
-    def _of_this_version(cls, version: int) -> int:
-        if version != SCHEMA_VERSION:
-            raise ValueError(f"{version}: was written by another version of Resurface, this one reads {SCHEMA_VERSION}")
-        return version
-
-    @field_validator("files")
-    @classmethod
-    def _inside(cls, files: dict[str, str]) -> dict[str, str]:
-        for name in files:
-            if not is_inside(name):
-                raise ValueError(f"{name!r} is not in its directory")
-        return files
+    files: Files  # every other file of the directory that is not a link
 
 
 def read_manifest(directory: Path) -> QuantiseManifest | None:
@@ -54,16 +37,4 @@ def read_manifest(directory: Path) -> QuantiseManifest | None:
 
     Raises InputError for a broken one.
     """
-    file = directory / QUANTISE_MANIFEST
-    try:
-        text = file.read_text(encoding="utf-8")
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{file}: cannot be read: {error}") from None
-    try:
-        return QuantiseManifest.model_validate_json(text)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "the file"
-        raise InputError(f"{file}: {where}: {first['msg'].removeprefix('Value error, ')}") from None
+    return manifests.read(directory / QUANTISE_MANIFEST, QuantiseManifest)

@@ -104,12 +104,12 @@ class Inputs:
     def all_outcomes_of(self, checkpoint: str, task: str) -> pd.DataFrame:
         """One checkpoint's outcomes on one task in every format and under every seed; `item` is an item's number within
         its task."""
-        here = self._numbered.loc[self._numbered["task"] == task, [*_NAMED, "item"]]
-        return self._pieces[checkpoint, task].merge(here, on=_NAMED, validate="many_to_one")
+        return self._pieces[checkpoint, task].merge(self._numbered[task][list(ITEM)], on=_NAMED, validate="many_to_one")
 
     @cached_property
-    def _numbered(self) -> pd.DataFrame:
-        return self._pieces.asked
+    def _numbered(self) -> Mapping[str, pd.DataFrame]:
+        """The items of each task."""
+        return {str(task): items for task, items in self._pieces.asked.groupby("task")}
 
     @cached_property
     def _in_format(self) -> Recent[tuple[str, str, str]]:
@@ -130,7 +130,7 @@ class Inputs:
 
     @cached_property
     def _no_outcomes(self) -> pd.DataFrame:
-        return self._read(("", "", ""))
+        return self._pieces["", ""].assign(item=pd.Series(dtype="int64"))[_outcome_columns()]
 
     def run_seed(self, checkpoint: str, task: str) -> float:
         """The lowest seed that greedy was asked with: a run's own (NaN where greedy was not asked)."""
@@ -140,8 +140,8 @@ class Inputs:
     @cached_property
     def _resamplers(self) -> dict[str, Resampler]:
         return {
-            str(task): Resampler(str(task), asked["language"].tolist(), self._clusters_of(str(task), asked))
-            for task, asked in self._numbered.groupby("task")
+            task: Resampler(task, asked["language"].tolist(), self._clusters_of(task, asked))
+            for task, asked in self._numbered.items()
         }
 
     def _clusters_of(self, task: str, asked: pd.DataFrame) -> list[str]:
@@ -159,7 +159,7 @@ class Inputs:
 
     @cached_property
     def _languages(self) -> Mapping[str, list[str]]:
-        return {str(task): sorted(rows["language"].unique()) for task, rows in self._numbered.groupby("task")}
+        return {task: sorted(items["language"].unique()) for task, items in self._numbered.items()}
 
     def languages(self, task: str) -> list[str]:
         return self._languages[task]
@@ -233,7 +233,7 @@ class Inputs:
             alone = dense["language"].value_counts().add(pruned["language"].value_counts(), fill_value=0)
             left = alone.sub(2 * both, fill_value=0) if len(dense) and len(pruned) else both
             unpaired = {str(language): int(count) for language, count in left.items()}
-            yield Comparison(subject, unpaired, reason, load)
+            yield Comparison(subject, unpaired, [] if reason else self.languages(task), reason, load)
 
 
 def _outcome_columns() -> list[str]:
@@ -264,6 +264,7 @@ class Comparison:
 
     subject: Subject
     unpaired: Mapping[str, int]  # per language: the items that only one of the two was asked
+    languages: Sequence[str]  # that it is told by: none where there is a reason
     reason: str | None
     load: Callable[[], pd.DataFrame]
 

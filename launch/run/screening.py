@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from evaluator.records import Item
-from evaluator.screen import Measure, Screen
+from evaluator.screen import Screen
 from evaluator.store.reading import read_records
 from evaluator.store.records import ItemKey, RecordStore
 from evaluator.store.screening import Screened
@@ -26,7 +26,6 @@ from launch.sweep.screening import Group, screened_groups
 if TYPE_CHECKING:
     import pandas as pd
 
-    from evaluator.metrics import Inputs
     from evaluator.metrics.screening import Compared
     from launch.sweep.preflight import Prepared
     from launch.sweep.tasks import PreparedTask
@@ -148,12 +147,12 @@ class Screening:
     def _anchors(self, group: _Group) -> frozenset[ItemKey]:
         """Empty where the base has no measure to decide by."""
         from evaluator.metrics import Inputs
-        from evaluator.metrics.screening import draw_anchors, population
+        from evaluator.metrics.screening import draw_anchors, measures_of, population
 
         assert self._rule is not None
         group.outcomes = self._outcomes(group.base, group.task)
         inputs = Inputs(group.outcomes)
-        measures = _measures(inputs, group, self._rule)
+        measures = measures_of(self._rule, inputs.outcomes_of(group.base, group.task))
         if not measures:
             return frozenset()
         items = population(inputs, group.base, group.task, measures)
@@ -161,17 +160,16 @@ class Screening:
         return frozenset(zip(chosen["language"], chosen["item_id"], strict=True))
 
     def _decide(self, group: _Group, names: Sequence[str], rule: Screen) -> None:
-        import pandas as pd
-
-        from evaluator.metrics import Inputs
-        from evaluator.metrics.screening import answers_of, decide, nearest, population
+        from evaluator.metrics import Inputs, Pieces
+        from evaluator.metrics.screening import answers_of, decide, measures_of, nearest, population
 
         assert group.anchors is not None
         assert group.outcomes is not None
-        inputs = Inputs(
-            pd.concat([group.outcomes, *(self._outcomes(name, group.task) for name in names)], ignore_index=True)
-        )
-        measures = _measures(inputs, group, rule)
+        pieces = Pieces(group.outcomes)
+        for name in names:
+            pieces.add(self._outcomes(name, group.task))
+        inputs = Inputs(pieces)
+        measures = measures_of(rule, inputs.outcomes_of(group.base, group.task))
         items = population(inputs, group.base, group.task, measures)
         keys = zip(items["language"], items["item_id"], strict=True)
         answers = answers_of(
@@ -201,14 +199,6 @@ class Screening:
             f"screening {group.task}: after {len(group.anchors)} items each, {len(out)} of {len(names)} checkpoints "
             f"are screened out{': ' if told else ''}{told}"
         )
-
-
-def _measures(inputs: Inputs, group: _Group, rule: Screen) -> tuple[Measure, ...]:
-    """By what is decided, of what the base has."""
-    from evaluator.metrics.screening import MEASURES, measures_of
-
-    outcomes = inputs.outcomes_of(group.base, group.task)
-    return measures_of(rule, [measure for measure, (_, column) in MEASURES.items() if outcomes[column].notna().any()])
 
 
 def _row(group: _Group, compared: Compared, rule: Screen, items: tuple[int, int]) -> Screened:

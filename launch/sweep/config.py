@@ -26,9 +26,9 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError, model_validator
 
 from evaluator.config import Frozen
 from evaluator.engine.config import EngineConfig
@@ -50,26 +50,29 @@ DENSE = "dense"  # in `after:`, a model as it is
 RECIPES = Path(__file__).parents[1] / "recipes"
 _Model = TypeVar("_Model", bound=BaseModel)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_Value = TypeVar("_Value")
+
+
+def _listed(value: object) -> object:
+    return value if isinstance(value, list | tuple) else (value,)
+
+
+OneOrMany = Annotated[tuple[_Value, ...], BeforeValidator(_listed)]  # a single value is a list of one
 
 
 class PruneSetting(Frozen):
     """One line of the grid: a method at one or several sparsities or patterns, with or without a repair, or both."""
 
     method: MethodName
-    sparsity: tuple[float, ...] = ()
-    pattern: tuple[str, ...] = ()
+    sparsity: OneOrMany[float] = ()
+    pattern: OneOrMany[str] = ()
     allocation: Allocation = "uniform"
     group: Group | None = None  # None: the method's own
     # Unsaid where there is none, so that a sweep without it is what it was.
-    repair: tuple[Repair, ...] = Field(default=("none",), min_length=1, exclude_if=lambda value: value == ("none",))
+    repair: OneOrMany[Repair] = Field(default=("none",), min_length=1, exclude_if=lambda value: value == ("none",))
     calibration: CalibrationConfig | None = None  # None: the sweep's
     # What the names of its checkpoints end in; None: the calibration's source, if that is not the usual one.
     label: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._]*$")
-
-    @field_validator("sparsity", "pattern", "repair", mode="before")
-    @classmethod
-    def _one_or_many(cls, value: object) -> object:
-        return value if isinstance(value, list | tuple) else (value,)
 
     @model_validator(mode="after")
     def _asks_for_something(self) -> PruneSetting:
@@ -82,21 +85,16 @@ class CompressSetting(Frozen):
     """One line of `compress:`: a method at one or several schemes, or a compressed checkpoint that is there already."""
 
     method: QuantiseName | None = None
-    scheme: tuple[str, ...] = ()
-    after: tuple[str, ...] = (DENSE,)  # what is quantised: the models themselves, prunings by their checkpoints' names
+    scheme: OneOrMany[str] = ()
+    after: OneOrMany[str] = (DENSE,)  # what is quantised: the models themselves, prunings by their checkpoints' names
     group_size: int | None = None
-    ignore: tuple[str, ...] = IGNORED
+    ignore: OneOrMany[str] = IGNORED
     recipe: Path | None = None  # llm-compressor's YAML, for method `recipe`
     calibration: CalibrationConfig | None = None  # None: the sweep's
     checkpoint: str | None = None  # a directory or hub id, in place of all these
     base: str | None = None  # the model that it is compared with; None: the only one
     # What the names of its checkpoints end in; the whole name of a given checkpoint.
     label: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
-
-    @field_validator("scheme", "after", "ignore", mode="before")
-    @classmethod
-    def _one_or_many(cls, value: object) -> object:
-        return value if isinstance(value, list | tuple) else (value,)
 
     @model_validator(mode="after")
     def _asks_for_something(self) -> CompressSetting:

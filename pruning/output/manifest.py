@@ -6,13 +6,13 @@ It is written last: a directory without it is no pruned checkpoint.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field, ValidationError, field_validator
+from pydantic import ConfigDict, Field
 
-from evaluator.checkpoints.files import is_inside
+from evaluator.checkpoints import manifests
+from evaluator.checkpoints.manifests import Files, of_version
 from evaluator.config import Frozen
-from evaluator.errors import InputError
 from pruning.calibration.sequences import CalibrationManifest
 from pruning.patterns import Unit
 
@@ -59,7 +59,8 @@ class RemovedParts(Frozen):
 class PruneManifest(Frozen):
     """A pruned checkpoint's provenance."""
 
-    schema_version: int = SCHEMA_VERSION  # first: what another version wrote is told by it, not by its other fields
+    # First: what another version wrote is told by it, not by its other fields.
+    schema_version: Annotated[int, of_version(SCHEMA_VERSION)] = SCHEMA_VERSION
     method: str
     pattern: (
         str  # "unstructured" or "N:M"; "layers", "heads", "channels" or a list of layers where parts were taken out
@@ -83,39 +84,12 @@ class PruneManifest(Frozen):
     compute_dtype: str  # of the forward passes
     seconds: float
     peak_memory_bytes: int  # of the GPU where there is one, else resident memory of the process
-    files: dict[str, str]  # sha256 of every other file of the directory
-
-    @field_validator("schema_version")
-    @classmethod
-    def _of_this_version(cls, version: int) -> int:
-        if version != SCHEMA_VERSION:
-            raise ValueError(f"{version}: was written by another version of Resurface, this one reads {SCHEMA_VERSION}")
-        return version
-
-    @field_validator("files")
-    @classmethod
-    def _inside(cls, files: dict[str, str]) -> dict[str, str]:
-        for name in files:
-            if not is_inside(name):
-                raise ValueError(f"{name!r} is not in its directory")
-        return files
+    files: Files  # every other file of the directory
 
 
 def read_manifest(directory: Path) -> PruneManifest | None:
     """The manifest of a pruned checkpoint; None where there is none. Raises InputError for a broken one."""
-    file = directory / MANIFEST_NAME
-    try:
-        text = file.read_text(encoding="utf-8")
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{file}: cannot be read: {error}") from None
-    try:
-        return PruneManifest.model_validate_json(text)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "the file"
-        raise InputError(f"{file}: {where}: {first['msg'].removeprefix('Value error, ')}") from None
+    return manifests.read(directory / MANIFEST_NAME, PruneManifest)
 
 
 def to_json(manifest: PruneManifest) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 
 import pytest
@@ -22,9 +21,7 @@ pytestmark = [
 @pytest.fixture(scope="module", params=tiny.ARCHITECTURES)
 def source(request, tmp_path_factory) -> Path:
     directory = tmp_path_factory.mktemp(request.param)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        tiny.build(request.param, directory, torch.float32)
+    tiny.build(request.param, directory, torch.float32)
     return directory
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -106,14 +107,19 @@ def config(name: str, **changes: Any) -> Any:
 
 
 def build(name: str, directory: Path, dtype: torch.dtype = torch.bfloat16, seed: int = 0, **changes: Any) -> None:
-    """Write a random checkpoint; `max_shard_size` among the changes cuts it into shards."""
+    """Write a random checkpoint; `max_shard_size` among the changes cuts it into shards.
+
+    What transformers warns of concerns these sizes alone, and is no test's business.
+    """
     from transformers import AutoModelForCausalLM
 
     shard = changes.pop("max_shard_size", "5GB")
-    model = AutoModelForCausalLM.from_config(config(name, **changes), dtype=torch.float32)
-    draw_weights(model, seed, spread=0.2, table_spread=0.2)
-    model.to(dtype).save_pretrained(directory, max_shard_size=shard)
-    tokenizer().save_pretrained(directory)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = AutoModelForCausalLM.from_config(config(name, **changes), dtype=torch.float32)
+        draw_weights(model, seed, spread=0.2, table_spread=0.2)
+        model.to(dtype).save_pretrained(directory, max_shard_size=shard)
+        tokenizer().save_pretrained(directory)
 
 
 def build_gemma3(directory: Path) -> None:

@@ -19,12 +19,11 @@ from typing import Any, Protocol
 
 import torch
 
-from evaluator.engine.vllm.sharding import pieces
+from evaluator.engine.vllm.sharding import pieces, sampled
 
 _PROBES = 8
 _NON_ZERO = 16  # in a probe: few, so that a wrong weight is larger than what rounding adds up to
 _TOLERANCE = 2.0e-2  # of the products' absolute sum; bfloat16 rounds scales, products and outputs
-_SAMPLED_ROWS = 8  # compared at the start, the middle and the end of each part of a layer
 _AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)  # of the columns in an int32, from the lowest bits on
 _STEPS = 16.0  # of a static activation scale that a probe is large
 _PLAIN = {"I8", "F8_E4M3", "F8_E5M2"}
@@ -153,18 +152,14 @@ def computes_with(module: Any, matrices: Sequence[Matrix], dtype: torch.dtype) -
     except NotImplementedError:  # a quantised embedding only looks rows up
         return None
     probe_PI = inputs_PI.float().cpu()
-    for piece in held:
-        rows = piece.height
-        for first in sorted({0, max(0, rows // 2 - _SAMPLED_ROWS // 2), max(0, rows - _SAMPLED_ROWS)}):
-            stop = min(first + _SAMPLED_ROWS, rows)
-            weight_RI = matrices[piece.source].rows(piece.rows.start + first, piece.rows.start + stop)
-            if weight_RI is None:
-                return None
-            weight_RI = weight_RI[:, piece.columns]
-            found_PR = output_PO[:, piece.start + first : piece.start + stop]
-            off = (found_PR - probe_PI @ weight_RI.T).abs()
-            if not bool((off <= _TOLERANCE * (probe_PI.abs() @ weight_RI.abs().T) + 1e-12).all()):
-                return False
+    for piece, where, of_file in sampled(held):
+        weight_RI = matrices[piece.source].rows(of_file.start, of_file.stop)
+        if weight_RI is None:
+            return None
+        weight_RI = weight_RI[:, piece.columns]
+        off = (output_PO[:, where] - probe_PI @ weight_RI.T).abs()
+        if not bool((off <= _TOLERANCE * (probe_PI.abs() @ weight_RI.abs().T) + 1e-12).all()):
+            return False
     return True
 
 

@@ -13,6 +13,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+_SAMPLED_ROWS = 8
+
 
 @dataclass(frozen=True, slots=True)
 class Piece:
@@ -64,6 +66,16 @@ def pieces(module: Any, shapes: Sequence[tuple[int, ...]]) -> list[Piece] | None
         above += part.whole
         start += part.held
     return found
+
+
+def sampled(held: Sequence[Piece]) -> Iterator[tuple[Piece, slice, slice]]:
+    """A few rows at the start, the middle and the end of each piece: where they are in the weight, and in the file."""
+    for piece in held:
+        rows = piece.height
+        for first in sorted({0, max(0, rows // 2 - _SAMPLED_ROWS // 2), max(0, rows - _SAMPLED_ROWS)}):
+            stop = min(first + _SAMPLED_ROWS, rows)
+            begins = piece.rows.start
+            yield piece, slice(piece.start + first, piece.start + stop), slice(begins + first, begins + stop)
 
 
 def rows_held(held: Sequence[Piece]) -> int:

@@ -28,9 +28,8 @@ from torch import nn
 from evaluator.engine.vllm.abilities import v2_callers
 from evaluator.engine.vllm.dequantised import computes_with, quantised_sources
 from evaluator.engine.vllm.experts import computes_with_experts, holds_experts
-from evaluator.engine.vllm.sharding import Piece, pieces, rows_held
+from evaluator.engine.vllm.sharding import pieces, rows_held, sampled
 
-_SAMPLED_ROWS = 8  # rows compared at the start, the middle and the end of each matrix
 _FLOAT32_TOLERANCE = 1.0e-4  # relative; packed kernels sum in another order
 _LOW_PRECISION_TOLERANCE = 3.0e-2
 _PLAIN = (torch.float32, torch.bfloat16, torch.float16)
@@ -86,21 +85,19 @@ class WorkerExtension:
         not_compared: list[str] = []
         with _Files(files) as tensors, torch.no_grad():
             for name, module in model.named_modules():
-                if matrices := quantised_sources(name, packed, tensors):
-                    computed = computes_with(module, matrices, self.model_runner.model_config.dtype)
+                matrices = quantised_sources(name, packed, tensors)
+                if matrices or holds_experts(module):
+                    if matrices:
+                        what, held = "product", "weight"
+                        computed = computes_with(module, matrices, self.model_runner.model_config.dtype)
+                    else:
+                        what, held = "experts", "w13_weight"
+                        computed = computes_with_experts(name, module, tensors)
                     compared += computed is not None
                     if computed is False:
-                        differing.append(f"the product of {name}")
+                        differing.append(f"the {what} of {name}")
                     elif computed is None:
-                        not_compared.append(f"{name}.weight")
-                    continue
-                if holds_experts(module):
-                    computed = computes_with_experts(name, module, tensors)
-                    compared += computed is not None
-                    if computed is False:
-                        differing.append(f"the experts of {name}")
-                    elif computed is None:
-                        not_compared.append(f"{name}.w13_weight")
+                        not_compared.append(f"{name}.{held}")
                     continue
                 for own, parameter in module.named_parameters(recurse=False):
                     is_weight = own == "weight"
@@ -276,8 +273,8 @@ def _same(module: Any, slices: list[Any]) -> bool | None:
     is_whole = weight.ndim == 2 and weight.shape[0] >= shape[0] and weight.shape[1] == shape[1]
     if output_PO is None and not is_whole:
         return None
-    for where, expected_RI in _sampled(held, slices):
-        expected_RI = expected_RI.to(weight)
+    for piece, where, of_file in sampled(held):
+        expected_RI = slices[piece.source][of_file, piece.columns].to(weight)
         if is_whole and not torch.equal(weight[where], expected_RI):
             return False
         if output_PO is not None and not _close(output_PO[:, where], probe_PI, expected_RI):
@@ -288,16 +285,6 @@ def _same(module: Any, slices: list[Any]) -> bool | None:
 def _is_packed(module: Any) -> bool:
     """Whether a CPU kernel has a copy of its own of the weight, which may be dropped then."""
     return getattr(module, "cpu_linear", None) is not None
-
-
-def _sampled(held: list[Piece], slices: list[Any]) -> Iterator[tuple[slice, torch.Tensor]]:
-    """Rows at the start, the middle and the end of each piece, with where they stand in the weight."""
-    for piece in held:
-        rows = piece.height
-        for first in sorted({0, max(0, rows // 2 - _SAMPLED_ROWS // 2), max(0, rows - _SAMPLED_ROWS)}):
-            stop = min(first + _SAMPLED_ROWS, rows)
-            of_file = slice(piece.rows.start + first, piece.rows.start + stop)
-            yield slice(piece.start + first, piece.start + stop), slices[piece.source][of_file, piece.columns]
 
 
 def _close(output_PR: torch.Tensor, probe_PI: torch.Tensor, weight_RI: torch.Tensor) -> bool:

@@ -83,12 +83,12 @@ class Compared:
         return bounds(self.plus, self.minus, self.n, self.level)
 
 
-def measures_of(rule: Screen, asked: Sequence[Measure]) -> tuple[Measure, ...]:
-    """By which of the measures that a task has is decided; none: it is not screened."""
+def measures_of(rule: Screen, outcomes: pd.DataFrame) -> tuple[Measure, ...]:
+    """By which of the measures that a base's outcomes of a task have is decided; none: it is not screened."""
+    asked = tuple(measure for measure, (_, column) in MEASURES.items() if outcomes[column].notna().any())
     if rule.measure is not None:
         return (rule.measure,) if rule.measure in asked else ()
-    found = tuple(measure for measure in MEASURES if measure in asked)
-    return found if rule.against == "gate" else found[:1]
+    return asked if rule.against == "gate" else asked[:1]
 
 
 def decide(answers: Answers, rule: Screen, thresholds: Thresholds) -> dict[str, Compared]:

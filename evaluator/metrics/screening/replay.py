@@ -17,7 +17,7 @@ from evaluator.metrics.gate import Verdict
 from evaluator.metrics.inputs import Inputs
 from evaluator.metrics.intervals import Floats
 from evaluator.metrics.screening.anchors import draw_anchors
-from evaluator.metrics.screening.decision import MEASURES, Answers, answers_of, decide, measures_of, population
+from evaluator.metrics.screening.decision import Answers, answers_of, decide, measures_of, population
 from evaluator.screen import Measure, Screen
 from evaluator.thresholds import Thresholds
 
@@ -84,8 +84,8 @@ def replay(
     outcomes = {(each.task, each.checkpoint): each.outcome for each in verdicts}
     found = []
     for (task, base), names in groups.items():
-        measures = measures_of(rule, _asked(inputs.outcomes_of(base, task)))
-        items = len(inputs.outcomes_of(base, task))
+        of_base = inputs.outcomes_of(base, task)
+        measures, items = measures_of(rule, of_base), len(of_base)
         whole = [name for name in names if len(inputs.outcomes_of(name, task)) >= items]
         if not measures or len(whole) < (2 if rule.against == "best" else 1):
             continue
@@ -94,10 +94,6 @@ def replay(
         replayed = _Replayed(answers, rule, thresholds, {name: outcomes.get((task, name), "") for name in whole})
         found.append(replayed.over(drawn_from, items, repeats, tuple(sorted({*names} - {*whole}))))
     return found
-
-
-def _asked(outcomes: pd.DataFrame) -> list[Measure]:
-    return [measure for measure, (_, column) in MEASURES.items() if outcomes[column].notna().any()]
 
 
 @dataclass(frozen=True, eq=False)

@@ -35,7 +35,7 @@ def _rows(inputs: Inputs) -> list[Row]:
     rows: list[Row] = []
     for each in inputs.comparisons().values():
         known = known_items(each.outcomes)
-        for language, items in slices(each.outcomes, [] if each.reason else inputs.languages(each.subject.task)):
+        for language, items in slices(each.outcomes, each.languages):
             rows.append(_row(inputs, each, items, in_language(known, language), language))
     noise = {_place(row): row["dissociation_rate"] for row in rows if row["re_run"]}
     for row in rows:

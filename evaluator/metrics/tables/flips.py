@@ -76,7 +76,7 @@ def _rows(inputs: Inputs) -> list[Row]:
             if not comparison.tells_of(probe):
                 continue
             paired, here = _Paired(comparison, probe), comparison.measured(probe)
-            languages = [] if comparison.reason else inputs.languages(comparison.subject.task)
+            languages = comparison.languages
             pooled, *by_language = [paired.row(language, items) for language, items in slices(here, languages)]
             rows += [pooled, *paired.thirds(here), *by_language]
     correct_for_many(rows, ("task", "language", "probe", "margin"))

@@ -42,8 +42,7 @@ def _rows(inputs: Inputs) -> list[Row]:
         if not comparison.tells_of("greedy"):
             continue
         here = _with_ends(comparison.measured("greedy"), _limit(inputs, comparison))
-        languages = [] if comparison.reason else inputs.languages(comparison.subject.task)
-        for language, _ in slices(comparison.outcomes, languages):
+        for language, _ in slices(comparison.outcomes, comparison.languages):
             rows.append(_row(inputs, comparison, language, in_language(here, language)))
     return rows
 

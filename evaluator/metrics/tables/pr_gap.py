@@ -44,9 +44,8 @@ def _rows(inputs: Inputs) -> list[Row]:
             needs = "needs the probes greedy and choice"
             rows.append({**each.subject.row, "language": ALL, "n": 0, "reason": needs})
             continue
-        languages = [] if each.reason else inputs.languages(each.subject.task)
         pooled, *by_language = [
-            _gap(inputs, each, items, language) for language, items in slices(each.outcomes, languages)
+            _gap(inputs, each, items, language) for language, items in slices(each.outcomes, each.languages)
         ]
         rows.append(pooled[0])
         if by_language:

@@ -31,8 +31,7 @@ def _rows(inputs: Inputs) -> list[Row]:
         for probe in CORRECT:
             if not comparison.tells_of(probe):
                 continue
-            languages = [] if comparison.reason else inputs.languages(comparison.subject.task)
-            measured = slices(comparison.measured(probe), languages)
+            measured = slices(comparison.measured(probe), comparison.languages)
             pooled, *by_language = [_recovered(inputs, comparison, probe, *each) for each in measured]
             rows += [pooled[0], *_mean(pooled[0], by_language), *(row for row, _ in by_language)]
     return rows

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import warnings
 from pathlib import Path
 
 import pytest
@@ -26,9 +25,7 @@ def checkpoints(tmp_path_factory):
         key = json.dumps([name, str(dtype), changes], sort_keys=True)
         if key not in made:
             directory = tmp_path_factory.mktemp(name)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                tiny.build(name, directory, dtype, **changes)
+            tiny.build(name, directory, dtype, **changes)
             made[key] = directory
         return made[key]
 

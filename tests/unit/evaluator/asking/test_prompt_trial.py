@@ -14,7 +14,7 @@ POSED = [(make_item(number), ()) for number in range(3)]
 
 
 def tried(text):
-    try_prompts(PromptTemplate(name="mine", text=text), POSED)
+    return try_prompts(PromptTemplate(name="mine", text=text), POSED)
 
 
 @pytest.mark.parametrize(
@@ -39,4 +39,4 @@ def test_one_that_never_ends(monkeypatch):
 
 
 def test_a_sound_one():
-    tried("{{ context }} {{ question }}")
+    assert tried("{{ context }} {{ question }}") is None

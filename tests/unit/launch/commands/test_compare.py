@@ -8,20 +8,13 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from launch.commands.cli import main
+from tests.support.commands import typed
 from tests.support.synthetic import write_run
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_run(tmp_path_factory.mktemp("compare") / "run", 12, ("dense", "wanda-0.6"), languages=("english",))
-
-
-def typed(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
-    monkeypatch.setattr("sys.argv", ["resurface", *map(str, arguments)])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    return int(ended.value.code or 0)
 
 
 def test_two_checkpoints_of_two_runs(run, tmp_path, monkeypatch, capsys):

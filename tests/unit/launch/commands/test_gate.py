@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from launch.commands.cli import main
 from launch.sweep.config import load_sweep
+from tests.support.commands import typed
 from tests.support.synthetic import write_run
 
 
@@ -19,15 +19,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
 
 
-def gate(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
-    monkeypatch.setattr("sys.argv", ["resurface", "gate", *map(str, arguments)])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    return int(ended.value.code or 0)
-
-
 def test_a_large_drop_blocks(run, monkeypatch, capsys):
-    assert gate(monkeypatch, run) == 4
+    assert typed(monkeypatch, "gate", run) == 4
     told = json.loads((run / "gate.json").read_text())
     assert told["verdict"] == "BLOCK"
     said = capsys.readouterr().out
@@ -37,28 +30,28 @@ def test_a_large_drop_blocks(run, monkeypatch, capsys):
 
 def test_options_override_and_are_checked(run, monkeypatch, capsys):
     loose = ["--max-drop", 90, "--max-drop-language", 100, "--max-mc-only", 90, "--max-lost", 90, "--min-recovery", 1]
-    assert gate(monkeypatch, run, *loose, "--max-flips", 90, "--max-delta-pr", 3, "--no-languages") == 0
+    assert typed(monkeypatch, "gate", run, *loose, "--max-flips", 90, "--max-delta-pr", 3, "--no-languages") == 0
     assert json.loads((run / "gate.json").read_text())["verdict"] == "PASS"
-    assert gate(monkeypatch, run, "--max-drop", 101) == 2
+    assert typed(monkeypatch, "gate", run, "--max-drop", 101) == 2
     assert "error: resurface gate: max_drop: 101" in capsys.readouterr().err
 
 
 def test_the_runs_own_thresholds_count_and_are_checked(run, monkeypatch, capsys):
     document = json.loads((run / "run.json").read_text())
     (run / "run.json").write_text(json.dumps(document | {"config": {"gate": {"max_lost": None, "max_drop": 3}}}))
-    gate(monkeypatch, run, "--max-flips", 7)
+    typed(monkeypatch, "gate", run, "--max-flips", 7)
     found = json.loads((run / "gate.json").read_text())["thresholds"]
     assert (found["max_lost"], found["max_drop"], found["max_flips"]) == (None, 3, 7)
     (run / "run.json").write_text(json.dumps({"config": {"gate": {"max_drop": "many"}}}))
-    assert gate(monkeypatch, run) == 2
+    assert typed(monkeypatch, "gate", run) == 2
     assert "run.json: config.gate.max_drop: 'many'" in capsys.readouterr().err
     (run / "run.json").write_text(json.dumps(document))
 
 
 def test_what_cannot_be_judged_is_one_line(tmp_path, monkeypatch, capsys):
-    assert gate(monkeypatch, tmp_path) == 2
+    assert typed(monkeypatch, "gate", tmp_path) == 2
     assert "not a run directory" in capsys.readouterr().err
-    assert gate(monkeypatch, write_run(tmp_path / "alone", 4, ("dense",))) == 2
+    assert typed(monkeypatch, "gate", write_run(tmp_path / "alone", 4, ("dense",))) == 2
     assert "no checkpoint names a base" in capsys.readouterr().err
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from launch.commands.cli import main
 from launch.run.lock import RunLock
+from tests.support.commands import typed
 from tests.support.runs import resurface
 
 
@@ -28,15 +28,8 @@ def write(run: Path, state: str = "finished", checkpoints: int = 2, **more: Any)
     return run
 
 
-def status(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
-    monkeypatch.setattr("sys.argv", ["resurface", "status", *map(str, arguments)])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    return int(ended.value.code or 0)
-
-
 def test_a_run_that_failed(tmp_path, monkeypatch, capsys):
-    assert status(monkeypatch, write(tmp_path / "run", "failed", error="pruning 'wanda-1' failed")) == 0
+    assert typed(monkeypatch, "status", write(tmp_path / "run", "failed", error="pruning 'wanda-1' failed")) == 0
     said = capsys.readouterr().out
     assert "run: failed: pruning 'wanda-1' failed" in said.replace("\n", "")
     assert "2 checkpoints; of their tasks 1 done, 1 waiting" in said
@@ -46,7 +39,7 @@ def test_a_run_that_failed(tmp_path, monkeypatch, capsys):
 
 
 def test_json(tmp_path, monkeypatch, capsys):
-    assert status(monkeypatch, write(tmp_path / "run"), "--json") == 0
+    assert typed(monkeypatch, "status", write(tmp_path / "run"), "--json") == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["state"], told["done"], told["total"], told["engines"]) == ("finished", 40, 80, [])
     assert told["parts"][0] == {"checkpoint": "dense", "task": "xquad", "state": "done", "done": 40, "total": 40}
@@ -61,7 +54,7 @@ def test_watching_ends_with_the_run(tmp_path, monkeypatch, capsys):
         (run / "run.json").write_text((tmp_path / "other" / "run.json").read_text())
 
     monkeypatch.setattr("launch.commands.status.time.sleep", finish)
-    assert status(monkeypatch, run, "--watch", "--json") == 0
+    assert typed(monkeypatch, "status", run, "--watch", "--json") == 0
     held.release()
     assert [json.loads(line)["state"] for line in capsys.readouterr().out.splitlines()] == ["running", "finished"]
 
@@ -70,7 +63,7 @@ def test_names_and_errors_cannot_write_to_the_terminal(tmp_path, monkeypatch, ca
     run = write(tmp_path / "run", "failed", error="\x1b[2J[red]x[/red]\x07")
     (run / "tables").mkdir()
     (run / "tables" / "failures.csv").write_text("checkpoint,stage,task,item,reason\n\x1b]0;t\x07,load,,,[bold]\n")
-    assert status(monkeypatch, run) == 0
+    assert typed(monkeypatch, "status", run) == 0
     said = capsys.readouterr().out
     assert "\x1b" not in said
     assert "\x07" not in said
@@ -79,7 +72,7 @@ def test_names_and_errors_cannot_write_to_the_terminal(tmp_path, monkeypatch, ca
 
 
 def test_of_a_thousand_checkpoints_those_that_need_a_look_are_shown(tmp_path, monkeypatch, capsys):
-    assert status(monkeypatch, write(tmp_path / "run", checkpoints=1000)) == 0
+    assert typed(monkeypatch, "status", write(tmp_path / "run", checkpoints=1000)) == 0
     said = capsys.readouterr().out
     assert "1000 checkpoints; of their tasks 999 done, 1 waiting" in said
     assert "39960 of 40000 items" in said

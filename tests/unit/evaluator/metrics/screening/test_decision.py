@@ -94,11 +94,13 @@ def test_one_alone_is_the_best():
 
 
 def test_measures():
-    assert measures_of(Screen(), ["open", "choice"]) == ("open",)
-    assert measures_of(Screen(), ["choice"]) == ("choice",)
-    assert measures_of(Screen(against="gate"), ["open", "choice"]) == ("open", "choice")
-    assert measures_of(Screen(against="gate", measure="choice"), ["open", "choice"]) == ("choice",)
-    assert measures_of(Screen(measure="open"), ["choice"]) == ()
+    both = pd.DataFrame({"produced": [1.0, np.nan], "recognised": [0.0, 1.0]})
+    choice = both.assign(produced=np.nan)
+    assert measures_of(Screen(), both) == ("open",)
+    assert measures_of(Screen(), choice) == ("choice",)
+    assert measures_of(Screen(against="gate"), both) == ("open", "choice")
+    assert measures_of(Screen(against="gate", measure="choice"), both) == ("choice",)
+    assert measures_of(Screen(measure="open"), choice) == ()
 
 
 def recorded() -> Inputs:
