@@ -105,6 +105,8 @@ class PruneConfig(Frozen):
             raise ValueError(f"allocation: {self.allocation!r} means nothing with {self.method}")
         if self.removes and self.repair != "none":
             raise ValueError(f"repair: {self.repair!r} means nothing with {self.method}")
+        if self.repair != "none" and self.weights_pattern.ratio == 0:
+            raise ValueError(f"repair: {self.repair!r} means nothing at a sparsity of 0")
         if isinstance(pattern, NofM) and self.allocation != "uniform":
             raise ValueError(f"allocation: {self.allocation!r} varies the ratio, which pattern {self.pattern!r} fixes")
         if self.group is not None and (isinstance(pattern, NofM) or not METHODS[self.method].takes_group):

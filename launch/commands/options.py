@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Protocol, get_args
 
@@ -89,18 +89,24 @@ def eval_sweep(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PruneOptions:
-    """The options of `resurface prune` as typed; None: not given."""
+    """The options of `resurface prune` that say how; None: not given."""
 
-    method: str | None
-    sparsity: float | None
-    pattern: str | None
-    allocation: str
-    group: str | None
-    calibration: str | None
-    samples: int
-    sequence_length: int
-    seed: int
+    method: str | None = None
+    sparsity: float | None = None
+    pattern: str | None = None
+    allocation: str = "uniform"
+    group: str | None = None
     repair: str = "none"
+    calibration: str | None = None
+    samples: int = 128
+    sequence_length: int = 2048
+    seed: int = 0
+
+    @property
+    def changed(self) -> list[str]:
+        """Those that are not what they are when they are not given, as typed."""
+        named = [each for each in fields(self) if getattr(self, each.name) != each.default]
+        return [f"--{each.name.replace('_', '-')}" for each in named]
 
 
 def prune_request(source: Path, options: PruneOptions) -> PruneConfig:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from launch.hub.card import Row
     from pruning.output.manifest import PruneManifest
 
+_UNASKED = PruneOptions()
+
 
 def prune(
     model: Annotated[
@@ -39,17 +41,17 @@ def prune(
     ] = None,
     allocation: Annotated[
         str, typer.Option(help=f"of the ratio over layers: {', '.join(get_args(Allocation))}")
-    ] = "uniform",
+    ] = _UNASKED.allocation,
     group: Annotated[
         str | None, typer.Option(help=f"scores compared within: {', '.join(get_args(Group))}; default the method's")
     ] = None,
     repair: Annotated[
         str, typer.Option(help=f"of the weights that stay, on the calibration text: {', '.join(get_args(Repair))}")
-    ] = "none",
+    ] = _UNASKED.repair,
     calibration: Annotated[str | None, typer.Option(help=", ".join(KINDS))] = None,
-    samples: Annotated[int, typer.Option(help="calibration passages")] = 128,
-    sequence_length: Annotated[int, typer.Option(help="tokens per passage at most")] = 2048,
-    seed: Seed = 0,
+    samples: Annotated[int, typer.Option(help="calibration passages")] = _UNASKED.samples,
+    sequence_length: Annotated[int, typer.Option(help="tokens per passage at most")] = _UNASKED.sequence_length,
+    seed: Seed = _UNASKED.seed,
     push: Annotated[
         str | None, typer.Option(metavar="ORG/NAME", help="upload the checkpoint to the hub; alone, that of --out")
     ] = None,
@@ -75,15 +77,18 @@ def prune(
         seed=seed,
     )
     if verify is not None:
-        if model or method or out or push:
-            raise InputError("--verify takes no MODEL, --method, --out or --push")
+        more = {"MODEL": model, "--out": out, "--push": push}
+        if ignored := [name for name, value in more.items() if value is not None] + options.changed:
+            raise InputError(f"--verify takes no {', '.join(ignored)}: it only looks at a checkpoint that is there")
         raise typer.Exit(run_verify(console, errors, verify))
     if push is None:
         run_prune(console, model, out, options)
     elif model is not None:
         run_prune_and_push(console, push, model, out, options, run, public=public)
-    elif method or sparsity is not None or pattern or group or calibration:
-        raise InputError("Missing argument 'MODEL': the dense checkpoint; without one, --push takes no --method")
+    elif options.changed:
+        raise InputError(
+            f"Missing argument 'MODEL': the dense checkpoint; without one, --push takes no {', '.join(options.changed)}"
+        )
     else:
         run_push(console, push, out, run, public=public)
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ValidationError
 
-from evaluator.errors import InputError, redacted
+from evaluator.errors import InputError, mapping_at, redacted, rows_at
 from evaluator.store.failures import failures_of
 from evaluator.store.files import write_atomically
 from launch.run.lock import RunLock
@@ -71,6 +71,8 @@ class RunDirectory:
         except BaseException:
             self._lock.release()
             raise
+        if decided := [] if before is None else before.screening_by(config):
+            self._document["screening"] = decided  # until this call has decided it again
         self._earlier = [] if before is None else before.engines
         self.earlier_failures = [] if before is None else failures_of(before.model_dump())
         self.was_ended = before is not None and before.state == "finished_with_failures"
@@ -118,12 +120,19 @@ class _RunFile(BaseModel):
     engine_stats: Any = None
     state: Any = None
     failures: Any = None
+    screening: Any = None
+    config: Any = None
 
     @property
-    def engines(self) -> list[dict[str, Any]]:
+    def engines(self) -> list[Mapping[str, Any]]:
         """The rows of `engine_stats`; what is none is left out."""
-        rows = self.engine_stats if isinstance(self.engine_stats, list) else []
-        return [row for row in rows if isinstance(row, dict)]
+        return rows_at(self.model_dump(), "engine_stats")
+
+    def screening_by(self, config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+        """The rows of `screening`, if `config` would decide by the same settings."""
+        before = mapping_at(self.model_dump(), "config")
+        same = all(before.get(name) == config.get(name) for name in ("screen", "gate"))
+        return rows_at(self.model_dump(), "screening") if same else []
 
 
 def _read(path: Path) -> _RunFile | None:

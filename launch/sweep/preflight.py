@@ -22,7 +22,7 @@ from launch.sweep.dtypes import check_dtypes
 from launch.sweep.jobs import CheckpointJob, expand
 from launch.sweep.quantisation import bytes_of, check_environments, check_quantisations, served_here
 from launch.sweep.references import check_references, keeps, positions_prepared, reference_bytes, vocabulary_of
-from launch.sweep.removal import check_divided
+from launch.sweep.removal import check_distinct, check_divided
 from launch.sweep.screening import check_screening
 from launch.sweep.tasks import PreparedTask, TaskPreparation
 from pruning.calibration.disjoint import text_digest
@@ -97,6 +97,7 @@ def prepare(config: SweepConfig, run_dir: Path) -> Prepared:
     held_out = _contexts(tasks)
     for job in jobs:
         _check_pruning(job, held_out)
+    check_distinct(jobs)
     check_divided(config.engine, jobs)
     check_dtypes(config.engine, jobs, models.infos)
     check_quantisations(jobs, held_out)

@@ -1,7 +1,9 @@
-"""Whether heads or channels that a sweep takes out leave sizes that engines and quantisations can divide."""
+"""Whether what a sweep takes out of its models makes checkpoints of its own, and leaves sizes that engines and
+quantisations can divide."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -10,6 +12,22 @@ from evaluator.errors import InputError
 from launch.sweep.jobs import CheckpointJob
 from quantising.config import QuantiseConfig
 from quantising.schemes import SCHEMES
+
+
+def check_distinct(jobs: Sequence[CheckpointJob]) -> None:
+    """Raises InputError where two shares round to the same parts, and would make the same checkpoint twice."""
+    first: dict[str, str] = {}
+    for job in jobs:
+        if job.prune is None or not job.prune.removes or job.prune.sparsity is None:
+            continue
+        from pruning.run import settings_after  # torch
+
+        key = job.prune.model_dump_json(exclude={"sparsity"}) + json.dumps(settings_after(job.prune), default=str)
+        if (other := first.setdefault(key, job.name)) != job.name:
+            raise InputError(
+                f"{job.name}: {job.prune.method}: sparsity: {job.prune.sparsity} takes out as many "
+                f"{job.prune.pattern} as {other} does: they would be one checkpoint"
+            )
 
 
 def check_divided(engine: EngineConfig, jobs: Sequence[CheckpointJob]) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pickle
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from pruning.config import CalibrationConfig, PruneConfig
 from pruning.output.manifest import read_manifest
@@ -20,6 +22,14 @@ def test_only_files_have_places(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert config.absolute().files == [("a.txt", tmp_path / "a.txt"), ("/b.txt", Path("/b.txt"))]
     assert config.absolute().absolute().files == config.absolute().files
     assert CalibrationConfig(source="wikipedia:en,sw").absolute().files == []
+
+
+@pytest.mark.parametrize("nothing", [{"sparsity": 0.0}, {"pattern": "0:4"}])
+def test_where_nothing_goes_nothing_is_repaired(nothing: dict[str, Any]) -> None:
+    wanted = {"source": "model", "method": "wanda", "calibration": {"source": "text:a.txt"}}
+    assert PruneConfig(**wanted, **nothing).weights_pattern.ratio == 0
+    with pytest.raises(ValidationError, match="repair: 'least_squares' means nothing at a sparsity of 0"):
+        PruneConfig(**wanted, **nothing, repair="least_squares")
 
 
 def test_what_identifies_a_job_does_not_change(tmp_path: Path) -> None:

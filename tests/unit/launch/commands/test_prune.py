@@ -10,6 +10,7 @@ from evaluator.errors import InputError
 from launch.commands.cli import app
 from launch.commands.options import PruneOptions, prune_request
 from launch.commands.prune import run_prune
+from tests.support.commands import typed
 from tests.support.models import save_tiny_model
 
 
@@ -27,6 +28,10 @@ def options(**changes):
         ({"method": "rya"}, "unknown --method 'rya'; did you mean 'ria'?"),
         ({"allocation": "owls"}, "unknown --allocation 'owls'; did you mean 'owl'? (known: owl, uniform)"),
         ({"repair": "ls"}, "unknown --repair 'ls' (known: least_squares, none)"),
+        (
+            {"sparsity": 0.0, "repair": "least_squares"},
+            "resurface prune: repair: 'least_squares' means nothing at a sparsity of 0",
+        ),
         (
             {"method": "heads", "repair": "least_squares"},
             "resurface prune: repair: 'least_squares' means nothing with heads",
@@ -120,7 +125,24 @@ def test_what_is_no_pruned_checkpoint_cannot_be_verified(pruned, tmp_path):
     assert isinstance(verify(tmp_path).exception, InputError)
     (tmp_path / "prune_manifest.json").write_text("{}")
     assert isinstance(verify(tmp_path).exception, InputError)
-    assert "takes" in str(verify(pruned, "--method", "ria").exception)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (("--verify", "x", "m", "--out", "y"), "--verify takes no MODEL, --out: it only looks at a checkpoint"),
+        (("--verify", "x", "--push", "org/name"), "--verify takes no --push:"),
+        (("--verify", "x", "--samples", "9", "--seed", "1"), "--verify takes no --samples, --seed:"),
+        (("--push", "org/name", "--out", "x", "--method", "ria"), "without one, --push takes no --method\n"),
+        (
+            ("--push", "org/name", "--out", "x", "--repair", "least_squares", "--sequence-length", "9"),
+            "Missing argument 'MODEL': the dense checkpoint; without one, --push takes no --repair, --sequence-length",
+        ),
+    ],
+)
+def test_what_would_be_ignored_is_refused(given, told, monkeypatch, capsys):
+    assert typed(monkeypatch, "prune", *given) == 2
+    assert told in capsys.readouterr().err
 
 
 def test_a_manifest_of_another_version_is_refused(pruned, tmp_path):

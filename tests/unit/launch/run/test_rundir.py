@@ -62,6 +62,24 @@ def test_what_earlier_calls_said_of_their_engines_is_kept(tmp_path: Path) -> Non
         assert engine_stats() == told
 
 
+@pytest.mark.parametrize(
+    ("settings", "kept"),
+    [({}, True), ({"screen": {"items": 50}}, False), ({"gate": {"max_drop": 1}}, False), ({"screen": None}, False)],
+)
+def test_what_screening_decided_is_kept_until_it_is_decided_again(
+    tmp_path: Path, settings: dict[str, Any], kept: bool
+) -> None:
+    usual = {"screen": {"items": 100}, "gate": {"max_drop": 2}}
+    row = {"checkpoint": "wanda-0.5", "task": "t", "out": True}
+    with RunDirectory(tmp_path, IDENTITY, usual, 0) as directory:
+        directory.mark("running", screening=[row])
+    with RunDirectory(tmp_path, IDENTITY, usual | settings, 0) as again:
+        again.mark("running")
+        assert json.loads((tmp_path / "run.json").read_text()).get("screening") == ([row] if kept else None)
+        again.mark("running", screening=[row, row])
+    assert json.loads((tmp_path / "run.json").read_text())["screening"] == [row, row]
+
+
 @pytest.mark.parametrize("stats", [None, "x", {"engine": 0}, ["x", 3]])
 def test_engine_stats_that_are_none_are_dropped(tmp_path: Path, stats: Any) -> None:
     directory = _open(tmp_path)

@@ -10,7 +10,7 @@ from evaluator.errors import InputError
 from launch.sweep.config import SweepConfig, validated
 from launch.sweep.jobs import expand
 from launch.sweep.preflight import prepare
-from launch.sweep.removal import check_divided
+from launch.sweep.removal import check_distinct, check_divided
 from tests.support import pruning as tiny
 
 TASK = {"task": "gazetteer", "items": 2, "languages": ["english"], "probes": ["greedy"]}
@@ -41,6 +41,33 @@ def test_a_share_that_takes_nothing_is_refused_before_anything_starts(dense, tmp
     with pytest.raises(InputError, match=r"^layers-0.1: sparsity: 0.1: of the 3 layers of .* none would go$"):
         prepare(config, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("method", "other", "same"),
+    [("heads", 0.49, True), ("heads", 0.5, False), ("layers", 0.5, True), ("channels", 0.27, True)],
+)
+def test_two_shares_that_take_out_the_same_parts_are_refused(dense, method, other, same, tmp_path):
+    config = sweep(dense, {"method": method, "sparsity": [0.26 if method == "channels" else 0.4, other]})
+    jobs = expand(config, tmp_path / "run")
+    if not same:
+        check_distinct(jobs)
+        assert len(jobs) == 3
+        return
+    first = jobs[1].name
+    message = (
+        rf"^{method}-{other}: {method}: sparsity: {other} takes out as many {method} as {first} does: they would be"
+    )
+    with pytest.raises(InputError, match=message):
+        check_distinct(jobs)
+
+
+def test_one_share_by_two_texts_makes_two_checkpoints(dense, tmp_path):
+    other = {"calibration": {"source": "gazetteer", "samples": 5}, "label": "more"}
+    config = sweep(dense, {"method": "heads", "sparsity": 0.4}, {"method": "heads", "sparsity": 0.45, **other})
+    jobs = expand(config, tmp_path / "run")
+    check_distinct(jobs)
+    assert [job.name for job in jobs] == ["dense", "heads-0.4", "heads-0.45-more"]
 
 
 @pytest.mark.parametrize(
