@@ -131,7 +131,6 @@ def _start(config: EngineConfig, checkpoint: Path, blueprint: Blueprint, served:
     on_cpu = bool(current_platform.is_cpu())
     if config.deterministic:
         _check_deterministic(able, current_platform)
-    scoring, notes = _scoring(config, able, on_cpu=on_cpu)
     max_model_len, positions = _lengths(config.max_model_len, blueprint.longest)
     arguments = _arguments(config, served, positions)
     arguments |= _online(checkpoint)
@@ -141,6 +140,7 @@ def _start(config: EngineConfig, checkpoint: Path, blueprint: Blueprint, served:
     llm: Any = None
     try:
         engine_config, dialect = _engine_config(arguments, Dialect(v2=not on_cpu, replays=able.trace_replay))
+        scoring, notes = _scoring(config, dialect)
         llm = LLMEngine.from_vllm_config(engine_config, disable_log_stats=True)
         if config.tensor_parallel > 1:
             on_workers(llm, "end_with_parent")
@@ -187,9 +187,10 @@ def _lengths(wanted: int, longest: int | None) -> tuple[int, int]:
     return min(wanted, longest or wanted), min(wanted + 1, longest or wanted + 1)
 
 
-def _scoring(config: EngineConfig, able: Abilities, *, on_cpu: bool) -> tuple[Scoring, tuple[str, ...]]:
-    """How continuations are scored, and what there is to say about it. On a CPU the sampler that forces is ours."""
-    if on_cpu or able.trace_replay or config.scoring != "forced":
+def _scoring(config: EngineConfig, dialect: Dialect) -> tuple[Scoring, tuple[str, ...]]:
+    """How continuations are scored, and what there is to say about it. On the V1 runner the sampler that forces is
+    ours."""
+    if not dialect.v2 or dialect.replays or config.scoring != "forced":
         return config.scoring, ()
     slower = f"vLLM {installed_version()} cannot generate given tokens (trace replay)"
     return "prompt_logprobs", (f"{slower}: answers are scored by prompt log-probabilities, which takes longer",)
@@ -302,17 +303,20 @@ def graph_arguments(*, compile: bool, graphs: bool) -> dict[str, Any]:
 
 
 def _engine_config(arguments: dict[str, Any], dialect: Dialect) -> tuple[Any, Dialect]:
-    """vLLM's configuration and how its model runner is spoken to: V1 where the runner asked for cannot be had."""
+    """vLLM's configuration and how its model runner is spoken to: V1 where vLLM would run that."""
     from vllm import EngineArgs
 
     given = {**arguments, **dialect.engine_arguments()}
     check_arguments(installed_version(), EngineArgs, given)
     try:
-        return EngineArgs(**given).create_engine_config(), dialect
+        made = EngineArgs(**given).create_engine_config()
     except ValueError as error:
         if not dialect.v2 or "trace replay" not in str(error):
             raise
-        return _engine_config(arguments, dataclasses.replace(dialect, v2=False))  # a GPU served by the V1 runner
+    else:
+        if not dialect.v2 or made.use_v2_model_runner:
+            return made, dialect
+    return _engine_config(arguments, dataclasses.replace(dialect, v2=False))  # a GPU served by the V1 runner
 
 
 def _check_deterministic(able: Abilities, platform: Any) -> None:

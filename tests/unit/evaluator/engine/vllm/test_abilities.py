@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import make_dataclass
-from types import ModuleType
+from dataclasses import dataclass, make_dataclass
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -120,12 +120,12 @@ def test_before_the_v2_runner_there_is_nothing_to_rank_in(monkeypatch):
 
 
 def test_scores_fall_back_where_trace_replay_is_lacking_and_say_so():
-    able, unable = (Abilities(trace_replay=replays, batch_invariance=True) for replays in (True, False))
+    able, unable = (SimpleNamespace(v2=True, replays=replays) for replays in (True, False))
     forced, slow = EngineConfig(), EngineConfig(scoring="prompt_logprobs")
-    assert start._scoring(forced, able, on_cpu=False) == ("forced", ())
-    assert start._scoring(forced, unable, on_cpu=True) == ("forced", ())  # our own sampler's
-    assert start._scoring(slow, unable, on_cpu=False) == ("prompt_logprobs", ())
-    scoring, (note,) = start._scoring(forced, unable, on_cpu=False)
+    assert start._scoring(forced, able) == ("forced", ())
+    assert start._scoring(forced, SimpleNamespace(v2=False, replays=False)) == ("forced", ())  # our own sampler's
+    assert start._scoring(slow, unable) == ("prompt_logprobs", ())
+    scoring, (note,) = start._scoring(forced, unable)
     assert scoring == "prompt_logprobs"
     assert note.endswith("answers are scored by prompt log-probabilities, which takes longer")
 
@@ -146,3 +146,30 @@ class TestInstalledVllm:
 
         arguments = Dialect(v2=True, replays=replays).engine_arguments()
         assert arguments == ({"enable_trace_replay": True} if replays else {})
+
+    @pytest.mark.parametrize("replays", [True, False])
+    @pytest.mark.parametrize("runs_v2", [True, False])
+    def test_the_runner_that_vllm_would_run_is_spoken_to(self, replays, runs_v2, monkeypatch):
+        """Some versions have only some architectures run by the V2 runner; trace replay they refuse where it is not."""
+        import vllm
+
+        from evaluator.engine.vllm.sampling import Dialect
+
+        @dataclass
+        class EngineArgs:
+            model: str
+            enable_trace_replay: bool = False
+            logits_processors: Any = None
+            async_scheduling: bool = True
+
+            def create_engine_config(self) -> Any:
+                if self.enable_trace_replay and not runs_v2:
+                    raise ValueError("trace replay requires Model Runner V2")
+                return SimpleNamespace(use_v2_model_runner=runs_v2, asked=self)
+
+        monkeypatch.setattr(vllm, "EngineArgs", EngineArgs)
+        made, dialect = start._engine_config({"model": "m"}, Dialect(v2=True, replays=replays))
+        assert dialect.v2 == runs_v2
+        assert (made.asked.logits_processors is None) == runs_v2  # the V1 runner gets our sampler's orders
+        falls_back = runs_v2 and not replays
+        assert start._scoring(EngineConfig(), dialect)[0] == ("prompt_logprobs" if falls_back else "forced")
