@@ -8,18 +8,22 @@ nothing and die at random.
 Ray is pretended (`pretended_ray.py`), records are made up (`answers.py`); what both take of the processor is taken off.
 What Ray itself takes in the driver's process is not in the figures. Reported are the driver's processor time, as a
 share of one core at `--engines` engines of 25 items a second, its memory, what is missing, double or different at the
-end, and with `--report` the time, memory and size of the report.
+end, and with `--report` the time, memory and size of the report; with `--browser` too, how long each page takes to
+open.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
+import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from benchmarks.cluster.answers import Answers
+from benchmarks.cluster.opening import open_pages
 from benchmarks.cluster.pretended_ray import Deaths, PretendedRay
 from benchmarks.cluster.simulation import Cost, mistakes, profiled, simulate
 from benchmarks.cluster.sweep import Size, made_up, questions_of
@@ -53,6 +57,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--pace", type=float, help="items per second of each engine (default: no engine takes time)")
     parser.add_argument("--terminal", action="store_true", help="show progress as on a terminal, to nobody")
     parser.add_argument("--report", action="store_true", help="build the report too")
+    parser.add_argument("--browser", help="open every page of the report in this Chromium")
     parser.add_argument("--report-of", type=Path, help=argparse.SUPPRESS)  # in a process of its own
     parser.add_argument("--profile", type=int, default=0, metavar="N", help="the N dearest functions")
     parser.add_argument(
@@ -61,6 +66,10 @@ def _options() -> argparse.Namespace:
     options = parser.parse_args()
     if options.pace is not None and not 0 < options.pace <= 1e6:
         raise InputError(f"--pace {options.pace:g}: must be above 0 items per second, and at most a million")
+    if options.browser is not None and not options.report:
+        raise InputError("--browser: needs --report")
+    if options.browser is not None and shutil.which(options.browser) is None:
+        raise InputError(f"--browser {options.browser}: no such program")
     return options
 
 
@@ -94,6 +103,13 @@ def _run(options: argparse.Namespace, out: Path) -> dict[str, Any]:
     if options.report:
         found["report"] = answer_of("report", module_command(__spec__.name, "--report-of", out))
         print(found["report"])
+    if options.browser is not None:
+        report = out / "report"
+        pages = [report / "index.html", *sorted((report / "pages").glob("*.html"))]
+        found["opened"] = []
+        for opened in open_pages(options.browser, pages):
+            print(opened)
+            found["opened"].append(dataclasses.asdict(opened))
     return found
 
 
@@ -130,11 +146,13 @@ def _report(run: Path) -> dict[str, Any]:
 
     began, processor = time.perf_counter(), time.process_time()
     report = write_report(run)
+    pages = [report.page, *(report.page.parent / "pages").glob("*.html")]
     return {
         "seconds": time.perf_counter() - began,
         "processor_seconds": time.process_time() - processor,
         "megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-        "page_megabytes": report.page.stat().st_size / 2**20,
+        "page_megabytes": max(page.stat().st_size for page in pages) / 2**20,
+        "report_megabytes": sum(page.stat().st_size for page in pages) / 2**20,
     }
 
 

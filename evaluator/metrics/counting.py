@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from evaluator.metrics.columns import Row
@@ -17,10 +20,11 @@ def measured(items: pd.DataFrame, *probes: str, nothing: str = "no item was meas
     An item is excluded if any of the probes is, and failed if none is excluded and any failed. `nothing` is the reason
     for an n of 0. `probes` are as in `why_left_out`.
     """
-    status = pd.DataFrame({probe: items[_column(probe, "status")] for probe in probes})
-    done = items[status.isin(MEASURED).all(axis=1)]
-    excluded = (status == "excluded").any(axis=1)
-    failed = (status == "engine_error").any(axis=1) & ~excluded
+    status = [items[_column(probe, "status")] for probe in probes]
+    keep = np.logical_and.reduce([each.isin(MEASURED).to_numpy() for each in status])
+    done = items if keep.all() else items[keep]
+    excluded, failed = (_any_is(status, name) for name in ("excluded", "engine_error"))
+    failed &= ~excluded
     counts = {"n": len(done), "excluded": int(excluded.sum()), "engine_error": int(failed.sum())}
     return done, counts | {"reason": joined_reasons(None if len(done) else nothing, why_left_out(items, *probes))}
 
@@ -37,18 +41,25 @@ def why_left_out(items: pd.DataFrame, *probes: str) -> str | None:
     """
     reasons_given: list[str] = []
     counted = np.zeros(len(items), dtype=bool)
+    statuses = [items[_column(probe, "status")] for probe in probes]
     for status, word in (("excluded", "excluded"), ("engine_error", "failed")):
+        left_out = _any_is(statuses, status)
+        if not left_out.any():
+            continue
         why = pd.Series(None, index=items.index, dtype=object)
-        left_out = np.zeros(len(items), dtype=bool)
-        for probe in probes:
-            here = (items[_column(probe, "status")] == status).to_numpy()
-            left_out |= here
+        for probe, each in zip(probes, statuses, strict=True):
+            here = (each == status).to_numpy()
             why = why.where(why.notna() | ~here, items[_column(probe, "why")])
         reasons = why[left_out & ~counted].fillna(NO_REASON).value_counts(sort=False)
         counted |= left_out
         for reason, count in sorted(reasons.items(), key=lambda each: (-each[1], str(each[0]))):
             reasons_given.append(f"{count} {word} ({reason})")
     return "; ".join(reasons_given) or None
+
+
+def _any_is(statuses: Sequence[pd.Series], status: str) -> npt.NDArray[np.bool_]:
+    """Of several probes' statuses of the same items: on which items any of them is this one."""
+    return np.asarray(np.logical_or.reduce([(each == status).to_numpy(bool) for each in statuses]))
 
 
 def joined_reasons(*reasons: str | None) -> str | None:

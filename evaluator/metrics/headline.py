@@ -23,7 +23,7 @@ from evaluator.metrics.columns import (
     typed_frame,
 )
 from evaluator.metrics.fates import FATES
-from evaluator.metrics.inputs import ALL, rows_where
+from evaluator.metrics.inputs import ALL, grouped, rows_where
 
 COLUMNS = (
     *columns_of(TEXT, "task", "checkpoint"),
@@ -93,6 +93,9 @@ COLUMNS = (
 )
 
 
+_SUMMED = ("accuracy", "fates", "recovery", "rank", "pr_gap")
+
+
 def headline_of(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """The headline from the computed tables `accuracy`, `fates`, `recovery`, `rank` and `pr_gap`, languages pooled.
 
@@ -101,12 +104,12 @@ def headline_of(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     `known` is how many items the base both produced and recognised; the fates are shares of it. Recoverability is
     over all items with beams or samples, `*_recovered` among the checkpoint's own greedy failures.
     """
-    pooled = {name: table[table["language"] == ALL] for name, table in tables.items() if "language" in table}
-    accuracy = pooled["accuracy"]
+    pooled = {name: tables[name][tables[name]["language"] == ALL] for name in _SUMMED}
+    rows_of = {name: grouped(table, "task", "checkpoint") for name, table in pooled.items()}
     rows: list[Row] = []
-    for (task, checkpoint), own in accuracy.groupby(["task", "checkpoint"], sort=False):
+    for (task, checkpoint), own in pooled["accuracy"].groupby(["task", "checkpoint"], sort=False):
         row: Row = {"task": task, "checkpoint": checkpoint, "base": own["base"].iloc[0]}
-        here = {name: _only(table, task=task, checkpoint=checkpoint) for name, table in pooled.items()}
+        here = {name: found(task, checkpoint) for name, found in rows_of.items()}
         opened = _only(own, format="open", probe="greedy")
         row |= {"n": _value(opened, "n"), "open_accuracy": _value(opened, "accuracy")}
         chosen = _only(own, format="open", probe="choice")

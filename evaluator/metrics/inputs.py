@@ -296,16 +296,21 @@ class Comparison:
 
 def measured_in_both(outcomes: pd.DataFrame, *probes: str) -> pd.DataFrame:
     """The rows of a comparison's outcomes that have all these probes measured in both checkpoints."""
-    keep = pd.Series(True, index=outcomes.index)
+    keep = np.ones(len(outcomes), dtype=bool)
     for probe in probes:
         for side in SIDES:
-            keep &= outcomes[f"{probe}_status_{side}"].isin(MEASURED)
-    return outcomes[keep]
+            keep &= outcomes[f"{probe}_status_{side}"].isin(MEASURED).to_numpy()
+    return outcomes if keep.all() else outcomes[keep]
 
 
 def in_language(frame: pd.DataFrame, language: str) -> pd.DataFrame:
     """The rows of one language, or with ALL every row."""
-    return frame if language == ALL else frame[frame["language"] == language]
+    if language == ALL:
+        return frame
+    rows = np.flatnonzero((frame["language"] == language).to_numpy(bool))
+    if len(rows) and rows[-1] - rows[0] == len(rows) - 1:  # as they are in outcomes: a view of a hundred columns
+        return frame.iloc[rows[0] : rows[-1] + 1]
+    return frame.iloc[rows]
 
 
 def rows_where(frame: pd.DataFrame, equal: Mapping[str, object]) -> pd.DataFrame:
@@ -313,6 +318,13 @@ def rows_where(frame: pd.DataFrame, equal: Mapping[str, object]) -> pd.DataFrame
     for name, value in equal.items():
         frame = frame[frame[name] == value]
     return frame
+
+
+def grouped(frame: pd.DataFrame, *names: str) -> Callable[..., pd.DataFrame]:
+    """Looks up the rows in which these columns (two or more) have these values; none where there are none."""
+    rows = frame.groupby(list(names), sort=False).indices
+    nothing = np.empty(0, dtype=np.intp)
+    return lambda *values: frame.iloc[rows.get(values, nothing)]
 
 
 def slices(frame: pd.DataFrame, languages: Sequence[str]) -> Iterator[tuple[str, pd.DataFrame]]:

@@ -69,6 +69,17 @@ def percentile_interval(draws: Floats) -> Interval:
     return float(low), float(high)
 
 
+def percentile_intervals(draws_VD: Floats) -> list[Interval]:
+    """`percentile_interval` of each row, those at once that are defined in every draw."""
+    whole = np.asarray(np.isfinite(draws_VD).all(axis=1))
+    ends = np.full((2, len(draws_VD)), np.nan)
+    ends[:, whole] = np.percentile(draws_VD[whole], [100 * ALPHA / 2, 100 * (1 - ALPHA / 2)], axis=1)
+    return [
+        (float(low), float(high)) if defined else percentile_interval(draws)
+        for defined, low, high, draws in zip(whole, *ends, draws_VD, strict=True)
+    ]
+
+
 def nan_mean(draws: Sequence[Floats]) -> Floats:
     """The mean over languages in every resample, of those that are defined in it."""
     with warnings.catch_warnings():
@@ -124,6 +135,11 @@ class Resampler:
     def interval(self, items: ItemNumbers, draws: Floats) -> Interval:
         """The interval of draws of a statistic of these items; undefined with fewer than two clusters."""
         return percentile_interval(draws) if self.clusters(items) >= 2 else UNDEFINED
+
+    def intervals(self, items: ItemNumbers, draws_VD: Floats) -> list[Interval]:
+        """`interval` of each row of draws: statistics of the same items."""
+        enough = self.clusters(items) >= 2
+        return percentile_intervals(draws_VD) if enough else [UNDEFINED] * len(draws_VD)
 
     def median_interval(self, items: ItemNumbers, values: Floats) -> Interval:
         """The bootstrap interval of a median (the mean of the middle two of an even resample)."""

@@ -34,7 +34,7 @@ from evaluator.metrics.fates import item_fates
 from evaluator.metrics.inputs import Inputs
 from evaluator.probes import PROBES
 from evaluator.probes.base import Probe, View
-from evaluator.records import FORMATS, METADATA
+from evaluator.records import FORMATS
 from evaluator.report.chunks import Chunks
 
 FATE_CODES = {
@@ -46,7 +46,9 @@ FATE_CODES = {
     "unmeasured": "u",
 }
 _ESCAPES = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
-_ALIKE = ["checkpoint", "task", "language", *METADATA]  # in all records of a chunk
+_TEXTS = ["item_id", "probe", "format", "status", "text", "option_text"]
+# What is shown of a record, and what puts it in its place.
+_READ = [*_TEXTS, "index", "truncated", "contains", "is_gold", "token_ids", "logprob", "rank", "margin"]
 
 AskedKey = tuple[str, str, str]  # task, language, item id
 
@@ -86,7 +88,8 @@ class ItemView:
     def _chunk(self, task: str, language: str, records: pd.DataFrame) -> dict[str, Any]:
         strings: dict[str, int] = {}
         numbers, rows = [], []
-        ordered = records.drop(columns=_ALIKE).sort_values(["item_id", "index"], kind="stable")
+        ordered = records[_READ].sort_values(["item_id", "index"], kind="stable")
+        ordered = ordered.astype(dict.fromkeys(_TEXTS, object))  # texts of Arrow are slow to take one by one
         for item_id, part in groupby(ordered.itertuples(index=False), key=attrgetter("item_id")):
             number = self.numbers.setdefault((task, language, str(item_id)), len(self.numbers))
             row = _Row(strings)

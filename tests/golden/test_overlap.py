@@ -10,8 +10,9 @@ import pytest
 from statsmodels.stats.inter_rater import cohens_kappa
 
 from evaluator.metrics import TABLES, Inputs, compute_tables, reduce_records
-from evaluator.metrics.inputs import ALL
-from evaluator.metrics.tables.overlap import CAPA, ERRORS, LOST
+from evaluator.metrics.inputs import ALL, Subject
+from evaluator.metrics.tables import overlap
+from evaluator.metrics.tables.overlap import CAPA, ERRORS, LOST, partners
 from evaluator.probes.packing import pack_shares, unpack_shares
 from tests.support.records import Seen, records
 from tests.support.tables import only, tables
@@ -190,6 +191,62 @@ def test_the_page_shows_the_ends_and_the_file_all():
     assert len(shown) == 10
     ordered = whole["kappa"].sort_values(ascending=False).tolist()
     assert shown["kappa"].tolist() == [*ordered[:5], *ordered[-5:]]
+
+
+def subject(name: str, **setting: object) -> Subject:
+    nothing = dict.fromkeys(("base", "method", "pattern", "sparsity", "calibration"))
+    return Subject(**(nothing | {"checkpoint": name, "weights_digest": name, "task": "tydiqa"} | setting))
+
+
+def grid(methods: int, sparsities: int) -> list[Subject]:
+    """A base and its checkpoints, in display order."""
+    made = [
+        subject(f"m{method}-{level}", base="dense", method=f"m{method}", pattern="unstructured", sparsity=level / 1000)
+        for method in range(methods)
+        for level in range(sparsities)
+    ]
+    return [subject("dense"), *made]
+
+
+def test_every_pair_is_compared_up_to_a_number_of_checkpoints():
+    found = partners(grid(9, 11))
+    assert [(one, other) for one, others in enumerate(found) for other in others] == list(combinations(range(100), 2))
+
+
+def test_of_more_checkpoints_the_base_and_the_nearest_settings_are_compared():
+    subjects = grid(4, 250)
+    pairs = {(one, other) for one, others in enumerate(partners(subjects)) for other in others}
+    named = {(subjects[one].checkpoint, subjects[other].checkpoint) for one, other in pairs}
+    assert all(one < other for one, other in pairs)
+    assert {other for one, other in pairs if one == 0} == set(range(1, 1001))
+    assert {("m1-7", f"m1-{level}") for level in range(8, 13)} <= named  # the same method, a little sparser
+    assert {(f"m{one}-7", f"m{other}-7") for one, other in combinations(range(4), 2)} <= named  # other methods
+    assert ("m1-7", "m1-13") not in named
+    assert len(pairs) <= 1000 * (1 + 2 * overlap.NEAR)
+
+
+def test_who_has_another_base_is_compared_where_all_pairs_are_only(monkeypatch):
+    monkeypatch.setattr(overlap, "ALL_PAIRS", 3)
+    several = [subject("a"), subject("b"), subject("p", base="a"), subject("q", base="b")]
+    assert partners(several) == [[1, 2], [3], [], []]
+    assert partners(several[:3]) == [[1, 2], [2], []]
+
+
+def test_fewer_pairs_have_the_rows_that_they_have_among_all(monkeypatch):
+    rng = np.random.default_rng(5)
+    given = {"dense": answers(rng, 40, 0.8)} | {f"p{number}": answers(rng, 40, 0.5) for number in range(6)}
+    made = [records(name, each, base=None if name == "dense" else "dense") for name, each in given.items()]
+    whole = tables(*made)["overlap"]
+    monkeypatch.setattr(overlap, "ALL_PAIRS", 6)
+    monkeypatch.setattr(overlap, "NEAR", 2)
+    monkeypatch.setattr(overlap, "_AT_ONCE", 2)
+    fewer = tables(*made)["overlap"]
+    assert set(fewer["reason"]) == {"of 7 checkpoints, not every pair is compared"}
+    key = ["checkpoint", "other", "probe", "measure", "among"]
+    beside = fewer.merge(whole, on=key, suffixes=("", "_whole"), validate="one_to_one")
+    assert len(beside) == len(fewer) == 6 + 2 * (5 + 4)
+    for name in set(whole) - {*key, "reason"}:
+        pd.testing.assert_series_equal(beside[name], beside[f"{name}_whole"], check_names=False)
 
 
 def test_one_checkpoint_has_nothing_to_overlap_with():

@@ -11,6 +11,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from benchmarks.cluster.opening import open_pages
 from evaluator.report import write_report
 from tests.support.synthetic import HOSTILE, write_run
 
@@ -102,6 +103,16 @@ def test_search_finds_an_item_by_its_id(opened):
     dom = opened("#q=korean-0004")
     assert "1 of 20 items" in dom
     assert "korean-0004" in text_of(article(dom))
+
+
+def test_how_long_a_page_takes_to_open_is_measured(page, tmp_path):
+    bare = tmp_path / "bare.html"
+    bare.write_text("<p>no items", encoding="utf-8")
+    whole, empty = open_pages(str(BROWSER), [page, bare], pictures=tmp_path)
+    assert (whole.page, whole.bytes) == ("index.html", page.stat().st_size)
+    assert empty.loaded_ms > 0
+    assert whole.loaded_ms > 0
+    assert (tmp_path / "index.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize(  # known: a few, shown as counts; many, as percentages

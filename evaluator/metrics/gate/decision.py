@@ -16,7 +16,7 @@ answers, and no verdict.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal
@@ -26,7 +26,7 @@ import pandas as pd
 from evaluator.metrics.columns import rows_of
 from evaluator.metrics.gate.criteria import CRITERIA, Criterion
 from evaluator.metrics.gate.power import detectable, enough_for_share, enough_items, may_be_chance, widened
-from evaluator.metrics.inputs import ALL, MEAN, rows_where
+from evaluator.metrics.inputs import ALL, MEAN, grouped, rows_where
 from evaluator.metrics.intervals import Interval
 from evaluator.thresholds import Thresholds
 
@@ -34,6 +34,7 @@ Outcome = Literal["PASS", "WARN", "BLOCK"]
 State = Literal["crossed", "over", "failed", "underpowered", "unmeasured", "ok"]
 OUTCOMES: tuple[Outcome, ...] = ("PASS", "WARN", "BLOCK")  # from best to worst
 Key = tuple[str, str]  # task, checkpoint
+Rows = Callable[..., pd.DataFrame]  # of a task and checkpoint
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,19 +103,26 @@ def decide(
     """
     criteria = [each for each in CRITERIA if each.threshold(thresholds) is not None]
     bases: dict[Key, str] = {}
+    looked_at: dict[str, Rows] = {}
     for each in criteria:
         frame = tables.get(each.table)
         if frame is not None:
             seen = rows_where(frame, each.where)
+            looked_at[each.name] = grouped(seen, "task", "checkpoint")
             for row in rows_of(seen[seen["base"].notna()][["task", "checkpoint", "base"]].drop_duplicates()):
                 bases.setdefault((row["task"], row["checkpoint"]), row["base"])
+    discordant = _discordant(tables.get("flips"))
     return [
         Verdict(
             task=task,
             checkpoint=checkpoint,
             base=base,
             checks=tuple(
-                check for criterion in criteria for check in _checks(criterion, tables, (task, checkpoint), thresholds)
+                check
+                for criterion in criteria
+                for check in _checks(
+                    criterion, looked_at.get(criterion.name), discordant, (task, checkpoint), thresholds
+                )
             ),
             incomparable=incomparable.get((task, checkpoint)),
             screened_out=screened_out.get((task, checkpoint)),
@@ -124,11 +132,14 @@ def decide(
 
 
 def _checks(
-    criterion: Criterion, tables: Mapping[str, pd.DataFrame], key: Key, thresholds: Thresholds
+    criterion: Criterion,
+    looked_at: Rows | None,
+    discordant: Mapping[tuple[str, ...], int],
+    key: Key,
+    thresholds: Thresholds,
 ) -> Iterator[Check]:
-    frame = tables.get(criterion.table)
-    where = {"task": key[0], "checkpoint": key[1], **criterion.where}
-    rows = [] if frame is None else rows_of(rows_where(frame, where))
+    """`looked_at` gives the rows of a task and checkpoint that the criterion looks at; None: there is no table."""
+    rows = [] if looked_at is None else rows_of(looked_at(*key))
     whole = [row for row in rows if row["language"] == ALL]
     rows = [row for row in rows if row["language"] != MEAN and pd.notna(row.get(criterion.column))]
     pooled = [row for row in rows if row["language"] == ALL]
@@ -137,13 +148,14 @@ def _checks(
     assert bound is not None
     if not pooled:
         yield _without_value(criterion, whole, bound)
+    place = (*key, criterion.where.get("probe", ""))
     for row in pooled:
-        yield _check(criterion, row, bound, 1, _discordant(tables, criterion, where, ALL), thresholds.power)
+        yield _check(criterion, row, bound, 1, discordant.get((*place, ALL), 0), thresholds.power)
     bound = criterion.threshold(thresholds, language=True)
     if thresholds.languages and bound is not None and len(apart) > 1:
         for row in apart:
-            discordant = _discordant(tables, criterion, where, row["language"])
-            yield _check(criterion, row, bound, len(apart), discordant, thresholds.power)
+            differ = discordant.get((*place, row["language"]), 0)
+            yield _check(criterion, row, bound, len(apart), differ, thresholds.power)
 
 
 def _without_value(criterion: Criterion, rows: Sequence[Mapping[str, Any]], bound: float) -> Check:
@@ -199,13 +211,11 @@ def _check(
     )
 
 
-def _discordant(
-    tables: Mapping[str, pd.DataFrame], criterion: Criterion, where: Mapping[str, str], language: str
-) -> int:
-    """On how many items the two checkpoints differ, as table `flips` counts them."""
-    flips = tables.get("flips")
-    if criterion.power != "difference" or flips is None:
-        return 0
-    equal = {name: where[name] for name in ("task", "checkpoint", "probe")}
-    found = rows_where(flips, {**equal, "margin": ALL, "language": language})["flips"]
-    return 0 if found.empty or pd.isna(found.iloc[0]) else int(found.iloc[0])
+def _discordant(flips: pd.DataFrame | None) -> dict[tuple[str, ...], int]:
+    """On how many items checkpoint and base differ, as table `flips` counts them: by task, checkpoint, probe and
+    language."""
+    if flips is None:
+        return {}
+    counted = flips[(flips["margin"] == ALL) & flips["flips"].notna()]
+    places = zip(*(counted[name] for name in ("task", "checkpoint", "probe", "language")), strict=True)
+    return dict(zip(places, counted["flips"].astype(int), strict=True))

@@ -19,6 +19,11 @@ Complete agreement is 1 in error consistency. CAPA reaches it only where both ar
 that is not sure does not even agree with itself. The first is the second with two options, right and wrong, of which
 one is certain: one computation serves both.
 
+Pairs grow with the square of the checkpoints. Of more than `ALL_PAIRS` checkpoints of a task, each is compared with its
+base and with those of its base that are nearest to it in two orders: by method, then pattern, sparsity and calibration
+(the same method, a little sparser), and by pattern, sparsity and calibration, then method (other methods, alike in the
+rest). Every row then says that there are pairs without one.
+
 `among` is `all`, the items that both measured, or `right in the base` for two checkpoints of one base: of the items
 that there were to lose, do both lose the same? Items that are hard for every model no longer count there. Accuracies
 that differ between languages make pooled items agree by more than chance: a language that is hard for both is one more
@@ -50,8 +55,12 @@ Shares = npt.NDArray[np.float32]  # items x options, the gold one first; zeros w
 ERRORS, CAPA = "error consistency", "CAPA"
 _WAYS = (("greedy", ERRORS), ("choice", ERRORS), ("choice", CAPA))  # which probes are compared by which measure
 LOST = "right in the base"
+ALL_PAIRS = 100  # checkpoints of a task of which all pairs are compared
+NEAR = 5  # of more of them, how many that follow each in either order are compared with it
+_AT_ONCE = 100  # checkpoints that one is compared with in one product
 _SHOWN = 5  # pairs at either end of a page's table
 _STATUS = ("excluded", "engine_error")
+_FEWER = "of {} checkpoints, not every pair is compared"
 
 
 def kappa(observed: Floats, expected: Floats) -> Floats:
@@ -112,6 +121,35 @@ def _flags(items: int, numbers: ItemNumbers) -> Flags:
     return flags
 
 
+def partners(subjects: Sequence[Subject]) -> list[list[int]]:
+    """With which of those behind it each checkpoint is compared, as places in `subjects`: the checkpoints of a task in
+    display order."""
+    many = len(subjects)
+    if many <= ALL_PAIRS:
+        return [list(range(at + 1, many)) for at in range(many)]
+    place = {subject.checkpoint: at for at, subject in enumerate(subjects)}
+    pairs = {(place[each.base], at) for at, each in enumerate(subjects) if each.base in place}
+    of_base: dict[str | None, list[int]] = {}
+    for at, subject in enumerate(subjects):
+        of_base.setdefault(subject.base, []).append(at)
+    for members in of_base.values():
+        for order in (_by_method, _by_setting):
+            ordered = sorted(members, key=lambda at: (*order(subjects[at]), at))
+            pairs |= {(one, other) for at, one in enumerate(ordered) for other in ordered[at + 1 : at + 1 + NEAR]}
+    found: list[list[int]] = [[] for _ in subjects]
+    for one, other in sorted({(min(pair), max(pair)) for pair in pairs}):
+        found[one].append(other)
+    return found
+
+
+def _by_method(subject: Subject) -> tuple[str | float, ...]:
+    return (subject.method or "", *_by_setting(subject))
+
+
+def _by_setting(subject: Subject) -> tuple[str | float, ...]:
+    return subject.pattern or "", subject.sparsity or 0.0, subject.calibration or "", subject.method or ""
+
+
 def _rows(inputs: Inputs) -> list[Row]:
     rows: list[Row] = []
     for task in dict.fromkeys(subject.task for subject in inputs.checkpoints):
@@ -121,65 +159,81 @@ def _rows(inputs: Inputs) -> list[Row]:
         for way in _WAYS if len(subjects) > 1 else ():
             sheets = [_sheet(inputs, subject, way, items) for subject in subjects]
             sheets = [sheet for sheet in sheets if sheet.asked.any()]
-            for at, sheet in enumerate(sheets):
-                rows += _pairs(inputs, way, sheet, sheets[at + 1 :])
+            beside = [[sheets[at] for at in found] for found in partners([sheet.subject for sheet in sheets])]
+            pairs = _Pairs(inputs, way, _FEWER.format(len(sheets)) if len(sheets) > ALL_PAIRS else None)
+            for sheet, others in zip(sheets, beside, strict=True):
+                rows += pairs.rows(sheet, others)
             by_name = {sheet.subject.checkpoint: sheet for sheet in sheets}
-            for at, sheet in enumerate(sheets):
+            for sheet, others in zip(sheets, beside, strict=True):
                 base = by_name.get(sheet.subject.base or "")
                 if base is not None:
-                    same = [each for each in sheets[at + 1 :] if each.subject.base == base.subject.checkpoint]
-                    rows += _pairs(inputs, way, sheet, same, base)
+                    same = [each for each in others if each.subject.base == base.subject.checkpoint]
+                    rows += pairs.rows(sheet, same, base)
     return rows
 
 
-def _pairs(
-    inputs: Inputs, way: tuple[str, str], sheet: _Sheet, others: Sequence[_Sheet], base: _Sheet | None = None
-) -> list[Row]:
-    """A checkpoint with each of some others; with `base`, on the items that it has right.
+@dataclass(frozen=True, eq=False)
+class _Pairs:
+    """The rows of pairs of checkpoints of one task, compared in one way."""
 
-    Others that measured the same items are compared at once: one product with the resamples' weights serves all.
-    """
-    among = base.right if base is not None else np.ones_like(sheet.right)
-    together: dict[bytes, list[_Sheet]] = {}
-    for other in others:
-        together.setdefault(other.measured.tobytes(), []).append(other)
-    found: dict[str, Row] = {}
-    for group in together.values():
-        numbers = np.flatnonzero(among & sheet.measured & group[0].measured)
-        for other, row in zip(group, _agreements(inputs, sheet, group, numbers), strict=True):
-            found[other.subject.checkpoint] = _counted(sheet, other, among, numbers) | row
-    label = {"among": ALL if base is None else LOST, "probe": way[0], "measure": way[1]}
-    why = {each.subject.checkpoint: _otherwise(inputs, each.subject) for each in (sheet, *others)}
-    few = {each.subject.checkpoint: _few(inputs, each.subject) for each in others}  # a row's own is in every table
-    return [
-        {"task": sheet.subject.task, "checkpoint": sheet.subject.checkpoint, "other": name, **label, **found[name]}
-        | {"reason": joined_reasons(few[name], why[sheet.subject.checkpoint], why[name], found[name].get("reason"))}
-        for name in (other.subject.checkpoint for other in others)
-    ]
+    inputs: Inputs
+    way: tuple[str, str]
+    fewer: str | None  # what to say where not all pairs are compared
+
+    def rows(self, sheet: _Sheet, others: Sequence[_Sheet], base: _Sheet | None = None) -> list[Row]:
+        """A checkpoint with each of some others; with `base`, on the items that it has right.
+
+        Others that measured the same items are compared at once: one product with the resamples' weights serves all.
+        """
+        among = base.right if base is not None else np.ones_like(sheet.right)
+        together: dict[bytes, list[_Sheet]] = {}
+        for other in others:
+            together.setdefault(other.measured.tobytes(), []).append(other)
+        found: dict[str, Row] = {}
+        for same in together.values():
+            numbers = np.flatnonzero(among & sheet.measured & same[0].measured)
+            for start in range(0, len(same), _AT_ONCE):
+                group = same[start : start + _AT_ONCE]
+                counts = _counts(sheet, group, among, numbers)
+                for other, count, row in zip(
+                    group, counts, _agreements(self.inputs, sheet, group, numbers), strict=True
+                ):
+                    found[other.subject.checkpoint] = count | row
+        label = {"among": ALL if base is None else LOST, "probe": self.way[0], "measure": self.way[1]}
+        own = self._otherwise(sheet.subject)
+        return [
+            {"task": sheet.subject.task, "checkpoint": sheet.subject.checkpoint, "other": name, **label, **found[name]}
+            | {"reason": joined_reasons(self.fewer, few, own, why, found[name].get("reason"))}
+            for name, few, why in (
+                (other.subject.checkpoint, self._few(other.subject), self._otherwise(other.subject)) for other in others
+            )  # a row's own checkpoint has `few` in every table
+        ]
+
+    def _otherwise(self, subject: Subject) -> str | None:
+        why = self.inputs.incomparable.get(subject.key)
+        return f"{subject.checkpoint}: {why}" if why else None
+
+    def _few(self, subject: Subject) -> str | None:
+        why = self.inputs.screened_out.get(subject.key)
+        return f"{subject.checkpoint}: {why}" if why else None
 
 
-def _otherwise(inputs: Inputs, subject: Subject) -> str | None:
-    why = inputs.incomparable.get(subject.key)
-    return f"{subject.checkpoint}: {why}" if why else None
-
-
-def _few(inputs: Inputs, subject: Subject) -> str | None:
-    why = inputs.screened_out.get(subject.key)
-    return f"{subject.checkpoint}: {why}" if why else None
-
-
-def _counted(sheet: _Sheet, other: _Sheet, among: Flags, numbers: ItemNumbers) -> Row:
-    excluded, failed = ((sheet.status[name] | other.status[name]) & among for name in _STATUS)
-    here, there = sheet.right[numbers], other.right[numbers]
-    return {
-        "n": len(numbers),
-        "excluded": int(excluded.sum()),
-        "engine_error": int((failed & ~excluded).sum()),
-        "unpaired": int(((sheet.asked ^ other.asked) & among).sum()),
-        "both_wrong": int((~here & ~there).sum()),
-        "wrong_here": int((~here & there).sum()),
-        "wrong_there": int((here & ~there).sum()),
+def _counts(sheet: _Sheet, others: Sequence[_Sheet], among: Flags, numbers: ItemNumbers) -> Iterator[Row]:
+    """How many items a checkpoint and each of `others` measured, and not, and have wrong."""
+    excluded, failed = (sheet.status[name] | np.stack([other.status[name] for other in others]) for name in _STATUS)
+    unpaired = sheet.asked ^ np.stack([other.asked for other in others])
+    here, there = sheet.right[numbers], np.stack([other.right[numbers] for other in others])
+    counted = {
+        "excluded": excluded & among,
+        "engine_error": failed & ~excluded & among,
+        "unpaired": unpaired & among,
+        "both_wrong": ~here & ~there,
+        "wrong_here": ~here & there,
+        "wrong_there": here & ~there,
     }
+    counts = {name: np.count_nonzero(flags_OI, axis=1).tolist() for name, flags_OI in counted.items()}
+    for at in range(len(others)):
+        yield {"n": len(numbers)} | {name: each[at] for name, each in counts.items()}
 
 
 def _agreements(inputs: Inputs, sheet: _Sheet, others: Sequence[_Sheet], numbers: ItemNumbers) -> Iterator[Row]:
@@ -199,17 +253,17 @@ def _agreements(inputs: Inputs, sheet: _Sheet, others: Sequence[_Sheet], numbers
     drawn = resampler.means(numbers, *values)
     means = np.array([each.mean() for each in values])
     many = len(others)
+    observed, first, second, options = means[:many], means[many], means[many + 1 : -1], means[-1]
+    expected = expected_agreement(first, second, options)
+    value = kappa(observed, expected)
+    draws = kappa(drawn[:many], expected_agreement(drawn[many], drawn[many + 1 : -1], drawn[-1]))
+    intervals = resampler.intervals(numbers, draws)
     for at in range(many):
-        rows = [at, many, many + 1 + at, -1]
-        observed, first, second, options = means[rows]
-        expected = expected_agreement(first, second, options)
-        row: Row = {"observed": float(observed), "expected": float(expected)}
-        value = float(kappa(observed, expected))
-        if np.isnan(value):
+        row: Row = {"observed": float(observed[at]), "expected": float(expected[at])}
+        if np.isnan(value[at]):
             yield row | {"reason": "both are right, or both are wrong, on everything: kappa is undefined"}
-            continue
-        draws = kappa(drawn[at], expected_agreement(*drawn[rows[1:]]))
-        yield row | {"kappa": value, **bounds("kappa", resampler.interval(numbers, draws))}
+        else:
+            yield row | {"kappa": float(value[at]), **bounds("kappa", intervals[at])}
 
 
 def _ends(frame: pd.DataFrame) -> pd.DataFrame:
@@ -232,7 +286,8 @@ TABLE = Table(
         "below 0 they miss different items. Error consistency compares right and wrong; 1 is complete agreement. CAPA "
         "compares the probabilities of a choice's options: the same wrong option is agreement, another one is not, and "
         "only certainty reaches 1. Rows of items that are right in the base ask what was lost: near 1, two methods "
-        "lose the same answers; near 0, each loses its own. The page shows the most and the least alike."
+        "lose the same answers; near 0, each loses its own. The page shows the most and the least alike. Of more than "
+        f"{ALL_PAIRS} checkpoints of a task, each is compared with its base and with those whose settings are nearest."
     ),
     needs="the probe greedy or choice on two checkpoints of a task",
     columns=(

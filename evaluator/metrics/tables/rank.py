@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import pandas as pd
 
 from evaluator.metrics.columns import (
@@ -28,6 +29,7 @@ from evaluator.metrics.columns import (
 from evaluator.metrics.counting import left_out_of
 from evaluator.metrics.fates import UNMEASURED, item_fates
 from evaluator.metrics.inputs import Comparison, Inputs, Subject, slices
+from evaluator.metrics.intervals import Floats, ItemNumbers, Resampler
 from evaluator.metrics.measures import as_floats, bounds, item_numbers, rate
 from evaluator.metrics.outcomes import MEASURED
 from evaluator.metrics.table import Lack, Table
@@ -109,38 +111,40 @@ def _group_rows(inputs: Inputs, subject: Subject, group: _Group) -> list[Row]:
 
 
 def _statistics(inputs: Inputs, task: str, items: pd.DataFrame, group: _Group) -> Row:
-    status, rank, margin = (items[f"{name}{group.suffix}"] for name in ("rank_status", "rank", "margin"))
-    done = items[status.isin(MEASURED) & rank.notna()]
-    n = len(done)
+    status = items[f"rank_status{group.suffix}"]
+    rank, margin, aligned = (as_floats(items[f"{name}{group.suffix}"]) for name in ("rank", "margin", "aligned_rank"))
+    numbers, resampler = item_numbers(items), inputs.resampler(task)
+    done = status.isin(MEASURED).to_numpy() & ~np.isnan(rank)
+    n = int(done.sum())
     row: Row = {
         "n": n,
         **left_out_of(status),
         "reason": None if n else group.why_empty or "no item of this group has a measured rank",
     }
-    row |= _ranks(inputs, task, items, f"rank{group.suffix}", "rank")
-    with_margin = done[margin[done.index].notna()]
-    if not with_margin.empty:
-        values = as_floats(margin[with_margin.index])
-        row["margin_median"] = float(pd.Series(values).median())
-        row |= bounds("margin_median", inputs.resampler(task).median_interval(item_numbers(with_margin), values))
+    row |= _ranks(resampler, numbers, rank, "rank")
+    with_margin = done & ~np.isnan(margin)
+    if with_margin.any():
+        row["margin_median"] = float(np.median(margin[with_margin]))
+        interval = resampler.median_interval(numbers[with_margin], margin[with_margin])
+        row |= bounds("margin_median", interval)
     if items[f"aligned_rank_status{group.suffix}"].notna().any():
-        row["aligned_n"] = int(items[f"aligned_rank{group.suffix}"].notna().sum())
-        row |= _ranks(inputs, task, items, f"aligned_rank{group.suffix}", "aligned_rank")
+        row["aligned_n"] = int((~np.isnan(aligned)).sum())
+        row |= _ranks(resampler, numbers, aligned, "aligned_rank")
     return row
 
 
-def _ranks(inputs: Inputs, task: str, items: pd.DataFrame, column: str, name: str) -> Row:
-    """Median, quartiles and bands of a column of ranks, where it has values; empty where it has none."""
-    done = items[items[column].notna()]
-    if done.empty:
+def _ranks(resampler: Resampler, numbers: ItemNumbers, ranks: Floats, name: str) -> Row:
+    """Median, quartiles and bands of the ranks of some items, NaN where there is none; empty without any."""
+    known = ~np.isnan(ranks)
+    numbers, ranks = numbers[known], ranks[known]
+    if not len(ranks):
         return {}
-    ranks = as_floats(done[column])
-    quartiles = pd.Series(ranks).quantile([0.25, 0.5, 0.75])
-    row: Row = dict(zip((f"{name}_q1", f"{name}_median", f"{name}_q3"), map(float, quartiles), strict=True))
-    row |= bounds(f"{name}_median", inputs.resampler(task).median_interval(item_numbers(done), ranks))
+    quartiles = np.percentile(ranks, [25, 50, 75]).tolist()
+    row: Row = dict(zip((f"{name}_q1", f"{name}_median", f"{name}_q3"), quartiles, strict=True))
+    row |= bounds(f"{name}_median", resampler.median_interval(numbers, ranks))
     for band, (first, last) in _BANDS.items():
         inside = (ranks >= first) & (ranks <= (float("inf") if last is None else last))
-        row |= rate(band.replace("rank", name), int(inside.sum()), len(done))
+        row |= rate(band.replace("rank", name), int(inside.sum()), len(ranks))
     return row
 
 

@@ -14,7 +14,14 @@ from statsmodels.stats.proportion import proportion_confint
 
 from evaluator.metrics import Inputs, reduce_records
 from evaluator.metrics.drops import drop_of
-from evaluator.metrics.intervals import Resampler, holm, mcnemar_exact, percentile_interval, wilson
+from evaluator.metrics.intervals import (
+    Resampler,
+    holm,
+    mcnemar_exact,
+    percentile_interval,
+    percentile_intervals,
+    wilson,
+)
 from evaluator.metrics.measures import language_mean
 from evaluator.metrics.tables.matching import scott_pi
 from tests.support.records import Seen, records
@@ -43,6 +50,13 @@ def test_wilson_covers_at_its_nominal_rate():
         counts = rng.binomial(n, p, 2000)
         covered = np.mean([low <= p <= high for low, high in (wilson(int(count), n) for count in counts)])
         assert 0.93 <= covered <= 0.975
+
+
+def test_percentiles_of_many_rows_are_those_of_each_to_the_last_digit():
+    draws = np.random.default_rng(12).normal(size=(40, 2000))
+    draws[3, :100], draws[4, :300], draws[5], draws[6, 0] = np.nan, np.nan, np.nan, np.inf
+    assert percentile_intervals(draws) == [percentile_interval(each) for each in draws]
+    assert percentile_intervals(draws[:0]) == []
 
 
 def test_no_trials_have_no_interval():
