@@ -23,8 +23,7 @@ ALL = "all"  # the row that pools the languages
 MEAN = "mean"  # the row that is the unweighted mean over languages
 SIDES = ("dense", "pruned")
 ITEM = ("language", "item_id", "item")
-_NAMED = ["language", "item_id"]
-_HELD_ROWS = 100_000  # of outcomes that are held once they were looked at, and half as many comparisons
+_HELD_ROWS = 20_000  # of outcomes that are held once they were looked at, and as many comparisons
 
 
 @dataclass(frozen=True)
@@ -104,12 +103,22 @@ class Inputs:
     def all_outcomes_of(self, checkpoint: str, task: str) -> pd.DataFrame:
         """One checkpoint's outcomes on one task in every format and under every seed; `item` is an item's number within
         its task."""
-        return self._pieces[checkpoint, task].merge(self._numbered[task][list(ITEM)], on=_NAMED, validate="many_to_one")
+        piece, numbers = self._pieces[checkpoint, task], self._numbers[task]
+        items = [numbers[key] for key in zip(piece["language"], piece["item_id"], strict=True)]
+        return piece.assign(item=np.asarray(items, dtype=np.int64))
 
     @cached_property
     def _numbered(self) -> Mapping[str, pd.DataFrame]:
         """The items of each task."""
         return {str(task): items for task, items in self._pieces.asked.groupby("task")}
+
+    @cached_property
+    def _numbers(self) -> Mapping[str, Mapping[tuple[str, str], int]]:
+        """Each item's number within its task, by language and item id."""
+        return {
+            task: dict(zip(zip(items["language"], items["item_id"], strict=True), items["item"], strict=True))
+            for task, items in self._numbered.items()
+        }
 
     @cached_property
     def _in_format(self) -> Recent[tuple[str, str, str]]:
@@ -208,13 +217,18 @@ class Inputs:
 
     @cached_property
     def _joined(self) -> Recent[tuple[str, str, str, str]]:
-        return Recent(self._join, _HELD_ROWS // 2)
+        return Recent(self._join, _HELD_ROWS)
 
     def _join(self, key: tuple[str, str, str, str]) -> pd.DataFrame:
         """A checkpoint's outcomes beside its base's."""
         name, base, task, format = key
-        sides = self.outcomes_of(name, task, format), self.outcomes_of(base, task, format)
-        return sides[0].merge(sides[1], on=list(ITEM), suffixes=("_pruned", "_dense"), validate="one_to_one")
+        pruned, dense = self.outcomes_of(name, task, format), self.outcomes_of(base, task, format)
+        _, here, there = np.intersect1d(pruned["item"], dense["item"], assume_unique=True, return_indices=True)
+        both = [
+            rows.iloc[at].drop(columns=[*ITEM]).add_suffix(f"_{side}").reset_index(drop=True)
+            for rows, at, side in ((pruned, here, "pruned"), (dense, there, "dense"))
+        ]
+        return pd.concat([pruned[[*ITEM]].iloc[here].reset_index(drop=True), *both], axis=1)
 
     def _compared(self, format: str) -> Iterator[Comparison]:
         present = {subject.key for subject in self.checkpoints}

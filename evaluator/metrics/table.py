@@ -9,7 +9,7 @@ Registered in `evaluator.metrics.tables`, it is computed, written as CSV and sho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import pandas as pd
@@ -54,7 +54,7 @@ class Table:
     reading: str
     needs: str
     columns: tuple[Column, ...]
-    compute: Callable[[Inputs], Sequence[Row]]
+    compute: Callable[[Inputs], Iterable[Row]]
     lacks: tuple[Lack, ...] = ()
     counts: str = "n"
     drawn: bool = False
@@ -74,7 +74,7 @@ class Table:
 
     def frame(self, inputs: Inputs) -> pd.DataFrame:
         """The numbers: exactly the declared columns; counts are nullable integers."""
-        return typed_frame(self.columns, [self._labelled(row, inputs) for row in self.compute(inputs)])
+        return typed_frame(self.columns, (self._labelled(row, inputs) for row in self.compute(inputs)))
 
     def _labelled(self, row: Row, inputs: Inputs) -> Row:
         """A row with a reason where its checkpoint was asked a few items only, and where it compares with a base and

@@ -76,7 +76,7 @@ class Choice(ItemProbe):
     def reduce(self, asked: pd.DataFrame) -> pd.DataFrame:
         import pandas as pd
 
-        from evaluator.probes.reducing import by_item, where_measured
+        from evaluator.probes.reducing import where_measured
 
         won = _Winners(asked)
         reduced = pd.DataFrame({"options": won.options, "recognised": won.by(won.score)})
@@ -92,8 +92,7 @@ class Choice(ItemProbe):
             "characters": texts.map(lambda text: float(len("".join(text.split())))),
         }
         for name, count in counts.items():
-            total = count.groupby(by_item(asked)).sum(min_count=1)
-            reduced[f"option_{name}"] = total.round().astype("Int64")
+            reduced[f"option_{name}"] = won.total(count).round().astype("Int64")
         return where_measured(reduced, asked, self.name, "recognised", won.decided)
 
 
@@ -148,13 +147,15 @@ class _Winners:
     """Who wins the choices of some records."""
 
     def __init__(self, asked: pd.DataFrame) -> None:
-        from evaluator.probes.reducing import by_item
+        from evaluator.probes.reducing import KEY
 
+        # Grouping by an item's number takes a fifth of the time that grouping by six columns takes.
+        self._item: pd.Series = asked.groupby(list(KEY)).ngroup()
+        self._items: pd.Index = asked.groupby(list(KEY)).size().index
         self.score: pd.Series = asked["logprob"].astype("float64")
         self._gold: np.ndarray = asked["is_gold"].astype("boolean").fillna(False).astype(bool).to_numpy()
-        self._by_item = by_item(asked)
-        self.options = asked["status"].groupby(self._by_item).size().astype("Int64")
-        golds = asked["status"].where(self._gold).groupby(self._by_item).count()
+        self.options = self._named(asked["status"].groupby(self._item).size().astype("Int64"))
+        golds = self._named(asked["status"].where(self._gold).groupby(self._item).count())
         # Without exactly one gold option and a rival there is nothing to win.
         self.decided = (golds == 1) & (self.options > 1)
 
@@ -164,14 +165,19 @@ class _Winners:
 
     def margin(self, score: pd.Series) -> pd.Series:
         """The gold option's score minus the best other one's; NaN where a score is missing."""
-        best_gold = score.where(self._gold).groupby(self._by_item).max()
-        best_other = score.where(~self._gold).groupby(self._by_item).max()
-        return (best_gold - best_other).where(self._complete(score))
+        best_gold = score.where(self._gold).groupby(self._item).max()
+        best_other = score.where(~self._gold).groupby(self._item).max()
+        return self._named(best_gold - best_other).where(self._complete(score))
 
     def picked(self, number: pd.Series) -> pd.Series:
         """The number of the option with the highest summed score, the first of those that share it."""
-        best = self.score == self.score.groupby(self._by_item).transform("max")
-        return number.where(best).groupby(self._by_item).min().astype("Int64").where(self._complete(self.score))
+        best = self.score == self.score.groupby(self._item).transform("max")
+        found = number.where(best).groupby(self._item).min().astype("Int64")
+        return self._named(found).where(self._complete(self.score))
+
+    def total(self, count: pd.Series) -> pd.Series:
+        """Summed over an item's options; NaN where none of them has it."""
+        return self._named(count.groupby(self._item).sum(min_count=1))
 
     def shares(self, number: pd.Series) -> pd.Series:
         """The softmax of the summed scores, packed: the gold option first, the others in their order."""
@@ -180,10 +186,10 @@ class _Winners:
 
         from evaluator.probes.packing import pack_shares
 
-        groups = self.score.groupby(self._by_item)
-        likelihood = (self.score - groups.transform("max")).map(math.exp, na_action="ignore")
-        share = (likelihood / likelihood.groupby(self._by_item).transform("sum")).to_numpy()
-        item = groups.ngroup().to_numpy()  # in the order of a reduced frame's rows
+        best = self.score.groupby(self._item).transform("max")
+        likelihood = (self.score - best).map(math.exp, na_action="ignore")
+        share = (likelihood / likelihood.groupby(self._item).transform("sum")).to_numpy()
+        item = self._item.to_numpy()  # in the order of a reduced frame's rows
         order = np.lexsort((number.to_numpy(), ~self._gold, item))
         begins = np.flatnonzero(np.diff(item[order], prepend=-1))
         packed = [pack_shares(each.tolist()) for each in np.split(share[order], begins[1:])]
@@ -191,7 +197,11 @@ class _Winners:
         return pd.Series(packed, index=complete.index, dtype="string").where(complete)
 
     def _complete(self, score: pd.Series) -> pd.Series:
-        return score.notna().groupby(self._by_item).all()
+        return self._named(score.notna().groupby(self._item).all())
+
+    def _named(self, of_items: pd.Series) -> pd.Series:
+        """A value of each item, by its number, under KEY as a reduced frame has it."""
+        return of_items.set_axis(self._items)
 
 
 def _sizes(values: pd.Series) -> pd.Series:

@@ -54,17 +54,15 @@ class _Group:
     pooled_only: bool = False  # there is nothing to say by language
 
 
-def _rows(inputs: Inputs) -> list[Row]:
+def _rows(inputs: Inputs) -> Iterator[Row]:
     """Dense checkpoints by themselves, pruned ones beside their base on the items common to both."""
-    rows: list[Row] = []
     for subject in inputs.checkpoints:
         if subject.base is None:
             for group in _alone(inputs, subject):
-                rows += _group_rows(inputs, subject, group)
+                yield from _group_rows(inputs, subject, group)
     for comparison in inputs.comparisons().values():
         for group in _beside_base(inputs, comparison):
-            rows += _group_rows(inputs, comparison.subject, group)
-    return rows
+            yield from _group_rows(inputs, comparison.subject, group)
 
 
 def _alone(inputs: Inputs, subject: Subject) -> Iterator[_Group]:

@@ -7,6 +7,7 @@ import pytest
 
 from evaluator.metrics import Inputs, Pieces, compute_tables, empty_outcomes, reduce_records
 from evaluator.metrics import inputs as looked_at
+from evaluator.metrics.inputs import ITEM
 from evaluator.metrics.outcomes import outcome_types
 from evaluator.metrics.pieces import Recent, plain
 from tests.support.records import Seen, records
@@ -52,6 +53,17 @@ def test_tables_do_not_depend_on_where_pieces_are(monkeypatch):
     for name, table in found.items():
         pd.testing.assert_frame_equal(table.frame, whole[name].frame)
     assert len(whole["fates"].frame) == 12
+
+
+def test_a_comparison_is_the_join_of_both_checkpoints_by_item():
+    dense, pruned = outcomes("dense", right=5), outcomes("p", base="dense", method="wanda")
+    dense, pruned = dense[dense["item_id"] != "1"], pruned[~pruned["item_id"].isin(["0", "4"])]
+    inputs = Inputs(pd.concat([dense, pruned], ignore_index=True))
+    (comparison,) = inputs.comparisons().values()
+    own, base = inputs.outcomes_of("p", "t"), inputs.outcomes_of("dense", "t")
+    joined = own.merge(base, on=list(ITEM), suffixes=("_pruned", "_dense"), validate="one_to_one")
+    assert len(joined) == 2 * 3
+    pd.testing.assert_frame_equal(comparison.outcomes, joined)
 
 
 def test_texts_that_are_null_everywhere_or_hold_anything_come_back():

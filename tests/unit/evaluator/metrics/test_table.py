@@ -113,6 +113,15 @@ def test_a_column_without_a_kind_is_refused():
         typed_frame(NAMES, [{"task": "t", "checkpoint": "p", "half": 0.5}])
 
 
+def test_rows_that_come_one_by_one_are_the_frame_of_all():
+    text, share, count = Column("text", TEXT), Column("share", PERCENTAGE, interval=True), Column("n", COUNT)
+    rows = [{"text": "a", "n": 3, "share": 0.5}, {"text": None, "n": None, "share_low": 1}, {"share": None}, {}]
+    for some in (rows, rows[1:], rows[2:], []):
+        names = ["text", "share", "share_low", "share_high", "n"]
+        at_once = pd.DataFrame(some, columns=names).astype({"n": "Int64"})
+        pd.testing.assert_frame_equal(typed_frame((text, share, count), iter(some)), at_once)
+
+
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
