@@ -175,7 +175,7 @@ def _up(settings: ClusterSettings, _: tuple[Part, ...]) -> list[Rendered]:
         "file_mounts": {"~/.ray/auth_token": "~/.ray/auth_token"},
         "head_start_ray_commands": [" && ".join([*before, token, "ray stop", head])],
         "worker_start_ray_commands": [
-            " && ".join([*before, token, "ray stop", f"ray start --address=$RAY_HEAD_IP:{RAY_PORT} {start}"])
+            " && ".join([*before, token, "ray stop", f'ray start --address="$RAY_HEAD_IP:{RAY_PORT}" {start}'])
         ],
     }
     sweep = _command("sweep", settings.sweep, "--out", str(settings.out))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import lzma
 import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,76 +22,29 @@ from launch.sweep.parts import Part
 
 SHARED = Path('/shared/my runs/it\'s $(touch owned); "x" `id`')  # the worst directory
 PARTS = (Part(("small", "small-int8")), Part(("large",)))
-# What KubeRay's documentation says of a RayJob, as far as it is written here. Its own schema is not at hand.
-COUNT = {"type": "integer", "minimum": 1}
-POD = {
-    "type": "object",
-    "required": ["containers"],
-    "properties": {
-        "containers": {
-            "minItems": 1,
-            "items": {
-                "required": ["name", "image"],
-                "additionalProperties": False,
-                "properties": {
-                    "name": {"type": "string"},
-                    "image": {"type": "string"},
-                    "resources": {"additionalProperties": {"type": "object"}},
-                    "volumeMounts": {"items": {"required": ["name", "mountPath"]}},
-                },
-            },
-        },
-        "volumes": {"items": {"required": ["name"]}},
-    },
-}
-GROUP = {
-    "rayStartParams": {"type": "object", "additionalProperties": {"type": "string"}},  # a number is refused there
-    "template": {"type": "object", "required": ["spec"], "properties": {"spec": POD}},
-}
-RAYJOB = {
-    "type": "object",
-    "required": ["apiVersion", "kind", "metadata", "spec"],
-    "additionalProperties": False,
-    "properties": {
-        "apiVersion": {"const": "ray.io/v1"},
-        "kind": {"const": "RayJob"},
-        "metadata": {"required": ["name"], "properties": {"name": {"type": "string", "maxLength": 47}}},
-        "spec": {
-            "type": "object",
-            "required": ["entrypoint", "rayClusterSpec"],
-            "additionalProperties": False,
-            "properties": {
-                "entrypoint": {"type": "string"},
-                "submissionMode": {"enum": ["K8sJobMode", "HTTPMode", "SidecarMode", "InteractiveMode"]},
-                "backoffLimit": {"type": "integer", "minimum": 0},
-                "activeDeadlineSeconds": COUNT,
-                "shutdownAfterJobFinishes": {"type": "boolean"},
-                "ttlSecondsAfterFinished": {"type": "integer", "minimum": 0},
-                "suspend": {"type": "boolean"},
-                "rayClusterSpec": {
-                    "type": "object",
-                    "required": ["rayVersion", "headGroupSpec"],
-                    "additionalProperties": False,
-                    "properties": {
-                        "rayVersion": {"type": "string"},
-                        "headGroupSpec": {"additionalProperties": False, "required": [*GROUP], "properties": GROUP},
-                        "workerGroupSpecs": {
-                            "items": {
-                                "additionalProperties": False,
-                                "required": [*GROUP, "groupName", "replicas", "minReplicas", "maxReplicas"],
-                                "properties": {
-                                    **GROUP,
-                                    "groupName": {"type": "string"},
-                                    **dict.fromkeys(("replicas", "minReplicas", "maxReplicas"), COUNT),
-                                },
-                            }
-                        },
-                    },
-                },
-            },
-        },
-    },
-}
+KUBERAYS_OWN = Path(__file__).parent / "kuberay" / "ray.io_rayjobs.yaml.xz"
+
+
+@pytest.fixture(scope="module")
+def rayjob() -> Any:
+    """KubeRay's definition of a RayJob, which refuses fields that it does not know, as `kubectl --validate=strict`."""
+    (kind,) = yaml.load_all(lzma.decompress(KUBERAYS_OWN.read_bytes()), yaml.CSafeLoader)
+    (schema,) = [each["schema"] for each in kind["spec"]["versions"] if each["name"] == "v1"]
+    strict = closed(schema["openAPIV3Schema"])
+    strict["properties"]["metadata"] = {"required": ["name"], "properties": {"name": {"maxLength": 47}}}
+    return jsonschema.Draft4Validator(strict)
+
+
+def closed(schema: Any) -> Any:
+    """The schema, in which no object has properties that are not named."""
+    if isinstance(schema, list):
+        return [closed(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {name: closed(each) for name, each in schema.items()}
+    if found.get("type") == "object" and "properties" in found and "x-kubernetes-preserve-unknown-fields" not in found:
+        found.setdefault("additionalProperties", False)
+    return found
 
 
 def settings(**given: Any) -> ClusterSettings:
@@ -100,9 +55,15 @@ def files(format: str, **given: Any) -> dict[str, str]:
     return {each.name: each.text for each in render(format, settings(**given), PARTS)}
 
 
+# $ in single quotes is for another shell or nobody; a comma joins the models of one part; `setup` may name any file.
+INTENDED = "--exclude=SC2016,SC2054,SC1091"
+
+
 def sound_bash(text: str) -> None:
-    done = subprocess.run(["bash", "-n"], input=text, text=True, capture_output=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
+    shellcheck = str(Path(sys.executable).parent / "shellcheck")  # the package's, of this environment
+    for command in (["bash", "-n"], [shellcheck, "--shell=bash", INTENDED, "-"]):
+        done = subprocess.run(command, input=text, text=True, capture_output=True, check=False)
+        assert (done.returncode, done.stdout + done.stderr) == (0, "")
     assert "{{" not in text.replace("${{", "")
     assert "{%" not in text
 
@@ -232,10 +193,11 @@ KUBERAY = {"image": "registry/resurface:1", "claim": "models", "ray_version": "2
 
 
 @pytest.mark.parametrize("nodes", [1, 3])
-def test_a_rayjob_has_the_fields_that_kuberay_reads(nodes):
+def test_a_rayjob_fits_kuberays_own_definition(rayjob, nodes):
     made = files("kuberay", **KUBERAY, nodes=nodes, gpus=8, cpus=64, memory="512Gi", time="1-02:00:00", queue="night")
     document = yaml.safe_load(made["rayjob.yaml"])
-    jsonschema.validate(document, RAYJOB)
+    rayjob.validate(document)
+    assert (document["apiVersion"], document["kind"]) == ("ray.io/v1", "RayJob")
     spec = document["spec"]
     assert spec["entrypoint"] == "resurface sweep /shared/sweep.yaml --out /shared/runs/grid"
     assert (spec["backoffLimit"], spec["activeDeadlineSeconds"], spec["suspend"]) == (2, 26 * 3600, True)
@@ -245,6 +207,26 @@ def test_a_rayjob_has_the_fields_that_kuberay_reads(nodes):
         (container,) = group["template"]["spec"]["containers"]
         assert container["resources"]["limits"] == {"cpu": "64", "memory": "512Gi", "nvidia.com/gpu": 8}
         assert {mount["mountPath"] for mount in container["volumeMounts"]} == {"/shared", "/dev/shm"}
+
+
+@pytest.mark.parametrize(
+    ("where", "what"),
+    [
+        (("spec", "rayClusterSpec", "rayVersion"), 2.6),
+        (("spec", "rayClusterSpec", "headGroupSpec", "rayStartParams", "num-gpus"), 8),  # a number is refused there
+        (("spec", "rayClusterSpec", "headGroupSpec", "replica"), 2),
+        (("spec", "backofLimit"), 2),
+    ],
+)
+def test_the_definition_refuses_what_kuberay_would_not_read(rayjob, where, what):
+    document = yaml.safe_load(files("kuberay", **KUBERAY)["rayjob.yaml"])
+    rayjob.validate(document)
+    inner = document
+    for name in where[:-1]:
+        inner = inner[name]
+    inner[where[-1]] = what
+    with pytest.raises(jsonschema.ValidationError):
+        rayjob.validate(document)
 
 
 def test_yaml_holds_strings_as_strings():
