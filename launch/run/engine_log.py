@@ -1,23 +1,45 @@
-"""What an engine's process said last: all that is known of one that died."""
+"""What a process of a run, an engine's or a prune task's, said last: all that is known of one that died."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
+from ray.exceptions import OutOfMemoryError, RayError, RayTaskError
+
+from evaluator.errors import ResurfaceError, one_line
+from launch.run.hangs import Hung
+
 _TAIL_BYTES = 2**16
 _ERROR = re.compile(
     r"\b(?:[A-Za-z_][\w.]*(?:Error|Exception)\b:\s+\S.*"  # of Python: the last line of a traceback
     r"|Fatal Python error: .*|SIG[A-Z]+ received at .*|Segmentation fault.*|Bus error.*|Illegal instruction.*"
-    r"|terminate called .*|Check failed: .*|(?:CUDA|NCCL|HIP) error.*)"
+    r"|terminate called .*|Check failed: .*|(?:CUDA|NCCL|HIP) error.*"
+    r"|Worker proc .* died unexpectedly.*)"  # of vLLM: one of the processes that an engine's GPUs have
 )
+_EMPTY = re.compile(r"\b(?:RuntimeError|CancelledError): cancell?ed\s*$")  # what waited for a process that had ended
+
+
+def last_words(error: Exception, log: Path, start: int) -> str:
+    """An error in plain words, in one line: what the process wrote last, from byte `start` of its log, where Ray only
+    knows that it is gone."""
+    cause = error.cause if isinstance(error, RayTaskError) else error
+    said = str(cause) if isinstance(cause, ResurfaceError | Hung) else ""
+    if said and not _EMPTY.search(said):
+        return one_line(said, 300)
+    if isinstance(cause, OutOfMemoryError):
+        return "its process was ended by Ray, as its node was running out of memory"
+    if said or isinstance(cause, RayError):
+        said = last_error(tail(log, start)) or said
+        return one_line(said or "its process ended without a word: it was killed, or out of memory", 300)
+    return f"{type(cause).__name__}: {one_line(cause, 300)}"
 
 
 def last_error(log: str) -> str | None:
     """The last thing in a log that says what went wrong, without what a logger puts before it; None without one."""
     for line in reversed(log.splitlines()):
         found = _ERROR.search(line)
-        if found is not None:
+        if found is not None and not _EMPTY.search(found[0]):
             return " ".join(found[0].split())
     return None
 

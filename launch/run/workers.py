@@ -20,13 +20,13 @@ from ray.exceptions import RayError, RayTaskError
 
 from evaluator.checkpoints.info import CheckpointInfo
 from evaluator.engine.base import EngineStats, LoadReport
-from evaluator.errors import EngineError, InputError, ResurfaceError, one_line
+from evaluator.errors import EngineError, InputError, ResurfaceError
 from evaluator.store.records import RecordStore
 from launch.run.actors import GROUPS, EngineActor, end_process, start_actor
 from launch.run.base_answers import BaseAnswers
 from launch.run.board import Board
 from launch.run.cluster import lives
-from launch.run.engine_log import last_error, size, tail
+from launch.run.engine_log import last_words, size
 from launch.run.failures import Remedy, Trouble
 from launch.run.hangs import Hung, Watch
 from launch.run.nodes import Place
@@ -227,22 +227,12 @@ class EngineWorker(threading.Thread):
 
     def _lose(self, error: Exception) -> str:
         """End what is left of the actor; why it failed, in one line."""
-        reason = self._reason(error)
+        reason = last_words(error, self._setup.log_path, self._log_start)
         if isinstance(error, Hung) and self._where is not None:
             end_process(self._where)  # Ray asks a process to end itself, which one that hangs may never hear
         self._kill()
         self._reporter.died(self.number, reason)
         return reason
-
-    def _reason(self, error: Exception) -> str:
-        """An error in plain words: what the process said last, where Ray only knows that it is gone."""
-        cause = error.cause if isinstance(error, RayTaskError) else error
-        if isinstance(cause, ResurfaceError | Hung):
-            return one_line(cause, 300)
-        if isinstance(cause, RayError):
-            said = last_error(tail(self._setup.log_path, self._log_start))
-            return one_line(said or "its process ended without a word: it was killed, or out of memory", 300)
-        return f"{type(cause).__name__}: {one_line(cause, 300)}"
 
     def _apply(self, remedy: Remedy, why: str) -> None:
         """Retire the engine, or have it show first that it can still load what is known to load."""

@@ -19,6 +19,11 @@ from launch.run.engine_log import last_error, size, tail
         ("terminate called after throwing an instance of 'std::bad_alloc'", None),
         ("[rank0]:[W] F1122 x.cc:3] Check failed: a == b", "Check failed: a == b"),
         ("RuntimeError:   two\tspaces ", "RuntimeError: two spaces"),
+        (
+            "(EngineCore pid=9) ERROR 11-22 05:00:00 [multiproc_executor.py:315] Worker proc VllmWorker-1 died "
+            "unexpectedly (exit code: -9), shutting down executor.",
+            "Worker proc VllmWorker-1 died unexpectedly (exit code: -9), shutting down executor.",
+        ),
     ],
 )
 def test_what_went_wrong_is_found_behind_what_a_logger_writes(line: str, said: str | None) -> None:
@@ -29,6 +34,13 @@ def test_what_went_wrong_is_found_behind_what_a_logger_writes(line: str, said: s
 @pytest.mark.parametrize("log", ["", "INFO no error at all\nWARNING: slow\n", "0 errors, Error rate 3 %"])
 def test_a_log_without_an_error_says_nothing(log: str) -> None:
     assert last_error(log) is None
+
+
+def test_what_only_waited_for_a_process_that_died_is_passed_over() -> None:
+    log = "Worker proc VllmWorker-0 died unexpectedly (exit code: -9)\nRuntimeError: cancelled\n"
+    assert last_error(log) == "Worker proc VllmWorker-0 died unexpectedly (exit code: -9)"
+    assert last_error("RuntimeError: cancelled\n") is None
+    assert last_error("RuntimeError: cancelled by the user\n") == "RuntimeError: cancelled by the user"
 
 
 def test_only_what_this_process_wrote_is_read(tmp_path: Path) -> None:
