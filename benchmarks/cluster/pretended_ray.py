@@ -29,6 +29,7 @@ import ray
 from ray.exceptions import GetTimeoutError, RayActorError
 
 from benchmarks.cluster.answers import Answers
+from evaluator.checkpoints.info import CheckpointInfo
 from evaluator.engine.base import EngineStats, LoadReport
 from evaluator.store.files import parquet_bytes
 from evaluator.store.records import failed_throughout
@@ -178,9 +179,10 @@ class _Calls:
         return _Place(actor, place)
 
     @staticmethod
-    def load(actor: _Actor, checkpoint: Path) -> _Pending:
+    def load(actor: _Actor, checkpoint: CheckpointInfo) -> _Pending:
         actor.ray.begun(actor)
-        report = LoadReport(checkpoint=checkpoint, swapped=actor.steps > 0, tensors=1, seconds=actor.ray.load_seconds)
+        swapped, seconds = actor.steps > 0, actor.ray.load_seconds
+        report = LoadReport(checkpoint=checkpoint.path, swapped=swapped, tensors=1, seconds=seconds)
         return _Pending(actor, lambda: report, actor.ray.load_seconds)
 
     @staticmethod

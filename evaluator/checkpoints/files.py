@@ -6,6 +6,7 @@ be a regular file, since a pipe never ends and a device may be endless.
 
 from __future__ import annotations
 
+import os
 import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
@@ -16,6 +17,10 @@ from evaluator.errors import InputError
 _LARGEST_JSON = 2**28  # bytes; the largest vocabularies take a tenth of it
 _LONGEST_NAME = 255  # bytes, of every file system in use
 _FOLDERS = ("additional_chat_templates",)  # the only one whose files are read
+_STATED = (".safetensors", ".json")
+
+FileStates = Mapping[str, tuple[int, int]]  # of each file its size in bytes, and when it was last written in ns
+
 # Fields of config.json that transformers takes for the implementation of a layer. With a slash it is a repository of
 # the hub, whose code would be fetched and run.
 _IMPLEMENTATIONS = ("attn_implementation", "experts_implementation")
@@ -33,6 +38,24 @@ def check_files(checkpoint: Path) -> None:
                 raise InputError(f"{file}: is a pipe, a socket or a device, not a regular file")
             if file.suffix == ".json" and found.st_size > _LARGEST_JSON:
                 raise InputError(f"{file}: has {found.st_size:,} bytes; at most {_LARGEST_JSON:,} are read")
+
+
+def file_states(checkpoint: Path) -> FileStates:
+    """What the directory of a checkpoint says of its weights and JSON files without reading them."""
+    found = sorted(path for path in checkpoint.iterdir() if path.suffix in _STATED)
+    return {path.name: (state.st_size, state.st_mtime_ns) for path in found for state in _stat(path)}
+
+
+def changed_file(before: FileStates, now: FileStates) -> str | None:
+    """The first file, by name, that is no longer what it was, that has come or that has gone."""
+    return next((name for name in sorted({*before, *now}) if before.get(name) != now.get(name)), None)
+
+
+def _stat(path: Path) -> list[os.stat_result]:
+    try:
+        return [path.stat()]
+    except OSError:  # a link that leads nowhere, or gone since it was listed
+        return []
 
 
 def check_no_code(file: Path, config: Mapping[str, Any]) -> None:

@@ -6,6 +6,7 @@ engine should be given: missing or truncated files, NaN weights, half-written di
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 from collections import Counter
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from evaluator.checkpoints.files import check_files, check_no_code, is_inside
+from evaluator.checkpoints.files import FileStates, changed_file, check_files, check_no_code, file_states, is_inside
 from evaluator.checkpoints.mixture import expert_field
 from evaluator.checkpoints.quantisation import Quantisation, online_scheme, read_quantisation
 from evaluator.checkpoints.shapes import check_shapes
@@ -45,6 +46,7 @@ class CheckpointInfo:
     sparsity: float | None
     calibration: str | None
     quantisation: Quantisation | None = None
+    files: FileStates | None = dataclasses.field(default=None, compare=False)  # before they were read
 
 
 def inspect_checkpoint(path: Path, name: str | None = None, *, trust_remote_code: bool = False) -> CheckpointInfo:
@@ -61,6 +63,7 @@ def inspect_checkpoint(path: Path, name: str | None = None, *, trust_remote_code
     if ".partial-" in label or any(path.glob("*.partial")):
         raise InputError(f"checkpoint {path}: half-written (what wrote it was stopped); make it again")
     check_files(path)
+    files = file_states(path)
     config = read_config(path)
     check_no_code(path / "config.json", config)
     _check_architecture(path / "config.json", config, trust_remote_code=trust_remote_code)
@@ -70,6 +73,8 @@ def inspect_checkpoint(path: Path, name: str | None = None, *, trust_remote_code
     check_shapes(path, config, tensors)
     dtype = stored_dtype(config, tensors)
     weights_digest = _weights_digest(tensors, online_scheme(config))
+    if (changed := changed_file(files, file_states(path))) is not None:
+        raise InputError(f"{path / changed}: was written while it was read; try again when it is whole")
     # What loading makes of quantised weights and of experts cannot be made again in a running engine: each checkpoint
     # gets one of its own.
     alone = weights_digest if quantisation is not None or expert_field(config) else None
@@ -86,7 +91,26 @@ def inspect_checkpoint(path: Path, name: str | None = None, *, trust_remote_code
         sparsity=pruning.sparsity,
         calibration=_joined(pruning.calibration, None if quantisation is None else quantisation.calibration),
         quantisation=quantisation,
+        files=files,
     )
+
+
+def recognise(info: CheckpointInfo, *, trust_remote_code: bool = False) -> FileStates:
+    """The files of a checkpoint as they are now, which are read again if they have been written since they were.
+
+    Raises InputError if they are no longer those that `info` was made of, or no whole checkpoint.
+    """
+    now = file_states(info.path)
+    if info.files is not None and changed_file(info.files, now) is None:
+        return now
+    found = inspect_checkpoint(info.path, info.name, trust_remote_code=trust_remote_code)
+    if (found.weights_digest, found.architecture) != (info.weights_digest, info.architecture):
+        raise InputError(
+            f"checkpoint {info.path}: was replaced while the run went on (weights {found.weights_digest[:12]}..., "
+            f"they were {info.weights_digest[:12]}...)"
+        )
+    assert found.files is not None
+    return found.files
 
 
 def read_config(path: Path) -> dict[str, Any]:

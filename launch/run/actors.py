@@ -22,7 +22,10 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from evaluator.asking.questions import Posed
+from evaluator.checkpoints.files import changed_file, file_states
+from evaluator.checkpoints.info import CheckpointInfo, recognise
 from evaluator.engine.config import build_engine
+from evaluator.errors import EngineError
 from launch.run.base_answers import BaseAnswers
 from launch.run.provenance import device, machine
 from launch.run.shards import ShardCollector
@@ -54,10 +57,15 @@ class EngineActor:
         self._lock = threading.Lock()
         self._items = 0  # done since the process began
 
-    def load(self, checkpoint: Path) -> LoadReport:
+    def load(self, checkpoint: CheckpointInfo) -> LoadReport:
+        """Serve a checkpoint. Raises InputError if its files are others than when it was inspected."""
         if self._engine is None:
             self._engine = build_engine(self._config)
-        return self._engine.load(checkpoint)
+        before = recognise(checkpoint, trust_remote_code=self._config.trust_remote_code)
+        report = self._engine.load(checkpoint.path)
+        if (changed := changed_file(before, file_states(checkpoint.path))) is not None:
+            raise EngineError(f"{checkpoint.path / changed}: was written while it was loaded")
+        return report
 
     def evaluate(
         self, job: EvalJob, shards: Sequence[Shard], questions: Sequence[Posed], base: BaseAnswers | None

@@ -269,7 +269,7 @@ class EngineWorker(threading.Thread):
     def _hold(self, info: CheckpointInfo) -> None:
         """Load a checkpoint, whatever the actor holds."""
         self._reporter.loading(self.number, info.name)
-        report: LoadReport = self._answer(self._actor.load.remote(info.path), self._loading)
+        report: LoadReport = self._answer(self._actor.load.remote(info), self._loading)
         self._loaded, self._architecture = info.weights_digest, info.architecture
         self._loads += 1
         self._reporter.loaded(self.number, info.name, report.swapped, report.seconds)

@@ -9,8 +9,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,8 @@ import psutil
 import pytest
 import yaml
 
+from evaluator.checkpoints.info import inspect_checkpoint
+from tests.support.kills import family
 from tests.support.models import save_tiny_model
 from tests.support.runs import records, resurface, start
 
@@ -153,6 +157,44 @@ def test_bad_checkpoints_are_set_aside_and_done_once_they_are_mended(tmp_path: P
     assert {path: path.stat().st_mtime_ns for path in good} == good
     among, alone = (everything[everything["checkpoint"] == name].drop(columns="checkpoint") for name in ("good", "nan"))
     _alike(among, alone)
+
+
+def test_a_checkpoint_that_is_replaced_while_the_sweep_runs_is_never_taken_for_what_it_was(tmp_path: Path) -> None:
+    """One by another's weights, one cut off in the middle, one by a copy of itself, before they are loaded."""
+    for seed, name in enumerate(("first", "other", "cut", "copied", "replacement")):
+        save_tiny_model(tmp_path / name, seed=seed)
+    weights = {name: tmp_path / name / "model.safetensors" for name in ("other", "cut", "copied", "replacement")}
+    whole = weights["cut"].read_bytes()
+    sweep, run = _sweep(tmp_path, ["first", "other", "cut", "copied"], kind="torch"), tmp_path / "run"
+    log = tmp_path / "log"
+    driver = start("sweep", sweep, "--out", run, log=log)
+    while not any(title.startswith("ray::EngineActor") for title in _titles(driver)):
+        assert driver.poll() is None, log.read_text()
+    shutil.copy(weights["replacement"], weights["other"])
+    weights["cut"].write_bytes(whole[: len(whole) // 2])
+    weights["copied"].write_bytes(weights["copied"].read_bytes())
+    assert driver.wait() == 3, log.read_text()
+    found = _failures(run).set_index("checkpoint")
+    assert set(found.index) == {"other", "cut"}
+    assert set(found["stage"]) == {"load"}
+    assert "was replaced while the run went on" in found["reason"]["other"]
+    assert str(weights["cut"]) in found["reason"]["cut"]
+    assert set(records(run)["checkpoint"]) == {"first", "copied"}
+
+    weights["cut"].write_bytes(whole)
+    done = resurface("sweep", sweep, "--out", run)
+    assert done.returncode == 0, done.stdout + done.stderr
+    digests = records(run).groupby("checkpoint")["weights_digest"].agg(set).to_dict()
+    assert digests == {
+        name: {inspect_checkpoint(tmp_path / name).weights_digest} for name in ("first", "other", "cut", "copied")
+    }
+    assert digests["other"] == {inspect_checkpoint(tmp_path / "replacement").weights_digest}
+
+
+def _titles(driver: Any) -> Iterator[str]:
+    for child in family(driver):
+        with contextlib.suppress(psutil.Error):  # what ends while it is looked at
+            yield " ".join(child.cmdline())
 
 
 @pytest.mark.long

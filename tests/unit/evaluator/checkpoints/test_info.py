@@ -8,8 +8,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from evaluator.checkpoints.info import MANIFEST, inspect_checkpoint
+from evaluator.checkpoints import info as described
+from evaluator.checkpoints.info import MANIFEST, inspect_checkpoint, recognise
 from evaluator.checkpoints.tensors import SINGLE
+from evaluator.errors import InputError
 from tests.support.checkpoint_files import CONFIG, only_error, tensors, write, write_sharded
 from tests.support.models import save_tiny_model
 from tests.support.quantised import LAYOUTS, compressed_tensors, floats, with_quantisation
@@ -230,3 +232,48 @@ def test_bad_manifests(checkpoint, manifest, part):
     message = only_error(checkpoint)
     assert MANIFEST in message
     assert part in message
+
+
+# ---- whether it is still what it was ------------------------------------------------------------------------------
+
+
+def test_files_that_were_not_written_since_are_not_read_again(checkpoint, monkeypatch):
+    info = inspect_checkpoint(checkpoint)
+    monkeypatch.setattr(described, "read_tensors", lambda _: pytest.fail("read again"))
+    assert recognise(info) == info.files
+    assert set(info.files) == {"config.json", SINGLE}
+
+
+def test_a_copy_of_the_same_files_is_the_same_checkpoint(checkpoint):
+    info = inspect_checkpoint(checkpoint)
+    (checkpoint / SINGLE).write_bytes((checkpoint / SINGLE).read_bytes())
+    (checkpoint / "notes.json").write_text("{}")
+    assert info.files != recognise(info) == inspect_checkpoint(checkpoint).files
+
+
+def test_other_weights_or_another_configuration_are_another_checkpoint(checkpoint):
+    info = inspect_checkpoint(checkpoint)
+    (checkpoint / "config.json").write_text(json.dumps({**CONFIG, "rope_theta": 7.0}))
+    with pytest.raises(InputError, match="was replaced while the run went on"):
+        recognise(info)
+    (checkpoint / "config.json").write_text(json.dumps(CONFIG))
+    recognise(info)
+    write(checkpoint, tensors(seed=1))
+    with pytest.raises(InputError, match="was replaced while the run went on"):
+        recognise(info)
+    (checkpoint / SINGLE).unlink()
+    with pytest.raises(InputError, match=r"holds no \*\.safetensors file"):
+        recognise(info)
+
+
+def test_what_is_written_while_it_is_read_is_refused(checkpoint, monkeypatch):
+    read = described.read_tensors
+
+    def meanwhile(path):
+        (path / SINGLE).write_bytes((path / SINGLE).read_bytes())
+        return read(path)
+
+    monkeypatch.setattr(described, "read_tensors", meanwhile)
+    assert only_error(checkpoint) == (
+        f"{checkpoint / SINGLE}: was written while it was read; try again when it is whole"
+    )
