@@ -169,11 +169,11 @@ def _scores_and_greedy(one: Witness, stage: str, other: Witness, other_stage: st
     return _both(*(_stages(one, stage, other, other_stage, kind) for kind in ("score", "greedy")))
 
 
-def _twins(evidence: Evidence) -> list[float]:
-    """Strict by their own statement: of the fast way to score and of the slow one."""
-    return [
+def _twins(*witnesses: Witness) -> Callable[[Evidence], list[float]]:
+    """Strict by their own statement: nothing is held against another."""
+    return lambda evidence: [
         distance
-        for witness in (SERVED, BY_PROMPT)
+        for witness in witnesses
         for distance in comparisons.of_twin_ranks(evidence.answers(witness.name, "tied", "score-"))
     ]
 
@@ -230,7 +230,7 @@ CHECKS: tuple[Check, ...] = (
         fast="ranks where every token has an equal",
         slow="strict counting, by both ways to score",
         witnesses=(SERVED, BY_PROMPT),
-        measure=_twins,
+        measure=_twins(SERVED, BY_PROMPT),
         tolerance=EXACT,
         unit="not strict",
     ),
@@ -301,12 +301,37 @@ CHECKS: tuple[Check, ...] = (
         tolerance=NATS,
     ),
     Check(
+        name="swap, eager",
+        fast="a pruned checkpoint, swapped in without CUDA graphs",
+        slow="a fresh engine",
+        witnesses=(EAGER, BY_PROMPT),
+        measure=_scores_and_greedy(EAGER, "pruned", BY_PROMPT, "pruned"),
+        tolerance=NATS,
+    ),
+    Check(
+        name="swap back, eager",
+        fast="the dense checkpoint, swapped back without CUDA graphs",
+        slow="before the swaps",
+        witnesses=(EAGER,),
+        measure=_scores_and_greedy(EAGER, "back", EAGER, "dense"),
+        tolerance=NATS,
+    ),
+    Check(
         name="V1 runner",
         fast="forced scores of vLLM's V1 runner",
         slow="prompt log-probabilities",
         witnesses=(V1_RUNNER, BY_PROMPT),
         measure=_forced(V1_RUNNER, BY_PROMPT),
         tolerance=NATS,
+    ),
+    Check(
+        name="ranks, ties, V1",
+        fast="ranks where every token has an equal, of vLLM's V1 runner",
+        slow="strict counting",
+        witnesses=(V1_RUNNER,),
+        measure=_twins(V1_RUNNER),
+        tolerance=EXACT,
+        unit="not strict",
     ),
     Check(
         name="samples, deterministic",

@@ -75,17 +75,22 @@ def _by_prompt(brief: Brief) -> Statement:
     return _closed(engine, answers, report)
 
 
-def _once(brief: Brief, **settings: Any) -> Statement:
-    """Another engine on the dense checkpoint: everything at once, and samples one by one."""
+def _once(brief: Brief, swaps: Mapping[str, Path] | None = None, **settings: Any) -> Statement:
+    """Another engine on the dense checkpoint: everything at once, and samples one by one; then after `swaps`."""
     engine, asked = build_engine(_config(brief, **settings)), questions_for(brief.dense)
     report = engine.load(brief.dense)
     answers = {"dense": _ask(engine, (*asked.exact, *asked.samples))}
     answers["alone"] = {name: each for one in asked.samples for name, each in _ask(engine, [one]).items()}
+    answers |= _after_swaps(engine, swaps or {}, asked)
     return _closed(engine, answers, report)
 
 
 def _eager(brief: Brief) -> Statement:
-    return _once(brief, cuda_graphs=False)
+    return _once(brief, {"pruned": brief.pruned, "back": brief.dense}, cuda_graphs=False)
+
+
+def _v1_runner(brief: Brief) -> Statement:
+    return _once(brief, {"tied": brief.tied})
 
 
 def _divided(brief: Brief) -> Statement:
@@ -237,7 +242,7 @@ EAGER = Witness(name="eager", what="the engine without CUDA graphs", state=_eage
 V1_RUNNER = Witness(
     name="v1_runner",
     what="the engine on vLLM's V1 runner",
-    state=_once,
+    state=_v1_runner,
     environment={"VLLM_USE_V2_MODEL_RUNNER": "0"},
     gpus=1,
 )

