@@ -3,7 +3,8 @@
     make gpu-card                       or: python -m benchmarks.gpu.card [--shapes 0.6b,1.7b,8b] [--out DIR]
 
 For each shape a checkpoint of random weights is written to a temporary directory, and `pass`, `score`, `swap` and
-`prune` run on it. Both sides of a benchmark have an engine on the same GPU, so each gets less than half of its memory.
+`prune` run on it; on 0.6b `pass` also with `engine: {deterministic: true}`, for what that costs. Both sides of a
+benchmark have an engine on the same GPU, so each gets less than half of its memory.
 The card is written again after every benchmark: one that is cut off keeps what was measured. A benchmark that fails, or
 whose sides disagree, is a row that says so.
 """
@@ -28,6 +29,7 @@ from launch.doctor.machine import Machine, this_machine
 SIZES = ("0.6b", "1.7b", "8b")
 RESULTS = Path(__file__).parents[1] / "results"
 _SHARE = 0.42  # of the GPU's memory, for the engine of either side
+_DETERMINISTIC = "pass, deterministic"
 _OURS = {"gpu_memory_utilization": _SHARE}
 # What a user of vLLM's offline interface has on a GPU, with the sizes that ours chooses.
 _THEIRS = {
@@ -50,13 +52,19 @@ class Row:
     answer: Mapping[str, Any] | str
 
 
-def commands(model: Path) -> list[tuple[str, list[str]]]:
-    """The benchmarks of a checkpoint: name, and the command that runs it."""
+def commands(model: Path, *, deterministic: bool = False) -> list[tuple[str, list[str]]]:
+    """The benchmarks of a checkpoint: name, and the command that runs it; `deterministic` adds a second pass."""
     ours, theirs = json.dumps(_OURS), json.dumps(_THEIRS)
     sides = ("--engine-args", ours, "--llm-args", theirs)
     serving = "benchmarks.serving"
+
+    def one_pass(engine: str) -> list[str]:
+        options = ("--items", 90, "--rounds", 3, "--engine-args", engine, "--llm-args", theirs)
+        return module_command(f"{serving}.checkpoint_pass", "--model", model, *options)
+
     return [
-        ("pass", module_command(f"{serving}.checkpoint_pass", "--model", model, "--items", 90, "--rounds", 3, *sides)),
+        ("pass", one_pass(ours)),
+        *([(_DETERMINISTIC, one_pass(json.dumps(_OURS | {"deterministic": True})))] if deterministic else []),
         ("score", module_command(f"{serving}.score", "--model", model, "--items", 200, "--rounds", 3, *sides)),
         ("swap", module_command(f"{serving}.swap", "--model", model, "--rounds", 2, "--engine-args", ours)),
         (
@@ -87,11 +95,24 @@ def markdown(machine: Machine, rows: Sequence[Row]) -> str:
     for row in rows:
         lines += ["| " + " | ".join(cells) + " |" for cells in _cells(row)]
     lines += ["", "Random weights in the shapes of Qwen3; `prune` is Wanda and SparseGPT on the GPU, alone.", ""]
+    lines += _costs(rows)
     for row in rows:
         if not isinstance(row.answer, str):
             lines += [f"<details><summary>{row.shape} {row.benchmark}</summary>", "", "```json"]
             lines += [json.dumps(row.answer, indent=1), "```", "", "</details>", ""]
     return "\n".join(lines)
+
+
+def _costs(rows: Sequence[Row]) -> list[str]:
+    """What batch-invariant kernels cost, of each shape of which both passes were measured."""
+    seconds = {(row.shape, row.benchmark): row.answer.get("ours_s") for row in rows if isinstance(row.answer, Mapping)}
+    lines = []
+    for shape in dict.fromkeys(row.shape for row in rows):
+        plain, deterministic = (seconds.get((shape, name)) for name in ("pass", _DETERMINISTIC))
+        if plain and deterministic:
+            ratio = f"{deterministic / plain:.2f} times as long"
+            lines += [f"{shape}: with `engine: {{deterministic: true}}`, our pass took {ratio}.", ""]
+    return lines
 
 
 def _cells(row: Row) -> list[tuple[str, ...]]:
@@ -129,7 +150,7 @@ def make(machine: Machine, shapes: Sequence[str], out: Path) -> None:
     for shape in shapes:
         with tempfile.TemporaryDirectory() as folder:
             model = write_checkpoint(Path(folder) / shape, SHAPES[shape])
-            for name, command in commands(model):
+            for name, command in commands(model, deterministic=shape == SIZES[0]):
                 rows.append(Row(shape=shape, benchmark=name, answer=measured(command)))
                 write_atomically(out / f"{slug}.md", markdown(machine, rows).encode())
                 print(*(" ".join(cells) for cells in _cells(rows[-1])), sep="\n", flush=True)

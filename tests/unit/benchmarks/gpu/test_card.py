@@ -14,6 +14,7 @@ from benchmarks.gpu import card
 from benchmarks.gpu.card import SIZES, Row, commands, markdown, measured
 from benchmarks.pruning.synthetic import SHAPES, parameters, write_checkpoint
 from evaluator.checkpoints.info import inspect_checkpoint
+from evaluator.engine.config import EngineConfig
 from evaluator.errors import InputError
 from tests.support.examined import CPU, GPU
 
@@ -44,8 +45,32 @@ def test_a_random_checkpoint_is_a_whole_one(tmp_path, tied):
 @pytest.mark.long
 def test_every_command_is_a_benchmark_with_options_that_it_knows(tmp_path):
     assert [name for name, _ in commands(tmp_path)] == ["pass", "score", "swap", "prune"]
-    for name, command in commands(tmp_path / "nowhere"):
+    for name, command in commands(tmp_path / "nowhere", deterministic=True):
         assert "nowhere" in str(measured(command)), name  # the model is the first thing that is wrong
+
+
+def test_the_cost_of_deterministic_is_measured_beside_the_same_pass_without(tmp_path):
+    """The two differ in that one setting of our engine; the other side is the same."""
+    both = dict(commands(tmp_path, deterministic=True))
+    plain, deterministic = both["pass"], both["pass, deterministic"]
+    (place,) = (n for n, (one, other) in enumerate(zip(plain, deterministic, strict=True)) if one != other)
+    assert plain[place - 1] == "--engine-args"
+    assert json.loads(deterministic[place]) == json.loads(plain[place]) | {"deterministic": True}
+    assert EngineConfig(**json.loads(deterministic[place])).deterministic
+
+
+def test_the_card_says_what_deterministic_costs():
+    slower = TIMED | {"ours_s": 1.4}
+    rows = [
+        Row(shape="0.6b", benchmark="pass", answer=TIMED),
+        Row(shape="0.6b", benchmark="pass, deterministic", answer=slower),
+    ]
+    said = "0.6b: with `engine: {deterministic: true}`, our pass took 1.40 times as long."
+    assert said in markdown(GPU, rows).splitlines()
+    refused = Row(shape="0.6b", benchmark="pass, deterministic", answer="error: engine: deterministic: no such mode")
+    text = markdown(GPU, [rows[0], refused])
+    assert "times as long" not in text
+    assert "| 0.6b | pass, deterministic |  |  |  | error: engine: deterministic: no such mode |" in text
 
 
 def test_the_card_has_a_row_for_each_and_says_what_failed():
@@ -88,5 +113,7 @@ def test_cards_are_written_as_the_benchmarks_end(tmp_path, monkeypatch):
     monkeypatch.setattr(card.subprocess, "run", lambda *_, **__: type("Done", (), {"returncode": 0}))
     monkeypatch.setattr(card, "write_atomically", lambda path, text: written.append(f"{path.name}: {len(text)}"))
     card.make(GPU, ["0.6b"], tmp_path)
-    assert len(written) == 4
+    assert len(written) == 5  # the first shape has a second pass
+    card.make(GPU, ["1.7b"], tmp_path)
+    assert len(written) == 9
     assert all(line.startswith("a-gpu.md: ") for line in written)
