@@ -1,17 +1,22 @@
-"""When engines start beside prune jobs: on GPUs that no job needs, and on CPUs at once."""
+"""When engines start beside prune jobs: on GPUs that no job needs, and on CPUs at once. What run.json says of them."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from evaluator.engine.base import EngineStats, LoadReport
 from evaluator.errors import EngineError
-from launch.run import driver
+from launch.run import driver, workers
 from launch.run.board import Board
-from launch.run.nodes import FreeGpus, Node
-from launch.run.work import EngineSetup
+from launch.run.nodes import FreeGpus, Node, Place
+from launch.run.patience import Patience
+from launch.run.rundir import RunDirectory
+from launch.run.work import EngineSetup, Where
+from launch.run.workers import EngineWorker
 from launch.sweep.config import Resources
 from tests.support.board import make_assignment, no_spare
 
@@ -193,3 +198,44 @@ def test_the_records_of_a_family_say_what_the_rest_of_it_is_computed_on(same_dev
     run._board.add([make_assignment("dense", 1)])
     run._board.join(0, "H100")
     assert run._board.lacks == ("A100" if same_device else None)
+
+
+def test_what_an_engine_says_of_its_loads_is_in_run_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that fell back to the slow way to score, and one that is as it was asked for."""
+    monkeypatch.setattr(
+        workers,
+        "ray",
+        SimpleNamespace(wait=lambda pending, timeout: (pending, []), get=lambda answer, timeout=None: answer),
+    )
+    fallen = LoadReport(
+        checkpoint=tmp_path, swapped=False, tensors=1, seconds=0.5, scoring="prompt_logprobs",
+        notes=("forced scores are wrong here",), setup={"self-check": "failed"},
+    )  # fmt: skip
+    sound = LoadReport(checkpoint=tmp_path, swapped=True, tensors=1, seconds=0.1)
+    warnings: list[str] = []
+    worker = EngineWorker(
+        3,
+        EngineSetup(config=None, log_path=tmp_path / "log", place=Place(node_id="a", gpus=1, threads=None)),
+        board=Board(),
+        store=None,
+        questions={},
+        reporter=SimpleNamespace(loading=lambda *_: None, loaded=lambda *_: None, warned=warnings.append),
+        patience=Patience(placement_seconds=1.0, load_seconds=1.0, stall_seconds=1.0),
+    )
+    worker._where = Where(node="a", node_id="a", device="a GPU")
+    for name, report in (("dense", fallen), ("wanda-0.5", sound)):
+        worker._actor = SimpleNamespace(
+            load=SimpleNamespace(remote=lambda _, report=report: report),
+            stats=SimpleNamespace(remote=lambda: EngineStats(requests=7)),
+        )
+        worker._hold(make_assignment(name, 1).checkpoint)
+        worker._keep_stats(name)
+    with RunDirectory(tmp_path / "run", {"models": {"dense": "9f3c"}}, {"seed": 0}, 0) as directory:
+        directory.mark("finished", engine_stats=driver._stats([worker]))
+    rows = json.loads((tmp_path / "run" / "run.json").read_text())["engine_stats"]
+    said = [(row["engine"], row["checkpoint"], row["scoring"], row["notes"], row["setup"]) for row in rows]
+    assert said == [
+        (3, "dense", "prompt_logprobs", ["forced scores are wrong here"], {"self-check": "failed"}),
+        (3, "wanda-0.5", "forced", [], {}),
+    ]
+    assert warnings == ["dense: forced scores are wrong here"]
