@@ -105,6 +105,28 @@ def test_a_run_outlives_one_of_its_nodes(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
+def test_a_node_that_joins_a_run_gets_an_engine(tmp_path: Path) -> None:
+    """The first node's engine is paused until the second has a process, since it might be done before that."""
+    desk, run = Desk(tmp_path), tmp_path / "run"
+    desk.finish(desk.sweep(), tmp_path / "undisturbed")
+    with ray_cluster([(tmp_path, {"num_cpus": 4})]) as nodes:
+        sweep = desk.sweep(shard_items=1, engines=None)
+        driver = desk.start(sweep, run, variables={"RAY_ADDRESS": nodes.address})
+        first = when(driver, lambda: parts(run) and family(nodes.raylet(0), ENGINE), desk.log(run))
+        for process in first:
+            process.suspend()
+        nodes.add(tmp_path / "other", {"num_cpus": 4})
+        when(driver, lambda: family(nodes.raylet(1), ENGINE), desk.log(run))
+        for process in first:
+            process.resume()
+        assert driver.wait() == 0, desk.log(run).read_text()
+    assert "has joined" in desk.log(run).read_text()
+    check_same(run, records(tmp_path / "undisturbed"))
+    stats = json.loads((run / "run.json").read_text())["engine_stats"]
+    assert len({each["node_id"] for each in stats}) == 2, stats
+
+
+@pytest.mark.long
 def test_gpus_that_others_hold(tmp_path: Path) -> None:
     """More engines than fit are refused; one that finds no GPU is done without; a run without any ends by itself."""
     _write_sweep(tmp_path, prune=[])

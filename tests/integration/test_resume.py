@@ -176,7 +176,14 @@ def test_a_tracker_heard_of_each_checkpoint_when_it_had_ended(desk: Desk) -> Non
 def test_a_finished_run_has_nothing_left_to_do(desk: Desk, undisturbed: pd.DataFrame) -> None:
     run = desk.directory / "undisturbed"
     before = {part: part.stat().st_mtime_ns for part in parts(run)}
-    desk.finish(desk.sweep(), run)
+    told = len(desk.tracked.read_text().splitlines())
+    desk.finish(desk.sweep(), run, "--track", "mlflow")
     assert {part: part.stat().st_mtime_ns for part in parts(run)} == before
     assert "starting Ray" not in desk.log(run).read_text()
     check_same(run, undisturbed)
+    # The tracker's run goes on, and its checkpoints are not told again.
+    heard = [json.loads(line) for line in desk.tracked.read_text().splitlines()[told:]]
+    assert {each["run_id"] for each in heard} == {"1"}
+    calls = [each["call"] for each in heard]
+    assert (calls[0], calls[-1]) == ("update_run", "set_terminated")
+    assert set(calls[1:-1]) == {"log_artifact"}

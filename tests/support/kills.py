@@ -33,7 +33,8 @@ class Desk:
         self.tracked = directory / "mlflow.jsonl"  # what the tracker hears
         self.started: list[subprocess.Popen[bytes]] = []
 
-    def sweep(self, *, shard_items: int = 3, engines: int = 1) -> Path:
+    def sweep(self, *, shard_items: int = 3, engines: int | None = 1) -> Path:
+        """A sweep file; `engines` None: one on each node."""
         document = {
             "models": {"dense": "model"},
             "prune": [{"method": "wanda", "sparsity": 0.5}, {"method": "magnitude", "sparsity": 0.6}],

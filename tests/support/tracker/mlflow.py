@@ -25,6 +25,9 @@ class MlflowClient:
         self._heard("create_run", run_id=made, experiment_id=experiment_id, run_name=run_name, tags=tags)
         return SimpleNamespace(info=SimpleNamespace(run_id=made))
 
+    def update_run(self, run_id: str, status: str | None = None, name: str | None = None) -> None:
+        self._heard("update_run", run_id=run_id, status=status)
+
     def log_param(self, run_id: str, key: str, value: str) -> None:
         self._heard("log_param", run_id=run_id, key=key, value=value)
 
