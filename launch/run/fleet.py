@@ -17,6 +17,7 @@ from launch.run.nodes import FreeGpus, Node, Place, missing_places, place_engine
 from launch.run.workers import EngineWorker
 
 Make = Callable[[int, Place], EngineWorker]
+_RETIRED = 2  # engines, after which it may be their node that is at fault
 SPARE = 1  # cores of the driver's node that engines on CPUs leave to it
 
 
@@ -111,8 +112,23 @@ class Fleet:
         ended = [each for each in self.workers if each.retired is not None]
         held = [self._holds.get(each.number, each.place.node_id) for each in ended]  # where Ray has put them
         retired = Counter(node_id for node_id in held if node_id in there)
+        for node in self._spent(standing, retired):
+            retired[node.node_id] = self._room(node)
         for place in missing_places(self._nodes, standing, retired, self._first, self._wanted, spare=SPARE):
             self._waiting.append(self._make(next(self._numbers), place))
+
+    def _spent(self, standing: Counter[str], retired: Counter[str]) -> list[Node]:
+        """Nodes that get no engine any more: several were retired there and none is left, and another node has room.
+
+        One engine that is left shows that the node can do its work.
+        """
+        usable = [node for node in self._nodes if self.on_gpus and self._room(node) > retired[node.node_id]]
+        spent = [node for node in usable if retired[node.node_id] >= _RETIRED and not standing[node.node_id]]
+        return spent if len(spent) < len(usable) else []
+
+    def _room(self, node: Node) -> int:
+        """How many engines a node's GPUs are enough for."""
+        return node.gpus // self._first.gpus
 
     def check(self, placement_seconds: float, *, pruning: bool = False, short: bool = False) -> None:
         """Raises what ends the run: an engine that could not do its work, or work for which there is no engine.

@@ -210,6 +210,36 @@ def test_a_retired_engine_of_a_lost_node_takes_no_room_of_another() -> None:
     assert _stand(fleet) == "0a2c"
 
 
+def _retire(fleet: Any, number: int) -> None:
+    fleet.workers[number].alive, fleet.workers[number].retired = False, "bad"
+
+
+def test_a_node_whose_engines_were_retired_one_after_another_gets_no_other() -> None:
+    fleet, _ = _fleet(wanted=2, a=4, b=1)
+    assert _stand(fleet) == "0a1b"
+    _retire(fleet, 0)
+    fleet.follow(_nodes(a=4, b=1))
+    fleet.start()
+    assert _stand(fleet) == "1b2a"  # it may have been that one GPU
+    _retire(fleet, 2)
+    fleet.follow(_nodes(a=4, b=1))
+    assert fleet.start() == []
+    fleet.follow(_nodes(a=4, b=1, c=1))
+    fleet.start()
+    assert _stand(fleet) == "1b3c"
+
+
+def test_a_node_keeps_getting_engines_while_one_works_there_and_while_no_other_has_room() -> None:
+    fleet, _ = _fleet(wanted=3, a=7, b=1)
+    assert _stand(fleet) == "0a1b2a"
+    for retired, stand in (((0,), "1b2a3a"), ((2,), "1b3a4a"), ((3, 4), "1b"), ((1,), "5a6a7a")):
+        for number in retired:
+            _retire(fleet, number)
+        fleet.follow(_nodes(a=7, b=1))
+        fleet.start()
+        assert _stand(fleet) == stand
+
+
 def test_an_engine_that_outlives_its_node_elsewhere_ends_with_what_it_has() -> None:
     fleet, _ = _fleet(a=1, b=2)
     assert _stand(fleet) == "0a1b2b"
