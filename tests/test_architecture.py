@@ -62,6 +62,25 @@ def test_only_launch_imports_ray() -> None:
     assert importers == {("launch", "run"), ("benchmarks", "cluster")}
 
 
+def test_nothing_is_decided_by_a_clock_that_can_be_set() -> None:
+    """Who writes a run, what hangs and what is due follow from counts and the monotonic clock. The exceptions: `status`
+    answers at once where a sign of life looks new, vLLM wants the time of arrival, a card and a file tell a date."""
+    settable = {f"time.{name}" for name in ("time", "time_ns", "localtime", "gmtime", "ctime", "strftime")}
+    settable |= {f"{kind}.{name}" for kind in ("datetime", "date") for name in ("now", "utcnow", "today")}
+    users = set()
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            assert not (isinstance(node, ast.ImportFrom) and node.module == "time"), f"{path}: import time itself"
+            if isinstance(node, ast.Attribute) and ast.unparse(node) in settable:
+                users.add(path.relative_to(ROOT).as_posix())
+    assert {path for path in users if path.split("/")[0] in PACKAGES} == {
+        "evaluator/engine/vllm/requests.py",
+        "evaluator/report/lm_eval.py",
+        "launch/doctor/card.py",
+        "launch/run/status.py",
+    }
+
+
 def test_no_module_is_a_drawer() -> None:
     assert not [path for path in SOURCES if path.stem in {"utils", "util", "common", "helpers", "misc"}]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import cProfile
 import os
 import pstats
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -53,6 +54,7 @@ def simulate(prepared: Prepared, ray: PretendedRay, out: Path, *, terminal: bool
         stack.enter_context(redirect_stdout(nobody))
         console = Console(file=nobody, force_terminal=terminal, width=120, height=50)
         stack.enter_context(ray.installed())
+        stack.callback(_join_engines)
         progress = stack.enter_context(Progress(console))
         directory = stack.enter_context(open_run(prepared, out, progress))
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # forget the highest memory so far
@@ -67,6 +69,13 @@ def simulate(prepared: Prepared, ray: PretendedRay, out: Path, *, terminal: bool
         megabytes_before=before,
         megabytes=_megabytes("VmHWM"),
     )
+
+
+def _join_engines() -> None:
+    """Threads of a run that has failed are not waited for by its driver, and need what is pretended to their end."""
+    for thread in threading.enumerate():
+        if isinstance(thread, EngineWorker):
+            thread.join()
 
 
 @contextmanager

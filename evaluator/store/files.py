@@ -93,12 +93,12 @@ def write_parquet(table: pa.Table, path: Path) -> None:
 
 
 def parquet_bytes(table: pa.Table) -> bytes:
-    """What a file with an Arrow table holds."""
+    """What a file with an Arrow table holds; its pages have checksums."""
     import pyarrow as pa  # late: what reads a run's state alone does not need it
     import pyarrow.parquet as pq
 
     sink = pa.BufferOutputStream()
-    pq.write_table(table, sink, compression="zstd")
+    pq.write_table(table, sink, compression="zstd", write_page_checksum=True)
     content: bytes = sink.getvalue().to_pybytes()
     return content
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -21,6 +22,11 @@ from evaluator.store.schema import (
     VERDICT_COLUMNS,
     Stored,
 )
+
+# Columns without which a part of records is none.
+_NEEDED = {
+    name for name in (*READ_RECORDS, "weights_digest", "language", "item_id") if not RECORD_COLUMNS[name].meaning.later
+}
 
 
 def record_parts(run_dir: Path) -> list[list[Path]]:
@@ -77,7 +83,7 @@ def read_part(path: Path, names: Sequence[str], columns: Mapping[str, Stored]) -
     types of a kind are taken: other programs write int64 for int32, and pandas floats for integers with nulls.
     """
     try:
-        file = pq.ParquetFile(path)
+        file = pq.ParquetFile(path, page_checksum_verification=True)
         missing = [name for name in names if name not in file.schema_arrow.names]
         needed = [name for name in missing if not columns[name].meaning.later]
         if needed:
@@ -91,6 +97,28 @@ def read_part(path: Path, names: Sequence[str], columns: Mapping[str, Stored]) -
     for name in names:
         _check(table[name], columns[name], f"{path}: column {name!r}")
     return table
+
+
+def damage_of(path: Path) -> str | None:
+    """Why a part of records cannot be read, in one line; None for one that can: whole, with columns of their types.
+
+    Raises InputError where the system cannot read the file, which says nothing about the part.
+    """
+    try:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            schema = file.schema_arrow
+            for name, column in RECORD_COLUMNS.items():
+                if name in schema.names:
+                    if not _fits(schema.field(name).type, column.arrow):
+                        return f"column {name!r} has type {schema.field(name).type}, not {column.arrow}"
+                elif name in _NEEDED:
+                    return f"has no column {name!r}"
+            file.read(use_threads=False)
+    except (OSError, pa.ArrowException) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise InputError(f"{path}: cannot be read: {os.strerror(error.errno)}") from error
+        return one_line(error)
+    return None
 
 
 def _frame(paths: list[Path], names: tuple[str, ...], columns: Mapping[str, Stored]) -> pd.DataFrame:

@@ -23,6 +23,7 @@ from evaluator.store.records import ItemKey, RecordStore
 from launch.run.base_answers import NO_BASE, OTHER_TOKENIZER, BaseSource
 from launch.run.board import Board
 from launch.run.cluster import Cluster, cluster
+from launch.run.damage import set_damaged_aside
 from launch.run.failure_log import FailureLog, try_again
 from launch.run.failures import Ledger
 from launch.run.fleet import Fleet, Make
@@ -52,7 +53,13 @@ _NODES_SECONDS = 1.0  # between two looks at which nodes there are
 def open_run(prepared: Prepared, run_dir: Path, progress: Progress) -> RunDirectory:
     """Take the directory of a run, until it is closed. Raises InputError as RunDirectory does."""
     document = prepared.config.model_dump(mode="json")
-    measured = RecordStore(run_dir).measured
+
+    def measured(name: str) -> bool:
+        try:
+            return RecordStore(run_dir).measured(name)
+        except InputError:  # what cannot be read may have been
+            return True
+
     return RunDirectory(run_dir, prepared.identity, document, prepared.disk_bytes, progress.noted, measured=measured)
 
 
@@ -69,6 +76,7 @@ def run_sweep(
     store = RecordStore(run_dir)
     try:
         store.clean()
+        set_damaged_aside(prepared, store, run_dir, progress.warned)
         planned = {name: {task.name: len(task.questions) for task in tasks} for name, tasks in prepared.asked.items()}
         log = FailureLog(prepared, directory, progress, try_again(prepared, directory, store))
         directory.mark("running", planned=planned, failures=log.rows)

@@ -3,6 +3,10 @@ each once, and as they would have been."""
 
 from __future__ import annotations
 
+import errno
+import itertools
+import os
+import time
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -12,10 +16,14 @@ from benchmarks.cluster.answers import Answers
 from benchmarks.cluster.pretended_ray import Deaths, PretendedRay
 from benchmarks.cluster.simulation import mistakes, simulate
 from benchmarks.cluster.sweep import BASE, TASK, Size, made_up, questions_of
+from evaluator.errors import InputError
+from launch.run import lock
 from launch.run.status import read_status
+from launch.run.work import Outcome
 
 SIZE = Size(engines=8, checkpoints=20, items=40, shard_items=10)
 PREPARED = made_up(SIZE)
+DAY = 86400.0
 SHARDS = SIZE.checkpoints * SIZE.items // SIZE.shard_items
 
 
@@ -49,3 +57,97 @@ def test_an_undisturbed_run_and_what_is_found_wrong_with_a_disturbed_one(answers
     pq.write_table(pq.read_table(second).slice(0, 1), folder / "more.parquet")  # an item's first record again
     third.replace(tmp_path / "records" / PREPARED.jobs[1].name / TASK / third.name)
     assert mistakes(PREPARED, answers, tmp_path) == {"missing": 20, "twice": 1, "different": 2}
+
+
+def _whole(answers: Answers, run: Path, outcome: Outcome) -> bool:
+    """Whether a run has come to its good end, nothing missing and nothing twice."""
+    status = read_status(run)
+    ended = (status.state, status.done) == ("finished", SIZE.checkpoints * SIZE.items)
+    left_over = list(run.rglob("*.writing")) + list((run / "records").rglob(".*"))
+    return ended and outcome.failures == () and mistakes(PREPARED, answers, run) == {} and not left_over
+
+
+def test_damaged_parts_are_made_again(answers: Answers, tmp_path: Path) -> None:
+    """Cut off, empty, a bit that changed, of another schema: of a finished run, the base's among them."""
+    simulate(PREPARED, _ray(answers, Deaths()), tmp_path)
+    parts = sorted((tmp_path / "records").rglob("*.parquet"))
+    damaged = {path: path.read_bytes() for path in parts[:: len(parts) // 7]}
+    for number, (path, content) in enumerate(damaged.items()):
+        middle = len(content) // 2
+        flipped = content[:middle] + bytes([content[middle] ^ 16]) + content[middle + 1 :]
+        path.write_bytes([content[:middle], b"", flipped][number % 3])
+    other = parts[1]
+    pq.write_table(pq.read_table(other).drop_columns(["status"]), other)
+    cost = simulate(PREPARED, _ray(answers, Deaths()), tmp_path)
+    assert cost.outcome.items == (len(damaged) + 1) * SIZE.shard_items
+    assert _whole(answers, tmp_path, cost.outcome)
+    aside = [path.relative_to(tmp_path / "damaged") for path in (tmp_path / "damaged").rglob("*.parquet")]
+    assert sorted(aside) == sorted(path.relative_to(tmp_path / "records") for path in (*damaged, other))
+
+
+def test_clocks_that_jump_change_nothing(answers: Answers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a day, forwards and backwards, at every look; engines and nodes die meanwhile."""
+    real, jumps = time.time, itertools.cycle((0.0, DAY, -DAY))
+    monkeypatch.setattr(time, "time", lambda: real() + next(jumps))
+    ray = _ray(answers, Deaths(actors=8, nodes=2, within=SHARDS, seed=2))
+    cost = simulate(PREPARED, ray, tmp_path)
+    assert ray.died["actors"] + ray.died["nodes"] == 10
+    assert _whole(answers, tmp_path, cost.outcome)
+    assert cost.outcome.seconds < DAY
+
+
+@pytest.mark.parametrize(
+    ("step", "number", "said"),
+    [
+        ("fsync", errno.ENOSPC, "no space left on the device; free some and run the same command"),
+        ("fsync", errno.EDQUOT, "no space left on the device; free some and run the same command"),
+        ("open", errno.EROFS, "cannot write there: Read-only file system"),
+        ("replace", errno.EROFS, "cannot write there: Read-only file system"),
+    ],
+)
+def test_a_disk_that_takes_no_more_ends_the_run_and_the_same_command_finishes_it(
+    answers: Answers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, number: int, said: str
+) -> None:
+    """From the fortieth file on, until somebody mends it: not a byte more, of whatever file."""
+    files = itertools.count()
+
+    def full(*_: object) -> bool:
+        return next(files) >= 40
+
+    def refuse() -> None:
+        raise OSError(number, os.strerror(number))
+
+    sync, rename, opened = os.fsync, Path.replace, Path.open
+
+    def fsync(descriptor: int) -> None:
+        if full():
+            os.ftruncate(descriptor, 4)  # what there was room for
+            refuse()
+        sync(descriptor)
+
+    def replace(self: Path, target: Path) -> Path:
+        if full():
+            refuse()
+        return rename(self, target)
+
+    def open_(self: Path, mode: str = "r", **more: object) -> object:
+        if "w" in mode and full():
+            refuse()
+        return opened(self, mode, **more)  # type: ignore[call-overload]
+
+    with monkeypatch.context() as patched:
+        where, doubles = (os, {"fsync": fsync}) if step == "fsync" else (Path, {"replace": replace, "open": open_})
+        patched.setattr(where, step, doubles[step])
+        with pytest.raises(InputError) as refused:
+            simulate(PREPARED, _ray(answers, Deaths()), tmp_path)
+    assert str(refused.value).endswith(said)
+    assert "\n" not in str(refused.value)
+    monkeypatch.setattr(lock, "sight", lambda owner: "gone")  # the driver's process has ended with that line
+    before = read_status(tmp_path)
+    assert 0 < before.done < SIZE.checkpoints * SIZE.items
+    kept = {path: path.read_bytes() for path in (tmp_path / "records").rglob("*.parquet")}
+    assert sum(pq.read_metadata(path).num_rows > 0 for path in kept) == len(kept)
+    cost = simulate(PREPARED, _ray(answers, Deaths()), tmp_path)
+    assert cost.outcome.items == SIZE.checkpoints * SIZE.items - before.done
+    assert {path: path.read_bytes() for path in kept} == kept
+    assert _whole(answers, tmp_path, cost.outcome)

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import errno
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -20,9 +24,10 @@ from evaluator.errors import InputError, ResurfaceError
 from evaluator.records import Item, Record
 from evaluator.store import records as store
 from evaluator.store.files import parquet_bytes, write_atomically
+from evaluator.store.reading import record_parts
 from evaluator.store.records import RecordStore, to_table
 from evaluator.store.schema import RECORDS
-from launch.run.lock import RunLock
+from launch.run.lock import LeaseLost, RunLock
 
 
 def _record(number: int = 0, language: str = "english", digest: str = "d1") -> Record:
@@ -90,7 +95,7 @@ def test_a_damaged_part_is_named(tmp_path: Path) -> None:
     records = RecordStore(tmp_path)
     part = records.append("dense", "gazetteer", "a", to_table([_record(0)]))
     part.write_bytes(part.read_bytes()[:-9])
-    with pytest.raises(InputError, match=r"a\.parquet: not a readable part .*remove it"):
+    with pytest.raises(InputError, match=r"a\.parquet: not a readable part .*the same command moves it aside"):
         records.finished("dense", "gazetteer", "d1")
 
 
@@ -99,6 +104,73 @@ def test_a_part_without_a_column_is_no_part(tmp_path: Path) -> None:
     records.append("dense", "gazetteer", "a", to_table([_record(0)]).drop_columns(["language"]))
     with pytest.raises(InputError, match=r"a\.parquet: not a readable part \(.*language"):
         records.finished("dense", "gazetteer", "d1")
+
+
+def _flip(content: bytes) -> bytes:
+    """One bit in the middle: of a text, which compression alone does not notice."""
+    at = content.index("호수".encode())
+    return content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
+
+
+DAMAGE: list[tuple[str, Callable[[bytes], bytes]]] = [
+    ("file size is 0 bytes", lambda content: b""),
+    ("magic bytes", lambda content: content[:-9]),
+    ("size is 4|magic bytes|corrupt", lambda content: b"PAR1"),
+    ("(?i)crc", _flip),
+    ("has no column 'item_id'", lambda content: _written(RECORDS.names.index("item_id"))),
+    ("column 'index' has type string, not int32", lambda content: _written(None, index=["0"])),
+]
+
+
+def _written(left_out: int | None, **columns: list[str]) -> bytes:
+    table = to_table([_record(0)])
+    for name, values in columns.items():
+        table = table.set_column(table.schema.names.index(name), name, pa.array(values))
+    return parquet_bytes(table if left_out is None else table.remove_column(left_out))
+
+
+@pytest.mark.parametrize(("why", "damage"), DAMAGE, ids=[why for why, _ in DAMAGE])
+def test_a_damaged_part_is_found_and_set_aside(tmp_path: Path, why: str, damage: Callable[[bytes], bytes]) -> None:
+    """Whatever its damage; nothing is deleted, and what is whole stays, that of an older version too."""
+    records = RecordStore(tmp_path)
+    part = records.append("dense", "gazetteer", "a", to_table([_record(0)]))
+    whole = records.append("dense", "gazetteer", "b", to_table([_record(1)]).drop_columns(["device", "same_top"]))
+    for moved in ("a.parquet", "a.2.parquet"):  # it can happen to the same part again
+        records.append("dense", "gazetteer", "a", to_table([_record(0)]))
+        part.write_bytes(damage(part.read_bytes()))
+        content = part.read_bytes()
+        (found,) = records.damaged().items()
+        assert found[0] == part
+        assert re.search(why, found[1])
+        assert "\n" not in found[1]
+        target = records.set_aside(part)
+        assert target == tmp_path / "damaged" / "dense" / "gazetteer" / moved
+        assert target.read_bytes() == content
+        assert records.damaged() == {}
+        assert records.parts("dense", "gazetteer") == [whole]
+        assert records.finished("dense", "gazetteer", "d1") == {("english", "english-0001")}
+        assert record_parts(tmp_path) == [[whole]]
+
+
+def test_what_the_system_cannot_read_is_not_damaged(tmp_path: Path) -> None:
+    records = RecordStore(tmp_path)
+    part = records.append("dense", "gazetteer", "a", to_table([_record(0)]))
+    part.unlink()
+    part.symlink_to(part)
+    with pytest.raises(InputError, match=r"a\.parquet: cannot be read: Too many levels of symbolic links"):
+        records.damaged()
+    assert part.is_symlink()
+
+
+def test_a_driver_that_has_lost_its_run_sets_nothing_aside(tmp_path: Path) -> None:
+    lock = RunLock(tmp_path)
+    records = RecordStore(tmp_path)
+    part = records.append("dense", "gazetteer", "a", to_table([_record(0)]))
+    shutil.rmtree(lock.folder)
+    with pytest.raises(LeaseLost):
+        records.set_aside(part)
+    assert part.exists()
+    lock.release()
 
 
 def test_a_writer_that_is_killed_leaves_nothing_that_is_read(tmp_path: Path) -> None:

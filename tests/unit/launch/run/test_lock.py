@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
+import itertools
 import json
 import os
 import signal
@@ -123,6 +125,56 @@ def beating(tmp_path: Path) -> Iterator[Path]:
 def test_a_process_elsewhere_that_beats_is_left_alone(beating: Path) -> None:
     with pytest.raises(InputError, match=r"another resurface process .*: process 12 on node-b"):
         _lock(beating, Pace(beat_seconds=0.02, missed=10_000, look_seconds=0.01))
+
+
+@pytest.fixture
+def jumping(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock jumps by a day, forwards or backwards, whenever somebody looks at it."""
+    real, jumps = time.time, itertools.cycle((0.0, 86400.0, -86400.0))
+    monkeypatch.setattr(time, "time", lambda: real() + next(jumps))
+
+
+def _touched(file: Path, hours: int) -> None:
+    """As a file server whose clock is so far off says when a file was written."""
+    with contextlib.suppress(FileNotFoundError):
+        os.utime(file, (time.monotonic() + 3600 * hours,) * 2)
+
+
+@pytest.mark.usefixtures("jumping")
+@pytest.mark.parametrize("hours", [-24, 24])
+def test_a_living_driver_keeps_its_run_whatever_the_clocks_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hours: int
+) -> None:
+    """Another one that sees its files alone, not its process, finds its beats."""
+    held = _lock(tmp_path)
+    monkeypatch.setattr(lock, "sight", lambda owner: "elsewhere")
+    beat = tmp_path / FOLDER / "000001.beat"
+    for _ in range(3):
+        with pytest.raises(InputError, match="another resurface process is writing"):
+            RunLock(tmp_path, tell=lambda text: _touched(beat, hours), pace=replace(PACE, missed=10_000))
+        held.check()
+        write_atomically(tmp_path / "records" / "a.parquet", b"a")
+    held.release()
+
+
+@pytest.mark.usefixtures("jumping")
+@pytest.mark.parametrize("hours", [-24, 24])
+def test_a_silent_driver_is_replaced_whatever_the_clocks_say(tmp_path: Path, hours: int) -> None:
+    """Its last beat looks as if it came tomorrow, or yesterday; and it may write nothing more."""
+    old = _lock(tmp_path, QUIET)
+    folder, beat = old.folder, tmp_path / FOLDER / "000001.beat"
+    claim = latest_claim(tmp_path)
+    assert claim is not None
+    (tmp_path / FOLDER / "000001.json").write_text(json.dumps(asdict(replace(claim, owner=ELSEWHERE))))
+    beat.write_text("7")
+    _touched(beat, hours)
+    new = _lock(tmp_path)
+    assert not folder.exists()
+    with pytest.raises(LeaseLost):
+        old.check()
+    new.check()
+    old.release()
+    new.release()
 
 
 def test_whoever_waits_takes_over_what_is_given_back_meanwhile(tmp_path: Path) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import fcntl
+import itertools
 import json
 import os
 import subprocess
+import time
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ import pytest
 from evaluator.errors import InputError
 from evaluator.store.records import RecordStore, to_table
 from launch.run.lease import Claim, Pace
+from launch.run.live import LiveState
 from launch.run.lock import FOLDER, RunLock
 from launch.run.status import Driver, driver_of, finished_items, read_status, summarise
 from pruning.output.owner import Owner, this_process
@@ -187,6 +190,33 @@ def test_a_driver_elsewhere_is_known_by_its_beats(tmp_path: Path) -> None:
         os.utime(beat, (0, 0))
 
     assert driver_of(tmp_path, pace=pace, sleep=go_on).alive
+
+
+@pytest.mark.parametrize("jump", [-86400.0, 86400.0])
+def test_clocks_that_jump_are_waited_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jump: float) -> None:
+    """Of a driver elsewhere that beats, and of one that does not; times are of no clock that can be set."""
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + jump)
+    _claimed(_write(tmp_path), Owner(host="node-b", machine="node-b 1", pid=1, started="2"))
+    beat, live = tmp_path / FOLDER / "000001.beat", LiveState(tmp_path)
+    beat.write_text("7")
+    assert read_status(tmp_path, sleep=lambda _: None).state == "stale"
+    live.began(0, "dense", "xquad", 40)
+    live.advanced(0, 20)
+    monkeypatch.setattr(time, "time", lambda: real() - jump)
+    live.look(lambda: ())
+    counts = itertools.count(8)
+
+    def beats(_: float) -> None:
+        beat.write_text(str(next(counts)))
+
+    found = read_status(tmp_path, sleep=beats)
+    assert found.state == "running"
+    assert 0 <= found.engines[0].seconds < 3600
+    assert found.items_per_second is not None
+    assert found.items_per_second > 20 / 3600
+    assert found.seconds_left is not None
+    assert 0 < found.seconds_left < 3600 * 120 / 20
 
 
 def test_a_driver_of_an_older_version_has_the_lock_alone(tmp_path: Path) -> None:
