@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import random
+import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,9 +30,11 @@ pytestmark = needs_vllm
 
 # Nats per token, and in the mean over tokens. Products of float8 or int8 are exact in float32, and only an input that
 # lies between two values may be rounded to either. In bfloat16 every layer's inputs are rounded once more before that;
-# the model's logits are far apart (tests/support/models.py), so that it shows.
-TOLERANCE = {"float32": 0.02, "bfloat16": 1.0}
-MEAN_TOLERANCE = {"float32": 0.002, "bfloat16": 0.25}
+# the model's logits are far apart (tests/support/models.py), so that it shows. One of int8's 255 values is a long way
+# from the next: few tokens see such an input, and most of them nothing of it.
+TOLERANCE = {"float32": 0.1, "bfloat16": 1.0}
+MEAN_TOLERANCE = {"float32": 0.01, "bfloat16": 0.25}
+MEDIAN_TOLERANCE = {"float32": 1e-5, "bfloat16": 0.25}
 NO_ROUNDED_INPUTS = ("gptq", "awq")
 
 
@@ -108,6 +111,7 @@ def test_scores_are_those_of_the_dequantised_weights(served: Served) -> None:
     assert len(off) == 24
     assert max(off) <= TOLERANCE[served.dtype]
     assert sum(off) / len(off) <= MEAN_TOLERANCE[served.dtype]
+    assert statistics.median(off) <= MEDIAN_TOLERANCE[served.dtype]
 
 
 def test_greedy_answers_are_those_of_the_dequantised_weights(served: Served) -> None:
