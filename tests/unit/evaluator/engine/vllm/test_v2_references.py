@@ -26,10 +26,13 @@ class Runner:
     def __init__(self, seed: int) -> None:
         from vllm.v1.worker.gpu.sample.prompt_logprob import PromptLogprobsWorker
 
+        from evaluator.engine.vllm.abilities import fields_of
         from evaluator.engine.vllm.v2_references import refer
 
+        given = {"max_num_reqs": 4, "device": torch.device("cpu")}  # older versions take no device
+        known = {name: given[name] for name in fields_of(PromptLogprobsWorker) if name in given}
         generator = torch.Generator().manual_seed(seed)
-        self.prompt_logprobs_worker: Any = PromptLogprobsWorker(4, torch.device("cpu"))
+        self.prompt_logprobs_worker: Any = PromptLogprobsWorker(**known)
         self.head_HV = torch.randn(WIDTH, VOCABULARY, generator=generator)
         self.states_TH = torch.randn(LONGEST, WIDTH, generator=generator)  # a position's, whatever the request
         self.tokens_RT = torch.zeros(4, LONGEST, dtype=torch.int32)
