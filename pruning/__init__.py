@@ -2,6 +2,7 @@
 
 The rooms in the order of the road; each imports only from those before it:
 
+    pulse               signs that a job gets on
     patterns, methods   which weights may go, and how a method chooses them
     config              what a job is
     calibration         the text that a job sees

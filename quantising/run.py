@@ -61,6 +61,7 @@ def quantise(
     if finished is not None:
         return finished
     job.check()
+    job.method.check_here()  # another machine than the one that the run was checked on may have to install something
     job.checkpoint.check_finite()
     with export.open_export(job.checkpoint, out) as target:
         calibration = job.calibrate()

@@ -28,6 +28,7 @@ from evaluator.engine.config import build_engine
 from evaluator.errors import EngineError
 from launch.run.base_answers import BaseAnswers
 from launch.run.provenance import device, machine
+from launch.run.prune_watch import telling
 from launch.run.shards import ShardCollector
 from launch.run.work import EngineSetup, EvalJob, Shard, ShardResult, Where
 from launch.sweep.plugins import load_plugins
@@ -203,24 +204,26 @@ def make_checkpoint(
     held_out: Mapping[str, str],
     provenance: Mapping[str, object],
     log_path: Path,
+    pulse_path: Path,
 ) -> None:
     """The body of a prune task, or of one that quantises: the manifest in `out` is its result.
 
-    `provenance` is the driver's.
+    `provenance` is the driver's, which looks at `pulse_path` to see whether this gets on.
     """
-    from launch.sweep.calibration import SOURCES
-
     _log_to(log_path)
-    load_plugins()
-    told = {**provenance, **machine()}
-    if isinstance(config, QuantiseConfig):
-        from quantising.run import quantise
+    with telling(pulse_path):
+        from launch.sweep.calibration import SOURCES
 
-        quantise(config, out, sources=SOURCES, held_out=held_out, provenance=told)
-    else:
-        from pruning.run import prune
+        load_plugins()
+        told = {**provenance, **machine()}
+        if isinstance(config, QuantiseConfig):
+            from quantising.run import quantise
 
-        prune(config, out, sources=SOURCES, held_out=held_out, provenance=told)
+            quantise(config, out, sources=SOURCES, held_out=held_out, provenance=told)
+        else:
+            from pruning.run import prune
+
+            prune(config, out, sources=SOURCES, held_out=held_out, provenance=told)
 
 
 def _tokenizer_key(checkpoint: Path) -> str:

@@ -161,10 +161,11 @@ class _Run:
         self._board.expect(len(to_prune))
         pruning = PruneTasks(
             to_prune,
-            log_path=self._run_dir / "logs" / "prune.log",
+            log_dir=self._run_dir / "logs",
             held_out=self._prepared.held_out,
             free=fleet.free if fleet.on_gpus else None,
-            attempts=config.resources.attempts,
+            resources=config.resources,
+            warn=Both(self._progress, self._live).warned,
         )
         looked = time.monotonic()
         try:

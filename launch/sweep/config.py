@@ -119,8 +119,8 @@ class Resources(Frozen):
     shard_items: int = Field(default=20, ge=1)  # items per Parquet part: what a crash can lose, per engine
     # Failures in a row after which a checkpoint or a prune job is set aside, and an engine retired.
     attempts: int = Field(default=3, ge=1, le=1000)
-    # Without a finished step an engine is taken for hung, and without an end a load, after this long; after more where
-    # longer pauses have ended well.
+    # Without a finished step an engine or a prune task is taken for hung, and without an end a load, after this long;
+    # after more where longer pauses have ended well. A prune task's first step is a load.
     stall_seconds: int = Field(default=600, ge=1, le=30 * 24 * 3600)
     load_seconds: int = Field(default=1800, ge=1, le=30 * 24 * 3600)
     # For which no engine may have found GPUs before the run ends; at most a month.

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from pruning.model.batches import Batch
+from pruning.pulse import PULSE
 
 
 class Activations:
@@ -45,6 +46,7 @@ class Activations:
 
     def put(self, number: int, hidden_1TH: Tensor) -> None:
         """Keep a batch's inputs; those it had before are overwritten."""
+        PULSE.beat()
         if self._file is None:
             self._held[number] = hidden_1TH
             return
@@ -53,6 +55,7 @@ class Activations:
 
     def get(self, number: int) -> Tensor:
         """The inputs that were put last for a batch, on the device."""
+        PULSE.beat()
         if self._file is None:
             return self._held[number]
         self._file.seek(self._offsets[number])

@@ -22,6 +22,7 @@ from pruning.errors import PruneError
 from pruning.methods.base import Pruned
 from pruning.methods.solver import DAMPING
 from pruning.model import onednn
+from pruning.pulse import PULSE
 
 STEPS = 64  # at most
 TOLERANCE = 1e-3  # of the gradient's first length, in the diagonal's norm: where a row is done
@@ -92,6 +93,7 @@ class LeastSquares:
         for step in range(STEPS):
             if not bool(active_O1.any()):
                 return weight_OI, step
+            PULSE.beat()
             curved_OI = self._times(direction_OI, self._damping).mul_(kept_OI)
             curvature_O1 = (direction_OI * curved_OI).sum(dim=1, keepdim=True)
             length_O1 = torch.where(active_O1, size_O1 / curvature_O1, 0)

@@ -16,6 +16,7 @@ from torch import Tensor
 from pruning.errors import PruneError
 from pruning.methods import masks
 from pruning.patterns import NofM, Pattern
+from pruning.pulse import PULSE
 
 DAMPING = 0.01  # of the mean diagonal
 _STEP = 16  # columns that are pruned before the rest of their block is updated
@@ -129,6 +130,7 @@ def solve(
         weight_OI[:, start:end] = weight_BO.T
         mask_OI[:, start:end] = mask_BO.T
         weight_OI[:, end:].addmm_(error_BO.T, upper_II[start:end, end:], alpha=-1)
+        PULSE.beat()
     return list(zip(torch.split(weight_OI, rows), torch.split(mask_OI, rows), strict=True))
 
 

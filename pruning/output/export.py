@@ -29,6 +29,7 @@ from pruning.errors import PruneError
 from pruning.model.checkpoint import Checkpoint
 from pruning.output import owner
 from pruning.output.manifest import MANIFEST_NAME, PruneManifest, to_json
+from pruning.pulse import PULSE
 
 _SUFFIX = ".partial"
 _TOKEN = re.compile(r"-([0-9a-f]{12}|[0-9]+)$")  # numbers were the ids of processes
@@ -128,10 +129,12 @@ class Export:
         for file in self._checkpoint.files:
             copy = self.partial / (file.name + _SUFFIX)
             shutil.copyfile(file, copy)
+            PULSE.beat()
             self._descriptors[file] = os.open(copy, os.O_RDWR)
 
     def write(self, name: str, weight: Tensor) -> None:
         """Overwrite a dense matrix with its pruned version, which has the checkpoint's dtype and shape."""
+        PULSE.beat()
         entry = self._checkpoint.entry(name)
         data = weight.contiguous().view(torch.uint8).numpy().reshape(-1).data
         if len(data) != entry.size:
@@ -204,6 +207,7 @@ class Export:
 
 
 def _sync(path: Path) -> None:
+    PULSE.beat()
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

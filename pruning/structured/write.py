@@ -13,6 +13,7 @@ import torch
 from evaluator.checkpoints.tensors import INDEX, SINGLE
 from evaluator.checkpoints.tensors import Tensor as Entry
 from pruning.model.checkpoint import Checkpoint
+from pruning.pulse import PULSE
 from pruning.structured.cut import Slice
 
 
@@ -84,3 +85,4 @@ def _write_shard(checkpoint: Checkpoint, shard: list[tuple[Entry, Slice]], file:
 def _copy(checkpoint: Checkpoint, entry: Entry, part: Slice, stream: IO[bytes]) -> None:
     for chunk in content(checkpoint, entry, part):
         stream.write(chunk)
+        PULSE.beat()

@@ -17,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from evaluator.errors import InputError, one_line
+from pruning.pulse import PULSE
 from quantising.environment import pins, python_of
 from quantising.errors import QuantiseError
 
@@ -26,6 +27,7 @@ LOCK = Path(__file__).parents[2] / "requirements" / "llm-compressor.lock"
 _JOB = Path(__file__).with_name("job.py")
 _OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
 _QUIET = {"TOKENIZERS_PARALLELISM": "false"}
+_LOOK_SECONDS = 2.0  # between two looks at whether it gets on
 _SECRETS = ("TOKEN", "SECRET", "PASSWORD", "API_KEY", "CREDENTIAL")  # in the names of variables
 
 
@@ -63,7 +65,7 @@ def apply_recipe(recipe: str, source: Path, folder: Path, sequences: Sequence[Se
             "answer": str(answer),
         }
         request.write_text(json.dumps(document), encoding="utf-8")
-        code = _run([str(python), "-I", str(_JOB), str(request)], Path(scratch), log)
+        code = _run([str(python), "-I", str(_JOB), str(request)], Path(scratch), log, folder)
         said = log.read_text(encoding="utf-8", errors="replace")
         print(said, file=sys.stderr)
         if code or not answer.exists():
@@ -74,8 +76,11 @@ def apply_recipe(recipe: str, source: Path, folder: Path, sequences: Sequence[Se
         return versions
 
 
-def _run(command: list[str], folder: Path, log: Path) -> int:
-    """Run it in `folder`, where it leaves files of its own; end it and its children whatever happens here."""
+def _run(command: list[str], folder: Path, log: Path, target: Path) -> int:
+    """Run it in `folder`, where it leaves files of its own; end it and its children whatever happens here.
+
+    It gets on while `log`, in which it counts its layers, or what it writes to `target` grows.
+    """
     kept = {name: value for name, value in os.environ.items() if not any(part in name.upper() for part in _SECRETS)}
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -87,9 +92,24 @@ def _run(command: list[str], folder: Path, log: Path) -> int:
             stderr=output,
             start_new_session=True,
         )
+        seen = -1
         try:
-            return process.wait()
+            while True:
+                with suppress(subprocess.TimeoutExpired):
+                    return process.wait(_LOOK_SECONDS)
+                if (written := _written(log, target)) != seen:
+                    seen = written
+                    PULSE.beat()
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+
+
+def _written(log: Path, target: Path) -> int:
+    """Bytes of a log and of what is in a directory."""
+    total = 0
+    for file in (log, *target.iterdir()):
+        with suppress(OSError):  # it has just been renamed
+            total += file.stat().st_size
+    return total

@@ -1,4 +1,4 @@
-"""What fails costs what failed: bad checkpoints, an item that kills its engine, an engine that hangs.
+"""What fails costs what failed: bad checkpoints, an item that kills its engine, an engine or a prune task that hangs.
 
 Real processes and tiny models. What is good has the records of an undisturbed run; what is not is named with its
 reason, and is done by the same command once it has been mended.
@@ -66,7 +66,15 @@ TorchEngine.run = lambda self, source: run(self, Watched(source))
 '''
 
 
-def _sweep(directory: Path, models: list[str], *, kind: str = "vllm", **resources: Any) -> Path:
+def _sweep(
+    directory: Path,
+    models: list[str],
+    *,
+    kind: str = "vllm",
+    pruned: dict[str, Any] | None = None,
+    **resources: Any,
+) -> Path:
+    """A sweep file; `pruned`: its sections about pruning."""
     file = directory / "questions.jsonl"
     rows = [
         {
@@ -84,6 +92,7 @@ def _sweep(directory: Path, models: list[str], *, kind: str = "vllm", **resource
         "tasks": [{"task": f"jsonl:{file}", "name": "lakes", "items": 0, "probes": PROBES}],
         "engine": {"kind": kind},
         "resources": {"shard_items": 2, "attempts": 2, **resources},
+        **(pruned or {}),
     }
     file = directory / f"{'-'.join(models)}.yaml"
     file.write_text(yaml.safe_dump(document), encoding="utf-8")
@@ -249,3 +258,51 @@ def test_an_engine_that_hangs_is_replaced(tmp_path: Path) -> None:
     assert "engine 0 died (no sign of progress for" in log.read_text()
     assert not stopped[0].is_running() or stopped[0].status() == psutil.STATUS_ZOMBIE
     assert set(records(run)["status"]) == {"ok"}
+
+
+@pytest.mark.long
+def test_a_prune_task_that_hangs_is_done_again_and_one_that_cannot_be_done_is_set_aside(tmp_path: Path) -> None:
+    save_tiny_model(tmp_path / "model")
+    texts, calibration = tmp_path / "texts.txt", "\n".join(f"The town of Karo lies on river {n}." for n in range(8))
+    texts.write_text(calibration, encoding="utf-8")
+    pruned = {
+        "prune": [{"method": "magnitude", "sparsity": 0.5}, {"method": "wanda", "sparsity": 0.5}],
+        "calibration": {"source": f"text:{texts}", "samples": 8, "sequence_length": 16},
+    }
+    sweep, run = _sweep(tmp_path, ["model"], kind="torch", pruned=pruned, attempts=3, load_seconds=20), tmp_path / "run"
+    log = tmp_path / "log"
+    driver = start("sweep", sweep, "--out", run, log=log)
+    while not (run / "run.json").exists():  # until then it looks whether everything is there
+        assert driver.poll() is None, log.read_text()
+        time.sleep(0.01)
+    texts.unlink()
+    pid = 0
+    while not pid:
+        assert driver.poll() is None, log.read_text()
+        with contextlib.suppress(OSError, ValueError):  # not there, or just being written
+            pid = json.loads((run / "logs" / "prune-magnitude-0.5.pulse").read_text())["where"]["pid"]
+        time.sleep(0.01)
+    hung = psutil.Process(pid)
+    hung.suspend()
+    assert driver.wait() == 3, log.read_text()
+    assert "magnitude-0.5 could not be made (no sign of progress for" in log.read_text()
+    assert not hung.is_running() or hung.status() == psutil.STATUS_ZOMBIE
+    assert _state(run) == "finished_with_failures"
+    (failure,) = _failures(run).to_dict("records")
+    assert (failure["checkpoint"], failure["stage"], failure["attempts"]) == ("wanda-0.5", "prune", 1)
+    assert str(texts) in failure["reason"]
+    first = records(run)
+    assert set(first["checkpoint"]) == {"model", "magnitude-0.5"}
+    assert set(first["status"]) == {"ok"}
+
+    texts.write_text(calibration, encoding="utf-8")
+    done = resurface("sweep", sweep, "--out", run)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (_state(run), (run / "tables" / "failures.csv").exists()) == ("finished", False)
+    everything = records(run)
+    assert set(everything["status"]) == {"ok"}
+    assert everything.groupby("checkpoint").size().to_dict() == {
+        name: ITEMS * len(PROBES) for name in ("model", "magnitude-0.5", "wanda-0.5")
+    }
+    pd.testing.assert_frame_equal(everything[everything["checkpoint"] != "wanda-0.5"].reset_index(drop=True), first)
+    assert not list((run / "logs").glob("*.pulse"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -91,6 +92,34 @@ def test_what_fails_is_one_line_and_leaves_nothing(source, tmp_path, job, more, 
         quantise(gptq(source), run / "out", sources=TEXTS)
     assert "\n" not in str(caught.value)
     assert not list(run.iterdir())
+
+
+@pytest.mark.parametrize("grows", ["print(n, flush=True)", "(out / f'{n}.safetensors').write_bytes(b'x')"])
+def test_it_gets_on_while_its_log_or_what_it_writes_grows(tmp_path, monkeypatch, grows):
+    monkeypatch.setattr(process, "_LOOK_SECONDS", 0.001)
+    log, target, heard = tmp_path / "log", tmp_path / "out", tmp_path / "heard"
+    target.mkdir()
+    script = f"""
+import time
+from pathlib import Path
+out, heard = Path({str(target)!r}), Path({str(heard)!r})
+for n in range(3):
+    {grows}
+    while not heard.exists():
+        time.sleep(0.001)
+    heard.unlink()
+"""
+    beats, written = [], process._written
+
+    def beat():
+        beats.append(written(log, target))
+        if beats[-1]:
+            heard.touch()
+
+    monkeypatch.setattr(process, "PULSE", SimpleNamespace(beat=beat))
+    assert process._run([sys.executable, "-c", script], tmp_path, log, target) == 0
+    assert beats == sorted(set(beats))
+    assert len([each for each in beats if each]) == 3
 
 
 def test_an_environment_that_cannot_be_made_is_one_line(monkeypatch):

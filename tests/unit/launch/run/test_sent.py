@@ -16,7 +16,7 @@ from evaluator.store.records import RecordStore
 from launch.run import driver, prune_tasks
 from launch.run.nodes import FreeGpus, Node, Place
 from launch.run.prune_tasks import PruneTasks
-from launch.sweep.config import load_sweep
+from launch.sweep.config import Resources, load_sweep
 from launch.sweep.preflight import prepare
 from tests.support import pruning as tiny
 from tests.support.models import save_tiny_model
@@ -83,12 +83,12 @@ def test_a_prune_task(run: driver._Run, gpus: int, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(prune_tasks, "ray", sent)
     to_prune = [job for job in run._prepared.jobs if job.prune is not None]
     free = FreeGpus([Node(node_id="0f" * 28, name="n", cpus=1, gpus=gpus)]) if gpus else None
-    log, held_out = Path("run/logs/prune.log"), run._prepared.held_out
-    tasks = PruneTasks(to_prune, log_path=log, held_out=held_out, free=free, attempts=3)
+    logs, held_out, resources = Path("run/logs"), run._prepared.held_out, Resources()
+    tasks = PruneTasks(to_prune, log_dir=logs, held_out=held_out, free=free, resources=resources, warn=print)
     tasks.start()
     found = set(_paths(sent.arguments))
     assert {tmp_path / "model", tmp_path / "text.txt", tmp_path / "run" / "checkpoints" / "wanda-0.5"} <= found
-    assert tmp_path / "run" / "logs" / "prune.log" in found
+    assert {tmp_path / "run" / "logs" / f"prune-wanda-0.5.{kind}" for kind in ("log", "pulse")} <= found
     assert all(path.is_absolute() for path in found)
 
 

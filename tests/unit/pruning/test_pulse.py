@@ -1,0 +1,75 @@
+"""A job that gets on says so in each of its parts, however long its files, layers and matrices are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import torch
+
+from pruning.config import CalibrationConfig, PruneConfig
+from pruning.digests import digest_of_file
+from pruning.layers.activations import Activations
+from pruning.layers.repair import LeastSquares
+from pruning.methods import masks, solver
+from pruning.methods.base import Pruned
+from pruning.model.batches import Batch
+from pruning.model.checkpoint import Checkpoint
+from pruning.patterns import Unstructured
+from pruning.pulse import PULSE
+from pruning.run import prune
+from tests.support import pruning as tiny
+
+HALF = Unstructured(0.5)
+
+
+def beats(work: Callable[[], object]) -> int:
+    before = PULSE.beats
+    work()
+    return PULSE.beats - before
+
+
+def test_every_part_of_a_job_is_heard(checkpoints, passages, tmp_path: Path) -> None:
+    source = checkpoints("llama")
+    calibration = CalibrationConfig(source=f"text:{passages}", samples=8, sequence_length=16)
+    config = PruneConfig(source=source, method="wanda", sparsity=0.5, device="cpu", calibration=calibration)
+    heard = [PULSE.beats]
+    prune(config, tmp_path / "out", progress=lambda done, total: heard.append(PULSE.beats))
+    heard.append(PULSE.beats)
+    assert len(heard) > 3
+    linears = 7  # of a layer, each read and written; and as many tensors and files at least before and after the layers
+    assert all(after - before >= linears for before, after in pairwise(heard))
+
+
+def test_what_is_taken_out_is_heard_too(checkpoints, tmp_path: Path) -> None:
+    config = PruneConfig(source=checkpoints("llama"), method="drop", pattern="1", device="cpu")
+    assert beats(lambda: prune(config, tmp_path / "out")) >= len(tiny.weights(tmp_path / "out"))
+
+
+def test_long_files_are_heard_by_the_chunk(checkpoints, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(b"x" * (5 << 20))
+    assert beats(lambda: digest_of_file(file)) == 5
+    checkpoint = Checkpoint(checkpoints("llama"))
+    assert beats(checkpoint.check_finite) >= len(checkpoint.entries)
+
+
+def test_a_large_layer_is_heard_by_the_batch_and_a_large_matrix_by_the_block(tmp_path: Path) -> None:
+    made = [Batch((torch.zeros(3),), (number,)) for number in range(4)]
+    with Activations(made, 2, torch.float32, torch.device("cpu"), 10**6, tmp_path) as held:
+        for number in range(4):
+            assert beats(lambda n=number: held.put(n, torch.zeros(1, 3, 2))) == 1
+            assert beats(lambda n=number: held.get(n)) == 1
+    generator = torch.Generator().manual_seed(0)
+    inputs_TI = torch.randn(200, 64, generator=generator)
+    hessian_II, weight_OI = inputs_TI.T @ inputs_TI, torch.randn(8, 64, generator=generator)
+    factor = solver.factorise(hessian_II.clone(), "w")
+    assert beats(lambda: solver.solve([weight_OI], factor, HALF, block=16)) == 4
+    mask_OI = masks.select(weight_OI.abs(), HALF, "row")
+    pruned = Pruned(masks.zeroed(weight_OI, mask_OI), mask_OI)
+    least_squares = LeastSquares(hessian_II, "w")
+    steps = []
+    count = beats(lambda: steps.append(least_squares.repair(pruned, weight_OI, torch.float32).steps))
+    assert [count] == steps
+    assert count > 1
