@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,6 +15,7 @@ from launch.run import driver, workers
 from launch.run.board import Board
 from launch.run.nodes import FreeGpus, Node, Place
 from launch.run.patience import Patience
+from launch.run.prune_tasks import GivenUp
 from launch.run.rundir import RunDirectory
 from launch.run.work import EngineSetup, Where
 from launch.run.workers import EngineWorker
@@ -185,6 +187,30 @@ def test_a_pruned_checkpoint_is_evaluated_while_others_are_being_pruned(monkeypa
     assert happened.startswith("prune x, prune y, pruned x, engine on a, eval x, pruned y, ")
     happened = _events(monkeypatch, ["x", "y"], {"a": 0}, to_evaluate=True)
     assert happened == "prune x, prune y, engine on a, pruned x, eval x, pruned y, eval y"
+
+
+def test_what_cannot_be_made_is_set_aside_and_the_rest_is_evaluated(monkeypatch: pytest.MonkeyPatch) -> None:
+    lost = GivenUp(SimpleNamespace(name="y"), "no such file", 1, True)
+    done, told, seen = Pruning.done, [], []
+
+    def given_up(self: Pruning) -> list[GivenUp]:
+        found = [lost] if "pruned y" in EVENTS and not told else []
+        told.extend(found)
+        return found
+
+    monkeypatch.setattr(Pruning, "done", lambda *given: [job for job in done(*given) if job != "y"])
+    monkeypatch.setattr(Pruning, "given_up", given_up)
+    monkeypatch.setattr(driver.Board, "abandon", _kept(driver.Board.abandon, seen))
+    happened = _events(monkeypatch, ["x", "y", "z"], {"a": 1}, to_evaluate=True)
+    assert happened == "prune x, pruned x, prune y, pruned y, prune z, pruned z, engine on a, eval x, eval z"
+    (setback,) = seen[0].setbacks
+    assert (setback.checkpoint, setback.stage, setback.reason) == ("y", "prune", "no such file")
+    assert (setback.attempts, setback.mendable) == (1, True)
+
+
+def _kept(method: Callable[..., None], seen: list[Board]) -> Callable[..., None]:
+    """A method of the board that keeps whose it was."""
+    return lambda board, *given, **named: (seen.append(board), method(board, *given, **named))[1]
 
 
 @pytest.mark.parametrize("same_device", [False, True])
