@@ -25,7 +25,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.support.kills import ENGINE, PRUNING, Desk, check_same, family
+from tests.support.kills import ENGINE, PRUNING, Desk, check_same, family, of_ray
 from tests.support.runs import records
 
 _PAUSE_SECONDS = (1.0, 20.0)
@@ -33,24 +33,13 @@ _ENDS = {0: "finished", 1: "failed", 3: "finished with failures", 130: "interrup
 Victims = Mapping[str, Callable[[subprocess.Popen[bytes]], list[psutil.Process]]]
 
 
-def _named(part: str) -> Callable[[subprocess.Popen[bytes]], list[psutil.Process]]:
-    return lambda driver: [each for each in family(driver) if part in " ".join(_command(each)[:1])]
-
-
-def _command(process: psutil.Process) -> list[str]:
-    try:
-        return process.cmdline()
-    except psutil.Error:  # it has ended
-        return []
-
-
 VICTIMS: Victims = {
     "driver": lambda driver: [psutil.Process(driver.pid)] if driver.poll() is None else [],
     "engine": lambda driver: family(driver, ENGINE),
     "engine, paused": lambda driver: family(driver, ENGINE),
     "prune task": lambda driver: family(driver, PRUNING),
-    "raylet": _named("raylet/raylet"),
-    "GCS": _named("gcs_server"),
+    "raylet": lambda driver: of_ray(driver, "raylet"),
+    "GCS": lambda driver: of_ray(driver, "gcs_server"),
     "any process": family,
 }
 

@@ -9,13 +9,15 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pandas as pd
 import pytest
 
-from tests.support.kills import CHECKPOINTS, ENGINE, PRUNING, Desk, check_same, family, gone, parts, when
+from tests.support.kills import CHECKPOINTS, ENGINE, PRUNING, Desk, check_same, family, gone, of_ray, parts, when
 from tests.support.runs import records, resurface
 
 pytestmark = pytest.mark.slow
@@ -98,28 +100,54 @@ def test_a_driver_that_is_killed_again_and_again(
     assert {part: part.read_bytes() for part in kept} == kept
 
 
-def test_workers_are_killed_and_replaced_and_then_all_of_ray_is_killed(desk: Desk, undisturbed: pd.DataFrame) -> None:
-    """A prune task and an engine die, and the driver goes on by itself; without Ray it cannot."""
+def _without(driver: subprocess.Popen[bytes], program: str, how: str, run: Path, log: Path) -> None:
+    """A program of Ray's dies while an engine is there: the driver ends, and says why."""
+    (process,) = when(driver, lambda: of_ray(driver, program) if family(driver, ENGINE) else [], log)
+    process.kill()
+    assert driver.wait() == 1, log.read_text()
+    *_, last = log.read_text().splitlines()
+    assert last.startswith(f"error: the local Ray died ({how}")
+    assert last.endswith("the same command resumes")
+    assert "Traceback" not in log.read_text()
+    assert json.loads((run / "run.json").read_text())["state"] == "failed"
+
+
+def test_workers_are_stopped_and_killed_and_then_ray_itself(desk: Desk, undisturbed: pd.DataFrame) -> None:
+    """A prune task dies, an engine stops and its successor dies, and the driver goes on by itself.
+
+    Without Ray's control service it cannot, nor without its raylet. Then parts are damaged, which the report refuses.
+    The same command goes on each time.
+    """
     run = desk.directory / "workers"
-    log, sweep = desk.log(run), desk.sweep()
+    log, sweep = desk.log(run), desk.sweep(stall_seconds=15)
     driver = desk.start(sweep, run)
     for process in when(driver, lambda: family(driver, PRUNING), log)[:1]:
         process.kill()
     before = when(driver, lambda: parts(run), log)
+    stopped = family(driver, ENGINE)
+    for process in stopped:
+        process.suspend()
+    when(driver, lambda: parts(run)[len(before) + 1 :], log)  # one more may have been on its way
+    assert "warning: engine 0 died (no sign of progress for" in log.read_text()
+    assert len(stopped) == 1
+    assert gone(stopped)
     for process in when(driver, lambda: family(driver, ENGINE), log):
         process.kill()
-    when(driver, lambda: parts(run)[len(before) + 1 :], log)  # one more may have been on its way
-    assert "warning: engine 0 died" in log.read_text()
+    when(driver, lambda: [log] if "died (its process ended without a word" in log.read_text() else [], log)
 
-    for process in family(driver):
-        process.kill()
-    assert driver.wait() == 1
-    *_, last = log.read_text().splitlines()
-    assert last.startswith("error: the local Ray died")
-    assert last.endswith("the same command resumes")
-    assert "Traceback" not in log.read_text()
-    assert json.loads((run / "run.json").read_text())["state"] == "failed"
+    _without(driver, "gcs_server", "no answer for", run, log)
+    driver = desk.start(sweep, run)
+    _without(driver, "raylet", "its raylet is gone", run, log)
+
+    damaged = sorted(parts(run))[:2]
+    for part, size in zip(damaged, (0, damaged[1].stat().st_size // 2), strict=True):
+        os.truncate(part, size)
+    reported = resurface("report", run)
+    assert reported.returncode == 2, reported.stdout
+    assert f"{damaged[0]}: cannot be read as Parquet: " in " ".join(reported.stderr.split())
     desk.finish(sweep, run)
+    assert f"2 parts are damaged, and moved to {run / 'damaged'}: {damaged[0]}" in " ".join(log.read_text().split())
+    assert sorted(path.name for path in (run / "damaged").rglob("*.parquet")) == sorted(part.name for part in damaged)
     check_same(run, undisturbed)
 
 

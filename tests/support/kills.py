@@ -33,16 +33,17 @@ class Desk:
         self.tracked = directory / "mlflow.jsonl"  # what the tracker hears
         self.started: list[subprocess.Popen[bytes]] = []
 
-    def sweep(self, *, shard_items: int = 3, engines: int | None = 1) -> Path:
+    def sweep(self, *, shard_items: int = 3, engines: int | None = 1, **resources: int) -> Path:
         """A sweep file; `engines` None: one on each node."""
         document = {
             "models": {"dense": "model"},
             "prune": [{"method": "wanda", "sparsity": 0.5}, {"method": "magnitude", "sparsity": 0.6}],
             "calibration": {"source": "gazetteer", "samples": 9, "sequence_length": 256},
             "tasks": [{"task": "gazetteer", "items": 4, "languages": ["english", "korean", "arabic"]}],
-            "resources": {"shard_items": shard_items, "engines": engines},
+            "resources": {"shard_items": shard_items, "engines": engines, **resources},
         }
-        file = self.directory / f"sweep-{shard_items}-{engines}.yaml"
+        file = self.directory / "-".join(["sweep", *map(str, (shard_items, engines, *resources.values()))])
+        file = file.with_suffix(".yaml")
         file.write_text(yaml.safe_dump(document), encoding="utf-8")
         return file
 
@@ -97,6 +98,18 @@ def family(process: subprocess.Popen[bytes], title: str = "") -> list[psutil.Pro
     except psutil.NoSuchProcess:
         pass
     return found
+
+
+def of_ray(process: subprocess.Popen[bytes], program: str) -> list[psutil.Process]:
+    """Those of a local Ray's own processes that are called so: `raylet`, `gcs_server`."""
+    return [each for each in family(process) if Path(_program(each)).name == program]
+
+
+def _program(process: psutil.Process) -> str:
+    try:
+        return process.cmdline()[0]
+    except (psutil.Error, IndexError):  # it has ended
+        return ""
 
 
 def parts(run: Path) -> list[Path]:
