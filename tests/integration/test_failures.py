@@ -22,7 +22,7 @@ import pytest
 import yaml
 
 from evaluator.checkpoints.info import inspect_checkpoint
-from tests.support.kills import family
+from tests.support.kills import ENGINE, family, gone, parts, when
 from tests.support.models import save_tiny_model
 from tests.support.runs import records, resurface, start
 
@@ -71,10 +71,11 @@ def _sweep(
     models: list[str],
     *,
     kind: str = "vllm",
-    pruned: dict[str, Any] | None = None,
+    items: int = ITEMS,
+    sections: dict[str, Any] | None = None,
     **resources: Any,
 ) -> Path:
-    """A sweep file; `pruned`: its sections about pruning."""
+    """A sweep file; `sections`: more of it, or in place of what is here."""
     file = directory / "questions.jsonl"
     rows = [
         {
@@ -84,7 +85,7 @@ def _sweep(
             "question": f"Is {n}?",
             "answers": ["x"],
         }
-        for n in range(ITEMS)
+        for n in range(items)
     ]
     file.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     document = {
@@ -92,7 +93,7 @@ def _sweep(
         "tasks": [{"task": f"jsonl:{file}", "name": "lakes", "items": 0, "probes": PROBES}],
         "engine": {"kind": kind},
         "resources": {"shard_items": 2, "attempts": 2, **resources},
-        **(pruned or {}),
+        **(sections or {}),
     }
     file = directory / f"{'-'.join(models)}.yaml"
     file.write_text(yaml.safe_dump(document), encoding="utf-8")
@@ -269,7 +270,10 @@ def test_a_prune_task_that_hangs_is_done_again_and_one_that_cannot_be_done_is_se
         "prune": [{"method": "magnitude", "sparsity": 0.5}, {"method": "wanda", "sparsity": 0.5}],
         "calibration": {"source": f"text:{texts}", "samples": 8, "sequence_length": 16},
     }
-    sweep, run = _sweep(tmp_path, ["model"], kind="torch", pruned=pruned, attempts=3, load_seconds=20), tmp_path / "run"
+    sweep, run = (
+        _sweep(tmp_path, ["model"], kind="torch", sections=pruned, attempts=3, load_seconds=20),
+        tmp_path / "run",
+    )
     log = tmp_path / "log"
     driver = start("sweep", sweep, "--out", run, log=log)
     while not (run / "run.json").exists():  # until then it looks whether everything is there
@@ -306,3 +310,32 @@ def test_a_prune_task_that_hangs_is_done_again_and_one_that_cannot_be_done_is_se
     }
     pd.testing.assert_frame_equal(everything[everything["checkpoint"] != "wanda-0.5"].reset_index(drop=True), first)
     assert not list((run / "logs").glob("*.pulse"))
+
+
+@pytest.mark.long
+def test_one_of_two_workers_of_an_engine_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine ends with it and is replaced; records are those of a run in which nothing dies."""
+    monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "nobind")  # there may be fewer cores than workers
+    save_tiny_model(tmp_path / "model")
+    engine = {"kind": "vllm", "tensor_parallel": 2, "max_model_len": 512}
+    sweep = _sweep(tmp_path, ["model"], items=600, sections={"engine": engine})
+    run, log = tmp_path / "run", tmp_path / "log"
+    driver = start("sweep", sweep, "--out", run, log=log)
+    when(driver, lambda: parts(run), log)
+    (actor,) = family(driver, ENGINE)
+    workers = [child for child in actor.children(recursive=True) if _works(child)]
+    workers[-1].kill()
+    when(driver, lambda: [log] if "warning: engine 0 died (" in log.read_text() else [], log)
+    assert len(parts(run)) < 300
+    assert driver.wait() == 0, log.read_text()
+    assert gone([actor, *workers])
+    done = resurface("sweep", sweep, "--out", tmp_path / "undisturbed")
+    assert done.returncode == 0, done.stdout + done.stderr
+    _alike(records(run), records(tmp_path / "undisturbed"))
+
+
+def _works(process: psutil.Process) -> bool:
+    """Whether it is one of vLLM's workers."""
+    with contextlib.suppress(psutil.Error):  # what ends while it is looked at
+        return any(part in " ".join(process.cmdline()) for part in ("Worker", "spawn_main"))
+    return False
