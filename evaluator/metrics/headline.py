@@ -93,7 +93,7 @@ COLUMNS = (
 )
 
 
-_SUMMED = ("accuracy", "fates", "recovery", "rank", "pr_gap")
+SUMMED = ("accuracy", "fates", "recovery", "rank", "pr_gap")
 
 
 def headline_of(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
@@ -104,10 +104,10 @@ def headline_of(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     `known` is how many items the base both produced and recognised; the fates are shares of it. Recoverability is
     over all items with beams or samples, `*_recovered` among the checkpoint's own greedy failures.
     """
-    pooled = {name: tables[name][tables[name]["language"] == ALL] for name in _SUMMED}
-    rows_of = {name: grouped(table, "task", "checkpoint") for name, table in pooled.items()}
+    whole = {name: pooled(tables[name]) for name in SUMMED}
+    rows_of = {name: grouped(table, "task", "checkpoint") for name, table in whole.items()}
     rows: list[Row] = []
-    for (task, checkpoint), own in pooled["accuracy"].groupby(["task", "checkpoint"], sort=False):
+    for (task, checkpoint), own in whole["accuracy"].groupby(["task", "checkpoint"], sort=False):
         row: Row = {"task": task, "checkpoint": checkpoint, "base": own["base"].iloc[0]}
         here = {name: found(task, checkpoint) for name, found in rows_of.items()}
         opened = _only(own, format="open", probe="greedy")
@@ -137,6 +137,11 @@ def headline_of(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
         row["delta_pr"] = _value(here["pr_gap"], "delta_pr")
         rows.append(row)
     return typed_frame(COLUMNS, rows)
+
+
+def pooled(table: pd.DataFrame) -> pd.DataFrame:
+    """The rows of a table that the headline is made of."""
+    return table[table["language"] == ALL]
 
 
 _NAMED = 5  # of what was screened out

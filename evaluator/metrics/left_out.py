@@ -5,11 +5,14 @@ Every table counts its exclusions and failures; this one says what they are. The
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pandas as pd
 
-from evaluator.metrics.columns import COUNT, REASON, TEXT, Row, columns_of, typed_frame
+from evaluator.metrics.columns import COUNT, REASON, TEXT, Row, columns_of
 from evaluator.metrics.counting import NO_REASON
 from evaluator.metrics.inputs import Inputs, slices
+from evaluator.metrics.long_frame import LongFrame, filed
 from evaluator.probes import PROBES
 from evaluator.probes.base import EVIDENCE
 
@@ -21,13 +24,16 @@ COLUMNS = (
 _STATUSES = ("excluded", "engine_error")
 
 
-def left_out(inputs: Inputs) -> pd.DataFrame:
+def left_out(inputs: Inputs) -> LongFrame:
     """The table, pooled rows before those of single languages; empty where every probe was measured on every item.
 
     `n` counts items, or windows of a text, out of those that were `asked`; of samples, those of the run's own seed.
     """
+    return filed(COLUMNS, _rows(inputs))
+
+
+def _rows(inputs: Inputs) -> Iterator[Row]:
     probes = [probe.name for probe in sorted(PROBES, key=lambda probe: EVIDENCE.index(probe.evidence))]
-    rows: list[Row] = []
     for subject in [*inputs.checkpoints, *inputs.readers]:
         for format in inputs.formats:
             answers = inputs.outcomes_of(subject.checkpoint, subject.task, format)
@@ -38,8 +44,7 @@ def left_out(inputs: Inputs) -> pd.DataFrame:
                 row = {"task": subject.task, "checkpoint": subject.checkpoint, "format": format, "probe": probe}
                 for language, items in slices(asked, inputs.languages(subject.task)):
                     here = row | {"language": language, "asked": len(items)}
-                    rows += [here | each for each in _by_reason(items, probe)]
-    return typed_frame(COLUMNS, rows)
+                    yield from (here | each for each in _by_reason(items, probe))
 
 
 def _by_reason(items: pd.DataFrame, probe: str) -> list[Row]:

@@ -23,7 +23,7 @@ from evaluator.metrics.outcomes import KEY, empty_outcomes, outcome_types
 from evaluator.probes import PROBES
 from evaluator.records import METADATA
 
-HELD_ROWS = 50_000  # of outcomes; some 50 MB
+HELD_ROWS = 20_000  # of outcomes; some 20 MB
 Key = TypeVar("Key")
 Pair = tuple[str, str]  # checkpoint, task
 

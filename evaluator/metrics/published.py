@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import PurePath
@@ -31,17 +31,24 @@ COLUMNS = (
 )
 
 
-def published(tables: Mapping[str, pd.DataFrame], run: Mapping[str, Any]) -> pd.DataFrame:
-    """One row per number of the paper whose setting `run` (its run.json) and the rows of `tables` have."""
-    rows: list[Row] = []
-    for entry in paper()["values"]:
-        frame, setting = tables.get(entry["table"]), paper()["settings"][entry["setting"]]
-        if frame is None or frame.empty:
-            continue
-        for _, row in rows_where(frame, entry["where"]).iterrows():
-            if pd.notna(row[entry["column"]]) and _same(row, entry["side"], setting, run):
-                rows.append(_beside(entry, row))
-    return typed_frame(COLUMNS, rows)
+def published(tables: Mapping[str, Iterable[pd.DataFrame]], run: Mapping[str, Any]) -> pd.DataFrame:
+    """One row per number of the paper whose setting `run` (its run.json) and the rows of `tables` have; of each table
+    its parts."""
+    values = paper()["values"]
+    rows: dict[int, list[Row]] = {}
+    for name, parts in tables.items():
+        here = [(place, entry) for place, entry in enumerate(values) if entry["table"] == name]
+        for frame in parts if here else ():
+            for place, entry in here:
+                rows.setdefault(place, []).extend(_of_entry(entry, frame, run))
+    return typed_frame(COLUMNS, (row for _, found in sorted(rows.items()) for row in found))
+
+
+def _of_entry(entry: Row, frame: pd.DataFrame, run: Mapping[str, Any]) -> Iterable[Row]:
+    setting = paper()["settings"][entry["setting"]]
+    for _, row in rows_where(frame, {"task": setting["task"], **entry["where"]}).iterrows():
+        if pd.notna(row[entry["column"]]) and _same(row, entry["side"], setting, run):
+            yield _beside(entry, row)
 
 
 @cache

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pandas as pd
 
 from evaluator.errors import one_line
-from evaluator.metrics.columns import rows_of, typed_frame
-from evaluator.metrics.gate import CRITERIA, Verdict, decide
-from evaluator.metrics.headline import headline_of, headline_sentence, screened_sentence
+from evaluator.metrics.columns import rows_of
+from evaluator.metrics.gate import CRITERIA, Verdict, decide, looked_at
+from evaluator.metrics.headline import SUMMED, headline_of, headline_sentence, pooled, screened_sentence
 from evaluator.metrics.inputs import Inputs
 from evaluator.metrics.left_out import left_out
+from evaluator.metrics.long_frame import LongFrame, filed
 from evaluator.metrics.published import published
 from evaluator.metrics.table import FilledTable, Table
 from evaluator.metrics.tables import TABLES
@@ -26,7 +28,7 @@ class Results:
 
     tables: Mapping[str, FilledTable]
     headline: pd.DataFrame
-    left_out: pd.DataFrame
+    left_out: LongFrame
     paper: pd.DataFrame
     verdicts: Sequence[Verdict] = ()  # of each compressed checkpoint on each task
     screened: str = ""  # which of them were asked a few items only
@@ -37,12 +39,13 @@ class Results:
         return " ".join(filter(None, (headline_sentence(self.headline), self.screened)))
 
     @property
-    def frames(self) -> dict[str, pd.DataFrame]:
-        """What is written as CSV, by name."""
-        whole = {name: table.frame for name, table in self.tables.items() if not table.failed}
-        found = {"headline": self.headline} | whole
-        where_any = {"left_out": self.left_out, "reference": self.paper}
-        return found | {name: frame for name, frame in where_any.items() if not frame.empty}
+    def files(self) -> dict[str, Iterable[pd.DataFrame]]:
+        """What is written as CSV, by name, in parts that are read when they are asked for."""
+        found: dict[str, Iterable[pd.DataFrame]] = {"headline": [self.headline]}
+        found |= {name: table.rows.parts() for name, table in self.tables.items() if not table.failed}
+        if len(self.left_out):
+            found["left_out"] = self.left_out.parts()
+        return found if self.paper.empty else found | {"reference": [self.paper]}
 
     @property
     def failures(self) -> dict[str, str]:
@@ -62,30 +65,35 @@ def _filled(table: Table, inputs: Inputs) -> FilledTable:
         return table.fill(inputs)
     try:
         filled = table.fill(inputs)
-        for row in [*rows_of(filled.frame), *rows_of(filled.shown)]:
-            for column in table.columns:
-                column.shown(row)
-                column.interval_of(row)
+        for part in (*filled.rows.parts(), filled.shown):
+            for row in rows_of(part):
+                for column in table.columns:
+                    column.shown(row)
+                    column.interval_of(row)
     except Exception as error:  # a plugin is anybody's code
         why = f"table {table.name!r} of plugin {home} failed: {type(error).__name__}: {one_line(error)}"
-        return FilledTable(table, typed_frame(table.columns, ()), why, failed=True)
+        return FilledTable(table, filed(table.columns, ()), why, failed=True)
     return filled
 
 
 def compute(inputs: Inputs, run: Mapping[str, Any]) -> Results:
     """Everything; `run` is the content of run.json, which says what a setting is."""
     tables = compute_tables(inputs)
-    frames = {name: table.frame for name, table in tables.items()}
-    verdicts = _judged(inputs, frames, thresholds_of(run, "run.json"))
-    screened = screened_sentence(frames["screening"])
-    return Results(tables, headline_of(frames), left_out(inputs), published(frames, run), verdicts, screened)
+    rows = {name: table.rows for name, table in tables.items()}
+    verdicts = _judged(inputs, rows, thresholds_of(run, "run.json"))
+    screened = screened_sentence(rows["screening"].frame)
+    headline = headline_of({name: rows[name].select(pooled) for name in SUMMED})
+    paper = published({name: each.parts() for name, each in rows.items()}, run)
+    return Results(tables, headline, left_out(inputs), paper, verdicts, screened)
 
 
 def judge(inputs: Inputs, thresholds: Thresholds) -> list[Verdict]:
     """The verdicts alone, from the tables that they need."""
     needed = {each.table for each in CRITERIA if each.table in TABLES}
-    return _judged(inputs, {name: TABLES[name].frame(inputs) for name in needed}, thresholds)
+    return _judged(inputs, {name: TABLES[name].rows(inputs) for name in needed}, thresholds)
 
 
-def _judged(inputs: Inputs, frames: Mapping[str, pd.DataFrame], thresholds: Thresholds) -> list[Verdict]:
+def _judged(inputs: Inputs, rows: Mapping[str, LongFrame], thresholds: Thresholds) -> list[Verdict]:
+    needed = {each.table for each in CRITERIA}
+    frames = {name: each.select(partial(looked_at, name)) for name, each in rows.items() if name in needed}
     return decide(frames, thresholds, inputs.incomparable, inputs.screened_out)

@@ -2,7 +2,8 @@
 
     TABLE = Table(name="rank", title="Where is it?", reading="...", needs="the probe rank", columns=..., compute=...)
     TABLE.frame(inputs)         # the numbers
-    TABLE.fill(inputs)          # with notes on what the run lacks for it
+    TABLE.rows(inputs)          # the same, of which a bounded number is in memory
+    TABLE.fill(inputs)          # these, with notes on what the run lacks for it
 
 Registered in `evaluator.metrics.tables`, it is computed, written as CSV and shown on the page.
 """
@@ -14,9 +15,10 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from evaluator.metrics.columns import Column, Row, names_of, typed_frame
+from evaluator.metrics.columns import Column, Row, names_of
 from evaluator.metrics.counting import joined_reasons
 from evaluator.metrics.inputs import Inputs
+from evaluator.metrics.long_frame import Holm, LongFrame, filed
 
 _EVERY = ("task", "checkpoint", "reason")
 
@@ -46,7 +48,8 @@ class Table:
     `reading` how to read the answer, `needs` which probes and formats fill the table. `drawn`: it compares beams or
     samples, so that base and checkpoint must have drawn them alike. `silent`: most runs have nothing for it, and one
     without any row of it is not told what it lacks. `page` picks the rows that the page shows, of a table that may have
-    thousands; the CSV has them all.
+    thousands; the CSV has them all. `corrections` are made over all rows, once they are there. `any_of`: where no row
+    has a value of this column, the table has no rows.
     """
 
     name: str
@@ -60,6 +63,8 @@ class Table:
     drawn: bool = False
     silent: bool = False
     page: Callable[[pd.DataFrame], pd.DataFrame] | None = None
+    corrections: tuple[Holm, ...] = ()
+    any_of: str = ""
 
     def __post_init__(self) -> None:
         names = names_of(self.columns)
@@ -74,7 +79,15 @@ class Table:
 
     def frame(self, inputs: Inputs) -> pd.DataFrame:
         """The numbers: exactly the declared columns; counts are nullable integers."""
-        return typed_frame(self.columns, (self._labelled(row, inputs) for row in self.compute(inputs)))
+        return self.rows(inputs).frame
+
+    def rows(self, inputs: Inputs) -> LongFrame:
+        """The numbers of a run that may have any number of checkpoints."""
+        computed = (self._labelled(row, inputs) for row in self.compute(inputs))
+        found = filed(self.columns, computed, self.corrections)
+        if self.any_of and not any(part[self.any_of].notna().any() for part in found.parts()):
+            return filed(self.columns, ())
+        return found
 
     def _labelled(self, row: Row, inputs: Inputs) -> Row:
         """A row with a reason where its checkpoint was asked a few items only, and where it compares with a base and
@@ -87,26 +100,27 @@ class Table:
 
     def fill(self, inputs: Inputs) -> FilledTable:
         """The numbers, with notes on what the run lacks."""
-        frame = self.frame(inputs)
-        note = self._note(frame)
-        return FilledTable(self, frame, note, "" if note else self._lacks(frame))
+        rows = self.rows(inputs)
+        note = self._note(rows)
+        return FilledTable(self, rows, note, "" if note else self._lacks(rows))
 
-    def _note(self, frame: pd.DataFrame) -> str:
-        if frame.empty and self.silent:
-            return ""
-        if frame.empty:
-            return f"No records for this table: it needs {self.needs}."
-        if not frame[self.counts].fillna(0).gt(0).any():
-            reasons = "; ".join(dict.fromkeys(frame["reason"].dropna().astype(str)))
-            return f"Nothing could be computed: {reasons}. It needs {self.needs}."
+    def _note(self, rows: LongFrame) -> str:
+        if not len(rows):
+            return "" if self.silent else f"No records for this table: it needs {self.needs}."
+        if not any(part[self.counts].fillna(0).gt(0).any() for part in rows.parts()):
+            given = (reason for part in rows.parts() for reason in part["reason"].dropna().astype(str))
+            return f"Nothing could be computed: {'; '.join(dict.fromkeys(given))}. It needs {self.needs}."
         return ""
 
-    def _lacks(self, frame: pd.DataFrame) -> str:
-        if frame.empty:
+    def _lacks(self, rows: LongFrame) -> str:
+        if not len(rows):
             return ""
-        missing = [lack.wanted for lack in self.lacks if lack.holds(frame, self.counts)]
-        missing += [reason.removeprefix("needs ") for reason in _reasons(frame) if reason.startswith("needs ")]
-        return f"Not in this run: {'; '.join(dict.fromkeys(missing))}." if missing else ""
+        missing, needed = list(self.lacks), dict[str, None]()
+        for part in rows.parts():
+            missing = [lack for lack in missing if lack.holds(part, self.counts)]
+            needed |= dict.fromkeys(reason for reason in _reasons(part) if reason.startswith("needs "))
+        wanted = [*(lack.wanted for lack in missing), *(reason.removeprefix("needs ") for reason in needed)]
+        return f"Not in this run: {'; '.join(dict.fromkeys(wanted))}." if wanted else ""
 
 
 def _reasons(frame: pd.DataFrame) -> Iterator[str]:
@@ -123,12 +137,18 @@ class FilledTable:
     """
 
     table: Table
-    frame: pd.DataFrame
+    rows: LongFrame
     note: str
     lacks: str = ""
     failed: bool = False  # `note` says how
 
     @property
+    def frame(self) -> pd.DataFrame:
+        """All rows at once."""
+        return self.rows.frame
+
+    @property
     def shown(self) -> pd.DataFrame:
         """The rows that the page shows, in its order."""
-        return self.frame if self.table.page is None or self.frame.empty else self.table.page(self.frame)
+        frame = self.frame
+        return frame if self.table.page is None or frame.empty else self.table.page(frame)

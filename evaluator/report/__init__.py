@@ -19,7 +19,7 @@ from evaluator.report.figures import draw
 from evaluator.report.page import render_page, standalone
 from evaluator.report.pages import pages_of, part_of, without_tables
 from evaluator.store.controls import read_controls, read_fit_only
-from evaluator.store.csv_files import csv_bytes
+from evaluator.store.csv_files import csv_parts
 from evaluator.store.failures import failure_frame, failures_of
 from evaluator.store.files import need_unfenced, write_atomically
 from evaluator.store.reading import frames, read_items, read_run, read_verdicts, record_parts
@@ -53,10 +53,10 @@ def write_report(run_dir: Path, *, progress: Progress | None = None) -> Report:
         need_unfenced(run_dir)
         (run_dir / "tables" / f"{name}.csv").unlink(missing_ok=True)
     written = {}
-    tables = dict(results.frames) | ({"failures": failure_frame(failures)} if failures else {})
-    for done, (name, frame) in enumerate(tables.items(), start=1):
+    tables = results.files | ({"failures": [failure_frame(failures)]} if failures else {})
+    for done, (name, parts) in enumerate(tables.items(), start=1):
         written[name] = run_dir / "tables" / f"{name}.csv"
-        write_atomically(written[name], csv_bytes(frame))
+        write_atomically(written[name], csv_parts(parts))
         step("writing tables", done, len(tables))
     page = _write_pages(run_dir, inputs, results, view, step)
     return Report(page, written, results)
@@ -92,8 +92,8 @@ def write_part(run_dir: Path, checkpoints: Collection[str], folder: Path) -> Res
     """
     inputs = read_inputs(run_dir, only=checkpoints)
     results = compute(inputs, inputs.run)
-    for name, frame in results.frames.items():
-        write_atomically(folder / "tables" / f"{name}.csv", csv_bytes(frame))
+    for name, parts in results.files.items():
+        write_atomically(folder / "tables" / f"{name}.csv", csv_parts(parts))
     for name, table in results.tables.items():
         figure = None if table.note else draw(name, table.shown)
         if figure is not None:

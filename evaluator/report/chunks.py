@@ -6,7 +6,7 @@ import tempfile
 import weakref
 from collections.abc import Iterator, Mapping
 
-_HELD_BYTES = 32 * 2**20
+_HELD_BYTES = 8 * 2**20
 
 
 class Chunks(Mapping[str, str]):

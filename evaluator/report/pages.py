@@ -7,13 +7,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import pandas as pd
-
 from evaluator.metrics import Inputs, Results
+from evaluator.metrics.long_frame import rows_of_checkpoints
 
 MOST = 24  # checkpoints on a page, beside their base
 BYTES = 24 * 2**20  # of what checkpoints said to the items of a page, if it has several
-_NAMING = ("checkpoint", "other")  # columns that name a checkpoint of which a row says something
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +53,10 @@ def _fitting(names: Sequence[str], sizes: Mapping[str, int], most: int) -> Itera
 def part_of(results: Results, checkpoints: Collection[str]) -> Results:
     """What a page of some checkpoints shows."""
     return Results(
-        tables={name: replace(table, frame=_rows(table.frame, checkpoints)) for name, table in results.tables.items()},
-        headline=_rows(results.headline, checkpoints),
-        left_out=_rows(results.left_out, checkpoints),
-        paper=_rows(results.paper, checkpoints),
+        tables={name: replace(table, rows=table.rows.of(checkpoints)) for name, table in results.tables.items()},
+        headline=rows_of_checkpoints(results.headline, checkpoints),
+        left_out=results.left_out.of(checkpoints),
+        paper=rows_of_checkpoints(results.paper, checkpoints),
         verdicts=[each for each in results.verdicts if each.checkpoint in checkpoints],
         screened=results.screened,
     )
@@ -66,12 +64,4 @@ def part_of(results: Results, checkpoints: Collection[str]) -> Results:
 
 def without_tables(results: Results) -> Results:
     """What the index shows: the headline and the verdicts."""
-    return replace(results, tables={}, left_out=results.left_out.iloc[:0], paper=results.paper.iloc[:0])
-
-
-def _rows(frame: pd.DataFrame, checkpoints: Collection[str]) -> pd.DataFrame:
-    kept = pd.Series(True, index=frame.index)
-    for name in _NAMING:
-        if name in frame:
-            kept &= frame[name].isna() | frame[name].isin(list(checkpoints))
-    return frame[kept].reset_index(drop=True)
+    return replace(results, tables={}, left_out=results.left_out.of(()), paper=results.paper.iloc[:0])

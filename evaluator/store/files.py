@@ -10,7 +10,7 @@ import contextlib
 import errno
 import itertools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Protocol
 
@@ -69,12 +69,12 @@ def need_unfenced(path: Path) -> None:
         owner.check()
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all: temporary file, fsync, rename.
+def write_atomically(path: Path, content: bytes | Iterable[bytes]) -> None:
+    """Write a file, or its parts in turn, whole or not at all: temporary file, fsync, rename.
 
     Raises InputError when the disk is full, or when nothing can be written at that place.
     """
-    _atomically(path, lambda handle: handle.write(content))
+    _atomically(path, lambda handle: handle.writelines([content] if isinstance(content, bytes) else content))
 
 
 def part_of_path(name: str, place: str) -> str:

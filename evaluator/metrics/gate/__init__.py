@@ -7,8 +7,20 @@ paragraph(verdicts)                                          # the same in plain
 from __future__ import annotations
 
 from evaluator.metrics.gate.criteria import CRITERIA, Criterion
-from evaluator.metrics.gate.decision import Check, Verdict, decide
+from evaluator.metrics.gate.decision import Check, Verdict, decide, looked_at
 from evaluator.metrics.gate.document import document
 from evaluator.metrics.gate.words import paragraph, summary, usable, why
 
-__all__ = ["CRITERIA", "Check", "Criterion", "Verdict", "decide", "document", "paragraph", "summary", "usable", "why"]
+__all__ = [
+    "CRITERIA",
+    "Check",
+    "Criterion",
+    "Verdict",
+    "decide",
+    "document",
+    "looked_at",
+    "paragraph",
+    "summary",
+    "usable",
+    "why",
+]

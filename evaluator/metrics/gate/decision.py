@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal
 
+import numpy as np
 import pandas as pd
 
 from evaluator.metrics.columns import rows_of
@@ -37,7 +38,7 @@ Key = tuple[str, str]  # task, checkpoint
 Rows = Callable[..., pd.DataFrame]  # of a task and checkpoint
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Check:
     """One criterion on all items or in one language. `low` and `high` are the bounds that were decided by."""
 
@@ -103,12 +104,12 @@ def decide(
     """
     criteria = [each for each in CRITERIA if each.threshold(thresholds) is not None]
     bases: dict[Key, str] = {}
-    looked_at: dict[str, Rows] = {}
+    rows: dict[str, Rows] = {}
     for each in criteria:
         frame = tables.get(each.table)
         if frame is not None:
             seen = rows_where(frame, each.where)
-            looked_at[each.name] = grouped(seen, "task", "checkpoint")
+            rows[each.name] = grouped(seen, "task", "checkpoint")
             for row in rows_of(seen[seen["base"].notna()][["task", "checkpoint", "base"]].drop_duplicates()):
                 bases.setdefault((row["task"], row["checkpoint"]), row["base"])
     discordant = _discordant(tables.get("flips"))
@@ -120,9 +121,7 @@ def decide(
             checks=tuple(
                 check
                 for criterion in criteria
-                for check in _checks(
-                    criterion, looked_at.get(criterion.name), discordant, (task, checkpoint), thresholds
-                )
+                for check in _checks(criterion, rows.get(criterion.name), discordant, (task, checkpoint), thresholds)
             ),
             incomparable=incomparable.get((task, checkpoint)),
             screened_out=screened_out.get((task, checkpoint)),
@@ -131,15 +130,26 @@ def decide(
     ]
 
 
+def looked_at(table: str, frame: pd.DataFrame) -> pd.DataFrame:
+    """The rows and columns of a table that `decide` looks at."""
+    own = [each for each in CRITERIA if each.table == table]
+    rows = np.logical_or.reduce([frame.index.isin(rows_where(frame, each.where).index) for each in own])
+    columns = {"task", "checkpoint", "base", "language", "engine_error", "margin", "flips", "probe"}
+    for each in own:
+        columns |= {each.column, f"{each.column}_low", f"{each.column}_high", each.counts, each.asked, *each.where}
+    kept: pd.DataFrame = frame.loc[rows, [name for name in frame if name in columns]]
+    return kept
+
+
 def _checks(
     criterion: Criterion,
-    looked_at: Rows | None,
+    own: Rows | None,
     discordant: Mapping[tuple[str, ...], int],
     key: Key,
     thresholds: Thresholds,
 ) -> Iterator[Check]:
-    """`looked_at` gives the rows of a task and checkpoint that the criterion looks at; None: there is no table."""
-    rows = [] if looked_at is None else rows_of(looked_at(*key))
+    """`own` gives the rows of a task and checkpoint that the criterion looks at; None: there is no table."""
+    rows = [] if own is None else rows_of(own(*key))
     whole = [row for row in rows if row["language"] == ALL]
     rows = [row for row in rows if row["language"] != MEAN and pd.notna(row.get(criterion.column))]
     pooled = [row for row in rows if row["language"] == ALL]

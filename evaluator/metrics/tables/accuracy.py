@@ -9,6 +9,7 @@ Row `mean` is the unweighted mean over languages of accuracies and drops, each w
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pandas as pd
@@ -33,7 +34,8 @@ from evaluator.metrics.columns import (
 from evaluator.metrics.counting import joined_reasons, measured
 from evaluator.metrics.drops import CORRECT, floor_of, over_headroom, paired_drop, sides_of
 from evaluator.metrics.inputs import MEAN, Comparison, Inputs, Subject, slices
-from evaluator.metrics.measures import as_floats, correct_for_many, language_mean, rate
+from evaluator.metrics.long_frame import Holm
+from evaluator.metrics.measures import as_floats, language_mean, rate
 from evaluator.metrics.outcomes import MEASURED
 from evaluator.metrics.table import Lack, Table
 
@@ -61,17 +63,13 @@ class _Asked:
         return self.inputs.outcomes_of(self.subject.checkpoint, self.subject.task, self.format)
 
 
-def _rows(inputs: Inputs) -> list[Row]:
-    """holm_p corrects over the checkpoints that share task, format, probe and language."""
-    rows: list[Row] = []
+def _rows(inputs: Inputs) -> Iterator[Row]:
     for format in inputs.formats:
         for subject in inputs.checkpoints:
             for probe in CORRECT:
                 asked = _Asked(inputs, subject, format, probe, inputs.comparisons(format).get(subject.key))
                 if asked.items[f"{probe}_status"].notna().any():
-                    rows += _checkpoint_rows(asked)
-    correct_for_many(rows, ("task", "format", "probe", "language"))
-    return rows
+                    yield from _checkpoint_rows(asked)
 
 
 def _checkpoint_rows(asked: _Asked) -> list[Row]:
@@ -158,6 +156,7 @@ TABLE = Table(
         REASON,
     ),
     compute=_rows,
+    corrections=(Holm(("task", "format", "probe", "language")),),
     lacks=(
         Lack("probe", "the probe greedy", "greedy"),
         Lack("probe", "the probe choice", "choice"),

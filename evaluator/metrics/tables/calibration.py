@@ -15,7 +15,7 @@ base has at least two single-language checkpoints of one pruning setting, rows o
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import pandas as pd
@@ -42,22 +42,20 @@ from evaluator.text import code_of
 _COUNTS = columns_of(COUNT, "n", "excluded", "engine_error")
 
 
-def _rows(inputs: Inputs) -> list[Row]:
+def _rows(inputs: Inputs) -> Iterator[Row]:
     """Open and choice accuracy and their gap per calibrated checkpoint: pooled, mean over languages, by language."""
-    rows: list[Row] = []
     alone: dict[tuple[object, ...], list[Subject]] = {}
     for subject in inputs.checkpoints:
         if subject.base is None or subject.calibration is None:
             continue
         items = inputs.outcomes_of(subject.checkpoint, subject.task)
-        rows += _subject_rows(inputs, subject, kind_of(subject.calibration), items)
+        yield from _subject_rows(inputs, subject, kind_of(subject.calibration), items)
         if _single_language(subject.calibration) is not None:
             setting = (subject.task, subject.base, subject.method, subject.pattern, subject.sparsity)
             alone.setdefault(setting, []).append(subject)
     for subjects in alone.values():
         if len(subjects) > 1:
-            rows += _subject_rows(inputs, _together(subjects), "per_language", _own_languages(inputs, subjects))
-    return rows
+            yield from _subject_rows(inputs, _together(subjects), "per_language", _own_languages(inputs, subjects))
 
 
 def kind_of(source: str) -> str:

@@ -6,7 +6,7 @@ items: those measured under every format that was asked. `difference` is from `o
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import pandas as pd
@@ -27,15 +27,15 @@ from evaluator.metrics.columns import (
 from evaluator.metrics.counting import joined_reasons, measured
 from evaluator.metrics.inputs import Inputs, in_language, slices
 from evaluator.metrics.intervals import ItemNumbers
-from evaluator.metrics.measures import as_floats, correct_for_many, item_numbers, paired_difference, rate
+from evaluator.metrics.long_frame import Holm
+from evaluator.metrics.measures import as_floats, item_numbers, paired_difference, rate
 from evaluator.metrics.outcomes import MEASURED
 from evaluator.metrics.table import Lack, Table
 
 COMPARED = ("open", "distractors_only", "unrelated", "shown")  # formats, in the order of the table
 
 
-def _rows(inputs: Inputs) -> list[Row]:
-    rows: list[Row] = []
+def _rows(inputs: Inputs) -> Iterator[Row]:
     for subject in inputs.checkpoints:
         answers = {format: inputs.outcomes_of(subject.checkpoint, subject.task, format) for format in COMPARED}
         asked = {format: items for format, items in answers.items() if items["greedy_status"].notna().any()}
@@ -45,9 +45,7 @@ def _rows(inputs: Inputs) -> list[Row]:
         for language, opened in slices(_pick(asked["open"], common), inputs.languages(subject.task)):
             for format, everything in asked.items():
                 row = {**subject.row, "language": language, "format": format}
-                rows.append(row | _compared(inputs, subject.task, in_language(everything, language), opened, format))
-    correct_for_many(rows, ("task", "language", "format"))
-    return rows
+                yield row | _compared(inputs, subject.task, in_language(everything, language), opened, format)
 
 
 def _compared(inputs: Inputs, task: str, answers: pd.DataFrame, opened: pd.DataFrame, format: str) -> Row:
@@ -93,5 +91,6 @@ TABLE = Table(
         REASON,
     ),
     compute=_rows,
+    corrections=(Holm(("task", "language", "format")),),
     lacks=tuple(Lack("format", f"the format {format} with the probe greedy", format) for format in COMPARED),
 )

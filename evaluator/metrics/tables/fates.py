@@ -11,6 +11,8 @@ are the noise floor, and `noise_floor` is its dissociation rate beside those of 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pandas as pd
 
 from evaluator.metrics.columns import (
@@ -30,17 +32,22 @@ from evaluator.metrics.measures import as_floats, bounds, item_numbers, rate
 from evaluator.metrics.table import Table
 
 
-def _rows(inputs: Inputs) -> list[Row]:
+def _rows(inputs: Inputs) -> Iterator[Row]:
     """One row per checkpoint with a base, task and language, and a pooled row `all`."""
-    rows: list[Row] = []
-    for each in inputs.comparisons().values():
-        known = known_items(each.outcomes)
-        for language, items in slices(each.outcomes, each.languages):
-            rows.append(_row(inputs, each, items, in_language(known, language), language))
-    noise = {_place(row): row["dissociation_rate"] for row in rows if row["re_run"]}
-    for row in rows:
-        row["noise_floor"] = None if row["re_run"] else noise.get(_place(row))
-    return rows
+    comparisons = inputs.comparisons().values()
+    again = {each.subject.key: list(_of(inputs, each)) for each in comparisons if each.subject.re_run}
+    noise = {_place(row): row["dissociation_rate"] for rows in again.values() for row in rows}
+    for each in comparisons:
+        if each.subject.re_run:
+            yield from (row | {"noise_floor": None} for row in again[each.subject.key])
+        else:
+            yield from (row | {"noise_floor": noise.get(_place(row))} for row in _of(inputs, each))
+
+
+def _of(inputs: Inputs, comparison: Comparison) -> Iterator[Row]:
+    known = known_items(comparison.outcomes)
+    for language, items in slices(comparison.outcomes, comparison.languages):
+        yield _row(inputs, comparison, items, in_language(known, language), language)
 
 
 def _place(row: Row) -> tuple[object, ...]:

@@ -11,7 +11,7 @@ Row `mean` is the unweighted mean over the languages of one unit: tokens per wor
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -40,9 +40,8 @@ from evaluator.text import without_spaces
 _SUMMED = ("n", "excluded", "engine_error", "tokens", "units")
 
 
-def _rows(inputs: Inputs) -> list[Row]:
+def _rows(inputs: Inputs) -> Iterator[Row]:
     """A mean for each unit and a row per language; drops where the checkpoint has a base."""
-    rows: list[Row] = []
     for subject in inputs.checkpoints:
         items = inputs.outcomes_of(subject.checkpoint, subject.task)
         if not items["choice_status"].notna().any():
@@ -53,9 +52,8 @@ def _rows(inputs: Inputs) -> list[Row]:
         for language in inputs.languages(subject.task):
             row, draws[language] = _fertility(inputs, subject, items[items["language"] == language], language)
             by_language.append(row | _drops(inputs, comparison, language))
-        rows += [_mean(inputs, comparison, of_unit, draws) for of_unit in _by_unit(by_language)]
-        rows += by_language
-    return rows
+        yield from (_mean(inputs, comparison, of_unit, draws) for of_unit in _by_unit(by_language))
+        yield from by_language
 
 
 def _fertility(inputs: Inputs, subject: Subject, items: pd.DataFrame, language: str) -> tuple[Row, Floats]:

@@ -33,7 +33,8 @@ from evaluator.metrics.counting import joined_reasons
 from evaluator.metrics.drops import CORRECT, UNPAIRED, sides_of, why_unpaired
 from evaluator.metrics.inputs import ALL, Comparison, Inputs, slices
 from evaluator.metrics.intervals import Floats
-from evaluator.metrics.measures import as_floats, correct_for_many, paired_p, rate
+from evaluator.metrics.long_frame import Holm
+from evaluator.metrics.measures import as_floats, paired_p, rate
 from evaluator.metrics.table import Lack, Table
 
 THIRDS = ("lowest", "middle", "highest")
@@ -68,9 +69,8 @@ class _Paired:
             yield row | _changes(known.iloc[np.sort(rows)], self.probe)
 
 
-def _rows(inputs: Inputs) -> list[Row]:
+def _rows(inputs: Inputs) -> Iterator[Row]:
     """Per checkpoint with a base and probe: pooled, in thirds by the base's margin, and by language."""
-    rows: list[Row] = []
     for comparison in inputs.comparisons().values():
         for probe in CORRECT:
             if not comparison.tells_of(probe):
@@ -78,9 +78,7 @@ def _rows(inputs: Inputs) -> list[Row]:
             paired, here = _Paired(comparison, probe), comparison.measured(probe)
             languages = comparison.languages
             pooled, *by_language = [paired.row(language, items) for language, items in slices(here, languages)]
-            rows += [pooled, *paired.thirds(here), *by_language]
-    correct_for_many(rows, ("task", "language", "probe", "margin"))
-    return rows
+            yield from (pooled, *paired.thirds(here), *by_language)
 
 
 def _changes(items: pd.DataFrame, probe: str) -> Row:
@@ -127,5 +125,6 @@ TABLE = Table(
         REASON,
     ),
     compute=_rows,
+    corrections=(Holm(("task", "language", "probe", "margin")),),
     lacks=(Lack("probe", "the probe greedy", "greedy"), Lack("probe", "the probe choice", "choice")),
 )

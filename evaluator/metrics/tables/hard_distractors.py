@@ -7,6 +7,8 @@ standard; `known` is n of the dissociation rates.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pandas as pd
 
 from evaluator.metrics.columns import (
@@ -23,15 +25,15 @@ from evaluator.metrics.columns import (
 )
 from evaluator.metrics.counting import joined_reasons, measured
 from evaluator.metrics.inputs import Comparison, Inputs, slices
-from evaluator.metrics.measures import as_floats, correct_for_many, difference, paired_difference, rate
+from evaluator.metrics.long_frame import Holm
+from evaluator.metrics.measures import as_floats, difference, paired_difference, rate
 from evaluator.metrics.table import Lack, Table
 
 _RECOGNISED = {"standard": "recognised", "hard": "hard_recognised"}
 _GREEDY = "the probe greedy on a checkpoint and its base (for the dissociation rates)"
 
 
-def _rows(inputs: Inputs) -> list[Row]:
-    rows: list[Row] = []
+def _rows(inputs: Inputs) -> Iterator[Row]:
     for subject in inputs.checkpoints:
         items = inputs.outcomes_of(subject.checkpoint, subject.task)
         if not items["hard_choice_status"].notna().any():
@@ -42,9 +44,7 @@ def _rows(inputs: Inputs) -> list[Row]:
             if comparison is not None:
                 row |= _dissociations(inputs, comparison, language)
                 row["reason"] = joined_reasons(comparison.reason, _unsaid(comparison), row["reason"])
-            rows.append(row)
-    correct_for_many(rows, ("task", "language"))
-    return rows
+            yield row
 
 
 def _unsaid(comparison: Comparison) -> str | None:
@@ -97,5 +97,6 @@ TABLE = Table(
         REASON,
     ),
     compute=_rows,
+    corrections=(Holm(("task", "language")),),
     lacks=(Lack("known", _GREEDY),),
 )

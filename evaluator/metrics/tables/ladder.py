@@ -5,7 +5,7 @@ Perplexity, the metric that hides it all, stands beside them: of the first task 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pandas as pd
@@ -27,30 +27,28 @@ from evaluator.metrics.columns import (
 from evaluator.metrics.drops import Drop, drop_of
 from evaluator.metrics.inputs import ALL, MEAN, Comparison, Inputs
 from evaluator.metrics.intervals import nan_mean, percentile_interval
-from evaluator.metrics.measures import bounds, correct_for_many, item_numbers
+from evaluator.metrics.long_frame import Holm
+from evaluator.metrics.measures import bounds, item_numbers
 from evaluator.metrics.table import Lack, Table
 from evaluator.metrics.tables.perplexity import PERPLEXITY, first_readings
 
 RUNGS = {"open": ("open", "greedy"), "shown": ("shown", "greedy"), "choice": ("open", "choice")}
 
 
-def _rows(inputs: Inputs) -> list[Row]:
-    rows: list[Row] = []
+def _rows(inputs: Inputs) -> Iterator[Row]:
     read = first_readings(inputs)
     for key, opened in inputs.comparisons("open").items():
         rungs = _asked_rungs(inputs, key)
         if not rungs:
             reason = opened.reason or "no format was asked"
-            rows.append({**opened.subject.row, "language": ALL, "n": 0, "reason": reason})
+            yield {**opened.subject.row, "language": ALL, "n": 0, "reason": reason}
             continue
         measured = {rung: each.measured(RUNGS[rung][1]) for rung, each in rungs.items()}
         common = set.intersection(*(set(item_numbers(items).tolist()) for items in measured.values()))
         for rung, items in measured.items():
             shared = items[items["item"].isin(common)]
             counts = rungs[rung].counts(ALL, RUNGS[rung][1]) | read.get(opened.subject.checkpoint, {})
-            rows += [row | counts for row in _rung_rows(inputs, rungs[rung], shared, rung)]
-    correct_for_many(rows, ("task", "language", "rung"))
-    return rows
+            yield from (row | counts for row in _rung_rows(inputs, rungs[rung], shared, rung))
 
 
 def _asked_rungs(inputs: Inputs, key: tuple[str, str]) -> dict[str, Comparison]:
@@ -122,6 +120,7 @@ TABLE = Table(
         REASON,
     ),
     compute=_rows,
+    corrections=(Holm(("task", "language", "rung")),),
     lacks=(
         Lack("rung", "the probe greedy (the rung open)", "open"),
         Lack("rung", "the format shown with the probe greedy", "shown"),

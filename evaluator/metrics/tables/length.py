@@ -11,6 +11,8 @@ in one of them. The limit is what run.json says, or else the length of the longe
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import pandas as pd
 
@@ -35,16 +37,14 @@ from evaluator.metrics.measures import as_floats, bounds, difference, item_numbe
 from evaluator.metrics.table import Table
 
 
-def _rows(inputs: Inputs) -> list[Row]:
+def _rows(inputs: Inputs) -> Iterator[Row]:
     """One row per checkpoint with a base, pooled and by language."""
-    rows: list[Row] = []
     for comparison in inputs.comparisons().values():
         if not comparison.tells_of("greedy"):
             continue
         here = _with_ends(comparison.measured("greedy"), _limit(inputs, comparison))
         for language, _ in slices(comparison.outcomes, comparison.languages):
-            rows.append(_row(inputs, comparison, language, in_language(here, language)))
-    return rows
+            yield _row(inputs, comparison, language, in_language(here, language))
 
 
 def _row(inputs: Inputs, comparison: Comparison, language: str, items: pd.DataFrame) -> Row:

@@ -7,6 +7,8 @@ alone. Otherwise it is `open`, and `zero_shot_format` says so.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pandas as pd
 
 from evaluator.metrics.columns import (
@@ -25,14 +27,14 @@ from evaluator.metrics.columns import (
 from evaluator.metrics.counting import joined_reasons
 from evaluator.metrics.drops import why_unpaired
 from evaluator.metrics.inputs import ITEM, SIDES, Inputs, slices
-from evaluator.metrics.measures import as_floats, correct_for_many, difference, paired_difference, rate
+from evaluator.metrics.long_frame import Holm
+from evaluator.metrics.measures import as_floats, difference, paired_difference, rate
 from evaluator.metrics.table import Lack, Table
 
 SHOTS = ("zero", "one")
 
 
-def _rows(inputs: Inputs) -> list[Row]:
-    rows: list[Row] = []
+def _rows(inputs: Inputs) -> Iterator[Row]:
     zeros = {format: inputs.comparisons(format) for format in ("open_capped", "open")}
     for key, one in inputs.comparisons("one_shot").items():
         if one.outcomes.empty:
@@ -44,10 +46,7 @@ def _rows(inputs: Inputs) -> list[Row]:
             row = {**one.subject.row, "language": language, "zero_shot_format": format, "n": len(items)}
             row |= one.counts(language, "greedy") | _shots(inputs, one.subject.task, items)
             why = why_unpaired(one, language, "greedy")
-            rows.append(row | {"reason": joined_reasons(row.get("reason"), why)})
-    for shot in SHOTS:
-        correct_for_many(rows, ("task", "language"), f"{shot}_shot_mcnemar_p", f"{shot}_shot_holm_p")
-    return rows
+            yield row | {"reason": joined_reasons(row.get("reason"), why)}
 
 
 def _shots(inputs: Inputs, task: str, items: pd.DataFrame) -> Row:
@@ -91,6 +90,7 @@ TABLE = Table(
         REASON,
     ),
     compute=_rows,
+    corrections=tuple(Holm(("task", "language"), f"{shot}_shot_mcnemar_p", f"{shot}_shot_holm_p") for shot in SHOTS),
     lacks=(
         Lack(
             "zero_shot_format",

@@ -150,8 +150,7 @@ def _by_setting(subject: Subject) -> tuple[str | float, ...]:
     return subject.pattern or "", subject.sparsity or 0.0, subject.calibration or "", subject.method or ""
 
 
-def _rows(inputs: Inputs) -> list[Row]:
-    rows: list[Row] = []
+def _rows(inputs: Inputs) -> Iterator[Row]:
     for task in dict.fromkeys(subject.task for subject in inputs.checkpoints):
         subjects = [subject for subject in inputs.checkpoints if subject.task == task]
         numbers = [inputs.outcomes_of(each.checkpoint, task)["item"] for each in subjects]
@@ -162,14 +161,13 @@ def _rows(inputs: Inputs) -> list[Row]:
             beside = [[sheets[at] for at in found] for found in partners([sheet.subject for sheet in sheets])]
             pairs = _Pairs(inputs, way, _FEWER.format(len(sheets)) if len(sheets) > ALL_PAIRS else None)
             for sheet, others in zip(sheets, beside, strict=True):
-                rows += pairs.rows(sheet, others)
+                yield from pairs.rows(sheet, others)
             by_name = {sheet.subject.checkpoint: sheet for sheet in sheets}
             for sheet, others in zip(sheets, beside, strict=True):
                 base = by_name.get(sheet.subject.base or "")
                 if base is not None:
                     same = [each for each in others if each.subject.base == base.subject.checkpoint]
-                    rows += pairs.rows(sheet, same, base)
-    return rows
+                    yield from pairs.rows(sheet, same, base)
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,7 +8,7 @@ both checkpoints. Undefined, with the reason, where dense accuracy is at or unde
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pandas as pd
@@ -35,23 +35,21 @@ from evaluator.metrics.table import Table
 _AVERAGED = ("open_dense", "open_pruned", "d_open", "choice_dense", "choice_pruned", "choice_floor", "d_choice")
 
 
-def _rows(inputs: Inputs) -> list[Row]:
+def _rows(inputs: Inputs) -> Iterator[Row]:
     """Per checkpoint: pooled over items (`all`), as the mean over languages (`mean`), and for each language."""
-    rows: list[Row] = []
     for each in inputs.comparisons().values():
         status = each.outcomes[[f"{probe}_status_{side}" for probe in CORRECT for side in SIDES]].notna()
         if not each.reason and not status.any(axis=0).all():
             needs = "needs the probes greedy and choice"
-            rows.append({**each.subject.row, "language": ALL, "n": 0, "reason": needs})
+            yield {**each.subject.row, "language": ALL, "n": 0, "reason": needs}
             continue
         pooled, *by_language = [
             _gap(inputs, each, items, language) for language, items in slices(each.outcomes, each.languages)
         ]
-        rows.append(pooled[0])
+        yield pooled[0]
         if by_language:
-            rows.append(_mean_gap(each, pooled[0], by_language))
-        rows += [row for row, _ in by_language]
-    return rows
+            yield _mean_gap(each, pooled[0], by_language)
+        yield from (row for row, _ in by_language)
 
 
 def _gap(inputs: Inputs, comparison: Comparison, items: pd.DataFrame, language: str) -> tuple[Row, Floats]:

@@ -27,7 +27,8 @@ from evaluator.metrics.columns import (
 from evaluator.metrics.counting import left_out_of
 from evaluator.metrics.drops import HIT, paired_drop
 from evaluator.metrics.inputs import SIDES, Comparison, Inputs, slices
-from evaluator.metrics.measures import correct_for_many, rate
+from evaluator.metrics.long_frame import Holm
+from evaluator.metrics.measures import rate
 from evaluator.metrics.outcomes import MEASURED
 from evaluator.metrics.table import Lack, Table
 
@@ -36,9 +37,8 @@ BROAD = ("beam", "sample")
 _ROWS = (*((EVERYTHING, probe) for probe in HIT), *((FAILURES, probe) for probe in BROAD))
 
 
-def _rows(inputs: Inputs) -> list[Row]:
+def _rows(inputs: Inputs) -> Iterator[Row]:
     """Greedy, beam and sample over all items; beam and sample among the checkpoint's own greedy failures."""
-    rows: list[Row] = []
     for subject in inputs.checkpoints:
         items = inputs.outcomes_of(subject.checkpoint, subject.task)
         broad = items[items["beam_status"].notna() | items["sample_status"].notna()]
@@ -51,9 +51,7 @@ def _rows(inputs: Inputs) -> list[Row]:
                 row |= _measured(of_language, population, probe)
                 if comparison is not None and population == EVERYTHING:
                     row |= _paired(inputs, comparison, language, probe)
-                rows.append(row)
-    correct_for_many(rows, ("task", "language", "population", "probe"))
-    return rows
+                yield row
 
 
 def _measured(items: pd.DataFrame, population: str, probe: str) -> Row:
@@ -116,6 +114,7 @@ TABLE = Table(
         REASON,
     ),
     compute=_rows,
+    corrections=(Holm(("task", "language", "population", "probe")),),
     drawn=True,
     lacks=(
         Lack("probe", "the probe greedy (for what is recovered among its failures)", "greedy"),

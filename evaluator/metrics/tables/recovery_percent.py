@@ -8,7 +8,7 @@ in which the base has any right answer.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pandas as pd
@@ -24,17 +24,15 @@ from evaluator.metrics.table import Lack, Table
 _RATIOS = ("recovery", "above_guessing")
 
 
-def _rows(inputs: Inputs) -> list[Row]:
+def _rows(inputs: Inputs) -> Iterator[Row]:
     """Per checkpoint with a base and probe: pooled (`all`), the mean over languages (`mean`), and by language."""
-    rows: list[Row] = []
     for comparison in inputs.comparisons().values():
         for probe in CORRECT:
             if not comparison.tells_of(probe):
                 continue
             measured = slices(comparison.measured(probe), comparison.languages)
             pooled, *by_language = [_recovered(inputs, comparison, probe, *each) for each in measured]
-            rows += [pooled[0], *_mean(pooled[0], by_language), *(row for row, _ in by_language)]
-    return rows
+            yield from (pooled[0], *_mean(pooled[0], by_language), *(row for row, _ in by_language))
 
 
 def _recovered(

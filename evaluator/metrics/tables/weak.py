@@ -37,7 +37,8 @@ from evaluator.metrics.drops import CORRECT, sides_of
 from evaluator.metrics.inputs import SIDES, Comparison, Inputs
 from evaluator.metrics.intervals import Floats
 from evaluator.metrics.kinds import KINDS, kinds_of
-from evaluator.metrics.measures import bounds, correct_for_many, item_numbers, paired_p
+from evaluator.metrics.long_frame import Holm
+from evaluator.metrics.measures import bounds, item_numbers, paired_p
 from evaluator.metrics.outcomes import MEASURED
 from evaluator.metrics.table import Table
 
@@ -45,8 +46,7 @@ _STATUSES = ("excluded", "engine_error")
 _SHOWN = 5  # kinds of a checkpoint and probe, on the page
 
 
-def _rows(inputs: Inputs) -> list[Row]:
-    rows: list[Row] = []
+def _rows(inputs: Inputs) -> Iterator[Row]:
     kinds: dict[str, pd.DataFrame] = {}
     for comparison in inputs.comparisons().values():
         task = comparison.subject.task
@@ -57,9 +57,7 @@ def _rows(inputs: Inputs) -> list[Row]:
         sorted_items = comparison.outcomes.merge(kinds[task], on=["language", "item_id"], how="left")
         for probe in CORRECT:
             if comparison.tells_of(probe):
-                rows += _Sorted(inputs, comparison, probe, sorted_items).rows()
-    correct_for_many(rows, ("task", "checkpoint", "probe"))
-    return rows if any(row.get("drop") is not None for row in rows) else []
+                yield from _Sorted(inputs, comparison, probe, sorted_items).rows()
 
 
 def _kinds(inputs: Inputs, task: str) -> pd.DataFrame:
@@ -168,6 +166,8 @@ TABLE = Table(
         REASON,
     ),
     compute=_rows,
+    corrections=(Holm(("task", "checkpoint", "probe")),),
+    any_of="drop",
     silent=True,
     page=_weakest,
 )

@@ -5,11 +5,12 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from evaluator.metrics import Inputs, Pieces, compute_tables, empty_outcomes, reduce_records
+from evaluator.metrics import Inputs, Pieces, compute, compute_tables, empty_outcomes, long_frame, reduce_records
 from evaluator.metrics import inputs as looked_at
 from evaluator.metrics.inputs import ITEM
 from evaluator.metrics.outcomes import outcome_types
 from evaluator.metrics.pieces import Recent, plain
+from evaluator.store.csv_files import csv_parts
 from tests.support.records import Seen, records
 
 LANGUAGES = ("english", "thai")
@@ -109,3 +110,18 @@ def test_the_frames_used_last_are_held():
     assert set(recent) == {"b", "c"}
     assert len(recent["a"]) == 4
     assert made == ["a", "b", "c", "a"]
+
+
+def test_tables_and_verdicts_do_not_depend_on_how_many_rows_are_held(monkeypatch):
+    whole = compute(Inputs(pd.concat(run(), ignore_index=True)), {})
+    monkeypatch.setattr(long_frame, "HELD_ROWS", 3)
+    found = compute(Inputs(pd.concat(run(), ignore_index=True)), {})
+    assert len(list(found.tables["accuracy"].rows.parts())) > 10
+    for name, table in found.tables.items():
+        pd.testing.assert_frame_equal(table.frame, whole.tables[name].frame)
+        assert (table.note, table.lacks) == (whole.tables[name].note, whole.tables[name].lacks)
+    pd.testing.assert_frame_equal(found.headline, whole.headline)
+    assert found.verdicts == whole.verdicts
+    assert found.sentence == whole.sentence
+    for name, parts in found.files.items():
+        assert b"".join(csv_parts(parts)) == b"".join(csv_parts(whole.files[name]))
