@@ -27,6 +27,8 @@ Interval = tuple[float | None, float | None]
 DRAWS = 2000
 ALPHA = 0.05
 UNDEFINED: Interval = (None, None)
+_ONE_THREAD = 2**18  # multiplications: the products for which OpenBLAS starts no threads
+_LEAST_COLUMNS = 64
 _Z = float(ndtri(1 - ALPHA / 2))
 
 
@@ -126,7 +128,7 @@ class Resampler:
         # A view of adjacent rows, with zeros for the items between that were not requested: no copy of the weights.
         scattered = np.zeros((len(values), last - first), dtype=np.float32)
         scattered[:, items - first] = np.stack(values)
-        return np.asarray(scattered @ self._weights[first:last], dtype=np.float64)
+        return _product(scattered, self._weights[first:last]).astype(np.float64)
 
     def mean_interval(self, items: ItemNumbers, values: Floats) -> Interval:
         """The bootstrap interval of a mean; undefined with fewer than two clusters."""
@@ -176,6 +178,16 @@ class Resampler:
         lower = first + np.minimum(np.count_nonzero(cumulative < half, axis=0), last - first - 1)
         upper = first + np.minimum(np.count_nonzero(cumulative <= half, axis=0), last - first - 1)
         return np.where(total > 0, (values[lower] + values[upper]) / 2, np.nan)
+
+
+def _product(small: npt.NDArray[np.float32], large: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """The matrix product; of outcomes (0 or 1) and their differences, whose sums are exact in any order, in blocks that
+    one thread computes: several take longer to start, and wait for one another where others compute as well."""
+    columns = _ONE_THREAD // small.size
+    if columns < _LEAST_COLUMNS or (np.abs(small) != small * small).any():
+        return np.asarray(small @ large)
+    blocks = [small @ large[:, start : start + columns] for start in range(0, large.shape[1], columns)]
+    return np.concatenate(blocks, axis=1)
 
 
 def _strata(languages: npt.NDArray[np.object_], clusters: npt.NDArray[np.intp]) -> list[list[str]]:

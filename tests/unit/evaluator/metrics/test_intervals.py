@@ -12,7 +12,7 @@ from statsmodels.stats.contingency_tables import mcnemar
 from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.proportion import proportion_confint
 
-from evaluator.metrics import Inputs, reduce_records
+from evaluator.metrics import Inputs, intervals, reduce_records
 from evaluator.metrics.drops import drop_of
 from evaluator.metrics.intervals import (
     Resampler,
@@ -267,3 +267,16 @@ def test_the_interval_of_scotts_pi_covers_at_its_nominal_rate():
         low, high = resampler.interval(np.arange(n), scott_pi(*draws))
         covered += low <= (0.82 - chance) / (1 - chance) <= high
     assert 0.9 <= covered / trials <= 0.985
+
+
+@pytest.mark.parametrize("items", [1, 30, 270, 1800])
+def test_sums_in_blocks_are_the_sums(items, monkeypatch):
+    rng = np.random.default_rng(items)
+    weights = rng.multinomial(items, np.full(items, 1 / items), size=2000).T.astype(np.float32)
+    lost = rng.integers(-1, 2, (3, items)).astype(np.float32)
+    shares = rng.random((3, items), dtype=np.float32)
+    blocks = intervals._product(lost, weights)
+    assert np.array_equal(intervals._product(shares, weights), shares @ weights)
+    monkeypatch.setattr(intervals, "_ONE_THREAD", 0)
+    assert np.array_equal(blocks, intervals._product(lost, weights))
+    assert np.array_equal(blocks, np.rint(lost.astype(np.float64) @ weights))
