@@ -23,7 +23,8 @@ ALL = "all"  # the row that pools the languages
 MEAN = "mean"  # the row that is the unweighted mean over languages
 SIDES = ("dense", "pruned")
 ITEM = ("language", "item_id", "item")
-_HELD_ROWS = 20_000  # of outcomes that are held once they were looked at, and as many comparisons
+_HELD_ROWS = 20_000  # of outcomes that are held once they were looked at
+_HELD_PAIRS = 10_000  # of comparisons, which are made from these
 
 
 @dataclass(frozen=True)
@@ -217,18 +218,18 @@ class Inputs:
 
     @cached_property
     def _joined(self) -> Recent[tuple[str, str, str, str]]:
-        return Recent(self._join, _HELD_ROWS)
+        return Recent(self._join, _HELD_PAIRS)
 
     def _join(self, key: tuple[str, str, str, str]) -> pd.DataFrame:
         """A checkpoint's outcomes beside its base's."""
         name, base, task, format = key
         pruned, dense = self.outcomes_of(name, task, format), self.outcomes_of(base, task, format)
         _, here, there = np.intersect1d(pruned["item"], dense["item"], assume_unique=True, return_indices=True)
-        both = [
-            rows.iloc[at].drop(columns=[*ITEM]).add_suffix(f"_{side}").reset_index(drop=True)
-            for rows, at, side in ((pruned, here, "pruned"), (dense, there, "dense"))
-        ]
-        return pd.concat([pruned[[*ITEM]].iloc[here].reset_index(drop=True), *both], axis=1)
+        own, beside = pruned.take(here), dense.take(there).iloc[:, len(ITEM) :]
+        own.columns = pd.Index([*ITEM, *(f"{name}_pruned" for name in pruned.columns[len(ITEM) :])])
+        beside.columns = pd.Index([f"{name}_dense" for name in beside.columns])
+        own.index = beside.index = pd.RangeIndex(len(own))
+        return pd.concat([own, beside], axis=1)
 
     def _compared(self, format: str) -> Iterator[Comparison]:
         present = {subject.key for subject in self.checkpoints}

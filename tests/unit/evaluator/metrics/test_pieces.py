@@ -46,6 +46,7 @@ def test_pieces_in_files_are_the_pieces_in_memory():
 def test_tables_do_not_depend_on_where_pieces_are(monkeypatch):
     whole = compute_tables(Inputs(pd.concat(run(), ignore_index=True)))
     monkeypatch.setattr(looked_at, "_HELD_ROWS", 15)  # one piece, and no comparison beside the last one
+    monkeypatch.setattr(looked_at, "_HELD_PAIRS", 15)
     filed = Pieces(held_rows=20)
     for piece in run():
         filed.add(piece)
