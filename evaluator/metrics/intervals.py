@@ -29,6 +29,7 @@ ALPHA = 0.05
 UNDEFINED: Interval = (None, None)
 _ONE_THREAD = 2**18  # multiplications: the products for which OpenBLAS starts no threads
 _LEAST_COLUMNS = 64
+_ALL_DRAWS = slice(None)
 _Z = float(ndtri(1 - ALPHA / 2))
 
 
@@ -114,21 +115,26 @@ class Resampler:
         """How many independent units these items are."""
         return len(np.unique(self._cluster[items]))
 
-    def means(self, items: ItemNumbers, *values: Floats) -> Floats:
-        """The mean of each of `values` (one per item) in every resample, as values x draws; NaN where a resample holds
-        none of the items."""
+    @property
+    def draws(self) -> int:
+        """How many resamples there are."""
+        return self._weights.shape[1]
+
+    def means(self, items: ItemNumbers, *values: Floats, draws: slice = _ALL_DRAWS) -> Floats:
+        """The mean of each of `values` (one per item) in every resample, or in some, as values x draws; NaN where a
+        resample holds none of the items."""
         if len(items) == 0:
-            return np.full((len(values), self._weights.shape[1]), np.nan)
-        sums = self._sums(items, *values, np.ones(len(items)))
+            return np.full((len(values), len(range(self.draws)[draws])), np.nan)
+        sums = self._sums(items, *values, np.ones(len(items)), draws=draws)
         with np.errstate(invalid="ignore"):
             return np.asarray(sums[:-1] / np.where(sums[-1] > 0, sums[-1], np.nan))
 
-    def _sums(self, items: ItemNumbers, *values: Floats) -> Floats:
+    def _sums(self, items: ItemNumbers, *values: Floats, draws: slice = _ALL_DRAWS) -> Floats:
         first, last = int(items.min()), int(items.max()) + 1
         # A view of adjacent rows, with zeros for the items between that were not requested: no copy of the weights.
         scattered = np.zeros((len(values), last - first), dtype=np.float32)
         scattered[:, items - first] = np.stack(values)
-        return _product(scattered, self._weights[first:last]).astype(np.float64)
+        return _product(scattered, self._weights[first:last, draws]).astype(np.float64)
 
     def mean_interval(self, items: ItemNumbers, values: Floats) -> Interval:
         """The bootstrap interval of a mean; undefined with fewer than two clusters."""

@@ -52,6 +52,7 @@ from evaluator.tasks.posing import one_of_each
 Counts = npt.NDArray[np.intp]
 
 RULES = ("accuracy", "borda", "copeland", "minimax")
+_AT_ONCE = 200  # draws
 _DIGITS = 9  # means that differ by rounding alone are ties
 
 
@@ -129,7 +130,9 @@ class _Election:
             row |= {name: each[at] for name, each in points.items()}
             row |= {f"{rule}_place": int(each[at]) for rule, each in place.items()}
             row |= bounds("accuracy", percentile_interval(drawn_accuracy[at]) if drawn else UNDEFINED)
-            row |= bounds("borda_place", percentile_interval(drawn_place[at]) if drawn else UNDEFINED)
+            row |= bounds(
+                "borda_place", percentile_interval(drawn_place[at].astype(np.float64)) if drawn else UNDEFINED
+            )
             ties = {rule: int((each == each[at]).sum()) - 1 for rule, each in place.items()}
             row["ties"] = ", ".join(f"{rule} with {count}" for rule, count in ties.items() if count) or None
             yield row | {"reason": reason}
@@ -142,14 +145,20 @@ class _Election:
                 why = f"not ranked: screened out of {self.out[which]}" if which in self.out else why
                 yield {**subject.row, "probe": probe, "voters": int(known[which]), "n": 0, "reason": why}
 
-    def _drawn(self, inputs: Inputs) -> tuple[Floats, Floats]:
+    def _drawn(self, inputs: Inputs) -> tuple[Floats, npt.NDArray[np.float32]]:
         """Mean accuracy and Borda's place of every ranked checkpoint in every resample, as checkpoints x draws."""
-        accuracies = rank_sums = np.zeros((len(self.ranked), 1))
-        for voter in self.voters:
-            shares_MD = inputs.resampler(voter.task).means(voter.numbers, *voter.right_MI)
-            accuracies = accuracies + shares_MD / len(self.voters)
-            rank_sums = rank_sums + ranks(shares_MD)
-        return accuracies, pd.DataFrame(rank_sums).rank(axis=0, method="min").to_numpy()
+        draws = inputs.resampler(self.voters[0].task).draws
+        accuracies, drawn_places = np.empty((len(self.ranked), draws)), np.empty((len(self.ranked), draws), np.float32)
+        for start in range(0, draws, _AT_ONCE):  # of a thousand checkpoints, all draws are five arrays of 16 MB
+            some = slice(start, start + _AT_ONCE)
+            shares = rank_sums = np.zeros((len(self.ranked), 1))
+            for voter in self.voters:
+                shares_MD = inputs.resampler(voter.task).means(voter.numbers, *voter.right_MI, draws=some)
+                shares = shares + shares_MD / len(self.voters)
+                rank_sums = rank_sums + ranks(shares_MD)
+            accuracies[:, some] = shares
+            drawn_places[:, some] = pd.DataFrame(rank_sums).rank(axis=0, method="min")
+        return accuracies, drawn_places
 
 
 def _rows(inputs: Inputs) -> list[Row]:
