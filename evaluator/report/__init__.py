@@ -39,8 +39,8 @@ class Report:
 def write_report(run_dir: Path, *, progress: Progress | None = None) -> Report:
     """Rebuild RUN/tables and RUN/report from RUN/records. Raises InputError when there are no readable records.
 
-    Records are read one checkpoint and task at a time. Item-level outcomes and packed outputs of the first ones stay in
-    memory; of more, they lie in temporary files until they are looked at.
+    Records are read one checkpoint and task at a time. Item-level outcomes, packed outputs and rows of tables of the
+    first ones stay in memory; of more, they lie in temporary files until they are looked at.
     """
     step = progress or (lambda what, done, total: None)
     view = ItemView()
