@@ -9,7 +9,7 @@ A run of a few checkpoints has tables of one part, and no file.
 
 from __future__ import annotations
 
-import pickle
+import json
 import tempfile
 import weakref
 from array import array
@@ -162,7 +162,7 @@ class _Stored:
             if name in values
         }
         self._places.append(_Place(self._file.tell(), self.rows, named))
-        pickle.dump(values, self._file, protocol=5)
+        self._file.write(json.dumps(values, default=_plain).encode() + b"\n")
         self.rows += len(next(iter(values.values())))
 
     def _see(self, values: Values) -> None:
@@ -182,12 +182,18 @@ class _Stored:
         for place in self._places:
             if checkpoints is None or place.tells_of(checkpoints):
                 self._file.seek(place.start)
-                yield self._frame(pickle.load(self._file), place.row)
+                yield self._frame(json.loads(self._file.readline()), place.row)
 
     def _frame(self, values: Values, row: int) -> pd.DataFrame:
         end = row + len(next(iter(values.values())))
         corrected = {name: each[row:end].tolist() for name, each in self._corrected.items()}
         return frame_of(self._columns, values | corrected, self._types)
+
+
+def _plain(value: np.generic) -> object:
+    """NumPy's numbers and booleans as Python's; JSON keeps these exactly, NaN too."""
+    found: object = value.item()
+    return found
 
 
 def _joined(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
