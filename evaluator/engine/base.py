@@ -78,6 +78,9 @@ Request = Generate | Score
 Hear = Callable[[int, tuple[int, ...], tuple[float, ...]], None]
 
 
+NOT_NUMBERS = "the model's log-probabilities are not numbers (NaN)"
+
+
 class Divergence(NamedTuple):
     """How far a distribution Q is from the P that was kept of the same position, in nats where nothing else is said."""
 
@@ -117,8 +120,7 @@ class Response:
         """
         if not math.isnan(sum(self.logprobs)) and not any(math.isnan(each.kld) for each in self.divergences):
             return self
-        error = "the model's log-probabilities are not numbers (NaN)"
-        return Response(request_id=self.request_id, final=self.final, status="engine_error", error=error)
+        return Response(request_id=self.request_id, final=self.final, status="engine_error", error=NOT_NUMBERS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

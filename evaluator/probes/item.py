@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 
-from evaluator.engine.base import Cancel, Generate, Hear, Request, Response
+from evaluator.engine.base import NOT_NUMBERS, Cancel, Generate, Hear, Request, Response
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.faults import Blaming, blame
 from evaluator.probes.planning import Plan, inquiries
@@ -32,6 +32,7 @@ class ItemProbes:
         self._readers: dict[str, list[str]] = {}  # the probes that wait for a request, by its id
         self._gatherers = [(probe, inquiry) for probe, inquiry in self._inquiries.items() if inquiry.gathers]
         self.gathered = False  # a response has come to one of these: `follow` is to be called before the next step
+        self._numbers = self._not_numbers = False  # of the log-probabilities that came: whether any are such
 
     @property
     def done(self) -> bool:
@@ -56,6 +57,8 @@ class ItemProbes:
             return ()
         if response.final:
             del self._readers[response.request_id]
+        self._numbers = self._numbers or bool(response.logprobs)
+        self._not_numbers = self._not_numbers or response.error == NOT_NUMBERS
         following: list[Request | Cancel] = []
         for probe in tuple(readers):
             inquiry = self._inquiries[probe]
@@ -117,7 +120,8 @@ class ItemProbes:
 
     def records(self, stamp: Stamp) -> Iterator[list[Record]]:
         """Every record, probe by probe in a fixed order. To be called once, when `done`."""
-        recorder = Recorder(stamp, self._item, self._run_seed, self._decode)
+        collapsed = self._not_numbers and not self._numbers
+        recorder = Recorder(stamp, self._item, self._run_seed, self._decode, collapsed=collapsed)
         for probe, inquiry in self._inquiries.items():
             with Blaming(probe, self._item):
                 records = inquiry.records(recorder)

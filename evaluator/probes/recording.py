@@ -48,7 +48,9 @@ class Stamp(Origin):
 class Recorder:
     """Makes the records of one item or window on one checkpoint."""
 
-    def __init__(self, stamp: Stamp, item: Item, run_seed: int, decode: Decode) -> None:
+    def __init__(self, stamp: Stamp, item: Item, run_seed: int, decode: Decode, *, collapsed: bool = False) -> None:
+        """`collapsed`: the item's log-probabilities came back, and none of them is a number."""
+        self.collapsed = collapsed
         self._item = item
         self._decode = decode
         self._graded: dict[tuple[int, ...], dict[str, Any]] = {}

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from evaluator.engine.base import Generate
+from evaluator.engine.base import NOT_NUMBERS, Generate
 from evaluator.probes.base import Asking, Cost, Inquiry, ItemProbe
 from evaluator.probes.recording import Recorder, failed
 from evaluator.records import Record
@@ -83,6 +83,10 @@ class _Samples(Inquiry):
         response, prompt = self.responses[request_id], self._asking.prompt()
         if response.status != "ok":
             return recorder.record("sample", "open", prompt, index=number, seed=seed, **failed(response.error))
+        if (
+            recorder.collapsed and not response.logprobs
+        ):  # drawn without a look at log-probabilities: other requests saw
+            return recorder.record("sample", "open", prompt, index=number, seed=seed, **failed(NOT_NUMBERS))
         return recorder.record(
             "sample",
             "open",

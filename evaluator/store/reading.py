@@ -61,6 +61,8 @@ def read_run(run_dir: Path) -> dict[str, Any]:
     path = run_dir / "run.json"
     if not path.exists():
         return {}
+    if not path.is_file():
+        raise InputError(f"{path}: is no file")
     run = parse(path.read_bytes(), str(path))
     if not isinstance(run, dict):
         raise InputError(f"{path}: must be a JSON object, is {type(run).__name__}")

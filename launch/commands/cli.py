@@ -7,6 +7,7 @@ the plugins are loaded.
 
 from __future__ import annotations
 
+import os
 import sys
 
 import typer
@@ -86,19 +87,33 @@ def main() -> None:
     try:
         load_plugins()
         code = app(args=arguments, standalone_mode=False) or 0  # 130: typer has seen Ctrl-C
+        sys.stdout.flush()
     except KeyboardInterrupt:
         code = 130
+    except BrokenPipeError:
+        code = _unread()
     except BaseException as error:
         if is_stop(error):
             errors.print("stopped; the same command resumes")
             end_by_sigterm()
         if debug:
             raise
-        code = _explain(error)
+        code = _unread() if _is_of_a_pipe(error) else _explain(error)
     if code == 130:
         errors.print("interrupted; the same command resumes")
     sys.stdout.flush()
     sys.exit(code)
+
+
+def _is_of_a_pipe(error: BaseException) -> bool:
+    """Whether an error is typer's SystemExit for an output that nobody reads any more."""
+    return isinstance(error, SystemExit) and isinstance(error.__context__, BrokenPipeError)
+
+
+def _unread() -> int:
+    """Who reads the output of `print` has enough (`| head`): that is no error, and what is left to write is dropped."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
 
 
 def _explain(error: BaseException) -> int:

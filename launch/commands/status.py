@@ -58,11 +58,15 @@ def status(
 
 
 def _until_ended(run: Path, found: RunStatus) -> Iterator[RunStatus]:
+    """Ctrl-C is how a watch is ended, and no error."""
     from launch.run.status import read_status
 
     while found.state == "running":
-        time.sleep(_LOOK_SECONDS)
-        found = read_status(run)
+        try:
+            time.sleep(_LOOK_SECONDS)
+            found = read_status(run)
+        except KeyboardInterrupt:
+            return
         yield found
 
 

@@ -26,6 +26,13 @@ class SafeConsole(Console):
         for segment in super().render(renderable, options):
             yield segment if segment.control else Segment(shown(segment.text), segment.style)
 
+    def on_broken_pipe(self) -> None:
+        """Nobody reads any more (`| head`, a `tee` that has ended): that ends no command, least of all a run at night.
+
+        Rich would raise SystemExit, in whichever thread prints.
+        """
+        self.quiet = True
+
 
 def shown(text: str) -> str:
     """A text as a terminal may be sent it."""

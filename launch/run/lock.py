@@ -215,6 +215,8 @@ def latest_claim(run_dir: Path) -> Claim | None:
             return _read(number, _file(run_dir, number).read_bytes())
         except FileNotFoundError:  # a higher one has just replaced it
             time.sleep(0.05)
+        except IsADirectoryError:
+            break
     return Claim(number=number, token="", owner=None, locked=False)
 
 

@@ -43,4 +43,12 @@ def _kept(stream: TextIO, stack: contextlib.ExitStack) -> TextIO:
         descriptor = os.dup(stream.fileno())
     except (OSError, io.UnsupportedOperation):  # not backed by a file, as in a notebook or a test
         return stream
-    return stack.enter_context(open(descriptor, "w", encoding=stream.encoding, errors=stream.errors))
+    kept = open(descriptor, "w", encoding=stream.encoding, errors=stream.errors)  # noqa: SIM115 (`_close`)
+    stack.callback(_close, kept)
+    return kept
+
+
+def _close(stream: TextIO) -> None:
+    """Where nobody reads it any more, what could not be written cannot be written now either."""
+    with contextlib.suppress(BrokenPipeError):
+        stream.close()

@@ -266,9 +266,9 @@ def _locked(file: Path) -> bool:
 
 
 def _live(file: Path) -> dict[str, Any]:
-    """What the driver last said; empty where there is nothing that can be read."""
+    """What the driver last said; empty where there is nothing that can be read. A pipe would never end."""
     with suppress(OSError, ValueError, RecursionError):
-        found = json.loads(file.read_bytes())
+        found = json.loads(file.read_bytes()) if file.is_file() else None
         if isinstance(found, dict):
             return found
     return {}

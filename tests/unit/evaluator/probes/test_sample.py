@@ -1,7 +1,13 @@
 """The sample probe: seeds of its own, one answer for each."""
 
+from dataclasses import replace
+
+from evaluator.engine.base import NOT_NUMBERS, Score
+from evaluator.probes.item import ItemProbes
+from evaluator.probes.planning import Planner
 from evaluator.probes.sample import sample_seed
-from tests.support.probing import config, questions, start
+from tests.support.probing import answer, config, prompter, questions, start
+from tests.support.stamps import STAMP
 
 
 def test_samples_of_every_seed_with_seeds_of_their_own(tokenizer):
@@ -24,3 +30,30 @@ def test_sample_seeds_depend_on_run_item_and_number_only() -> None:
     assert all(0 <= seed < 2**63 for seed in seeds)
     # Pinned: another value would silently change every sample of every run.
     assert sample_seed(0, "q0", 0) == 5050325379533103084
+
+
+def _sampled(tokenizer, *, collapsed):
+    """The statuses of greedy, rank and samples, where `collapsed` requests come back as NaN, unless they are drawn."""
+    settings = config(formats=("open",), probes=("greedy", "rank", "sample"))
+    made = prompter(tokenizer)
+    plan = Planner(made, settings).plan(questions(settings)[0])
+    probes = ItemProbes(plan, settings, frozenset({tokenizer.eos_token_id}), made.decode, 0)
+    script = answer(tokenizer, "x")
+    for request in probes.start():
+        response = script(request)
+        if response.logprobs and collapsed(request):
+            response = replace(response, logprobs=(float("nan"),))
+        probes.receive(response.or_error())
+    return {records[0].probe: {(r.status, r.text) for r in records} for records in probes.records(STAMP)}
+
+
+def test_what_is_drawn_from_nan_is_no_answer(tokenizer):
+    """An engine reports no log-probabilities of samples: that there are none shows in the item's other requests."""
+    found = _sampled(tokenizer, collapsed=lambda request: True)
+    assert found == {probe: {("engine_error", NOT_NUMBERS)} for probe in ("greedy", "rank", "sample")}
+
+
+def test_samples_stand_where_only_some_scores_are_nan(tokenizer):
+    found = _sampled(tokenizer, collapsed=lambda request: isinstance(request, Score))
+    assert found["rank"] == {("engine_error", NOT_NUMBERS)}
+    assert found["sample"] == {("ok", "x")}

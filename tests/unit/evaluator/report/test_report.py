@@ -247,10 +247,15 @@ def test_a_strange_file_of_items_is_named(made, tmp_path):
         write_report(tmp_path)
 
 
-@pytest.mark.parametrize(("text", "message"), [("{", "not JSON"), ("[]", "must be a JSON object, is list")])
+@pytest.mark.parametrize(
+    ("text", "message"), [("{", "not JSON"), ("[]", "must be a JSON object, is list"), (None, "is no file")]
+)
 def test_a_broken_run_json_is_named(made, tmp_path, text, message):
     shutil.copytree(made[0] / "records", tmp_path / "records")
-    (tmp_path / "run.json").write_text(text)
+    if text is None:
+        (tmp_path / "run.json").mkdir()
+    else:
+        (tmp_path / "run.json").write_text(text)
     with pytest.raises(InputError, match=rf"run\.json: {message}"):
         write_report(tmp_path)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 from launch.run.lock import RunLock
 from tests.support.commands import typed
-from tests.support.runs import resurface
+from tests.support.runs import command, resurface
 
 
 def write(run: Path, state: str = "finished", checkpoints: int = 2, **more: Any) -> Path:
@@ -90,6 +91,31 @@ def test_what_is_no_run_directory_ends_with_one_line(tmp_path, what):
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr == f"error: {place}: not a run directory: it has no run.json\n"
+
+
+def test_a_watch_ends_in_order_by_ctrl_c(tmp_path, monkeypatch, capsys):
+    run = write(tmp_path / "run", "running")
+    held = RunLock(run)
+
+    def pressed(seconds):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("time.sleep", pressed)
+    assert typed(monkeypatch, "status", run, "--watch") == 0
+    assert capsys.readouterr().err == ""
+    held.release()
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_it_ends_well_when_nobody_reads_on(tmp_path, options):
+    """As in `resurface status RUN | head`, from the first line on."""
+    end, pipe = os.pipe()
+    os.close(end)
+    with os.fdopen(pipe, "wb") as output:
+        done = subprocess.run(
+            command("status", write(tmp_path / "run"), *options), stdout=output, stderr=subprocess.PIPE, check=False
+        )
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_it_needs_neither_ray_nor_pandas_nor_arrow(tmp_path):

@@ -95,6 +95,14 @@ def test_a_dead_process_of_this_machine_is_replaced_at_once(tmp_path: Path) -> N
     held.release()
 
 
+def test_a_claim_that_is_no_file_is_taken_for_one_that_nobody_can_read(tmp_path: Path) -> None:
+    (tmp_path / FOLDER / "000007.json").mkdir(parents=True)
+    held = RunLock(tmp_path, pace=PACE)
+    assert held.folder.name.startswith("000008-")
+    assert "000007.json" not in _names(tmp_path)
+    held.release()
+
+
 def test_a_silent_process_elsewhere_is_waited_for_and_replaced(tmp_path: Path) -> None:
     _claimed(tmp_path, 7, ELSEWHERE)
     told: list[str] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -112,3 +113,25 @@ def test_the_terminal_comes_back_after_an_error(tmp_path: Path, capfd: pytest.Ca
     os.write(1, b"here again\n")
     console.print("and here")
     assert capfd.readouterr().out == "here again\nand here\n"
+
+
+def test_a_run_goes_on_when_nobody_reads_what_it_says(tmp_path: Path) -> None:
+    """As when the `tee` or `head` that it was piped into has ended. An engine's thread is often what speaks next."""
+    log = tmp_path / "driver.log"
+    program = f"""
+from pathlib import Path
+from launch.commands.terminal import console
+from launch.run.progress import Progress
+from launch.run.quiet import captured
+with Progress(console) as progress, captured(console, Path({str(log)!r})):
+    progress.stage("to nobody")
+    progress.warned("nor this")
+    print("for the log")
+console.print("nor this")
+"""
+    end, pipe = os.pipe()
+    os.close(end)
+    with os.fdopen(pipe, "wb") as output:
+        done = subprocess.run([sys.executable, "-c", program], stdout=output, stderr=subprocess.PIPE, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert log.read_text() == "for the log\n"

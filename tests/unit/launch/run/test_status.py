@@ -261,6 +261,12 @@ def test_a_directory_that_is_being_written_is_read_as_it_is(tmp_path: Path) -> N
         assert read_status(tmp_path).count("failed") == failed
 
 
+def test_a_live_file_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    _write(tmp_path, "finished")
+    os.mkfifo(tmp_path / "live.json")
+    assert read_status(tmp_path).state == "finished"
+
+
 def test_what_was_screened_out_is_asked_no_more() -> None:
     row = {
         "task": "xquad", "checkpoint": "wanda-0.5", "base": "dense", "out": True, "measure": "open", "anchors": 10,
