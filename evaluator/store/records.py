@@ -65,6 +65,8 @@ class RecordStore:
         self._closed = False
         self._reading = threading.Lock()
         self._greedy: OrderedDict[tuple[str, str], tuple[list[str], pa.Table]] = OrderedDict()
+        # By checkpoint and task, how many parts `finished` has first seen, with what came and went since.
+        self._kept: dict[tuple[str, str], int] = {}
 
     def append(self, checkpoint: str, task: str, shard: str, part: pa.Table | bytes) -> Path:
         """Write one finished shard, as a table or as what its file holds. Many threads write at once: a shared file
@@ -75,7 +77,9 @@ class RecordStore:
         path = self.root / checkpoint / task / f"{shard}.parquet"
         content = part if isinstance(part, bytes) else parquet_bytes(part)
         with self._open(path):
+            new = not path.exists()
             write_atomically(path, content)
+        self._count(path, int(new))
         return path
 
     @contextlib.contextmanager
@@ -109,7 +113,9 @@ class RecordStore:
         Raises InputError for a damaged part, and for records of other weights than those of `weights_digest`.
         """
         keys: set[ItemKey] = set()
-        for path in self.parts(checkpoint, task):
+        parts = self.parts(checkpoint, task)
+        self._kept.setdefault((checkpoint, task), len(parts))
+        for path in parts:
             table = _read_part(path, ["weights_digest", "language", "item_id"])
             digests = set(table["weights_digest"].unique().to_pylist())
             if digests - {weights_digest}:
@@ -120,9 +126,30 @@ class RecordStore:
             keys.update(zip(table["language"].to_pylist(), table["item_id"].to_pylist(), strict=True))
         return keys
 
+    def need_kept(self) -> None:
+        """Raises ResurfaceError where parts that this store counts as finished are there no more."""
+        for checkpoint, task in tuple(self._kept):
+            self._need_kept(checkpoint, task, self.parts(checkpoint, task))
+
+    def _count(self, part: Path, more: int) -> None:
+        """Know of more or fewer parts where `part` is, if `finished` has looked there."""
+        where = part.parent.parent.name, part.parent.name
+        with self._changed:
+            if where in self._kept:
+                self._kept[where] += more
+
+    def _need_kept(self, checkpoint: str, task: str, found: Sequence[object]) -> None:
+        gone = self._kept.get((checkpoint, task), 0) - len(found)
+        if gone > 0:
+            raise ResurfaceError(
+                f"{self.root / checkpoint / task}: {gone} finished parts were removed while the run went on; the same "
+                "command asks their items again"
+            )
+
     def greedy_answers(self, checkpoint: str, task: str) -> pa.Table:
         """The answers of one checkpoint to the open prompts of one task, a row each: language, item_id, status and
-        token_ids (null where there is no answer). Raises InputError for a damaged part.
+        token_ids (null where there is no answer). Raises InputError for a damaged part, and ResurfaceError where parts
+        are gone: its items would seem not to have been asked.
 
         Thread-safe. The last few are kept, as long as there are no other parts: every checkpoint of a base asks for
         them, each time that an engine begins some of its shards.
@@ -130,6 +157,7 @@ class RecordStore:
         with self._reading:
             folder = self.root / checkpoint / task
             names = _names(folder)
+            self._need_kept(checkpoint, task, names)
             known, table = self._greedy.pop((checkpoint, task), (None, None))
             if known != names:
                 table = _greedy_answers([folder / name for name in names])
@@ -166,6 +194,7 @@ class RecordStore:
             if item is None or item in _items_of(path):
                 need_unfenced(path)
                 path.unlink(missing_ok=True)
+                self._count(path, -1)
         with self._reading:
             self._greedy.clear()
 
@@ -190,6 +219,7 @@ class RecordStore:
         names = itertools.chain([part.name], (f"{part.stem}.{number}{part.suffix}" for number in itertools.count(2)))
         target = next(folder / name for name in names if not (folder / name).exists())
         part.replace(target)
+        self._count(part, -1)
         return target
 
     def _parts(self, checkpoint: str, task: str | None) -> list[Path]:

@@ -144,6 +144,7 @@ class _Run:
             self._progress.stage("starting Ray")
             with cluster(self._run_dir / "logs") as machines:
                 self._on(machines, to_prune)
+        self._store.need_kept()
         self._log.look(self._board.setbacks, ())
         self._log.need_something(self._store)
         items = self._items + self._screening.items

@@ -312,6 +312,29 @@ def test_a_bases_answers_are_read_once_and_again_when_there_are_others(
     assert records.greedy_answers("dense", "gazetteer")["item_id"].to_pylist() == ["english-0001"]
 
 
+@pytest.mark.parametrize("from_before", [False, True])
+def test_finished_parts_that_somebody_removes_are_missed(tmp_path: Path, from_before: bool) -> None:
+    """Else a run would end as finished without them, and a base would seem not to have been asked."""
+    records = RecordStore(tmp_path)
+    if not from_before:
+        records.finished("dense", "gazetteer", "d1")
+    paths = [records.append("dense", "gazetteer", name, to_table([_record(n)])) for n, name in enumerate("abc")]
+    records.append("dense", "gazetteer", "c", to_table([_record(2)]))  # once more: still three
+    if from_before:
+        records = RecordStore(tmp_path)
+    records.finished("dense", "gazetteer", "d1")
+    records.set_aside(paths[0])
+    records.drop("dense", "gazetteer", ("english", "english-0001"))
+    records.need_kept()
+    assert len(records.greedy_answers("dense", "gazetteer")) == 1
+    paths[2].unlink()
+    for look in (records.need_kept, lambda: records.greedy_answers("dense", "gazetteer")):
+        with pytest.raises(
+            ResurfaceError, match="dense/gazetteer: 1 finished parts were removed while the run went on"
+        ):
+            look()
+
+
 def test_one_writer_at_a_time(tmp_path: Path) -> None:
     lock = RunLock(tmp_path)
     with pytest.raises(InputError, match="another resurface process"):
