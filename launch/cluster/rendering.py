@@ -92,6 +92,7 @@ def _kuberay(settings: ClusterSettings, _: tuple[Part, ...]) -> list[Rendered]:
     settings.need("the version of Ray in the image", "ray_version")
     settings.need_plain("out", "sweep")
     settings.need_label("name")
+    settings.need_mount()
     group = {"rayStartParams": {"num-gpus": str(settings.gpus)}, "template": {"spec": _pod(settings)}}
     cluster: dict[str, Any] = {"rayVersion": settings.ray_version, "headGroupSpec": group}
     if settings.nodes > 1:
@@ -108,8 +109,8 @@ def _kuberay(settings: ClusterSettings, _: tuple[Part, ...]) -> list[Rendered]:
         "ttlSecondsAfterFinished": 3600,
         "rayClusterSpec": cluster,
     }
-    if settings.time:
-        spec["activeDeadlineSeconds"] = _seconds(settings.time)
+    if settings.time and (seconds := _seconds(settings.time)):  # 0 is no limit to Slurm, and refused by KubeRay
+        spec["activeDeadlineSeconds"] = seconds
     if settings.queue:
         metadata["labels"] = {"kueue.x-k8s.io/queue-name": settings.queue}
         spec["suspend"] = True  # until Kueue lets it in
@@ -161,6 +162,8 @@ def _job(settings: ClusterSettings, _: tuple[Part, ...]) -> list[Rendered]:
 def _up(settings: ClusterSettings, _: tuple[Part, ...]) -> list[Rendered]:
     settings.need("the host of the cluster's head", "head")
     settings.need("who ssh is on the hosts", "user")
+    settings.need_distinct_hosts()
+    settings.need_uncommented_setup()
     before = [settings.setup] if settings.setup else []
     token = "export RAY_AUTH_MODE=token"
     start = f"--num-gpus={settings.gpus} --disable-usage-stats" + (

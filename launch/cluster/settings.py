@@ -7,6 +7,7 @@ in commands that Ray hands on, which it quotes as Windows' shell would have it.
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -68,6 +69,8 @@ class ClusterSettings:
         )
         for host in filter(None, (self.head, *self.workers)):
             _need(bool(_HOST.fullmatch(host)), "head and --workers", host, "is no host")
+        if self.setup is not None:
+            _need(_words(self.setup) is not None, "setup", self.setup, "a quote is not closed")
         self._need_form("user", re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*"), "is no user's name")
 
     def need_plain(self, *names: str) -> None:
@@ -77,6 +80,23 @@ class ClusterSettings:
                 raise _refused(
                     name, getattr(self, name), "letters, digits and _ . / = @ % + , : ~ - only: Ray hands it on"
                 )
+
+    def need_mount(self) -> None:
+        """Raises InputError where pods cannot see the claim."""
+        holds = self.mount.startswith("/") and ":" not in self.mount
+        _need(holds, "mount", self.mount, "an absolute path without a colon is needed, as Kubernetes has it")
+
+    def need_distinct_hosts(self) -> None:
+        """Raises InputError where a host would be two nodes, which Ray does not take."""
+        hosts = [self.head, *self.workers]
+        for host in hosts:
+            _need(hosts.count(host) == 1, "head and --workers", host, "stands there twice")
+
+    def need_uncommented_setup(self) -> None:
+        """Raises InputError where the setup ends in a comment, which would hide the commands after it on its line."""
+        if self.setup is not None:
+            shown = _words(self.setup, comments=True) == _words(self.setup)
+            _need(shown, "setup", self.setup, "what follows on the line would be part of the comment after #")
 
     def need_label(self, name: str) -> None:
         """Raises InputError for what cannot be a name in Kubernetes."""
@@ -91,6 +111,14 @@ class ClusterSettings:
     def _need_form(self, name: str, form: re.Pattern[str], why: str) -> None:
         value = getattr(self, name)
         _need(value is None or bool(form.fullmatch(value)), name, value, why)
+
+
+def _words(command: str, *, comments: bool = False) -> list[str] | None:
+    """A command as a shell reads it; None where it has no end."""
+    try:
+        return shlex.split(command, comments=comments)
+    except ValueError:
+        return None
 
 
 def _need(holds: bool, name: str, value: object, why: str) -> None:

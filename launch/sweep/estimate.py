@@ -219,14 +219,15 @@ def _parameters(value: str) -> float | None:
     if directory is None:
         return _PARAMETERS.get(value.partition("@")[0])
     files = list(directory.glob("*.safetensors"))
-    if not files:
+    described = directory / "config.json"
+    if not files or not described.is_file():  # a pipe would never end
         return None
     try:
-        config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+        config = json.loads(described.read_text(encoding="utf-8"))
         width = 4 if "float32" in str(config.get("dtype") or config.get("torch_dtype")) else 2
-    except (OSError, ValueError, AttributeError):
+        return sum(file.stat().st_size for file in files) / width
+    except (OSError, ValueError, AttributeError, RecursionError):
         return None
-    return sum(file.stat().st_size for file in files) / width
 
 
 def _included(config: SweepConfig) -> Iterator[SweepConfig]:

@@ -32,6 +32,7 @@ from quantising.config import QuantiseConfig
 _ITEM_SETTINGS = ("task", "languages", "items", "seed", "template", *Source.model_fields)
 _REPAIRED: Mapping[Repair, str] = {"none": "", "least_squares": "+ls"}  # what a name ends in
 _MERGED = ("formats", "probes", "sample_seeds")
+_LONGEST_NAME = 200  # of a checkpoint: it is part of names of directories and logs, which have 255 characters at most
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +102,10 @@ def expand(
         if names.count(name) > 1:
             raise InputError(
                 f"checkpoint {name!r} is asked for twice by models, prune and compress; give a setting a label"
+            )
+        if len(name) > _LONGEST_NAME:
+            raise InputError(
+                f"checkpoint {name[:40]!r}...: its name has {len(name)} of at most {_LONGEST_NAME} characters"
             )
     return tuple(_job(cell, name, sources, dense, run_dir) for name, cell in zip(names, ordered, strict=True))
 

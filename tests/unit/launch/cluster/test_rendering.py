@@ -169,6 +169,7 @@ def test_an_array_has_a_job_for_each_part_and_they_are_joined(submitted, tmp_pat
         ({"gpus": -1}, "--gpus: -1"),
         ({"cpus": 0}, "--cpus: 0"),
         ({"setup": "a\nb"}, "--setup"),
+        ({"setup": 'echo "x'}, "a quote is not closed"),
         ({"mode": "arry"}, "did you mean 'array'?"),
         ({"mode": "array", "nodes": 2}, "--nodes: 2: each job of an array has one node"),
         ({"image": "x"}, "--image: 'x': not used by slurm"),
@@ -230,11 +231,11 @@ def test_the_definition_refuses_what_kuberay_would_not_read(rayjob, where, what)
 
 
 def test_yaml_holds_strings_as_strings():
-    made = files("kuberay", **{**KUBERAY, "image": "no: &a *b #c", "mount": "/yes: [", "ray_version": "2.60"})
+    made = files("kuberay", **{**KUBERAY, "image": "no: &a *b #c", "mount": "/yes [ #", "ray_version": "2.60"})
     spec = yaml.safe_load(made["rayjob.yaml"])["spec"]["rayClusterSpec"]
     assert spec["rayVersion"] == "2.60"
     (container,) = spec["headGroupSpec"]["template"]["spec"]["containers"]
-    assert (container["image"], container["volumeMounts"][0]["mountPath"]) == ("no: &a *b #c", "/yes: [")
+    assert (container["image"], container["volumeMounts"][0]["mountPath"]) == ("no: &a *b #c", "/yes [ #")
 
 
 @pytest.mark.parametrize(
@@ -247,12 +248,22 @@ def test_yaml_holds_strings_as_strings():
         ({"out": SHARED}, "--out"),  # KubeRay and Ray hand the command on, quoted for another shell
         ({"sweep": "/a b.yaml"}, "--sweep-path: '/a b.yaml'"),
         ({"tries": 0}, "--tries: 0"),
+        ({"mount": "shared"}, "--mount: 'shared'"),
+        ({"mount": "/shared:ro"}, "--mount: '/shared:ro'"),
         ({"partition": "gpu"}, "--partition: 'gpu': not used by kuberay"),
     ],
 )
 def test_what_kuberay_cannot_be_told_is_one_line(given, said):
     with pytest.raises(InputError, match=said.replace("(", r"\(")):
         files("kuberay", **KUBERAY | given)
+
+
+@pytest.mark.parametrize("time", ["0", "00:00:00"])
+def test_a_time_of_nothing_is_no_limit_as_slurm_has_it(rayjob, time):
+    """KubeRay refuses a deadline of 0 seconds."""
+    document = yaml.safe_load(files("kuberay", **KUBERAY, time=time)["rayjob.yaml"])
+    rayjob.validate(document)
+    assert "activeDeadlineSeconds" not in document["spec"]
 
 
 @pytest.mark.parametrize(
@@ -293,6 +304,21 @@ def test_a_cluster_file_fits_rays_own_schema():
         sound_bash(command)
         assert command.startswith(". v/activate && export RAY_AUTH_MODE=token && ray stop && ray start ")
     sound_bash(made["up.sh"])
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"workers": ("node-2", "node-2")}, "'node-2': stands there twice"),  # Ray's file of hosts would have it once
+        ({"workers": ("node-1",)}, "'node-1': stands there twice"),
+        ({"setup": ". v/activate # ours"}, "--setup: '. v/activate # ours'"),  # Ray would not be started
+    ],
+)
+def test_what_ray_up_cannot_be_told_is_one_line(given, said):
+    with pytest.raises(InputError, match=said):
+        files("up", **{"head": "node-1", "user": "me"} | given)
+    made = files("up", head="node-1", user="me", setup='echo "# no comment"')["cluster.yaml"]
+    assert "no comment" in made
 
 
 def test_what_runs_on_the_head_is_one_argument(submitted):

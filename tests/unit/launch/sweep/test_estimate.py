@@ -1,6 +1,7 @@
 """What a sweep would cost: counts by hand, without a network and without starting anything."""
 
 import io
+import os
 import socket
 import sys
 
@@ -100,3 +101,18 @@ def test_a_model_of_unknown_size_is_said_and_not_guessed():
     sweep = {"models": {"big": "org/unheard-of"}, "tasks": [{"task": "xquad"}]}
     text = printed(validated(SweepConfig, sweep, "s.yaml"))
     assert "not in the hours, since the size is not known here: big" in text
+
+
+@pytest.mark.parametrize("damage", ["deep", "pipe", "loop"])
+def test_a_model_that_cannot_be_read_is_of_unknown_size(tmp_path, damage):
+    weights, described = tmp_path / "model.safetensors", tmp_path / "config.json"
+    described.write_text("[" * 100_000 if damage == "deep" else "{}")
+    weights.write_bytes(b"x")
+    if damage == "pipe":
+        described.unlink()
+        os.mkfifo(described)
+    if damage == "loop":
+        weights.unlink()
+        weights.symlink_to(weights.name)
+    sweep = {"models": {"odd": str(tmp_path)}, "tasks": [{"task": "xquad"}]}
+    assert "the size is not known here: odd" in printed(validated(SweepConfig, sweep, "s.yaml"))

@@ -139,6 +139,12 @@ def test_a_setting_or_a_name_twice_in_one_sweep_is_an_error():
     assert "'wanda-0.5' is asked for twice" in only_error(jobs, {**MAIN, "models": {"wanda-0.5": "x"}})
 
 
+def test_a_name_that_no_directory_can_have_is_an_error():
+    """Else the run would end at its first record, or log."""
+    assert jobs({**MAIN, "models": {"a" * 190: "x"}})
+    assert "at most 200 characters" in only_error(jobs, {**MAIN, "models": {"a" * 191: "x"}})
+
+
 def test_joined_sweeps_share_checkpoints_and_merge_what_they_ask():
     made = joined(
         with_tasks({"probes": ["greedy", "choice"]}),
