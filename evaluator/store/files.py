@@ -69,6 +69,16 @@ def need_unfenced(path: Path) -> None:
         owner.check()
 
 
+def move_into(folder: Path, path: Path) -> Path:
+    """Move a file into a folder, which is made, beside whatever has its name there; where it is now."""
+    need_unfenced(path)
+    folder.mkdir(parents=True, exist_ok=True)
+    names = itertools.chain([path.name], (f"{path.stem}.{number}{path.suffix}" for number in itertools.count(2)))
+    target = next(folder / name for name in names if not (folder / name).exists())
+    path.replace(target)
+    return target
+
+
 def write_atomically(path: Path, content: bytes | Iterable[bytes]) -> None:
     """Write a file, or its parts in turn, whole or not at all: temporary file, fsync, rename.
 

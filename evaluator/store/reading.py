@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -101,19 +101,22 @@ def read_part(path: Path, names: Sequence[str], columns: Mapping[str, Stored]) -
     return table
 
 
-def damage_of(path: Path) -> str | None:
-    """Why a part of records cannot be read, in one line; None for one that can: whole, with columns of their types.
+def damage_of(
+    path: Path, columns: Mapping[str, Stored] = RECORD_COLUMNS, needed: Collection[str] = _NEEDED
+) -> str | None:
+    """Why a part (of records, unless `columns` are others) cannot be read, in one line; None for one that can: whole,
+    with the columns of their types that it has, and those that are needed.
 
     Raises InputError where the system cannot read the file, which says nothing about the part.
     """
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             schema = file.schema_arrow
-            for name, column in RECORD_COLUMNS.items():
+            for name, column in columns.items():
                 if name in schema.names:
                     if not _fits(schema.field(name).type, column.arrow):
                         return f"column {name!r} has type {schema.field(name).type}, not {column.arrow}"
-                elif name in _NEEDED:
+                elif name in needed:
                     return f"has no column {name!r}"
             file.read(use_threads=False)
     except (OSError, pa.ArrowException) as error:

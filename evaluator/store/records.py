@@ -12,7 +12,6 @@ lost its run directory to another can rename nothing there (`files`, `RunLock`).
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import threading
 from collections import OrderedDict
@@ -27,7 +26,7 @@ import pyarrow.parquet as pq
 
 from evaluator.errors import InputError, ResurfaceError, one_line
 from evaluator.records import Item, Record
-from evaluator.store.files import need_unfenced, parquet_bytes, write_atomically, write_parquet
+from evaluator.store.files import move_into, need_unfenced, parquet_bytes, write_atomically, write_parquet
 from evaluator.store.schema import ITEMS, RECORDS
 
 ItemKey = tuple[str, str]  # (language, item_id), unique within a task
@@ -213,12 +212,7 @@ class RecordStore:
 
     def set_aside(self, part: Path) -> Path:
         """Move a part to where no reader looks, so that its items count as not asked; where it is now."""
-        folder = self.root.parent / "damaged" / part.relative_to(self.root).parent
-        need_unfenced(part)
-        folder.mkdir(parents=True, exist_ok=True)
-        names = itertools.chain([part.name], (f"{part.stem}.{number}{part.suffix}" for number in itertools.count(2)))
-        target = next(folder / name for name in names if not (folder / name).exists())
-        part.replace(target)
+        target = move_into(self.root.parent / "damaged" / part.relative_to(self.root).parent, part)
         self._count(part, -1)
         return target
 

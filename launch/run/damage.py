@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from evaluator.store.files import move_into
+from evaluator.store.reading import damage_of
 from evaluator.store.records import RecordStore
+from evaluator.store.schema import CONTROL_COLUMNS, VERDICT_COLUMNS
 from launch.run.references import FOLDER
 from launch.run.work import Part
 from launch.sweep.preflight import Prepared
@@ -41,6 +44,21 @@ def set_damaged_aside(
         f"{len(damaged)} part{' is' if one else 's are'} damaged, and moved to {run_dir / 'damaged'}: "
         f"{', '.join(named)}{more}; {'its' if one else 'their'} items are asked again{bases}"
     )
+
+
+def set_verdicts_aside(run_dir: Path, matcher: str, warn: Callable[[str], None]) -> None:
+    """Make room for those of a matcher's verdicts, on responses or control pairs, that cannot be read: it is asked
+    again. `warn` hears of each file, in one line.
+
+    Raises InputError for what the system does not let it read or move.
+    """
+    kinds = (("verdicts", VERDICT_COLUMNS), ("controls", CONTROL_COLUMNS))
+    for kind, columns in kinds:
+        needed = [name for name, column in columns.items() if not column.meaning.later]
+        for path in sorted((run_dir / kind / matcher).rglob("*.parquet")):
+            if (why := damage_of(path, columns, needed)) is not None:
+                target = move_into(run_dir / "damaged" / path.relative_to(run_dir).parent, path)
+                warn(f"{path} is damaged ({why}), and moved to {target}; its pairs are asked about again")
 
 
 def _bases(prepared: Prepared, parts: set[Part], run_dir: Path) -> list[Part]:

@@ -30,6 +30,7 @@ from evaluator.store.records import RecordStore
 from evaluator.store.verdicts import Answered, Part, Pending, VerdictStore, pending, responses
 from launch.run.actors import enter_engine_process, start_actor
 from launch.run.cluster import Cluster, cluster
+from launch.run.damage import set_verdicts_aside
 from launch.run.lock import RunLock
 from launch.run.nodes import place_engines
 from launch.run.work import EngineSetup, Matched
@@ -231,6 +232,7 @@ def _match(work: _Work, info: CheckpointInfo, engine: _MatcherEngine, tell: Tell
         tell(f"{info.name}: {what}")
 
     try:
+        set_verdicts_aside(work.run_dir, info.name, tell_of)
         store = VerdictStore(work.run_dir, info.name, info.weights_digest)
         for part in work.answered:  # verdicts of another matcher of that name are found before anything is asked
             store.read(part)

@@ -7,12 +7,17 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from evaluator.probes.matcher import Verdict
 from evaluator.probes.recording import Recorder
 from evaluator.records import Item
+from evaluator.store.controls import ControlStore
 from evaluator.store.records import RecordStore, to_table
-from launch.run.damage import set_damaged_aside
+from evaluator.store.schema import KEY, VERDICTS
+from evaluator.store.verdicts import VerdictStore
+from launch.run.damage import set_damaged_aside, set_verdicts_aside
 from tests.support.stamps import STAMP
 
 
@@ -106,3 +111,30 @@ def test_a_base_whose_distributions_are_there_is_asked_nothing_again(store: Reco
     store.parts("dense", "compared")[1].write_bytes(b"")
     set_damaged_aside(_prepared(), store, tmp_path)
     assert _left(store) == WHOLE | {"wanda compared": 1, "dense compared": 1}
+
+
+@pytest.mark.parametrize("kind", ["verdicts", "controls"])
+def test_verdicts_that_cannot_be_read_make_room(kind: str, tmp_path: Path) -> None:
+    """The file of another matcher, and one that is whole, stay."""
+    yes = Verdict(verdict=True, probability=0.9, status="ok")
+    judged = {tuple(0 if pa.types.is_integer(VERDICTS.field(name).type) else name for name in KEY): yes}
+    pairs = {("english", "i0", "gold", "a"): yes}
+
+    def written(matcher: str, task: str) -> Path:
+        if kind == "verdicts":
+            return VerdictStore(tmp_path, matcher, "digest").write(("dense", task), judged)
+        return ControlStore(tmp_path, matcher, "digest").write(task, pairs)
+
+    cut, whole, others = written("judge", "cut"), written("judge", "whole"), written("other", "cut")
+    for path in (cut, others):
+        path.write_bytes(path.read_bytes()[:-9])
+    told: list[str] = []
+    set_verdicts_aside(tmp_path, "judge", told.append)
+    (line,) = told
+    moved = tmp_path / "damaged" / cut.relative_to(tmp_path)
+    assert line.startswith(f"{cut} is damaged (")
+    assert line.endswith(f"), and moved to {moved}; its pairs are asked about again")
+    assert moved.is_file()
+    assert not cut.exists()
+    assert whole.is_file()
+    assert others.is_file()
