@@ -26,9 +26,9 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from evaluator.config import Frozen
 from evaluator.engine.config import EngineConfig
@@ -39,8 +39,8 @@ from evaluator.thresholds import Thresholds
 from launch.sweep.document import read_document
 from launch.sweep.models import BUNDLED
 from launch.sweep.prompts import PromptFile, Prompts, problem_of, prompts_in
-from pruning.config import Allocation, CalibrationConfig, MethodName, Repair
-from pruning.patterns import Group
+from launch.sweep.prune_setting import OneOrMany, PruneSetting
+from pruning.config import CalibrationConfig
 from quantising.config import IGNORED
 from quantising.config import MethodName as QuantiseName
 from quantising.methods import METHODS
@@ -50,35 +50,6 @@ DENSE = "dense"  # in `after:`, a model as it is
 RECIPES = Path(__file__).parents[1] / "recipes"
 _Model = TypeVar("_Model", bound=BaseModel)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_Value = TypeVar("_Value")
-
-
-def _listed(value: object) -> object:
-    return value if isinstance(value, list | tuple) else (value,)
-
-
-OneOrMany = Annotated[tuple[_Value, ...], BeforeValidator(_listed)]  # a single value is a list of one
-
-
-class PruneSetting(Frozen):
-    """One line of the grid: a method at one or several sparsities or patterns, with or without a repair, or both."""
-
-    method: MethodName
-    sparsity: OneOrMany[float] = ()
-    pattern: OneOrMany[str] = ()
-    allocation: Allocation = "uniform"
-    group: Group | None = None  # None: the method's own
-    # Unsaid where there is none, so that a sweep without it is what it was.
-    repair: OneOrMany[Repair] = Field(default=("none",), min_length=1, exclude_if=lambda value: value == ("none",))
-    calibration: CalibrationConfig | None = None  # None: the sweep's
-    # What the names of its checkpoints end in; None: the calibration's source, if that is not the usual one.
-    label: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._]*$")
-
-    @model_validator(mode="after")
-    def _asks_for_something(self) -> PruneSetting:
-        if not self.sparsity and not self.pattern:
-            raise ValueError("needs a sparsity (0.5) or a pattern (2:4; of method drop 20-25)")
-        return self
 
 
 class CompressSetting(Frozen):

@@ -10,9 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import product
 from pathlib import Path
-from typing import Any
 
 from evaluator.errors import InputError, unknown
 from evaluator.probes import PROBES
@@ -22,9 +20,10 @@ from evaluator.tasks import Source, task_name
 from evaluator.text import code_of
 from launch.sweep.calibration import spelled_source
 from launch.sweep.compress import given, name_of, quantisations
-from launch.sweep.config import PruneSetting, SweepConfig, validated
+from launch.sweep.config import SweepConfig
 from launch.sweep.models import resolve_model
 from launch.sweep.prompts import posed_tasks
+from launch.sweep.prune_setting import PruneSetting
 from pruning.config import CalibrationConfig, PruneConfig, Repair, needs_calibration
 from quantising.config import QuantiseConfig
 
@@ -179,16 +178,13 @@ def _cells(grid: SweepConfig, sources: Mapping[str, Path], usual: CalibrationCon
 
 
 def _pruned(grid: SweepConfig, model: str, sources: Mapping[str, Path], usual: CalibrationConfig) -> Iterator[_Cell]:
-    for number, setting in enumerate(grid.prune):
-        patterns = [{"sparsity": s} for s in setting.sparsity] + [{"pattern": p} for p in setting.pattern]
-        for pattern, repair in product(patterns, setting.repair):
-            observing = needs_calibration(setting.method, setting.allocation, repair)
+    for setting in grid.prune:
+        for cell in setting.cells():
+            observing = needs_calibration(cell["method"], cell["allocation"], cell["repair"])
             calibration = spelled_source(setting.calibration or grid.calibration) if observing else None
-            suffix = _suffix(setting, calibration, usual) + _REPAIRED[repair]
-            wanted: dict[str, Any] = {"source": sources[model], "seed": grid.seed, "calibration": calibration}
-            wanted |= {name: getattr(setting, name) for name in ("method", "allocation", "group")} | pattern
-            wanted["repair"] = repair
-            yield _Cell(model, model, _plain(validated(PruneConfig, wanted, f"prune.{number}")), suffix)
+            suffix = _suffix(setting, calibration, usual) + _REPAIRED[cell["repair"]]
+            wanted = {**cell, "source": sources[model], "seed": grid.seed, "calibration": calibration}
+            yield _Cell(model, model, _plain(PruneConfig(**wanted)), suffix)
 
 
 def _plain(prune: PruneConfig) -> PruneConfig:

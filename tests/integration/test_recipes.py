@@ -32,9 +32,15 @@ def test_the_twins_of_all_recipes_fill_every_table(tmp_path):
     # what a matcher model decides comes afterwards
     judged = resurface("match", run, "--matcher", "bundled")
     assert judged.returncode == 0, judged.stderr
-    # the paper does not compare distributions or prompts, it screens nothing, and of so few questions no kind has enough
+    # the paper compares no distributions and no prompts, and screens nothing; of so few questions no kind has enough
     tables = {name: pd.read_csv(run / "tables" / f"{name}.csv") for name in TABLES.names}
-    assert {name for name, table in tables.items() if table.empty} == {"fidelity", "prompt_order", "prompts", "screening", "weak"}
+    assert {name for name, table in tables.items() if table.empty} == {
+        "fidelity",
+        "prompt_order",
+        "prompts",
+        "screening",
+        "weak",
+    }
     for name, table in tables.items():
         counts = [column for column in ("n", "n_max", "items", "seeds") if column in table]
         assert counts, (name, list(table.columns))

@@ -104,7 +104,12 @@ def test_allocation_and_group_are_part_of_the_job_and_of_its_name():
     # the method's own group, spelled out, is the same job
     assert "'wanda-0.6' is asked for twice" in only_error(jobs, {**MAIN, "prune": [wanda, {**wanda, "group": "row"}]})
     message = only_error(jobs, {**MAIN, "prune": [{"method": "wanda", "pattern": "2:4", "allocation": "owl"}]})
-    assert message == "prune.0: allocation: 'owl' varies the ratio, which pattern '2:4' fixes"
+    assert message == (
+        """s.yaml: prune.0: {"method": "wanda", "pattern": "2:4", "allocation": "owl"}: """
+        "allocation: 'owl' varies the ratio, which pattern '2:4' fixes"
+    )
+    message = only_error(jobs, {**MAIN, "prune": [wanda, {**wanda, "sparsity": [0.5, 1.5]}]})
+    assert message.startswith("""s.yaml: prune.1: {"method": "wanda", "sparsity": [0.5, 1.5]}: sparsity: """)
     message = only_error(jobs, {**MAIN, "prune": [{**wanda, "group": "column"}]})
     assert message.startswith("""s.yaml: prune.0.group: "column":""")
 
