@@ -60,6 +60,7 @@ def made_up(size: Size) -> Prepared:
         disk_bytes=0,
         other_tokenizer=frozenset(),
         served=(),
+        unusable=(),
     )
 
 

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 
 from evaluator.checkpoints.info import CheckpointInfo
 from evaluator.probes.stream import IN_FLIGHT
+from evaluator.store.failures import Stage
 from launch.run.failures import Ledger, Remedy, Setback, Trouble
 from launch.run.shards import begun
 from launch.run.work import Assignment, Part, Shard, distance
@@ -270,12 +271,14 @@ class Board:
         with self._changed:
             self._ledger.proved(engine)
 
-    def abandon(self, checkpoint: str, reason: str, *, attempts: int, mendable: bool, expected: int) -> None:
-        """A checkpoint could not be made; `expected` as in `add`."""
+    def abandon(
+        self, checkpoint: str, reason: str, *, attempts: int, mendable: bool, expected: int, stage: Stage = "prune"
+    ) -> None:
+        """A checkpoint could not be made, or, at another `stage`, not be used; `expected` as in `add`."""
         with self._changed:
             self._expected -= expected
             self._setbacks.append(
-                Setback(checkpoint=checkpoint, stage="prune", reason=reason, attempts=attempts, mendable=mendable)
+                Setback(checkpoint=checkpoint, stage=stage, reason=reason, attempts=attempts, mendable=mendable)
             )
             self._changed.notify_all()
 

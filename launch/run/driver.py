@@ -60,7 +60,15 @@ def open_run(prepared: Prepared, run_dir: Path, progress: Progress) -> RunDirect
         except InputError:  # what cannot be read may have been
             return True
 
-    return RunDirectory(run_dir, prepared.identity, document, prepared.disk_bytes, progress.noted, measured=measured)
+    return RunDirectory(
+        run_dir,
+        prepared.identity,
+        document,
+        prepared.disk_bytes,
+        progress.noted,
+        measured=measured,
+        unusable=frozenset(each.checkpoint for each in prepared.unusable),
+    )
 
 
 def run_sweep(
@@ -133,6 +141,9 @@ class _Run:
         started = time.monotonic()
         for task, questions in self._prepared.questions_by_task.items():
             self._store.write_items(task, [(each.item, each.option_texts) for each in questions])
+        for lost in self._prepared.unusable:
+            self._board.abandon(lost.checkpoint, lost.reason, stage=lost.stage, attempts=1, mendable=True, expected=0)
+        self._log.look(self._board.setbacks, ())
         to_prune = []
         for job in self._prepared.jobs:
             if _is_to_make(job):

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ValidationError
 from evaluator.errors import InputError, mapping_at, redacted, rows_at
 from evaluator.store.failures import failures_of
 from evaluator.store.files import write_atomically
+from launch.run.identities import joined, known_to_one, without
 from launch.run.lock import RunLock
 from launch.run.place import nearest_existing, need_place
 from launch.run.provenance import provenance
@@ -34,10 +35,11 @@ class RunDirectory:
         tell: Callable[[str], None] | None = None,
         *,
         measured: Callable[[str], bool] = lambda name: True,
+        unusable: Collection[str] = (),
     ) -> None:
         """`identity` is what the records depend on: a directory whose digest of it differs is another sweep's. Only
         models that failed, and of which nothing is `measured`, may have other weights than in an earlier call: they
-        are `mended`.
+        are `mended`. The identity does not know `unusable` checkpoints; what an earlier call knew of them is kept.
 
         `tell` hears it when another driver may be dead, which can take a while to see.
 
@@ -57,8 +59,10 @@ class RunDirectory:
         existing = _read(path)
         self.mended: tuple[str, ...] = ()
         if existing is not None:
-            self.mended = _mended(existing, identity, measured)
-            _need_same_sweep(path / "run.json", existing, self._document, self.mended)
+            failed = {name for name in _failed(existing) if not measured(name)}
+            self.mended = _mended(existing, identity, failed)
+            kept = _need_same_sweep(path / "run.json", existing, self._document, self.mended, failed | {*unusable})
+            self._document |= {"digest": digest(kept), "identity": kept}
         else:
             _need_space(path, needed_bytes)
         try:
@@ -152,29 +156,39 @@ def _read(path: Path) -> _RunFile | None:
         raise InputError(f"{file}: {field}: {what}; this is not a run directory of Resurface") from error
 
 
-def _mended(existing: _RunFile, identity: Mapping[str, Any], measured: Callable[[str], bool]) -> tuple[str, ...]:
+def _failed(existing: _RunFile) -> set[str]:
+    return {each.checkpoint for each in failures_of(existing.model_dump())}
+
+
+def _mended(existing: _RunFile, identity: Mapping[str, Any], failed: Collection[str]) -> tuple[str, ...]:
     """The models whose weights have changed since they failed, without any record that depends on them."""
     before, now = existing.identity.get("models"), identity.get("models")
     if not isinstance(before, dict) or not isinstance(now, Mapping):
         return ()
-    failed = {each.checkpoint for each in failures_of(existing.model_dump())}
-    changed = [name for name in now if name in before and before[name] != now[name]]
-    return tuple(name for name in changed if name in failed and not measured(name))
+    return tuple(name for name in now if name in before and before[name] != now[name] and name in failed)
 
 
-def _need_same_sweep(file: Path, existing: _RunFile, wanted: Mapping[str, Any], mended: Collection[str]) -> None:
+def _need_same_sweep(
+    file: Path, existing: _RunFile, wanted: Mapping[str, Any], mended: Collection[str], aside: Collection[str]
+) -> Mapping[str, Any]:
+    """The identity of both calls together. Checkpoints that are `aside` may be in one of them alone."""
     if existing.schema_version != wanted["schema_version"]:
         raise InputError(
             f"{file}: schema_version: {existing.schema_version} was written by another version of Resurface "
             f"(this one writes {wanted['schema_version']}); use a new --out"
         )
-    stored = existing.identity
+    identity: Mapping[str, Any] = wanted["identity"]
+    if existing.digest == wanted["digest"]:
+        return identity
+    stored, now = existing.identity, json.loads(json.dumps(identity, default=str))
     if mended:
-        models = wanted["identity"]["models"]
-        stored = stored | {"models": stored["models"] | {name: models[name] for name in mended}}
-    if (digest(stored) if mended else existing.digest) != wanted["digest"]:
-        difference = _first_difference(stored, json.loads(json.dumps(wanted["identity"], default=str)))
+        stored = stored | {"models": stored["models"] | {name: now["models"][name] for name in mended}}
+    gone, come = known_to_one(stored, now, aside), known_to_one(now, stored, aside)
+    one, other = without(stored, gone), without(now, come)
+    if one != other:
+        difference = _first_difference(one, other)
         raise InputError(f"{file}: digest: the directory belongs to another sweep ({difference}); use a new --out")
+    return joined(stored, now)
 
 
 def _first_difference(stored: Any, wanted: Any, field: str = "") -> str:

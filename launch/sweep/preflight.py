@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +17,7 @@ from evaluator.checkpoints.tokenizer import load_tokenizer, tokenise_alike
 from evaluator.engine.config import EngineConfig
 from evaluator.errors import InputError
 from evaluator.records import Item
+from evaluator.store.failures import Failure
 from launch.sweep.calibration import SOURCES
 from launch.sweep.config import SweepConfig
 from launch.sweep.dtypes import check_dtypes
@@ -48,6 +50,7 @@ class Prepared:
     disk_bytes: int
     other_tokenizer: frozenset[str]  # names of jobs that tokenise otherwise than the base whose answers they need
     served: tuple[str, ...]  # what there is to say of how checkpoints are served, a line each
+    unusable: tuple[Failure, ...]  # checkpoints that cannot be used, and what would be made of them; not in `jobs`
 
     @cached_property
     def questions_by_task(self) -> Mapping[str, tuple[Question, ...]]:
@@ -76,21 +79,26 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Models:
-    """The dense checkpoints, by name."""
+    """The checkpoints that are there already, by name."""
 
     infos: Mapping[str, CheckpointInfo]
     tokenizers: Mapping[str, Any]
     positions: int  # that every one of them has
+    refused: Mapping[str, str]  # why the others cannot be used; they are in none of the above but `positions`
 
 
 def prepare(config: SweepConfig, run_dir: Path) -> Prepared:
     """Read and check models, tasks and pruning settings; a model may be fetched from the hub.
+
+    A checkpoint that cannot be used is set aside where others can be, with what would be made of it.
 
     Raises InputError for the first thing that is wrong.
     """
     jobs = expand(config, run_dir)
     check_screening(jobs, config.screen)
     models = _inspected([job for job in jobs if not job.is_made], trust=config.engine.trust_remote_code)
+    unusable = _unusable(jobs, models.refused)
+    jobs = _without(jobs, unusable)
     preparation = TaskPreparation(models.positions, models.tokenizers)
     asked = {job.name: preparation.tasks_of(job) for job in jobs}
     tasks = tuple({task.key: task for prepared in asked.values() for task in prepared}.values())
@@ -118,6 +126,7 @@ def prepare(config: SweepConfig, run_dir: Path) -> Prepared:
         identity=_identity(config, jobs, models, asked),
         disk_bytes=_disk_bytes(jobs, models, asked, config.engine.dtype),
         served=served,
+        unusable=unusable,
         other_tokenizer=frozenset(
             job.name
             for job in jobs
@@ -131,11 +140,44 @@ def prepare(config: SweepConfig, run_dir: Path) -> Prepared:
 
 
 def _inspected(dense: Sequence[CheckpointJob], *, trust: bool) -> _Models:
-    """Raises InputError for a checkpoint or a tokenizer that cannot be used."""
-    infos = {job.name: inspect_checkpoint(job.path, job.name, trust_remote_code=trust) for job in dense}
-    tokenizers = {job.name: load_tokenizer(job.path, trust_remote_code=trust) for job in dense}
-    positions = min(read_positions(job.path, unknown=2**20) for job in dense)
-    return _Models(infos=infos, tokenizers=tokenizers, positions=positions)
+    infos, tokenizers, refused = {}, {}, {}
+    positions = unknown = 2**20
+    for job in dense:
+        try:
+            info = inspect_checkpoint(job.path, job.name, trust_remote_code=trust)
+            tokenizers[job.name] = load_tokenizer(job.path, trust_remote_code=trust)
+            infos[job.name] = info
+        except InputError as error:
+            refused[job.name] = str(error)
+        # Of a refused one too, where it can be read: windows are the same when it has been mended.
+        with suppress(*() if job.name in infos else (InputError, ValueError)):
+            positions = min(positions, read_positions(job.path, unknown=unknown))
+    return _Models(infos=infos, tokenizers=tokenizers, positions=positions, refused=refused)
+
+
+def _unusable(jobs: Sequence[CheckpointJob], refused: Mapping[str, str]) -> tuple[Failure, ...]:
+    """The checkpoints that are set aside: the refused ones, and what would be made of them.
+
+    Raises InputError where nothing is left, or where a refused one is the base of a checkpoint that is there.
+    """
+    found: list[Failure] = []
+    for job in jobs:
+        if job.name in refused:
+            found.append(Failure(checkpoint=job.name, stage="load", reason=refused[job.name]))
+        elif job.is_made and job.model in refused:
+            reason = f"{job.model}, of which it is made, cannot be used"
+            found.append(Failure(checkpoint=job.name, stage="prune", reason=reason))
+    left = _without(jobs, found)
+    needed = {job.base for job in left}
+    blocking = [name for name in refused if name in needed or not left]
+    if blocking:
+        raise InputError(refused[blocking[0]])
+    return tuple(found)
+
+
+def _without(jobs: Sequence[CheckpointJob], unusable: Sequence[Failure]) -> tuple[CheckpointJob, ...]:
+    names = {each.checkpoint for each in unusable}
+    return tuple(job for job in jobs if job.name not in names)
 
 
 def _identity(

@@ -211,3 +211,47 @@ def test_nothing_else_may_change_with_it(tmp_path: Path) -> None:
     _ended(tmp_path, FAILED)
     with pytest.raises(InputError, match=r"tasks\.gazetteer"):
         _again(tmp_path, identity=_changed(models={"dense": "1111"}, tasks={"gazetteer": "k2"}))
+
+
+def _two(*names: str, **more: Any) -> dict[str, Any]:
+    """The identity of a sweep that knows these models, and a pruned version of each."""
+    made = [f"{name}-wanda" for name in names]
+    return {
+        "models": dict.fromkeys(names, "9f3c"),
+        "bases": dict.fromkeys(names) | {f"{name}-wanda": name for name in names},
+        "checkpoints": [{"name": name} for name in made],
+        "tasks": {name: {"gazetteer": "k"} for name in (*names, *made)},
+        **more,
+    }
+
+
+def _lost(*names: str) -> list[dict[str, Any]]:
+    return [{"checkpoint": name, "stage": "load", "reason": "broken"} for name in names]
+
+
+def test_a_checkpoint_that_could_not_be_used_comes_to_what_is_there(tmp_path: Path) -> None:
+    def never(name: str) -> bool:
+        return False
+
+    lost = ("a", "a-wanda")
+    with contextlib.closing(RunDirectory(tmp_path, _two("b"), {}, 0, unusable=lost)) as directory:
+        directory.mark("finished_with_failures", failures=_lost(*lost))
+    for _ in range(2):  # the second time, nobody has failed any more
+        with contextlib.closing(
+            RunDirectory(tmp_path, _two("a", "b"), {}, 0, measured=lambda name: False)
+        ) as directory:
+            directory.mark("finished", failures=[])
+    with pytest.raises(InputError, match=r"bases\.c.* is null there"):  # nobody said that it could not be used
+        RunDirectory(tmp_path, _two("a", "b", "c"), {}, 0)
+
+
+def test_one_that_was_measured_and_cannot_be_used_now_stays_known(tmp_path: Path) -> None:
+    with contextlib.closing(RunDirectory(tmp_path, _two("a", "b"), {}, 0)) as directory:
+        directory.mark("finished")
+    with contextlib.closing(RunDirectory(tmp_path, _two("b"), {}, 0, unusable=("a", "a-wanda"))) as directory:
+        directory.mark("finished_with_failures", failures=_lost("a", "a-wanda"))
+    other = _two("a", "b") | {"models": {"a": "1111", "b": "9f3c"}}
+    with pytest.raises(InputError, match=r'models\.a is "9f3c" there, "1111" here'):
+        RunDirectory(tmp_path, other, {}, 0, measured=lambda name: True)
+    with contextlib.closing(RunDirectory(tmp_path, _two("a", "b"), {}, 0)) as directory:
+        assert directory.mended == ()
