@@ -169,6 +169,63 @@ def test_bad_checkpoints_are_set_aside_and_done_once_they_are_mended(tmp_path: P
     _alike(among, alone)
 
 
+def test_what_is_damaged_before_a_sweep_begins_costs_only_itself(tmp_path: Path) -> None:
+    """And what would be made of it. Others are asked, also by a command that finds the damage when it goes on."""
+    files = {"cut": "model.safetensors", "mute": "tokenizer.json"}
+    for seed, name in enumerate(("good", *files)):
+        save_tiny_model(tmp_path / name, seed=seed)
+    whole = {name: (tmp_path / name / file).read_bytes() for name, file in files.items()}
+
+    def write(**contents: bytes) -> None:
+        for name, content in contents.items():
+            (tmp_path / name / files[name]).write_bytes(content)
+
+    pruned = {"prune": [{"method": "magnitude", "sparsity": 0.5}]}
+    sweep, run = _sweep(tmp_path, ["good", *files], kind="torch", sections=pruned), tmp_path / "run"
+    write(cut=whole["cut"][:-99], mute=b"{")
+    done = resurface("sweep", sweep, "--out", run)
+    assert done.returncode == 3, done.stdout + done.stderr
+    found = _failures(run).set_index("checkpoint")
+    assert found["stage"].to_dict() == {
+        "cut": "load",
+        "cut-magnitude-0.5": "prune",
+        "mute": "load",
+        "mute-magnitude-0.5": "prune",
+    }
+    assert "model.safetensors: truncated" in found["reason"]["cut"]
+    assert found["reason"]["cut-magnitude-0.5"] == "cut, of which it is made, cannot be used"
+    assert set(records(run)["checkpoint"]) == {"good", "good-magnitude-0.5"}
+
+    # one is mended, and of what is finished one is damaged, and one has lost its records
+    write(mute=whole["mute"])
+    assert resurface("sweep", sweep, "--out", run).returncode == 3
+    expected = records(run)
+    write(mute=b"{", cut=whole["cut"])
+    shutil.rmtree(run / "records" / "good")
+    assert resurface("sweep", sweep, "--out", run).returncode == 3
+    assert set(_failures(run)["checkpoint"]) == {"mute", "mute-magnitude-0.5"}
+    write(mute=whole["mute"])
+    done = resurface("sweep", sweep, "--out", run)
+    assert done.returncode == 0, done.stdout + done.stderr
+    everything = records(run)
+    assert everything.groupby("checkpoint").size().to_dict() == dict.fromkeys(
+        [name + end for name in ("good", *files) for end in ("", "-magnitude-0.5")], len(expected) // 4
+    )
+    keys = ["checkpoint", "item_id", "probe", "index"]
+    before = everything[everything["checkpoint"].isin(expected["checkpoint"])].sort_values(keys)
+    _alike(before, expected.sort_values(keys))
+
+    # the base of a given checkpoint is needed, and so is one that can be used
+    given = {"compress": [{"checkpoint": str(tmp_path / "good"), "base": "cut", "label": "given"}]}
+    write(cut=b"")
+    for sections, models in ((given, ["good", "cut"]), (None, ["cut"])):
+        refused = resurface("sweep", _sweep(tmp_path, models, sections=sections), "--out", tmp_path / "refused")
+        assert refused.returncode == 2, refused.stdout + refused.stderr
+        assert refused.stderr.count("\n") == 1
+        assert "cut" in refused.stderr
+        assert not (tmp_path / "refused").exists()
+
+
 def test_a_checkpoint_that_is_replaced_while_the_sweep_runs_is_never_taken_for_what_it_was(tmp_path: Path) -> None:
     """One by another's weights, one cut off in the middle, one by a copy of itself, before they are loaded."""
     for seed, name in enumerate(("first", "other", "cut", "copied", "replacement")):
