@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import pandas as pd
+if TYPE_CHECKING:
+    import pandas as pd
 
 Stage = Literal["prune", "load", "evaluate", "item"]
 
@@ -52,4 +53,6 @@ def failures_of(run: Mapping[str, Any]) -> list[Failure]:
 
 def failure_frame(failures: Sequence[Failure]) -> pd.DataFrame:
     """The table, a row each."""
+    import pandas as pd  # late: what is wrong with a sweep is said without it
+
     return pd.DataFrame([[getattr(each, name) for name in COLUMNS] for each in failures], columns=list(COLUMNS))
