@@ -21,7 +21,7 @@ import ray
 from evaluator.errors import ResurfaceError, one_line
 from evaluator.store.files import need_unfenced
 from launch.run.nodes import Node
-from launch.run.termination import stop_in_order
+from launch.run.termination import check_stop, noting_stop
 from launch.sweep.plugins import VARIABLE
 
 _OBJECT_STORE_BYTES = 256 * 2**20  # shards and questions are small; Ray's own default takes 30 % of the memory
@@ -107,23 +107,15 @@ def cluster(log_dir: Path) -> Iterator[Cluster]:
     Raises ClusterError when no Ray can be started or reached.
     """
     address = os.environ.get("RAY_ADDRESS")
-    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": True}
     try:
-        if address:
-            if sent := _sent_environment(os.environ):
-                quiet["runtime_env"] = {"env_vars": sent}
-            context = ray.init(address=address, **quiet)
-        else:
-            # "local" starts one of our own even where somebody else's is running on this machine.
-            context = ray.init(
-                address="local", include_dashboard=False, object_store_memory=_OBJECT_STORE_BYTES, **quiet
-            )
-        stop_in_order()  # as before: Ray has a handler of its own now
+        with noting_stop():  # Ray has a handler of its own
+            context = _connect(address)
         connected = Cluster(local=not address)
     except Exception as error:
         where = f"cannot reach the Ray cluster at RAY_ADDRESS={address}" if address else "cannot start a local Ray"
         raise ClusterError(f"{where}: {one_line(error, 300)}") from error
     try:
+        check_stop()
         yield connected
     finally:
         connected.close()
@@ -135,6 +127,16 @@ def cluster(log_dir: Path) -> Iterator[Cluster]:
             _keep_logs(Path(session) / "logs", log_dir / "ray")
             if connected.lost is None:
                 shutil.rmtree(session, ignore_errors=True)  # Ray leaves one behind for every run
+
+
+def _connect(address: str | None) -> Any:
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": True}
+    if not address:
+        # "local" starts one of our own even where somebody else's is running on this machine.
+        return ray.init(address="local", include_dashboard=False, object_store_memory=_OBJECT_STORE_BYTES, **quiet)
+    if sent := _sent_environment(os.environ):
+        quiet["runtime_env"] = {"env_vars": sent}
+    return ray.init(address=address, **quiet)
 
 
 def _sent_environment(own: Mapping[str, str]) -> dict[str, str]:

@@ -2,17 +2,20 @@
 
 Ray replaces the handler of the signal when a process connects to it. Its own hands the signal on, but sets an alarm too
 that aborts the process three seconds later, wherever it then is (absl's failure signal handler): so ours is set again
-after Ray was started. A SystemExit that is raised while Ray waits comes out of it as another one, with code 1: so that
-the signal came is noted here. And where nothing is left to do, a library's thread could still abort the process while
-the interpreter ends: so the last step is the signal again, without a handler.
+after Ray was started, and an alarm that was set meanwhile is taken back. A SystemExit that is raised while Ray starts
+or waits comes out of it as another one, with code 1, or not at all: so that the signal came is noted here. And where
+nothing is left to do, a library's thread could still abort the process while the interpreter ends: so the last step is
+the signal again, without a handler.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import sys
 import threading
+from collections.abc import Iterator
 from types import FrameType
 
 _received: list[int] = []
@@ -22,6 +25,38 @@ def stop_in_order() -> None:
     """From now on SIGTERM raises SystemExit in the main thread. Not called from it, this does nothing."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, _stop)
+
+
+@contextlib.contextmanager
+def noting_stop() -> Iterator[None]:
+    """Within the block, others may replace the handler of SIGTERM. If the signal came, whatever error leaves the block
+    does so as SystemExit; where none does, `check_stop` raises it.
+
+    The interpreter itself writes the number of each signal that reaches it, whoever handles it, into a pipe.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    noted, told = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    before = signal.set_wakeup_fd(told, warn_on_full_buffer=False)
+    try:
+        yield
+    finally:
+        stop_in_order()
+        signal.set_wakeup_fd(before)
+        os.close(told)
+        with open(noted, "rb") as numbers:
+            came = signal.SIGTERM in (numbers.read() or b"")
+        if came:
+            _note(signal.SIGTERM)
+            if sys.exc_info()[0] is not None:
+                check_stop()
+
+
+def check_stop() -> None:
+    """Raises SystemExit where SIGTERM came."""
+    if _received:
+        sys.exit(_received[0])
 
 
 def is_stop(error: BaseException) -> bool:
@@ -38,5 +73,10 @@ def end_by_sigterm() -> None:
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
-    _received.append(number)
+    _note(number)
     sys.exit(number)
+
+
+def _note(number: int) -> None:
+    signal.alarm(0)  # absl's, if its handler was the first
+    _received.append(number)

@@ -41,6 +41,27 @@ from launch.commands.cli import main
 main()
 """
 
+# A driver that SIGTERM meets within `ray.init`, once Ray's C++ side has its own handler; writing run.json takes longer
+# than that grants.
+STOPPED_IN_RAY = """
+import os, signal, time
+from ray._private import worker
+from launch.run.rundir import RunDirectory
+connect, mark = worker.connect, RunDirectory.mark
+
+def connected(*args, **kwargs):
+    connect(*args, **kwargs)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+def slowly(self, state, **more):
+    time.sleep(4 if state == "interrupted" else 0)
+    mark(self, state, **more)
+
+worker.connect, RunDirectory.mark = connected, slowly
+from launch.commands.cli import main
+main()
+"""
+
 
 @pytest.fixture(scope="module")
 def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
@@ -98,6 +119,16 @@ def test_a_driver_that_is_killed_again_and_again(
     assert gone(workers)
     check_same(run, undisturbed)
     assert {part: part.read_bytes() for part in kept} == kept
+
+
+def test_a_driver_that_is_stopped_while_ray_starts(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = desk.directory / "starting"
+    monkeypatch.setattr(desk, "program", [sys.executable, "-c", STOPPED_IN_RAY])
+    driver = desk.start(desk.sweep(), run)
+    log = desk.log(run)
+    assert driver.wait() == -signal.SIGTERM, log.read_text()
+    assert log.read_text().splitlines()[-1] == "stopped; the same command resumes"
+    assert json.loads((run / "run.json").read_text())["state"] == "interrupted"
 
 
 def _without(driver: subprocess.Popen[bytes], program: str, how: str, run: Path, log: Path) -> None:

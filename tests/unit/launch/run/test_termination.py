@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from launch.run.termination import stop_in_order
+from launch.run.termination import noting_stop, stop_in_order
 from tests.support.runs import environment
 
 COMMAND = """
@@ -31,6 +31,63 @@ def work(**_):
 cli.app = work
 cli.main()
 """
+
+
+# A library that handles the signal itself: `then` says what it makes of it.
+NOTED = """
+import contextlib, signal
+from launch.commands import cli
+from launch.run.termination import check_stop, noting_stop, stop_in_order
+
+def handle(number, frame):
+    signal.alarm(1)
+    raise SystemExit(number)
+
+def library(then):
+    signal.signal(signal.SIGTERM, handle)
+    if then == "nothing":
+        with contextlib.suppress(SystemExit):
+            signal.raise_signal(signal.SIGTERM)
+        return
+    try:
+        signal.raise_signal(signal.SIGTERM)
+    except SystemExit:
+        raise RuntimeError("no answer")
+
+def work(**_):
+    stop_in_order()
+    with noting_stop():
+        library({then!r})
+    assert signal.alarm(0) == 0
+    print("started")
+    check_stop()
+    print("not stopped")
+
+cli.app = work
+cli.main()
+"""
+
+
+@pytest.mark.parametrize(("then", "printed"), [("nothing", "started\n"), ("another error", "")])
+def test_a_signal_that_a_library_takes_is_noted(then: str, printed: str) -> None:
+    program = NOTED.replace("{then!r}", repr(then))
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment(), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == -signal.SIGTERM, done.stderr
+    assert (done.stdout, done.stderr) == (printed, "stopped; the same command resumes\n")
+
+
+def test_where_no_signal_came_nothing_is_noted() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with noting_stop():
+            pass
+        with pytest.raises(ValueError, match="as it was"), noting_stop():
+            raise ValueError("as it was")
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert signal.set_wakeup_fd(-1) == -1
 
 
 @pytest.mark.parametrize("more", [(), ("--debug",)])
