@@ -89,9 +89,11 @@ def read_controls(run_dir: Path) -> pd.DataFrame | None:
 
 
 def write_fit_only(run_dir: Path, fit_only: bool) -> None:
-    """Keep whether unfit matchers are kept out of the panel; nothing is written where nothing changes."""
-    if read_fit_only(run_dir) != fit_only:
-        write_atomically(_panel(run_dir), json.dumps({"fit_only": fit_only}).encode())
+    """Keep whether unfit matchers are kept out of the panel, whatever was kept before; nothing is written where nothing
+    changes."""
+    path, content = _panel(run_dir), json.dumps({"fit_only": fit_only}).encode()
+    if (path.read_bytes() != content) if path.is_file() else fit_only:
+        write_atomically(path, content)
 
 
 def read_fit_only(run_dir: Path) -> bool:

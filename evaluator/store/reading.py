@@ -95,7 +95,9 @@ def read_part(path: Path, names: Sequence[str], columns: Mapping[str, Stored]) -
             table = table.append_column(name, pa.nulls(len(table)))
         table = table.select(list(names))
     except (OSError, pa.ArrowException) as error:
-        raise InputError(f"{path}: cannot be read as Parquet: {one_line(error)}") from error
+        raise InputError(
+            f"{path}: cannot be read as Parquet: {one_line(error)}; the command that wrote it makes it again"
+        ) from error
     for name in names:
         _check(table[name], columns[name], f"{path}: column {name!r}")
     return table

@@ -58,7 +58,9 @@ def match(
 
     asked = Asked(probes=chosen, everything=everything, controls=controls, fit_only=fit_only)
     with captured(console, run / "logs" / "match.log"), console.status("matching") as status:
-        matched = match_run(run, matcher, asked, engine=config, tell=lambda what: status.update(escape(what)))
+        matched = match_run(
+            *(run, matcher, asked), engine=config, tell=lambda what: status.update(escape(what)), warn=_warn
+        )
     for each in matched:
         console.print(
             f"{each.matcher}: {each.asked} pairs of item and response judged now; of {each.verdicts} responses with a "
@@ -74,6 +76,10 @@ def match(
     for line in words(read_controls(run), [each.matcher for each in matched], fit_only=fit_only):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     finish(console, run)
+
+
+def _warn(text: str) -> None:
+    console.print(f"[yellow]warning:[/yellow] {escape(text)}", highlight=False, soft_wrap=True)
 
 
 def _unjudged(matched: Matched) -> str:

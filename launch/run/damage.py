@@ -58,7 +58,7 @@ def set_verdicts_aside(run_dir: Path, matcher: str, warn: Callable[[str], None])
         for path in sorted((run_dir / kind / matcher).rglob("*.parquet")):
             if (why := damage_of(path, columns, needed)) is not None:
                 target = move_into(run_dir / "damaged" / path.relative_to(run_dir).parent, path)
-                warn(f"{path} is damaged ({why}), and moved to {target}; its pairs are asked about again")
+                warn(f"{path} is damaged ({why}), and moved to {target}; this command asks again")
 
 
 def _bases(prepared: Prepared, parts: set[Part], run_dir: Path) -> list[Part]:

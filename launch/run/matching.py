@@ -73,9 +73,9 @@ class Asked:
 
 
 def match_run(
-    run_dir: Path, matchers: Sequence[str], asked: Asked, *, engine: EngineConfig, tell: Tell
+    run_dir: Path, matchers: Sequence[str], asked: Asked, *, engine: EngineConfig, tell: Tell, warn: Tell
 ) -> list[Matched]:
-    """Have every matcher judge what it has not judged yet.
+    """Have every matcher judge what it has not judged yet; `warn` hears of verdicts that are damaged.
 
     Raises InputError for what the user can mend, ResurfaceError when the work itself failed.
     """
@@ -102,6 +102,8 @@ def match_run(
         RecordStore(run_dir).clean()
         answered = responses(run_dir, asked.probes, everything=asked.everything)
         work = _Work(run_dir, answered, controls_by_task(run_dir, asked.controls))
+        for info in infos:
+            set_verdicts_aside(run_dir, info.name, warn)
         write_fit_only(run_dir, asked.fit_only)
         with contextlib.ExitStack() as stack:
             ray_of = _Lazily(stack, run_dir / "logs")
@@ -232,7 +234,6 @@ def _match(work: _Work, info: CheckpointInfo, engine: _MatcherEngine, tell: Tell
         tell(f"{info.name}: {what}")
 
     try:
-        set_verdicts_aside(work.run_dir, info.name, tell_of)
         store = VerdictStore(work.run_dir, info.name, info.weights_digest)
         for part in work.answered:  # verdicts of another matcher of that name are found before anything is asked
             store.read(part)

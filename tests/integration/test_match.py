@@ -76,6 +76,28 @@ def test_a_panel_judges_a_run_and_the_same_command_asks_nothing_more(run: Path) 
     assert (between["agreement"] == 1.0).all()
 
 
+def test_damaged_verdicts_are_made_again(run: Path) -> None:
+    """The report refuses them, in one line that says how."""
+    arguments = ("match", run, "--matcher", "bundled", "--engine", "torch", "--controls", "1")
+    done = resurface(*arguments)
+    assert done.returncode == 0, done.stderr
+    path = run / "verdicts" / "bundled" / "bundled" / "items.parquet"
+    before = pq.read_table(path).num_rows
+    path.write_bytes(path.read_bytes()[:-20])
+    (run / "controls" / "panel.json").write_bytes(b"{")
+    reported = resurface("report", run)
+    assert reported.returncode == 2
+    said = " ".join(reported.stderr.split())
+    assert said.startswith(f"error: {path}: cannot be read as Parquet: ")
+    assert said.endswith("; the command that wrote it makes it again")
+    again = resurface(*arguments)
+    assert again.returncode == 0, again.stderr
+    assert f"warning: {path} is damaged (" in again.stdout
+    assert again.stdout.count("moved to ") == 1
+    assert (run / "damaged" / path.relative_to(run)).is_file()
+    assert 0 < pq.read_table(path).num_rows <= before
+
+
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [

@@ -72,3 +72,5 @@ def test_who_has_a_vote_is_kept_until_it_is_said_otherwise(run):
     (run / "controls" / "panel.json").write_text('{"fit_only": "yes"}')
     with pytest.raises(InputError, match=r"panel\.json: field 'fit_only' must be true or false, is 'yes'"):
         read_fit_only(run)
+    write_fit_only(run, False)  # what was kept is not asked
+    assert not read_fit_only(run)

@@ -133,7 +133,7 @@ def test_verdicts_that_cannot_be_read_make_room(kind: str, tmp_path: Path) -> No
     (line,) = told
     moved = tmp_path / "damaged" / cut.relative_to(tmp_path)
     assert line.startswith(f"{cut} is damaged (")
-    assert line.endswith(f"), and moved to {moved}; its pairs are asked about again")
+    assert line.endswith(f"), and moved to {moved}; this command asks again")
     assert moved.is_file()
     assert not cut.exists()
     assert whole.is_file()
