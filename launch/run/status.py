@@ -11,7 +11,7 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,7 +44,7 @@ class PartStatus:
     """One task on one checkpoint."""
 
     checkpoint: str
-    task: str
+    task: str  # "": a whole checkpoint, which was set aside before it was asked anything
     state: PartState
     done: int  # items with their records on disk
     total: int | None  # None: nothing says how many there are to be
@@ -139,6 +139,7 @@ def summarise(
         else _part(part, done.get(part, 0), planned.get(part), part in busy, failures)
         for part in [*planned, *(part for part in done if part not in planned)]
     )
+    parts += tuple(_lost({part.checkpoint for part in parts}, failures))
     finished = sum(part.done for part in parts)
     total = None if any(part.total is None for part in parts) else sum(part.total or 0 for part in parts)
     left = (
@@ -181,6 +182,14 @@ def _part(part: Part, done: int, total: int | None, busy: bool, failures: Sequen
     elif total is not None and done >= total:
         state = "done"
     return PartStatus(checkpoint=checkpoint, task=task, state=state, done=done, total=total)
+
+
+def _lost(known: Collection[str], failures: Sequence[Mapping[str, str]]) -> Iterator[PartStatus]:
+    """The checkpoints that could not be used when the run began, so that nothing was planned of them."""
+    named = [each.get("checkpoint", "") for each in failures if each.get("stage") != "item"]
+    for name in dict.fromkeys(named):
+        if name and name not in known:
+            yield PartStatus(checkpoint=name, task="", state="failed", done=0, total=0)
 
 
 def _screened(part: Part, done: int, asked: int) -> PartStatus:

@@ -22,6 +22,7 @@ from launch.sweep.calibration import SOURCES
 from launch.sweep.config import SweepConfig
 from launch.sweep.dtypes import check_dtypes
 from launch.sweep.jobs import CheckpointJob, expand
+from launch.sweep.made import damaged
 from launch.sweep.quantisation import bytes_of, check_environments, check_quantisations, served_here
 from launch.sweep.references import check_references, keeps, positions_prepared, reference_bytes, vocabulary_of
 from launch.sweep.removal import check_distinct, check_divided
@@ -97,7 +98,8 @@ def prepare(config: SweepConfig, run_dir: Path) -> Prepared:
     jobs = expand(config, run_dir)
     check_screening(jobs, config.screen)
     models = _inspected([job for job in jobs if not job.is_made], trust=config.engine.trust_remote_code)
-    unusable = _unusable(jobs, models.refused)
+    refused = {**models.refused, **damaged(job for job in jobs if job.is_made and job.model not in models.refused)}
+    unusable = _unusable(jobs, refused)
     jobs = _without(jobs, unusable)
     preparation = TaskPreparation(models.positions, models.tokenizers)
     asked = {job.name: preparation.tasks_of(job) for job in jobs}
@@ -162,10 +164,11 @@ def _unusable(jobs: Sequence[CheckpointJob], refused: Mapping[str, str]) -> tupl
     """
     found: list[Failure] = []
     for job in jobs:
+        source = job.model if job.model in refused else job.after
         if job.name in refused:
             found.append(Failure(checkpoint=job.name, stage="load", reason=refused[job.name]))
-        elif job.is_made and job.model in refused:
-            reason = f"{job.model}, of which it is made, cannot be used"
+        elif job.is_made and source in refused:
+            reason = f"{source}, of which it is made, cannot be used"
             found.append(Failure(checkpoint=job.name, stage="prune", reason=reason))
     left = _without(jobs, found)
     needed = {job.base for job in left}

@@ -215,6 +215,18 @@ def test_what_is_damaged_before_a_sweep_begins_costs_only_itself(tmp_path: Path)
     before = everything[everything["checkpoint"].isin(expected["checkpoint"])].sort_values(keys)
     _alike(before, expected.sort_values(keys))
 
+    # what the run itself has made is no better
+    made = run / "checkpoints" / "good-magnitude-0.5"
+    os.truncate(made / "model.safetensors", 99)
+    shutil.rmtree(run / "records" / "good")
+    assert resurface("sweep", sweep, "--out", run).returncode == 3
+    found = _failures(run).set_index("checkpoint")["reason"].to_dict()
+    assert list(found) == ["good-magnitude-0.5"]
+    assert found["good-magnitude-0.5"].endswith(f"remove {made}, and the same command makes it again")
+    shutil.rmtree(made)
+    assert resurface("sweep", sweep, "--out", run).returncode == 0
+    _alike(records(run).sort_values(keys), everything.sort_values(keys))
+
     # the base of a given checkpoint is needed, and so is one that can be used
     given = {"compress": [{"checkpoint": str(tmp_path / "good"), "base": "cut", "label": "given"}]}
     write(cut=b"")

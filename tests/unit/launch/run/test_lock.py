@@ -351,9 +351,14 @@ def test_a_link_to_another_file_system_is_written_to_after_a_check(
 def test_a_driver_that_ended_before_it_wrote_anything_leaves_a_place_for_the_next(tmp_path: Path) -> None:
     _lock(tmp_path).release()
     need_place(tmp_path)
-    (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(InputError, match="is not a run directory"):
-        need_place(tmp_path)
+    folder = tmp_path / "records" / "dense" / "xquad"
+    folder.mkdir(parents=True)  # as where somebody removed the run while an engine's answers were written
+    need_place(tmp_path)
+    for mine in (folder / "notes.txt", tmp_path / "notes"):
+        mine.symlink_to(tmp_path / "records")
+        with pytest.raises(InputError, match="is not a run directory"):
+            need_place(tmp_path)
+        mine.unlink()
 
 
 def test_fences_are_by_directory(tmp_path: Path) -> None:

@@ -93,6 +93,16 @@ def test_a_checkpoint_that_was_set_aside_is_not_waited_for() -> None:
     assert _summary(failures=[of_an_item]).count("failed") == 0
 
 
+def test_a_checkpoint_that_was_set_aside_before_anything_was_planned_of_it_is_named() -> None:
+    lost = [FAILURE | {"checkpoint": "truncated"}, FAILURE | {"checkpoint": "truncated", "task": "xquad"}]
+    found = _summary(failures=lost)
+    assert [(part.checkpoint, part.task, part.state, part.done, part.total) for part in found.parts][4:] == [
+        ("truncated", "", "failed", 0, 0)
+    ]
+    assert (found.checkpoints, found.count("failed"), found.total, found.seconds_left) == (3, 1, 120, 70 / 2.0)
+    assert _summary(failures=[FAILURE | {"checkpoint": "gone", "stage": "item"}]).checkpoints == 2
+
+
 @pytest.mark.parametrize("damaged", [None, 3, "x", [], {"dense": 4}, {"dense": {"xquad": "many"}}])
 def test_files_that_say_nothing_of_what_was_planned(damaged: Any) -> None:
     found = _summary({"state": "failed", "error": "a\nb", "planned": damaged, "engine_stats": damaged}, driver=None)

@@ -15,6 +15,8 @@ from launch.sweep.config import SweepConfig, load_sweep, validated
 from launch.sweep.estimate import estimate
 from launch.sweep.jobs import expand
 from launch.sweep.preflight import prepare
+from pruning.config import PruneConfig
+from pruning.run import prune
 from quantising.methods import METHODS
 from tests.support.models import save_tiny_model
 
@@ -175,6 +177,35 @@ def test_what_cannot_be_served_is_refused_before_it_is_quantised(model, tmp_path
         prepared(model, tmp_path, {"method": "rtn", "scheme": "W4A16", "group_size": 16})
     message = "compress: rtn-w4a16-g16: W4A16 (rtn, group 16) in float32: no kernel; it needs "
     assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "why"),
+    [
+        ("prune_manifest.json", b"{", "prune_manifest.json: the file: Invalid JSON"),
+        ("model.safetensors", b"x", "model.safetensors: "),
+        ("config.json", b"{", "config.json: "),
+        ("tokenizer.json", None, "tokenizer.json: the manifest lists this file, and it is gone"),
+    ],
+)
+def test_a_made_checkpoint_that_is_damaged_is_set_aside_with_what_is_made_of_it(
+    model, tmp_path, rehearsed, file, content, why
+):
+    line = {**RTN, "after": ["magnitude-0.5", "dense"]}
+    changes = {"prune": [{"method": "magnitude", "sparsity": 0.5}]}
+    made = tmp_path / "run" / "checkpoints" / "magnitude-0.5"
+    prune(PruneConfig(source=model, method="magnitude", sparsity=0.5), made)
+    assert prepared(model, tmp_path, line, **changes).unusable == ()
+    (made / file).unlink()
+    if content is not None:
+        (made / file).write_bytes(content)
+    plan = prepared(model, tmp_path, line, **changes)
+    assert {job.name for job in plan.jobs} == {"dense", "rtn-fp8_dynamic"}
+    pruned, quantised = plan.unusable
+    assert (pruned.checkpoint, pruned.stage) == ("magnitude-0.5", "load")
+    assert why in pruned.reason
+    assert pruned.reason.endswith(f"; remove {made}, and the same command makes it again")
+    assert (quantised.stage, quantised.reason) == ("prune", "magnitude-0.5, of which it is made, cannot be used")
 
 
 def test_recipes_need_their_environment_before_anything_starts(model, tmp_path, rehearsed, monkeypatch):
