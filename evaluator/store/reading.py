@@ -27,6 +27,8 @@ from evaluator.store.schema import (
 _NEEDED = {
     name for name in (*READ_RECORDS, "weights_digest", "language", "item_id") if not RECORD_COLUMNS[name].meaning.later
 }
+# What `damage_of` looks for in a part of records.
+SOUGHT = repr([(name, column.arrow, name in _NEEDED) for name, column in RECORD_COLUMNS.items()])
 
 
 def record_parts(run_dir: Path) -> list[list[Path]]:

@@ -16,7 +16,6 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 
@@ -31,7 +30,6 @@ from evaluator.store.schema import ITEMS, RECORDS
 
 ItemKey = tuple[str, str]  # (language, item_id), unique within a task
 _MEASURED = ("ok", "truncated")  # statuses of records with an outcome
-_READERS = 8  # parts that are read at a time
 _KEPT = 4  # bases' answers to a task that are kept in memory
 
 
@@ -198,17 +196,14 @@ class RecordStore:
             self._greedy.clear()
 
     def damaged(self) -> dict[Path, str]:
-        """Every part that cannot be read, with the reason in one line: all of every part is read, 2 ms each on a core.
+        """Every part that cannot be read, with the reason in one line: all of every part is read, 2 ms each on a core,
+        but for those whose bytes are known to be whole.
 
         Raises InputError where it is not the part's fault (`damage_of`).
         """
-        from evaluator.store.reading import damage_of  # late: with pandas, which an engine's process does not need
+        from evaluator.store import whole  # late: with pandas, which an engine's process does not need
 
-        paths = [path for _, _, path in self.tables()]
-        with ThreadPoolExecutor(min(len(os.sched_getaffinity(0)), _READERS)) as readers:
-            return {
-                path: why for path, why in zip(paths, readers.map(damage_of, paths), strict=True) if why is not None
-            }
+        return whole.damaged(self.root, [path for _, _, path in self.tables()])
 
     def set_aside(self, part: Path) -> Path:
         """Move a part to where no reader looks, so that its items count as not asked; where it is now."""

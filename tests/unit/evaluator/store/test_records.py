@@ -22,6 +22,7 @@ import pytest
 from evaluator.asking.questions import Question
 from evaluator.errors import InputError, ResurfaceError
 from evaluator.records import Item, Record
+from evaluator.store import reading, whole
 from evaluator.store import records as store
 from evaluator.store.files import parquet_bytes, write_atomically
 from evaluator.store.reading import record_parts
@@ -150,6 +151,47 @@ def test_a_damaged_part_is_found_and_set_aside(tmp_path: Path, why: str, damage:
         assert records.parts("dense", "gazetteer") == [whole]
         assert records.finished("dense", "gazetteer", "d1") == {("english", "english-0001")}
         assert record_parts(tmp_path) == [[whole]]
+
+
+def test_a_part_that_was_found_whole_is_not_decoded_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until one of its bytes is another, whatever its size and time are; nor is it where what is sought is another."""
+    records = RecordStore(tmp_path)
+    decoded: list[str] = []
+
+    def damage_of(path: Path) -> str | None:
+        decoded.append(path.stem)
+        return reading.damage_of(path)
+
+    def look() -> list[str]:
+        decoded.clear()
+        named = [path.stem for path in records.damaged()]
+        assert len(decoded) == len(set(decoded))
+        return named
+
+    monkeypatch.setattr(whole, "damage_of", damage_of)
+    first = records.append("dense", "gazetteer", "a", to_table([_record(0)]))
+    records.append("dense", "gazetteer", "b", to_table([_record(1)]))
+    assert (look(), sorted(decoded)) == ([], ["a", "b"])
+    records.append("dense", "gazetteer", "c", to_table([_record(2)]))
+    assert (look(), decoded) == ([], ["c"])
+    assert (look(), decoded) == ([], [])
+
+    content, times = first.read_bytes(), first.stat()
+    first.write_bytes(content[:40] + bytes([content[40] ^ 1]) + content[41:])
+    os.utime(first, ns=(times.st_atime_ns, times.st_mtime_ns))
+    for _ in range(2):
+        assert (look(), decoded) == (["a"], ["a"])
+    first.write_bytes(content)
+    assert (look(), decoded) == ([], [])  # they are the bytes that were whole
+
+    kept = tmp_path / "records" / ".whole"
+    kept.write_bytes(kept.read_bytes()[:-5])
+    assert look() == []
+    assert len(decoded) == 1
+    with monkeypatch.context() as later:
+        later.setattr(whole, "SOUGHT", "another column")
+        assert look() == []
+        assert len(decoded) == 3
 
 
 def test_what_the_system_cannot_read_is_not_damaged(tmp_path: Path) -> None:
