@@ -22,7 +22,8 @@ hypothesis.settings.load_profile("unhurried")
 
 def pytest_configure(config: pytest.Config) -> None:
     """Before anything looks for a GPU, here or in a process that a test starts."""
-    if hides_gpus(config.option.markexpr):
+    start = config.invocation_params.dir
+    if hides_gpus(config.option.markexpr, [start / argument.partition("::")[0] for argument in config.args]):
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 

@@ -57,6 +57,9 @@ DRAWS: Mapping[Precision, Tolerance] = {
 }
 # Of a matrix's weights that only one side prunes.
 MASKS = dict.fromkeys(NATS, Tolerance(2e-3, 5e-4))
+# The same where one side, a GPU, computes in the checkpoint's dtype, and the other, a CPU, in float32. Of the bundled
+# model, a CPU that is made to compute in its bfloat16 differs by 2.5e-3 / 9.4e-4 (of the solver's, by 0.011 / 0.0037).
+ROUNDED_MASKS = dict.fromkeys(NATS, Tolerance(0.01, 0.004))
 SOLVED = dict.fromkeys(NATS, Tolerance(0.05, 0.02))  # a solver's later columns depend on every earlier choice
 
 
@@ -368,7 +371,7 @@ CHECKS: tuple[Check, ...] = (
         slow="on the CPU",
         witnesses=(PRUNING, EAGER),
         measure=_masks("gpu_wanda"),
-        tolerance=MASKS,
+        tolerance=ROUNDED_MASKS,
         unit="of a matrix's weights",
     ),
     Check(

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+from collections.abc import Sequence
+from pathlib import Path
 
 ONLY_GPU = "gpu"  # `pytest -m gpu`
+FOLDER = Path(__file__).parents[1] / "gpu"
 
 
-def hides_gpus(mark_expression: str) -> bool:
-    """Whether GPUs are hidden from a whole test run: once CUDA has started, a process cannot hide or show them."""
-    return mark_expression.strip() != ONLY_GPU
+def hides_gpus(mark_expression: str, asked: Sequence[Path]) -> bool:
+    """Whether GPUs are hidden from a whole test run: once CUDA has started, a process cannot hide or show them.
+
+    `asked`: the files and folders whose tests are run. Those of a GPU alone need no mark: they would all be skipped.
+    """
+    only_theirs = bool(asked) and all(path.resolve().is_relative_to(FOLDER) for path in asked)
+    return mark_expression.strip() != ONLY_GPU and not only_theirs
 
 
 def vllm_serves_cpus() -> bool:

@@ -350,6 +350,9 @@ def _prepare_environment(config: EngineConfig) -> None:
         "VLLM_NO_USAGE_STATS": "1",
         "TOKENIZERS_PARALLELISM": "false",
         INT4_AS_W4A8: "0",  # vLLM's own default makes another scheme of W4A16
+        # Sampled requests have seeds, and such a step is never given to it. It would be imported all the same, which
+        # fails where it is not installed, and compiled when an engine starts, which needs a CUDA compiler.
+        "VLLM_USE_FLASHINFER_SAMPLER": "0",
     }
     for name, value in defaults.items():
         os.environ.setdefault(name, value)

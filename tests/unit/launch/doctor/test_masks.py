@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
+import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from launch.doctor.masks import differing, masks_of, write_twins
+from launch.doctor import checks
+from launch.doctor.masks import _prune, differing, masks_of, write_twins
+from launch.sweep.models import BUNDLED_MODEL
+from pruning.model import onednn
+from pruning.model.decoder import Decoder
 
 
 def test_twins_have_equal_embeddings_and_everything_else_stays(tmp_path):
@@ -29,3 +37,27 @@ def test_the_share_of_weights_that_one_side_pruned(tmp_path):
     assert masks["model.layers.0.q.weight"].tolist() == [[True, False], [False, True]]
     other = {"model.layers.0.q.weight": torch.tensor([[True, False], [True, True]]), "another": torch.ones(1, 1)}
     assert differing(masks, other) == {"another": 1.0, "model.layers.0.q.weight": 0.25}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("method", "allowed"), [("wanda", checks.ROUNDED_MASKS["half"]), ("sparsegpt", checks.SOLVED["half"])]
+)
+def test_what_is_computed_as_a_gpu_would_passes_and_what_is_pruned_otherwise_does_not(
+    method: str, allowed: checks.Tolerance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A GPU computes in the checkpoint's bfloat16, the CPU beside it in float32."""
+    exact = masks_of(_prune(BUNDLED_MODEL, tmp_path / "float32", method, "cpu"))
+    other = masks_of(_prune(BUNDLED_MODEL, tmp_path / "magnitude", "magnitude", "cpu"))
+    made = Decoder.__init__
+
+    def on_gpu(self: Decoder, *arguments: Any) -> None:
+        made(self, *arguments)
+        self.dtype = torch.bfloat16
+
+    monkeypatch.setattr(onednn, "faster", lambda: False)
+    monkeypatch.setattr(Decoder, "__init__", on_gpu)
+    shares = list(differing(masks_of(_prune(BUNDLED_MODEL, tmp_path / "bfloat16", method, "cpu")), exact).values())
+    assert 0 < max(shares) <= allowed.largest
+    assert sum(shares) / len(shares) <= allowed.mean
+    assert max(differing(other, exact).values()) > allowed.largest

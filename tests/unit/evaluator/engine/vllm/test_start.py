@@ -127,6 +127,14 @@ def test_int4_weights_are_computed_as_they_are_unless_the_user_says_otherwise(en
     assert os.environ[start.INT4_AS_W4A8] == "1"
 
 
+def test_a_sampler_that_no_request_is_given_to_need_not_be_installed(environment):
+    start._prepare_environment(EngineConfig())
+    assert environment["VLLM_USE_FLASHINFER_SAMPLER"] == "0"
+    environment["VLLM_USE_FLASHINFER_SAMPLER"] = "1"
+    start._prepare_environment(EngineConfig())
+    assert environment["VLLM_USE_FLASHINFER_SAMPLER"] == "1"
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
