@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from evaluator.checkpoints.info import read_config
+from evaluator.checkpoints.overlay import overlay
 from evaluator.checkpoints.tokenizer import load_tokenizer
 from launch.doctor.evidence import Statement
 from launch.sweep.calibration import SOURCES
@@ -45,9 +46,11 @@ def write_twins(source: Path, target: Path) -> Path:
 
     So the two have the same logit after any prompt, in any dtype.
     """
-    shutil.copytree(source, target)
+    target.mkdir(parents=True)
+    overlay(source, target, read_config(source))  # the program's own files may be read-only
     for file in target.glob("*.safetensors"):
         tensors = load_file(file)
+        file.unlink()
         for name, tensor in tensors.items():
             if name.endswith("embed_tokens.weight"):
                 pairs = len(tensor) // 2
