@@ -59,7 +59,9 @@ def examine(
         said = heard[witness.name] = (hearing or hear)(witness, brief)
         ended(witness, said)
         if isinstance(said, Statement) and witness is PRUNING:
-            gpus = min(gpus, int(said.facts.get("gpus", 0)))
+            seen = int(said.facts.get("gpus", 0))
+            # A container may have GPUs and no nvidia-smi.
+            gpus = min(gpus, seen) if for_cpus or machine.gpus else seen
         if isinstance(said, Statement) and witness is SERVED:  # the others are to compute in the same
             brief = dataclasses.replace(brief, dtype=said.dtype, beams=said.beams)
     served = heard[SERVED.name]

@@ -101,6 +101,15 @@ def test_gpus_that_are_hidden_are_not_counted(visible, skipped, monkeypatch, tmp
     assert not examination.failed
 
 
+def test_gpus_of_which_the_driver_has_no_program_to_tell_are_counted(monkeypatch, tmp_path):
+    untold = dataclasses.replace(GPU, gpus=())
+    hearing = scripted(monkeypatch, visible=1)
+    examination = examine(untold, briefed(tmp_path / "dense", tmp_path, "auto"), hearing=hearing)
+    assert {finding.check.name for finding in examination.findings if finding.status != "pass"} == {"tensor parallel"}
+    found = {finding.check.name: finding.tolerance.largest for finding in examination.findings}
+    assert found["scores"] == 2e-2
+
+
 def test_a_slow_path_that_is_off_fails_too(examined):
     assert failed(examined(by_prompt=off_by_a_tenth)) == {"scores", "swap"}
 
