@@ -11,6 +11,8 @@ from evaluator.errors import InputError, of_kind, one_line, parse
 
 def load_tokenizer(checkpoint: Path, trust_remote_code: bool = False) -> Any:
     """The tokenizer of a checkpoint directory, from its own files alone. Raises InputError."""
+    if not checkpoint.is_dir():  # else transformers takes the path for the name of a model of the hub
+        raise InputError(f"{checkpoint}: no such checkpoint directory")
     from transformers import AutoTokenizer
 
     try:

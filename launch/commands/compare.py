@@ -77,6 +77,8 @@ def _side(path: Path) -> Side:
 
     if not (path / "records").is_dir() and is_logged(path):  # a run may hold an export of itself
         return side_of_logged(read_logged(path), str(path))
+    if not path.is_dir():
+        raise InputError(f"{path}: neither a run directory nor a file of lm-eval's (samples_*.jsonl)")
     need_records(path)
     from evaluator.report import read_inputs
 

@@ -11,6 +11,7 @@ import typer
 
 from evaluator.thresholds import Thresholds, thresholds_of
 from launch.commands.report import need_records
+from launch.commands.options import as_option
 from launch.commands.terminal import console
 from launch.sweep.config import validated
 
@@ -66,7 +67,7 @@ def gate(
 
     state = read_run(run)
     stated = thresholds_of(state, str(run / "run.json"))
-    thresholds = validated(Thresholds, {**stated.model_dump(), **typed}, "resurface gate")
+    thresholds = validated(Thresholds, {**stated.model_dump(), **typed}, "resurface gate", as_option)
     from evaluator.errors import InputError
     from evaluator.metrics import judge
     from evaluator.metrics.gate import document, paragraph

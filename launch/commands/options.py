@@ -84,6 +84,7 @@ def eval_sweep(
             "resources": resources,
         },
         "resurface eval",
+        as_option,
     )
 
 
@@ -119,7 +120,9 @@ def prune_request(source: Path, options: PruneOptions) -> PruneConfig:
     if options.group is not None:
         _known("--group", [options.group], get_args(Group))
     if (options.sparsity is None) == (options.pattern is None):
-        raise InputError("give exactly one of --sparsity (0.5) and --pattern (2:4)")
+        both = f"--sparsity {options.sparsity} and --pattern {options.pattern}"
+        given = "neither is given" if options.pattern is None else f"not both, {both}"
+        raise InputError(f"give one of --sparsity (as 0.5) and --pattern (as 2:4): {given}")
     wanted: dict[str, Any] = {"source": source} | {
         option: getattr(options, option) for option in ("method", "allocation", "group", "repair", "seed")
     }
@@ -130,7 +133,7 @@ def prune_request(source: Path, options: PruneOptions) -> PruneConfig:
             "samples": options.samples,
             "sequence_length": options.sequence_length,
         }
-    config = validated(PruneConfig, wanted, "resurface prune")
+    config = validated(PruneConfig, wanted, "resurface prune", as_option)
     if config.calibration is None:
         return config
     return config.model_copy(update={"calibration": spelled_source(config.calibration)})
@@ -141,7 +144,14 @@ def match_request(probes: str, engine: Mapping[str, Any]) -> tuple[list[str], En
     _known("--engine", [engine["kind"]], ENGINES.names)
     _known("--dtype", [engine["dtype"]], DTYPES)
     chosen = _known("probe with responses", listed("probes", probes), answering_probes())
-    return chosen, validated(EngineConfig, engine, "resurface match")
+    return chosen, validated(EngineConfig, engine, "resurface match", as_option)
+
+
+def as_option(location: tuple[int | str, ...]) -> str:
+    """What on the command line says the field: tasks.0.items is --items; nothing says the task as a whole."""
+    inside = location[2:] if location[:2] == ("tasks", 0) else location
+    name = next((part for part in reversed(inside) if isinstance(part, str)), None)
+    return "" if name is None else f"--{name.replace('_', '-')}"
 
 
 def listed(option: str, value: str) -> list[str]:

@@ -217,6 +217,7 @@ def _print_manifest(console: Console, manifest: PruneManifest, out: Path) -> Non
         f"{_told_method(manifest)}, {manifest.pattern}: measured sparsity {manifest.measured_sparsity:.6f} {of}, "
         f"{manifest.seconds:.1f} s",
         highlight=False,
+        soft_wrap=True,
     )
     if manifest.removed is not None and manifest.removed.unit == "layers":
         console.print(f"layers that went: {manifest.removed.gone[0]} of {manifest.removed.of}", highlight=False)

@@ -78,7 +78,7 @@ def _tracking(tracker: Tracker, prepared: Prepared, out: Path) -> Tracking:
     document = prepared.config.model_dump(mode="json", exclude_defaults=True)
 
     def warn(text: str) -> None:
-        console.print(f"[yellow]warning:[/yellow] {escape(text)}", highlight=False)
+        console.print(f"[yellow]warning:[/yellow] {escape(text)}", highlight=False, soft_wrap=True)
 
     return Tracking(tracker, out, tracked(prepared), flattened(document), warn)
 

@@ -14,6 +14,7 @@ from evaluator.errors import InputError
 from evaluator.screen import Screen
 from evaluator.thresholds import thresholds_of
 from launch.commands.report import need_records
+from launch.commands.options import as_option
 from launch.commands.terminal import console
 from launch.sweep.config import validated
 
@@ -54,7 +55,7 @@ def screen(
 
     state = read_run(run)
     stated = state["config"].get("screen") if isinstance(state.get("config"), dict) else None
-    rule = validated(Screen, {**(stated if isinstance(stated, dict) else {}), **typed}, "resurface screen")
+    rule = validated(Screen, {**(stated if isinstance(stated, dict) else {}), **typed}, "resurface screen", as_option)
     thresholds = thresholds_of(state, str(run / "run.json"))
     if rule.against == "gate" and thresholds.max_drop is None:
         raise InputError(f"{run / 'run.json'}: config.gate.max_drop: null: --against gate needs a bound")

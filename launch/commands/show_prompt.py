@@ -31,8 +31,8 @@ def show_prompt(
     language: Annotated[str | None, typer.Option(help="name or code; of an id that several languages have")] = None,
     format: Annotated[str, typer.Option(help=", ".join(FORMATS))] = "open",
     chat: Annotated[bool, typer.Option(help="prompt through the tokenizer's chat template")] = False,
-    items: Annotated[int, typer.Option(help="per language, as in eval: decides the example of one_shot")] = 200,
-    seed: Annotated[int, typer.Option(help="run seed of the distractors")] = 0,
+    items: Annotated[int, typer.Option(min=0, help="per language, as in eval: decides the example of one_shot")] = 200,
+    seed: Annotated[int, typer.Option(min=0, help="run seed of the distractors")] = 0,
     prompts: Prompts = None,
     prompt: Annotated[str | None, typer.Option(help="of --prompts this one only")] = None,
 ) -> None:

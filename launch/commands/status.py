@@ -148,7 +148,7 @@ def _table(*columns: str) -> Table:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+    table = Table(box=SIMPLE_HEAD, padding=(0, 0), pad_edge=False)  # eight columns fit into 80 characters
     for name in columns:
         name_of_something = name in ("checkpoint", "task")
         right = not name_of_something and name != "state"

@@ -66,7 +66,7 @@ class Progress:
 
     def _print(self, markup: str) -> None:
         if not self._ended:
-            self.console.print(markup, highlight=False)
+            self.console.print(markup, highlight=False, soft_wrap=True)
 
     def died(self, engine: int, reason: str) -> None:
         self._not_loading(engine)

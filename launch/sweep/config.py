@@ -24,16 +24,18 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic_core import ErrorDetails
 
 from evaluator.config import Frozen
 from evaluator.engine.config import EngineConfig
 from evaluator.errors import InputError, unknown
 from evaluator.probes.config import EvalConfig
+from evaluator.probes.settings import Seed
 from evaluator.screen import Screen
 from evaluator.thresholds import Thresholds
 from launch.sweep.document import read_document
@@ -49,6 +51,12 @@ SCHEMA_VERSION = 1
 DENSE = "dense"  # in `after:`, a model as it is
 RECIPES = Path(__file__).parents[1] / "recipes"
 _Model = TypeVar("_Model", bound=BaseModel)
+_SHOWN = 120  # characters of a wrong value
+# Pydantic tells a type of Python's; who writes YAML knows it by another name.
+_MEANT = {
+    "tuple_type": "a list is needed: [...], or a line with '- ' for each entry",
+    "dict_type": "a mapping is needed: {name: value}, or a line 'name: value' for each entry",
+}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -117,7 +125,7 @@ class SweepConfig(Frozen):
     tasks: tuple[EvalConfig, ...] = ()
     include: tuple[SweepConfig, ...] = ()  # in YAML also files and names of bundled recipes
     only: tuple[str, ...] = ()  # of the models these alone, with what is pruned from them; the outermost sweep's counts
-    seed: int = Field(default=0, ge=0)
+    seed: Seed = 0
     engine: EngineConfig = EngineConfig()
     resources: Resources = Resources()
     gate: Thresholds = Thresholds()  # they judge what was measured, and are not part of a run's identity
@@ -163,6 +171,8 @@ def find_recipe(value: str, beside: Path = Path()) -> Path:
     name = value.removesuffix(".yaml")
     if name in bundled:
         return bundled[name]
+    if path.is_dir():
+        raise InputError(f"{path}: cannot read the sweep file: it is a directory, not a file")
     if path.suffix or path.exists():
         raise InputError(f"{path}: cannot read the sweep file: no such file, and no bundled recipe {name!r}")
     raise unknown("recipe", value, bundled)
@@ -230,22 +240,41 @@ def _with_includes(document: dict[str, Any], path: Path, including: tuple[Path, 
     return document | {"include": included} if included else document
 
 
-def validated(model: type[_Model], document: Mapping[str, Any], where: str) -> _Model:
-    """Check `document` against `model`. Raises InputError with the first problem: where, field and value."""
+def _dotted(location: tuple[int | str, ...]) -> str:
+    return ".".join(map(str, location)) or "(top level)"
+
+
+def validated(
+    model: type[_Model],
+    document: Mapping[str, Any],
+    where: str,
+    field_of: Callable[[tuple[int | str, ...]], str] = _dotted,
+) -> _Model:
+    """Check `document` against `model`. Raises InputError with the first problem: where, field and value.
+
+    `field_of` spells a place in the document as who wrote it would; empty for one that nobody wrote.
+    """
     try:
         return model.model_validate(document)
     except ValidationError as error:
         # An unknown key often explains why another one is missing.
         problem = min(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden")
-        field = ".".join(str(part) for part in problem["loc"]) or "(top level)"
+        field = field_of(problem["loc"])
         if problem["type"] == "extra_forbidden":
             known = _known_keys(model, problem["loc"])
             raise InputError(f"{where}: {unknown('key', str(problem['loc'][-1]), known)}, at {field}") from error
         message = problem["msg"].removeprefix("Value error, ")
-        if not problem["loc"] and problem["type"] == "value_error":  # the message names the fields
+        if not (problem["loc"] and field) and problem["type"] == "value_error":  # the message names the fields
             raise InputError(f"{where}: {message}") from error
-        value = "" if problem["type"] == "missing" else f": {json.dumps(problem['input'], default=str)[:120]}"
-        raise InputError(f"{where}: {field}{value}: {message}") from error
+        raise InputError(f"{where}: {field}{_value_shown(problem)}: {_MEANT.get(problem['type'], message)}") from error
+
+
+def _value_shown(problem: ErrorDetails) -> str:
+    """The wrong value behind its field, if there is one."""
+    if problem["type"] == "missing":
+        return ""
+    text = json.dumps(problem["input"], default=str)
+    return f": {text}" if len(text) <= _SHOWN else f": {text[:_SHOWN]}..."
 
 
 def _known_keys(model: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:

@@ -16,6 +16,7 @@ from evaluator.errors import InputError, one_line
 _LARGEST_FILE = 2**22  # bytes
 _MOST_NODES = 100_000  # with every alias expanded: a sweep of 1,000 checkpoints has a tenth of that
 _DEEPEST = 100
+_NO_FILE = ' in "<unicode string>"'  # what yaml calls a text that it got without its file; the line follows
 
 
 def read_document(path: Path, what: str = "the sweep file") -> Any:
@@ -33,7 +34,7 @@ def read_document(path: Path, what: str = "the sweep file") -> Any:
         return _content(text, path)
     # A value that its tag or form promises and that does not exist: the 31st of February, a number of 5,000 digits.
     except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
-        raise InputError(f"{path}: not valid YAML: {one_line(error, 1000)}") from error
+        raise InputError(f"{path}: not valid YAML: {one_line(error, 1000).replace(_NO_FILE, '')}") from error
 
 
 def _content(text: str, path: Path) -> Any:

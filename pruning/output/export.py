@@ -84,7 +84,7 @@ def check_place(checkpoint: Checkpoint, out: Path) -> None:
     if target in source.parents:
         raise InputError(f"out: {out} holds the source checkpoint {checkpoint.directory}")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise InputError(f"out: {out} exists and is not this pruning's finished checkpoint; remove it first")
+        raise InputError(f"out: {out} exists and is not this pruning's finished checkpoint; name another place")
     if out.is_symlink() or out.is_mount():  # the finished directory could not be renamed onto it
         raise InputError(f"out: {out} is a symbolic link or a mount point; name a directory inside it")
     ancestor = next(parent for parent in (target.parent, *target.parent.parents) if parent.exists())

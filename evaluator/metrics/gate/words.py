@@ -168,7 +168,7 @@ def _lacking(verdict: Verdict) -> str:
         return found + (f": about {check.enough:,} would do" if check.enough else "")
     apart = sorted(verdict.having("underpowered"), key=lambda each: each.enough or 0, reverse=True)
     names = list(dict.fromkeys(check.language for check in apart))
-    enough = f": about {apart[0].enough:,} would do in {apart[0].language}" if apart[0].enough else ""
+    enough = f": about {apart[0].enough:,} would do in {_named([apart[0].language])}" if apart[0].enough else ""
     return f"too few items in {_named(names)} to exclude {_bound(apart[0])}{enough}"
 
 

@@ -47,6 +47,7 @@ def test_an_export_beside_its_run(run, monkeypatch, capsys):
     [
         (("compare", "nowhere", "nowhere"), "nowhere: no such file or directory"),
         (("compare", ".", "."), "not a run directory"),
+        (("compare", "a.jsonl", "."), "a.jsonl: neither a run directory nor a file of lm-eval's (samples_*.jsonl)"),
         (("compare", ".", ".", "--pair", "dense"), "--pair: 'dense' is not of the form A=B"),
         (("compare", ".", ".", "--pair-task", "=x"), "--pair-task: '=x' is not of the form A=B"),
         (("export", "."), "Missing option '--lm-eval'"),
@@ -54,5 +55,6 @@ def test_an_export_beside_its_run(run, monkeypatch, capsys):
 )
 def test_what_cannot_be_compared_is_one_line(arguments, message, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.jsonl").touch()
     assert typed(monkeypatch, *arguments) == 2
     assert message in capsys.readouterr().err

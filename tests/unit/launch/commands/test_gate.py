@@ -33,7 +33,7 @@ def test_options_override_and_are_checked(run, monkeypatch, capsys):
     assert typed(monkeypatch, "gate", run, *loose, "--max-flips", 90, "--max-delta-pr", 3, "--no-languages") == 0
     assert json.loads((run / "gate.json").read_text())["verdict"] == "PASS"
     assert typed(monkeypatch, "gate", run, "--max-drop", 101) == 2
-    assert "error: resurface gate: max_drop: 101" in capsys.readouterr().err
+    assert "error: resurface gate: --max-drop: 101" in capsys.readouterr().err
 
 
 def test_the_runs_own_thresholds_count_and_are_checked(run, monkeypatch, capsys):

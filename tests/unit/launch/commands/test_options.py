@@ -11,11 +11,11 @@ from launch.commands.options import eval_sweep, match_request
 from launch.sweep.config import SweepConfig
 
 
-def sweep(*checkpoints: Path | str, base: Path | str | None = None) -> SweepConfig:
+def sweep(*checkpoints: Path | str, base: Path | str | None = None, **changes: object) -> SweepConfig:
     return eval_sweep(
         [str(each) for each in checkpoints],
         base=None if base is None else str(base),
-        task={"task": "gazetteer", "languages": None, "formats": "open", "probes": "greedy,choice", "seed": 0},
+        task={"task": "gazetteer", "languages": None, "formats": "open", "probes": "greedy,choice", "seed": 0} | changes,
         engine={"kind": "torch", "dtype": "auto"},
         resources={},
     )
@@ -48,6 +48,21 @@ def test_a_base_with_the_name_of_another_checkpoint_is_not_taken_for_it(desk):
 def test_two_checkpoints_of_one_name_are_both_named(desk):
     with pytest.raises(InputError, match=r"CHECKPOINT: .*dense' and .*other/dense'"):
         sweep(desk / "dense", desk / "other" / "dense")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"items": -3}, "resurface eval: --items: -3: Input should be"),
+        ({"seed": 2**63}, "resurface eval: --seed: 9223372036854775808: Input should be less than"),
+        ({"probes": "fidelity"}, "resurface eval: probe fidelity reads the base's greedy answers"),
+    ],
+)
+def test_what_is_wrong_is_called_as_it_was_typed(desk, changes, message):
+    with pytest.raises(InputError) as caught:
+        sweep(desk / "dense", **changes)
+    assert str(caught.value).startswith(message)
+    assert "{" not in str(caught.value)
 
 
 def test_what_a_matcher_judges_has_a_response():

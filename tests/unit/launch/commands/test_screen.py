@@ -38,9 +38,9 @@ def test_it_says_what_is_saved_and_how_often_it_decides_alike(run, monkeypatch, 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--against", "worst"), "error: resurface screen: against: \"worst\": Input should be 'best' or 'gate'"),
-        (("--confidence", 1), "error: resurface screen: confidence: 1.0: Input should be less than 1"),
-        (("--items", 0), "error: resurface screen: items: 0"),
+        (("--against", "worst"), "error: resurface screen: --against: \"worst\": Input should be 'best' or 'gate'"),
+        (("--confidence", 1), "error: resurface screen: --confidence: 1.0: Input should be less than 1"),
+        (("--items", 0), "error: resurface screen: --items: 0"),
     ],
 )
 def test_what_is_wrong_is_told_in_one_line(run, monkeypatch, capsys, arguments, message):

@@ -99,7 +99,7 @@ def test_a_sample_needs_no_data(capsys):
             {"task": "squad", "item": "sample", "format": "one_shot"},
             "no item of the language is left to be the example",
         ),
-        ({"task": "gazetteer", "model": "nowhere"}, "nowhere"),
+        ({"task": "gazetteer", "model": "nowhere"}, "nowhere: no such checkpoint directory"),
     ],
 )
 def test_what_cannot_be_shown(options, message, capsys):

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from evaluator.errors import InputError
-from launch.sweep.config import load_sweep
+from launch.sweep.config import find_recipe, load_sweep
 from launch.sweep.document import read_document
 from launch.sweep.jobs import expand
 from launch.sweep.preflight import prepare
@@ -82,6 +82,28 @@ def test_a_tag_makes_no_object(refused, tmp_path):
 )
 def test_what_is_no_document_is_one_line(refused, text):
     assert refused(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("tasks: {task: gazetteer}", 'tasks: {"task": "gazetteer"}: a list is needed'),
+        ("tasks: [{task: gazetteer, probes: greedy}]", 'tasks.0.probes: "greedy": a list is needed'),
+        ("models: dense", 'models: "dense": a mapping is needed'),
+        ("seed: 9223372036854775808", "seed: 9223372036854775808: Input should be less than"),
+        ("models: {a: b\ntasks: [", "line 1, column 9"),
+    ],
+)
+def test_what_is_wrong_is_told_in_words_of_yaml(refused, text, told):
+    line = refused(text)
+    assert told in line
+    assert "tuple" not in line
+    assert "unicode string" not in line
+
+
+def test_a_directory_is_called_one(tmp_path):
+    with pytest.raises(InputError, match="is a directory, not a file"):
+        find_recipe(str(tmp_path))
 
 
 @pytest.mark.parametrize("name", ["../x", "/x", ".x", "a/b", "a\\0b", "a\\n", "a\\e[31m", "", "a b"])
