@@ -45,8 +45,8 @@ def opened(page, tmp_path_factory):
     return lambda fragment="": dom_of(page.as_uri() + fragment, tmp_path_factory.mktemp("profile"))
 
 
-def dom_of(address: str, profile: Path) -> str:
-    command = [str(BROWSER), *FLAGS, f"--user-data-dir={profile}", address]
+def dom_of(address: str, profile: Path, *flags: str) -> str:
+    command = [str(BROWSER), *FLAGS, *flags, f"--user-data-dir={profile}", address]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
@@ -121,14 +121,29 @@ def test_how_long_a_page_takes_to_open_is_measured(page, tmp_path):
 def test_the_headline_fits_a_page_of_1280_pixels(tmp_path, tasks, per_language):
     """Also with long names: neither the page nor the table has anything to scroll sideways."""
     run = write_run(tmp_path / "run", per_language, ("dense", *LONG), languages=("english", "korean"), tasks=tasks)
-    page = write_report(run).page
+    window, whole, hidden = sizes_of(write_report(run).page, tmp_path)
+    assert window == 1280
+    assert whole <= 1280
+    assert hidden == 0
+
+
+def test_a_narrow_page_has_nothing_to_scroll_sideways(page, tmp_path):
+    """Tables scroll in boxes of their own; a long question in the item view does not widen the page."""
+    window, whole, _ = sizes_of(page, tmp_path, "--window-size=600,900")
+    assert window == 600
+    assert whole <= 600
+
+
+def sizes_of(page: Path, folder: Path, *flags: str) -> tuple[int, ...]:
+    """The widths of the window and of what it shows, and how much of the headline its box hides."""
     markup = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", page.read_text(encoding="utf-8"))
-    measure = """<script>
+    measure = """<script>window.addEventListener("load", () => setTimeout(() => {
+      document.querySelectorAll("#list .q").forEach((q) => { q.textContent = "Who asks at such length? ".repeat(9); });
       const box = document.querySelector("#headline .scroll"), root = document.documentElement;
       document.body.dataset.sizes = [innerWidth, root.scrollWidth, box.scrollWidth - box.clientWidth].join();
-    </script></body>"""
-    page.write_text(markup.replace("</body>", measure), encoding="utf-8")
-    window, whole, hidden = re.search(r'data-sizes="(\d+),(\d+),(\d+)"', dom_of(page.as_uri(), tmp_path / "p")).groups()
-    assert int(window) == 1280
-    assert int(whole) <= 1280
-    assert int(hidden) == 0
+    }, 1000))</script></body>"""
+    measured = folder / "measured.html"
+    measured.write_text(markup.replace("</body>", measure), encoding="utf-8")
+    found = re.search(r'data-sizes="(\d+),(\d+),(\d+)"', dom_of(measured.as_uri(), folder / "profile", *flags))
+    assert found is not None
+    return tuple(map(int, found.groups()))

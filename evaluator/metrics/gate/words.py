@@ -152,7 +152,7 @@ def _told(check: Check) -> str:
     if check.low is not None and check.high is not None:
         interval = f"{kind.shown(check.low, unit=False)} to {kind.shown(check.high, unit=False)}; "
     bound = f"{'at least' if check.criterion.least else 'at most'} {kind.shown(check.threshold, unit=False)}"
-    where = "" if check.language == ALL else f" in {check.language}"
+    where = "" if check.language == ALL else f" in {_named([check.language])}"
     return f"{check.criterion.told}{where} {kind.shown(check.value)} ({interval}{bound})"
 
 

@@ -122,6 +122,7 @@ def test_a_language_with_too_few_items_is_named():
     found = verdict({"english": (2000, 2, PICKED), "thai": (20, 0, PICKED)})
     assert (found.outcome, found.underpowered) == ("WARN", True)
     assert why(found).startswith("too few items in Thai to exclude open accuracy lost of 5.0 pp: about ")
+    assert why(found).endswith(" would do in Thai")
 
 
 def test_one_of_many_languages_needs_a_wider_interval_to_be_crossed():
