@@ -198,6 +198,12 @@ def _deterministic(evidence: Evidence) -> list[float]:
     return _stages(DETERMINISTIC, "dense", DETERMINISTIC, "alone", "sample")(evidence)
 
 
+def _graphs(evidence: Evidence) -> list[float]:
+    if evidence.of(SERVED.name).facts.get("graphs") == "NONE":
+        raise NotHereError("vLLM uses none for this model and device")
+    return _scores_and_greedy(SERVED, "dense", EAGER, "dense")(evidence)
+
+
 def _masks(comparison: str) -> Callable[[Evidence], list[float]]:
     return lambda evidence: list(evidence.of(PRUNING.name).shares.get(comparison, {}).values())
 
@@ -300,7 +306,7 @@ CHECKS: tuple[Check, ...] = (
         fast="an engine with CUDA graphs",
         slow="one without",
         witnesses=(SERVED, EAGER),
-        measure=_scores_and_greedy(SERVED, "dense", EAGER, "dense"),
+        measure=_graphs,
         tolerance=NATS,
     ),
     Check(

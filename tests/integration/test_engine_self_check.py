@@ -33,9 +33,9 @@ def cache(tmp_path, monkeypatch) -> Path:
     return tmp_path / "cache" / "resurface" / "self-check"
 
 
-def served(checkpoint: Path) -> tuple[LoadReport, LoadReport, dict[str, Response]]:
+def served(checkpoint: Path, config: EngineConfig = CONFIG) -> tuple[LoadReport, LoadReport, dict[str, Response]]:
     """The reports of a start and of a swap, and what was answered after both."""
-    engine = VLLMEngine(CONFIG)
+    engine = VLLMEngine(config)
     try:
         reports = engine.load(checkpoint), engine.load(checkpoint)
         assert engine.stats().requests == 0  # the check's own are not counted
@@ -44,7 +44,8 @@ def served(checkpoint: Path) -> tuple[LoadReport, LoadReport, dict[str, Response
         engine.close()
 
 
-def test_an_engine_whose_prompt_log_probabilities_are_nonsense_is_not_used(tmp_path, cache, monkeypatch):
+@pytest.mark.parametrize("scoring", [pytest.param("forced", marks=pytest.mark.long), "prompt_logprobs"])
+def test_an_engine_whose_prompt_log_probabilities_are_nonsense_is_not_used(scoring, tmp_path, cache, monkeypatch):
     from evaluator.engine.vllm.requests import InFlightPromptScore
 
     right = InFlightPromptScore.response
@@ -55,7 +56,7 @@ def test_an_engine_whose_prompt_log_probabilities_are_nonsense_is_not_used(tmp_p
 
     monkeypatch.setattr(InFlightPromptScore, "response", unwritten)
     with pytest.raises(EngineError, match="prompt log-probabilities hold a rank of 0"):
-        served(save_tiny_model(tmp_path / "model", "qwen3", 0, eos_ids=(0,)))
+        served(save_tiny_model(tmp_path / "model", "qwen3"), CONFIG.model_copy(update={"scoring": scoring}))
     assert not cache.exists()
 
 

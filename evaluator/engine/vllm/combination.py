@@ -58,6 +58,7 @@ def combination_of(started: Started, config: EngineConfig, blueprint: Blueprint)
         "dtype": started.dtype,
         "runner": "V2" if started.dialect.v2 else "V1",
         "scoring": scoring,
+        "graphs": started.graphs,
         "vllm": installed_version(),
         "torch": torch.__version__,
         "architecture": f"{architecture.get('model_type')} with heads of {architecture.get('head_dim')}",

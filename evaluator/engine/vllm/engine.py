@@ -189,28 +189,28 @@ class VLLMEngine:
         """The engine as it is to be used after a little was scored both ways, once for each combination.
 
         Where forced scores are wrong, prompt log-probabilities take their place. Raises EngineError if the engine
-        cannot answer, or if these cannot be right themselves.
+        cannot answer, or if these cannot be right themselves, also where nothing is forced.
         """
         from evaluator.engine.vllm.combination import combination_of, on_gpu
 
         combination = combination_of(started, self._config, blueprint)
         memory = self_check.Memory()
-        known = started.scoring != "forced" or memory.has(combination)
+        forces, known = started.scoring == "forced", memory.has(combination)
         self._setup = combination | {"self-check": "not needed" if known else "passed"}
         if known:
             return started
         slower = dataclasses.replace(started, scoring="prompt_logprobs")
         asked = self_check.questions(blueprint.vocabulary, started.positions)
-        fast = list(self.run(FixedSource(asked)))
+        fast = list(self.run(FixedSource(asked))) if forces else []
         self._started = slower
         slow = list(self.run(FixedSource(asked)))
         if (nonsense := self_check.impossible(slow)) is not None:
             self._give_up()
             raise EngineError(f"this vLLM's scores cannot be trusted: its prompt log-probabilities hold {nonsense}")
         allowed = self_check.TOLERANCES[self_check.precision(started.dtype, on_gpu=on_gpu())]
-        wrong = self_check.disagreement(fast, slow, allowed, asked)
+        wrong = self_check.disagreement(fast, slow, allowed, asked) if forces else None
         if wrong is None:
-            if any(response.status == "ok" for response in fast):
+            if any(response.status == "ok" for response in slow):
                 memory.add(combination)
             return started
         self._setup = combination_of(slower, self._config, blueprint) | {"self-check": "failed"}

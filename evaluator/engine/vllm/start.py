@@ -51,6 +51,7 @@ class Started:
     scoring: Scoring  # as configured, or what this vLLM can do
     notes: tuple[str, ...] = ()  # what a user should know, one line each
     ahead: bool = False  # steps are scheduled while another is being computed
+    graphs: str = "NONE"  # vLLM's name of the CUDA graphs that it uses: not those asked for, where attention has none
     has_connector: bool = False  # partial_blocks.py; older vLLM fails to reset one that is not there
 
 
@@ -174,6 +175,7 @@ def _start(config: EngineConfig, checkpoint: Path, blueprint: Blueprint, served:
         scoring=scoring,
         notes=notes,
         ahead=bool(engine_config.scheduler_config.async_scheduling),
+        graphs=_graphs(engine_config),
         has_connector="kv_transfer_config" in arguments,
     )
 
@@ -300,6 +302,11 @@ def graph_arguments(*, compile: bool, graphs: bool) -> dict[str, Any]:
     if not graphs:
         chosen["cudagraph_mode"] = "NONE"
     return {"enforce_eager": False, "compilation_config": chosen}
+
+
+def _graphs(engine_config: Any) -> str:
+    """Once an engine runs, vLLM has written there what became of them; workers of their own, into copies."""
+    return str(getattr(engine_config.compilation_config.cudagraph_mode, "name", "NONE"))
 
 
 def _engine_config(arguments: dict[str, Any], dialect: Dialect) -> tuple[Any, Dialect]:

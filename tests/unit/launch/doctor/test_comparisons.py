@@ -9,6 +9,7 @@ import pytest
 from evaluator.engine.base import Response
 from evaluator.engine.beam import Hypothesis
 from launch.doctor import comparisons
+from launch.doctor.checks import CHECKS, Setting
 from launch.doctor.evidence import DisagreementError, Evidence, NotHereError, Statement
 
 
@@ -94,3 +95,13 @@ def test_scores_that_an_engine_gave_up_are_wrong_and_those_that_it_cannot_force_
         evidence.forced("wrong")
     with pytest.raises(NotHereError, match="no trace replay"):
         evidence.forced("older")
+
+
+def test_graphs_that_vllm_does_without_are_not_taken_for_tried():
+    (check,) = (each for each in CHECKS if each.name == "CUDA graphs")
+    heard = {"served": Statement(facts={"graphs": "NONE"}), "eager": Statement(facts={"graphs": "NONE"})}
+    found = check.find(Evidence(heard), Setting(gpus=1, precision="half", unavailable={}))
+    assert (found.status, found.why) == ("skipped", "vLLM uses none for this model and device")
+    heard["served"] = Statement(facts={"graphs": "FULL_DECODE_ONLY"})
+    found = check.find(Evidence(heard), Setting(gpus=1, precision="half", unavailable={}))
+    assert found.status == "fail"  # neither has answered anything

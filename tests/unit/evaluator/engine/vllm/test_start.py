@@ -177,6 +177,12 @@ def test_where_it_cannot_hold_it_is_refused_and_leaves_nothing_set(environment, 
     assert BATCH_INVARIANT not in environment
 
 
+def test_which_graphs_became_of_those_asked_for_is_read_off_vllms_configuration():
+    mode = SimpleNamespace(name="FULL_DECODE_ONLY")
+    assert start._graphs(SimpleNamespace(compilation_config=SimpleNamespace(cudagraph_mode=mode))) == mode.name
+    assert start._graphs(SimpleNamespace(compilation_config=SimpleNamespace(cudagraph_mode=None))) == "NONE"
+
+
 class TestInstalledVllm:
     pytestmark = needs_vllm
 
