@@ -21,7 +21,7 @@ def usable(verdict: Verdict) -> str:
     if "recognising" in crossed:
         return "not usable"
     if "saying" in crossed:
-        recognised = any(check.pooled and check.state in ("ok", "over") for check in verdict.of("choice_drop"))
+        recognised = any(check.pooled and _seen(check) for check in verdict.of("choice_drop"))
         return "usable for recognition only" if recognised else "not usable for open answers"
     places = _places(verdict)
     if "changing" in crossed:
@@ -103,6 +103,11 @@ def summary(verdicts: Sequence[Verdict]) -> str:
         return f"All {counted}: {next(iter(found))}."
     told = "; ".join(f"{count} {what}" for what, count in found.items())
     return f"Of {counted}: {told}."
+
+
+def _seen(check: Check) -> bool:
+    """Whether there are items enough that a drop would have been seen: one that may be chance is no better than none."""
+    return check.state == "ok" or (check.state == "over" and check.n >= (check.enough or 0))
 
 
 def _places(verdict: Verdict, *, changing: bool = True) -> str:

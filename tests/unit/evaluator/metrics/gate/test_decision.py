@@ -118,6 +118,17 @@ def test_the_summary_counts_checkpoints_from_best_to_worst():
     assert summary([silent, posed_otherwise]) == "Of 2 verdicts on 2 tasks: 1 usable; 1 usable for recognition only."
 
 
+@pytest.mark.parametrize("missed", [0, 1])
+def test_of_few_items_nothing_is_said_for_recognition_whatever_the_drop(missed):
+    """A drop that may be chance is no better than none."""
+    items = {f"english/{n}": RIGHT for n in range(24)}
+    own = {item: GONE if n < missed else PICKED if n < 16 else RIGHT for n, item in enumerate(items)}
+    parts = [records("dense", items), records("int4", own, base="dense")]
+    (found,) = judge(Inputs(pd.concat([reduce_records(part) for part in parts], ignore_index=True)), Thresholds())
+    assert found.of("choice_drop")[0].state == ("over" if missed else "underpowered")
+    assert usable(found) == "not usable for open answers"
+
+
 def test_a_language_with_too_few_items_is_named():
     found = verdict({"english": (2000, 2, PICKED), "thai": (20, 0, PICKED)})
     assert (found.outcome, found.underpowered) == ("WARN", True)
