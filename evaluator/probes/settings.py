@@ -12,7 +12,6 @@ from evaluator.config import Frozen
 from evaluator.engine.distributions import RANKS
 from evaluator.records import Format
 
-
 Seed = Annotated[int, Field(ge=0, lt=2**63)]  # the records' column has 64 bits: more would end an engine at each item
 
 

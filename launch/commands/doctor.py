@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,7 +22,10 @@ if TYPE_CHECKING:
 
 
 def doctor(
-    out: Annotated[Path | None, typer.Option("--out", metavar="CARD.md", help="write a result card there")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="CARD.md", help="write a result card there, after each step what is known"),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON in place of the table")] = False,
     dtype: Annotated[
         str, typer.Option(help=f"that engines compute in: {', '.join(DTYPES)}; auto: as in a run")
@@ -35,21 +39,27 @@ def doctor(
         raise unknown("--dtype", dtype, DTYPES)
     if out is not None:
         _need_file_place(out)
-    examination = _examined(dtype)
+    from evaluator.store.files import write_atomically
     from launch.doctor import card
 
+    def keep(examination: Examination) -> None:
+        if out is not None:  # it may be cut off: what is known by then is worth a card
+            write_atomically(out, card.markdown(examination).encode())
+
+    examination = _examined(dtype, keep)
     if as_json:
         print(json.dumps(card.document(examination)))
     else:
         console.print(card.table(examination))
         console.print(card.verdict(examination), highlight=False)
     if out is not None:
-        _write(out, card.markdown(examination))
+        keep(examination)
+        errors.print(f"card: {escape(str(out))}", highlight=False)
     if examination.failed:
         raise typer.Exit(1)
 
 
-def _examined(dtype: str) -> Examination:
+def _examined(dtype: str, so_far: Callable[[Examination], None]) -> Examination:
     from launch.doctor.evidence import Statement
     from launch.doctor.examination import briefed, examine
     from launch.doctor.machine import this_machine
@@ -72,6 +82,7 @@ def _examined(dtype: str) -> Examination:
             briefed(BUNDLED_MODEL, Path(scratch), dtype),
             starting=lambda witness: status.update(witness.what),
             ended=ended,
+            so_far=so_far,
         )
 
 
@@ -81,10 +92,3 @@ def _need_file_place(out: Path) -> None:
         raise InputError(f"{out}: --out: is a directory, not a file")
     if not nearest_existing(out.parent).is_dir():
         raise InputError(f"{out}: --out: {nearest_existing(out.parent)} is a file, not a directory")
-
-
-def _write(out: Path, text: str) -> None:
-    from evaluator.store.files import write_atomically
-
-    write_atomically(out, text.encode())
-    errors.print(f"card: {escape(str(out))}", highlight=False)

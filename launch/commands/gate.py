@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from evaluator.thresholds import Thresholds, thresholds_of
-from launch.commands.report import need_records
 from launch.commands.options import as_option
+from launch.commands.report import need_records
 from launch.commands.terminal import console
 from launch.sweep.config import validated
 

@@ -13,8 +13,8 @@ import typer
 from evaluator.errors import InputError
 from evaluator.screen import Screen
 from evaluator.thresholds import thresholds_of
-from launch.commands.report import need_records
 from launch.commands.options import as_option
+from launch.commands.report import need_records
 from launch.commands.terminal import console
 from launch.sweep.config import validated
 

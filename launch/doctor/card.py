@@ -17,6 +17,8 @@ def verdict(examination: Examination) -> str:
     """The examination in one sentence."""
     counts = {status: sum(each.status == status for each in examination.findings) for status in _COLOURS}
     skipped = f", {counts['skipped']} skipped" if counts["skipped"] else ""
+    if not examination.ended:
+        skipped += "; it goes on, or was cut off"
     if counts["fail"]:
         return f"{counts['fail']} of {counts['pass'] + counts['fail']} checks failed{skipped}"
     return f"all {counts['pass']} checks passed{skipped}"

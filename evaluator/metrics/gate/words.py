@@ -106,7 +106,7 @@ def summary(verdicts: Sequence[Verdict]) -> str:
 
 
 def _seen(check: Check) -> bool:
-    """Whether there are items enough that a drop would have been seen: one that may be chance is no better than none."""
+    """Whether a drop would have been seen among so many items: one that may be chance is no better than none."""
     return check.state == "ok" or (check.state == "over" and check.n >= (check.enough or 0))
 
 

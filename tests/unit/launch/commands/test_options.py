@@ -15,7 +15,8 @@ def sweep(*checkpoints: Path | str, base: Path | str | None = None, **changes: o
     return eval_sweep(
         [str(each) for each in checkpoints],
         base=None if base is None else str(base),
-        task={"task": "gazetteer", "languages": None, "formats": "open", "probes": "greedy,choice", "seed": 0} | changes,
+        task={"task": "gazetteer", "languages": None, "formats": "open", "probes": "greedy,choice", "seed": 0}
+        | changes,
         engine={"kind": "torch", "dtype": "auto"},
         resources={},
     )

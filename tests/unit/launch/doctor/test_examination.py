@@ -30,8 +30,9 @@ TWO_GPUS = dataclasses.replace(GPU, gpus=2 * GPU.gpus)
 
 @pytest.fixture
 def examined(monkeypatch, tmp_path):
-    def run(machine=CPU, **bent) -> Examination:
-        return examine(machine, briefed(tmp_path / "dense", tmp_path, "auto"), hearing=scripted(monkeypatch, bent))
+    def run(machine=CPU, so_far=lambda examination: None, **bent) -> Examination:
+        brief = briefed(tmp_path / "dense", tmp_path, "auto")
+        return examine(machine, brief, hearing=scripted(monkeypatch, bent), so_far=so_far)
 
     return run
 
@@ -172,6 +173,24 @@ def test_an_engine_that_does_not_start_fails_its_checks_and_no_others(examined):
     assert failed(examination) == {"scores", "ranks, ties", "swap"}
     assert all(finding.why == "by_prompt: EngineError: no memory left" for finding in examination.failed)
     assert card.verdict(examination) == "3 of 12 checks failed, 9 skipped"
+
+
+def test_what_is_known_after_each_witness_is_told(examined):
+    """An examination may be cut off."""
+    told = []
+    whole = examined(TWO_GPUS, so_far=told.append)
+    assert [len(each.seconds) for each in told] == list(range(1, len(whole.seconds) + 1))
+    verdicts = [card.verdict(each) for each in told]
+    assert verdicts[0].startswith("all 1 checks passed")
+    assert verdicts[0].endswith("; it goes on, or was cut off")
+    early = {each.check.name: each.measured for each in told[0].findings}
+    assert early["scores"] == "not reached when this was written"
+    assert told[-1].findings == whole.findings
+    assert (told[-1].ended, whole.ended) == (True, True)
+    on_cpu = []
+    assert examined(CPU, so_far=on_cpu.append).ended
+    by_name = {each.check.name: each.measured for each in on_cpu[0].findings}
+    assert by_name["CUDA graphs"] in ("needs a GPU", "not reached when this was written")
 
 
 def test_without_the_engine_under_examination_the_pruning_is_still_checked(examined):
