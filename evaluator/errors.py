@@ -71,7 +71,8 @@ def one_line(error: BaseException | str, limit: int = 200) -> str:
 def unknown(what: str, value: str, known: Iterable[str]) -> InputError:
     """The error for a name that is not one of `known`, with the nearest valid name suggested."""
     names = sorted(known)
-    near = difflib.get_close_matches(value, names, n=1, cutoff=0.4)
+    cutoff = 0.6 if len(value) > 3 else 0.4  # a slip in a language's code is half of it
+    near = difflib.get_close_matches(value, names, n=1, cutoff=cutoff)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     return InputError(f"unknown {what} {value!r}{hint} (known: {', '.join(names)})")
 

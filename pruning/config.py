@@ -75,7 +75,7 @@ class PruneConfig(Frozen):
     # What becomes of the weights that stay. Unsaid where there is none, so that such a job is what it always was.
     repair: Repair = Field(default="none", exclude_if=lambda value: value == "none")
     calibration: CalibrationConfig | None = None  # needed only where text is looked at (see `needs_calibration`)
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=0, lt=2**63)
     device: str = "auto"  # "auto", "cpu", "cuda" or "cuda:N"
 
     @field_validator("device")

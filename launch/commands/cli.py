@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Annotated
 
 import typer
 from rich.markup import escape
@@ -47,6 +48,28 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _tell_version(wanted: bool) -> None:
+    if wanted:
+        from launch.run.provenance import provenance
+
+        told = provenance()
+        commit = f" ({str(told['commit'])[:9]}{', changed' if told['dirty'] else ''})" if told["commit"] else ""
+        versions = told["versions"]
+        assert isinstance(versions, dict)
+        print(f"resurface {versions['resurface'] or 'not installed'}{commit}")
+        raise typer.Exit
+
+
+@app.callback(help=app.info.help)
+def _begin(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="print the version and exit")
+    ] = False,
+) -> None:
+    """Options of no command."""
+
 
 app.command(epilog="Example: resurface demo --out runs/demo")(demo)
 app.command(epilog="Example: resurface sweep main --dry-run")(sweep)

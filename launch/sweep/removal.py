@@ -1,12 +1,14 @@
-"""Whether what a sweep takes out of its models makes checkpoints of its own, and leaves sizes that engines and
-quantisations can divide."""
+"""Whether what a sweep takes out of its models makes checkpoints of its own, and whether engines and quantisations can
+divide the sizes that models have and that are left."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from evaluator.checkpoints.info import read_config
 from evaluator.engine.config import EngineConfig
 from evaluator.errors import InputError
 from launch.sweep.jobs import CheckpointJob
@@ -34,6 +36,8 @@ def check_divided(engine: EngineConfig, jobs: Sequence[CheckpointJob]) -> None:
     """Raises InputError for sizes that the engine's GPUs or a scheme's groups do not divide."""
     prunings = {job.name: job.prune for job in jobs}
     for job in jobs:
+        if not job.is_made and (reason := next(_among_gpus(engine, _sizes(job.path)), None)):
+            raise InputError(f"{job.path / 'config.json'}: {job.name} has {reason}")
         prune = job.prune or prunings.get(job.after or "")
         if prune is None or prune.pattern not in ("heads", "channels"):
             continue
@@ -45,15 +49,28 @@ def check_divided(engine: EngineConfig, jobs: Sequence[CheckpointJob]) -> None:
             raise InputError(f"{job.name}: {prune.method}: sparsity: {prune.sparsity} leaves {reasons[0]}")
 
 
+def _sizes(checkpoint: Path) -> dict[str, int]:
+    """The counts of heads that a model's own configuration has."""
+    config = read_config(checkpoint)
+    text = config.get("text_config")
+    named = {**config, **(text if isinstance(text, dict) else {})}
+    return {
+        name: value
+        for name in ("num_attention_heads", "num_key_value_heads")
+        if isinstance(value := named.get(name), int) and value > 0
+    }
+
+
 def _among_gpus(engine: EngineConfig, settings: Mapping[str, Any]) -> Iterator[str]:
     """vLLM's rules (vllm/model_executor/layers/linear.py): key-value heads may also be repeated."""
     gpus = engine.tensor_parallel if engine.kind == "vllm" else 1
-    heads, groups = settings["num_attention_heads"], settings["num_key_value_heads"]
-    sizes = {"attention heads": heads % gpus, "key-value heads": groups % gpus and gpus % groups}
-    sizes["MLP channels"] = settings["intermediate_size"] % gpus
-    counts = (heads, groups, settings["intermediate_size"])
-    for count, (name, rest) in zip(counts, sizes.items(), strict=True):
-        if rest:
+    sizes = {
+        "attention heads": settings.get("num_attention_heads", gpus),
+        "key-value heads": settings.get("num_key_value_heads", gpus),
+        "MLP channels": settings.get("intermediate_size", gpus),
+    }
+    for name, count in sizes.items():
+        if count % gpus and not (name == "key-value heads" and gpus % count == 0):
             yield f"{count} {name}, which engine.tensor_parallel {gpus} does not divide"
 
 

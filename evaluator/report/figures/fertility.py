@@ -31,12 +31,12 @@ def _paint(frame: pd.DataFrame) -> Any:
             edge = theme.COLOURS["greedy"]
             label = f"per {unit}"
             panel.scatter(mine["fertility"], mine["open_drop"], s=30, facecolor=face, edgecolor=edge, label=label)
-        theme.name_points(panel, part["fertility"].tolist(), part["open_drop"].tolist(), part["language"].tolist())
         panel.set_ylim(bottom, top)
         panel.yaxis.set_major_formatter(theme.as_points)
         panel.grid(axis="y", color=theme.COLOURS["grid"], linewidth=0.7)
         panel.set_xlabel("tokens per word or character")
         panel.margins(x=0.15)
+        theme.name_points(panel, part["fertility"].tolist(), part["open_drop"].tolist(), part["language"].tolist())
         title = checkpoint if frame["task"].nunique() == 1 else f"{checkpoint} · {task}"
         panel.set_title(theme.in_two_lines(title, _TITLE_CHARACTERS // len(chosen)))
     panels[0].set_ylabel("open drop")

@@ -164,6 +164,8 @@ def label_values(
 
 
 _DIGIT = 0.062  # inches, of a digit in a value's label
+_NAME_SHARES = 0.24, 0.05  # of a narrow panel, width and height of a dot's name
+_NAME_PLACES = ((1, 0), (-1, 0), (0, 1), (0, -1))
 
 
 def spread(spots: Sequence[float], widths: Sequence[float]) -> list[float]:
@@ -193,11 +195,28 @@ def _end(group: tuple[list[float], list[float]]) -> float:
 
 
 def name_points(panel: Axes, xs: Sequence[float], ys: Sequence[float], names: Sequence[str]) -> None:
-    """A scatter's dots, named at their right."""
-    for x, y, name in zip(xs, ys, names, strict=True):
+    """A scatter's dots, named at their right; or at their left, above or below them, where that is free.
+
+    To be called when the panel has its limits.
+    """
+    points = list(zip(xs, ys, strict=True))
+    ends = panel.get_xlim(), panel.get_ylim()
+    wide, high = (share * (end - start) for share, (start, end) in zip(_NAME_SHARES, ends, strict=True))
+    taken: list[tuple[float, float]] = []  # the middles of names
+    for (x, y), name in zip(points, names, strict=True):
+        others = [point for point in points if point != (x, y)]
+
+        def is_free(place: tuple[int, int], x: float = x, y: float = y, others: Sequence[Any] = others) -> bool:
+            across, up = x + place[0] * wide / 2, y + place[1] * high
+            return not any(abs(across - a) < wide and abs(up - u) < high for a, u in taken) and not any(
+                abs(across - a) < 0.6 * wide and abs(up - u) < high / 2 for a, u in others
+            )
+
+        side, above = next(filter(is_free, _NAME_PLACES), _NAME_PLACES[0])
+        taken.append((x + side * wide / 2, y + above * high))
         panel.annotate(
-            _short(name), (x, y), xytext=(5, 0), textcoords="offset points", va="center", fontsize=7.3,
-            color=COLOURS["muted"],
+            _short(name), (x, y), xytext=(5 * side, 8 * above), textcoords="offset points", va="center",
+            ha=("center", "left", "right")[side], fontsize=7.3, color=COLOURS["muted"],
         )  # fmt: skip
 
 

@@ -107,3 +107,22 @@ def test_groups_of_quantised_weights_divide_what_is_left(dense, tmp_path):
     )
     with pytest.raises(InputError, match=message):
         check(0.5)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "reason"),
+    [
+        (3, "dense has 8 attention heads, which engine.tensor_parallel 3 does not divide"),
+        (64, "dense has 8 attention heads, which engine.tensor_parallel 64 does not divide"),
+        (8, None),  # each of the 4 key-value heads on two GPUs
+        (2, None),
+    ],
+)
+def test_engines_divide_the_heads_of_a_given_model(dense, gpus, reason, tmp_path):
+    config = sweep(dense, engine={"kind": "vllm", "tensor_parallel": gpus})
+    jobs = expand(config, tmp_path / "run")
+    if reason is None:
+        check_divided(config.engine, jobs)
+        return
+    with pytest.raises(InputError, match=rf"/dense/config\.json: {reason}$"):
+        check_divided(config.engine, jobs)
