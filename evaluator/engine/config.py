@@ -34,6 +34,8 @@ class EngineConfig(Frozen):
     tensor_parallel: int = Field(default=1, ge=1, le=64)  # GPUs of one node
     compile: bool = False  # vLLM's torch.compile: slower to start, faster for large models
     cuda_graphs: bool | None = None  # GPU only. None: yes; a step that only generates is then launched as a whole
+    # Whether a running engine takes the next checkpoint's weights in place; without, each has a fresh engine.
+    swap: bool = True
     # How a continuation is scored: `forced` computes it after a prompt that all continuations share; `prompt_logprobs`
     # sends prompt and continuation as one prompt each, which is slower and checks the former.
     scoring: Scoring = "forced"

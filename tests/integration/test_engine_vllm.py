@@ -5,6 +5,7 @@ One engine serves a whole architecture: each takes seconds to start.
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -316,6 +317,21 @@ def test_a_swapped_engine_equals_the_oracle_there_and_back(served):
     for key, answer in before.items():
         assert (after[key].token_ids, after[key].ranks) == (answer.token_ids, answer.ranks)
         assert after[key].logprobs == pytest.approx(answer.logprobs, abs=1e-5)
+
+
+@pytest.mark.long
+def test_without_swaps_each_checkpoint_has_a_fresh_engine(served):
+    """It answers as the one that is swapped."""
+    (prompt,) = prompts(served.vocabulary, [70], seed=12)
+    asked: list[Request] = [Score(request_id="a", prompt_ids=prompt, continuation_ids=(9, 10))]
+    served.engine.load(served.other)
+    expected = ask(served.engine, asked)["a"]
+    served.engine.load(served.checkpoint)
+    with contextlib.closing(VLLMEngine(CONFIG.model_copy(update={"swap": False}))) as engine:
+        assert [engine.load(each).swapped for each in (served.checkpoint, served.other)] == [False, False]
+        answer = ask(engine, asked)["a"]
+    assert answer.ranks == expected.ranks
+    assert answer.logprobs == pytest.approx(expected.logprobs, abs=1e-5)
 
 
 def test_counters_count(served):

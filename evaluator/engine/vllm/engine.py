@@ -71,8 +71,10 @@ class VLLMEngine:
         blueprint = read_blueprint(checkpoint)
         files = [str(file) for file in blueprint.files]
         eos_ids = sorted(read_eos_ids(checkpoint, trust_remote_code=self._config.trust_remote_code))
-        if self._started is not None and (blueprint.quantisation is not None or blueprint.mixture):
-            self._give_up()  # what vLLM makes of such weights while it loads them, it cannot make again in place
+        # What vLLM makes of quantised weights and of experts while it loads them, it cannot make again in place.
+        alone = blueprint.quantisation is not None or blueprint.mixture or not self._config.swap
+        if self._started is not None and alone:
+            self._give_up()
         swapped = self._started is not None
         if self._started is None:
             self._started = start(self._config, checkpoint, blueprint)
