@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +25,7 @@ from pruning.structured.check import check
 
 # Where a job runs and where its input lies do not change what it makes; digests say whether the input is the same.
 _NOT_IDENTITY = {"source", "device"}
+_QUOTED = 80  # characters of a value in a message
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,7 @@ class Job:
             return None
         differing = self._difference(manifest)
         if differing is not None:
-            raise InputError(f"out: {self.out} holds another pruning's checkpoint (field {differing} differs)")
+            raise InputError(f"out: {self.out} holds another pruning's checkpoint ({differing})")
         missing = [name for name in manifest.files if not (self.out / name).is_file()]
         if missing:
             raise InputError(
@@ -62,17 +64,18 @@ class Job:
         return manifest
 
     def _difference(self, manifest: PruneManifest) -> str | None:
-        """The first field in which this job differs from the one that the manifest describes."""
+        """In which field, first, this job differs from the one that the manifest describes, and how."""
         mine = self.config.model_dump(mode="json")
         for name in PruneConfig.model_fields:  # what is at its default may be unsaid
-            if name not in _NOT_IDENTITY and mine.get(name) != manifest.config.get(name):
-                return name
+            there, here = manifest.config.get(name), mine.get(name)
+            if name not in _NOT_IDENTITY and here != there:
+                return f"field {name} is {json.dumps(there)[:_QUOTED]} there, {json.dumps(here)[:_QUOTED]} here"
         if manifest.source_files != export.source_files(self.checkpoint):
-            return "source"
+            return "field source differs"
         if manifest.calibration is not None and self.config.calibration is not None:
             files = self.config.calibration.files
             if manifest.calibration.files != {name: digest_of_file(path) for name, path in files if path.is_file()}:
-                return "calibration"
+                return "field calibration differs: its files have changed"
         return None
 
     @property

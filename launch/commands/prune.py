@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from launch.hub.card import Row
     from pruning.output.manifest import PruneManifest
 
+_LINES = 10  # of progress, about, where there is no terminal
 _UNASKED = PruneOptions()
 
 
@@ -123,13 +124,13 @@ def run_prune(
     if checked is not None:
         checked(source)
     with console.status("pruning") as status:
-        manifest = make(
-            config,
-            out,
-            sources=SOURCES,
-            provenance=provenance(),
-            progress=lambda done, total: status.update(f"pruning: {done}/{total} layers"),
-        )
+
+        def progress(done: int, total: int) -> None:
+            status.update(f"pruning: {done}/{total} layers")
+            if not console.is_terminal and (done == total or done % max(1, total // _LINES) == 0):
+                console.print(f"pruning: {done}/{total} layers", highlight=False)
+
+        manifest = make(config, out, sources=SOURCES, provenance=provenance(), progress=progress)
     _print_manifest(console, manifest, out)
 
 

@@ -90,6 +90,8 @@ def test_prune_writes_a_checkpoint_and_says_how_sparse_it_is(models: Path, tmp_p
     done = resurface(*arguments)
     assert done.returncode == 0, done.stderr
     assert "measured sparsity 0.5" in done.stdout
+    layers = json.loads((models / "small" / "config.json").read_text())["num_hidden_layers"]
+    assert f"pruning: {layers}/{layers} layers\n" in done.stdout  # where there is no terminal to show a line that lives
     assert json.loads((out / "prune_manifest.json").read_text())["pattern"] == "2:4"
     again = resurface(*arguments)
     assert again.returncode == 0

@@ -237,7 +237,7 @@ def test_a_repair_leaves_the_first_layers_masks_alone_and_is_another_job(method,
     assert verify(tmp_path / "least_squares") == []
     assert "repair" not in json.loads((tmp_path / "none" / MANIFEST_NAME).read_text())["config"]
     for job, place in ((plain, "least_squares"), (repaired, "none")):
-        with pytest.raises(InputError, match="field repair differs"):
+        with pytest.raises(InputError, match="field repair is "):
             check(job, tmp_path / place)
 
 
@@ -317,7 +317,7 @@ def test_a_finished_job_is_not_done_again(checkpoints, passages, tmp_path):
     before = (tmp_path / "out" / MANIFEST_NAME).stat().st_mtime_ns
     assert prune(config(source, passages), tmp_path / "out") == first
     assert (tmp_path / "out" / MANIFEST_NAME).stat().st_mtime_ns == before
-    with pytest.raises(InputError, match="field sparsity differs"):
+    with pytest.raises(InputError, match=r"field sparsity is 0\.\d+ there, 0\.7 here"):
         check(config(source, passages, sparsity=0.7), tmp_path / "out")
     with pytest.raises(InputError, match="field source differs"):
         check(config(checkpoints("llama"), passages), tmp_path / "out")
