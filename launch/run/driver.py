@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ from launch.run.screening import Screening
 from launch.run.shards import shards_of
 from launch.run.work import Assignment, EngineSetup, EvalJob, Outcome, Shard
 from launch.run.workers import EngineWorker
+from launch.sweep.inspection import inspecting
 from launch.sweep.jobs import CheckpointJob
 from launch.sweep.preflight import Prepared
 from launch.sweep.tasks import PreparedTask
@@ -144,12 +146,15 @@ class _Run:
         for lost in self._prepared.unusable:
             self._board.abandon(lost.checkpoint, lost.reason, stage=lost.stage, attempts=1, mendable=True, expected=0)
         self._log.look(self._board.setbacks, ())
-        to_prune = []
-        for job in self._prepared.jobs:
-            if _is_to_make(job):
-                to_prune.append(job)
-            else:  # preflight has checked an existing one against its manifest and its settings
-                self._add(job)
+        to_prune = [job for job in self._prepared.jobs if _is_to_make(job)]
+        to_make = {job.name for job in to_prune}
+        there = [job for job in self._prepared.jobs if job.name not in to_make]
+        made = [job for job in there if job.name not in self._prepared.dense]
+        if made:
+            self._progress.stage(f"reading the weights of what was made before: {len(made)}")
+        with inspecting(made, trust=self._prepared.engine.trust_remote_code) as inspected:
+            for job in there:  # preflight has checked an existing one against its manifest and its settings
+                self._add(job, inspected=inspected.get(job.name))
         self._screen()
         if to_prune or self._board.has_work:
             self._progress.stage("starting Ray")
@@ -248,13 +253,14 @@ class _Run:
 
         return make
 
-    def _add(self, job: CheckpointJob, expected: int = 0) -> None:
-        """Put what is left to evaluate of a checkpoint on the board.
+    def _add(self, job: CheckpointJob, expected: int = 0, inspected: Future[CheckpointInfo] | None = None) -> None:
+        """Put what is left to evaluate of a checkpoint on the board; `inspected`: what another thread finds of it.
 
         One that was made here and cannot be used is set aside. Raises InputError before anything has started.
         """
         trust, info = self._prepared.engine.trust_remote_code, self._prepared.dense.get(job.name)
         try:
+            info = info or (None if inspected is None else inspected.result())
             info = info or inspect_checkpoint(job.path, job.name, trust_remote_code=trust)
             self._board.add(self._left(job, info), expected)
         except InputError as error:

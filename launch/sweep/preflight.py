@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from evaluator.asking.questions import Question
-from evaluator.checkpoints.info import CheckpointInfo, inspect_checkpoint, read_positions
+from evaluator.checkpoints.info import CheckpointInfo, read_positions
 from evaluator.checkpoints.tokenizer import load_tokenizer, tokenise_alike
 from evaluator.engine.config import EngineConfig
 from evaluator.errors import InputError
@@ -21,6 +21,7 @@ from evaluator.store.failures import Failure
 from launch.sweep.calibration import SOURCES
 from launch.sweep.config import SweepConfig
 from launch.sweep.dtypes import check_dtypes
+from launch.sweep.inspection import inspecting
 from launch.sweep.jobs import CheckpointJob, expand
 from launch.sweep.made import damaged
 from launch.sweep.quantisation import bytes_of, check_environments, check_quantisations, served_here
@@ -144,16 +145,17 @@ def prepare(config: SweepConfig, run_dir: Path) -> Prepared:
 def _inspected(dense: Sequence[CheckpointJob], *, trust: bool) -> _Models:
     infos, tokenizers, refused = {}, {}, {}
     positions = unknown = 2**20
-    for job in dense:
-        try:
-            info = inspect_checkpoint(job.path, job.name, trust_remote_code=trust)
-            tokenizers[job.name] = load_tokenizer(job.path, trust_remote_code=trust)
-            infos[job.name] = info
-        except InputError as error:
-            refused[job.name] = str(error)
-        # Of a refused one too, where it can be read: windows are the same when it has been mended.
-        with suppress(*() if job.name in infos else (InputError, ValueError)):
-            positions = min(positions, read_positions(job.path, unknown=unknown))
+    with inspecting(dense, trust=trust) as inspected:
+        for job in dense:
+            try:
+                info = inspected[job.name].result()
+                tokenizers[job.name] = load_tokenizer(job.path, trust_remote_code=trust)
+                infos[job.name] = info
+            except InputError as error:
+                refused[job.name] = str(error)
+            # Of a refused one too, where it can be read: windows are the same when it has been mended.
+            with suppress(*() if job.name in infos else (InputError, ValueError)):
+                positions = min(positions, read_positions(job.path, unknown=unknown))
     return _Models(infos=infos, tokenizers=tokenizers, positions=positions, refused=refused)
 
 
