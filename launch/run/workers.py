@@ -259,7 +259,9 @@ class EngineWorker(threading.Thread):
         info = assignment.checkpoint
         if self._loaded == info.weights_digest:
             return True
-        if self._architecture not in (None, info.architecture):
+        # On a GPU only the end of a process surely frees the memory that another engine needs.
+        alone = self._architecture is not None and self.place.gpus > 0 and not self._setup.config.swap
+        if alone or self._architecture not in (None, info.architecture):
             self._kill()
             if not self._has_place(_RESTART_SECONDS):
                 return False

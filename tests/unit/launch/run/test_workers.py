@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayTaskError
 
+from evaluator.engine.config import EngineConfig
 from evaluator.errors import EngineError, ResurfaceError
 from launch.run import workers
 from launch.run.board import Board
@@ -261,3 +262,39 @@ def test_only_the_time_in_which_no_engine_had_a_place_counts() -> None:
         patience.check(1, began)
     with pytest.raises(ResurfaceError, match="a process for 100 s"):
         _patience(0.0).check(0, began)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "swap", "processes"),
+    [(1, True, 1), (1, False, 2), (0, False, 1)],  # without a GPU the engine itself starts another in its process
+)
+def test_on_a_gpu_a_fresh_engine_has_a_process_of_its_own(monkeypatch, gpus, swap, processes) -> None:
+    ray = Ray(lambda: True)
+    monkeypatch.setattr(workers, "ray", ray)
+    started = []
+    actor = SimpleNamespace(where=SimpleNamespace(remote=lambda: "place"))
+    monkeypatch.setattr(workers, "start_actor", lambda *_, **__: started.append(actor) or actor)
+    board = Board()
+    board.add([make_assignment("dense", 3)])  # else the run is over
+    worker = EngineWorker(
+        1,
+        EngineSetup(
+            config=EngineConfig(swap=swap), log_path=Path("log"), place=Place(node_id="a", gpus=gpus, threads=None)
+        ),
+        board=board,
+        store=None,
+        questions={},
+        reporter=SimpleNamespace(),
+        patience=_patience(3600.0),
+    )
+
+    def hold(info) -> None:
+        worker._loaded, worker._architecture = info.weights_digest, info.architecture
+
+    monkeypatch.setattr(worker, "_hold", hold)
+    assert worker._has_place()
+    for name in ("a", "b", "b"):
+        checkpoint = SimpleNamespace(weights_digest=name, architecture="llama")
+        assert worker._load(SimpleNamespace(checkpoint=checkpoint))
+    assert len(started) == processes
+    assert ray.killed == processes - 1
