@@ -122,6 +122,14 @@ def test_slurm_runs_the_sweep_once_on_its_cluster_and_ends_with_its_exit_code(su
         assert sorted("--head" in call for call in started) == [False, True]
 
 
+def test_whole_nodes_are_asked_for_with_all_of_their_memory():
+    """`--exclusive` alone gives a job every core, and no more memory than the site's default."""
+    assert "#SBATCH --mem=0\n" in files("slurm")["sweep.sbatch"]
+    asked = files("slurm", memory="900G")["sweep.sbatch"]
+    assert [line for line in asked.splitlines() if "--mem=" in line] == ["#SBATCH --mem=900G"]
+    assert "--mem=" not in files("slurm", mode="start")["sweep.sbatch"]
+
+
 def test_slurm_says_1_where_ray_does_not_start(submitted):
     text = files("slurm", nodes=2)["sweep.sbatch"].replace("ray symmetric-run", "false")
     assert submitted(text)[0] == 1
