@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from functools import lru_cache
 from pathlib import Path
 
 from pruning.pulse import PULSE
@@ -18,3 +19,15 @@ def digest_of_file(file: Path) -> str:
             digest.update(chunk)
             PULSE.beat()
     return digest.hexdigest()
+
+
+def digest_once(file: Path) -> str:
+    """The same, of a file that is read once by this process, as long as neither its size nor its time changes: a sweep
+    that is resumed asks it of one source for each checkpoint that was made of it."""
+    state = file.stat()
+    return _digest_as_of(file, state.st_ino, state.st_size, state.st_mtime_ns)
+
+
+@lru_cache(maxsize=4096)
+def _digest_as_of(file: Path, *_: int) -> str:
+    return digest_of_file(file)

@@ -15,7 +15,7 @@ from evaluator.errors import InputError
 from pruning.calibration import sequences
 from pruning.calibration.passages import PassageSource, is_local
 from pruning.config import PruneConfig
-from pruning.digests import digest_of_file
+from pruning.digests import digest_of_file, digest_once
 from pruning.layers.counts import check_divides
 from pruning.model.checkpoint import Checkpoint
 from pruning.model.decoder import Decoder
@@ -70,7 +70,7 @@ class Job:
             there, here = manifest.config.get(name), mine.get(name)
             if name not in _NOT_IDENTITY and here != there:
                 return f"field {name} is {json.dumps(there)[:_QUOTED]} there, {json.dumps(here)[:_QUOTED]} here"
-        if manifest.source_files != export.source_files(self.checkpoint):
+        if manifest.source_files != export.source_files(self.checkpoint, digest_once):
             return "field source differs"
         if manifest.calibration is not None and self.config.calibration is not None:
             files = self.config.calibration.files

@@ -11,7 +11,7 @@ from evaluator.errors import InputError
 from pruning.calibration import sequences
 from pruning.calibration.passages import PassageSource, is_local
 from pruning.calibration.sequences import Calibration
-from pruning.digests import digest_of_file
+from pruning.digests import digest_of_file, digest_once
 from pruning.model.checkpoint import Checkpoint
 from pruning.output import export
 from quantising.config import QuantiseConfig
@@ -47,7 +47,7 @@ class Job:
         if manifest is None:
             return None
         check_made(manifest, self.config, self.out, self.held_out)
-        if manifest.source_files != export.source_files(self.checkpoint):
+        if manifest.source_files != export.source_files(self.checkpoint, digest_once):
             raise _anothers(self.out, "source")
         return manifest
 

@@ -70,10 +70,10 @@ def companions(checkpoint: Checkpoint) -> list[str]:
     return sorted(chosen)
 
 
-def source_files(checkpoint: Checkpoint) -> dict[str, str]:
+def source_files(checkpoint: Checkpoint, digest: Callable[[Path], str] = digest_of_file) -> dict[str, str]:
     """sha256 of every file of the dense checkpoint that goes into the pruned one."""
     names = ["config.json", *(file.name for file in checkpoint.files), *companions(checkpoint)]
-    return {name: digest_of_file(checkpoint.directory / name) for name in sorted(names)}
+    return {name: digest(checkpoint.directory / name) for name in sorted(names)}
 
 
 def check_place(checkpoint: Checkpoint, out: Path) -> None:
