@@ -63,7 +63,8 @@ def _whole(answers: Answers, run: Path, outcome: Outcome) -> bool:
     """Whether a run has come to its good end, nothing missing and nothing twice."""
     status = read_status(run)
     ended = (status.state, status.done) == ("finished", SIZE.checkpoints * SIZE.items)
-    left_over = list(run.rglob("*.writing")) + list((run / "records").rglob(".*"))
+    hidden = [each for each in (run / "records").rglob(".*") if each.name != ".whole"]  # which parts have been read
+    left_over = list(run.rglob("*.writing")) + hidden
     return ended and outcome.failures == () and mistakes(PREPARED, answers, run) == {} and not left_over
 
 
