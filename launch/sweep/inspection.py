@@ -26,7 +26,7 @@ def inspecting(jobs: Sequence[CheckpointJob], *, trust: bool) -> Iterator[Inspec
 
     Threads of a pool would be waited for, a whole checkpoint long, by a process that is told to stop.
     """
-    if jobs:
+    if any(job.path.is_dir() for job in jobs):
         # Here, not in several threads at once beside a tokenizer that the caller loads: transformers imports lazily.
         importlib.import_module("transformers").CONFIG_MAPPING  # noqa: B018
     found: dict[str, Future[CheckpointInfo]] = {job.name: Future() for job in jobs}

@@ -207,7 +207,7 @@ def test_two_checkpoints_of_one_name_are_refused(desk: Desk) -> None:
         (["--items", "-1"], ["items", "-1"]),
         (["--items", "many"], ["--items", "integer"]),
         (["--seed", "-3"], ["seed", "-3"]),
-        (["--shard-items", "0"], ["shard_items", "0"]),
+        (["--shard-items", "0"], ["--shard-items: 0", "greater than or equal to 1"]),
         (["--engines", "0"], ["engines", "0"]),
         (["--engines", "4000000"], ["engines: 4000000", "less than or equal to 1000"]),
         (["--base", "nowhere"], ["nowhere", "no such directory"]),

@@ -21,10 +21,34 @@ pytestmark = [*needs_vllm, pytest.mark.long]
 
 CONFIG = EngineConfig(max_model_len=200, max_num_seqs=16)
 TOLERANCE = 1e-4  # nats
+DECORATE = "_decorate_cls_for_torch_compile"
 HEADS = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32}  # of a size that vLLM's kernels have
 CHANGES: dict[str, dict[str, object]] = {"gemma4_text": {"global_head_dim": 64}, "olmoe": {"clip_qkv": None}}
 # Of what is pruned: qwen3 is served in test_engine_vllm; vLLM's code of qwen3_5_text needs torchvision; gemma2 differs.
 SWAPPED = ("llama", "qwen2", "mistral", "phi3", "gemma3_text", "olmo2", "olmo3", "smollm3", "granite", "glm", "glm4")
+
+
+@pytest.fixture(autouse=True)
+def transformers_as_it_was(monkeypatch):
+    """vLLM makes classes of transformers its own that it has no code for; the tests after these need them."""
+    from vllm.model_executor.models.transformers import base
+
+    decorate, kept = getattr(base.Base, DECORATE, None), {}
+
+    def remembering(self, cls, *arguments, **named):
+        kept.setdefault(cls, (cls.__bases__, dict(vars(cls))))
+        decorate(self, cls, *arguments, **named)
+
+    if decorate is not None:
+        monkeypatch.setattr(base.Base, DECORATE, remembering)
+    yield
+    for cls, (bases, own) in kept.items():
+        cls.__bases__ = bases
+        for name in vars(cls).keys() - own.keys():
+            delattr(cls, name)
+        for name, value in own.items():
+            if vars(cls)[name] is not value:
+                setattr(cls, name, value)
 
 
 def build(name: str, folder: Path) -> tuple[Path, Path]:
