@@ -106,8 +106,7 @@ class Memory:
     every engine checks itself."""
 
     def __init__(self, folder: Path | None = None) -> None:
-        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        self.folder = folder or cache / "resurface" / "self-check"
+        self.folder = folder or _cache() / "resurface" / "self-check"
 
     def has(self, combination: Mapping[str, str]) -> bool:
         """Whether a combination has passed."""
@@ -135,6 +134,14 @@ class Memory:
     def _file(self, combination: Mapping[str, str]) -> Path:
         text = json.dumps(dict(combination), sort_keys=True)
         return self.folder / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
+
+
+def _cache() -> Path:
+    """The user's cache; for a user without a name or a home, as in some containers, a folder that cannot be there."""
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    except RuntimeError:
+        return Path(os.devnull)
 
 
 def code_digest(folder: Path) -> str:

@@ -10,13 +10,12 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import ray
 
-from evaluator.checkpoints.info import CheckpointInfo, inspect_checkpoint
+from evaluator.checkpoints.info import CheckpointInfo
 from evaluator.errors import InputError
 from evaluator.probes.base import References
 from evaluator.probes.recording import Stamp
@@ -41,7 +40,7 @@ from launch.run.screening import Screening
 from launch.run.shards import shards_of
 from launch.run.work import Assignment, EngineSetup, EvalJob, Outcome, Shard
 from launch.run.workers import EngineWorker
-from launch.sweep.inspection import inspecting
+from launch.sweep.inspection import Inspections
 from launch.sweep.jobs import CheckpointJob
 from launch.sweep.preflight import Prepared
 from launch.sweep.tasks import PreparedTask
@@ -152,21 +151,22 @@ class _Run:
         made = [job for job in there if job.name not in self._prepared.dense]
         if made:
             self._progress.stage(f"reading the weights of what was made before: {len(made)}")
-        with inspecting(made, trust=self._prepared.engine.trust_remote_code) as inspected:
+        trust = self._prepared.engine.trust_remote_code
+        with Inspections(made, trust=trust) as inspected:
             for job in there:  # preflight has checked an existing one against its manifest and its settings
-                self._add(job, inspected=inspected.get(job.name))
+                self._add(job, inspected)
         self._screen()
         if to_prune or self._board.has_work:
             self._progress.stage("starting Ray")
-            with cluster(self._run_dir / "logs") as machines:
-                self._on(machines, to_prune)
+            with cluster(self._run_dir / "logs") as machines, Inspections(trust=trust) as inspected:
+                self._on(machines, to_prune, inspected)
         self._store.need_kept()
         self._log.look(self._board.setbacks, ())
         self._log.need_something(self._store)
         items = self._items + self._screening.items
         return Outcome(items=items, seconds=time.monotonic() - started, failures=self._log.failures)
 
-    def _on(self, machines: Cluster, to_prune: Sequence[CheckpointJob]) -> None:
+    def _on(self, machines: Cluster, to_prune: Sequence[CheckpointJob], inspected: Inspections) -> None:
         config = self._prepared.config
         fleet = Fleet(
             machines.nodes(),
@@ -196,8 +196,7 @@ class _Run:
                 fleet.start()
                 self._board.short(pruning.short)
                 if pruning.left:
-                    for job in pruning.done(_LOOK_SECONDS):
-                        self._add(job, expected=1)
+                    inspected.begin(*pruning.done(_LOOK_SECONDS))
                     for lost in pruning.given_up():
                         self._board.abandon(
                             lost.job.name, lost.reason, attempts=lost.attempts, mendable=lost.mendable, expected=1
@@ -206,6 +205,8 @@ class _Run:
                     self._live.pruning(len(to_prune) - pruning.left, len(to_prune))
                 else:
                     fleet.join(_LOOK_SECONDS)
+                for job in inspected.ended():
+                    self._add(job, inspected, expected=1)
                 self._screen()
                 self._log.look(self._board.setbacks, fleet.workers)
                 machines.check()
@@ -253,15 +254,14 @@ class _Run:
 
         return make
 
-    def _add(self, job: CheckpointJob, expected: int = 0, inspected: Future[CheckpointInfo] | None = None) -> None:
-        """Put what is left to evaluate of a checkpoint on the board; `inspected`: what another thread finds of it.
+    def _add(self, job: CheckpointJob, inspected: Inspections, expected: int = 0) -> None:
+        """Put what is left to evaluate of a checkpoint on the board.
 
         One that was made here and cannot be used is set aside. Raises InputError before anything has started.
         """
-        trust, info = self._prepared.engine.trust_remote_code, self._prepared.dense.get(job.name)
+        info = self._prepared.dense.get(job.name)
         try:
-            info = info or (None if inspected is None else inspected.result())
-            info = info or inspect_checkpoint(job.path, job.name, trust_remote_code=trust)
+            info = info or inspected.result(job.name)
             self._board.add(self._left(job, info), expected)
         except InputError as error:
             if (job.prune is None and job.quantise is None) or (info is not None and not expected):

@@ -21,7 +21,7 @@ from evaluator.store.failures import Failure
 from launch.sweep.calibration import SOURCES
 from launch.sweep.config import SweepConfig
 from launch.sweep.dtypes import check_dtypes
-from launch.sweep.inspection import inspecting
+from launch.sweep.inspection import Inspections
 from launch.sweep.jobs import CheckpointJob, expand
 from launch.sweep.made import damaged
 from launch.sweep.quantisation import bytes_of, check_environments, check_quantisations, served_here
@@ -145,10 +145,10 @@ def prepare(config: SweepConfig, run_dir: Path) -> Prepared:
 def _inspected(dense: Sequence[CheckpointJob], *, trust: bool) -> _Models:
     infos, tokenizers, refused = {}, {}, {}
     positions = unknown = 2**20
-    with inspecting(dense, trust=trust) as inspected:
+    with Inspections(dense, trust=trust) as inspected:
         for job in dense:
             try:
-                info = inspected[job.name].result()
+                info = inspected.result(job.name)
                 tokenizers[job.name] = load_tokenizer(job.path, trust_remote_code=trust)
                 infos[job.name] = info
             except InputError as error:

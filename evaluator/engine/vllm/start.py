@@ -127,6 +127,7 @@ def _start(config: EngineConfig, checkpoint: Path, blueprint: Blueprint, served:
     from vllm.platforms import current_platform
     from vllm.v1.engine.llm_engine import LLMEngine
 
+    from evaluator.engine.vllm.free_memory import wait_for_memory
     from evaluator.engine.vllm.sampling import Dialect
 
     on_cpu = bool(current_platform.is_cpu())
@@ -142,6 +143,8 @@ def _start(config: EngineConfig, checkpoint: Path, blueprint: Blueprint, served:
     try:
         engine_config, dialect = _engine_config(arguments, Dialect(v2=not on_cpu, replays=able.trace_replay))
         scoring, notes = _scoring(config, dialect)
+        if current_platform.is_cuda_alike() and config.tensor_parallel == 1:
+            wait_for_memory(config.gpu_memory_utilization)
         llm = LLMEngine.from_vllm_config(engine_config, disable_log_stats=True)
         if config.tensor_parallel > 1:
             on_workers(llm, "end_with_parent")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+from pathlib import Path
 
 import pytest
 
@@ -100,6 +101,17 @@ def test_a_cache_that_cannot_be_written_is_no_error(tmp_path):
     memory = Memory(tmp_path / "file" / "folder")
     memory.add(COMBINATION)
     assert not memory.has(COMBINATION)
+
+
+def test_a_user_without_a_home_remembers_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nameless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", nameless)
+    Memory().add(COMBINATION)
+    assert not Memory().has(COMBINATION)
+    assert Memory().text(COMBINATION) is None
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")

@@ -92,6 +92,16 @@ class Worker:
         self._left -= 1
 
 
+class Inspected(list[str]):
+    """Takes the place of the inspections: each ends at once."""
+
+    def begin(self, *jobs: str) -> None:
+        self.extend(jobs)
+
+    def ended(self) -> list[str]:
+        return [self.pop(0) for _ in range(len(self))]
+
+
 EVENTS: list[str] = []
 
 
@@ -110,14 +120,14 @@ def _events(
     EVENTS.clear()
     run = _faked(monkeypatch, tensor_parallel)
 
-    def add(job: str, expected: int) -> None:
+    def add(job: str, inspected: Inspected, expected: int) -> None:
         run._board.add([make_assignment(job, 1)] if to_evaluate else [], expected)
 
     monkeypatch.setattr(run, "_add", add)
     if dense:
         run._board.add([make_assignment("dense", 1)])
     nodes = [Node(node_id=name, name=name, cpus=2, gpus=count) for name, count in gpus.items()]
-    run._on(SimpleNamespace(nodes=lambda: nodes, check=lambda: None), jobs)
+    run._on(SimpleNamespace(nodes=lambda: nodes, check=lambda: None), jobs, Inspected())
     return ", ".join(EVENTS)
 
 
@@ -149,7 +159,7 @@ def test_the_last_engine_fails_after_the_last_look(monkeypatch: pytest.MonkeyPat
         return nodes
 
     with pytest.raises(EngineError, match="at the end"):
-        run._on(SimpleNamespace(nodes=look, check=lambda: None), [])
+        run._on(SimpleNamespace(nodes=look, check=lambda: None), [], Inspected())
 
 
 def test_one_gpu_prunes_first(monkeypatch: pytest.MonkeyPatch) -> None:

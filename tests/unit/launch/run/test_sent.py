@@ -17,6 +17,7 @@ from launch.run import driver, prune_tasks
 from launch.run.nodes import FreeGpus, Node, Place
 from launch.run.prune_tasks import PruneTasks
 from launch.sweep.config import Resources, load_sweep
+from launch.sweep.inspection import Inspections
 from launch.sweep.preflight import prepare
 from tests.support import pruning as tiny
 from tests.support.models import save_tiny_model
@@ -94,7 +95,8 @@ def test_a_prune_task(run: driver._Run, gpus: int, monkeypatch: pytest.MonkeyPat
 
 def test_an_engine_and_its_jobs(run: driver._Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(driver, "ray", Sent())
-    run._add(next(job for job in run._prepared.jobs if job.prune is None))
+    dense = next(job for job in run._prepared.jobs if job.prune is None)
+    run._add(dense, Inspections(trust=False))
     worker = run._workers()(0, Place(node_id="n", gpus=0, threads=1))
     assignment = run._board.take(0, None, None)
     assert assignment is not None

@@ -9,7 +9,7 @@ import pytest
 from evaluator.checkpoints.info import inspect_checkpoint
 from evaluator.errors import InputError
 from launch.sweep import inspection
-from launch.sweep.inspection import inspecting
+from launch.sweep.inspection import Inspections
 from launch.sweep.jobs import CheckpointJob
 from tests.support.models import save_tiny_model
 
@@ -23,12 +23,12 @@ def test_each_is_what_it_is_alone(tmp_path):
         save_tiny_model(tmp_path / name, seed=seed)
     (tmp_path / "b" / "model.safetensors").write_bytes(b"short")
     jobs = [job(name, tmp_path / name) for name in "abcd"]
-    with inspecting(jobs, trust=False) as found:
-        assert found["a"].result() == inspect_checkpoint(tmp_path / "a")
-        assert found["c"].result() == inspect_checkpoint(tmp_path / "c")
+    with Inspections(jobs, trust=False) as found:
+        assert found.result("a") == inspect_checkpoint(tmp_path / "a")
+        assert found.result("c") == inspect_checkpoint(tmp_path / "c")
         for name, said in (("b", "truncated"), ("d", "no such directory")):
             with pytest.raises(InputError, match=said):
-                found[name].result()
+                found.result(name)
 
 
 def test_several_are_read_at_once_and_none_is_begun_afterwards(tmp_path, monkeypatch):
@@ -43,7 +43,7 @@ def test_several_are_read_at_once_and_none_is_begun_afterwards(tmp_path, monkeyp
     monkeypatch.setattr(inspection, "inspect_checkpoint", inspect)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     before = set(threading.enumerate())
-    with inspecting([job(name, tmp_path) for name in "abcd"], trust=False):
+    with Inspections([job(name, tmp_path) for name in "abcd"], trust=False):
         both.wait()  # two are being read
         readers = set(threading.enumerate()) - before
     go_on.set()
@@ -52,6 +52,30 @@ def test_several_are_read_at_once_and_none_is_begun_afterwards(tmp_path, monkeyp
     assert sorted(begun) == ["a", "b"]
 
 
-def test_nothing_is_started_for_nothing():
-    with inspecting([], trust=False) as found:
-        assert not found
+def test_those_that_come_later_are_given_once_when_they_have_ended(tmp_path):
+    for name in "ab":
+        save_tiny_model(tmp_path / name)
+    with Inspections(trust=False) as found:
+        assert found.ended() == []
+        jobs = [job(name, tmp_path / name) for name in "abc"]
+        for each in jobs:  # "c" is not there
+            found.begin(each)
+        given = []
+        while len(given) < len(jobs):
+            given += found.ended()
+        assert sorted(each.name for each in given) == ["a", "b", "c"]
+        assert found.ended() == []
+        assert found.result("a").weights_digest == found.result("b").weights_digest
+        with pytest.raises(InputError, match="no such directory"):
+            found.result("c")
+
+
+def test_a_reader_that_has_nothing_left_makes_place_for_another(tmp_path, monkeypatch):
+    monkeypatch.setattr(inspection, "inspect_checkpoint", lambda path, name, *, trust_remote_code: name)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+    with Inspections(trust=False) as found:
+        for number in range(200):  # the only reader ends between some of them
+            found.begin(job(str(number), tmp_path / "nowhere"))
+            if number % 3 == 0:
+                assert found.result(str(number)) == str(number)
+        assert [found.result(str(number)) for number in range(200)] == [str(number) for number in range(200)]
