@@ -184,7 +184,8 @@ def _up(settings: ClusterSettings, _: tuple[Part, ...]) -> list[Rendered]:
     sweep = _command("sweep", settings.sweep, "--out", str(settings.out))
     command = " && ".join([*before, token, f"RAY_ADDRESS={settings.head}:{RAY_PORT} {sweep}"])
     heading = "# Machines that ssh reaches, as a Ray cluster: each holds Resurface and sees the same files.\n"
-    script = _filled("up.sh.j2", file="up.sh", config="cluster.yaml", command=command)
+    stop = " && ".join([*before, "ray stop"])
+    script = _filled("up.sh.j2", file="up.sh", config="cluster.yaml", command=command, stop=stop)
     return [Rendered("cluster.yaml", heading + _yaml(document)), Rendered("up.sh", script)]
 
 

@@ -1,0 +1,118 @@
+"""What `resurface render slurm` writes, run by a real Slurm of two nodes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import yaml
+
+from tests.support.kills import Desk, check_same, parts
+from tests.support.models import save_tiny_model
+from tests.support.runs import records, resurface
+from tests.support.slurm import Slurm, lacking, slurm
+
+_LACKING = lacking()
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.skipif(_LACKING is not None, reason=str(_LACKING))]
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
+    return Desk(tmp_path_factory.mktemp("shared"))
+
+
+@pytest.fixture(scope="module")
+def undisturbed(desk: Desk) -> pd.DataFrame:
+    run = desk.directory / "undisturbed"
+    desk.finish(desk.sweep(shard_items=1), run)
+    return records(run)
+
+
+@pytest.fixture(scope="module")
+def nodes(desk: Desk) -> Iterator[Slurm]:
+    with slurm(desk.directory / "slurm") as made:
+        yield made
+
+
+def _rendered(sweep: Path, run: Path, *more: str) -> Path:
+    """The folder with what is to be submitted."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    ours = Path(__file__).parents[2]
+    setup = f"export HF_HUB_OFFLINE=1 PATH={shlex.quote(path)} PYTHONPATH={shlex.quote(str(ours))}"
+    folder = run.with_suffix(".cluster")
+    written = resurface("render", "slurm", sweep, "--out", run, "--to", folder, "--setup", setup, "--cpus", "2", *more)
+    assert written.returncode == 0, written.stderr
+    return folder
+
+
+def _said(folder: Path) -> str:
+    return "\n".join(file.read_text(errors="replace") for file in folder.glob("slurm-*.out"))
+
+
+@pytest.mark.parametrize("mode", ["symmetric", "start"])
+def test_a_sweep_has_an_engine_on_each_node(desk: Desk, nodes: Slurm, undisturbed: pd.DataFrame, mode: str) -> None:
+    run = desk.directory / mode
+    folder = _rendered(desk.sweep(shard_items=1, engines=None), run, "--nodes", "2", "--mode", mode)
+    ended = nodes.ended(nodes.submit(folder / "sweep.sbatch"))
+    assert (ended["JobState"], ended["ExitCode"]) == ("COMPLETED", "0:0"), _said(folder)
+    check_same(run, undisturbed)
+    stats = json.loads((run / "run.json").read_text())["engine_stats"]
+    assert {each["node"] for each in stats} == {"n1", "n2"}
+
+
+@pytest.mark.parametrize(("mode", "lost"), [("symmetric", "n2"), ("symmetric", "n1"), ("start", "n1")])
+def test_a_node_goes_down(desk: Desk, nodes: Slurm, undisturbed: pd.DataFrame, mode: str, lost: str) -> None:
+    """Without its first node a job begins again; without another it goes on until Slurm has it begin again."""
+    run = desk.directory / f"{mode}-without-{lost}"
+    folder = _rendered(desk.sweep(shard_items=1, engines=None), run, "--nodes", "2", "--mode", mode)
+    job = nodes.submit(folder / "sweep.sbatch")
+    while len(parts(run)) < 3:
+        assert nodes.job(job)["JobState"] in ("PENDING", "CONFIGURING", "RUNNING"), _said(folder)
+        time.sleep(0.1)
+    nodes.lose(lost)
+    while (found := nodes.job(job))["JobState"] == "RUNNING" and found["Restarts"] == "0":
+        time.sleep(0.5)
+    nodes.add(lost)
+    ended = nodes.ended(job)
+    assert (ended["JobState"], ended["ExitCode"]) == ("COMPLETED", "0:0"), _said(folder)
+    assert lost == "n2" or ended["Restarts"] == "1"
+    check_same(run, undisturbed)
+    nodes.wait_for_nodes()
+
+
+def test_an_array_is_joined_to_one_report(desk: Desk, nodes: Slurm) -> None:
+    save_tiny_model(desk.directory / "other", seed=1)
+    sweep, run = desk.directory / "array.yaml", desk.directory / "array"
+    document = {
+        "models": {"one": "model", "other": "other"},
+        "prune": [{"method": "magnitude", "sparsity": 0.5}],
+        "tasks": [{"task": "gazetteer", "items": 2, "languages": ["english"]}],
+    }
+    sweep.write_text(yaml.safe_dump(document))
+    folder = _rendered(sweep, run, "--mode", "array")
+    job = nodes.submit(folder / "sweep.sbatch")
+    ended = nodes.ended(nodes.submit(folder / "join.sbatch", f"--dependency=afterany:{job}"))
+    assert (ended["JobState"], ended["ExitCode"]) == ("COMPLETED", "0:0"), _said(folder)
+    names = set(records(run)["checkpoint"])
+    assert len(names) == 4
+    page = (run / "report" / "index.html").read_text()
+    assert all(name in page for name in names)
+
+
+def test_a_sweep_that_is_refused_ends_its_job_with_2(desk: Desk, nodes: Slurm) -> None:
+    run = desk.directory / "refused"
+    sweep = desk.directory / "refused.yaml"
+    shutil.copyfile(desk.sweep(), sweep)
+    folder = _rendered(sweep, run, "--nodes", "2")
+    sweep.write_text(sweep.read_text().replace("items: 4", "items: -4"))
+    ended = nodes.ended(nodes.submit(folder / "sweep.sbatch"))
+    assert (ended["JobState"], ended["ExitCode"]) == ("FAILED", "2:0"), _said(folder)
+    assert "error: " in _said(folder)

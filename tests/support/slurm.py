@@ -1,0 +1,185 @@
+"""A Slurm of two nodes on this machine: each has an address, a host name, processes, a `/tmp/ray` and a `/dev/shm` of
+its own. All of it, its network too, is in namespaces that end with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+NODES = ("n1", "n2")
+NEEDED = ("slurmctld", "slurmd", "sbatch", "scontrol", "munged", "ip", "unshare", "nsenter", "mount")
+_UNDER_WAY = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "REQUEUED")
+_SECONDS = 90.0  # until Slurm has seen both nodes
+
+_CONF = """
+ClusterName=test
+SlurmctldHost={host}(10.77.0.1)
+SlurmUser=root
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge/socket
+CryptoType=crypto/munge
+ProctrackType=proctrack/pgid
+TaskPlugin=task/none
+SlurmdParameters=config_overrides
+ReturnToService=2
+SlurmdTimeout=30
+KillWait=10
+DefMemPerCPU=2000
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core_Memory
+SlurmctldPidFile={folder}/ctl.pid
+SlurmdPidFile={folder}/%n.pid
+SlurmdSpoolDir={folder}/%n/spool
+StateSaveLocation={folder}/state
+SlurmctldLogFile={folder}/ctl.log
+SlurmdLogFile={folder}/%n.log
+NodeName=n1 NodeAddr=10.77.0.11 CPUs=2 RealMemory=8000
+NodeName=n2 NodeAddr=10.77.0.12 CPUs=2 RealMemory=8000
+PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+"""
+
+# The controller's namespaces. What nobody else ends is reaped by the shell, which is their first process.
+_CONTROLLER = """
+set -e
+ip link set lo up
+ip link add bridge type bridge
+ip addr add 10.77.0.1/24 dev bridge
+ip link set bridge up
+mkdir -p /run/netns
+mount -t tmpfs tmpfs /run/netns
+for number in 1 2; do
+    ip netns add n$number
+    ip link add to-n$number type veth peer name eth0 netns n$number
+    ip link set to-n$number master bridge up
+    ip -n n$number addr add 10.77.0.1$number/24 dev eth0
+    ip -n n$number link set eth0 up
+    ip -n n$number link set lo up
+done
+mount --bind {folder}/hosts /etc/hosts
+munged --force --key-file={folder}/munge/key --socket={folder}/munge/socket --pid-file={folder}/munge/pid \\
+    --log-file={folder}/munge/log --seed-file={folder}/munge/seed
+slurmctld
+set +e
+touch {folder}/ready
+while :; do sleep 0.2; wait; done
+"""
+
+_NODE = """
+hostname {name}
+mkdir -p /tmp/ray {folder}/{name}/ray {folder}/{name}/spool
+mount --bind {folder}/{name}/ray /tmp/ray
+mount -t tmpfs -o size=2g tmpfs /dev/shm
+slurmd -D -N {name} &
+while :; do sleep 0.2; wait; done
+"""
+
+
+def lacking() -> str | None:
+    """Why there can be no Slurm here; None: there can."""
+    missing = [name for name in NEEDED if shutil.which(name) is None]
+    if missing or os.geteuid() != 0:
+        return f"not installed: {', '.join(missing)}" if missing else "only root can make namespaces"
+    tried = subprocess.run(
+        ["unshare", "--net", "--mount", "--uts", "true"], capture_output=True, text=True, check=False
+    )
+    return tried.stderr.strip() or None
+
+
+class Slurm:
+    """The running one; its folder is on the file system that all nodes share."""
+
+    def __init__(self, folder: Path, controller: int) -> None:
+        self._folder = folder
+        self._inside = ["nsenter", f"--target={controller}", "--net", "--mount", "--pid", "--uts"]
+        self._environment = {**os.environ, "SLURM_CONF": str(folder / "slurm.conf")}
+        self._nodes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def run(self, *command: str) -> str:
+        """What a command on the controller prints. Raises CalledProcessError."""
+        inside = [*self._inside, *command]
+        return subprocess.run(inside, env=self._environment, stdout=subprocess.PIPE, text=True, check=True).stdout
+
+    def add(self, name: str) -> None:
+        """Have a node begin."""
+        inside = ["nsenter", f"--net=/run/netns/{name}"]
+        unshare = ["unshare", "--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child", "--mount-proc"]
+        script = _NODE.format(folder=self._folder, name=name)
+        with (self._folder / f"{name}.out").open("ab") as out:
+            command = [*self._inside, *inside, *unshare, "bash", "-c", script, f"node-{name}"]
+            self._nodes[name] = subprocess.Popen(command, env=self._environment, stdout=out, stderr=out)
+
+    def lose(self, name: str) -> None:
+        """End a node, and all that runs on it, at once."""
+        if (node := self._nodes.pop(name, None)) is not None:
+            self.run("pkill", "-KILL", "--full", f"^unshare .* node-{name}$")  # ours waits for it
+            node.wait()
+
+    def wait_for_nodes(self) -> None:
+        """Until Slurm can give all of them away. Raises TimeoutError."""
+        end = time.monotonic() + _SECONDS
+        while self.run("sinfo", "--noheader", "--format=%t %D").split() != ["idle", str(len(NODES))]:
+            if time.monotonic() > end:
+                raise TimeoutError(self.run("sinfo", "--long", "--Node"))
+            time.sleep(0.5)
+
+    def submit(self, script: Path, *options: str) -> str:
+        """The id of the job that a script has become."""
+        return self.run("sbatch", "--parsable", f"--chdir={script.parent}", *options, str(script)).strip()
+
+    def job(self, number: str) -> dict[str, str]:
+        """What Slurm says of a job ("JobState", "Restarts", "ExitCode")."""
+        return dict(re.findall(r"(\w+)=(\S*)", self.run("scontrol", "show", "job", number)))
+
+    def ended(self, number: str) -> dict[str, str]:
+        """The same, once the job has ended and is not to begin again."""
+        while (found := self.job(number))["JobState"] in (
+            "PENDING",
+            "CONFIGURING",
+            "RUNNING",
+            "COMPLETING",
+            "REQUEUED",
+        ):
+            time.sleep(0.5)
+        return found
+
+
+@contextlib.contextmanager
+def slurm(folder: Path) -> Iterator[Slurm]:
+    """A Slurm with both nodes, until the end of the block."""
+    for name in ("munge", "state", *NODES):
+        (folder / name).mkdir(parents=True)
+    (folder / "munge" / "key").write_bytes(os.urandom(1024))
+    (folder / "munge" / "key").chmod(0o400)
+    (folder / "hosts").write_text("127.0.0.1 localhost\n10.77.0.1 controller\n10.77.0.11 n1\n10.77.0.12 n2\n")
+    (folder / "slurm.conf").write_text(_CONF.format(folder=folder, host="controller"))
+    unshare = ["unshare", "--net", "--mount", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc", "bash", "-c"]
+    script = "hostname controller\n" + _CONTROLLER.format(folder=folder)
+    with (folder / "controller.out").open("wb") as out:
+        environment = {**os.environ, "SLURM_CONF": str(folder / "slurm.conf")}
+        outer = subprocess.Popen([*unshare, script], env=environment, stdout=out, stderr=out)
+    try:
+        while not (folder / "ready").exists():
+            if outer.poll() is not None:
+                raise RuntimeError((folder / "controller.out").read_text())
+            time.sleep(0.1)
+        inner = subprocess.run(["pgrep", "--parent", str(outer.pid)], stdout=subprocess.PIPE, text=True, check=True)
+        made = Slurm(folder, int(inner.stdout.split()[0]))
+        try:
+            for name in NODES:
+                made.add(name)
+            made.wait_for_nodes()
+            yield made
+        finally:
+            for name in NODES:
+                made.lose(name)
+    finally:
+        outer.send_signal(signal.SIGKILL)
+        outer.wait()
