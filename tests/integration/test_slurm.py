@@ -68,6 +68,27 @@ def test_a_sweep_has_an_engine_on_each_node(desk: Desk, nodes: Slurm, undisturbe
     assert {each["node"] for each in stats} == {"n1", "n2"}
 
 
+@pytest.mark.parametrize("mode", ["symmetric", "start"])
+def test_a_sweep_has_the_gpus_that_slurm_gives(desk: Desk, nodes: Slurm, mode: str) -> None:
+    """GPUs by name: the engines take one each, and compute on the CPU. What is pruned is pruned where there is one."""
+    sweep, run = desk.directory / "gpus.yaml", desk.directory / f"gpus-{mode}"
+    document = {
+        "models": {"dense": "model"},
+        "prune": [{"method": "magnitude", "sparsity": [0.3, 0.5]}],
+        "tasks": [{"task": "gazetteer", "items": 6, "languages": ["english"], "probes": ["greedy", "choice"]}],
+        "engine": {"kind": "torch"},
+        "resources": {"shard_items": 1},
+    }
+    sweep.write_text(yaml.safe_dump(document))
+    folder = _rendered(sweep, run, "--nodes", "2", "--gpus", "2", "--mode", mode)
+    ended = nodes.ended(nodes.submit(folder / "sweep.sbatch"))
+    assert (ended["JobState"], ended["ExitCode"]) == ("COMPLETED", "0:0"), _said(folder)
+    assert set(records(run)["checkpoint"]) == {"dense", "magnitude-0.3", "magnitude-0.5"}
+    stats = json.loads((run / "run.json").read_text())["engine_stats"]
+    assert {each["node"] for each in stats} == {"n1", "n2"}
+    assert "engine 3" in _said(folder)  # two nodes with two GPUs each
+
+
 @pytest.mark.parametrize(("mode", "lost"), [("symmetric", "n2"), ("symmetric", "n1"), ("start", "n1")])
 def test_a_node_goes_down(desk: Desk, nodes: Slurm, undisturbed: pd.DataFrame, mode: str, lost: str) -> None:
     """Without its first node a job begins again; without another it goes on until Slurm has it begin again."""

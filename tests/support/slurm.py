@@ -41,10 +41,13 @@ SlurmdSpoolDir={folder}/%n/spool
 StateSaveLocation={folder}/state
 SlurmctldLogFile={folder}/ctl.log
 SlurmdLogFile={folder}/%n.log
-NodeName=n1 NodeAddr=10.77.0.11 CPUs=2 RealMemory=8000
-NodeName=n2 NodeAddr=10.77.0.12 CPUs=2 RealMemory=8000
+GresTypes=gpu
+NodeName=n1 NodeAddr=10.77.0.11 CPUs=2 RealMemory=8000 Gres=gpu:2
+NodeName=n2 NodeAddr=10.77.0.12 CPUs=2 RealMemory=8000 Gres=gpu:2
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
+
+_GPUS = "Name=gpu File=/dev/null\nName=gpu File=/dev/zero\n"  # that Slurm counts and hands out, and that no machine has
 
 # The controller's namespaces. What nobody else ends is reaped by the shell, which is their first process.
 _CONTROLLER = """
@@ -127,7 +130,7 @@ class Slurm:
         end = time.monotonic() + _SECONDS
         while self.run("sinfo", "--noheader", "--format=%t %D").split() != ["idle", str(len(NODES))]:
             if time.monotonic() > end:
-                raise TimeoutError(self.run("sinfo", "--long", "--Node"))
+                raise TimeoutError(self.run("sinfo", "--long", "--Node") + (self._folder / "n1.log").read_text())
             time.sleep(0.5)
 
     def submit(self, script: Path, *options: str) -> str:
@@ -160,6 +163,7 @@ def slurm(folder: Path) -> Iterator[Slurm]:
     (folder / "munge" / "key").chmod(0o400)
     (folder / "hosts").write_text("127.0.0.1 localhost\n10.77.0.1 controller\n10.77.0.11 n1\n10.77.0.12 n2\n")
     (folder / "slurm.conf").write_text(_CONF.format(folder=folder, host="controller"))
+    (folder / "gres.conf").write_text(_GPUS)
     unshare = ["unshare", "--net", "--mount", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc", "bash", "-c"]
     script = "hostname controller\n" + _CONTROLLER.format(folder=folder)
     with (folder / "controller.out").open("wb") as out:
