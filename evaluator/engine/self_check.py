@@ -145,8 +145,8 @@ def _cache() -> Path:
 
 
 def code_digest(folder: Path) -> str:
-    """A digest of the Python sources of a folder: what passed was this code, too."""
+    """A digest of the Python sources of a folder and its folders: what passed was this code, too."""
     content = hashlib.sha256()
-    for file in sorted(folder.glob("*.py")):
-        content.update(file.name.encode() + b"\0" + file.read_bytes())
+    for file in sorted(folder.rglob("*.py")):
+        content.update(file.relative_to(folder).as_posix().encode() + b"\0" + file.read_bytes())
     return content.hexdigest()[:16]

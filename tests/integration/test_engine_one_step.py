@@ -12,10 +12,10 @@ from evaluator.engine.base import FixedSource, Generate, Response, Score
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.torch_engine import TorchEngine
 from evaluator.engine.vllm.engine import VLLMEngine
-from tests.support.engines import needs_vllm
+from tests.support.engines import both_runners
 from tests.support.models import collapse, save_tiny_model
 
-pytestmark = needs_vllm
+pytestmark = both_runners
 
 VOCABULARY = 96
 BLOCK = 32

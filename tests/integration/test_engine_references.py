@@ -12,10 +12,10 @@ import torch
 from evaluator.engine.base import FixedSource, Generate, Reference, Response, Score
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.vllm.engine import VLLMEngine
-from tests.support.engines import needs_vllm
+from tests.support.engines import both_runners
 from tests.support.models import save_tiny_model
 
-pytestmark = needs_vllm
+pytestmark = both_runners
 
 VOCABULARY = 96
 TOLERANCE = 2e-4  # nats; shares and probabilities

@@ -19,12 +19,12 @@ from evaluator.engine.beam import BeamSearch
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.torch_engine import TorchEngine
 from evaluator.engine.vllm.engine import VLLMEngine
-from tests.support.engines import needs_vllm
+from tests.support.engines import both_runners
 from tests.support.models import save_tiny_model
 from tests.support.rounding import rank_bounds
 from tests.support.traps import lay_traps
 
-pytestmark = needs_vllm
+pytestmark = both_runners
 
 BUNDLED = Path(__file__).resolve().parents[2] / "launch" / "reference_model"
 CONFIG = EngineConfig(max_model_len=400, max_num_seqs=16)

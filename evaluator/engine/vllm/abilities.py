@@ -1,7 +1,7 @@
-"""What the installed vLLM can do, asked of its modules and classes: never of its version.
+"""What is needed of the installed vLLM, by model runner. What is lacking is one line before an engine starts.
 
-Written for 0.24 to 0.32. What is needed and lacking is one error before an engine starts; what only makes things faster
-is an `Abilities` field.
+vLLM 0.30 to 0.33 are supported. The check looks at modules and classes; the version is compared only to refuse older
+ones, whose names would not be found either.
 """
 
 from __future__ import annotations
@@ -9,61 +9,61 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import inspect
+import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
 from evaluator.errors import InputError, one_line
 
+_OLDEST = (0, 30)
+_ADVICE = "versions 0.30 to 0.33 are supported"
 # What this folder imports from vLLM, at the top of its modules or inside functions.
 _NEEDED: Mapping[str, tuple[str, ...]] = {
     "vllm": ("EngineArgs", "SamplingParams"),
-    "vllm.config": ("KVTransferConfig",),
-    "vllm.distributed.kv_transfer.kv_connector.v1.base": (
-        "KVConnectorBase_V1",
-        "KVConnectorMetadata",
-        "KVConnectorRole",
-    ),
     "vllm.model_executor.layers.vocab_parallel_embedding": ("ParallelLMHead",),
     "vllm.platforms": ("current_platform",),
     "vllm.sampling_params": ("RequestOutputKind",),
     "vllm.v1.engine": ("EngineCoreRequest",),
     "vllm.v1.engine.llm_engine": ("LLMEngine",),
     "vllm.v1.kv_cache_interface": ("FullAttentionSpec",),
-    "vllm.v1.outputs": ("LogprobsTensors", "SamplerOutput"),
+    "vllm.v1.outputs": ("LogprobsTensors",),
+}
+_NEEDED_BY_V1: Mapping[str, tuple[str, ...]] = {
+    "vllm.config": ("KVTransferConfig",),
+    "vllm.distributed.kv_transfer.kv_connector.v1.base": (
+        "KVConnectorBase_V1",
+        "KVConnectorMetadata",
+        "KVConnectorRole",
+    ),
+    "vllm.v1.outputs": ("SamplerOutput",),
     "vllm.v1.sample.logits_processor": ("BatchUpdate", "LogitsProcessor"),
     "vllm.v1.sample.logits_processor.interface": ("MoveDirectionality",),
     "vllm.v1.sample.sampler": ("Sampler", "batched_count_greater_than"),
 }
+_NEEDED_BY_V2: Mapping[str, tuple[str, ...]] = {
+    "vllm.v1.worker.gpu.sample.prompt_logprob": ("PromptLogprobsWorker", "compute_topk_scores"),
+}
 _SAMPLING = ("detokenize", "extra_args", "flat_logprobs", "ignore_eos", "output_kind", "prompt_logprobs", "skip_clone",
              "skip_reading_prefix_cache", "stop_token_ids")  # fmt: skip
+_SAMPLING_BY_V2 = ("trace_decode_token_ids",)
 # The fields of an EngineCoreRequest that requests.py fills in.
 _REQUEST = ("request_id", "prompt_token_ids", "mm_features", "sampling_params", "pooling_params", "arrival_time",
             "lora_request", "cache_salt", "data_parallel_rank")  # fmt: skip
-# The V2 model runner ranks inside a function that two modules have imported by name: see weights.py.
-V2_RANKING = ("vllm.v1.worker.gpu.sample.sampler", "vllm.v1.worker.gpu.sample.prompt_logprob")
 BATCH_INVARIANT = "VLLM_BATCH_INVARIANT"  # in the environment, before vLLM is imported
-V2_TABLES = ("compute_topk_scores", "compute_topk_logprobs")  # the newer name first
 
 
-@dataclass(frozen=True, slots=True)
-class Abilities:
-    """What some versions can do."""
-
-    # The V2 model runner generates given tokens (forced decoding). Where it cannot, a continuation is scored by prompt
-    # log-probabilities.
-    trace_replay: bool
-    batch_invariance: bool  # kernels whose results do not depend on the batch, on the GPUs that have them
+def check_version(version: str) -> None:
+    """Raises InputError for a vLLM that is older than what is supported. Nothing is imported."""
+    found = re.match(r"(\d+)\.(\d+)", version)
+    if found and (int(found[1]), int(found[2])) < _OLDEST:
+        raise InputError(f"engine 'vllm': vLLM {version} is too old: {_ADVICE}")
 
 
-def abilities(version: str) -> Abilities:
-    """What the installed vLLM, of that version, can do. Raises InputError if it lacks what is needed everywhere."""
-    for module, names in _NEEDED.items():
-        found = _imported(module, version)
-        for name in names:
-            if not hasattr(found, name):
-                raise _lacks(version, f"{module}.{name}")
+def check_vllm(version: str) -> None:
+    """Raises InputError if the installed vLLM, of that version, lacks what both runners need."""
+    check_version(version)
+    _check_names(version, _NEEDED)
     vllm = _imported("vllm", version)
     _check_fields(version, vllm.SamplingParams, _SAMPLING)
     request = _imported("vllm.v1.engine", version).EngineCoreRequest
@@ -73,34 +73,18 @@ def abilities(version: str) -> Abilities:
         raise InputError(
             f"engine 'vllm': vLLM {version} wants a field of EngineCoreRequest that is unknown here: {unknown[0]}"
         )
-    replays = "enable_trace_replay" in fields_of(vllm.EngineArgs)
-    return Abilities(
-        trace_replay=replays and "trace_decode_token_ids" in fields_of(vllm.SamplingParams),
-        batch_invariance=BATCH_INVARIANT in getattr(_imported("vllm.envs", version), "environment_variables", {}),
-    )
+
+
+def check_runner(version: str, *, v2: bool) -> None:
+    """Raises InputError if the installed vLLM, of that version, lacks what one of its model runners needs."""
+    _check_names(version, _NEEDED_BY_V2 if v2 else _NEEDED_BY_V1)
+    if v2:
+        _check_fields(version, _imported("vllm", version).SamplingParams, _SAMPLING_BY_V2)
 
 
 def check_arguments(version: str, engine_args: Any, names: Iterable[str]) -> None:
     """Raises InputError for the first of `names` that is no field of vLLM's EngineArgs."""
     _check_fields(version, engine_args, names)
-
-
-def v2_callers() -> list[tuple[ModuleType, str]]:
-    """The modules that have imported the V2 runner's ranking function, with its name; empty without that runner.
-
-    Raises AttributeError if one of them has it by no name that is known here.
-    """
-    callers = []
-    for module in V2_RANKING:
-        try:
-            caller = importlib.import_module(module)
-        except ModuleNotFoundError:  # before there was that runner
-            continue
-        name = next((name for name in V2_TABLES if hasattr(caller, name)), None)
-        if name is None:
-            raise AttributeError(f"{module} has none of {', '.join(V2_TABLES)}, in which tokens are ranked")
-        callers.append((caller, name))
-    return callers
 
 
 def fields_of(kind: Any) -> tuple[str, ...]:
@@ -116,6 +100,14 @@ def _required(struct: Any) -> set[str]:
     """Those of a msgspec struct's fields that have no default."""
     names = fields_of(struct)
     return set(names[: len(names) - len(getattr(struct, "__struct_defaults__", ()))])
+
+
+def _check_names(version: str, needed: Mapping[str, tuple[str, ...]]) -> None:
+    for module, names in needed.items():
+        found = _imported(module, version)
+        for name in names:
+            if not hasattr(found, name):
+                raise _lacks(version, f"{module}.{name}")
 
 
 def _imported(module: str, version: str) -> ModuleType:
@@ -137,4 +129,4 @@ def _check_fields(version: str, kind: Any, names: Iterable[str]) -> None:
 
 
 def _lacks(version: str, what: str) -> InputError:
-    return InputError(f"engine 'vllm': vLLM {version} lacks {what}; versions 0.24 to 0.32 have it")
+    return InputError(f"engine 'vllm': vLLM {version} lacks {what}; {_ADVICE}")

@@ -20,8 +20,6 @@ from evaluator.engine.vllm.requests import (
 )
 from evaluator.engine.vllm.sampling import Dialect
 
-NO_REFERENCES = "the model runner of this vLLM cannot keep or compare distributions; engine torch can"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
@@ -128,8 +126,6 @@ class Batch:
                 )
         if reason is None and isinstance(request, Generate) and request.top_logprobs > served.max_top_logprobs:
             reason = f"top_logprobs is {request.top_logprobs}, more than {served.max_top_logprobs}"
-        if isinstance(request, Score) and request.reference is not None and not served.dialect.references:
-            reason = NO_REFERENCES
         if reason is not None:
             self._ready.append(refuse(request, reason))
         return reason is None

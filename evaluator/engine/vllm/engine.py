@@ -4,8 +4,8 @@
   joins the running batch at the next step.
 - `load` builds the engine once; every later checkpoint is swapped in place and compared with its files. A quantised
   one and a mixture of experts get an engine of their own.
-- A `Score` is computed by forced decoding (sampling.py), on a CPU in one step (one_step.py), so that all options of a
-  question share one context.
+- A `Score` is computed by forced decoding (sampling.py), and in one step where the cache allows it (context.py). All
+  options of a question share one context.
 
 vLLM is imported when the first checkpoint is loaded, not with this module.
 """
@@ -25,11 +25,11 @@ from evaluator.checkpoints.tokenizer import read_eos_ids
 from evaluator.engine import self_check
 from evaluator.engine.base import EngineStats, FixedSource, Listener, LoadReport, RequestSource, Response
 from evaluator.engine.config import EngineConfig, EngineKind
+from evaluator.engine.vllm.arguments import MAX_TOP_LOGPROBS
 from evaluator.engine.vllm.collection import rare_collections
 from evaluator.engine.vllm.counters import Counters, step_under_way
 from evaluator.engine.vllm.quantised import check_quantised
 from evaluator.engine.vllm.start import (
-    MAX_TOP_LOGPROBS,
     Started,
     check_here,
     installed_version,

@@ -138,7 +138,7 @@ class _InFlightInPrompt(InFlight):
 
 
 class InFlightOneStepScore(_InFlightInPrompt):
-    """A Score whose last token alone is generated; the report has one row for each of the others (one_step.py)."""
+    """A Score whose last token alone is generated; the report has one row for each of the others."""
 
     def prompt(self) -> list[int]:
         return [*self.request.prompt_ids, *self._continuation[:-1]]

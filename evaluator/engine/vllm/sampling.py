@@ -1,11 +1,11 @@
 """How vLLM is asked to score and to sample, which depends on its model runner.
 
-A continuation is scored by *forced decoding*: the engine has to generate given tokens after the prompt, and reports
-what the model thought of them. That costs the prompt once for all continuations (it stays in the prefix cache) and
-one decode step per token; the log-probabilities and ranks are the raw model's, taken before anything is forced.
+A continuation is scored by *forced decoding*: the engine generates given tokens after the prompt, and reports the raw
+model's log-probabilities and ranks, taken before anything is forced. Where the cache allows it (context.py), all tokens
+but the last are part of the prompt, and the score takes one step.
 
-- V1 runner (CPUs): a sampler of our own, see sampler.py, which reads its orders from `SamplingParams.extra_args`;
-- V2 runner (GPUs): vLLM's own trace replay and top-p. Written from vLLM 0.32's source; **not yet tested on a GPU**.
+- V1 runner (CPUs): a sampler of our own (v1/sampler.py) reads its orders from `SamplingParams.extra_args`.
+- V2 runner (GPUs): vLLM's own trace replay and top-p.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from vllm import SamplingParams
 from vllm.sampling_params import RequestOutputKind
 
 from evaluator.engine.base import Generate, Score
-from evaluator.engine.vllm.one_step import REFERENCE, SCORED_FROM
-from evaluator.engine.vllm.sampler import FORCED, NUCLEUS, Orders
+from evaluator.engine.vllm.extra_args import FORCED, NUCLEUS, REFERENCE, SCORED_FROM
 
 _ALWAYS: dict[str, Any] = {
     "detokenize": False,
@@ -35,46 +34,51 @@ _ALWAYS: dict[str, Any] = {
 class Dialect:
     """How requests are worded for one of vLLM's two runners."""
 
-    v2: bool  # the tokens are sampled by vLLM; False: by our own sampler
-    replays: bool = True  # the V2 runner can be told what to generate (trace replay)
+    v2: bool  # vLLM samples and forces the tokens; False: our own sampler does
     one_step: bool = False  # continuations of several tokens are scored in one step
-    references: bool = False  # whole distributions can be kept and compared
 
     def engine_arguments(self) -> dict[str, Any]:
         """What vLLM's EngineArgs must carry for that runner."""
         if self.v2:
-            return {"enable_trace_replay": True} if self.replays else {}
+            return {"enable_trace_replay": True}
+        from evaluator.engine.vllm.v1.sampler import Orders
+
         return {"logits_processors": [Orders], "async_scheduling": False}
 
     def score(self, request: Score) -> SamplingParams:
         """Parameters that report the continuation's log-probabilities, ranks and top tokens, by forced decoding."""
-        forced = list(request.continuation_ids)
         made = _template(logprobs=1, ignore_eos=True)
-        made.max_tokens = len(forced)
-        if self.v2:
-            made.trace_decode_token_ids = forced
-        else:
-            made.extra_args = {FORCED: forced}
-        return made
+        made.max_tokens = len(request.continuation_ids)
+        return self._ordered(made, list(request.continuation_ids))
 
     def one_step_score(self, request: Score) -> SamplingParams:
-        """The same in one step: only the continuation's last token is generated (one_step.py)."""
-        made = _template(max_tokens=1, logprobs=1, prompt_logprobs=1, skip_reading_prefix_cache=False, ignore_eos=True)
-        made.extra_args = {FORCED: [request.continuation_ids[-1]], SCORED_FROM: len(request.prompt_ids)}
-        return made
+        """The same in one step: only the continuation's last token is generated."""
+        made = _template(max_tokens=1, logprobs=1, ignore_eos=True, **self._in_prompt(reads_cache=True))
+        return self._ordered(made, [request.continuation_ids[-1]], {SCORED_FROM: len(request.prompt_ids)})
 
     def reference_score(self, request: Score) -> SamplingParams:
         """The same for a score with a reference: all of its rows are read off the prompt.
 
-        Where the cache cannot be kept from answering what is wanted, the whole prompt is computed.
+        Where the cache would provide some of these rows, the whole prompt is computed.
         """
         assert request.reference is not None
-        made = _template(max_tokens=1, prompt_logprobs=1, skip_reading_prefix_cache=not self.one_step, ignore_eos=True)
-        made.extra_args = {
-            FORCED: [request.continuation_ids[-1]],
-            SCORED_FROM: len(request.prompt_ids),
-            REFERENCE: dataclasses.asdict(request.reference),
-        }
+        made = _template(max_tokens=1, ignore_eos=True, **self._in_prompt(reads_cache=self.one_step))
+        last = [request.continuation_ids[-1]]
+        reference = dataclasses.asdict(request.reference)
+        return self._ordered(made, last, {FORCED: last, SCORED_FROM: len(request.prompt_ids), REFERENCE: reference})
+
+    def _in_prompt(self, *, reads_cache: bool) -> dict[str, Any]:
+        """What a request carries whose prompt has the continuation. The V1 runner looks at those that request prompt
+        log-probabilities; the V2 runner at all (v2/scores.py)."""
+        return {"skip_reading_prefix_cache": not reads_cache} | ({} if self.v2 else {"prompt_logprobs": 1})
+
+    def _ordered(self, made: SamplingParams, forced: list[int], orders: dict[str, Any] | None = None) -> SamplingParams:
+        """`made`, generating the tokens `forced`, with orders for the worker."""
+        if self.v2:
+            made.trace_decode_token_ids = forced
+            made.extra_args = orders
+        else:
+            made.extra_args = {FORCED: forced, **(orders or {})}
         return made
 
     def prompt_score(self) -> SamplingParams:

@@ -1,7 +1,9 @@
 """How a vLLM engine is started for a checkpoint: environment, arguments, and which model runner it gets.
 
-On a CPU everything is computed in float32 by default. On a GPU: the checkpoint's dtype, the V2 model runner
-and trace replay; that path is written from vLLM 0.32's source and **not yet tested on a GPU**.
+The device decides dtype, memory and graphs; the model runner decides everything else. vLLM has two runners: V1, which
+serves CPUs here, and V2, which serves GPUs, and also CPUs where Triton computes there. vLLM chooses; we follow.
+
+On a CPU everything is computed in float32 by default, on a GPU in the checkpoint's dtype. **CUDA itself has not run.**
 """
 
 from __future__ import annotations
@@ -13,29 +15,25 @@ import sys
 import warnings
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distributions, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evaluator.checkpoints.blueprint import Blueprint
-from evaluator.checkpoints.info import read_config
 from evaluator.checkpoints.overlay import served_directory
-from evaluator.checkpoints.quantisation import online_scheme
 from evaluator.engine.config import EngineConfig, Scoring
-from evaluator.engine.vllm.abilities import BATCH_INVARIANT, Abilities, abilities, check_arguments
+from evaluator.engine.vllm.abilities import BATCH_INVARIANT, check_arguments, check_runner, check_version, check_vllm
+from evaluator.engine.vllm.arguments import of_device, of_runner
 from evaluator.errors import EngineError, InputError, one_line
 
 if TYPE_CHECKING:
     from evaluator.engine.vllm.sampling import Dialect
 
-MAX_TOP_LOGPROBS = 64
 _REASONS = 400  # characters of an error that lists reasons
 INT4_AS_W4A8 = "VLLM_CPU_INT4_W4A8"  # in the environment: int4 weights are computed with int8 activations, on AMX
-_COMPUTED_IN = ("float32", "bfloat16", "float16")
 _NOT_ON_A_CPU = "vLLM has no batch-invariant mode on a CPU; engine torch computes one request at a time"
 _INVARIANT_FROM = 80  # a GPU's compute capability, ten times
-_CPU_STEP_TOKENS = 4096  # computed in one step at most
-_CPU_REQUESTS = 128  # at a time
-_CPU_BLOCK_SIZE = 32  # vLLM's own default there is 128: too coarse to share the prompts of one item
+_V2 = "VLLM_USE_V2_MODEL_RUNNER"  # in the environment: 1 or 0 where vLLM is not to choose the runner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +50,7 @@ class Started:
     notes: tuple[str, ...] = ()  # what a user should know, one line each
     ahead: bool = False  # steps are scheduled while another is being computed
     graphs: str = "NONE"  # vLLM's name of the CUDA graphs that it uses: not those asked for, where attention has none
-    has_connector: bool = False  # partial_blocks.py; older vLLM fails to reset one that is not there
+    has_connector: bool = False  # v1/partial_blocks.py
 
 
 def installed_version() -> str:
@@ -75,8 +73,17 @@ def serves_cpus() -> bool:
 
 def check_here(config: EngineConfig) -> None:
     """Raises InputError for what no engine on this machine can do; whether a GPU can do it only the engine knows."""
+    check_version(installed_version())
     if config.deterministic and serves_cpus():
         raise InputError(f"engine: deterministic: {_NOT_ON_A_CPU}")
+    if os.environ.get(_V2) == "1":
+        for module in ("triton", "triton.runtime.interpreter") if serves_cpus() else ("triton",):
+            if not _is_there(module):
+                raise _refused(f"{module} is not installed")
+        if serves_cpus() and os.environ.get("TRITON_INTERPRET") != "1":
+            raise _refused("on a CPU it needs Triton's interpreter (TRITON_INTERPRET=1)")
+    if os.environ.get(_V2) == "0" and not serves_cpus():
+        raise _no_v2_on_gpu()
 
 
 def start(config: EngineConfig, checkpoint: Path, blueprint: Blueprint) -> Started:
@@ -121,9 +128,8 @@ def not_imported(error: BaseException) -> str | None:
 
 
 def _start(config: EngineConfig, checkpoint: Path, blueprint: Blueprint, served: Path) -> Started:
-    able = abilities(installed_version())
+    check_vllm(installed_version())
 
-    import torch
     from vllm.platforms import current_platform
     from vllm.v1.engine.llm_engine import LLMEngine
 
@@ -132,34 +138,24 @@ def _start(config: EngineConfig, checkpoint: Path, blueprint: Blueprint, served:
 
     on_cpu = bool(current_platform.is_cpu())
     if config.deterministic:
-        _check_deterministic(able, current_platform)
+        _check_deterministic(current_platform)
     max_model_len, positions = _lengths(config.max_model_len, blueprint.longest)
-    arguments = _arguments(config, served, positions)
-    arguments |= _online(checkpoint)
-    arguments |= _on_cpu(config, positions) if on_cpu else _on_gpu(config, blueprint, positions)
-    if on_cpu and torch.cpu._is_amx_tile_supported():
-        torch.cpu._init_amx()  # the kernels of some schemes take it for granted that the system has been asked
+    arguments = of_device(config, checkpoint, served, blueprint, positions, on_cpu=on_cpu)
     llm: Any = None
     try:
-        engine_config, dialect = _engine_config(arguments, Dialect(v2=not on_cpu, replays=able.trace_replay))
-        scoring, notes = _scoring(config, dialect)
-        if current_platform.is_cuda_alike() and config.tensor_parallel == 1:
+        dialect = Dialect(v2=_runs_v2(arguments, on_cpu=on_cpu))
+        arguments |= of_runner(config, blueprint, arguments["dtype"], positions, v2=dialect.v2)
+        engine_config = _engine_config(arguments | dialect.engine_arguments())
+        if on_cpu:
+            _use_amx()
+        elif current_platform.is_cuda_alike() and config.tensor_parallel == 1:
             wait_for_memory(config.gpu_memory_utilization)
         llm = LLMEngine.from_vllm_config(engine_config, disable_log_stats=True)
         if config.tensor_parallel > 1:
             on_workers(llm, "end_with_parent")
-        on_workers(llm, "use_strict_ranks")
-        if not dialect.v2:
-            on_workers(llm, "use_row_sampler")
-        if on_cpu and not config.compile:
-            on_workers(llm, "fuse_norms")
-        if on_cpu:  # where prompts are computed whole, their rows are there at once
-            on_workers(llm, "score_in_one_step")
-            dialect = dataclasses.replace(dialect, references=True)
-        elif dialect.v2:
-            dialect = dataclasses.replace(dialect, references=all(on_workers(llm, "carry_out_references")))
-        if on_cpu and scoring == "forced":
-            dialect = _score_in_one_step(llm, dialect)
+        on_workers(llm, "prepare_v2" if dialect.v2 else "prepare_v1", *(() if dialect.v2 else (not config.compile,)))
+        if config.scoring == "forced":
+            dialect = dataclasses.replace(dialect, one_step=_scores_in_one_step(llm))
     except Exception as error:  # whatever vLLM raises while it starts
         if llm is not None:
             llm.engine_core.shutdown()
@@ -167,16 +163,14 @@ def _start(config: EngineConfig, checkpoint: Path, blueprint: Blueprint, served:
             raise
         why = not_imported(error) or named(error)
         raise EngineError(f"{checkpoint}: vLLM could not start an engine: {why}") from error
-    dtype = str(engine_config.model_config.dtype).removeprefix("torch.")
     return Started(
         llm=llm,
         dialect=dialect,
         max_model_len=max_model_len,
         positions=positions,
         max_num_seqs=arguments["max_num_seqs"],
-        dtype=dtype,
-        scoring=scoring,
-        notes=notes,
+        dtype=str(engine_config.model_config.dtype).removeprefix("torch."),
+        scoring=config.scoring,
         ahead=bool(engine_config.scheduler_config.async_scheduling),
         graphs=_graphs(engine_config),
         has_connector="kv_transfer_config" in arguments,
@@ -192,119 +186,20 @@ def _lengths(wanted: int, longest: int | None) -> tuple[int, int]:
     return min(wanted, longest or wanted), min(wanted + 1, longest or wanted + 1)
 
 
-def _scoring(config: EngineConfig, dialect: Dialect) -> tuple[Scoring, tuple[str, ...]]:
-    """How continuations are scored, and what there is to say about it. On the V1 runner the sampler that forces is
-    ours."""
-    if not dialect.v2 or dialect.replays or config.scoring != "forced":
-        return config.scoring, ()
-    slower = f"vLLM {installed_version()} cannot generate given tokens (trace replay)"
-    return "prompt_logprobs", (f"{slower}: answers are scored by prompt log-probabilities, which takes longer",)
+def _scores_in_one_step(llm: Any) -> bool:
+    """Have the scheduler keep what scores need out of the cache; whether it can."""
+    from evaluator.engine.vllm.context import keep_last_context_token
+
+    core = getattr(llm.engine_core, "engine_core", None)  # None: it was told to live in another process
+    return core is not None and keep_last_context_token(core.scheduler)
 
 
-def _score_in_one_step(llm: Any, dialect: Dialect) -> Dialect:
-    """The dialect, with continuations scored in one step where they can be."""
-    from vllm.v1.kv_cache_interface import FullAttentionSpec
+def _use_amx() -> None:
+    """Request AMX of the system: the kernels of some schemes take it for granted."""
+    import torch
 
-    from evaluator.engine.vllm.one_step import keep_last_context_token
-
-    core = getattr(llm.engine_core, "engine_core", None)
-    if core is None:  # it was told to live in another process
-        return dialect
-    groups = core.scheduler.kv_cache_config.kv_cache_groups
-    # A sliding window's cached blocks end where the hit does and cannot be cut short, nor can caches of several kinds.
-    if len(groups) != 1 or not isinstance(groups[0].kv_cache_spec, FullAttentionSpec):
-        return dialect
-    keep_last_context_token(core.scheduler)
-    return dataclasses.replace(dialect, one_step=True)
-
-
-def _arguments(config: EngineConfig, checkpoint: Path, max_model_len: int) -> dict[str, Any]:
-    """vLLM's EngineArgs, but for those that depend on device and model runner."""
-    return {
-        "model": str(checkpoint),
-        # Its own choice takes params.json and consolidated*.safetensors first, which nobody has checked.
-        "config_format": "hf",
-        "load_format": "safetensors",
-        "skip_tokenizer_init": True,
-        "generation_config": "vllm",
-        "max_model_len": max_model_len,
-        "gpu_memory_utilization": config.gpu_memory_utilization,
-        "tensor_parallel_size": config.tensor_parallel,
-        "trust_remote_code": config.trust_remote_code,
-        "enable_prefix_caching": True,
-        "logprobs_mode": "raw_logprobs",
-        "max_logprobs": MAX_TOP_LOGPROBS,
-        "disable_log_stats": True,
-        "use_tqdm_on_load": False,
-        "worker_extension_cls": "evaluator.engine.vllm.weights.WorkerExtension",
-    }
-
-
-def _online(checkpoint: Path) -> dict[str, Any]:
-    """What vLLM is to make of plain weights while it loads them."""
-    scheme = online_scheme(read_config(checkpoint))
-    return {} if scheme is None else {"quantization": scheme}
-
-
-def _on_cpu(config: EngineConfig, max_model_len: int) -> dict[str, Any]:
-    from vllm.config import KVTransferConfig
-
-    return {
-        "dtype": "float32" if config.dtype == "auto" else config.dtype,
-        "block_size": config.block_size or _CPU_BLOCK_SIZE,
-        "max_num_seqs": config.max_num_seqs or _CPU_REQUESTS,
-        "max_num_batched_tokens": max(_CPU_STEP_TOKENS, max_model_len),
-        # A prompt that is computed in pieces makes vLLM rewind the generator of a seeded request, which a CPU
-        # generator cannot do ("CPU Generator does not use offset"): prompts are computed whole.
-        "enable_chunked_prefill": False,
-        "enforce_eager": not config.compile,
-        "kv_transfer_config": KVTransferConfig(
-            kv_connector="PartialBlocks",
-            kv_connector_module_path="evaluator.engine.vllm.partial_blocks",
-            kv_role="kv_both",
-        ),
-    }
-
-
-def _on_gpu(config: EngineConfig, blueprint: Blueprint, max_model_len: int) -> dict[str, Any]:
-    from vllm.platforms import current_platform
-
-    from evaluator.engine.vllm.step_size import Accelerator, step_size
-
-    # vLLM's own "auto" computes float32 checkpoints in bfloat16.
-    own = blueprint.dtype if blueprint.dtype in _COMPUTED_IN else "auto"
-    dtype = own if config.dtype == "auto" else config.dtype
-    accelerator = Accelerator(
-        memory=current_platform.get_device_total_memory(),
-        weights=blueprint.bytes // config.tensor_parallel,
-        utilization=config.gpu_memory_utilization,
-    )
-    width = 4 if dtype == "float32" else 2
-    size = step_size(
-        blueprint.config, accelerator, max_model_len=max_model_len, width=width, workers=config.tensor_parallel
-    )
-    requests = config.max_num_seqs or size.requests
-    return {
-        "dtype": dtype,
-        "block_size": config.block_size,
-        "max_num_seqs": requests,
-        "max_num_batched_tokens": max(config.max_num_batched_tokens or size.tokens, requests),
-        **graph_arguments(compile=config.compile, graphs=config.cuda_graphs is not False),
-    }
-
-
-def graph_arguments(*, compile: bool, graphs: bool) -> dict[str, Any]:
-    """EngineArgs for torch.compile and CUDA graphs, which vLLM's `enforce_eager` turns off together.
-
-    Graphs of whole steps that only generate need no compiled model: they are captured in seconds. Steps that also
-    compute prompts are not captured then; those are long enough to hide their launches.
-    """
-    if not compile and not graphs:
-        return {"enforce_eager": True}
-    chosen: dict[str, Any] = {} if compile else {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"}
-    if not graphs:
-        chosen["cudagraph_mode"] = "NONE"
-    return {"enforce_eager": False, "compilation_config": chosen}
+    if torch.cpu._is_amx_tile_supported():
+        torch.cpu._init_amx()
 
 
 def _graphs(engine_config: Any) -> str:
@@ -312,24 +207,51 @@ def _graphs(engine_config: Any) -> str:
     return str(getattr(engine_config.compilation_config.cudagraph_mode, "name", "NONE"))
 
 
-def _engine_config(arguments: dict[str, Any], dialect: Dialect) -> tuple[Any, Dialect]:
-    """vLLM's configuration and how its model runner is spoken to: V1 where vLLM would run that."""
+def _runs_v2(arguments: dict[str, Any], *, on_cpu: bool) -> bool:
+    """Which model runner vLLM would run: V2 or V1. Raises InputError for one that it refuses, or that we do not serve.
+
+    vLLM looks at its environment, at the model, and for Triton.
+    """
+    try:
+        v2 = bool(_engine_config(arguments).use_v2_model_runner)
+    except ValueError as error:
+        if "Model Runner V2" in str(error):
+            raise _refused(one_line(error, _REASONS)) from error
+        raise
+    if not v2 and not on_cpu:
+        raise _no_v2_on_gpu()
+    check_runner(installed_version(), v2=v2)
+    return v2
+
+
+def _refused(why: str) -> InputError:
+    return InputError(f"engine 'vllm': vLLM {installed_version()} cannot run its V2 model runner ({_V2}=1): {why}")
+
+
+def _no_v2_on_gpu() -> InputError:
+    return InputError(
+        f"engine 'vllm': vLLM {installed_version()} would run its V1 model runner, which is served on CPUs only: "
+        f"install Triton, and do not set {_V2}=0"
+    )
+
+
+def _is_there(module: str) -> bool:
+    """Whether a module can be imported, without importing it."""
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # of the package that it lies in
+        return False
+
+
+def _engine_config(arguments: dict[str, Any]) -> Any:
+    """vLLM's configuration. Raises InputError for an argument that this vLLM does not know."""
     from vllm import EngineArgs
 
-    given = {**arguments, **dialect.engine_arguments()}
-    check_arguments(installed_version(), EngineArgs, given)
-    try:
-        made = EngineArgs(**given).create_engine_config()
-    except ValueError as error:
-        if not dialect.v2 or "trace replay" not in str(error):
-            raise
-    else:
-        if not dialect.v2 or made.use_v2_model_runner:
-            return made, dialect
-    return _engine_config(arguments, dataclasses.replace(dialect, v2=False))  # a GPU served by the V1 runner
+    check_arguments(installed_version(), EngineArgs, arguments)
+    return EngineArgs(**arguments).create_engine_config()
 
 
-def _check_deterministic(able: Abilities, platform: Any) -> None:
+def _check_deterministic(platform: Any) -> None:
     """Raises InputError where no number can be kept from depending on what is computed beside it.
 
     Which attention can keep that promise vLLM knows, and refuses to start with any other.
@@ -337,8 +259,6 @@ def _check_deterministic(able: Abilities, platform: Any) -> None:
     reason = None
     if platform.is_cpu():
         reason = _NOT_ON_A_CPU
-    elif not able.batch_invariance:
-        reason = f"vLLM {installed_version()} has no batch-invariant mode"
     elif platform.is_cuda() and not platform.has_device_capability(_INVARIANT_FROM):
         reason = f"vLLM's batch-invariant mode needs a GPU of compute capability {_INVARIANT_FROM / 10:.1f} or more"
     if reason is not None:

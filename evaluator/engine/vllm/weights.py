@@ -25,7 +25,6 @@ import torch
 from safetensors import safe_open
 from torch import nn
 
-from evaluator.engine.vllm.abilities import v2_callers
 from evaluator.engine.vllm.dequantised import computes_with, quantised_sources
 from evaluator.engine.vllm.experts import computes_with_experts, holds_experts
 from evaluator.engine.vllm.sharding import pieces, rows_held, sampled
@@ -132,37 +131,33 @@ class WorkerExtension:
 
     def use_strict_ranks(self) -> None:
         """From now on a token's rank is 1 + the number of tokens that are more likely."""
-        from vllm.v1.sample import sampler as v1_sampler
+        if type(self.model_runner).__module__ == "vllm.v1.worker.cpu_model_runner":
+            from vllm.v1.sample import sampler as v1_sampler
 
-        v1_sampler.batched_count_greater_than = _strict_ranks
-        if torch.cuda.is_available():
+            v1_sampler.batched_count_greater_than = _strict_ranks
+        else:
             _patch_v2_ranks()
 
-    def use_row_sampler(self) -> None:
-        """From now on the V1 runner samples with ours."""
-        from evaluator.engine.vllm.sampler import RowSampler
+    def prepare_v1(self, fused_norms: bool) -> None:
+        """Put our sampler and scores into the V1 runner, and with `fused_norms` vLLM's own kernel for norms."""
+        from evaluator.engine.vllm.v1.norms import fuse_norms
+        from evaluator.engine.vllm.v1.one_step import scores_of_prompts
+        from evaluator.engine.vllm.v1.sampler import RowSampler
 
-        self.model_runner.sampler = RowSampler()
-
-    def fuse_norms(self) -> int:
-        """From now on the model's norms are those of norms.py; returns how many."""
-        from evaluator.engine.vllm.norms import fuse_norms
-
-        return fuse_norms(self.model_runner.get_model())
-
-    def score_in_one_step(self) -> None:
-        """From now on the prompt log-probabilities of a continuation are those of one_step.py."""
-        from evaluator.engine.vllm.one_step import scores_of_prompts
-
+        self.use_strict_ranks()
         runner = self.model_runner
+        runner.sampler = RowSampler()
         own = runner._get_prompt_logprobs_dict
         runner._get_prompt_logprobs_dict = functools.partial(scores_of_prompts, runner, own)
+        if fused_norms:
+            fuse_norms(runner.get_model())
 
-    def carry_out_references(self) -> bool:
-        """The same for the V2 runner, for scores with a reference (v2_references.py); False: it has no place for it."""
-        from evaluator.engine.vllm.v2_references import refer
+    def prepare_v2(self) -> None:
+        """Put our ranks and scores into the V2 runner."""
+        from evaluator.engine.vllm.v2.scores import score_in_prompts
 
-        return refer(self.model_runner)
+        self.use_strict_ranks()
+        score_in_prompts(self.model_runner)
 
 
 def _end_after(process: BaseProcess) -> None:
@@ -181,7 +176,9 @@ def _patch_v2_ranks() -> None:
     Both of its callers have imported it by name: the sampler, and prompt log-probabilities, which forced scores are
     held against. Not yet tested on a GPU.
     """
-    for caller, name in v2_callers():
+    from vllm.v1.worker.gpu.sample import prompt_logprob, sampler
+
+    for caller, name in ((prompt_logprob, "compute_topk_scores"), (sampler, "compute_topk_scores")):
         tables = getattr(caller, name)
         if not getattr(tables, "ranks_are_strict", False):
             setattr(caller, name, _with_strict_ranks(tables))

@@ -1,17 +1,9 @@
-"""Scoring a whole continuation in one step of vLLM's V1 engine on a CPU.
+"""Scores on vLLM's V1 model runner: read off the rows of a prompt that holds context and continuation.
 
-Forced decoding takes one step for each token of a continuation. Here context and continuation but for its last token
-are the prompt of the request, which generates that last token. The context comes from the prefix cache, the rest is
-computed at once, and the log-probabilities of the continuation's tokens are read off the positions before them.
-
-vLLM has such prompt log-probabilities, but computes the whole prompt for them, request by request. Two changes to the
-running engine make them cheap:
-
-- `keep_last_context_token` (scheduler): the prefix cache answers at most the context without its last token. That one
-  must be computed, because it predicts the continuation's first token.
-- `scores_of_prompts` (worker): in place of the runner's own method; the rows of all requests of a step go through the
-  output head together, and only those that somebody asked for. Where a score has a reference, it is here that whole
-  distributions are kept or compared.
+vLLM has such prompt log-probabilities, but computes the whole prompt for them, request by request. Here
+`scores_of_prompts` takes the place of the runner's own method. The context comes from the prefix cache (context.py).
+The wanted rows of all requests of a step go through the output head together. Where a score has a reference, whole
+distributions are kept or compared here.
 """
 
 from __future__ import annotations
@@ -23,41 +15,14 @@ import torch
 from vllm.v1.outputs import LogprobsTensors
 
 from evaluator.engine.base import Reference
-from evaluator.engine.distributions import carry_out
-from evaluator.engine.vllm.sampler import FORCED, Order, sample
-
-SCORED_FROM = "scored_from"  # in extra_args: how many tokens of a request's prompt are the context
-REFERENCE = "reference"  # in extra_args: the fields of a Score's reference
+from evaluator.engine.vllm.extra_args import FORCED, REFERENCE, SCORED_FROM
+from evaluator.engine.vllm.references import reports
+from evaluator.engine.vllm.v1.sampler import Order, sample
 
 # The runner's own method: a step's hidden states and scheduled tokens -> each request's log-probabilities
 PromptLogprobs = Callable[[torch.Tensor, Mapping[str, int]], dict[str, LogprobsTensors | None]]
 
 _ROWS = 128  # through the output head at a time: a row of logits is as long as the vocabulary
-
-
-def keep_last_context_token(scheduler: Any) -> None:
-    """Make the prefix cache of a vLLM scheduler stop short of what a score needs computed."""
-    manager = scheduler.kv_cache_manager
-    block_size: int = scheduler.block_size
-    lookup = manager.get_computed_blocks
-
-    def get_computed_blocks(request: Any) -> Any:
-        blocks, tokens, *rest = lookup(request)
-        most = cacheable_tokens(request)
-        if tokens > most:
-            keep = most // block_size
-            blocks = manager.create_kv_cache_blocks(tuple(group[:keep] for group in blocks.blocks))
-            tokens = keep * block_size
-        return (blocks, tokens, *rest)
-
-    manager.get_computed_blocks = get_computed_blocks
-
-
-def cacheable_tokens(request: Any) -> int:
-    """How many tokens of a vLLM Request the cache may answer: the token before the first wanted row is computed."""
-    arguments = request.sampling_params.extra_args or {}
-    most: int = arguments.get(SCORED_FROM, request.num_tokens) - 1
-    return most
 
 
 def scores_of_prompts(
@@ -128,35 +93,21 @@ def _together(
     runner: Any, hidden_TH: torch.Tensor, group: list[tuple[str, int, list[int]]]
 ) -> Iterator[tuple[str, LogprobsTensors]]:
     rows = [row for _, first, tokens in group for row in range(first, first + len(tokens))]
-    reports = report(
-        runner.model.compute_logits(hidden_TH[rows]),
-        [token for _, _, tokens in group for token in tokens],
-        [
-            (len(tokens), Reference(**runner.requests[name].sampling_params.extra_args[REFERENCE]))
-            for name, _, tokens in group
-        ],
-    )
-    yield from zip((name for name, _, _ in group), reports, strict=True)
+    tokens = [token for _, _, of_request in group for token in of_request]
+    raw_RV = runner.model.compute_logits(hidden_TH[rows])
+    references = [
+        (len(of_request), Reference(**runner.requests[name].sampling_params.extra_args[REFERENCE]))
+        for name, _, of_request in group
+    ]
+    made = reports(_tables(raw_RV, tokens), raw_RV, tokens, references)
+    yield from zip((name for name, _, _ in group), made, strict=True)
 
 
-def report(
-    raw_RV: torch.Tensor, tokens: Sequence[int], references: Sequence[tuple[int, Reference]]
-) -> list[LogprobsTensors]:
-    """What is reported of scores with a reference, of which each has so many of the rows. `raw_RV`: the logits that
-    predict `tokens`, in the model's dtype."""
+def _tables(raw_RV: torch.Tensor, tokens: Sequence[int]) -> LogprobsTensors:
+    """Of each token its log-probability and rank, and the likeliest token of its row."""
     tables = sample(raw_RV.float(), [Order.score(token) for token in tokens], {})[1]
     assert tables is not None
-    reports = []
-    start = 0
-    for count, reference in references:
-        here = slice(start, start + count)
-        start += count
-        compared = carry_out(reference, raw_RV[here], tokens[here])
-        logprobs = tables.logprobs[here]
-        if compared is not None:
-            logprobs = torch.cat((logprobs, compared.to(logprobs.device)), 1)
-        reports.append(LogprobsTensors(tables.logprob_token_ids[here], logprobs, tables.selected_token_ranks[here]))
-    return reports
+    return tables
 
 
 def _scored(
@@ -164,8 +115,6 @@ def _scored(
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
     """The tables of some rows, some rows at a time."""
     for start in range(0, len(rows), _ROWS):
-        logits_RV = runner.model.compute_logits(hidden_TH[rows[start : start + _ROWS]])
-        orders = [Order.score(token) for token in tokens[start : start + _ROWS]]
-        tables = sample(logits_RV.float(), orders, {})[1]
-        assert tables is not None
+        raw_RV = runner.model.compute_logits(hidden_TH[rows[start : start + _ROWS]])
+        tables = _tables(raw_RV, tokens[start : start + _ROWS])
         yield tables.logprob_token_ids, tables.logprobs, tables.selected_token_ranks

@@ -25,8 +25,7 @@ from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor
 from vllm.v1.sample.logits_processor.interface import MoveDirectionality
 from vllm.v1.sample.sampler import Sampler
 
-FORCED = "forced_token_ids"
-NUCLEUS = "nucleus"
+from evaluator.engine.vllm.extra_args import FORCED, NUCLEUS
 
 _BLOCK = 64  # tokens: the best of a row are looked for in the blocks with the highest peaks
 _FIRST_LOOK = 64  # how many of the likeliest tokens are tried first as the nucleus

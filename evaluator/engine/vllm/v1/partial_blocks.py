@@ -26,7 +26,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorRole,
 )
 
-from evaluator.engine.vllm.one_step import cacheable_tokens
+from evaluator.engine.vllm.context import cacheable_tokens
 
 _REMEMBERED = 4096  # blocks whose content is known, the latest: what is shared is shared within moments
 _WORTH_WAITING = 8  # tokens: for fewer, a request is not put off by a step
@@ -91,8 +91,7 @@ class PartialBlocks(KVConnectorBase_V1):  # type: ignore[misc]
         self._found[request.request_id] = (number, None)
         most = min(request.num_tokens - 1, cacheable_tokens(request))
         wanted = list(request.all_token_ids[num_computed_tokens:most])[: self._block_size]
-        # vLLM 0.32 does not ask for a request that must compute its whole prompt. 0.24 does, and would then return
-        # uninitialised memory for the prompt log-probabilities of what was not computed.
+        # A request that computes its whole prompt takes nothing: rows that are not computed would have no scores.
         if not self._usable or not wanted or request.skip_reading_prefix_cache:
             return 0, False
         settled, beginning = self._holders(request, number)

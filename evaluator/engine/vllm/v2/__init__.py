@@ -1,0 +1,1 @@
+"""What is added to vLLM's V2 model runner, which serves GPUs."""
