@@ -15,9 +15,10 @@ from evaluator.engine.vllm.start import on_workers
 from pruning.config import CalibrationConfig, PruneConfig
 from pruning.run import prune
 from tests.support import pruning as tiny
-from tests.support.engines import needs_vllm
+from tests.support.engines import both_runners, runs_v2
 
-pytestmark = [*needs_vllm, pytest.mark.long]
+pytestmark = both_runners
+long = pytest.mark.long
 
 CONFIG = EngineConfig(max_model_len=200, max_num_seqs=16)
 TOLERANCE = 1e-4  # nats
@@ -94,6 +95,7 @@ def assert_served(engine: VLLMEngine, expected: dict[str, Response]) -> None:
         assert ours[name].logprobs == pytest.approx(theirs.logprobs, abs=TOLERANCE), name
 
 
+@pytest.mark.slow if runs_v2() else long
 def test_a_pruned_mixture_is_served_and_is_not_what_a_swap_would_leave(tmp_path):
     dense, pruned = build("qwen3_moe", tmp_path)
     expected = by_transformers(pruned)
@@ -116,6 +118,7 @@ def test_a_pruned_mixture_is_served_and_is_not_what_a_swap_would_leave(tmp_path)
     engine.close()
 
 
+@long
 @pytest.mark.parametrize("name", ["mixtral", "olmoe"])
 def test_other_mixtures_are_served(name, tmp_path):
     _, pruned = build(name, tmp_path)
@@ -126,6 +129,7 @@ def test_other_mixtures_are_served(name, tmp_path):
     engine.close()
 
 
+@long
 @pytest.mark.parametrize("name", [*SWAPPED, "gemma4_text"])
 def test_a_pruned_checkpoint_is_swapped_in(name, tmp_path):
     dense, pruned = build(name, tmp_path)

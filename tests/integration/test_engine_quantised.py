@@ -21,12 +21,12 @@ from evaluator.engine.config import EngineConfig
 from evaluator.engine.processor import instruction_sets
 from evaluator.engine.vllm.engine import VLLMEngine
 from evaluator.engine.vllm.rehearsal import rehearse
-from tests.support.engines import needs_vllm
+from tests.support.engines import both_runners
 from tests.support.models import VOCABULARY, save_tiny_model
 from tests.support.quantised import LAYOUTS, quantise, rounding_inputs
 from tests.support.smollm2 import full_pass
 
-pytestmark = needs_vllm
+pytestmark = both_runners
 
 # Nats per token, and in the mean over tokens. Products of float8 or int8 are exact in float32, and only an input that
 # lies between two values may be rounded to either. In bfloat16 every layer's inputs are rounded once more before that;

@@ -10,10 +10,10 @@ import pytest
 from evaluator.engine.base import Cancel, FixedSource, Generate, Request, Response
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.vllm.engine import VLLMEngine
-from tests.support.engines import needs_vllm
+from tests.support.engines import both_runners
 from tests.support.models import save_tiny_model
 
-pytestmark = needs_vllm
+pytestmark = both_runners
 
 
 @pytest.fixture(scope="module")

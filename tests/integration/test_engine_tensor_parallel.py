@@ -12,10 +12,10 @@ from evaluator.engine.config import EngineConfig
 from evaluator.engine.torch_engine import TorchEngine
 from evaluator.engine.vllm.engine import VLLMEngine
 from evaluator.errors import EngineError
-from tests.support.engines import needs_vllm
+from tests.support.engines import both_runners
 from tests.support.models import save_tiny_model
 
-pytestmark = needs_vllm
+pytestmark = both_runners
 
 CONFIG = EngineConfig(max_model_len=128, max_num_seqs=8, tensor_parallel=2)
 TOLERANCE = 1e-4  # nats: each worker sums its own half of a product

@@ -1,4 +1,4 @@
-"""VLLMEngine against transformers, in float32: greedy, scores and ranks, beams, samples, swaps.
+"""VLLMEngine against transformers, in float32 and on both runners: greedy, scores and ranks, beams, samples, swaps.
 
 One engine serves a whole architecture: each takes seconds to start.
 """
@@ -7,19 +7,22 @@ from __future__ import annotations
 
 import contextlib
 import random
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from scipy.stats import chisquare
 
 from evaluator.engine.base import FixedSource, Generate, Request, Response, Score
 from evaluator.engine.beam import BeamSearch
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.torch_engine import TorchEngine
 from evaluator.engine.vllm.engine import VLLMEngine
-from tests.support.engines import both_runners
+from tests.support.engines import both_runners, fewer, runs_v2
 from tests.support.models import save_tiny_model
 from tests.support.rounding import rank_bounds
 from tests.support.traps import lay_traps
@@ -45,7 +48,7 @@ class Served:
     vocabulary: int
 
 
-@pytest.fixture(scope="module", params=["qwen3", "qwen3_untied", "mistral", "phi3", "bundled"])
+@pytest.fixture(scope="module", params=fewer(["qwen3", "qwen3_untied", "mistral", "phi3", "bundled"]))
 def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     from transformers import AutoModelForCausalLM
 
@@ -104,7 +107,7 @@ def greedy_tokens(model: Any, prompt: tuple[int, ...], max_tokens: int) -> tuple
 def test_greedy_tokens_equal_transformers(served):
     asked = [
         Generate(request_id=str(i), prompt_ids=prompt, max_tokens=24)
-        for i, prompt in enumerate(prompts(served.vocabulary, range(1, 200, 13)))
+        for i, prompt in enumerate(prompts(served.vocabulary, fewer(range(1, 200, 13))))
     ]
     answers = ask(served.engine, asked)
     for request in asked:
@@ -116,7 +119,7 @@ def test_greedy_tokens_equal_transformers(served):
 def test_top_logprobs_equal_the_oracle(served):
     asked = [
         Generate(request_id=str(i), prompt_ids=prompt, max_tokens=12, top_logprobs=10)
-        for i, prompt in enumerate(prompts(served.vocabulary, range(3, 120, 17), seed=5))
+        for i, prompt in enumerate(prompts(served.vocabulary, fewer(range(3, 120, 17)), seed=5))
     ]
     ours, theirs = ask(served.engine, asked), ask(served.oracle, asked)
     for request in asked:
@@ -127,7 +130,7 @@ def test_top_logprobs_equal_the_oracle(served):
             assert row == pytest.approx(expected, abs=TOLERANCE)
 
 
-@pytest.mark.parametrize("length", [1, 15, 16, 17, BLOCK - 1, BLOCK, BLOCK + 1, 127, 128, 129, 256])
+@pytest.mark.parametrize("length", fewer([1, 15, 16, 17, BLOCK - 1, BLOCK, BLOCK + 1, 127, 128, 129, 256], 2))
 def test_scores_and_ranks_equal_the_oracle_around_block_boundaries(served, length):
     draw = random.Random(length)
     (context,) = prompts(served.vocabulary, [length], seed=length)
@@ -151,13 +154,13 @@ def test_scores_and_ranks_equal_the_oracle_around_block_boundaries(served, lengt
         assert all((warm[r.request_id].cached_tokens or 0) >= BLOCK for r in asked)
 
 
-@pytest.mark.parametrize("max_tokens", [1, 24])
+@pytest.mark.parametrize("max_tokens", [1, 12 if runs_v2() else 24])
 def test_beams_equal_transformers(served, max_tokens):
     import torch
 
     searches = {
         str(i): BeamSearch(str(i), prompt, width=5, max_tokens=max_tokens, eos_ids=eos_of(served.model))
-        for i, prompt in enumerate(prompts(served.vocabulary, [5, 31, 32, 33, 64, 90, 120, 150], seed=2))
+        for i, prompt in enumerate(prompts(served.vocabulary, fewer([5, 31, 32, 33, 64, 90, 120, 150]), seed=2))
     }
     waiting: list[Request] = [request for search in searches.values() for request in search.start()]
 
@@ -196,7 +199,7 @@ def eos_of(model: Any) -> frozenset[int]:
 def test_samples_do_not_depend_on_how_the_work_is_cut(served):
     asked: list[Request] = [
         Generate(request_id=f"{i}.{n}", prompt_ids=prompt, max_tokens=10, temperature=1.0, top_p=0.9, seed=100 * i + n)
-        for i, prompt in enumerate(prompts(served.vocabulary, [9, 40, 64, 100], seed=3))
+        for i, prompt in enumerate(prompts(served.vocabulary, fewer([9, 40, 64, 100], 2), seed=3))
         for n in range(5)
     ]
     whole = ask(served.engine, asked)
@@ -214,27 +217,29 @@ def test_samples_do_not_depend_on_how_the_work_is_cut(served):
     assert len({v.token_ids for v in whole.values()}) > len(asked) // 2
 
 
-def test_sampling_follows_the_nucleus(served):
+def test_samples_have_the_distribution_of_the_nucleus(served):
+    """Chi-square against transformers' own probabilities; what is rarer than five draws counts together."""
+    draws = 300
     (prompt,) = prompts(served.vocabulary, [30], seed=8)
     asked = [
-        Generate(request_id=str(n), prompt_ids=prompt, max_tokens=1, temperature=1.0, top_p=0.5, seed=n)
-        for n in range(200)
+        Generate(request_id=str(n), prompt_ids=prompt, max_tokens=1, temperature=1.0, top_p=0.9, seed=n)
+        for n in range(draws)
     ]
-    drawn = [r.token_ids[0] for r in ask(served.engine, asked).values()]
-    (answer,) = ask(
-        served.oracle, [Generate(request_id="top", prompt_ids=prompt, max_tokens=1, top_logprobs=served.vocabulary)]
-    ).values()
-    import math
-
-    total, nucleus = 0.0, {}
-    for token, logprob in zip(answer.top_ids[0], answer.top_logprobs[0], strict=True):
-        if total < 0.5:
-            nucleus[token] = math.exp(logprob)
-        total += math.exp(logprob)
+    drawn = Counter(answer.token_ids[0] for answer in ask(served.engine, asked).values())
+    row = Generate(request_id="top", prompt_ids=prompt, max_tokens=1, top_logprobs=served.vocabulary)
+    (answer,) = ask(served.oracle, [row]).values()
+    probabilities = np.exp(answer.top_logprobs[0])
+    kept = int((probabilities.cumsum() - probabilities < 0.9).sum())
+    nucleus = dict(zip(answer.top_ids[0][:kept], probabilities[:kept] / probabilities[:kept].sum(), strict=True))
     assert set(drawn) <= set(nucleus)
-    likeliest = answer.top_ids[0][0]
-    expected = nucleus[likeliest] / sum(nucleus.values())
-    assert abs(drawn.count(likeliest) / 200 - expected) < 4 * math.sqrt(expected * (1 - expected) / 200) + 1e-9
+    common = [token for token, share in nucleus.items() if share * draws >= 5]
+    seen = [*(drawn[token] for token in common), sum(drawn[token] for token in nucleus if token not in common)]
+    expected = [draws * nucleus[token] for token in common]
+    expected.append(draws - sum(expected))
+    if expected[-1] < 1e-9:  # nothing is rare
+        seen, expected = seen[:-1], expected[:-1]
+    assert len(seen) > 1
+    assert chisquare(seen, expected).pvalue > 1e-3
 
 
 def test_a_prompt_that_fills_the_context_is_answered_and_a_longer_one_refused(served):
@@ -293,30 +298,27 @@ def test_no_id_is_given_to_vllm_again(served, monkeypatch):
     assert len(set(given)) == len(given) == 2 * len(asked)
 
 
-def test_a_swapped_engine_equals_the_oracle_there_and_back(served):
-    contexts = prompts(served.vocabulary, [20, 64, 70], seed=7)
+def test_ten_swaps_in_a_row_leave_what_the_oracle_has(served):
+    contexts = prompts(served.vocabulary, fewer([20, 64, 70], 2), seed=7)
     asked: list[Request] = [
         *(Score(request_id=f"s{i}", prompt_ids=p, continuation_ids=(9, 50, 33)) for i, p in enumerate(contexts)),
-        *(Generate(request_id=f"g{i}", prompt_ids=p, max_tokens=16) for i, p in enumerate(contexts)),
+        *(Generate(request_id=f"g{i}", prompt_ids=p, max_tokens=8) for i, p in enumerate(contexts)),
     ]
-    before = ask(served.engine, asked)
     oracle = TorchEngine(CONFIG)
     oracle.load(served.other)
-    expected = ask(oracle, asked)
-    report = served.engine.load(served.other)
-    swapped = ask(served.engine, asked)
-    assert report.swapped
-    assert report.tensors > 10
-    for key, answer in expected.items():
-        assert swapped[key].token_ids == answer.token_ids
-        assert all(abs(a - b) <= 1 for a, b in zip(swapped[key].ranks, answer.ranks, strict=True))
-        assert swapped[key].logprobs == pytest.approx(answer.logprobs, abs=TOLERANCE)
-    assert any(swapped[key].logprobs != before[key].logprobs for key in before)
-    served.engine.load(served.checkpoint)
-    after = ask(served.engine, asked)
-    for key, answer in before.items():
-        assert (after[key].token_ids, after[key].ranks) == (answer.token_ids, answer.ranks)
-        assert after[key].logprobs == pytest.approx(answer.logprobs, abs=1e-5)
+    expected = {served.checkpoint: ask(served.oracle, asked), served.other: ask(oracle, asked)}
+    assert any(a.logprobs != b.logprobs for a, b in zip(*(each.values() for each in expected.values()), strict=True))
+    first: dict[Path, dict[str, Response]] = {}
+    for checkpoint in 5 * (served.other, served.checkpoint):
+        report = served.engine.load(checkpoint)
+        assert (report.swapped, report.notes) == (True, ())  # and every matrix was compared
+        swapped = ask(served.engine, asked)
+        for key, answer in expected[checkpoint].items():
+            assert swapped[key].token_ids == answer.token_ids
+            assert all(abs(a - b) <= 1 for a, b in zip(swapped[key].ranks, answer.ranks, strict=True))
+            assert swapped[key].logprobs == pytest.approx(answer.logprobs, abs=TOLERANCE)
+        for key, answer in first.setdefault(checkpoint, swapped).items():
+            assert swapped[key].logprobs == pytest.approx(answer.logprobs, abs=1e-5)
 
 
 @pytest.mark.long
@@ -341,6 +343,7 @@ def test_counters_count(served):
     ask(served.engine, [Score(request_id="a", prompt_ids=prompt, continuation_ids=(9, 10))])
     stats = served.engine.stats()
     # The last token of a continuation is generated, the others are a part of the prompt.
-    assert (stats.requests, stats.steps, stats.generated_tokens) == (2, 2, 2)
-    # The cache answers all of the context but its last token: two blocks, and what a third holds of it.
-    assert (stats.prompt_tokens, stats.cached_tokens) == (71 + 2, 69)
+    assert (stats.requests, stats.generated_tokens) == (2, 2)
+    # The cache has all of the context but its last token: two blocks, and on V1 a part of the third.
+    cached = 2 * BLOCK if runs_v2() else 69
+    assert (stats.prompt_tokens, stats.cached_tokens) == (71 + 71 - cached, cached)

@@ -1,7 +1,7 @@
 """vLLM's V2 model runner in every Python process that has this folder on its path: see tests/support/v2.py.
 
-vLLM's CPU build has a subclass of the GPU's runner, and refuses it without a Triton whose backend is named "cpu". PyPI's
-Triton has no such backend. Its interpreter runs kernels on a CPU, so a backend of that name is pretended here.
+vLLM's CPU build has a subclass of the GPU's runner, and refuses it without a Triton whose backend is named "cpu".
+PyPI's Triton has no such backend. Its interpreter runs kernels on a CPU, so a backend of that name is pretended here.
 """
 
 import importlib.abc
@@ -34,7 +34,7 @@ def _events_are_done(module):
 
 
 def _settings(module):
-    """Asynchronous scheduling as on a GPU: vLLM's CPU platform switches it off. V2_ARGS: further fields of EngineArgs."""
+    """Asynchronous scheduling as on a GPU, which vLLM's CPU platform switches off. V2_ARGS: fields of EngineArgs."""
     own = module.EngineArgs.create_engine_config
 
     def create_engine_config(self, *args, **kwargs):

@@ -32,6 +32,7 @@ def slowly(**settings):
 def test_scores(v2):
     from evaluator.engine.vllm.one_step import SCORED_FROM
     from evaluator.engine.vllm.sampler import FORCED
+
     from evaluator.engine.vllm.sampling import Dialect
 
     if v2 and not abilities(installed_version()).trace_replay:
@@ -58,6 +59,7 @@ def test_scores(v2):
 @pytest.mark.parametrize("name", ASKED)
 def test_generations(name, v2):
     from evaluator.engine.vllm.sampler import NUCLEUS
+
     from evaluator.engine.vllm.sampling import Dialect
 
     request = ASKED[name]

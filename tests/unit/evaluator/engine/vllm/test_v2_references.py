@@ -24,10 +24,10 @@ class Runner:
     """The parts of a V2 runner that matter here: rows of requests, in slots that are used again."""
 
     def __init__(self, seed: int) -> None:
+        from evaluator.engine.vllm.v2_references import refer
         from vllm.v1.worker.gpu.sample.prompt_logprob import PromptLogprobsWorker
 
         from evaluator.engine.vllm.abilities import fields_of
-        from evaluator.engine.vllm.v2_references import refer
 
         given = {"max_num_reqs": 4, "device": torch.device("cpu")}  # older versions take no device
         known = {name: given[name] for name in fields_of(PromptLogprobsWorker) if name in given}
