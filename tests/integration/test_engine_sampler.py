@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from evaluator.engine.vllm.extra_args import FORCED
 from tests.support.engines import needs_vllm
 
 pytestmark = needs_vllm
@@ -15,7 +16,7 @@ VOCABULARY = 300
 
 @pytest.fixture(scope="module")
 def ours():
-    from evaluator.engine.vllm import sampler
+    from evaluator.engine.vllm.v1 import sampler
 
     return sampler
 
@@ -47,7 +48,7 @@ def forced(orders):
 
 def test_forced_tokens_follow_the_output(ours):
     orders, output = ours.Orders(None, torch.device("cpu"), False), []
-    update(orders, added=[row(2, output, **{ours.FORCED: [7, 8, 9]}), row(0, [])])
+    update(orders, added=[row(2, output, **{FORCED: [7, 8, 9]}), row(0, [])])
     assert forced(orders) == ["free", None, 7, None, None, None, None, None]
     output += [7, 8]
     orders.update_state(None)
@@ -58,7 +59,7 @@ def test_forced_tokens_follow_the_output(ours):
 
 def test_rows_are_followed_through_moves_swaps_and_replacements(ours, moves):
     orders = ours.Orders(None, torch.device("cpu"), False)
-    update(orders, added=[row(n, [], **{ours.FORCED: [10 + n]}) for n in range(4)])
+    update(orders, added=[row(n, [], **{FORCED: [10 + n]}) for n in range(4)])
     update(orders, moved=[(3, 0, moves.SWAP)])
     assert forced(orders)[:4] == [13, 11, 12, 10]
     update(orders, removed=[1], moved=[(3, 1, moves.UNIDIRECTIONAL)])

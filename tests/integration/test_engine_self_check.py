@@ -67,7 +67,7 @@ def test_wrong_scores_are_replaced_and_right_ones_remembered(tmp_path, cache, mo
     expected = {request.request_id: oracle.answer(request) for request in ASKED}
 
     with monkeypatch.context() as broken:
-        from evaluator.engine.vllm import sampler
+        from evaluator.engine.vllm.v1 import sampler
 
         right = sampler.Order.score
         broken.setattr(sampler.Order, "score", lambda token: right((token + 1) % 384))  # of the token beside

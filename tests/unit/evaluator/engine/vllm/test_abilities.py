@@ -1,18 +1,17 @@
-"""What a vLLM can do, asked of modules that stand in for those of other versions."""
+"""What is needed of a vLLM, with modules that stand in for those of other versions."""
 
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, make_dataclass
-from types import ModuleType, SimpleNamespace
+from dataclasses import make_dataclass
+from types import ModuleType
 from typing import Any
 
 import pytest
 
-from evaluator.engine.config import EngineConfig
 from evaluator.engine.vllm import abilities as module
 from evaluator.engine.vllm import start
-from evaluator.engine.vllm.abilities import Abilities, abilities, check_arguments, fields_of, v2_callers
+from evaluator.engine.vllm.abilities import check_arguments, check_runner, check_version, check_vllm
 from evaluator.errors import InputError
 from tests.support.engines import needs_vllm
 
@@ -33,52 +32,69 @@ def struct(name: str, fields: tuple[str, ...], defaults: int = 0) -> type[Struct
 
 @pytest.fixture
 def vllm(monkeypatch: pytest.MonkeyPatch) -> Modules:
-    """A vLLM with everything that is needed, and trace replay."""
+    """A vLLM with everything that either runner needs."""
     made: Modules = {}
-    for name, wanted in module._NEEDED.items():
-        made[name] = ModuleType(name)
-        for each in wanted:
-            setattr(made[name], each, object())
-        monkeypatch.setitem(sys.modules, name, made[name])
-    made["vllm"].EngineArgs = make_dataclass("EngineArgs", ["model", "dtype", "enable_trace_replay"])
-    made["vllm"].SamplingParams = struct("SamplingParams", (*module._SAMPLING, "trace_decode_token_ids"))
-    made["vllm.envs"] = ModuleType("vllm.envs")
-    made["vllm.envs"].environment_variables = {module.BATCH_INVARIANT: bool}
-    monkeypatch.setitem(sys.modules, "vllm.envs", made["vllm.envs"])
+    for needed in (module._NEEDED, module._NEEDED_BY_V1, module._NEEDED_BY_V2):
+        for name, wanted in needed.items():
+            made.setdefault(name, ModuleType(name))
+            for each in wanted:
+                setattr(made[name], each, object())
+            monkeypatch.setitem(sys.modules, name, made[name])
+    made["vllm"].EngineArgs = make_dataclass("EngineArgs", ["model", "dtype"])
+    made["vllm"].SamplingParams = struct("SamplingParams", (*module._SAMPLING, *module._SAMPLING_BY_V2))
     made["vllm.v1.engine"].EngineCoreRequest = struct("EngineCoreRequest", (*module._REQUEST, "priority"), 1)
     return made
 
 
 def test_a_vllm_with_everything(vllm):
-    assert abilities("0.32.0") == Abilities(trace_replay=True, batch_invariance=True)
+    check_vllm("0.32.0")
+    check_runner("0.32.0", v2=True)
+    check_runner("0.32.0", v2=False)
 
 
-def test_batch_invariance_is_a_variable_of_the_environment(vllm):
-    vllm["vllm.envs"].environment_variables = {}
-    assert not abilities("0.9.0").batch_invariance
+@pytest.mark.parametrize("version", ["0.24.0", "0.29.1", "0.9.2.post1"])
+def test_an_older_vllm_is_one_line(version):
+    with pytest.raises(InputError) as error:
+        check_version(version)
+    assert str(error.value) == f"engine 'vllm': vLLM {version} is too old: versions 0.30 to 0.33 are supported"
 
 
-def test_trace_replay_takes_an_engine_argument_and_a_sampling_parameter(vllm):
+@pytest.mark.parametrize("version", ["0.30.0", "0.33.0", "0.33.1.dev7+gabc", "1.0.0"])
+def test_newer_ones_are_looked_into(version):
+    check_version(version)
+
+
+@pytest.mark.parametrize("v2", [False, True])
+def test_a_vllm_without_the_other_runner_will_do(vllm, monkeypatch, v2):
+    for name in module._NEEDED_BY_V1 if v2 else module._NEEDED_BY_V2:
+        if name not in module._NEEDED:
+            monkeypatch.setitem(sys.modules, name, None)  # importing it raises ModuleNotFoundError
+    check_vllm("0.34.0")
+    check_runner("0.34.0", v2=v2)
+    with pytest.raises(InputError, match=r"vLLM 0.34.0 lacks vllm\.|vLLM 0.34.0 cannot be imported"):
+        check_runner("0.34.0", v2=not v2)
+
+
+def test_the_v2_runner_must_replay_given_tokens(vllm):
     vllm["vllm"].SamplingParams = struct("SamplingParams", module._SAMPLING)
-    assert not abilities("0.30.0").trace_replay
-    vllm["vllm"].EngineArgs = make_dataclass("EngineArgs", ["model", "dtype"])
-    vllm["vllm"].SamplingParams = struct("SamplingParams", (*module._SAMPLING, "trace_decode_token_ids"))
-    assert not abilities("0.24.0").trace_replay
+    check_runner("0.34.0", v2=False)
+    with pytest.raises(InputError, match=r"lacks SamplingParams\(trace_decode_token_ids=\);"):
+        check_runner("0.34.0", v2=True)
 
 
 def refused(vllm: Modules, change: Any) -> str:
     change(vllm)
     with pytest.raises(InputError) as error:
-        abilities("0.40.0")
+        check_vllm("0.40.0")
     assert "\n" not in str(error.value)
     return str(error.value)
 
 
-@pytest.mark.parametrize("name", ["vllm.v1.outputs", "vllm.v1.sample.sampler", "vllm.platforms"])
+@pytest.mark.parametrize("name", ["vllm.v1.outputs", "vllm.v1.kv_cache_interface", "vllm.platforms"])
 def test_a_name_that_moved_is_one_line(vllm, name):
     wanted = module._NEEDED[name][0]
     text = refused(vllm, lambda vllm: delattr(vllm[name], wanted))
-    assert text == f"engine 'vllm': vLLM 0.40.0 lacks {name}.{wanted}; versions 0.24 to 0.32 have it"
+    assert text == f"engine 'vllm': vLLM 0.40.0 lacks {name}.{wanted}; versions 0.30 to 0.33 are supported"
 
 
 def test_a_module_that_moved_is_one_line(vllm, monkeypatch):
@@ -100,7 +116,7 @@ def test_a_request_that_wants_more_is_one_line(vllm):
 
 
 def test_an_engine_argument_that_moved_is_one_line(vllm):
-    with pytest.raises(InputError, match=r"vLLM 0.40.0 lacks EngineArgs\(logprobs_mode=\); versions 0.24"):
+    with pytest.raises(InputError, match=r"vLLM 0.40.0 lacks EngineArgs\(logprobs_mode=\); versions 0.30"):
         check_arguments("0.40.0", vllm["vllm"].EngineArgs, ["model", "logprobs_mode"])
 
 
@@ -113,63 +129,9 @@ def test_a_library_that_is_missing_is_one_line(vllm, monkeypatch):
     assert text.startswith("engine 'vllm': vLLM 0.40.0 cannot be imported: libcudart.so.13: cannot open shared")
 
 
-def test_before_the_v2_runner_there_is_nothing_to_rank_in(monkeypatch):
-    for name in module.V2_RANKING:
-        monkeypatch.setitem(sys.modules, name, None)  # import_module raises ModuleNotFoundError
-    assert v2_callers() == []
-
-
-def test_scores_fall_back_where_trace_replay_is_lacking_and_say_so():
-    able, unable = (SimpleNamespace(v2=True, replays=replays) for replays in (True, False))
-    forced, slow = EngineConfig(), EngineConfig(scoring="prompt_logprobs")
-    assert start._scoring(forced, able) == ("forced", ())
-    assert start._scoring(forced, SimpleNamespace(v2=False, replays=False)) == ("forced", ())  # our own sampler's
-    assert start._scoring(slow, unable) == ("prompt_logprobs", ())
-    scoring, (note,) = start._scoring(forced, unable)
-    assert scoring == "prompt_logprobs"
-    assert note.endswith("answers are scored by prompt log-probabilities, which takes longer")
-
-
 class TestInstalledVllm:
     pytestmark = needs_vllm
 
     def test_it_has_what_is_needed(self):
-        found = abilities(start.installed_version())
-        from vllm import EngineArgs, SamplingParams
-
-        assert found.trace_replay == ("enable_trace_replay" in fields_of(EngineArgs))
-        assert "temperature" in fields_of(SamplingParams)
-
-    @pytest.mark.parametrize("replays", [True, False])
-    def test_the_v2_runner_is_asked_to_replay_only_where_it_can(self, replays):
-        from evaluator.engine.vllm.sampling import Dialect
-
-        arguments = Dialect(v2=True, replays=replays).engine_arguments()
-        assert arguments == ({"enable_trace_replay": True} if replays else {})
-
-    @pytest.mark.parametrize("replays", [True, False])
-    @pytest.mark.parametrize("runs_v2", [True, False])
-    def test_the_runner_that_vllm_would_run_is_spoken_to(self, replays, runs_v2, monkeypatch):
-        """Some versions have only some architectures run by the V2 runner; trace replay they refuse where it is not."""
-        import vllm
-
-        from evaluator.engine.vllm.sampling import Dialect
-
-        @dataclass
-        class EngineArgs:
-            model: str
-            enable_trace_replay: bool = False
-            logits_processors: Any = None
-            async_scheduling: bool = True
-
-            def create_engine_config(self) -> Any:
-                if self.enable_trace_replay and not runs_v2:
-                    raise ValueError("trace replay requires Model Runner V2")
-                return SimpleNamespace(use_v2_model_runner=runs_v2, asked=self)
-
-        monkeypatch.setattr(vllm, "EngineArgs", EngineArgs)
-        made, dialect = start._engine_config({"model": "m"}, Dialect(v2=True, replays=replays))
-        assert dialect.v2 == runs_v2
-        assert (made.asked.logits_processors is None) == runs_v2  # the V1 runner gets our sampler's orders
-        falls_back = runs_v2 and not replays
-        assert start._scoring(EngineConfig(), dialect)[0] == ("prompt_logprobs" if falls_back else "forced")
+        check_vllm(start.installed_version())
+        check_runner(start.installed_version(), v2=False)

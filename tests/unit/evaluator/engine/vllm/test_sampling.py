@@ -3,8 +3,6 @@
 import pytest
 
 from evaluator.engine.base import Generate, Score
-from evaluator.engine.vllm.abilities import abilities
-from evaluator.engine.vllm.start import installed_version
 from tests.support.engines import needs_vllm
 
 pytestmark = needs_vllm
@@ -30,13 +28,9 @@ def slowly(**settings):
 
 @pytest.mark.parametrize("v2", [False, True])
 def test_scores(v2):
-    from evaluator.engine.vllm.one_step import SCORED_FROM
-    from evaluator.engine.vllm.sampler import FORCED
-
+    from evaluator.engine.vllm.extra_args import FORCED, SCORED_FROM
     from evaluator.engine.vllm.sampling import Dialect
 
-    if v2 and not abilities(installed_version()).trace_replay:
-        pytest.skip("the installed vLLM has no trace replay; nothing is forced on its V2 runner")
     forced = {"trace_decode_token_ids": [3, 4]} if v2 else {"extra_args": {FORCED: [3, 4]}}
     for _ in range(2):  # what one request has of its own does not stay in the template
         assert Dialect(v2=v2).score(SCORE) == slowly(
@@ -44,22 +38,22 @@ def test_scores(v2):
         )
         other = Dialect(v2=v2).score(Score(request_id="o", prompt_ids=(1,), continuation_ids=(7,)))
         assert other.max_tokens == 1
+    last = {"trace_decode_token_ids": [4]} if v2 else {"prompt_logprobs": 1}
     assert Dialect(v2=v2).one_step_score(SCORE) == slowly(
         temperature=0.0,
         max_tokens=1,
         logprobs=1,
-        prompt_logprobs=1,
         skip_reading_prefix_cache=False,
         ignore_eos=True,
-        extra_args={FORCED: [4], SCORED_FROM: 3},
+        extra_args={SCORED_FROM: 3} if v2 else {FORCED: [4], SCORED_FROM: 3},
+        **last,
     )
 
 
 @pytest.mark.parametrize("v2", [False, True])
 @pytest.mark.parametrize("name", ASKED)
 def test_generations(name, v2):
-    from evaluator.engine.vllm.sampler import NUCLEUS
-
+    from evaluator.engine.vllm.extra_args import NUCLEUS
     from evaluator.engine.vllm.sampling import Dialect
 
     request = ASKED[name]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import json
 import os
 import sys
 from pathlib import Path
@@ -13,8 +13,8 @@ import pytest
 
 from evaluator.checkpoints.blueprint import Blueprint, read_blueprint
 from evaluator.engine.config import EngineConfig
-from evaluator.engine.vllm import start
-from evaluator.engine.vllm.abilities import BATCH_INVARIANT, Abilities
+from evaluator.engine.vllm import arguments, start
+from evaluator.engine.vllm.abilities import BATCH_INVARIANT
 from evaluator.errors import InputError
 from tests.support.engines import needs_vllm
 from tests.support.models import save_tiny_model
@@ -36,7 +36,9 @@ def blueprint(dtype: str = "bfloat16") -> Blueprint:
 
 
 def asked(config: EngineConfig, dtype: str = "bfloat16") -> dict[str, Any]:
-    return start._on_gpu(config, blueprint(dtype), config.max_model_len)
+    own, positions = blueprint(dtype), config.max_model_len
+    chosen = arguments._on_gpu(config, own)
+    return chosen | arguments.of_runner(config, own, chosen["dtype"], positions, v2=True)
 
 
 def test_every_engine_has_room_to_score_by_prompts_where_the_model_has():
@@ -87,7 +89,6 @@ def _elements(shape: tuple[int, ...]) -> int:
     return count
 
 
-ABLE = Abilities(trace_replay=True, batch_invariance=True)
 CUDA = {"is_cpu": False, "is_cuda": True}
 
 
@@ -114,8 +115,8 @@ def test_a_deterministic_engine_is_told_before_vllm_is_imported(environment):
     assert BATCH_INVARIANT not in environment
     start._prepare_environment(EngineConfig(deterministic=True))
     assert environment[BATCH_INVARIANT] == "1"
-    start._check_deterministic(ABLE, platform(**CUDA))
-    start._check_deterministic(ABLE, platform(is_cpu=False, is_cuda=False))
+    start._check_deterministic(platform(**CUDA))
+    start._check_deterministic(platform(is_cpu=False, is_cuda=False))
     assert environment[BATCH_INVARIANT] == "1"
 
 
@@ -163,17 +164,16 @@ def test_vllm_that_runs_without_it_cannot_be_told_any_more(environment, monkeypa
 
 
 @pytest.mark.parametrize(
-    ("able", "answers", "reason"),
+    ("answers", "reason"),
     [
-        (ABLE, platform(is_cpu=True), "no batch-invariant mode on a CPU; engine torch computes one request at a time"),
-        (dataclasses.replace(ABLE, batch_invariance=False), platform(**CUDA), "has no batch-invariant mode$"),
-        (ABLE, platform(75, **CUDA), "needs a GPU of compute capability 8.0 or more"),
+        (platform(is_cpu=True), "no batch-invariant mode on a CPU; engine torch computes one request at a time"),
+        (platform(75, **CUDA), "needs a GPU of compute capability 8.0 or more"),
     ],
 )
-def test_where_it_cannot_hold_it_is_refused_and_leaves_nothing_set(environment, able, answers, reason):
+def test_where_it_cannot_hold_it_is_refused_and_leaves_nothing_set(environment, answers, reason):
     environment[BATCH_INVARIANT] = "1"
     with pytest.raises(InputError, match=f"^engine: deterministic: .*{reason}"):
-        start._check_deterministic(able, answers)
+        start._check_deterministic(answers)
     assert BATCH_INVARIANT not in environment
 
 
@@ -190,17 +190,17 @@ class TestInstalledVllm:
         from vllm import EngineArgs
         from vllm.config.compilation import CompilationMode, CUDAGraphMode
 
-        chosen = EngineArgs(model=str(tmp_path), **start.graph_arguments(compile=False, graphs=True))
+        chosen = EngineArgs(model=str(tmp_path), **arguments.graph_arguments(compile=False, graphs=True))
         assert chosen.enforce_eager is False
         assert chosen.compilation_config.mode == CompilationMode.NONE
         assert chosen.compilation_config.cudagraph_mode == CUDAGraphMode.FULL_DECODE_ONLY
         assert not chosen.compilation_config.cudagraph_mode.requires_piecewise_compilation()
-        compiled = EngineArgs(model=str(tmp_path), **start.graph_arguments(compile=True, graphs=False))
+        compiled = EngineArgs(model=str(tmp_path), **arguments.graph_arguments(compile=True, graphs=False))
         assert compiled.compilation_config.cudagraph_mode == CUDAGraphMode.NONE
 
 
 def test_vllm_reads_the_files_that_were_checked_and_runs_no_code_of_theirs(tmp_path: Path):
-    given = start._arguments(EngineConfig(), tmp_path, 64)
+    given = arguments._arguments(EngineConfig(), tmp_path, 64)
     assert given["load_format"] == "safetensors"  # else consolidated*.safetensors come first, then *.bin and *.pt
     assert given["config_format"] == "hf"  # else params.json comes first
     assert given["trust_remote_code"] is False
@@ -222,3 +222,80 @@ def test_why_the_code_of_an_architecture_cannot_be_imported_is_said(monkeypatch)
     assert why is not None
     assert why.startswith("its code of Qwen3_5ForCausalLM cannot be imported (No module named 'torchvision')")
     assert start.not_imported(ValueError("no space left")) is None
+
+
+QUANTISED = {"quantization_config": {"quant_method": "online", "scheme": "fp8"}}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "config", "settings", "exact"),
+    [
+        ("bfloat16", {}, {}, True),
+        ("float16", {}, {}, True),
+        ("float32", {}, {}, False),  # they are anyway
+        ("bfloat16", {}, {"deterministic": True}, False),  # batch-invariant kernels would be passed by
+        ("bfloat16", QUANTISED, {}, False),
+    ],
+)
+def test_half_precision_models_with_a_plain_head_have_float32_logits(dtype, config, settings, exact, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen3"} | config))
+    given = arguments._exact_logits(EngineConfig(**settings), tmp_path, blueprint(), dtype)
+    assert given == ({"hf_overrides": {"head_dtype": "float32"}} if exact else {})
+
+
+class TestRunner:
+    """Which runner vLLM chooses, and what it refuses."""
+
+    @pytest.fixture(autouse=True)
+    def vllm(self, monkeypatch):
+        monkeypatch.setattr(start, "installed_version", lambda: "0.32.0")
+        monkeypatch.setattr(start, "check_runner", lambda version, *, v2: None)
+        for name in ("VLLM_USE_V2_MODEL_RUNNER", "TRITON_INTERPRET"):
+            monkeypatch.delenv(name, raising=False)
+
+    def chosen(self, monkeypatch, answer, *, on_cpu):
+        def configured(arguments):
+            if isinstance(answer, Exception):
+                raise answer
+            return SimpleNamespace(use_v2_model_runner=answer)
+
+        monkeypatch.setattr(start, "_engine_config", configured)
+        return start._runs_v2({}, on_cpu=on_cpu)
+
+    def test_vllm_chooses(self, monkeypatch):
+        assert self.chosen(monkeypatch, True, on_cpu=True)
+        assert self.chosen(monkeypatch, True, on_cpu=False)
+        assert not self.chosen(monkeypatch, False, on_cpu=True)
+
+    def test_what_vllm_refuses_is_one_line(self, monkeypatch):
+        with pytest.raises(
+            InputError, match="cannot run its V2 model runner .*: Model Runner V2 requires"
+        ):
+            self.chosen(monkeypatch, ValueError("Model Runner V2 requires Triton."), on_cpu=True)
+        with pytest.raises(ValueError, match="no such model"):
+            self.chosen(monkeypatch, ValueError("no such model"), on_cpu=True)
+
+    def test_the_v1_runner_serves_no_gpu(self, monkeypatch):
+        with pytest.raises(InputError, match="would run its V1 model runner, which is served on CPUs only"):
+            self.chosen(monkeypatch, False, on_cpu=False)
+        monkeypatch.setattr(start, "serves_cpus", lambda: False)
+        start.check_here(EngineConfig())
+        monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "0")
+        with pytest.raises(InputError, match="do not set VLLM_USE_V2_MODEL_RUNNER=0"):
+            start.check_here(EngineConfig())
+
+    @pytest.mark.parametrize(
+        ("there", "missing"),
+        [
+            ((), "triton is not installed"),
+            (("triton",), "triton.runtime.interpreter is not installed"),
+            (("triton", "triton.runtime.interpreter"), r"it needs Triton's interpreter \(TRITON_INTERPRET=1\)"),
+        ],
+    )
+    def test_a_cpu_needs_triton_and_its_interpreter(self, monkeypatch, there, missing):
+        monkeypatch.setattr(start, "serves_cpus", lambda: True)
+        monkeypatch.setattr(start, "_is_there", lambda module: module in there)
+        start.check_here(EngineConfig())
+        monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "1")
+        with pytest.raises(InputError, match=missing):
+            start.check_here(EngineConfig())

@@ -1,5 +1,7 @@
-"""References on the V2 runner: beside vLLM's own worker for prompt log-probabilities, which runs without a GPU as long
-as nobody asks it for any. Prompts come in chunks, beside each other and beside requests that refer to nothing."""
+"""Scores and references on the V2 runner, beside vLLM's own worker for prompt log-probabilities.
+
+Prompts come in chunks, beside each other and beside requests of another kind.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,9 @@ import torch
 
 from evaluator.engine.base import Reference, Score
 from evaluator.engine.distributions import divergences_of, referred
-from tests.support.engines import needs_vllm
+from tests.support.engines import only_v2
 
-pytestmark = needs_vllm
+pytestmark = only_v2
 WIDTH, VOCABULARY, LONGEST = 8, 50, 32
 PROMPT, CONTINUATION = list(range(10)), [11, 7, 30, 44]
 
@@ -24,21 +26,18 @@ class Runner:
     """The parts of a V2 runner that matter here: rows of requests, in slots that are used again."""
 
     def __init__(self, seed: int) -> None:
-        from evaluator.engine.vllm.v2_references import refer
         from vllm.v1.worker.gpu.sample.prompt_logprob import PromptLogprobsWorker
 
-        from evaluator.engine.vllm.abilities import fields_of
+        from evaluator.engine.vllm.v2.scores import score_in_prompts
 
-        given = {"max_num_reqs": 4, "device": torch.device("cpu")}  # older versions take no device
-        known = {name: given[name] for name in fields_of(PromptLogprobsWorker) if name in given}
         generator = torch.Generator().manual_seed(seed)
-        self.prompt_logprobs_worker: Any = PromptLogprobsWorker(**known)
+        self.prompt_logprobs_worker: Any = PromptLogprobsWorker(4, torch.device("cpu"))
         self.head_HV = torch.randn(WIDTH, VOCABULARY, generator=generator)
         self.states_TH = torch.randn(LONGEST, WIDTH, generator=generator)  # a position's, whatever the request
         self.tokens_RT = torch.zeros(4, LONGEST, dtype=torch.int32)
         self.lengths_R = np.zeros(4, dtype=np.int32)
         self.slots: dict[str, int] = {}
-        assert refer(self)
+        score_in_prompts(self)
 
     def add(self, name: str, slot: int, parameters: Any, prompt: list[int]) -> None:
         self.slots[name] = slot
@@ -67,11 +66,12 @@ class Runner:
         return self.states_TH[first : first + count] @ self.head_HV
 
 
-def parameters(reference: Reference) -> Any:
+def parameters(reference: Reference | None) -> Any:
     from evaluator.engine.vllm.sampling import Dialect
 
     score = Score(request_id="one", prompt_ids=PROMPT, continuation_ids=CONTINUATION, reference=reference)
-    return Dialect(v2=True, references=True).reference_score(score)
+    dialect = Dialect(v2=True, one_step=True)
+    return dialect.one_step_score(score) if reference is None else dialect.reference_score(score)
 
 
 def sampled() -> Any:
@@ -80,11 +80,32 @@ def sampled() -> Any:
     return SamplingParams(temperature=0.0, max_tokens=3)
 
 
-@pytest.mark.parametrize(
+in_chunks = pytest.mark.parametrize(
     "chunks",
     [[(0, 13)], [(0, 5), (5, 13)], [(0, 9), (9, 10), (10, 12), (12, 13)], [(0, 12), (12, 13)]],
     ids=["at once", "in the context", "in the continuation", "the last row alone"],
 )
+
+
+@in_chunks
+def test_a_continuation_is_scored_row_by_row(chunks):
+    prompt, runner = [*PROMPT, *CONTINUATION[:-1]], Runner(1)
+    runner.add("plain", 3, sampled(), [1, 2, 3])
+    for name, slot in (("one", 1), ("two", 2)):
+        runner.add(name, slot, parameters(None), prompt)
+    for start, end in chunks:
+        found = runner.step(("two", start, end), ("plain", 0, 3), ("one", start, end))
+        assert set(found) == ({"one", "two"} if end == 13 else set())
+    rows = runner.logits(len(PROMPT) - 1, len(CONTINUATION) - 1)  # the sampler reports the last token
+    chosen = rows.gather(1, torch.tensor(CONTINUATION[:-1])[:, None])
+    for table in found.values():
+        assert table.logprob_token_ids[:, 0].tolist() == CONTINUATION[:-1]
+        assert table.logprob_token_ids[:, 1].tolist() == rows.argmax(1).tolist()
+        assert table.selected_token_ranks.tolist() == (1 + (rows > chosen).sum(1)).tolist()
+        assert torch.allclose(table.logprobs, rows.log_softmax(1).gather(1, table.logprob_token_ids.long()), atol=1e-6)
+
+
+@in_chunks
 def test_a_kept_continuation_is_compared_row_by_row(chunks, tmp_path):
     prompt = [*PROMPT, *CONTINUATION[:-1]]
     kept = Reference(path=str(tmp_path / "one"), keep=True)
@@ -126,10 +147,3 @@ def test_a_preempted_request_begins_anew_and_a_slot_is_used_again(tmp_path):
     same = referred(dataclasses.replace(kept, keep=False), runner.logits(9, 4), CONTINUATION)
     assert [divergence.kld for divergence in same] == [0.0] * 4
     assert runner.step(("one", 13, 14)) == {}  # its one generated token
-
-
-def test_a_runner_without_such_a_worker_is_left_alone():
-    from evaluator.engine.vllm.v2_references import refer
-
-    assert not refer(SimpleNamespace())
-    assert not refer(SimpleNamespace(prompt_logprobs_worker=None))

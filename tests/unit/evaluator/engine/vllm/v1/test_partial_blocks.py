@@ -11,7 +11,7 @@ pytestmark = needs_vllm
 
 @pytest.fixture
 def connector():
-    from evaluator.engine.vllm.partial_blocks import PartialBlocks
+    from evaluator.engine.vllm.v1.partial_blocks import PartialBlocks
 
     made = object.__new__(PartialBlocks)
     made._block_size, made._usable = 4, True

@@ -8,10 +8,11 @@ from torch import nn
 
 pytest.importorskip("vllm")
 
-from evaluator.engine.vllm.norms import fuse_norms
 from vllm.config import VllmConfig, set_current_vllm_config
 from vllm.model_executor.layers.layernorm import GemmaRMSNorm, RMSNorm
 from vllm.platforms import current_platform
+
+from evaluator.engine.vllm.v1.norms import fuse_norms
 
 WIDTH = 80
 pytestmark = pytest.mark.skipif(not current_platform.is_cpu(), reason="the kernel of vLLM's CPU build")

@@ -1,0 +1,223 @@
+"""However vLLM's scheduler cuts and orders the work, the GPU's runner answers alike: prompts in chunks, requests that
+are preempted, a prefix cache that is cold, warm or off. Steps are scheduled ahead throughout."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evaluator.engine.base import FixedSource, Generate, Request, Response, Score
+from evaluator.engine.config import EngineConfig
+from evaluator.engine.torch_engine import TorchEngine
+from evaluator.engine.vllm.engine import VLLMEngine
+from tests.support.engines import only_v2
+from tests.support.models import save_tiny_model
+
+pytestmark = only_v2
+
+VOCABULARY = 384
+BLOCK = 32
+CONFIG = EngineConfig(max_model_len=256, max_num_seqs=8)
+TOLERANCE = 1e-4  # nats
+CHUNKS = {"max_num_batched_tokens": 48}
+SMALL_CACHE = {"num_gpu_blocks_override": 14}  # eight requests would take up to 32
+
+
+@dataclass
+class Schedule:
+    """What vLLM's scheduler has decided since `watch`."""
+
+    steps: list[Mapping[str, int]] = field(default_factory=list)  # request -> rows, for each step that computes
+    preempted: set[str] = field(default_factory=set)
+
+    @property
+    def rows(self) -> int:
+        return sum(sum(step.values()) for step in self.steps)
+
+
+def scheduler_of(engine: VLLMEngine) -> Any:
+    assert engine._started is not None
+    return engine._started.llm.engine_core.engine_core.scheduler
+
+
+@contextlib.contextmanager
+def watch(engine: VLLMEngine) -> Iterator[Schedule]:
+    scheduler, seen = scheduler_of(engine), Schedule()
+    own = scheduler.schedule
+
+    def schedule(*arguments: Any, **named: Any) -> Any:
+        output = own(*arguments, **named)
+        if output.num_scheduled_tokens:
+            seen.steps.append(dict(output.num_scheduled_tokens))
+        seen.preempted |= output.preempted_req_ids or set()
+        return output
+
+    scheduler.schedule = schedule
+    yield seen
+    scheduler.schedule = own
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny_model(tmp_path_factory.mktemp("schedules") / "model", "qwen3", 0, eos_ids=(0,))
+
+
+@contextlib.contextmanager
+def serving(checkpoint: Path, **arguments: Any) -> Iterator[VLLMEngine]:
+    """An engine with further fields of vLLM's EngineArgs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("V2_ARGS", json.dumps(arguments))
+        engine = VLLMEngine(CONFIG)
+        engine.load(checkpoint)
+        assert engine._started is not None
+        assert (engine._started.dialect.v2, engine._started.dialect.one_step, engine._started.ahead) == (True,) * 3
+        yield engine
+        engine.close()
+
+
+@pytest.fixture(scope="module")
+def plain(checkpoint: Path) -> Iterator[VLLMEngine]:
+    with serving(checkpoint) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def oracle(checkpoint: Path) -> TorchEngine:
+    made = TorchEngine(CONFIG)
+    made.load(checkpoint)
+    return made
+
+
+def tokens(draw: random.Random, count: int) -> tuple[int, ...]:
+    return tuple(draw.randrange(8, VOCABULARY) for _ in range(count))
+
+
+def mixed() -> list[Request]:
+    """Greedy, streamed, sampled and scored requests, several to a prompt, in random order."""
+    draw = random.Random(0)
+    asked: list[Request] = []
+    for number, length in enumerate((20, 65, 90, 120)):
+        prompt, option = tokens(draw, length), tokens(draw, 40)
+        asked += [
+            Generate(request_id=f"g{number}", prompt_ids=prompt, max_tokens=10, top_logprobs=3, stream=number % 2 > 0),
+            *(
+                Generate(
+                    request_id=f"n{number}.{n}", prompt_ids=prompt, max_tokens=6, temperature=1.0, top_p=0.9, seed=n
+                )
+                for n in range(2)
+            ),
+            *(Score(request_id=f"s{number}.{n}", prompt_ids=prompt, continuation_ids=option[n:]) for n in (0, 3, 37)),
+        ]
+    draw.shuffle(asked)
+    return asked
+
+
+def answers(engine: VLLMEngine, asked: list[Request] | None = None) -> dict[str, Response]:
+    return {each.request_id: each for each in engine.run(FixedSource(asked or mixed())) if each.final}
+
+
+@pytest.fixture(scope="module")
+def expected(plain: VLLMEngine, oracle: TorchEngine) -> dict[str, Response]:
+    """Greedy answers and scores are transformers'; samples are those of the plain engine."""
+    found = answers(plain)
+    for request in mixed():
+        if not request.request_id.startswith("n"):
+            theirs = oracle.answer(request)
+            check({request.request_id: found[request.request_id]}, {request.request_id: theirs})
+    return found
+
+
+def check(found: dict[str, Response], expected: dict[str, Response]) -> None:
+    assert found.keys() == expected.keys()
+    for name, answer in expected.items():
+        assert (found[name].status, found[name].token_ids) == ("ok", answer.token_ids), name
+        assert found[name].ranks == answer.ranks
+        assert found[name].logprobs == pytest.approx(answer.logprobs, abs=TOLERANCE)
+
+
+def test_a_warm_cache_is_hit_and_changes_nothing(plain, expected):
+    warm = answers(plain)
+    check(warm, expected)
+    longest = {name for name in warm if name[1] == "3"}
+    assert all((warm[name].cached_tokens or 0) >= 3 * BLOCK for name in longest)
+
+
+def test_prompts_in_chunks(checkpoint, expected):
+    with serving(checkpoint, **CHUNKS) as engine, watch(engine) as seen:
+        check(answers(engine), expected)
+    assert max(sum(step.values()) for step in seen.steps) <= 48
+    assert any(sum(name in step for step in seen.steps) > 2 for name in seen.steps[0])
+
+
+@pytest.mark.parametrize("arguments", [SMALL_CACHE, SMALL_CACHE | CHUNKS], ids=["whole", "in chunks"])
+def test_requests_that_are_preempted_and_computed_again(checkpoint, expected, arguments):
+    with serving(checkpoint, **arguments) as engine, watch(engine) as seen:
+        check(answers(engine), expected)
+    assert seen.preempted
+
+
+def test_without_a_prefix_cache(checkpoint, expected):
+    with serving(checkpoint, enable_prefix_caching=False) as engine:
+        found = answers(engine)
+    check(found, expected)
+    assert {each.cached_tokens for each in found.values()} == {0}
+
+
+def options(draw: random.Random, prompt: tuple[int, ...]) -> list[Request]:
+    beginning = tokens(draw, 2)
+    return [
+        Score(request_id=str(n), prompt_ids=prompt, continuation_ids=(*beginning, *tokens(draw, n)))
+        for n in (1, 2, 4, 5)
+    ]
+
+
+@pytest.mark.parametrize("rest", [1, 7, BLOCK])
+def test_options_of_a_context_take_one_step_and_a_row_for_each_token(plain, oracle, rest):
+    """vLLM caches whole blocks. A context that ends one token after a block is computed once; of another, each option
+    computes what lies after its last whole block again."""
+    draw = random.Random(rest)
+    context = tokens(draw, 2 * BLOCK + rest)
+    list(plain.run(FixedSource([Generate(request_id="greedy", prompt_ids=context, max_tokens=1)])))
+    asked = options(draw, context)
+    with watch(plain) as seen:
+        found = answers(plain, asked)
+    check(found, {each.request_id: oracle.answer(each) for each in asked})
+    assert len(seen.steps) <= 2
+    assert seen.rows == sum(len(each.continuation_ids) + rest - 1 for each in asked)
+
+
+def test_scores_never_read_cached_rows_of_a_continuation(plain, oracle):
+    """Everything in the cache but the context is overwritten when the scores are admitted."""
+    draw = random.Random(5)
+    context, beginning = tokens(draw, BLOCK + 9), tokens(draw, 2 * BLOCK)
+    asked: list[Request] = [
+        Score(request_id=str(n), prompt_ids=context, continuation_ids=(*beginning, *tokens(draw, 3))) for n in range(4)
+    ]
+    answers(plain, asked)  # now whole blocks of context and continuation are cached
+    manager = scheduler_of(plain).kv_cache_manager
+    (caches,) = plain._started.llm.collective_rpc(lambda worker: worker.model_runner.kv_caches)
+    own, used = manager.get_computed_blocks, []
+
+    def overwriting(request: Any) -> Any:
+        found = own(request)
+        used.append(found[1])
+        keep = {block.block_id for block in found[0].blocks[0]}
+        for cache in caches:
+            cache[[n for n in range(cache.shape[0]) if n not in keep]] = 100.0
+        return found
+
+    for request in asked:  # one at a time: nobody else's rows are overwritten
+        manager.get_computed_blocks = overwriting
+        found = answers(plain, [request])
+        manager.get_computed_blocks = own
+        check(found, {request.request_id: oracle.answer(request)})
+    assert used == [BLOCK] * len(asked)
+    assert scheduler_of(plain).kv_cache_manager.get_computed_blocks is own
+    plain._started.llm.engine_core.reset_prefix_cache()  # what is overwritten answers nobody

@@ -1,0 +1,77 @@
+"""A whole `resurface eval` on the GPU's model runner gives the records that the CPU's gives."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from tests.support import v2
+from tests.support.engines import needs_vllm, runs_v2
+from tests.support.models import save_tiny_model
+from tests.support.runs import command, environment, records
+
+pytestmark = [*needs_vllm, pytest.mark.skipif(runs_v2() or v2.missing() is not None, reason=str(v2.missing()))]
+
+PROBES = "greedy,beam,sample,choice,hard_choice,rank,aligned_rank,fidelity"
+# Prompts in chunks, and a cache for fewer requests than there are.
+TIGHT = {"max_model_len": 768, "num_gpu_blocks_override": 26, "max_num_batched_tokens": 64, "max_num_seqs": 8}
+SAMPLED = ["text", "token_ids", "contains", "exact_match", "token_f1", "status", "truncated"]
+
+
+def evaluate(out: Path, checkpoints: list[Path], **more: str) -> pd.DataFrame:
+    questions = out.with_suffix(".jsonl")
+    questions.write_text(
+        "".join(
+            json.dumps(
+                {
+                    "id": str(n),
+                    "language": "english",
+                    "context": f"The town of {name} was founded in {1700 + n}.",
+                    "question": f"When was {name} founded?",
+                    "answers": [str(1700 + n)],
+                }
+            )
+            + "\n"
+            for n, name in enumerate(("Karo", "Belu", "Mira"))
+        )
+    )
+    asked = ("--base", checkpoints[0], "--task", f"jsonl:{questions}", "--probes", PROBES, "--formats", "open")
+    done = subprocess.run(
+        command("eval", *checkpoints, *asked, "--out", out),
+        env=environment() | {"OMP_NUM_THREADS": "1"} | more,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return records(out)
+
+
+def runners(run: Path) -> set[str]:
+    return {each["setup"]["runner"] for each in json.loads((run / "run.json").read_text())["engine_stats"]}
+
+
+def test_the_gpus_runner_gives_the_records_of_the_cpus(tmp_path):
+    folder = tmp_path / "models"
+    checkpoints = [save_tiny_model(folder / f"model-{seed}", "qwen3", seed) for seed in (0, 1)]
+    on_v1 = evaluate(tmp_path / "v1", checkpoints)
+    on_v2 = evaluate(tmp_path / "v2", checkpoints, **v2.environment(), V2_ARGS=json.dumps(TIGHT))
+    runners = {
+        name: {
+            each["setup"]["runner"] for each in json.loads((tmp_path / name / "run.json").read_text())["engine_stats"]
+        }
+        for name in ("v1", "v2")
+    }
+    assert runners == {"v1": {"V1"}, "v2": {"V2"}}
+    assert set(on_v1["probe"]) == {*PROBES.split(",")}
+    for frame in (on_v1, on_v2):
+        frame["token_ids"] = [None if ids is None else tuple(ids) for ids in frame["token_ids"]]
+    drawn = on_v1["probe"] == "sample"  # V1 has our sampler, V2 has vLLM's
+    assert (on_v1.loc[drawn, "token_ids"] != on_v2.loc[drawn, "token_ids"]).any()
+    for rows, others in ((~drawn, []), (drawn, SAMPLED)):
+        one, other = (frame[rows].drop(columns=others) for frame in (on_v1, on_v2))
+        pd.testing.assert_frame_equal(one, other, check_exact=False, rtol=0, atol=1e-4)
