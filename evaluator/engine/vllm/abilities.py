@@ -41,10 +41,11 @@ _SAMPLING = ("detokenize", "extra_args", "flat_logprobs", "ignore_eos", "output_
 # The fields of an EngineCoreRequest that requests.py fills in.
 _REQUEST = ("request_id", "prompt_token_ids", "mm_features", "sampling_params", "pooling_params", "arrival_time",
             "lora_request", "cache_salt", "data_parallel_rank")  # fmt: skip
-# The V2 model runner ranks inside a function that two modules have imported by name: see weights.py.
-V2_RANKING = ("vllm.v1.worker.gpu.sample.sampler", "vllm.v1.worker.gpu.sample.prompt_logprob")
 BATCH_INVARIANT = "VLLM_BATCH_INVARIANT"  # in the environment, before vLLM is imported
-V2_TABLES = ("compute_topk_scores", "compute_topk_logprobs")  # the newer name first
+_V2_LOGPROB = "vllm.v1.worker.gpu.sample.logprob"
+# The V2 runner's kernel that ranks, whose place ours takes (v2/ranks.py), and its parameters.
+_V2_RANKS = ("_ranks_kernel", ("output_ptr", "logits_ptr", "logits_stride", "token_ids_ptr", "vocab_size",
+             "BLOCK_SIZE"))  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,22 +86,13 @@ def check_arguments(version: str, engine_args: Any, names: Iterable[str]) -> Non
     _check_fields(version, engine_args, names)
 
 
-def v2_callers() -> list[tuple[ModuleType, str]]:
-    """The modules that have imported the V2 runner's ranking function, with its name; empty without that runner.
-
-    Raises AttributeError if one of them has it by no name that is known here.
-    """
-    callers = []
-    for module in V2_RANKING:
-        try:
-            caller = importlib.import_module(module)
-        except ModuleNotFoundError:  # before there was that runner
-            continue
-        name = next((name for name in V2_TABLES if hasattr(caller, name)), None)
-        if name is None:
-            raise AttributeError(f"{module} has none of {', '.join(V2_TABLES)}, in which tokens are ranked")
-        callers.append((caller, name))
-    return callers
+def check_v2(version: str) -> None:
+    """Raises InputError if the V2 model runner lacks what we replace in it."""
+    name, parameters = _V2_RANKS
+    kernel = getattr(_imported(_V2_LOGPROB, version), name, None)
+    function = getattr(kernel, "fn", kernel)  # Triton's wrapper keeps the function there
+    if function is None or tuple(inspect.signature(function).parameters) != parameters:
+        raise _lacks(version, f"{_V2_LOGPROB}.{name}({', '.join(parameters)})")
 
 
 def fields_of(kind: Any) -> tuple[str, ...]:

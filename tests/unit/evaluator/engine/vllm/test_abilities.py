@@ -12,7 +12,7 @@ import pytest
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.vllm import abilities as module
 from evaluator.engine.vllm import start
-from evaluator.engine.vllm.abilities import Abilities, abilities, check_arguments, fields_of, v2_callers
+from evaluator.engine.vllm.abilities import Abilities, abilities, check_arguments, check_v2, fields_of
 from evaluator.errors import InputError
 from tests.support.engines import needs_vllm
 
@@ -113,10 +113,16 @@ def test_a_library_that_is_missing_is_one_line(vllm, monkeypatch):
     assert text.startswith("engine 'vllm': vLLM 0.40.0 cannot be imported: libcudart.so.13: cannot open shared")
 
 
-def test_before_the_v2_runner_there_is_nothing_to_rank_in(monkeypatch):
-    for name in module.V2_RANKING:
-        monkeypatch.setitem(sys.modules, name, None)  # import_module raises ModuleNotFoundError
-    assert v2_callers() == []
+@pytest.mark.parametrize("kernel", [None, lambda output_ptr, logits_ptr: None], ids=["none", "other parameters"])
+def test_a_v2_runner_whose_ranks_cannot_be_replaced_is_one_line(monkeypatch, kernel):
+    changed = ModuleType(module._V2_LOGPROB)
+    changed._ranks_kernel = kernel
+    monkeypatch.setitem(sys.modules, module._V2_LOGPROB, changed)
+    with pytest.raises(InputError, match=r"lacks vllm.v1.worker.gpu.sample.logprob._ranks_kernel\(output_ptr, "):
+        check_v2("0.40.0")
+    changed._ranks_kernel = SimpleNamespace(fn=lambda output_ptr, logits_ptr, logits_stride, token_ids_ptr,
+                                            vocab_size, BLOCK_SIZE: None)  # fmt: skip
+    check_v2("0.40.0")
 
 
 def test_scores_fall_back_where_trace_replay_is_lacking_and_say_so():
