@@ -134,6 +134,12 @@ class WorkerExtension:
         """What is wrong, in words, with how this worker ranks; None if nothing is."""
         return wrong_rank(self.model_runner)
 
+    def warm_top_p(self) -> int:
+        """Have the V2 runner's top-p compiled now; returns for how many sizes of a step."""
+        from evaluator.engine.vllm.v2.warm_up import warm_top_p
+
+        return warm_top_p(self.model_runner)
+
     def use_row_sampler(self) -> None:
         """From now on the V1 runner samples with ours."""
         from evaluator.engine.vllm.sampler import RowSampler
