@@ -113,14 +113,20 @@ class Response:
     cached_tokens: int | None = None  # prompt tokens that the prefix cache answered
     divergences: tuple[Divergence, ...] = ()  # one per token id of a Score that compares
 
-    def or_error(self) -> Response:
-        """This response, or an error if its log-probabilities are NaN, as those of a collapsed model are.
+    def or_error(self, vocabulary: int) -> Response:
+        """This response, or an error if its log-probabilities are NaN, as those of a collapsed model are, or if a rank
+        lies outside the vocabulary.
 
         Every engine hands out what this returns: no token is more likely than NaN, so each would rank first.
         """
-        if not math.isnan(sum(self.logprobs)) and not any(math.isnan(each.kld) for each in self.divergences):
+        outside = [rank for rank in self.ranks if not 1 <= rank <= vocabulary]
+        if math.isnan(sum(self.logprobs)) or any(math.isnan(each.kld) for each in self.divergences):
+            error = NOT_NUMBERS
+        elif outside:
+            error = f"a rank of {outside[0]} in a vocabulary of {vocabulary}"
+        else:
             return self
-        return Response(request_id=self.request_id, final=self.final, status="engine_error", error=NOT_NUMBERS)
+        return Response(request_id=self.request_id, final=self.final, status="engine_error", error=error)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,8 +2,9 @@
 
 Forced scores and prompt log-probabilities are the same numbers by two ways through an engine. Kernels differ between
 builds, devices, dtypes and runners, and so may what is wrong with them: the first engine of a combination scores a few
-short continuations both ways before it serves. Pure but for `Memory`, a folder with a file for each combination that
-has passed; `vllm/engine.py` asks.
+short continuations both ways before it serves. Both ways rank with the same kernel, so ranks are held against a count
+over whole distributions and against a planted table (`vllm/ranks.py`). Pure but for `Memory`, a folder with a file for
+each combination that has passed; `vllm/engine.py` asks.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
-from evaluator.engine.base import Response, Score
+from evaluator.engine.base import NOT_NUMBERS, Response, Score
 
 # Nats by which the two may differ in one token, and in the mean over tokens. Products of float32 on a GPU may keep ten
 # bits of the mantissa; in bfloat16, logits of size 16 have a resolution of 1/8, and each side rounds several times.
@@ -59,11 +60,16 @@ def questions(vocabulary: int, positions: int) -> list[Score]:
 
 
 def disagreement(
-    fast: Sequence[Response], slow: Sequence[Response], allowed: tuple[float, float], asked: Sequence[Score]
+    fast: Sequence[Response],
+    slow: Sequence[Response],
+    whole: Sequence[Response],
+    allowed: tuple[float, float],
+    asked: Sequence[Score],
 ) -> str | None:
     """What is wrong, in words, between the answers of the two ways to what was asked; None if they agree.
 
     A request that neither way can answer says nothing of either: a collapsed model has no log-probabilities at all.
+    `whole` are the slow way's answers with whole distributions.
     """
     one, other = ({response.request_id: response for response in side} for side in (fast, slow))
     distances: list[float] = []
@@ -81,23 +87,56 @@ def disagreement(
         distances += [abs(a - b) for a, b in zip(ours.logprobs, theirs.logprobs, strict=True)]
     largest, mean = max(distances, default=0.0), sum(distances) / max(1, len(distances))
     if largest <= allowed[0] and mean <= allowed[1]:
-        return None
+        rank = misranked(fast, whole, allowed[0])
+        return None if rank is None else f"forced scores have {rank}"
     return (
         f"forced scores differ from prompt log-probabilities by up to {largest:.2g} nats per token (mean {mean:.2g}; "
         f"allowed are {allowed[0]:g} and {allowed[1]:g})"
     )
 
 
+def nonsense(
+    slow: Sequence[Response], whole: Sequence[Response], allowed: tuple[float, float], planted: Sequence[str]
+) -> str | None:
+    """Why the slow way itself cannot be right, in words; None if it can.
+
+    `whole` are its answers with whole distributions. `planted` says what is wrong with the ranks of a planted table.
+    """
+    if planted:
+        return f"of planted tokens, {planted[0]}"
+    found = impossible([*slow, *whole]) or misranked(whole, whole, 0.0) or misranked(slow, whole, allowed[0])
+    return None if found is None else f"its prompt log-probabilities hold {found}"
+
+
 def impossible(answers: Sequence[Response]) -> str | None:
     """What no log-probability or rank can be, in words, among the answers of one way; None if there is nothing such.
 
-    An engine that reads memory which was never written gives such numbers.
+    An engine that reads memory which was never written gives such numbers. `Response.or_error` has refused the ranks.
     """
     for answer in answers:
         if any(value > _ROUNDING for value in answer.logprobs):
             return f"a log-probability of {max(answer.logprobs):.2g} nats"
-        if any(rank < 1 for rank in answer.ranks):
-            return f"a rank of {min(answer.ranks)}"
+        if answer.status != "ok" and answer.error != NOT_NUMBERS:
+            return answer.error
+    return None
+
+
+def misranked(answers: Sequence[Response], whole: Sequence[Response], allowed: float) -> str | None:
+    """A rank, in words, that the whole distribution at its position rules out; None if there is none.
+
+    Each log-probability may be off by so many nats. Those of `whole` may be equal where the logits, which are ranked,
+    are not: subtracting rounds. So a rank may lie anywhere among its equals.
+    """
+    tables = {each.request_id: each for each in whole if each.status == "ok"}
+    for answer in answers:
+        table = tables.get(answer.request_id)
+        if table is None:
+            continue
+        for rank, own, row in zip(answer.ranks, table.logprobs, table.top_logprobs, strict=bool(answer.ranks)):
+            first = 1 + sum(value > own + 2 * allowed for value in row)
+            last = sum(value >= own - 2 * allowed for value in row)
+            if not first <= rank <= last:
+                return f"a rank of {rank} where whole distributions have {first} to {last}"
     return None
 
 
@@ -145,7 +184,7 @@ def _cache() -> Path:
 
 
 def code_digest(folder: Path) -> str:
-    """A digest of the Python sources of a folder and its folders: what passed was this code, too."""
+    """A digest of the Python sources of a folder and those below: what passed was this code, too."""
     content = hashlib.sha256()
     for file in sorted(folder.rglob("*.py")):
         content.update(file.relative_to(folder).as_posix().encode() + b"\0" + file.read_bytes())

@@ -102,7 +102,7 @@ class TorchEngine:
             prompt_tokens=self._stats.prompt_tokens + len(request.prompt_ids),
             generated_tokens=self._stats.generated_tokens + len(response.token_ids),
         )
-        return response.or_error()
+        return response.or_error(self._vocabulary)
 
     def stats(self) -> EngineStats:
         return self._stats

@@ -55,9 +55,52 @@ def test_an_engine_whose_prompt_log_probabilities_are_nonsense_is_not_used(scori
         return dataclasses.replace(answer, ranks=(0,) * len(answer.ranks))
 
     monkeypatch.setattr(InFlightPromptScore, "response", unwritten)
-    with pytest.raises(EngineError, match="prompt log-probabilities hold a rank of 0"):
+    with pytest.raises(EngineError, match="prompt log-probabilities hold a rank of 0 in a vocabulary of 384"):
         served(save_tiny_model(tmp_path / "model", "qwen3"), CONFIG.model_copy(update={"scoring": scoring}))
     assert not cache.exists()
+
+
+def test_an_engine_that_ranks_by_vllm_s_rule_is_not_used(tmp_path, cache, monkeypatch):
+    """vLLM counts the tokens that are at least as likely. A checkpoint without ties ranks alike by either rule."""
+    from evaluator.engine.vllm import ranks
+
+    monkeypatch.setattr(ranks, "_strict_ranks", lambda scores, values: (scores >= values).sum(-1))
+    with pytest.raises(EngineError, match="cannot be trusted: of planted tokens, a token of rank 1 got 384"):
+        served(save_tiny_model(tmp_path / "model", "qwen3"))
+    assert not cache.exists()
+
+
+def test_an_engine_that_reports_the_ranks_of_other_rows_is_not_used(tmp_path, cache, monkeypatch):
+    """Each is right where it is counted, and is reported for another token."""
+    from evaluator.engine.vllm.requests import InFlightPromptScore
+
+    right = InFlightPromptScore.response
+
+    def turned(self: InFlightPromptScore) -> Response:
+        answer = right(self)
+        return dataclasses.replace(answer, ranks=(*answer.ranks[1:], *answer.ranks[:1]))
+
+    monkeypatch.setattr(InFlightPromptScore, "response", turned)
+    with pytest.raises(
+        EngineError, match=r"prompt log-probabilities hold a rank of \d+ where whole distributions have"
+    ):
+        served(save_tiny_model(tmp_path / "model", "qwen3"))
+    assert not cache.exists()
+
+
+def test_forced_scores_with_wrong_ranks_are_replaced(tmp_path, cache, monkeypatch):
+    from evaluator.engine.vllm.requests import InFlightOneStepScore
+
+    right = InFlightOneStepScore.response
+
+    def turned(self: InFlightOneStepScore) -> Response:
+        answer = right(self)
+        return dataclasses.replace(answer, ranks=(*answer.ranks[1:], *answer.ranks[:1]))
+
+    monkeypatch.setattr(InFlightOneStepScore, "response", turned)
+    started, _, _ = served(save_tiny_model(tmp_path / "model", "qwen3"))
+    assert started.notes[0].startswith("forced scores have a rank of ")
+    assert started.scoring == "prompt_logprobs"
 
 
 def test_wrong_scores_are_replaced_and_right_ones_remembered(tmp_path, cache, monkeypatch):

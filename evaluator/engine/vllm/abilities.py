@@ -51,6 +51,10 @@ _SAMPLING_BY_V2 = ("trace_decode_token_ids",)
 _REQUEST = ("request_id", "prompt_token_ids", "mm_features", "sampling_params", "pooling_params", "arrival_time",
             "lora_request", "cache_salt", "data_parallel_rank")  # fmt: skip
 BATCH_INVARIANT = "VLLM_BATCH_INVARIANT"  # in the environment, before vLLM is imported
+_V2_LOGPROB = "vllm.v1.worker.gpu.sample.logprob"
+# The V2 runner's kernel that ranks, whose place ours takes (v2/ranks.py), and its parameters.
+_V2_RANKS = ("_ranks_kernel", ("output_ptr", "logits_ptr", "logits_stride", "token_ids_ptr", "vocab_size",
+             "BLOCK_SIZE"))  # fmt: skip
 
 
 def check_version(version: str) -> None:
@@ -78,8 +82,14 @@ def check_vllm(version: str) -> None:
 def check_runner(version: str, *, v2: bool) -> None:
     """Raises InputError if the installed vLLM, of that version, lacks what one of its model runners needs."""
     _check_names(version, _NEEDED_BY_V2 if v2 else _NEEDED_BY_V1)
-    if v2:
-        _check_fields(version, _imported("vllm", version).SamplingParams, _SAMPLING_BY_V2)
+    if not v2:
+        return
+    _check_fields(version, _imported("vllm", version).SamplingParams, _SAMPLING_BY_V2)
+    name, parameters = _V2_RANKS
+    kernel = getattr(_imported(_V2_LOGPROB, version), name, None)
+    function = getattr(kernel, "fn", kernel)  # Triton's wrapper keeps the function there
+    if function is None or tuple(inspect.signature(function).parameters) != parameters:
+        raise _lacks(version, f"{_V2_LOGPROB}.{name}({', '.join(parameters)})")
 
 
 def check_arguments(version: str, engine_args: Any, names: Iterable[str]) -> None:

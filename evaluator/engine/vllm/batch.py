@@ -32,6 +32,7 @@ class Served:
     positions: int  # of vLLM's engine: one more, where the model has it
     max_top_logprobs: int
     by_prompt: bool  # a Score is computed from prompt log-probabilities, not by forced decoding
+    whole: bool = False  # such a Score reports whole distributions: as top_logprobs, it has the entire vocabulary's
 
 
 class Batch:
@@ -82,6 +83,7 @@ class Batch:
 
     def receive(self, outputs: Sequence[Any]) -> None:
         """Take the EngineCoreOutputs of one step."""
+        vocabulary = self._served.vocabulary
         for output, rows in zip(outputs, rows_of(outputs), strict=True):
             pending = self._in_flight.get(output.request_id)
             if pending is None:  # cancelled while this step was under way, or of an earlier run
@@ -89,13 +91,13 @@ class Batch:
             if pending.add(output, rows):
                 del self._in_flight[output.request_id], self._core_ids[pending.request.request_id]
                 self._count(pending)
-                self._ready.extend(self._shared.answer(pending.response().or_error()))
+                self._ready.extend(self._shared.answer(pending.response().or_error(vocabulary)))
             elif not pending.streams:
                 continue
             elif pending.hear is not None:
                 pending.tell(pending.hear, output.new_token_ids, rows)
             else:
-                self._ready.append(pending.news().or_error())
+                self._ready.append(pending.news().or_error(vocabulary))
         self.was_emptied = not self._in_flight
 
     def abort(self) -> None:
@@ -139,6 +141,8 @@ class Batch:
             parameters, pending = served.dialect.reference_score(request), InFlightReferenceScore(request)
         elif served.by_prompt:
             parameters, pending = served.dialect.prompt_score(), InFlightPromptScore(request)
+            if served.whole:
+                parameters.prompt_logprobs = -1
         elif served.dialect.one_step and len(request.continuation_ids) > 1:
             parameters, pending = served.dialect.one_step_score(request), InFlightOneStepScore(request)
         else:

@@ -105,6 +105,10 @@ class VLLMEngine:
 
     def run(self, source: RequestSource) -> Iterator[Response]:
         """Answer everything that the source gives. Raises EngineError if the engine dies or none is loaded."""
+        return self._answers(source)
+
+    def _answers(self, source: RequestSource, *, whole: bool = False) -> Iterator[Response]:
+        """The same; `whole`: scores by prompt log-probabilities report whole distributions."""
         if self._started is None or self._blueprint is None:
             raise EngineError("the vLLM engine was asked to run before a checkpoint was loaded, or after it failed")
         from evaluator.engine.vllm.batch import Batch, Served
@@ -117,6 +121,7 @@ class VLLMEngine:
             positions=self._started.positions,
             max_top_logprobs=MAX_TOP_LOGPROBS,
             by_prompt=self._started.scoring == "prompt_logprobs",
+            whole=whole,
         )
         core, counters = self._started.llm.engine_core, self._counters
         most, ahead = self._started.max_num_seqs + _QUEUED, self._started.ahead
@@ -191,7 +196,7 @@ class VLLMEngine:
         """The engine as it is to be used after a little was scored both ways, once for each combination.
 
         Where forced scores are wrong, prompt log-probabilities take their place. Raises EngineError if the engine
-        cannot answer, or if these cannot be right themselves, also where nothing is forced.
+        cannot answer, or if these or its ranks cannot be right themselves, also where nothing is forced.
         """
         from evaluator.engine.vllm.combination import combination_of, on_gpu
 
@@ -206,11 +211,14 @@ class VLLMEngine:
         fast = list(self.run(FixedSource(asked))) if forces else []
         self._started = slower
         slow = list(self.run(FixedSource(asked)))
-        if (nonsense := self_check.impossible(slow)) is not None:
-            self._give_up()
-            raise EngineError(f"this vLLM's scores cannot be trusted: its prompt log-probabilities hold {nonsense}")
+        # One after another: a whole distribution has as many numbers as the vocabulary has tokens.
+        whole = [answer for each in asked for answer in self._answers(FixedSource([each]), whole=True)]
         allowed = self_check.TOLERANCES[self_check.precision(started.dtype, on_gpu=on_gpu())]
-        wrong = self_check.disagreement(fast, slow, allowed, asked) if forces else None
+        wrong_ranks = [found for found in on_workers(started.llm, "wrong_rank") if found is not None]
+        if (nonsense := self_check.nonsense(slow, whole, allowed, wrong_ranks)) is not None:
+            self._give_up()
+            raise EngineError(f"this vLLM's scores cannot be trusted: {nonsense}")
+        wrong = self_check.disagreement(fast, slow, whole, allowed, asked) if forces else None
         if wrong is None:
             if any(response.status == "ok" for response in slow):
                 memory.add(combination)

@@ -124,16 +124,17 @@ class _InFlightInPrompt(InFlight):
     def _reported(self, first: int) -> Response:
         """The scores from a row of the report on."""
         rows = self._in_prompt
-        values = rows.logprobs[first:].tolist()  # [tokens of the continuation, own and top one]
+        values = rows.logprobs[first:].tolist()  # [tokens of the continuation, own and likeliest, and divergences]
+        width = rows.logprob_token_ids.shape[1]
         return Response(
             request_id=self.request.request_id,
             token_ids=self._continuation,
             logprobs=tuple(own for own, *_ in values),
             ranks=tuple(rows.selected_token_ranks[first:].tolist()),
-            top_ids=tuple((top,) for _, top in rows.logprob_token_ids[first:].tolist()),
-            top_logprobs=tuple((top,) for _, top, *_ in values),
+            top_ids=tuple(tuple(ids) for _, *ids in rows.logprob_token_ids[first:].tolist()),
+            top_logprobs=tuple(tuple(row[1:width]) for row in values),
             cached_tokens=self.cached_tokens,
-            divergences=divergences_of([more for _, _, *more in values]) if rows.logprobs.shape[1] > 2 else (),
+            divergences=divergences_of([row[width:] for row in values]) if rows.logprobs.shape[1] > width else (),
         )
 
 

@@ -3,12 +3,8 @@
 vLLM mixes `WorkerExtension` into its worker class (`worker_extension_cls`) and `collective_rpc` calls its methods by
 name, in this process or, with tensor parallelism, in each worker's.
 
-Two facts about vLLM 0.32 make this module necessary:
-
-- On a CPU, `reload_weights` silently leaves the packed copy of a tied output head stale: the swapped engine computes
-  with the old output matrix. `swap_weights` packs it again.
-- Its ranks count the tokens that are at least as likely, ours those that are more likely (plus one). In bfloat16 exact
-  ties are common, so the two differ. `use_strict_ranks` replaces the count.
+On a CPU, vLLM 0.32's `reload_weights` silently leaves the packed copy of a tied output head stale: the swapped engine
+computes with the old output matrix. `swap_weights` packs it again.
 """
 
 from __future__ import annotations
@@ -27,6 +23,7 @@ from torch import nn
 
 from evaluator.engine.vllm.dequantised import computes_with, quantised_sources
 from evaluator.engine.vllm.experts import computes_with_experts, holds_experts
+from evaluator.engine.vllm.ranks import rank_strictly, wrong_rank
 from evaluator.engine.vllm.sharding import pieces, rows_held, sampled
 
 _FLOAT32_TOLERANCE = 1.0e-4  # relative; packed kernels sum in another order
@@ -129,14 +126,9 @@ class WorkerExtension:
         if parent is not None:
             threading.Thread(target=_end_after, args=(parent,), daemon=True, name="end with parent").start()
 
-    def use_strict_ranks(self) -> None:
-        """From now on a token's rank is 1 + the number of tokens that are more likely."""
-        if type(self.model_runner).__module__ == "vllm.v1.worker.cpu_model_runner":
-            from vllm.v1.sample import sampler as v1_sampler
-
-            v1_sampler.batched_count_greater_than = _strict_ranks
-        else:
-            _patch_v2_ranks()
+    def wrong_rank(self) -> str | None:
+        """What is wrong, in words, with how this worker ranks; None if nothing is."""
+        return wrong_rank(self.model_runner)
 
     def prepare_v1(self, fused_norms: bool) -> None:
         """Put our sampler and scores into the V1 runner, and with `fused_norms` vLLM's own kernel for norms."""
@@ -144,7 +136,7 @@ class WorkerExtension:
         from evaluator.engine.vllm.v1.one_step import scores_of_prompts
         from evaluator.engine.vllm.v1.sampler import RowSampler
 
-        self.use_strict_ranks()
+        rank_strictly(self.model_runner)
         runner = self.model_runner
         runner.sampler = RowSampler()
         own = runner._get_prompt_logprobs_dict
@@ -153,47 +145,18 @@ class WorkerExtension:
             fuse_norms(runner.get_model())
 
     def prepare_v2(self) -> None:
-        """Put our ranks and scores into the V2 runner."""
+        """Put our ranks and scores into the V2 runner, and have its top-p compiled."""
         from evaluator.engine.vllm.v2.scores import score_in_prompts
+        from evaluator.engine.vllm.v2.warm_up import warm_top_p
 
-        self.use_strict_ranks()
+        rank_strictly(self.model_runner)
         score_in_prompts(self.model_runner)
+        warm_top_p(self.model_runner)
 
 
 def _end_after(process: BaseProcess) -> None:
     process.join()
     os._exit(1)
-
-
-def _strict_ranks(scores_RV: torch.Tensor, values_R1: torch.Tensor) -> torch.Tensor:
-    ranks: torch.Tensor = (scores_RV > values_R1).sum(-1, dtype=torch.int32) + 1
-    return ranks
-
-
-def _patch_v2_ranks() -> None:
-    """The same for the V2 runner, whose kernel ranks inside the function that makes a step's tables.
-
-    Both of its callers have imported it by name: the sampler, and prompt log-probabilities, which forced scores are
-    held against. Not yet tested on a GPU.
-    """
-    from vllm.v1.worker.gpu.sample import prompt_logprob, sampler
-
-    for caller, name in ((prompt_logprob, "compute_topk_scores"), (sampler, "compute_topk_scores")):
-        tables = getattr(caller, name)
-        if not getattr(tables, "ranks_are_strict", False):
-            setattr(caller, name, _with_strict_ranks(tables))
-
-
-def _with_strict_ranks(tables: Any) -> Any:
-    @functools.wraps(tables)
-    def strict(logits_RV: torch.Tensor, top: int, tokens_R: torch.Tensor, *rest: Any, **more: Any) -> Any:
-        found = tables(logits_RV, top, tokens_R, *rest, **more)
-        # Of a prompt's last row no token is known yet: what stands there may be no token at all, and nobody reads it.
-        known_R1 = tokens_R.to(torch.int64).clamp(0, logits_RV.shape[-1] - 1)[:, None]
-        return found._replace(selected_token_ranks=_strict_ranks(logits_RV, logits_RV.gather(-1, known_R1)))
-
-    strict.ranks_are_strict = True  # type: ignore[attr-defined]
-    return strict
 
 
 def _read(files: list[str]) -> Iterator[tuple[str, torch.Tensor]]:

@@ -9,9 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.engine.base import Response
+from evaluator.engine.base import NOT_NUMBERS, Response
 from evaluator.engine.fake import FakeLM
-from evaluator.engine.self_check import TOLERANCES, Memory, code_digest, disagreement, impossible, precision, questions
+from evaluator.engine.self_check import (
+    TOLERANCES,
+    Memory,
+    code_digest,
+    disagreement,
+    impossible,
+    misranked,
+    nonsense,
+    precision,
+    questions,
+)
 
 ALLOWED = TOLERANCES["float32"]
 COMBINATION = {"device": "cpu", "dtype": "float32"}
@@ -25,6 +35,21 @@ def asked():
 @pytest.fixture
 def answers(asked):
     return [FakeLM().answer(request) for request in asked]
+
+
+@pytest.fixture
+def whole(asked, answers):
+    """The same answers, each with the whole distribution at every position."""
+    return [
+        dataclasses.replace(answer, top_logprobs=tuple(distributions(request)))
+        for request, answer in zip(asked, answers, strict=True)
+    ]
+
+
+def distributions(request):
+    ids = request.continuation_ids
+    for position in range(len(ids)):
+        yield tuple(FakeLM().logprobs(request.prompt_ids + ids[:position]).tolist())
 
 
 def changed(answers, **fields):
@@ -41,42 +66,84 @@ def test_the_questions_are_short_and_always_the_same(asked):
     assert [len(each.prompt_ids) for each in questions(16, 16)] == [1, 1]  # with room for the token after a prompt
 
 
-def test_the_same_answers_agree_in_any_order_and_a_tenth_of_a_nat_does_not(asked, answers):
-    assert disagreement(answers, answers[::-1], ALLOWED, asked) is None
+def test_the_same_answers_agree_in_any_order_and_a_tenth_of_a_nat_does_not(asked, answers, whole):
+    assert disagreement(answers, answers[::-1], whole, ALLOWED, asked) is None
     off = changed(answers, logprobs=tuple(value - 0.1 for value in answers[2].logprobs))
-    assert disagreement(off, answers, ALLOWED, asked) == (
+    assert disagreement(off, answers, whole, ALLOWED, asked) == (
         "forced scores differ from prompt log-probabilities by up to 0.1 nats per token (mean 0.0056; "
         "allowed are 0.001 and 0.0002)"
     )
 
 
-def test_a_small_difference_everywhere_is_one(asked, answers):
+def test_a_small_difference_everywhere_is_one(asked, answers, whole):
     off = [dataclasses.replace(each, logprobs=tuple(v - 5e-4 for v in each.logprobs)) for each in answers]
-    assert "allowed are" in disagreement(off, answers, ALLOWED, asked)
-    assert disagreement(off, answers, TOLERANCES["half"], asked) is None
+    assert "allowed are" in disagreement(off, answers, whole, ALLOWED, asked)
+    assert disagreement(off, answers, whole, TOLERANCES["half"], asked) is None
 
 
-def test_what_cannot_be_compared_is_a_disagreement(asked, answers):
-    assert disagreement(answers[1:], answers, ALLOWED, asked) == "a score was not answered"
+def test_what_cannot_be_compared_is_a_disagreement(asked, answers, whole):
+    assert disagreement(answers[1:], answers, whole, ALLOWED, asked) == "a score was not answered"
     other = "forced scores are of other tokens than those asked for"
-    assert disagreement(changed(answers, token_ids=(99,)), answers, ALLOWED, asked) == other
-    assert disagreement(changed(answers, logprobs=(-1.0, -1.0)), answers, ALLOWED, asked) == other
+    assert disagreement(changed(answers, token_ids=(99,)), answers, whole, ALLOWED, asked) == other
+    assert disagreement(changed(answers, logprobs=(-1.0, -1.0)), answers, whole, ALLOWED, asked) == other
     failed = Response(request_id=asked[2].request_id, status="engine_error", error="no")
     one_way = [failed if place == 2 else each for place, each in enumerate(answers)]
-    assert disagreement(answers, one_way, ALLOWED, asked) == "a score is answered by one way only (no)"
-    assert disagreement(one_way, one_way, ALLOWED, asked) is None  # it says nothing of either
+    assert disagreement(answers, one_way, whole, ALLOWED, asked) == "a score is answered by one way only (no)"
+    assert disagreement(one_way, one_way, whole, ALLOWED, asked) is None  # it says nothing of either
 
 
-def test_nan_is_a_disagreement(asked, answers):
+def test_nan_is_a_disagreement(asked, answers, whole):
     nan = changed(answers, logprobs=(float("nan"),) * len(answers[2].logprobs))
-    assert disagreement(nan, answers, ALLOWED, asked) is not None
+    assert disagreement(nan, answers, whole, ALLOWED, asked) is not None
 
 
 def test_what_no_engine_can_mean_is_named(answers):
     assert impossible(answers) is None
     assert impossible(changed(answers, logprobs=(0.4,))) == "a log-probability of 0.4 nats"
     assert impossible(changed(answers, logprobs=(1e-6,))) is None
-    assert impossible(changed(answers, ranks=(0,))) == "a rank of 0"
+
+
+@pytest.mark.parametrize("rank", [0, 17, 8140])
+def test_a_rank_outside_the_vocabulary_is_an_error_and_impossible(asked, answers, whole, rank):
+    refused = [each.or_error(16) for each in changed(answers, ranks=(rank,))]
+    assert [each.status for each in refused].count("engine_error") == 1
+    assert impossible(refused) == f"a rank of {rank} in a vocabulary of 16"
+    assert nonsense(refused, whole, ALLOWED, []).startswith(f"its prompt log-probabilities hold a rank of {rank} in")
+    assert "answered by one way only (a rank of" in disagreement(refused, answers, whole, ALLOWED, asked)
+    assert [each.or_error(16) for each in answers] == answers
+
+
+def test_a_collapsed_model_is_not_impossible(answers):
+    nan = dataclasses.replace(answers[2], logprobs=(float("nan"),), ranks=(1,)).or_error(16)
+    assert nan.error == NOT_NUMBERS
+    assert impossible([nan]) is None
+    assert misranked(answers, [nan], 0.0) is None
+
+
+def test_a_rank_that_the_whole_distribution_rules_out_is_named(asked, answers, whole):
+    assert nonsense(answers, whole, ALLOWED, []) is None
+    (rank,) = answers[2].ranks
+    off = changed(answers, ranks=(rank + 1,))
+    named = f"a rank of {rank + 1} where whole distributions have {rank} to {rank}"
+    assert nonsense(off, whole, ALLOWED, []) == f"its prompt log-probabilities hold {named}"
+    assert nonsense(answers, changed(whole, ranks=(rank + 1,)), ALLOWED, []).endswith(named)
+    assert disagreement(off, answers, whole, ALLOWED, asked) == f"forced scores have {named}"
+
+
+def test_neighbours_may_change_places_where_computations_differ_and_nowhere_else():
+    row = (-1.0, -1.0005, -2.0, -2.0)
+    whole = [Response(request_id="r", token_ids=(0,), logprobs=(-1.0,), ranks=(1,), top_logprobs=(row,))]
+    second = [dataclasses.replace(whole[0], ranks=(2,))]
+    assert misranked(second, whole, 1e-3) is None
+    assert misranked(second, whole, 0.0) == "a rank of 2 where whole distributions have 1 to 1"
+    tied = [dataclasses.replace(whole[0], token_ids=(2,), logprobs=(-2.0,), ranks=(rank,)) for rank in (3, 4)]
+    assert misranked(tied, tied, 0.0) is None  # their logits may differ by less than a log-probability shows
+
+
+def test_wrong_ranks_of_a_planted_table_are_nonsense(answers, whole):
+    assert (
+        nonsense(answers, whole, ALLOWED, ["a token of rank 1 got 2"]) == "of planted tokens, a token of rank 1 got 2"
+    )
 
 
 def test_precisions():
@@ -126,4 +193,8 @@ def test_other_code_is_another_combination(tmp_path):
     first = code_digest(tmp_path)
     assert code_digest(tmp_path) == first
     (tmp_path / "one.py").write_text("b")
+    assert code_digest(tmp_path) != first
+    (tmp_path / "one.py").write_text("a")
+    (tmp_path / "below").mkdir()
+    (tmp_path / "below" / "two.py").write_text("a")
     assert code_digest(tmp_path) != first

@@ -43,7 +43,7 @@ def _sampled(tokenizer, *, collapsed):
         response = script(request)
         if response.logprobs and collapsed(request):
             response = replace(response, logprobs=(float("nan"),))
-        probes.receive(response.or_error())
+        probes.receive(response.or_error(1000))
     return {records[0].probe: {(r.status, r.text) for r in records} for records in probes.records(STAMP)}
 
 

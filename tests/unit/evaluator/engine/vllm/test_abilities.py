@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import make_dataclass
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +16,7 @@ from evaluator.errors import InputError
 from tests.support.engines import needs_vllm
 
 Modules = dict[str, ModuleType]
+KERNEL = SimpleNamespace(fn=lambda output_ptr, logits_ptr, logits_stride, token_ids_ptr, vocab_size, BLOCK_SIZE: None)
 
 
 class Struct:
@@ -40,6 +41,9 @@ def vllm(monkeypatch: pytest.MonkeyPatch) -> Modules:
             for each in wanted:
                 setattr(made[name], each, object())
             monkeypatch.setitem(sys.modules, name, made[name])
+    made[module._V2_LOGPROB] = ModuleType(module._V2_LOGPROB)
+    made[module._V2_LOGPROB]._ranks_kernel = KERNEL
+    monkeypatch.setitem(sys.modules, module._V2_LOGPROB, made[module._V2_LOGPROB])
     made["vllm"].EngineArgs = make_dataclass("EngineArgs", ["model", "dtype"])
     made["vllm"].SamplingParams = struct("SamplingParams", (*module._SAMPLING, *module._SAMPLING_BY_V2))
     made["vllm.v1.engine"].EngineCoreRequest = struct("EngineCoreRequest", (*module._REQUEST, "priority"), 1)
@@ -127,6 +131,18 @@ def test_a_library_that_is_missing_is_one_line(vllm, monkeypatch):
     monkeypatch.setattr(module.importlib, "import_module", broken)
     text = refused(vllm, lambda _: None)
     assert text.startswith("engine 'vllm': vLLM 0.40.0 cannot be imported: libcudart.so.13: cannot open shared")
+
+
+@pytest.mark.parametrize("kernel", [None, lambda output_ptr, logits_ptr: None], ids=["none", "other parameters"])
+def test_a_v2_runner_whose_ranks_cannot_be_replaced_is_one_line(vllm, monkeypatch, kernel):
+    changed = ModuleType(module._V2_LOGPROB)
+    changed._ranks_kernel = kernel
+    monkeypatch.setitem(sys.modules, module._V2_LOGPROB, changed)
+    with pytest.raises(InputError, match=r"lacks vllm.v1.worker.gpu.sample.logprob._ranks_kernel\(output_ptr, "):
+        check_runner("0.40.0", v2=True)
+    changed._ranks_kernel = SimpleNamespace(fn=lambda output_ptr, logits_ptr, logits_stride, token_ids_ptr,
+                                            vocab_size, BLOCK_SIZE: None)  # fmt: skip
+    check_runner("0.40.0", v2=True)
 
 
 class TestInstalledVllm:

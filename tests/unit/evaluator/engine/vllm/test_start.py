@@ -268,9 +268,7 @@ class TestRunner:
         assert not self.chosen(monkeypatch, False, on_cpu=True)
 
     def test_what_vllm_refuses_is_one_line(self, monkeypatch):
-        with pytest.raises(
-            InputError, match="cannot run its V2 model runner .*: Model Runner V2 requires"
-        ):
+        with pytest.raises(InputError, match=r"cannot run its V2 model runner .*: Model Runner V2 requires"):
             self.chosen(monkeypatch, ValueError("Model Runner V2 requires Triton."), on_cpu=True)
         with pytest.raises(ValueError, match="no such model"):
             self.chosen(monkeypatch, ValueError("no such model"), on_cpu=True)
