@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from evaluator.checkpoints.text_model import text_model
+
 _MOST_TOKENS, _LEAST_TOKENS = 16_384, 2_048  # of prompts and answers together, in a step
 _MOST_REQUESTS, _LEAST_REQUESTS = 256, 16  # at a time: more cost the driver more than they give the GPU
 _ACTIVATIONS = 0.05  # of the memory: what a step's activations, or its logits, may take
@@ -42,6 +44,7 @@ def step_size(
 
     Raises nothing: what a configuration does not say counts as nothing, and the result stays within bounds.
     """
+    model = text_model(model)
     hidden, heads = _size(model, "hidden_size"), _size(model, "num_attention_heads")
     middle, vocabulary = _size(model, "intermediate_size"), _size(model, "vocab_size")
     head = _size(model, "head_dim") or hidden // max(1, heads)

@@ -57,3 +57,10 @@ def test_within_bounds_where_nothing_fits_or_nothing_is_known():
     assert chosen("32B", 8) == StepSize(2_048, 16)
     nothing = Accelerator(memory=80 * GIB, weights=0, utilization=0.9)
     assert step_size({}, nothing, max_model_len=1088, width=2, workers=1) == StepSize(16_384, 256)
+
+
+def test_the_sizes_of_a_text_model_count():
+    config, weights = MODELS["8B"]
+    accelerator = Accelerator(memory=24 * GIB, weights=int(weights * 1e9), utilization=0.9)
+    whole = {"model_type": "gemma3", "text_config": config}
+    assert step_size(whole, accelerator, max_model_len=1088, width=2, workers=1) == chosen("8B", 24)
