@@ -42,7 +42,7 @@ def test_a_gpu_that_somebody_else_uses_is_left_to_vllm_to_refuse(
 
 
 @pytest.fixture
-def nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A program of that name, which prints a line of `answers` for each GPU and call and notes what it was asked."""
     answers, program = tmp_path / "answers", tmp_path / "nvidia-smi"
     program.write_text(
@@ -56,7 +56,7 @@ sed -i 1,2d {answers}
     program.chmod(program.stat().st_mode | stat.S_IEXEC)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     monkeypatch.setattr(free_memory.torch.cuda, "mem_get_info", lambda: pytest.fail("it takes memory"))
-    yield answers
+    return answers
 
 
 def test_workers_of_their_own_wait_until_every_gpu_is_free(
