@@ -40,6 +40,7 @@ from evaluator.errors import InputError
 from evaluator.probes.planning import Plan, Planner
 from evaluator.probes.stream import evaluate
 from evaluator.store.records import RecordStore, to_table
+from launch.sweep.references import vocabulary_of
 
 _SHARD_ITEMS = 20
 EVERY_PROBE = (*workload.PROBES, "aligned_rank", "hard_choice")  # that asks questions
@@ -179,7 +180,7 @@ def _paced(options: argparse.Namespace, model: Path, read: Questions, plans: Seq
 def _unpaced(
     options: argparse.Namespace, model: Path, read: Questions, plans: Sequence[Plan], tokenisation: float
 ) -> None:
-    answers = Answers(workload.vocabulary_of(model), read.config.max_new_tokens, 2 * read.config.beam_width)
+    answers = Answers(vocabulary_of(model), read.config.max_new_tokens, 2 * read.config.beam_width)
 
     def asked() -> tuple[int, int]:
         engine = FakeEngine(answers, room=256)

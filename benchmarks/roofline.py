@@ -3,8 +3,9 @@ bandwidth. It is a guide, on any machine: the rate is the best that torch's libr
 running, and not the processor's data sheet.
 
 Counted are the matrix products of dense decoders as they stand in the checkpoint, so that grouped query heads cost what
-their matrices hold. Left out are attention's own products (a few percent at these lengths), biases, norms and
-activations: this is a lower bound. A mixture of experts would be counted as if each token passed every expert.
+their matrices hold, and the reads of the KV cache. Left out are attention's own products (a few percent at these
+lengths), biases, norms and activations: this is a lower bound. Two things are counted too high. In a mixture each token
+passes every expert, and a layer with a sliding window reads the whole cache.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ _SIZE = 1536  # of the square matrices on a CPU: 3 x 9 MiB in float32
 _SIZE_GPU = 8192
 _REPEATS = 5  # at least, and for at least so many seconds: what else runs slows some of them down
 _SECONDS = 0.1
+_LAUNCHED = 50  # on a GPU: in a row
+_SLEEP_CYCLES = 10_000_000  # about 5 ms, in which 50 products are launched
 _FUSED = {"k_proj": "q_proj", "v_proj": "q_proj", "up_proj": "gate_proj"}  # vLLM multiplies them as one matrix
 
 
@@ -31,16 +34,19 @@ class Products:
     layers: Counter[tuple[int, int]]
     head: tuple[int, int]  # the embedding where it is tied
     others: int  # elements that are read in a step beside them: norms, biases
+    cached: int = 0  # elements that a token leaves in the KV cache
 
 
 def read_products(model: Path) -> Products:
     """Of a checkpoint; an untied embedding is looked up, not multiplied, and read by no step."""
     from evaluator.checkpoints.blueprint import read_blueprint
+    from evaluator.engine.vllm.step_size import cached_values
 
+    blueprint = read_blueprint(model)
     matrices: dict[str, tuple[int, int]] = {}
     head = table = (0, 0)
     others = 0
-    for name, (_, shape) in read_blueprint(model).tensors.items():
+    for name, (_, shape) in blueprint.tensors.items():
         if len(shape) != 2:
             others += prod(shape)
         elif "lm_head" in name:
@@ -51,21 +57,27 @@ def read_products(model: Path) -> Products:
             before, _, last = name.removesuffix(".weight").rpartition(".")
             first = f"{before}.{_FUSED.get(last, last)}"
             matrices[first] = (matrices.get(first, (0, 0))[0] + shape[0], shape[1])
-    return Products(layers=Counter(matrices.values()), head=head if any(head) else table, others=others)
+    return Products(
+        layers=Counter(matrices.values()),
+        head=head if any(head) else table,
+        others=others,
+        cached=cached_values(blueprint.config),
+    )
 
 
 def work(
-    products: Products, *, forwards: int, distributions: int, steps: int, element_bytes: float
+    products: Products, *, forwards: int, distributions: int, steps: int, cached: int, element_bytes: float
 ) -> dict[str, float]:
     """The fewest floating-point operations and bytes that `forwards` tokens need.
 
     All tokens go through the layers, `distributions` of them through the output head; every weight is read once in each
-    of `steps` steps, each of which waits for the one before, in the engine's dtype of `element_bytes`.
+    of `steps` steps, each of which waits for the one before, in the engine's dtype of `element_bytes`. From the cache
+    the keys and values of `cached` tokens are read.
     """
     layers = sum(rows * columns * count for (rows, columns), count in products.layers.items())
     elements = layers + prod(products.head) + products.others
     flops = 2.0 * (layers * forwards + prod(products.head) * distributions)
-    return {"flops": flops, "bytes": float(elements * element_bytes * steps)}
+    return {"flops": flops, "bytes": float(element_bytes * (elements * steps + products.cached * cached))}
 
 
 def measure(dtype_name: str) -> dict[str, float]:
@@ -114,8 +126,12 @@ def share_of_wall(needed: dict[str, float], machine: dict[str, float], seconds: 
 
 
 def share_at_batch(batch: dict[str, float], *, forwards: int, distributions: int, seconds: float) -> dict[str, float]:
-    """The same for products as small as the engine's own: what batches of `rows` tokens leave within reach."""
+    """The same for products as small as the engine's own: what batches of `rows` tokens leave within reach.
+
+    A bound above the time in which the work was done was measured too high, by a busy machine. It is cut to that time.
+    """
     bound = forwards * batch["seconds_per_forward"] + distributions * batch["seconds_per_distribution"]
+    bound = min(bound, seconds)
     return {"batch_rows": batch["rows"], "batch_bound_s": bound, "share_at_this_batch": bound / seconds}
 
 
@@ -138,13 +154,34 @@ def _best(action: Callable[[], Any]) -> float:
     """The least seconds of several, after one that does not count."""
     import torch
 
+    timed = _on_the_gpu if torch.cuda.is_available() else _in_this_process
     seconds: list[float] = []
     began = time.perf_counter()
     with torch.inference_mode():
         while len(seconds) <= _REPEATS or time.perf_counter() - began < _SECONDS:
-            started = time.perf_counter()
-            action()
-            if torch.cuda.is_available():
-                torch.cuda.synchronize()
-            seconds.append(time.perf_counter() - started)
+            seconds.append(timed(action))
     return min(seconds[1:])
+
+
+def _in_this_process(action: Callable[[], Any]) -> float:
+    started = time.perf_counter()
+    action()
+    return time.perf_counter() - started
+
+
+def _on_the_gpu(action: Callable[[], Any]) -> float:
+    """The GPU's own seconds for one of `_LAUNCHED` in a row, with one synchronisation at their end.
+
+    The GPU sleeps until all of them are launched: the launch of a small product takes longer than the product.
+    """
+    import torch
+
+    cuda: Any = torch.cuda  # which has no types
+    begun, ended = (cuda.Event(enable_timing=True) for _ in range(2))
+    cuda._sleep(_SLEEP_CYCLES)
+    begun.record()
+    for _ in range(_LAUNCHED):
+        action()
+    ended.record()
+    ended.synchronize()
+    return float(begun.elapsed_time(ended)) / 1000 / _LAUNCHED

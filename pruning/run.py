@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from evaluator.checkpoints.text_model import text_model
 from pruning.calibration import sequences
 from pruning.calibration.passages import PassageSource
 from pruning.calibration.sequences import Calibration
@@ -65,7 +66,7 @@ def settings_after(config: PruneConfig) -> dict[str, Any]:
     """The whole configuration of what a job makes that takes parts out. Raises InputError."""
     decoder = Job(config, Path(), {}, {}).decoder()
     settings = mended(decoder, first_cut(decoder, config.removed))
-    return {**decoder.config.to_dict(), **settings, **settings.get("text_config", {})}
+    return {**decoder.config.to_dict(), **text_model(settings)}
 
 
 def prune(

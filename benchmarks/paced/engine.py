@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from evaluator.engine.vllm.sampling import Dialect
 from evaluator.engine.vllm.start import Started
 from evaluator.probes.base import ItemPlan
 from evaluator.probes.planning import Plan
+from launch.sweep.references import vocabulary_of
 
 _LEAD_IN = 3  # tokens before the gold answer
 
@@ -59,8 +59,7 @@ def paced_engine(
     plans: Sequence[Plan], model: Path, eos_id: int, *, pace: float, rows: int, clock: Clock | None = None
 ) -> Paced:
     """An engine that answers `plans`; a step of at most `rows` rows takes `pace` seconds."""
-    vocabulary: int = json.loads((model / "config.json").read_text())["vocab_size"]
-    language = ScriptedLM(vocabulary, eos_id)
+    language = ScriptedLM(vocabulary_of(model), eos_id)
     plant_answers(language, plans)
     core = PacedCore(language, pace=pace, rows=rows, clock=clock)
     engine = PacedEngine(core, rows, model, eos_id)

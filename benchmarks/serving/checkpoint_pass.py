@@ -65,8 +65,11 @@ def facts(options: argparse.Namespace, path: Path, results: Sequence[Mapping[str
         accounts["batch"], forwards=forwards, distributions=distributions, seconds=seconds
     )
     bound = max(peak["compute_bound_s"], peak["memory_bound_s"])
-    spent = wall_time(wall=seconds, busy=stats["busy_seconds"], roofline=bound, fewest=forwards, computed=computed)
-    Console().print(*spent.lines(), sep="\n", highlight=False)
+    busy = stats["busy_seconds"]  # None where nobody can tell
+    spent = None
+    if busy is not None:
+        spent = wall_time(wall=seconds, busy=busy, roofline=bound, fewest=forwards, computed=computed)
+        Console().print(*spent.lines(), sep="\n", highlight=False)
     return {
         **workload.facts(options, path),
         "split": one["split"],
@@ -74,10 +77,10 @@ def facts(options: argparse.Namespace, path: Path, results: Sequence[Mapping[str
         "fewest_distributions": distributions,
         "computed_token_forwards": computed,
         "roofline": {name: float(f"{value:.4g}") for name, value in (peak | at_batch).items()},
-        "wall_shares": spent.shares(),
-        "above_roofline": spent.above_roofline,
+        "wall_shares": None if spent is None else spent.shares(),
+        "above_roofline": None if spent is None else spent.above_roofline,
         **stats,
-        "busy_seconds": round(stats["busy_seconds"], 4),
+        "busy_seconds": None if busy is None else round(busy, 4),
     }
 
 

@@ -38,6 +38,7 @@ from evaluator.probes.recording import Stamp
 from evaluator.records import Item
 from evaluator.tasks import load_task
 from launch.sweep.models import resolve_model
+from launch.sweep.references import vocabulary_of
 
 # The paper's, which the other sides of a benchmark ask too.
 PROBES = ("greedy", "beam", "sample", "choice", "rank")
@@ -191,12 +192,6 @@ def model_directory(name: str) -> Path:
     folder = Path(tempfile.mkdtemp())
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return write_checkpoint(folder / shape, SHAPES[shape])
-
-
-def vocabulary_of(model: Path) -> int:
-    """The number of tokens that the model knows."""
-    size: int = json.loads((model / "config.json").read_text())["vocab_size"]
-    return size
 
 
 def _random(model: Path, items: int, lengths: list[int]) -> list[dict[str, Any]]:

@@ -15,6 +15,7 @@ from evaluator.checkpoints.info import INCIDENTAL, read_config, stored_dtype
 from evaluator.checkpoints.mixture import expert_field
 from evaluator.checkpoints.quantisation import Quantisation, read_quantisation
 from evaluator.checkpoints.tensors import read_tensors
+from evaluator.checkpoints.text_model import text_model
 from evaluator.errors import InputError, one_line
 
 # Two checkpoints whose classes are named differently, or in one of them not at all, are compared by their tensors. The
@@ -60,8 +61,7 @@ def read_blueprint(checkpoint: Path) -> Blueprint:
     path = checkpoint / "config.json"
     written = read_config(checkpoint)
     config = _complete(path, written)
-    text = config.get("text_config")  # of a model of several towers
-    sizes = config if not isinstance(text, dict) or "vocab_size" in config else text
+    sizes = text_model(config)
     vocabulary, longest = sizes.get("vocab_size"), sizes.get("max_position_embeddings")
     if not isinstance(vocabulary, int):
         raise InputError(f"{path}: vocab_size is {vocabulary!r}, not a number")

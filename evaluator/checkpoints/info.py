@@ -20,6 +20,7 @@ from evaluator.checkpoints.mixture import expert_field
 from evaluator.checkpoints.quantisation import Quantisation, online_scheme, read_quantisation
 from evaluator.checkpoints.shapes import check_shapes
 from evaluator.checkpoints.tensors import Tensor, identity, read_tensors
+from evaluator.checkpoints.text_model import text_model
 from evaluator.errors import InputError, field, of_kind, parse
 
 MANIFEST = "prune_manifest.json"
@@ -132,7 +133,7 @@ def read_positions(path: Path, *, unknown: int, least: int = 1) -> int:
 
     Raises InputError for what is not a count of at least `least`.
     """
-    positions = read_config(path).get("max_position_embeddings") or unknown
+    positions = text_model(read_config(path)).get("max_position_embeddings") or unknown
     if not isinstance(positions, int) or positions < least:
         raise InputError(f"{path / 'config.json'}: field 'max_position_embeddings' is {positions!r}, not a count")
     return positions
@@ -186,9 +187,10 @@ def _architecture(config: dict[str, Any], dtype: str, tensors: Sequence[Tensor],
 
 def stored_dtype(config: dict[str, Any], tensors: Sequence[Tensor]) -> str:
     """What a checkpoint's configuration says that it is stored in ("bfloat16"), or else most of its bytes."""
-    named = config.get("dtype") or config.get("torch_dtype")
-    if isinstance(named, str) and named != "auto":
-        return named.removeprefix("torch.")
+    for settings in (config, text_model(config)):
+        named = settings.get("dtype") or settings.get("torch_dtype")
+        if isinstance(named, str) and named != "auto":
+            return named.removeprefix("torch.")
     sizes: Counter[str] = Counter()
     for tensor in tensors:
         sizes[tensor.dtype] += tensor.size

@@ -148,10 +148,10 @@ class LoadReport:
 class EngineStats:
     """Counters of one engine since its last load.
 
-    Seconds are wall time between the first request and the last response of each `run`. In `busy_seconds` the engine
-    computed; in `waiting_seconds` it held requests, but waited for its driver to handle responses and bring new ones;
-    in `idle_seconds` it held none. None: the engine does not measure them. Where steps are scheduled ahead, waiting and
-    idle seconds are upper bounds.
+    Seconds are wall time between the first request and the last response of each `run`. In `busy_seconds` the engine's
+    device computed: the processor in each step, or a GPU as its own clock tells. In `waiting_seconds` the engine held
+    requests and computed nothing: its driver handled responses, or its scheduler and its launches kept a GPU waiting.
+    In `idle_seconds` it held no request. None: the engine does not measure them.
     """
 
     requests: int = 0

@@ -24,7 +24,11 @@ if TYPE_CHECKING:
 def doctor(
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="CARD.md", help="write a result card there, after each step what is known"),
+        typer.Option(
+            "--out",
+            metavar="CARD.md",
+            help="write a result card there, after each step what is known, and the engines' logs into CARD.logs/",
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON in place of the table")] = False,
     dtype: Annotated[
@@ -37,8 +41,11 @@ def doctor(
     """
     if dtype not in DTYPES:
         raise unknown("--dtype", dtype, DTYPES)
+    logs = None
     if out is not None:
         _need_file_place(out)
+        logs = out.absolute().with_suffix(".logs")
+        _make_folder(logs)
     from evaluator.store.files import write_atomically
     from launch.doctor import card
 
@@ -46,7 +53,7 @@ def doctor(
         if out is not None:  # it may be cut off: what is known by then is worth a card
             write_atomically(out, card.markdown(examination).encode())
 
-    examination = _examined(dtype, keep)
+    examination = _examined(dtype, logs, keep)
     if as_json:
         print(json.dumps(card.document(examination)))
     else:
@@ -54,12 +61,12 @@ def doctor(
         console.print(card.verdict(examination), highlight=False)
     if out is not None:
         keep(examination)
-        errors.print(f"card: {escape(str(out))}", highlight=False)
+        errors.print(f"card: {escape(str(out))}, logs: {escape(str(logs))}", highlight=False)
     if examination.failed:
         raise typer.Exit(1)
 
 
-def _examined(dtype: str, so_far: Callable[[Examination], None]) -> Examination:
+def _examined(dtype: str, logs: Path | None, so_far: Callable[[Examination], None]) -> Examination:
     from launch.doctor.evidence import Statement
     from launch.doctor.examination import briefed, examine
     from launch.doctor.machine import this_machine
@@ -79,7 +86,7 @@ def _examined(dtype: str, so_far: Callable[[Examination], None]) -> Examination:
     ):
         return examine(
             machine,
-            briefed(BUNDLED_MODEL, Path(scratch), dtype),
+            briefed(BUNDLED_MODEL, Path(scratch), dtype, logs),
             starting=lambda witness: status.update(witness.what),
             ended=ended,
             so_far=so_far,
@@ -92,3 +99,11 @@ def _need_file_place(out: Path) -> None:
         raise InputError(f"{out}: --out: is a directory, not a file")
     if not nearest_existing(out.parent).is_dir():
         raise InputError(f"{out}: --out: {nearest_existing(out.parent)} is a file, not a directory")
+
+
+def _make_folder(folder: Path) -> None:
+    """Raises InputError where it cannot be made."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{folder}: --out: the logs need this folder ({error.strerror})") from error

@@ -96,9 +96,10 @@ def _concluded(
     )
 
 
-def briefed(dense: Path, scratch: Path, dtype: str) -> Brief:
-    """What the first witness is told; `scratch` is an empty folder."""
-    return Brief(dense=dense, pruned=scratch / "pruned", tied=scratch / "tied", scratch=scratch, dtype=dtype)
+def briefed(dense: Path, scratch: Path, dtype: str, logs: Path | None = None) -> Brief:
+    """What the first witness is told; `scratch` is an empty folder, and so are `logs`, by default the same."""
+    pruned, tied = scratch / "pruned", scratch / "tied"
+    return Brief(dense=dense, pruned=pruned, tied=tied, scratch=scratch, logs=logs or scratch, dtype=dtype)
 
 
 def _why_not(witness: Witness, gpus: int) -> str | None:

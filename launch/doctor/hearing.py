@@ -22,21 +22,24 @@ from launch.doctor.evidence import Statement
 from launch.doctor.witnesses import WITNESSES, Brief, Witness, statement_of
 
 _ROOT = Path(__file__).resolve().parents[2]
-_THREADS = {"OMP_NUM_THREADS": str(max(1, usable_cores() - 1))}  # as many as a run gives a single engine
+_DEFAULTS = {
+    "OMP_NUM_THREADS": str(max(1, usable_cores() - 1)),  # as many as a run gives a single engine
+    "VLLM_LOGGING_LEVEL": "INFO",  # as in a run: which runner, graphs and kernels vLLM chose
+}
 _SECONDS = 600  # a witness that has not answered by then hangs
 
 
 def hear(witness: Witness, brief: Brief) -> Statement | str:
-    """What a witness says, or in one line why it says nothing; its output goes to a log in the scratch folder."""
+    """What a witness says, or in one line why it says nothing; its output goes to a log."""
     asked, said = (brief.scratch / f"{witness.name}.{end}" for end in ("brief", "answer"))
-    log = brief.scratch / f"{witness.name}.log"
+    log = brief.logs / f"{witness.name}.log"
     asked.write_bytes(pickle.dumps(brief))
     path = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     command = [sys.executable, "-P", "-m", "launch.doctor.hearing", witness.name, str(asked), str(said)]
     with log.open("wb") as output:
         process = subprocess.Popen(
             command,
-            env=_THREADS | os.environ | {"PYTHONPATH": path, "HF_HUB_OFFLINE": "1"} | witness.environment,
+            env=_DEFAULTS | os.environ | {"PYTHONPATH": path, "HF_HUB_OFFLINE": "1"} | witness.environment,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

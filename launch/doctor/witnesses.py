@@ -33,6 +33,7 @@ class Brief:
     pruned: Path  # made of `dense` by the first witness
     tied: Path  # likewise: every second token is its neighbour's twin
     scratch: Path
+    logs: Path  # a folder: what the witnesses' processes write
     dtype: str  # "auto", or what the engine under examination computes in
     beams: Mapping[str, tuple[Hypothesis, ...]] = field(default_factory=dict)  # found by the engine under examination
 

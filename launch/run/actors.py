@@ -27,6 +27,7 @@ from evaluator.checkpoints.info import CheckpointInfo, recognise
 from evaluator.engine.config import build_engine
 from evaluator.errors import EngineError
 from launch.run.base_answers import BaseAnswers
+from launch.run.nodes import NO_GPUS
 from launch.run.provenance import device, machine
 from launch.run.prune_watch import telling
 from launch.run.shards import ShardCollector
@@ -57,9 +58,11 @@ class EngineActor:
         self._waiting: deque[Shard] = deque()  # shards that are not begun
         self._lock = threading.Lock()
         self._items = 0  # done since the process began
+        self._thread: int | None = None  # that computes
 
     def load(self, checkpoint: CheckpointInfo) -> LoadReport:
         """Serve a checkpoint. Raises InputError if its files are others than when it was inspected."""
+        self._need_one_thread()
         if self._engine is None:
             self._engine = build_engine(self._config)
         before = recognise(checkpoint, trust_remote_code=self._config.trust_remote_code)
@@ -80,6 +83,7 @@ class EngineActor:
         from evaluator.store.files import parquet_bytes
         from evaluator.store.records import failed_throughout, to_table
 
+        self._need_one_thread()
         engine = self._engine
         assert engine is not None, "load comes before evaluate"
         prompter = self._prompter(job)
@@ -103,6 +107,19 @@ class EngineActor:
                 shard, of_shard = complete
                 table = to_table(of_shard)
                 yield ShardResult(shard=shard, part=parquet_bytes(table), failed=failed_throughout(table))
+
+    def _need_one_thread(self) -> None:
+        """Raises EngineError where Ray computes on another thread than before.
+
+        vLLM's CUDA stream belongs to a thread: steps on another one would not wait for the weights that were loaded.
+        """
+        here = threading.get_ident()
+        self._thread = here if self._thread is None else self._thread
+        if here != self._thread:
+            raise EngineError(
+                f"Ray {ray.__version__} calls an engine's load and evaluate on different threads, which vLLM does not "
+                "allow; install the Ray of requirements/"
+            )
 
     def _begin(
         self, job: EvalJob, questions: Sequence[Posed], prompter: Prompter, collector: ShardCollector
@@ -170,7 +187,7 @@ def start_actor(actor: type, setup: EngineSetup, **options: Any) -> Any:
     if "OMP_NUM_THREADS" in os.environ:  # the user's word; its process has it from the environment
         setup = replace(setup, place=replace(setup.place, threads=None))
     return ray.remote(
-        num_gpus=setup.place.gpus,
+        **({"num_gpus": setup.place.gpus} if setup.place.gpus else NO_GPUS),
         num_cpus=0,  # an engine that held a CPU for the whole run could keep the prune tasks that it waits for out
         max_restarts=0,  # the driver replaces it itself, with a checkpoint to load
         # Ray puts an actor that needs nothing anywhere: neither SPREAD nor a node's name counts for it. A byte does.
@@ -241,6 +258,7 @@ def _tokenizer_key(checkpoint: Path) -> str:
 def enter_engine_process(setup: EngineSetup) -> None:
     """What a Ray process does before it builds an engine."""
     _log_to(setup.log_path)
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "INFO")  # which runner, graphs and kernels vLLM chose
     load_plugins()
     if setup.place.threads is not None:
         # Ray makes it 1 for an actor without CPUs of its own. OpenMP reads it once, when torch is imported. vLLM

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 from pathlib import Path
 
@@ -11,6 +13,7 @@ from evaluator.errors import ResurfaceError, one_line
 from launch.run.hangs import Hung
 
 _TAIL_BYTES = 2**16
+_MOST_BYTES = 2**25  # of a log, before all but its end is dropped
 _ERROR = re.compile(
     r"\b(?:[A-Za-z_][\w.]*(?:Error|Exception)\b:\s+\S.*"  # of Python: the last line of a traceback
     r"|Fatal Python error: .*|SIG[A-Z]+ received at .*|Segmentation fault.*|Bus error.*|Illegal instruction.*"
@@ -50,6 +53,18 @@ def size(path: Path) -> int:
         return path.stat().st_size
     except OSError:
         return 0
+
+
+def cut(path: Path) -> bool:
+    """Whether a log had grown too long; of one that had, the end is kept. Its process goes on writing behind that."""
+    if size(path) <= _MOST_BYTES:
+        return False
+    kept = tail(path, 0)
+    with contextlib.suppress(OSError):
+        os.truncate(path, 0)
+        with path.open("a", encoding="utf-8") as log:
+            log.write(f"(what came before was dropped at {_MOST_BYTES >> 20} MiB)\n{kept}")
+    return True
 
 
 def tail(path: Path, start: int) -> str:

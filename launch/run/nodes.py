@@ -11,6 +11,8 @@ from evaluator.errors import InputError
 
 _PER_CORE = 4  # engines at most: one that waits for its core only takes memory
 _NAMED = 8  # nodes that an error names at most
+# Options of a process that asks for no GPU. Since 2.60 Ray leaves it all GPUs of its node.
+NO_GPUS: Mapping[str, Any] = {"num_gpus": 0, "runtime_env": {"env_vars": {"CUDA_VISIBLE_DEVICES": ""}}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +160,7 @@ def prune_options(*, gpu: bool) -> dict[str, Any]:
     """
     return {
         "num_cpus": 1,
-        "num_gpus": 1 if gpu else 0,
+        **({"num_gpus": 1} if gpu else NO_GPUS),
         "max_calls": 1 if gpu else 0,  # 0: any number
         "max_retries": 0,  # `PruneTasks` counts failures of all kinds, and chooses another node
         "retry_exceptions": False,

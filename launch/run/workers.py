@@ -26,7 +26,7 @@ from launch.run.actors import GROUPS, EngineActor, end_process, start_actor
 from launch.run.base_answers import BaseAnswers
 from launch.run.board import Board
 from launch.run.cluster import lives
-from launch.run.engine_log import last_words, size
+from launch.run.engine_log import cut, last_words, size
 from launch.run.failures import Remedy, Trouble
 from launch.run.hangs import Hung, Watch
 from launch.run.nodes import Place
@@ -317,7 +317,9 @@ class EngineWorker(threading.Thread):
             watch.end()
 
     def _check(self, watch: Watch) -> None:
-        """Raises Hung or NodeLost where an answer will not come."""
+        """Raises Hung or NodeLost where an answer will not come. Keeps the engine's log short meanwhile."""
+        if cut(self._setup.log_path):
+            self._log_start = 0
         if self._gone and not lives(self.node_id):
             raise NodeLost
         watch.check(time.monotonic())

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from evaluator.asking.prompts import CAPPED_FORMATS
 from evaluator.checkpoints.quantisation import ONLINE
+from evaluator.checkpoints.text_model import text_model
 from evaluator.probes.base import Cost
 from evaluator.probes.config import EvalConfig
 from evaluator.tasks import DEEP_ITEMS, UNKNOWN_SIZE, items_by_language, load_task
@@ -223,7 +224,7 @@ def _parameters(value: str) -> float | None:
     if not files or not described.is_file():  # a pipe would never end
         return None
     try:
-        config = json.loads(described.read_text(encoding="utf-8"))
+        config = text_model(json.loads(described.read_text(encoding="utf-8")))
         width = 4 if "float32" in str(config.get("dtype") or config.get("torch_dtype")) else 2
         return sum(file.stat().st_size for file in files) / width
     except (OSError, ValueError, AttributeError, RecursionError):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from evaluator.checkpoints.info import read_config
+from evaluator.checkpoints.text_model import text_model
 from evaluator.engine.config import ENGINES, EngineConfig
 from evaluator.errors import InputError
 from evaluator.probes.base import PROBES
@@ -50,5 +51,5 @@ def positions_prepared(task: PreparedTask) -> int:
 
 def vocabulary_of(checkpoint: Path) -> int:
     """The columns of a model's logits; 0 where its configuration does not say."""
-    size: Any = read_config(checkpoint).get("vocab_size")
+    size: Any = text_model(read_config(checkpoint)).get("vocab_size")
     return size if isinstance(size, int) else 0

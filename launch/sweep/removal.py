@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from evaluator.checkpoints.info import read_config
+from evaluator.checkpoints.text_model import text_model
 from evaluator.engine.config import EngineConfig
 from evaluator.errors import InputError
 from launch.sweep.jobs import CheckpointJob
@@ -51,9 +52,7 @@ def check_divided(engine: EngineConfig, jobs: Sequence[CheckpointJob]) -> None:
 
 def _sizes(checkpoint: Path) -> dict[str, int]:
     """The counts of heads that a model's own configuration has."""
-    config = read_config(checkpoint)
-    text = config.get("text_config")
-    named = {**config, **(text if isinstance(text, dict) else {})}
+    named = text_model(read_config(checkpoint))
     return {
         name: value
         for name in ("num_attention_heads", "num_key_value_heads")

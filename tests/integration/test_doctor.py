@@ -37,6 +37,9 @@ def test_this_machine_passes_and_the_card_says_what_was_measured(tmp_path):
     assert f"# doctor: {document['verdict']}" in text
     for name in measured:
         assert f"| {name} | pass |" in text
+    logs = {log.stem: log.read_text() for log in (tmp_path / "card.logs").iterdir()}
+    assert {"served", "by_prompt", "transformers", "pruning"} <= set(logs)
+    assert "Initializing a V1 LLM engine" in logs["served"]
 
 
 @pytest.mark.long

@@ -43,6 +43,12 @@ def test_the_process_of_a_prune_task_is_gone_when_the_next_one_has_its_gpu() -> 
         time.sleep(0.05)
 
 
+@pytest.mark.usefixtures("one_gpu")
+def test_a_prune_task_on_a_cpu_does_not_see_the_gpus_of_its_node() -> None:
+    _, seen = ray.get(ray.remote(**prune_options(gpu=False))(_of_this_process).remote())
+    assert seen == ""
+
+
 @pytest.fixture
 def one_cpu() -> Iterator[None]:
     ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)

@@ -7,8 +7,10 @@ import json
 import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import Any
 
 from evaluator.checkpoints.blueprint import Blueprint
+from evaluator.checkpoints.text_model import text_model
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.processor import instruction_sets
 from evaluator.engine.self_check import code_digest
@@ -47,7 +49,7 @@ def combination_of(started: Started, config: EngineConfig, blueprint: Blueprint)
     scoring = "in one step" if started.dialect.one_step else "by forced decoding"
     if started.scoring == "prompt_logprobs":
         scoring = "by prompt log-probabilities"
-    architecture, quantisation = blueprint.config, blueprint.quantisation
+    quantisation = blueprint.quantisation
     weights: dict[str, str] = (
         {} if quantisation is None else {"weights": f"{quantisation.library}, {quantisation.label}"}
     )
@@ -61,12 +63,17 @@ def combination_of(started: Started, config: EngineConfig, blueprint: Blueprint)
         "graphs": started.graphs,
         "vllm": installed_version(),
         "torch": torch.__version__,
-        "architecture": f"{architecture.get('model_type')} with heads of {architecture.get('head_dim')}",
+        "architecture": architecture_in_words(blueprint.config),
         "environment": environment_in_words(os.environ, {*envs.environment_variables, *_CHOOSING}),
         **weights,
         "settings": ", ".join(f"{name}: {value}" for name, value in sorted(settings.items())),
         "code": code_digest(Path(__file__).parent),
     }
+
+
+def architecture_in_words(config: Mapping[str, Any]) -> str:
+    """The kind of a model, and the width of its text part's heads."""
+    return f"{config.get('model_type')} with heads of {text_model(config).get('head_dim')}"
 
 
 def environment_in_words(variables: Mapping[str, str], choosing: Collection[str]) -> str:

@@ -3,57 +3,59 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from dataclasses import dataclass, field
 
 from evaluator.engine.base import EngineStats
+from evaluator.engine.vllm.device_clock import DeviceClock
 
 
 @dataclass(slots=True)
 class Counters:
     """`EngineStats` while it is being counted.
 
-    The engine core computes in its steps only. Between two steps of a run the driver handles responses, tokenises and
-    admits new requests: the engine waits, or is idle if it holds no request meanwhile. Before the first step of a run
-    and after its last one no time counts.
+    Time counts between the first step of a run and its last one. Between two steps the driver handles responses,
+    tokenises and admits new requests: the engine waits, or is idle if it holds no request meanwhile.
 
-    On a GPU vLLM schedules a step ahead, which is computed meanwhile. As long as it is, the engine is busy; once it has
-    ended, how long ago is not known, and all of the time counts as waited: the share is then an upper bound.
+    A processor computes in the steps and nowhere else. A GPU (`device`) computes while this process does other things,
+    and waits in steps too: its own clock says how long it was busy, and what is left of the time was waited.
     """
 
+    device: DeviceClock | None = None
     requests: int = 0
     steps: int = 0
     prompt_tokens: int = 0
     generated_tokens: int = 0
     cached_tokens: int = 0
-    busy_seconds: float = 0.0
-    waiting_seconds: float = 0.0
-    idle_seconds: float = 0.0
+    _in_steps: float = field(default=0.0, init=False)
+    _between: float = field(default=0.0, init=False)  # steps, with requests
+    _idle: float = field(default=0.0, init=False)
+    _device_before: float = field(default=0.0, init=False)
     _began: float = field(default=0.0, init=False)
     _ended: float | None = field(default=None, init=False)  # when the last step of this run did
-    _is_known: bool = field(default=True, init=False)  # whether the engine could be seen to compute between steps
+
+    def __post_init__(self) -> None:
+        if self.device is not None:
+            self._device_before = self.device.seconds() or 0.0
 
     def begin_run(self) -> None:
         self._ended = None
 
-    def begin_step(self, *, was_empty: bool, computing: bool | None = False) -> None:
-        """`was_empty`: the step before left the engine without a request. `computing`: see `step_under_way`."""
+    def begin_step(self, *, was_empty: bool, computing: object = None) -> None:
+        """`was_empty`: the step before left the engine without a request."""
         self._began = time.perf_counter()
         if self._ended is None:
             return
-        if computing is None:
-            self._is_known = False
-        if computing:
-            self.busy_seconds += self._began - self._ended
-        elif was_empty:
-            self.idle_seconds += self._began - self._ended
+        if was_empty:
+            self._idle += self._began - self._ended
         else:
-            self.waiting_seconds += self._began - self._ended
+            self._between += self._began - self._ended
 
     def end_step(self) -> None:
         self._ended = time.perf_counter()
-        self.busy_seconds += self._ended - self._began
+        self._in_steps += self._ended - self._began
         self.steps += 1
+        if self.device is not None:
+            self.device.seconds()  # it forgets the steps that have ended
 
     def end_request(self, *, prompt_tokens: int, cached_tokens: int, generated_tokens: int) -> None:
         """Count a request that was finished, or cancelled after it had begun; `prompt_tokens` with those cached."""
@@ -63,26 +65,29 @@ class Counters:
         self.generated_tokens += generated_tokens
 
     def stats(self) -> EngineStats:
-        counted = EngineStats(**{each.name: getattr(self, each.name) for each in fields(EngineStats)})
-        if self._is_known:
-            return counted
-        return replace(counted, busy_seconds=None, waiting_seconds=None, idle_seconds=None)
+        busy, waiting = self._in_steps, self._between
+        if self.device is not None:
+            read = self.device.seconds()
+            if read is None:
+                return self._counted(None, None, None)
+            held = busy + waiting  # while the engine held requests
+            busy = read - self._device_before
+            waiting = max(0.0, held - busy)
+        return self._counted(busy, waiting, self._idle)
+
+    def _counted(self, busy: float | None, waiting: float | None, idle: float | None) -> EngineStats:
+        return EngineStats(
+            requests=self.requests,
+            steps=self.steps,
+            prompt_tokens=self.prompt_tokens,
+            generated_tokens=self.generated_tokens,
+            cached_tokens=self.cached_tokens,
+            busy_seconds=busy,
+            waiting_seconds=waiting,
+            idle_seconds=idle,
+        )
 
 
-def step_under_way(core: Any) -> bool | None:
-    """Whether a step that vLLM has scheduled ahead is being computed; None where that cannot be seen.
-
-    `core` is vLLM's EngineCoreClient. The newest step is the one whose output its queue was given last; a GPU's output
-    carries the event that ends its copy.
-    """
-    inner = getattr(core, "engine_core", None)
-    if inner is None:  # in another process
-        return None
-    if not inner.batch_queue:
-        return False
-    output = getattr(inner.batch_queue[0][0], "async_output", None)
-    for name in ("copy_event", "async_copy_ready_event"):  # of the V2 and the V1 runner
-        event = getattr(output, name, None)
-        if event is not None:
-            return not event.query()
-    return None
+def step_under_way(core: object) -> bool:
+    """Nothing needs to know this any longer."""
+    return False

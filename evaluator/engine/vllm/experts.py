@@ -1,7 +1,8 @@
 """Whether vLLM computes with the experts of the files: it keeps a layer's in two tensors, in its kernels' own order.
 
 A few experts of each layer are asked for a few random tokens, each as if the router had sent it there alone; what comes
-out is compared with what the files' matrices give.
+out is compared with what the files' matrices give. This is done on a CPU only: a GPU's kernels need what vLLM prepares
+for a step.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def holds_experts(module: Any) -> bool:
 
 
 def computes_with_experts(name: str, module: Any, tensors: Tensors) -> bool | None:
-    """Whether the first, the middle and the last expert are the files'; None if they cannot be compared.
+    """Whether the first, the middle and the last expert are the files'; None if they cannot be compared, as on a GPU.
 
     With tensor parallelism a worker holds some of an expert's inner rows, and they are compared.
     """

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from evaluator.checkpoints.text_model import text_model
+
 _MOST_TOKENS, _LEAST_TOKENS = 16_384, 2_048  # of prompts and answers together, in a step
 _MOST_REQUESTS, _LEAST_REQUESTS = 256, 16  # at a time: more cost the driver more than they give the GPU
 _ACTIVATIONS = 0.05  # of the memory: what a step's activations, or its logits, may take
@@ -42,10 +44,10 @@ def step_size(
 
     Raises nothing: what a configuration does not say counts as nothing, and the result stays within bounds.
     """
+    model = text_model(model)
     hidden, heads = _size(model, "hidden_size"), _size(model, "num_attention_heads")
     middle, vocabulary = _size(model, "intermediate_size"), _size(model, "vocab_size")
-    head = _size(model, "head_dim") or hidden // max(1, heads)
-    kv_heads = _size(model, "num_key_value_heads") or heads
+    head, kv_heads = _cached_heads(model)
     # Alive at once in a layer: its input, the residual, their norm, and either q, k, v or the two halves of the MLP
     # with their product.
     of_layer = max((heads + 2 * kv_heads) * head, 3 * middle) // workers
@@ -53,11 +55,29 @@ def step_size(
     per_request = _LOGITS_COPIES * 4 * vocabulary
     room = int(_ACTIVATIONS * accelerator.memory)
     tokens = _power(room // max(1, per_token), _LEAST_TOKENS, _MOST_TOKENS)
-    cached = 2 * width * _size(model, "num_hidden_layers") * max(1, kv_heads // workers) * head
+    cached = width * cached_values(model, workers=workers)
     cache = int(accelerator.utilization * accelerator.memory) - accelerator.weights - 2 * tokens * per_token
     in_cache = int(cache / max(1.0, cached * max_model_len * _USUAL_LENGTH))
     requests = _power(min(in_cache, room // max(1, per_request)), _LEAST_REQUESTS, _MOST_REQUESTS)
     return StepSize(tokens, requests)
+
+
+def cached_values(model: Mapping[str, Any], *, workers: int = 1) -> int:
+    """How many keys and values a token leaves in each worker's cache: layers of linear attention have none."""
+    model = text_model(model)
+    kinds = model.get("layer_types")
+    layers = _size(model, "num_hidden_layers")
+    if isinstance(kinds, list):
+        layers = sum(kind != "linear_attention" for kind in kinds)
+    head, kv_heads = _cached_heads(model)
+    return 2 * layers * max(1, kv_heads // workers) * head
+
+
+def _cached_heads(model: Mapping[str, Any]) -> tuple[int, int]:
+    """The width of a head, and how many of them a token has in the cache of a layer."""
+    heads = _size(model, "num_attention_heads")
+    head = _size(model, "head_dim") or _size(model, "hidden_size") // max(1, heads)
+    return head, _size(model, "num_key_value_heads") or heads
 
 
 def _size(model: Mapping[str, Any], name: str) -> int:

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from benchmarks import roofline
+from evaluator.engine.vllm.step_size import cached_values
 from tests.support import checkpoint_files
 from tests.support.models import save_tiny_model
 
@@ -19,6 +20,7 @@ def test_products_are_the_matrices_as_they_are_multiplied_fused_in_the_file_or_n
     products = roofline.read_products(save_tiny_model(tmp_path / "tiny", architecture))
     assert products.layers == {QKV: 2, OUT: 2, GATE_UP: 2, DOWN: 2}
     assert products.head == HEAD
+    assert products.cached == 2 * 2 * 32  # a key and a value in each layer
 
 
 def test_norms_and_biases_are_read_and_not_multiplied(tmp_path):
@@ -39,10 +41,20 @@ def test_norms_and_biases_are_read_and_not_multiplied(tmp_path):
 
 @pytest.mark.parametrize("element_bytes", [2, 4])
 def test_work_counts_layers_for_every_token_and_the_head_for_every_distribution(element_bytes):
-    products = roofline.Products(layers=Counter({(3, 5): 2, (7, 1): 1}), head=(11, 5), others=13)
-    needed = roofline.work(products, forwards=10, distributions=3, steps=2, element_bytes=element_bytes)
+    products = roofline.Products(layers=Counter({(3, 5): 2, (7, 1): 1}), head=(11, 5), others=13, cached=6)
+    counts = {"forwards": 10, "distributions": 3, "steps": 2, "cached": 40}
+    needed = roofline.work(products, **counts, element_bytes=element_bytes)
     assert needed["flops"] == 2 * (10 * (2 * 15 + 7) + 3 * 55)
-    assert needed["bytes"] == 2 * element_bytes * (2 * 15 + 7 + 55 + 13)
+    assert needed["bytes"] == element_bytes * (2 * (2 * 15 + 7 + 55 + 13) + 40 * 6)
+
+
+def test_the_cache_is_what_a_small_model_reads_most():
+    """Qwen3-0.6B in bfloat16: 112 KiB a token; 234 rows of 350 tokens read 9.4 GB in a step, its weights 1.2 GB."""
+    qwen3 = {"num_hidden_layers": 28, "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128}
+    assert 2 * cached_values(qwen3) == 112 * 1024
+    products = roofline.Products(layers=Counter(), head=(0, 0), others=0, cached=cached_values(qwen3))
+    needed = roofline.work(products, forwards=0, distributions=0, steps=1, cached=234 * 350, element_bytes=2)
+    assert needed["bytes"] == pytest.approx(9.4e9, rel=0.01)
 
 
 def test_the_larger_bound_is_the_share():
@@ -56,6 +68,44 @@ def test_the_share_at_a_batch_is_that_of_products_of_its_size():
     batch = {"rows": 60.0, "seconds_per_forward": 0.01, "seconds_per_distribution": 0.5}
     share = roofline.share_at_batch(batch, forwards=100, distributions=2, seconds=8.0)
     assert share == {"batch_rows": 60.0, "batch_bound_s": 2.0, "share_at_this_batch": 0.25}
+
+
+def test_no_share_at_a_batch_is_above_the_whole_time():
+    batch = {"rows": 60.0, "seconds_per_forward": 0.01, "seconds_per_distribution": 0.5}
+    share = roofline.share_at_batch(batch, forwards=900, distributions=2, seconds=8.0)
+    assert (share["batch_bound_s"], share["share_at_this_batch"]) == (8.0, 1.0)
+
+
+def test_a_gpu_is_synchronised_once_for_many_products_and_times_them_itself(monkeypatch):
+    """A product of 5 us whose launch takes 20: the GPU starts when all are launched, and times them alone."""
+    said: list[str] = []
+    launched = [0]
+
+    class Event:
+        def __init__(self, enable_timing):
+            assert enable_timing
+
+        def record(self):
+            said.append("event")
+            self.products = launched[0]
+
+        def synchronize(self):
+            said.append("synchronised")
+
+        def elapsed_time(self, other):
+            return 0.005 * (other.products - self.products)
+
+    def product():
+        launched[0] += 1
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: said.append("asleep"))
+    assert roofline._best(product) == pytest.approx(5e-6)
+    rounds = said.count("synchronised")
+    assert rounds > 5
+    assert said == ["asleep", "event", "event", "synchronised"] * rounds
+    assert launched[0] == rounds * 50
 
 
 def test_the_machine_is_measured_with_the_threads_that_are_set():

@@ -15,8 +15,8 @@ from tests.support.letters import EOS, LetterPrompter, letter_items, letter_mode
 from tests.support.stamps import STAMP
 
 
-def counted(*answers):
-    found = fewest(answers)
+def counted(*pairs):
+    found = fewest((*pair, True) for pair in pairs)
     return found.forwards, found.distributions, found.steps
 
 
@@ -59,20 +59,48 @@ def test_an_option_that_was_split_before_the_prompts_end_asks_there():
     assert counted(((1, 2, 3), (7,)), ((1, 2), (8, 4))) == (4, 3, 2)  # and 128
 
 
+def read(*answers):
+    return fewest(answers).cached
+
+
+def test_every_generated_token_reads_the_cache_of_all_before_it():
+    # 7 reads 1, 2 and 3; 8 reads those and 7; 9 reads five.
+    assert read(((1, 2, 3), (7, 8, 9), True)) == 3 + 4 + 5
+    assert read(((1, 2, 3), (7,), True)) == 3
+
+
+def test_a_scored_answer_reads_the_cache_once():
+    assert read(((1, 2, 3), (7, 8, 9), False)) == 5
+    # Two options of one prompt are two rows, and a greedy answer another three.
+    options = ((1, 2, 3), (7, 8), False), ((1, 2, 3), (5, 6), False)
+    assert read(*options) == 4 + 4
+    assert read(*options, ((1, 2, 3), (4, 4, 4), True)) == 4 + 4 + 3 + 4 + 5
+
+
+def test_what_is_computed_once_is_read_for_once():
+    greedy = (1, 2), (7, 8, 9), True
+    assert read(greedy, greedy, ((1, 2), (7, 8), False)) == read(greedy)
+
+
 ids = st.lists(st.integers(0, 2), max_size=5)
-answers = st.lists(st.tuples(ids.filter(bool), ids), max_size=12)
+answers = st.lists(st.tuples(ids.filter(bool), ids, st.booleans()), max_size=12)
 
 
 def by_brute_force(pairs):
-    prefixes, asked = set(), set()
-    for prompt, answer in pairs:
+    prefixes, asked, reads = set(), set(), set()
+    for prompt, answer, generated in pairs:
         forwarded = (*prompt, *answer[:-1]) if answer else ()
         for length in range(1, len(forwarded) + 1):
             prefixes.add(tuple(forwarded[:length]))
         for length in range(len(prompt), len(forwarded) + 1):
             asked.add(tuple(forwarded[:length]))
+            if generated or length == len(forwarded):
+                reads.add(tuple(forwarded[:length]))
     return Fewest(
-        forwards=len(prefixes), distributions=len(asked), steps=max((len(answer) for _, answer in pairs), default=0)
+        forwards=len(prefixes),
+        distributions=len(asked),
+        steps=max((len(answer) for _, answer, _ in pairs), default=0),
+        cached=sum(map(len, reads)),
     )
 
 
@@ -109,7 +137,7 @@ def test_every_record_of_a_pass_is_counted():
     plans, records = a_pass(6)
     pairs = list(answers_of(records, plans))
     assert len(pairs) == len(records) == 6 * (1 + 5 + 10 + 4 + 1)
-    assert {tuple(prompt) for prompt, _ in pairs} == {plan.prompts["open"].token_ids for plan in plans.values()}
+    assert {tuple(prompt) for prompt, _, _ in pairs} == {plan.prompts["open"].token_ids for plan in plans.values()}
     assert fewest(pairs) == by_brute_force(pairs)
     # Beams and samples that differ from the greedy answer take forwards of their own.
     alone = [pair for record, pair in zip(records, pairs, strict=True) if record.probe == "greedy"]
@@ -121,6 +149,6 @@ def test_a_record_without_an_answer_needs_nothing_and_a_merged_option_stands_aft
     option = next(record for record in records if record.probe == "choice")
     merged = dataclasses.replace(option, prompt_tokens=option.prompt_tokens - 1)
     lost = dataclasses.replace(option, status="engine_error", token_ids=None)
-    [(prompt, answer)] = answers_of([lost, merged], plans)
+    [(prompt, answer, generated)] = answers_of([lost, merged], plans)
     whole = plans[option.language, option.item_id].prompts["open"].token_ids
-    assert (prompt, answer) == (whole[:-1], option.token_ids)
+    assert (prompt, answer, generated) == (whole[:-1], option.token_ids, False)

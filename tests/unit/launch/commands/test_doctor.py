@@ -16,9 +16,9 @@ from tests.support.runs import resurface
 
 @pytest.fixture
 def doctor(monkeypatch):
-    def run(*arguments, **bent):
+    def run(*arguments, hear=None, **bent):
         monkeypatch.setattr(machine, "this_machine", lambda: CPU)
-        monkeypatch.setattr(examination, "hear", scripted(monkeypatch, bent))
+        monkeypatch.setattr(examination, "hear", hear or scripted(monkeypatch, bent))
         return CliRunner().invoke(app, ["doctor", *map(str, arguments)])
 
     return run
@@ -33,6 +33,20 @@ def test_a_sound_machine_exits_0_and_a_card_is_written(doctor, tmp_path):
     assert done.exit_code == 0, done.output
     assert "all 12 checks passed, 9 skipped" in done.stdout
     assert (tmp_path / "cards" / "card.md").read_text().startswith("# doctor: all 12 checks passed, 9 skipped\n")
+
+
+def test_the_witnesses_logs_lie_beside_the_card(doctor, monkeypatch, tmp_path):
+    folders = set()
+    hears = scripted(monkeypatch, {})
+
+    def hear(witness, brief):
+        folders.add(brief.logs)
+        return hears(witness, brief)
+
+    done = doctor("--out", tmp_path / "card.md", hear=hear)
+    assert folders == {tmp_path / "card.logs"}
+    assert (tmp_path / "card.logs").is_dir()
+    assert f"logs: {tmp_path}" in done.output.replace("\n", "")
 
 
 def test_a_failed_check_exits_1_and_the_card_says_so(doctor, tmp_path):
@@ -51,8 +65,10 @@ def test_json_is_all_of_stdout(doctor):
 def test_what_can_be_mended_exits_2_before_anything_starts(tmp_path):
     file = tmp_path / "file"
     file.write_text("")
+    (tmp_path / "other.logs").write_text("")
     for arguments, message in (
         (("--out", tmp_path), f"error: {tmp_path}: --out: is a directory, not a file"),
+        (("--out", tmp_path / "other.md"), f"error: {tmp_path / 'other.logs'}: --out: the logs need this folder (File"),
         (("--out", file / "card.md"), f"error: {file / 'card.md'}: --out: {file} is a file, not a directory"),
         (("--dtype", "float33"), "error: unknown --dtype 'float33'; did you mean 'float32'?"),
     ):

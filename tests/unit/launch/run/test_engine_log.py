@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from launch.run.engine_log import last_error, size, tail
+from launch.run import engine_log
+from launch.run.engine_log import cut, last_error, size, tail
 
 
 @pytest.mark.parametrize(
@@ -54,3 +55,19 @@ def test_only_what_this_process_wrote_is_read(tmp_path: Path) -> None:
     log.write_bytes(b"x" * 10**6 + b"\nValueError: last\n")
     assert last_error(tail(log, 0)) == "ValueError: last"
     assert len(tail(log, 0)) < 10**5
+
+
+def test_of_a_log_that_has_grown_too_long_the_end_is_kept_and_its_process_writes_on(tmp_path: Path) -> None:
+    log = tmp_path / "engine-0.log"
+    assert not cut(log)
+    with log.open("ab", buffering=0) as process:
+        process.write(b"the first line\n" + b"x" * engine_log._MOST_BYTES)
+        process.write(b"\nthe last line\n")
+        assert cut(log)
+        assert not cut(log)
+        process.write(b"KeyError: later\n")
+    text = log.read_text()
+    assert text.startswith("(what came before was dropped at 32 MiB)\n")
+    assert text.endswith("x\nthe last line\nKeyError: later\n")
+    assert len(text) < 10**5
+    assert last_error(tail(log, 0)) == "KeyError: later"

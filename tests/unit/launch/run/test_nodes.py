@@ -98,6 +98,11 @@ def test_a_prune_process_ends_with_its_task_where_it_has_a_gpu() -> None:
     assert (on_cpu["num_gpus"], on_cpu["max_calls"]) == (0, 0)
 
 
+def test_a_prune_process_without_a_gpu_sees_none() -> None:
+    assert prune_options(gpu=False)["runtime_env"]["env_vars"] == {"CUDA_VISIBLE_DEVICES": ""}
+    assert "runtime_env" not in prune_options(gpu=True)
+
+
 def test_prune_tasks_leave_whole_groups_of_gpus_to_engines() -> None:
     free = FreeGpus(_nodes(4, 2))
     assert [free.take_one() for _ in range(3)] == ["b", "b", "a"]

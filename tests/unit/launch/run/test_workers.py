@@ -298,3 +298,13 @@ def test_on_a_gpu_a_fresh_engine_has_a_process_of_its_own(monkeypatch, gpus, swa
         assert worker._load(SimpleNamespace(checkpoint=checkpoint))
     assert len(started) == processes
     assert ray.killed == processes - 1
+
+
+def test_while_an_engine_is_waited_for_its_log_is_kept_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = tmp_path / "engine-1.log"
+    log.write_bytes(b"x" * 2**26)
+    worker = _worker(Board(), [], _patience(1.0), log)
+    worker._log_start = 2**25
+    worker._check(worker._working)
+    assert log.stat().st_size < 10**5
+    assert worker._log_start == 0

@@ -1,13 +1,10 @@
 """Where the time of an engine goes: busy in steps, waiting or idle between them, nothing before and after."""
 
-from collections import deque
-from types import SimpleNamespace
-
 import pytest
 
 from evaluator.engine.base import EngineStats
 from evaluator.engine.vllm import counters as module
-from evaluator.engine.vllm.counters import Counters, step_under_way
+from evaluator.engine.vllm.counters import Counters
 
 
 @pytest.fixture
@@ -37,54 +34,6 @@ def test_time_between_steps_is_waiting_or_idle(clock):
     _step(counters, clock, 18, 20, was_empty=True)
     stats = counters.stats()
     assert (stats.steps, stats.busy_seconds, stats.waiting_seconds, stats.idle_seconds) == (3, 4, 2, 4)
-
-
-def test_a_step_that_is_computed_meanwhile_keeps_the_engine_busy(clock):
-    counters = Counters()
-    counters.begin_run()
-    for begin, computing in ((10, False), (13, True), (18, False)):
-        clock(begin)
-        counters.begin_step(was_empty=False, computing=computing)
-        clock(begin + 1)
-        counters.end_step()
-    stats = counters.stats()
-    assert (stats.busy_seconds, stats.waiting_seconds, stats.idle_seconds) == (3 + 2, 4, 0)
-
-
-def test_what_cannot_be_seen_is_no_number(clock):
-    counters = Counters()
-    counters.begin_run()
-    _step(counters, clock, 10, 11)
-    clock(12)
-    counters.begin_step(was_empty=False, computing=None)
-    counters.end_step()
-    stats = counters.stats()
-    assert (stats.steps, stats.busy_seconds, stats.waiting_seconds, stats.idle_seconds) == (2, None, None, None)
-    assert stats.waiting_share is None
-
-
-def core(*queued: object) -> SimpleNamespace:
-    """vLLM's client of a core in this process, the newest step first."""
-    steps = deque((SimpleNamespace(async_output=output), "scheduled", "executed") for output in queued)
-    return SimpleNamespace(engine_core=SimpleNamespace(batch_queue=steps))
-
-
-@pytest.mark.parametrize("name", ["copy_event", "async_copy_ready_event"])
-@pytest.mark.parametrize("ended", [True, False])
-def test_the_newest_step_says_whether_the_gpu_is_busy(name, ended):
-    newest = SimpleNamespace(**{name: SimpleNamespace(query=lambda: ended)})
-    older = SimpleNamespace(**{name: SimpleNamespace(query=lambda: True)})
-    assert step_under_way(core(newest, older)) is not ended
-
-
-def test_without_a_queue_no_step_is_under_way():
-    assert step_under_way(core()) is False
-    assert step_under_way(SimpleNamespace(engine_core=SimpleNamespace(batch_queue=None))) is False
-
-
-def test_a_core_in_another_process_cannot_be_seen():
-    assert step_under_way(SimpleNamespace()) is None
-    assert step_under_way(core(SimpleNamespace())) is None
 
 
 def test_nothing_counts_between_two_runs(clock):

@@ -111,6 +111,12 @@ def test_what_cannot_be_compared_is_said(tensors, files, change):
     assert worker(layer).compare_weights(files) == (0, [], [f"{BASE}.routed_experts.w13_weight"])
 
 
+def test_experts_on_a_gpu_are_not_compared_and_that_is_said(tensors, files):
+    """As the docs say. The device `meta` stands for a GPU."""
+    layer = Layer(tensors).to("meta")
+    assert worker(layer).compare_weights(files) == (0, [], [f"{BASE}.routed_experts.w13_weight"])
+
+
 @pytest.mark.parametrize(("experts", "outcome"), [(4, "started anew"), (0, "swapped")])
 def test_a_mixture_gets_an_engine_of_its_own(experts, outcome, tmp_path, monkeypatch):
     checkpoint = save_tiny_model(tmp_path / "model")

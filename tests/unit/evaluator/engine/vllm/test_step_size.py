@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from evaluator.engine.vllm.step_size import Accelerator, StepSize, step_size
+from evaluator.engine.vllm.step_size import Accelerator, StepSize, cached_values, step_size
 
 GIB = 2**30
 
@@ -57,3 +57,18 @@ def test_within_bounds_where_nothing_fits_or_nothing_is_known():
     assert chosen("32B", 8) == StepSize(2_048, 16)
     nothing = Accelerator(memory=80 * GIB, weights=0, utilization=0.9)
     assert step_size({}, nothing, max_model_len=1088, width=2, workers=1) == StepSize(16_384, 256)
+
+
+def test_the_sizes_of_a_text_model_count():
+    config, weights = MODELS["8B"]
+    accelerator = Accelerator(memory=24 * GIB, weights=int(weights * 1e9), utilization=0.9)
+    whole = {"model_type": "gemma3", "text_config": config}
+    assert step_size(whole, accelerator, max_model_len=1088, width=2, workers=1) == chosen("8B", 24)
+
+
+def test_a_token_leaves_keys_and_values_in_layers_of_attention_only():
+    config, _ = MODELS["8B"]
+    assert cached_values(config) == 2 * 36 * 8 * 128
+    assert cached_values(config, workers=2) == 2 * 36 * 4 * 128
+    kinds = ["linear_attention", "linear_attention", "linear_attention", "full_attention"] * 9
+    assert cached_values({"text_config": config | {"layer_types": kinds}}) == 2 * 9 * 8 * 128
