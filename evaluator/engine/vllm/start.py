@@ -22,6 +22,7 @@ from evaluator.checkpoints.overlay import served_directory
 from evaluator.checkpoints.quantisation import online_scheme
 from evaluator.engine.config import EngineConfig, Scoring
 from evaluator.engine.vllm.abilities import BATCH_INVARIANT, Abilities, abilities, check_arguments
+from evaluator.engine.vllm.graphs import BREAKABLE, graph_arguments
 from evaluator.errors import EngineError, InputError, one_line
 
 if TYPE_CHECKING:
@@ -284,27 +285,14 @@ def _on_gpu(config: EngineConfig, blueprint: Blueprint, max_model_len: int) -> d
         blueprint.config, accelerator, max_model_len=max_model_len, width=width, workers=config.tensor_parallel
     )
     requests = config.max_num_seqs or size.requests
+    tokens = max(config.max_num_batched_tokens or size.tokens, requests)
     return {
         "dtype": dtype,
         "block_size": config.block_size,
         "max_num_seqs": requests,
-        "max_num_batched_tokens": max(config.max_num_batched_tokens or size.tokens, requests),
-        **graph_arguments(compile=config.compile, graphs=config.cuda_graphs is not False),
+        "max_num_batched_tokens": tokens,
+        **graph_arguments(config.cuda_graphs, compile=config.compile, requests=requests, tokens=tokens),
     }
-
-
-def graph_arguments(*, compile: bool, graphs: bool) -> dict[str, Any]:
-    """EngineArgs for torch.compile and CUDA graphs, which vLLM's `enforce_eager` turns off together.
-
-    Graphs of whole steps that only generate need no compiled model: they are captured in seconds. Steps that also
-    compute prompts are not captured then; those are long enough to hide their launches.
-    """
-    if not compile and not graphs:
-        return {"enforce_eager": True}
-    chosen: dict[str, Any] = {} if compile else {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"}
-    if not graphs:
-        chosen["cudagraph_mode"] = "NONE"
-    return {"enforce_eager": False, "compilation_config": chosen}
 
 
 def _graphs(engine_config: Any) -> str:
@@ -349,9 +337,9 @@ def _check_deterministic(able: Abilities, platform: Any) -> None:
 def _prepare_environment(config: EngineConfig) -> None:
     """vLLM reads these when it is imported or when an engine starts; what the user has set stays."""
     if config.deterministic:
-        if os.environ.get(BATCH_INVARIANT) != "1" and "vllm" in sys.modules:
-            raise InputError("engine: deterministic: vLLM is running in this process without it; start another process")
-        os.environ[BATCH_INVARIANT] = "1"
+        _before_vllm(BATCH_INVARIANT, "deterministic")
+    if config.cuda_graphs == "piecewise" and not serves_cpus():
+        _before_vllm(BREAKABLE, "cuda_graphs: piecewise")
     defaults = {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "VLLM_CPU_KVCACHE_SPACE": str(config.kv_cache_gib),
@@ -366,3 +354,10 @@ def _prepare_environment(config: EngineConfig) -> None:
     }
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
+
+
+def _before_vllm(variable: str, setting: str) -> None:
+    """Switch on what vLLM's modules read when they are imported. Raises InputError where it is too late for that."""
+    if os.environ.get(variable) != "1" and "vllm" in sys.modules:
+        raise InputError(f"engine: {setting}: vLLM is running in this process without it; start another process")
+    os.environ[variable] = "1"
