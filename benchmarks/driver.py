@@ -13,7 +13,8 @@ With `--pace MS` an engine stands behind it that takes MS milliseconds for a ste
 flight (`benchmarks/paced`): our vLLM engine's own loop, every probe that asks questions, and a core that takes its time
 as a GPU with asynchronous scheduling does. Reported is the share of steps that waited for us: steps that began later
 than the step before had ended, because the core had not been called yet. What vLLM itself would spend in this process
-is not in it. `--pace` takes one round.
+is not in it. `--pace` takes one round. `--bursts` admits requests in bursts, as with CUDA graphs for steps that only
+generate; the share of steps that compute prompts is reported.
 """
 
 from __future__ import annotations
@@ -121,6 +122,7 @@ def main() -> None:
     parser.add_argument("--profile", type=int, default=0, metavar="N", help="profile one more round: the N dearest")
     parser.add_argument("--pace", type=float, metavar="MS", help="an engine whose steps take MS milliseconds each")
     parser.add_argument("--rows", type=count, default=256, help="with --pace: requests in flight (default: 256)")
+    parser.add_argument("--bursts", action="store_true", help="with --pace: admit requests in bursts")
     options = parser.parse_args()
     if options.pace is not None and not 0 < options.pace <= 1000:
         raise InputError(f"--pace {options.pace:g}: must be above 0 and at most 1000 milliseconds")
@@ -142,7 +144,8 @@ def _paced(options: argparse.Namespace, model: Path, read: Questions, plans: Seq
 
     eos_id = min(read.prompter.eos_ids)
     one_round(paced_engine(plans, model, eos_id, pace=0.0, rows=options.rows).engine, plans[:_SHARD_ITEMS], read)
-    made = paced_engine(plans, model, eos_id, pace=options.pace / 1000, rows=options.rows)
+    graphs = "FULL_DECODE_ONLY" if options.bursts else "FULL"
+    made = paced_engine(plans, model, eos_id, pace=options.pace / 1000, rows=options.rows, graphs=graphs)
     profile = cProfile.Profile() if options.profile else None
     began = time.perf_counter()
     records = profile.runcall(one_round, made.engine, plans, read) if profile else one_round(made.engine, plans, read)
@@ -151,6 +154,7 @@ def _paced(options: argparse.Namespace, model: Path, read: Questions, plans: Seq
     print(f"of {len(plans)} items, {stats.generated_tokens / len(plans):.0f} tokens an item")
     print(f"{paces.share:.1%} of the steps waited for us, {1000 * paces.mean_wait:.2f} ms on average over all steps")
     print(f"{paces.mean_rows:.0f} rows in a step on average; {wall:.1f} s of wall time")
+    print(f"{paces.mixed_share:.1%} of the steps computed prompts")
     handled = {f"p{q}": round(1000 * paces.handling(q / 100), 2) for q in (50, 75, 90, 99)}
     print(f"between two steps: {1000 * paces.mean_handling:.2f} ms of processor time; {handled}")
     print(f"{paces.processor_share:.1%} of the steps would wait on a processor that nothing else uses")
@@ -168,6 +172,7 @@ def _paced(options: argparse.Namespace, model: Path, read: Questions, plans: Seq
                 "waited_share_by_processor_time": paces.processor_share,
                 "handling_ms": 1000 * paces.mean_handling,
                 "rows_per_step": paces.mean_rows,
+                "mixed_share": paces.mixed_share,
                 "requests": stats.requests,
                 "records": records,
                 "items": len(plans),

@@ -74,6 +74,7 @@ class Paces:
     pace: float
     waited: list[float] = field(default_factory=list)  # seconds; 0: the step was in time
     rows: list[int] = field(default_factory=list)
+    arrivals: list[int] = field(default_factory=list)  # rows whose prompt the step computes
     handled: list[float] = field(default_factory=list)  # processor seconds between two calls of `get_output`
 
     @property
@@ -89,6 +90,11 @@ class Paces:
     @property
     def mean_rows(self) -> float:
         return fmean(self.rows) if self.rows else 0.0
+
+    @property
+    def mixed_share(self) -> float:
+        """The share of steps that compute prompts."""
+        return sum(count > 0 for count in self.arrivals) / len(self.arrivals) if self.arrivals else 0.0
 
     @property
     def mean_handling(self) -> float:
@@ -181,12 +187,14 @@ class PacedCore:
         rows = [row for row in self._running.values() if row.scheduled < row.most]
         if not rows:
             return False
+        arrived = sum(row.scheduled == 0 for row in rows)
         for row in rows:
             row.scheduled += 1
         begins = now if self._free_at is None else max(now, self._free_at)
         if self._free_at is not None:
             self.paces.waited.append(begins - self._free_at)
             self.paces.rows.append(len(rows))
+            self.paces.arrivals.append(arrived)
         self._free_at = begins + self.paces.pace
         self._submitted.append((self._free_at, rows))
         return True

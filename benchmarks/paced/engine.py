@@ -26,9 +26,10 @@ _LEAD_IN = 3  # tokens before the gold answer
 class PacedEngine(VLLMEngine):
     """Requests are worded as for vLLM's V2 runner, which GPUs have: candidates are scored by forced decoding."""
 
-    def __init__(self, core: PacedCore, rows: int, model: Path, eos_id: int) -> None:
+    def __init__(self, core: PacedCore, rows: int, model: Path, eos_id: int, graphs: str) -> None:
         super().__init__(EngineConfig(max_num_seqs=rows))
         self._core = core
+        self._graphs = graphs
         self._rows = rows
         self._eos_ids = [eos_id]
         self.load(model)
@@ -45,6 +46,7 @@ class PacedEngine(VLLMEngine):
             dtype="bfloat16",
             scoring="forced",
             ahead=True,
+            graphs=self._graphs,
         )
         return LoadReport(checkpoint=checkpoint, swapped=False, tensors=0, seconds=0.0)
 
@@ -56,13 +58,20 @@ class Paced:
 
 
 def paced_engine(
-    plans: Sequence[Plan], model: Path, eos_id: int, *, pace: float, rows: int, clock: Clock | None = None
+    plans: Sequence[Plan],
+    model: Path,
+    eos_id: int,
+    *,
+    pace: float,
+    rows: int,
+    graphs: str = "FULL",
+    clock: Clock | None = None,
 ) -> Paced:
-    """An engine that answers `plans`; a step of at most `rows` rows takes `pace` seconds."""
+    """An engine that answers `plans`; a step of at most `rows` rows takes `pace` seconds. `graphs` is vLLM's name."""
     language = ScriptedLM(vocabulary_of(model), eos_id)
     plant_answers(language, plans)
     core = PacedCore(language, pace=pace, rows=rows, clock=clock)
-    engine = PacedEngine(core, rows, model, eos_id)
+    engine = PacedEngine(core, rows, model, eos_id, graphs)
     gc.collect()
     gc.freeze()  # as vLLM does when its engine core has been built
     return Paced(engine, core)

@@ -1,4 +1,5 @@
-"""What an engine decides about requests before it computes anything: which to refuse, and which share a computation."""
+"""What an engine decides about requests before it computes anything: how many to take, which to refuse, and which
+share a computation."""
 
 from __future__ import annotations
 
@@ -9,6 +10,21 @@ import numpy as np
 
 from evaluator.engine.base import Generate, Request, Response, Score
 from evaluator.engine.distributions import unusable
+
+_QUEUED = 8  # requests that wait in an engine for the places of those that end in a step
+_BURST = 8  # a burst fills at least one row of so many
+
+
+def room(rows: int, in_flight: int, *, bursts: bool) -> int:
+    """How many requests an engine takes now that computes `rows` at a time and has `in_flight`.
+
+    In bursts, it takes none until an eighth of its rows is free: the steps in between only generate. Every request
+    that ends frees a row, so a burst always comes, and with few requests in flight each is taken at once.
+    """
+    if not bursts:
+        return max(0, rows + _QUEUED - in_flight)
+    free = rows - in_flight
+    return free if free >= max(1, rows // _BURST) else 0
 
 
 def refusal(request: Request, max_model_len: int, vocabulary: int) -> str | None:

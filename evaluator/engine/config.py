@@ -18,6 +18,7 @@ from evaluator.engine.base import Engine
 
 DType = Literal["auto", "float32", "bfloat16"]
 Scoring = Literal["forced", "prompt_logprobs"]
+Graphs = Literal["full", "piecewise", "decode", True, False]
 
 
 class EngineConfig(Frozen):
@@ -33,7 +34,8 @@ class EngineConfig(Frozen):
     gpu_memory_utilization: float = Field(default=0.9, gt=0, le=1)
     tensor_parallel: int = Field(default=1, ge=1, le=64)  # GPUs of one node
     compile: bool = False  # vLLM's torch.compile: slower to start, faster for large models
-    cuda_graphs: bool | None = None  # GPU only. None: yes; a step that only generates is then launched as a whole
+    # GPU only: which steps are CUDA graphs (vllm/graphs.py, docs/gpus.md). None and true: full; false: none.
+    cuda_graphs: Graphs | None = None
     # Whether a running engine takes the next checkpoint's weights in place; without, each has a fresh engine.
     swap: bool = True
     # How a continuation is scored: `forced` computes it after a prompt that all continuations share; `prompt_logprobs`
@@ -56,6 +58,12 @@ class EngineConfig(Frozen):
         if self.scoring not in ENGINES[self.kind].scorings:
             able = ", ".join(each.name for each in ENGINES if self.scoring in each.scorings)
             raise ValueError(f"scoring {self.scoring!r} is a way of engine {able}, not of {self.kind}")
+        return self
+
+    @model_validator(mode="after")
+    def _compiling_brings_its_own_graphs(self) -> EngineConfig:
+        if self.compile and isinstance(self.cuda_graphs, str):
+            raise ValueError(f"cuda_graphs: {self.cuda_graphs!r}: compile: true has graphs of its own, or none (false)")
         return self
 
 

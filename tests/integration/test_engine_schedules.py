@@ -27,7 +27,7 @@ BLOCK = 32
 CONFIG = EngineConfig(max_model_len=256, max_num_seqs=8)
 TOLERANCE = 1e-4  # nats
 CHUNKS = {"max_num_batched_tokens": 48}
-SMALL_CACHE = {"num_gpu_blocks_override": 14}  # eight requests would take up to 32
+SMALL_CACHE = {"num_gpu_blocks_override": 10}  # as many as the longest request needs
 
 
 @dataclass
@@ -83,12 +83,6 @@ def serving(checkpoint: Path, **arguments: Any) -> Iterator[VLLMEngine]:
 
 
 @pytest.fixture(scope="module")
-def plain(checkpoint: Path) -> Iterator[VLLMEngine]:
-    with serving(checkpoint) as engine:
-        yield engine
-
-
-@pytest.fixture(scope="module")
 def oracle(checkpoint: Path) -> TorchEngine:
     made = TorchEngine(CONFIG)
     made.load(checkpoint)
@@ -124,9 +118,12 @@ def answers(engine: VLLMEngine, asked: list[Request] | None = None) -> dict[str,
 
 
 @pytest.fixture(scope="module")
-def expected(plain: VLLMEngine, oracle: TorchEngine) -> dict[str, Response]:
-    """Greedy answers and scores are transformers'; samples are those of the plain engine."""
-    found = answers(plain)
+def expected(checkpoint: Path, oracle: TorchEngine) -> dict[str, Response]:
+    """Greedy answers and scores are transformers'; samples are those of a plain engine. Its cache changes nothing."""
+    with serving(checkpoint) as engine:
+        found, warm = answers(engine), answers(engine)
+    check(warm, found)
+    assert all((warm[name].cached_tokens or 0) >= 3 * BLOCK for name in warm if name[1] == "3")
     for request in mixed():
         if not request.request_id.startswith("n"):
             theirs = oracle.answer(request)
@@ -142,13 +139,6 @@ def check(found: dict[str, Response], expected: dict[str, Response]) -> None:
         assert found[name].logprobs == pytest.approx(answer.logprobs, abs=TOLERANCE)
 
 
-def test_a_warm_cache_is_hit_and_changes_nothing(plain, expected):
-    warm = answers(plain)
-    check(warm, expected)
-    longest = {name for name in warm if name[1] == "3"}
-    assert all((warm[name].cached_tokens or 0) >= 3 * BLOCK for name in longest)
-
-
 def test_prompts_in_chunks(checkpoint, expected):
     with serving(checkpoint, **CHUNKS) as engine, watch(engine) as seen:
         check(answers(engine), expected)
@@ -157,9 +147,16 @@ def test_prompts_in_chunks(checkpoint, expected):
 
 
 @pytest.mark.parametrize("arguments", [SMALL_CACHE, SMALL_CACHE | CHUNKS], ids=["whole", "in chunks"])
-def test_requests_that_are_preempted_and_computed_again(checkpoint, expected, arguments):
+def test_requests_that_are_preempted_and_computed_again(checkpoint, oracle, arguments):
+    """Each begins in one block and grows into a third. Scores come in between, and are computed again too."""
+    draw = random.Random(3)
+    growing = [Generate(request_id=f"g{n}", prompt_ids=tokens(draw, 28 + n), max_tokens=40) for n in range(6)]
+    scores = [
+        Score(request_id=f"s{n}", prompt_ids=tokens(draw, 40), continuation_ids=tokens(draw, 30)) for n in range(3)
+    ]
+    asked: list[Request] = [each for pair in zip(growing, scores, strict=False) for each in pair] + growing[3:]
     with serving(checkpoint, **arguments) as engine, watch(engine) as seen:
-        check(answers(engine), expected)
+        check(answers(engine, asked), {each.request_id: oracle.answer(each) for each in asked})
     assert seen.preempted
 
 
@@ -168,6 +165,13 @@ def test_without_a_prefix_cache(checkpoint, expected):
         found = answers(engine)
     check(found, expected)
     assert {each.cached_tokens for each in found.values()} == {0}
+
+
+@pytest.fixture(scope="module")
+def plain(checkpoint: Path) -> Iterator[VLLMEngine]:
+    """The engine of the tests from here on: a process holds one at a time."""
+    with serving(checkpoint) as engine:
+        yield engine
 
 
 def options(draw: random.Random, prompt: tuple[int, ...]) -> list[Request]:

@@ -23,7 +23,7 @@ SAMPLED = ["text", "token_ids", "contains", "exact_match", "token_f1", "status",
 
 
 def evaluate(out: Path, checkpoints: list[Path], **more: str) -> pd.DataFrame:
-    questions = out.with_suffix(".jsonl")
+    questions = out.parent / "questions.jsonl"
     questions.write_text(
         "".join(
             json.dumps(
@@ -36,7 +36,7 @@ def evaluate(out: Path, checkpoints: list[Path], **more: str) -> pd.DataFrame:
                 }
             )
             + "\n"
-            for n, name in enumerate(("Karo", "Belu", "Mira"))
+            for n, name in enumerate(("Karo", "Belu"))
         )
     )
     asked = ("--base", checkpoints[0], "--task", f"jsonl:{questions}", "--probes", PROBES, "--formats", "open")

@@ -9,6 +9,7 @@ from evaluator.checkpoints.blueprint import Blueprint
 from evaluator.checkpoints.info import read_config
 from evaluator.checkpoints.quantisation import online_scheme
 from evaluator.engine.config import EngineConfig
+from evaluator.engine.vllm.graphs import graph_arguments
 
 MAX_TOP_LOGPROBS = 64
 _COMPUTED_IN = ("float32", "bfloat16", "float16")
@@ -27,7 +28,7 @@ def of_device(
 
 
 def of_runner(config: EngineConfig, blueprint: Blueprint, dtype: str, positions: int, *, v2: bool) -> dict[str, Any]:
-    """What depends on the runner: the size of a step, and what feeds it."""
+    """What depends on the runner: the size of a step, what feeds it, and its graphs."""
     return _of_v2(config, blueprint, dtype, positions) if v2 else _of_v1(config, positions)
 
 
@@ -85,7 +86,6 @@ def _on_gpu(config: EngineConfig, blueprint: Blueprint) -> dict[str, Any]:
     return {
         "dtype": own if config.dtype == "auto" else config.dtype,
         "block_size": config.block_size,
-        **graph_arguments(compile=config.compile, graphs=config.cuda_graphs is not False),
     }
 
 
@@ -121,21 +121,8 @@ def _of_v2(config: EngineConfig, blueprint: Blueprint, dtype: str, max_model_len
         blueprint.config, accelerator, max_model_len=max_model_len, width=width, workers=config.tensor_parallel
     )
     requests = config.max_num_seqs or size.requests
-    return {
-        "max_num_seqs": requests,
-        "max_num_batched_tokens": max(config.max_num_batched_tokens or size.tokens, requests),
-    }
-
-
-def graph_arguments(*, compile: bool, graphs: bool) -> dict[str, Any]:
-    """EngineArgs for torch.compile and CUDA graphs, which vLLM's `enforce_eager` turns off together.
-
-    Graphs of whole steps that only generate need no compiled model: they are captured in seconds. Steps that also
-    compute prompts are not captured then; those are long enough to hide their launches.
-    """
-    if not compile and not graphs:
-        return {"enforce_eager": True}
-    chosen: dict[str, Any] = {} if compile else {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"}
-    if not graphs:
-        chosen["cudagraph_mode"] = "NONE"
-    return {"enforce_eager": False, "compilation_config": chosen}
+    tokens = max(config.max_num_batched_tokens or size.tokens, requests)
+    chosen = {"max_num_seqs": requests, "max_num_batched_tokens": tokens}
+    if current_platform.is_cpu():
+        return chosen
+    return chosen | graph_arguments(config.cuda_graphs, compile=config.compile, requests=requests, tokens=tokens)

@@ -23,11 +23,13 @@ from typing import Any
 from evaluator.checkpoints.blueprint import Blueprint, read_blueprint
 from evaluator.checkpoints.tokenizer import read_eos_ids
 from evaluator.engine import self_check
+from evaluator.engine.admission import room
 from evaluator.engine.base import EngineStats, FixedSource, Listener, LoadReport, RequestSource, Response
 from evaluator.engine.config import EngineConfig, EngineKind
 from evaluator.engine.vllm.arguments import MAX_TOP_LOGPROBS
 from evaluator.engine.vllm.collection import rare_collections
 from evaluator.engine.vllm.counters import Counters, step_under_way
+from evaluator.engine.vllm.graphs import FASTER_DECODE
 from evaluator.engine.vllm.quantised import check_quantised
 from evaluator.engine.vllm.start import (
     Started,
@@ -39,8 +41,6 @@ from evaluator.engine.vllm.start import (
     start,
 )
 from evaluator.errors import EngineError, InputError
-
-_QUEUED = 8  # requests that wait in vLLM for the places of those that end in a step
 
 
 class VLLMEngine:
@@ -124,7 +124,7 @@ class VLLMEngine:
             whole=whole,
         )
         core, counters = self._started.llm.engine_core, self._counters
-        most, ahead = self._started.max_num_seqs + _QUEUED, self._started.ahead
+        rows, ahead, bursts = self._started.max_num_seqs, self._started.ahead, self._started.graphs in FASTER_DECODE
         listener = source if isinstance(source, Listener) else None
         batch = Batch(core, served, counters, self._numbers, listener)
         counters.begin_run()
@@ -132,7 +132,7 @@ class VLLMEngine:
             with rare_collections():
                 while True:
                     # What the engine cannot begin at once stays with the source, which knows what is most urgent.
-                    given = source.take(max(0, most - len(batch)))
+                    given = source.take(room(rows, len(batch), bursts=bursts))
                     batch.submit(given)
                     if batch and not batch.has_responses:
                         computing = step_under_way(core) if ahead else False

@@ -24,6 +24,7 @@ from evaluator.checkpoints.overlay import served_directory
 from evaluator.engine.config import EngineConfig, Scoring
 from evaluator.engine.vllm.abilities import BATCH_INVARIANT, check_arguments, check_runner, check_version, check_vllm
 from evaluator.engine.vllm.arguments import of_device, of_runner
+from evaluator.engine.vllm.graphs import BREAKABLE
 from evaluator.errors import EngineError, InputError, one_line
 
 if TYPE_CHECKING:
@@ -269,9 +270,9 @@ def _check_deterministic(platform: Any) -> None:
 def _prepare_environment(config: EngineConfig) -> None:
     """vLLM reads these when it is imported or when an engine starts; what the user has set stays."""
     if config.deterministic:
-        if os.environ.get(BATCH_INVARIANT) != "1" and "vllm" in sys.modules:
-            raise InputError("engine: deterministic: vLLM is running in this process without it; start another process")
-        os.environ[BATCH_INVARIANT] = "1"
+        _before_vllm(BATCH_INVARIANT, "deterministic")
+    if config.cuda_graphs == "piecewise" and not serves_cpus():
+        _before_vllm(BREAKABLE, "cuda_graphs: piecewise")
     defaults = {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "VLLM_CPU_KVCACHE_SPACE": str(config.kv_cache_gib),
@@ -286,3 +287,10 @@ def _prepare_environment(config: EngineConfig) -> None:
     }
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
+
+
+def _before_vllm(variable: str, setting: str) -> None:
+    """Switch on what vLLM's modules read when they are imported. Raises InputError where it is too late for that."""
+    if os.environ.get(variable) != "1" and "vllm" in sys.modules:
+        raise InputError(f"engine: {setting}: vLLM is running in this process without it; start another process")
+    os.environ[variable] = "1"

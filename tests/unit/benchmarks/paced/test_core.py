@@ -37,13 +37,14 @@ def planned(items: int):
     return model, read, [Planner(read.prompter, read.config).plan(question) for question in read.questions]
 
 
-def made(time: Time, rows: int = 256, items: int = 3):
+def made(time: Time, rows: int = 256, items: int = 3, graphs: str = "FULL"):
     from benchmarks.paced.core import Clock
     from benchmarks.paced.engine import paced_engine
 
     model, read, plans = planned(items)
     eos_id = min(read.prompter.eos_ids)
-    return paced_engine(plans, model, eos_id, pace=PACE, rows=rows, clock=Clock(time.now, time.sleep)), plans, read
+    clock = Clock(time.now, time.sleep)
+    return paced_engine(plans, model, eos_id, pace=PACE, rows=rows, graphs=graphs, clock=clock), plans, read
 
 
 def run(paced, plans, read, time: Time, seconds: float) -> list:
@@ -116,6 +117,18 @@ def test_records_do_not_depend_on_rows_or_lateness_and_every_probe_has_some():
     ranks = [record.rank for record in found if record.probe == "aligned_rank" and record.status == "ok"]
     assert ranks
     assert set(ranks) == {1}
+
+
+def test_in_bursts_fewer_steps_compute_prompts_and_the_records_are_the_same():
+    def measured(graphs: str):
+        time = Time()
+        paced, plans, read = made(time, rows=24, graphs=graphs)
+        return sorted(map(repr, run(paced, plans, read, time, 0.0))), paced.core.paces
+
+    (records, steady), (others, bursts) = measured("FULL"), measured("FULL_DECODE_ONLY")
+    assert others == records
+    assert bursts.mixed_share < steady.mixed_share
+    assert len(steady.arrivals) == len(steady.rows)
 
 
 class Deaf:

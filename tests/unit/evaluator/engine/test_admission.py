@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evaluator.engine.admission import SharedScores, refusal, refuse
+from evaluator.engine.admission import SharedScores, refusal, refuse, room
 from evaluator.engine.base import Generate, Request, Score
 from evaluator.engine.fake import FakeLM
 
@@ -77,3 +77,19 @@ def test_an_error_reaches_the_riders():
         ("b", "engine_error", "why"),
     ]
     assert shared.answer(refuse(leader, "why"))[1:] == []
+
+
+def test_without_bursts_the_rows_and_a_short_queue_are_kept_full():
+    assert [room(256, held, bursts=False) for held in (0, 200, 256, 264, 300)] == [264, 64, 8, 0, 0]
+
+
+def test_a_burst_begins_when_an_eighth_of_the_rows_is_free_and_fills_them():
+    assert [room(256, held, bursts=True) for held in (0, 100, 224, 225, 256, 264)] == [256, 156, 32, 0, 0, 0]
+    assert [room(4, held, bursts=True) for held in (0, 3, 4)] == [4, 1, 0]
+
+
+@given(rows=st.integers(1, 600), held=st.integers(0, 700))
+def test_an_engine_that_has_little_always_takes_requests(rows: int, held: int):
+    taken = room(rows, held, bursts=True)
+    assert taken > 0 or held > rows - max(1, rows // 8)
+    assert taken + min(held, rows) <= rows

@@ -36,6 +36,23 @@ def test_a_scoring_belongs_to_the_engines_that_know_it():
         EngineConfig(kind="torch", scoring="prompt_logprobs")
 
 
+@pytest.mark.parametrize("graphs", ["full", "piecewise", "decode", True, False, None])
+def test_graphs_are_one_of_three_kinds_or_none(graphs):
+    assert EngineConfig(cuda_graphs=graphs).cuda_graphs is graphs
+
+
+def test_other_graphs_are_refused_with_those_that_exist():
+    with pytest.raises(ValidationError, match="should be 'full', 'piecewise', 'decode', True or False"):
+        EngineConfig(cuda_graphs="eager")
+
+
+@pytest.mark.parametrize("graphs", [True, False, None])
+def test_compiling_brings_its_own_graphs(graphs):
+    assert EngineConfig(compile=True, cuda_graphs=graphs).compile
+    with pytest.raises(ValidationError, match="cuda_graphs: 'full': compile: true has graphs of its own"):
+        EngineConfig(compile=True, cuda_graphs="full")
+
+
 def test_every_engine_has_help():
     assert ENGINES.names == ("vllm", "torch")
     assert all(f"{kind.name}: {kind.help}" in engines_help() for kind in ENGINES)

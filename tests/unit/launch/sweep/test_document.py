@@ -92,6 +92,11 @@ def test_what_is_no_document_is_one_line(refused, text):
         ("models: dense", 'models: "dense": a mapping is needed'),
         ("seed: 9223372036854775808", "seed: 9223372036854775808: Input should be less than"),
         ("models: {a: b\ntasks: [", "line 1, column 9"),
+        (
+            "engine: {cuda_graphs: eager}",
+            "engine.cuda_graphs: \"eager\": Input should be 'full', 'piecewise', 'decode', True or False",
+        ),
+        ("engine: {cuda_graphs: full, compile: true}", "cuda_graphs: 'full': compile: true has graphs of its own"),
     ],
 )
 def test_what_is_wrong_is_told_in_words_of_yaml(refused, text, told):

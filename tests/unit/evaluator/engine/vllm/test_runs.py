@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from evaluator.checkpoints.blueprint import Blueprint
-from evaluator.engine.base import FixedSource, Generate, Response, Score
+from evaluator.engine.base import Cancel, FixedSource, Generate, Response, Score
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.vllm.engine import VLLMEngine
 from evaluator.engine.vllm.start import Started
@@ -119,6 +119,67 @@ def test_a_run_searches_for_dead_cycles_rarely_and_leaves_that_as_it_was(engine)
     assert gc.get_threshold()[0] >= 50_000
     run.close()
     assert gc.get_threshold() == before
+
+
+class Follow:
+    """Each answer brings another request, until there are enough; notes how many each `take` could have."""
+
+    def __init__(self, first: int, following: int, cancelled: int | None = None) -> None:
+        self.limits: list[int] = []
+        self._ready: list[Generate | Cancel] = [self._next(number) for number in range(first)]
+        self._numbers = iter(range(first, first + following))
+        self._cancelled = cancelled
+
+    @staticmethod
+    def _next(number: int) -> Generate:
+        return Generate(request_id=str(number), prompt_ids=(1,), max_tokens=2 + number % 5, temperature=1.0)
+
+    def take(self, limit: int) -> list[Generate | Cancel]:
+        self.limits.append(limit)
+        if len(self.limits) == self._cancelled:
+            return [Cancel(request_id="0")]
+        taken, self._ready = self._ready[:limit], self._ready[limit:]
+        return taken
+
+    def answered(self) -> None:
+        self._ready += [self._next(number) for number in itertools.islice(self._numbers, 1)]
+
+
+def follow(engine: VLLMEngine, source: Follow) -> list[str]:
+    names = []
+    for response in engine.run(source):
+        names.append(response.request_id)
+        source.answered()
+    return sorted(names, key=int)
+
+
+def in_bursts(engine: VLLMEngine, rows: int) -> None:
+    engine._started = dataclasses.replace(engine._started, max_num_seqs=rows, graphs="FULL_DECODE_ONLY")
+
+
+@pytest.mark.parametrize(("first", "following"), [(1, 0), (1, 20), (3, 50), (40, 200)])
+def test_bursts_never_stall_an_engine_however_few_requests_there_are(engine, first, following):
+    in_bursts(engine, 32)
+    source = Follow(first, following)
+    assert follow(engine, source) == [str(number) for number in range(first + following)]
+    assert all(limit == 0 or limit >= 4 for limit in source.limits)
+
+
+def test_cancels_are_taken_while_a_burst_is_waited_for(engine, core):
+    in_bursts(engine, 16)
+    source = Follow(16, 0, cancelled=2)
+    assert follow(engine, source) == [str(number) for number in range(1, 16)]
+    assert source.limits[:2] == [16, 0]
+    assert core.aborted == [core.ids[0]]
+
+
+@pytest.mark.parametrize("graphs", ["NONE", "FULL"])
+def test_an_engine_whose_steps_are_launched_alike_is_kept_full(engine, graphs):
+    """As on a CPU, which has no graphs."""
+    engine._started = dataclasses.replace(engine._started, max_num_seqs=16, graphs=graphs)
+    source = Follow(17, 20)
+    assert follow(engine, source) == [str(number) for number in range(37)]
+    assert source.limits[:2] == [24, 7]
 
 
 @pytest.mark.parametrize("has_connector", [False, True])

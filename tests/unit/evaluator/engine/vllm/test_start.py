@@ -15,8 +15,8 @@ from evaluator.checkpoints.blueprint import Blueprint, read_blueprint
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.vllm import arguments, start
 from evaluator.engine.vllm.abilities import BATCH_INVARIANT
+from evaluator.engine.vllm.graphs import BREAKABLE
 from evaluator.errors import InputError
-from tests.support.engines import needs_vllm
 from tests.support.models import save_tiny_model
 
 
@@ -24,7 +24,7 @@ from tests.support.models import save_tiny_model
 def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if vLLM were installed beside a GPU of 79 GiB."""
     platforms = ModuleType("vllm.platforms")
-    platforms.current_platform = SimpleNamespace(get_device_total_memory=lambda: 79 * 2**30)
+    platforms.current_platform = SimpleNamespace(get_device_total_memory=lambda: 79 * 2**30, is_cpu=lambda: False)
     monkeypatch.setitem(sys.modules, "vllm.platforms", platforms)
 
 
@@ -67,11 +67,13 @@ def test_steps_are_large_unless_the_user_says_otherwise():
 
 
 @pytest.mark.usefixtures("gpu")
-def test_graphs_are_the_default_and_compiling_is_not():
-    assert asked(EngineConfig())["enforce_eager"] is False
+def test_graphs_are_no_larger_than_a_step():
     assert asked(EngineConfig(cuda_graphs=False))["enforce_eager"] is True
-    assert asked(EngineConfig(compile=True))["compilation_config"] == {}  # vLLM's own, with graphs of its pieces
-    assert asked(EngineConfig(compile=True, cuda_graphs=False))["compilation_config"] == {"cudagraph_mode": "NONE"}
+    assert asked(EngineConfig())["compilation_config"]["cudagraph_capture_sizes"][-1] == 2048
+    small = asked(EngineConfig(max_num_batched_tokens=1000, max_num_seqs=60))
+    assert small["compilation_config"]["cudagraph_capture_sizes"][-1] == 1000
+    decode = asked(EngineConfig(cuda_graphs="decode", max_num_seqs=60))
+    assert decode["compilation_config"]["cudagraph_capture_sizes"][-1] == 60
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -155,12 +157,29 @@ def test_an_error_of_vllm_is_its_first_line_and_the_reasons_that_it_announces(te
     assert start.named(ValueError(text)) == said
 
 
-def test_vllm_that_runs_without_it_cannot_be_told_any_more(environment, monkeypatch):
+@pytest.mark.parametrize(
+    ("setting", "variable"),
+    [({"deterministic": True}, BATCH_INVARIANT), ({"cuda_graphs": "piecewise"}, BREAKABLE)],
+)
+def test_vllm_that_runs_without_it_cannot_be_told_any_more(environment, monkeypatch, setting, variable):
+    monkeypatch.setattr(start, "serves_cpus", lambda: False)
     monkeypatch.setitem(sys.modules, "vllm", ModuleType("vllm"))
-    with pytest.raises(InputError, match="engine: deterministic: vLLM is running in this process without it"):
-        start._prepare_environment(EngineConfig(deterministic=True))
-    environment[BATCH_INVARIANT] = "1"
-    start._prepare_environment(EngineConfig(deterministic=True))
+    with pytest.raises(
+        InputError, match=f"engine: {next(iter(setting))}: .*vLLM is running in this process without it"
+    ):
+        start._prepare_environment(EngineConfig(**setting))
+    environment[variable] = "1"
+    start._prepare_environment(EngineConfig(**setting))
+
+
+@pytest.mark.parametrize(
+    ("graphs", "on_cpu", "told"),
+    [("piecewise", False, True), ("piecewise", True, False), ("full", False, False), (None, False, False)],
+)
+def test_graphs_of_pieces_are_announced_before_vllm_is_imported(environment, monkeypatch, graphs, on_cpu, told):
+    monkeypatch.setattr(start, "serves_cpus", lambda: on_cpu)
+    start._prepare_environment(EngineConfig(cuda_graphs=graphs))
+    assert environment.get(BREAKABLE) == ("1" if told else None)
 
 
 @pytest.mark.parametrize(
@@ -181,22 +200,6 @@ def test_which_graphs_became_of_those_asked_for_is_read_off_vllms_configuration(
     mode = SimpleNamespace(name="FULL_DECODE_ONLY")
     assert start._graphs(SimpleNamespace(compilation_config=SimpleNamespace(cudagraph_mode=mode))) == mode.name
     assert start._graphs(SimpleNamespace(compilation_config=SimpleNamespace(cudagraph_mode=None))) == "NONE"
-
-
-class TestInstalledVllm:
-    pytestmark = needs_vllm
-
-    def test_graphs_without_compiling_are_an_engine_argument(self, tmp_path):
-        from vllm import EngineArgs
-        from vllm.config.compilation import CompilationMode, CUDAGraphMode
-
-        chosen = EngineArgs(model=str(tmp_path), **arguments.graph_arguments(compile=False, graphs=True))
-        assert chosen.enforce_eager is False
-        assert chosen.compilation_config.mode == CompilationMode.NONE
-        assert chosen.compilation_config.cudagraph_mode == CUDAGraphMode.FULL_DECODE_ONLY
-        assert not chosen.compilation_config.cudagraph_mode.requires_piecewise_compilation()
-        compiled = EngineArgs(model=str(tmp_path), **arguments.graph_arguments(compile=True, graphs=False))
-        assert compiled.compilation_config.cudagraph_mode == CUDAGraphMode.NONE
 
 
 def test_vllm_reads_the_files_that_were_checked_and_runs_no_code_of_theirs(tmp_path: Path):
