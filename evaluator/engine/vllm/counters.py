@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from evaluator.engine.base import EngineStats
-from evaluator.engine.vllm.device_clock import DeviceClock
+
+if TYPE_CHECKING:
+    from evaluator.engine.vllm.device_clock import DeviceClock
 
 
 @dataclass(slots=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -158,3 +160,13 @@ def test_the_worker_of_this_process_is_watched(gpu, monkeypatch):
     worker.model_runner.sample_tokens(None)
     gpu.now = 100
     assert clock.seconds() == pytest.approx(0.003)
+
+
+def test_the_v2_runner_of_this_vllm_says_when_its_inputs_are_there():
+    package = find_spec("vllm")
+    runner = Path(str(package and package.origin)).with_name("v1") / "worker" / "gpu" / "model_runner.py"
+    if not runner.is_file():
+        pytest.skip("vLLM is not installed, or has no V2 runner")
+    source = runner.read_text()
+    execute, sample = source.index("def execute_model("), source.index("def sample_tokens(")
+    assert execute < source.index("self.step_timing.forward_start()") < sample
