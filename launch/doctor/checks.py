@@ -42,10 +42,14 @@ class Tolerance:
 
 # Nats per token between two computations of the same log-probability: the engine's own, when it checks itself.
 NATS: Mapping[Precision, Tolerance] = {name: Tolerance(*allowed) for name, allowed in TOLERANCES.items()}
+# The same between two programs, which round half precision in other places, however exact the logits are. We measured
+# vLLM and transformers in bfloat16 on CPUs: 0.12 / 0.013 (bundled model), 0.43 / 0.073 (a random one of 16 layers).
+APART: Mapping[Precision, Tolerance] = {**NATS, "half, float32 logits": NATS["half"]}
 # Of the logarithm of the ratio of two ranks: neighbours that are closer than the rounding change places.
 RANKS: Mapping[Precision, Tolerance] = {
     "float32": Tolerance(math.log(2) + 1e-9, 0.01),
     "float32 on a GPU": Tolerance(math.log(3), 0.05),
+    "half, float32 logits": Tolerance(math.log(4), 0.1),  # measured as above: 0.69 / 0.026
     "half": Tolerance(math.log(8), 0.3),
 }
 EXACT: Mapping[Precision, Tolerance] = dict.fromkeys(NATS, Tolerance(0, 0))
@@ -53,6 +57,7 @@ EXACT: Mapping[Precision, Tolerance] = dict.fromkeys(NATS, Tolerance(0, 0))
 DRAWS: Mapping[Precision, Tolerance] = {
     "float32": Tolerance(0, 0),
     "float32 on a GPU": Tolerance(1, 0.05),
+    "half, float32 logits": Tolerance(1, 0.35),
     "half": Tolerance(1, 0.35),
 }
 # Of a matrix's weights that only one side prunes.
@@ -223,7 +228,7 @@ CHECKS: tuple[Check, ...] = (
         slow="transformers",
         witnesses=(SERVED, TRANSFORMERS),
         measure=_stages(SERVED, "dense", TRANSFORMERS, "dense", "score"),
-        tolerance=NATS,
+        tolerance=APART,
     ),
     Check(
         name="ranks",
@@ -249,7 +254,7 @@ CHECKS: tuple[Check, ...] = (
         slow="transformers, one at a time",
         witnesses=(SERVED, TRANSFORMERS),
         measure=_stages(SERVED, "dense", TRANSFORMERS, "dense", "greedy"),
-        tolerance=NATS,
+        tolerance=APART,
     ),
     Check(
         name="beams",
@@ -257,7 +262,7 @@ CHECKS: tuple[Check, ...] = (
         slow="transformers' beam search",
         witnesses=(SERVED, TRANSFORMERS),
         measure=_beams,
-        tolerance=NATS,
+        tolerance=APART,
         unit="nats per token",
     ),
     Check(
@@ -291,7 +296,7 @@ CHECKS: tuple[Check, ...] = (
         slow="transformers",
         witnesses=(SERVED, TRANSFORMERS),
         measure=_scores_and_greedy(SERVED, "pruned", TRANSFORMERS, "pruned"),
-        tolerance=NATS,
+        tolerance=APART,
     ),
     Check(
         name="swap back",
@@ -360,7 +365,7 @@ CHECKS: tuple[Check, ...] = (
             _forced(DIVIDED, SERVED),
             *(_scores_and_greedy(DIVIDED, stage, SERVED, stage) for stage in ("dense", "pruned")),
         ),
-        tolerance=NATS,
+        tolerance=APART,
     ),
     Check(
         name="masks",

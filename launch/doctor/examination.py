@@ -83,13 +83,14 @@ def _concluded(
 ) -> Examination:
     """What is known when these witnesses have been heard."""
     served = heard.get(SERVED.name, "")
-    dtype = served.dtype if isinstance(served, Statement) else ""
-    setting = Setting(gpus=gpus, precision=precision(dtype or "float32", on_gpu=gpus > 0), unavailable=unavailable)
+    dtype, facts = (served.dtype, dict(served.facts)) if isinstance(served, Statement) else ("", {})
+    computed = precision(dtype or "float32", facts.get("logits", dtype), on_gpu=gpus > 0)
+    setting = Setting(gpus=gpus, precision=computed, unavailable=unavailable)
     evidence = Evidence(heard)
     return Examination(
         machine=machine,
         dtype=dtype,
-        facts={} if isinstance(served, str) else dict(served.facts),
+        facts=facts,
         findings=tuple(check.find(evidence, setting) for check in checks),
         seconds={name: said.seconds for name, said in heard.items() if isinstance(said, Statement)},
         ended=_TO_COME not in unavailable.values(),

@@ -14,7 +14,7 @@ from evaluator.checkpoints.text_model import text_model
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.processor import instruction_sets
 from evaluator.engine.self_check import code_digest
-from evaluator.engine.vllm.start import Started, installed_version
+from evaluator.engine.vllm.start import Started, installed_version, on_workers
 
 # Settings that choose no kernel: what is asked and where it runs, or how much at a time.
 _INDIFFERENT = {
@@ -58,6 +58,7 @@ def combination_of(started: Started, config: EngineConfig, blueprint: Blueprint)
         "device": str(current_platform.get_device_name()),
         "instructions": " ".join([torch.backends.cpu.get_cpu_capability(), *instruction_sets()]),
         "dtype": started.dtype,
+        "logits": on_workers(started.llm, "logits_dtype")[0],
         "runner": "V2" if started.dialect.v2 else "V1",
         "scoring": scoring,
         "graphs": started.graphs,

@@ -213,7 +213,7 @@ class VLLMEngine:
         slow = list(self.run(FixedSource(asked)))
         # One after another: a whole distribution has as many numbers as the vocabulary has tokens.
         whole = [answer for each in asked for answer in self._answers(FixedSource([each]), whole=True)]
-        allowed = self_check.TOLERANCES[self_check.precision(started.dtype, on_gpu=on_gpu())]
+        allowed = self_check.TOLERANCES[self_check.precision(started.dtype, combination["logits"], on_gpu=on_gpu())]
         wrong_ranks = [found for found in on_workers(started.llm, "wrong_rank") if found is not None]
         if (nonsense := self_check.nonsense(slow, whole, allowed, wrong_ranks)) is not None:
             self._give_up()

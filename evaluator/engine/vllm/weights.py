@@ -107,6 +107,14 @@ class WorkerExtension:
                         not_compared.append(f"{name}.{own}")
         return compared, differing, not_compared
 
+    def logits_dtype(self) -> str:
+        """What this worker's output head computes its logits in: "float32", "bfloat16"."""
+        from vllm.model_executor.layers.logits_processor import LogitsProcessor
+
+        processors = (each for each in self.model_runner.get_model().modules() if isinstance(each, LogitsProcessor))
+        own = getattr(next(processors, None), "head_dtype", None)  # None: it has no choice, as in older vLLM
+        return str(own or self.model_runner.model_config.dtype).removeprefix("torch.")
+
     def quantised_kernels(self) -> list[str]:
         """vLLM's names of the kernels that compute with this worker's quantised matrices."""
         found: set[str] = set()

@@ -147,9 +147,10 @@ def test_wrong_ranks_of_a_planted_table_are_nonsense(answers, whole):
 
 
 def test_precisions():
-    assert precision("float32", on_gpu=False) == "float32"
-    assert precision("float32", on_gpu=True) == "float32 on a GPU"
-    assert precision("bfloat16", on_gpu=False) == precision("float16", on_gpu=True) == "half"
+    assert precision("float32", "float32", on_gpu=False) == "float32"
+    assert precision("float32", "float32", on_gpu=True) == "float32 on a GPU"
+    assert precision("bfloat16", "bfloat16", on_gpu=False) == precision("float16", "float16", on_gpu=True) == "half"
+    assert precision("bfloat16", "float32", on_gpu=True) == "half, float32 logits"
 
 
 def test_what_has_passed_is_remembered_where_the_user_s_cache_is(tmp_path, monkeypatch):

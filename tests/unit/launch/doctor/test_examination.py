@@ -5,14 +5,16 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
-from evaluator.engine.base import Generate, Request, Response, Score
+from evaluator.engine.base import Generate, LoadReport, Request, Response, Score
+from evaluator.engine.self_check import TOLERANCES
 from evaluator.errors import EngineError, InputError
 from launch.doctor import card
 from launch.doctor.examination import Examination, briefed, examine
-from tests.support.examined import CPU, GPU, scripted
+from tests.support.examined import CPU, GPU, ScriptedEngine, scripted
 
 SKIPPED_ON_A_CPU = {
     "CUDA graphs": "needs a GPU",
@@ -64,6 +66,25 @@ def test_on_gpus_nothing_is_skipped_and_tolerances_are_their_own(examined):
     assert {finding.status for finding in examination.findings} == {"pass"}
     found = {finding.check.name: finding.tolerance.largest for finding in examination.findings}
     assert found["scores"] == 2e-2
+
+
+def test_a_bfloat16_engine_s_tolerances_are_those_of_its_logits(examined, monkeypatch):
+    found = {}
+    for logits in ("bfloat16", "float32"):
+        loaded = ScriptedEngine.load
+
+        def load(self: ScriptedEngine, checkpoint: Path, loaded=loaded, logits=logits) -> LoadReport:
+            return dataclasses.replace(loaded(self, checkpoint), setup={"logits": logits})
+
+        with monkeypatch.context() as patched:
+            patched.setattr(ScriptedEngine, "dtype", "bfloat16")
+            patched.setattr(ScriptedEngine, "load", load)
+            examination = examined(TWO_GPUS)
+        assert not examination.failed
+        found[logits] = [
+            finding.tolerance.largest for finding in examination.findings if finding.check.name == "scores"
+        ]
+    assert found == {"bfloat16": [TOLERANCES["half"][0]], "float32": [TOLERANCES["half, float32 logits"][0]]}
 
 
 def test_a_gpu_without_batch_invariant_kernels_skips_what_needs_them(examined):
