@@ -43,7 +43,7 @@ class Counters:
     def begin_run(self) -> None:
         self._ended = None
 
-    def begin_step(self, *, was_empty: bool, computing: object = None) -> None:
+    def begin_step(self, *, was_empty: bool) -> None:
         """`was_empty`: the step before left the engine without a request."""
         self._began = time.perf_counter()
         if self._ended is None:
@@ -89,8 +89,3 @@ class Counters:
             waiting_seconds=waiting,
             idle_seconds=idle,
         )
-
-
-def step_under_way(core: object) -> bool:
-    """Nothing needs to know this any longer."""
-    return False

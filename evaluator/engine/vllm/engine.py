@@ -28,7 +28,7 @@ from evaluator.engine.base import EngineStats, FixedSource, Listener, LoadReport
 from evaluator.engine.config import EngineConfig, EngineKind
 from evaluator.engine.vllm.arguments import MAX_TOP_LOGPROBS
 from evaluator.engine.vllm.collection import rare_collections
-from evaluator.engine.vllm.counters import Counters, step_under_way
+from evaluator.engine.vllm.counters import Counters
 from evaluator.engine.vllm.graphs import FASTER_DECODE
 from evaluator.engine.vllm.quantised import check_quantised
 from evaluator.engine.vllm.start import (
@@ -87,7 +87,7 @@ class VLLMEngine:
         self._first = self._first or checkpoint
         if not swapped:
             self._started = self._checked(self._started, blueprint)
-        self._counters = Counters()
+        self._counters = Counters(self._started.clock)
         return LoadReport(
             checkpoint=checkpoint,
             swapped=swapped,
@@ -124,7 +124,7 @@ class VLLMEngine:
             whole=whole,
         )
         core, counters = self._started.llm.engine_core, self._counters
-        rows, ahead, bursts = self._started.max_num_seqs, self._started.ahead, self._started.graphs in FASTER_DECODE
+        rows, bursts = self._started.max_num_seqs, self._started.graphs in FASTER_DECODE
         listener = source if isinstance(source, Listener) else None
         batch = Batch(core, served, counters, self._numbers, listener)
         counters.begin_run()
@@ -135,8 +135,7 @@ class VLLMEngine:
                     given = source.take(room(rows, len(batch), bursts=bursts))
                     batch.submit(given)
                     if batch and not batch.has_responses:
-                        computing = step_under_way(core) if ahead else False
-                        counters.begin_step(was_empty=batch.was_emptied, computing=computing)
+                        counters.begin_step(was_empty=batch.was_emptied)
                         outputs = self._step(core)
                         counters.end_step()
                         batch.receive(outputs)

@@ -24,6 +24,7 @@ from evaluator.checkpoints.overlay import served_directory
 from evaluator.engine.config import EngineConfig, Scoring
 from evaluator.engine.vllm.abilities import BATCH_INVARIANT, check_arguments, check_runner, check_version, check_vllm
 from evaluator.engine.vllm.arguments import of_device, of_runner
+from evaluator.engine.vllm.device_clock import DeviceClock, device_clock
 from evaluator.engine.vllm.graphs import BREAKABLE
 from evaluator.errors import EngineError, InputError, one_line
 
@@ -49,7 +50,7 @@ class Started:
     dtype: str  # "float32", "bfloat16"
     scoring: Scoring  # as configured, or what this vLLM can do
     notes: tuple[str, ...] = ()  # what a user should know, one line each
-    ahead: bool = False  # steps are scheduled while another is being computed
+    clock: DeviceClock | None = None  # of a GPU; None: a CPU computes in the steps and nowhere else
     graphs: str = "NONE"  # vLLM's name of the CUDA graphs that it uses: not those asked for, where attention has none
     has_connector: bool = False  # v1/partial_blocks.py
 
@@ -149,8 +150,8 @@ def _start(config: EngineConfig, checkpoint: Path, blueprint: Blueprint, served:
         engine_config = _engine_config(arguments | dialect.engine_arguments())
         if on_cpu:
             _use_amx()
-        elif current_platform.is_cuda_alike() and config.tensor_parallel == 1:
-            wait_for_memory(config.gpu_memory_utilization)
+        elif current_platform.is_cuda_alike():
+            wait_for_memory(config.gpu_memory_utilization, config.tensor_parallel)
         llm = LLMEngine.from_vllm_config(engine_config, disable_log_stats=True)
         if config.tensor_parallel > 1:
             on_workers(llm, "end_with_parent")
@@ -172,7 +173,7 @@ def _start(config: EngineConfig, checkpoint: Path, blueprint: Blueprint, served:
         max_num_seqs=arguments["max_num_seqs"],
         dtype=str(engine_config.model_config.dtype).removeprefix("torch."),
         scoring=config.scoring,
-        ahead=bool(engine_config.scheduler_config.async_scheduling),
+        clock=None if on_cpu else device_clock(llm, workers=config.tensor_parallel),
         graphs=_graphs(engine_config),
         has_connector="kv_transfer_config" in arguments,
     )
