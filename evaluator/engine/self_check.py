@@ -25,11 +25,12 @@ from evaluator.engine.base import NOT_NUMBERS, Response, Score
 # bits of the mantissa. Those of float32 were measured on CPUs; the others are estimates, and none was tried on a GPU.
 #
 # In half precision, the hidden states are rounded, whatever the logits are. On CPUs, in bfloat16, we measured:
-# - vLLM: the two ways are equal, since its kernels for prompts and for single tokens sum in the same order.
-# - transformers, whose kernels do not: 0.08 / 0.0013 (bundled model), 0.17 / 0.0086 (a random one of 16 layers).
+# - vLLM's V2 runner: the two ways are equal to six digits, so a CPU says little about a GPU.
+# - transformers, a prompt at once and token by token: 0.08 / 0.0013 (bundled model), 0.17 / 0.0086 (16 random layers),
+#   with logits in float32.
 # Twice as many layers round twice as often. Random tokens of a small vocabulary are likelier than those of a large one.
 # Both call for room: three times the largest distance, and six times the mean. Logits in bfloat16 are rounded as well:
-# of size 16 and more, they have a resolution of 1/8. On CPUs that added less than 0.01; a GPU sums in other orders.
+# of size 16 and more, they have a resolution of 1/8. On CPUs that added 0.01 at most; a GPU sums in other orders.
 Precision = Literal["float32", "float32 on a GPU", "half, float32 logits", "half"]
 TOLERANCES: Mapping[Precision, tuple[float, float]] = {
     "float32": (1e-3, 2e-4),
