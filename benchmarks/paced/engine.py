@@ -45,7 +45,6 @@ class PacedEngine(VLLMEngine):
             max_num_seqs=self._rows,
             dtype="bfloat16",
             scoring="forced",
-            ahead=True,
             graphs=self._graphs,
         )
         return LoadReport(checkpoint=checkpoint, swapped=False, tensors=0, seconds=0.0)

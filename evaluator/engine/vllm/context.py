@@ -30,8 +30,8 @@ def keep_last_context_token(scheduler: Any) -> bool:
     block_size: int = scheduler.block_size
     lookup = manager.get_computed_blocks
 
-    def get_computed_blocks(request: Any) -> Any:
-        blocks, tokens, *rest = lookup(request)
+    def get_computed_blocks(request: Any, *limit: Any) -> Any:  # vLLM 0.33 has a limit of its own as well
+        blocks, tokens, *rest = lookup(request, *limit)
         most = cacheable_tokens(request)
         if tokens > most:
             keep = most // block_size

@@ -24,11 +24,11 @@ from evaluator.checkpoints.overlay import served_directory
 from evaluator.engine.config import EngineConfig, Scoring
 from evaluator.engine.vllm.abilities import BATCH_INVARIANT, check_arguments, check_runner, check_version, check_vllm
 from evaluator.engine.vllm.arguments import of_device, of_runner
-from evaluator.engine.vllm.device_clock import DeviceClock, device_clock
 from evaluator.engine.vllm.graphs import BREAKABLE
 from evaluator.errors import EngineError, InputError, one_line
 
 if TYPE_CHECKING:
+    from evaluator.engine.vllm.device_clock import DeviceClock
     from evaluator.engine.vllm.sampling import Dialect
 
 _REASONS = 400  # characters of an error that lists reasons
@@ -135,6 +135,7 @@ def _start(config: EngineConfig, checkpoint: Path, blueprint: Blueprint, served:
     from vllm.platforms import current_platform
     from vllm.v1.engine.llm_engine import LLMEngine
 
+    from evaluator.engine.vllm.device_clock import device_clock
     from evaluator.engine.vllm.free_memory import wait_for_memory
     from evaluator.engine.vllm.sampling import Dialect
 
@@ -220,6 +221,10 @@ def _runs_v2(arguments: dict[str, Any], *, on_cpu: bool) -> bool:
         if "Model Runner V2" in str(error):
             raise _refused(one_line(error, _REASONS)) from error
         raise
+    from vllm.triton_utils import HAS_TRITON
+
+    if v2 and not HAS_TRITON:  # vLLM 0.33 finds that out when it builds the engine
+        raise _refused("Model Runner V2 requires Triton.")
     if not v2 and not on_cpu:
         raise _no_v2_on_gpu()
     check_runner(installed_version(), v2=v2)

@@ -255,6 +255,10 @@ class TestRunner:
         monkeypatch.setattr(start, "check_runner", lambda version, *, v2: None)
         for name in ("VLLM_USE_V2_MODEL_RUNNER", "TRITON_INTERPRET"):
             monkeypatch.delenv(name, raising=False)
+        self.triton = ModuleType("vllm.triton_utils")
+        self.triton.HAS_TRITON = True
+        for name, module in (("vllm", ModuleType("vllm")), ("vllm.triton_utils", self.triton)):
+            monkeypatch.setitem(sys.modules, name, module)
 
     def chosen(self, monkeypatch, answer, *, on_cpu):
         def configured(arguments):
@@ -273,6 +277,9 @@ class TestRunner:
     def test_what_vllm_refuses_is_one_line(self, monkeypatch):
         with pytest.raises(InputError, match=r"cannot run its V2 model runner .*: Model Runner V2 requires"):
             self.chosen(monkeypatch, ValueError("Model Runner V2 requires Triton."), on_cpu=True)
+        self.triton.HAS_TRITON = False  # vLLM 0.33 makes a configuration all the same
+        with pytest.raises(InputError, match="Model Runner V2 requires Triton"):
+            self.chosen(monkeypatch, True, on_cpu=True)
         with pytest.raises(ValueError, match="no such model"):
             self.chosen(monkeypatch, ValueError("no such model"), on_cpu=True)
 
