@@ -38,6 +38,7 @@ from launch.run.termination import stop_in_order
 _ROOT = Path(__file__).resolve().parents[2]
 _LINES = 20  # of its output, on a step's card
 _LONGEST = 60  # characters of DIR: vLLM's sockets lie in DIR/tmp, and their paths have at most 107
+_LAST_SECONDS = 30  # for killed processes to be gone
 _NO_GPU = "no NVIDIA GPU answers on this machine (nvidia-smi)"
 _DECISIVE = "imports"  # where it fails, no later step can work
 
@@ -99,6 +100,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         with contextlib.suppress(psutil.NoSuchProcess):
             each.kill()
     process.wait()
+    psutil.wait_procs(started, timeout=_LAST_SECONDS)  # the next step needs the GPU's memory
 
 
 @contextlib.contextmanager

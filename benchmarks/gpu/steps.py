@@ -39,6 +39,7 @@ mkdir -p "$TRITON_CACHE_DIR" && tar -C "$TRITON_CACHE_DIR" -czf "$0" . || exit
 size=$(stat -c %s "$0"); echo "$size bytes"
 test "$size" -le 16777216 || { rm "$0"; echo "$size bytes are more than 16 MiB: the archive is removed"; exit 1; }
 """
+_PATIENCE = {"1.7b": 2, "8b": 4}  # how much longer the time limits of larger models are
 _SHARE = {"gpu_memory_utilization": 0.42}  # for the engine of either side
 # What a user of vLLM's offline interface has on a GPU, with the sizes that ours chooses.
 _THEIRS = {"dtype": "bfloat16", "enforce_eager": False, "block_size": None, "max_num_seqs": 256, **_SHARE} | {
@@ -96,4 +97,5 @@ def steps(out: Path, *, shape: str, tiny: bool, gpu: bool) -> list[Step]:
         Step("score", 300, serving("score", 3, *both(200)), ("model",)),
         Step("swap", 300, serving("swap", 2), ("model",)),
     ]
-    return listed if gpu else [replace(step, seconds=10 * step.seconds) for step in listed]
+    patience = _PATIENCE.get(shape, 1) if gpu else 10
+    return [replace(step, seconds=patience * step.seconds) for step in listed]
