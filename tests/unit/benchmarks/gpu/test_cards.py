@@ -56,7 +56,7 @@ def test_other_steps_say_what_they_measured():
 
 
 def test_a_file_that_is_no_card_counts_as_none(tmp_path):
-    card = passed("pass", last_lines=["one"], result=TIMED)
+    card = passed("pass", command=["sh"], last_lines=["one"], result=TIMED)
     (tmp_path / "pass.json").write_text(json.dumps(dataclasses.asdict(card)))
     (tmp_path / "score.json").write_text('{"step": "sc')
     (tmp_path / "swap.json").write_text("[]")
