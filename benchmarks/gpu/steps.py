@@ -16,8 +16,8 @@ from benchmarks.processes import module_command
 VARIANTS: Mapping[str, dict[str, Any]] = {
     "pass": {},
     "pass-compile": {"compile": True},
-    "pass-full": {"cuda_graphs": "full"},
     "pass-piecewise": {"cuda_graphs": "piecewise"},
+    "pass-decode": {"cuda_graphs": "decode"},
     "pass-deterministic": {"deterministic": True},
 }
 # The first engines on a GPU, a test each.

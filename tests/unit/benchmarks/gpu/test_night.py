@@ -188,7 +188,7 @@ def test_the_gpu_is_watched_beside_each_pass(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{fake.parent}:{os.environ['PATH']}")
     monkeypatch.setenv("WATCHED", str(tmp_path / "watched"))
     until = 'while ! test -e "$WATCHED"; do sleep 0.05; done'
-    for name in ("pass", "pass-full"):
+    for name in ("pass", "pass-decode"):
         (tmp_path / "watched").unlink(missing_ok=True)
         assert run(shell(name, until), tmp_path).state == "passed"
         assert (tmp_path / f"{name}.dmon.log").read_text() == "asked: dmon -s u\n"

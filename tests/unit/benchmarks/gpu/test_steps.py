@@ -22,7 +22,7 @@ def test_the_cheapest_decisive_checks_come_first():
     names = [step.name for step in ON_A_GPU]
     assert names[:6] == ["imports", *TESTS, "doctor", "pace"]
     assert names[6:] == [
-        *("model", "pass", "pass-compile", "pass-full", "pass-piecewise", "prune", "tests", "kernels"),
+        *("model", "pass", "pass-compile", "pass-piecewise", "pass-decode", "prune", "tests", "kernels"),
         *("pass-deterministic", "score", "swap"),
     ]
 
