@@ -49,8 +49,9 @@ check: install
 bench: install
 	$(BIN)/resurface bench all
 
-gpu-card: install  ## the doctor and the benchmarks on random Qwen3 models, into benchmarks/results/; needs a GPU
-	$(BIN)/python -m benchmarks.gpu.card
+gpu-card: OUT = runs/gpu
+gpu-card: install  ## half an hour of a GPU: imports, engines, doctor, benchmarks on a random Qwen3 model, tests; OUT= is optional
+	$(BIN)/python -m benchmarks.gpu.night --out $(OUT)
 
 install: $(STAMP)
 

@@ -1,1 +1,1 @@
-"""The result card of a GPU machine: `make gpu-card`."""
+"""A GPU machine's first half hour: `make gpu-card`."""

@@ -1,6 +1,8 @@
 """Random checkpoints with the shapes of real models, written tensor by tensor so that any size fits any machine.
 
 Weights are normal with a standard deviation of 1 / sqrt(columns): activations stay finite through any number of layers.
+    python -m benchmarks.pruning.synthetic 0.6b DIR
+
 The tokenizer knows `WORDS` words of one token each: a passage of N words is N tokens, and the inputs of the first layer
 span its width. (Inputs from text in 26 letters span 26 dimensions: Hessians are then nearly all damping, and float32
 rounding decides which weights go.)
@@ -9,12 +11,13 @@ rounding decides which weights go.)
 from __future__ import annotations
 
 import json
+import math
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
+from benchmarks.processes import Options, run_main
 
 WORDS = 4096
 
@@ -38,6 +41,7 @@ class Shape:
 
 # parameters in brackets, embedding included
 SHAPES = {
+    "tiny": Shape(hidden=64, intermediate=128, layers=2, heads=2, kv_heads=1, head_dim=32, vocabulary=WORDS + 1),
     "60m": Shape(
         hidden=512, intermediate=1536, layers=12, heads=8, kv_heads=4, head_dim=64, vocabulary=32_000, logit_spread=8.0
     ),
@@ -73,18 +77,19 @@ def _tensors(shape: Shape) -> Iterator[tuple[str, tuple[int, ...]]]:
 
 def parameters(shape: Shape) -> int:
     """How many a model of that shape has."""
-    return sum(torch.Size(dimensions).numel() for _, dimensions in _tensors(shape))
+    return sum(math.prod(dimensions) for _, dimensions in _tensors(shape))
 
 
 def write_checkpoint(directory: Path, shape: Shape, seed: int = 0) -> Path:
     """A bfloat16 checkpoint in one safetensors file; one tensor is in memory at a time."""
+    import torch
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast, Qwen3Config
 
     directory.mkdir(parents=True, exist_ok=True)
     header, offset = {}, 0
     for name, dimensions in _tensors(shape):
-        size = 2 * torch.Size(dimensions).numel()
+        size = 2 * math.prod(dimensions)
         header[name] = {"dtype": "BF16", "shape": dimensions, "data_offsets": [offset, offset + size]}
         offset += size
     text = json.dumps({"__metadata__": {"format": "pt"}, **header}).encode()
@@ -123,7 +128,21 @@ def write_checkpoint(directory: Path, shape: Shape, seed: int = 0) -> Path:
 
 def write_passages(file: Path, count: int, tokens: int, seed: int = 0) -> Path:
     """`count` lines of `tokens` random words."""
+    import torch
+
     generator = torch.Generator().manual_seed(seed)
     lines = (torch.randint(0, WORDS, (tokens,), generator=generator).tolist() for _ in range(count))
     file.write_text("".join(" ".join(f"w{number}" for number in line) + "\n" for line in lines))
     return file
+
+
+def main() -> None:
+    parser = Options(__doc__)
+    parser.add_argument("shape", choices=SHAPES)
+    parser.add_argument("directory", type=Path)
+    arguments = parser.parse_args()
+    write_checkpoint(arguments.directory, SHAPES[arguments.shape])
+
+
+if __name__ == "__main__":
+    run_main(main)

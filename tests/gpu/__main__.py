@@ -19,7 +19,8 @@ _ENGINES = "test_engine"  # how the names of the files whose tests start engines
 def collected(arguments: Sequence[str]) -> list[str]:
     """The ids of the tests. Raises CalledProcessError where they cannot be collected."""
     # Not all of `tests`: a machine with a GPU may lack what other tests import.
-    command = [*_PYTEST, "--collect-only", "-q", *(arguments or [str(HERE)])]
+    # pyproject.toml gives -q, with which pytest prints ids; with another one it would print how many a file has.
+    command = [*_PYTEST, "--collect-only", *(arguments or [str(HERE)])]
     found = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return [line for line in found.stdout.splitlines() if "::" in line]
 
@@ -34,13 +35,16 @@ def processes(tests: Sequence[str]) -> list[list[str]]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """0 if all pass or are skipped."""
+    """0 if all pass or are skipped, 1 if one fails or none is found."""
     import torch
 
     if not torch.cuda.is_available():
         print("no GPU: nothing is tested")
         return 0
     groups = processes(collected(arguments))
+    if not groups:
+        print("no test is found")
+        return 1
     failed = [group for group in groups if subprocess.run([*_PYTEST, *group], check=False).returncode]
     names = [group[0] if len(group) == 1 else f"some of {group[0].partition('::')[0]}" for group in failed]
     print(f"{len(groups) - len(failed)} of {len(groups)} processes passed", *names, sep="\n", flush=True)

@@ -55,6 +55,21 @@ def test_each_gpu_test_of_an_engine_has_a_process_of_its_own(monkeypatch: pytest
     ]
 
 
+def test_no_test_at_all_is_a_failure(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: SimpleNamespace(stdout="tests/gpu/test_a.py: 3\n"))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert alone.main([]) == 1
+    assert capsys.readouterr().out == "no test is found\n"
+
+
+@pytest.mark.slow
+def test_the_tests_of_a_gpu_are_found() -> None:
+    found = alone.collected([])
+    assert {test.partition("::")[0] for test in found} == {
+        path.relative_to(FOLDER.parents[1]).as_posix() for path in FOLDER.glob("test_*.py")
+    }
+
+
 def test_without_a_gpu_nothing_is_started(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert alone.main([]) == 0

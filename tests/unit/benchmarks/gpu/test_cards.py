@@ -1,0 +1,64 @@
+"""A night's cards and summary."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+from benchmarks.gpu.cards import Card, markdown, read, said
+from tests.support.examined import CPU, GPU
+
+TIMED = {"ratio": 3.0, "ratio_min": 2.5, "ratio_max": 3.5, "ours_s": 1.0, "theirs_s": 3.0, "agreement": "all alike"}
+
+
+def passed(step, **fields):
+    return Card(step=step, state="passed", seconds=12.3, return_code=0, **fields)
+
+
+def test_the_summary_has_the_machine_and_a_row_of_each_step():
+    cards = {
+        "score": passed("score", result=TIMED),
+        "prune": Card(step="prune", state="failed", reason="exit code 1: out of memory | none", seconds=3.0),
+        "tests": Card(step="tests", state="skipped", reason="no GPU"),
+    }
+    lines = markdown(GPU, ["score", "prune", "tests", "swap"], cards).splitlines()
+    assert lines[0] == "# a GPU: a night"
+    assert "| GPU 0 | a GPU, 80 GiB, driver 580.1, sm 9.0 |" in lines
+    assert lines[-4:] == [
+        "| score | passed | 12 | ours 1.00 s, theirs 3.00 s, ratio 3.00 (2.50-3.50); all alike |",
+        r"| prune | failed | 3 | exit code 1: out of memory \| none |",
+        "| tests | skipped | 0 | no GPU |",
+        "| swap | not run |  |  |",
+    ]
+    assert markdown(CPU, [], {}).startswith("# No GPU: a night\n")
+
+
+def test_a_pass_is_compared_with_the_default_one():
+    default = passed("pass", result=TIMED)
+    slower = passed("pass-deterministic", result=TIMED | {"ours_s": 1.4})
+    assert "1.40 times as long as pass;" in said(slower, {"pass": default})
+    refused = dataclasses.replace(default, state="failed", result=None)
+    for cards in ({}, {"pass": refused}):
+        assert "times as long" not in said(slower, cards)
+    assert "times as long" not in said(default, {"pass": default})
+    assert "times as long" not in said(passed("score", result=TIMED), {"pass": default})
+
+
+def test_other_steps_say_what_they_measured():
+    rows = [{"method": "wanda", "seconds": 12.0, "peak_gib": 3.0}, {"method": "ria", "seconds": 9.0, "peak_gib": 2.0}]
+    prune = passed("prune", result={"benchmark": "prune", "rows": rows})
+    assert said(prune, {}) == "wanda 12.0 s, peak 3.0 GiB; ria 9.0 s, peak 2.0 GiB"
+    paced = passed("pace", result={"rows": 256, "waited_share": 0.031, "handling_ms": 2.6})
+    assert said(paced, {}) == "3.1% of the steps waited; 2.60 ms of processor time a step"
+    assert said(passed("doctor", result={"verdict": "all 12 checks passed"}), {}) == "all 12 checks passed"
+    assert said(passed("tests", last_lines=["one", "3 of 3 passed"]), {}) == "3 of 3 passed"
+    assert said(passed("model"), {}) == ""
+
+
+def test_a_file_that_is_no_card_counts_as_none(tmp_path):
+    card = passed("pass", command=["sh"], last_lines=["one"], result=TIMED)
+    (tmp_path / "pass.json").write_text(json.dumps(dataclasses.asdict(card)))
+    (tmp_path / "score.json").write_text('{"step": "sc')
+    (tmp_path / "swap.json").write_text("[]")
+    (tmp_path / "prune.json").write_text('{"colour": "red"}')
+    assert read(tmp_path, ["pass", "score", "swap", "prune", "absent"]) == {"pass": card}

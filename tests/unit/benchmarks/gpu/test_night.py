@@ -1,0 +1,210 @@
+"""A night runs its list whatever its steps do. The steps here are commands of a shell."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from benchmarks.gpu import night as module
+from benchmarks.gpu.cards import read
+from benchmarks.gpu.night import chosen, night, run, variables
+from benchmarks.gpu.steps import Step
+from benchmarks.processes import environment, run_main
+from tests.support.examined import CPU, GPU
+
+HANGS = 'sleep 600 & one=$!; setsid sleep 600 & echo $$ $one $! > "$0"; wait'  # a child of its group, and one outside
+
+
+def shell(name, script, *arguments, seconds=600, needs=()):
+    return Step(name, seconds, ["sh", "-c", script, *map(str, arguments)], needs)
+
+
+def ran(steps, out, machine=GPU):
+    (out / "tmp").mkdir(exist_ok=True)
+    return night(steps, steps, machine, out)
+
+
+def alive(pid):
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+
+
+def pids(file):
+    return [int(pid) for pid in file.read_text().split()]
+
+
+def test_a_failed_step_does_not_stop_the_list(tmp_path, capsys):
+    steps = [shell("one", "echo why >&2; exit 3"), shell("two", "echo table; echo '{\"ratio\": 2}'; echo done")]
+    assert not ran(steps, tmp_path)
+    cards = read(tmp_path, ["one", "two"])
+    assert (cards["one"].state, cards["one"].return_code, cards["one"].reason) == ("failed", 3, "exit code 3: why")
+    assert (cards["two"].state, cards["two"].result, cards["two"].reason) == ("passed", {"ratio": 2}, None)
+    assert cards["two"].last_lines == ["table", '{"ratio": 2}', "done"]
+    assert (tmp_path / "one.log").read_text() == "why\n"
+    assert "| one | failed | 0 | exit code 3: why |" in (tmp_path / "night.md").read_text()
+    assert "one: failed, 0 s: exit code 3: why" in capsys.readouterr().out
+    assert not (tmp_path / "tmp").exists()
+
+
+def test_a_list_without_failures_is_well_also_where_steps_are_skipped(tmp_path):
+    steps = [shell("one", "exit 1", needs=("gpu",)), shell("two", "true")]
+    assert ran(steps, tmp_path, CPU)
+    assert json.loads((tmp_path / "one.json").read_text())["state"] == "skipped"
+    assert read(tmp_path, ["one"])["one"].reason == "no NVIDIA GPU answers on this machine (nvidia-smi)"
+    assert not ran(steps, tmp_path, GPU)
+
+
+def test_failed_imports_end_the_list(tmp_path, capsys):
+    assert not ran([shell("imports", "echo No module named vllm; exit 1"), shell("two", "true")], tmp_path)
+    assert list(read(tmp_path, ["imports", "two"])) == ["imports"]
+    assert "| two | not run |" in (tmp_path / "night.md").read_text()
+    assert "step imports did not pass, so no other step can work" in capsys.readouterr().out
+
+
+def test_each_card_is_there_before_the_next_step_begins(tmp_path):
+    look = 'test -s "$0/one.json" && grep -q "one | passed" "$0/night.md"'
+    assert ran([shell("one", "true"), shell("two", look, tmp_path)], tmp_path)
+
+
+def test_a_step_beyond_its_limit_ends_with_all_that_it_started(tmp_path):
+    file = tmp_path / "pids"
+    for seconds in (1, 10, 100):  # a busy machine may need more than one to write the file
+        card = run(shell("one", HANGS, file, seconds=seconds), tmp_path)
+        if file.exists():
+            break
+    assert (card.state, card.return_code, card.reason) == ("timed out", None, f"exceeded {seconds} s")
+    assert len(pids(file)) == 3
+    assert not any(alive(pid) for pid in pids(file))
+
+
+def test_a_stopped_night_ends_its_step(tmp_path):
+    script = (
+        "import sys; from pathlib import Path; from benchmarks.gpu.night import *; stop_in_order();"
+        "run(Step('one', 600, ['sh', '-c', *sys.argv[2:]]), Path(sys.argv[1]))"
+    )
+    file = tmp_path / "pids"
+    command = [sys.executable, "-c", script, str(tmp_path), HANGS, str(file)]
+    process = subprocess.Popen(command, env=environment())
+    while not file.exists() or len(pids(file)) < 3:
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait() != 0
+    assert not any(alive(pid) for pid in pids(file))
+
+
+def test_what_remains_to_be_run():
+    model, one, two = shell("model", ""), shell("one", ""), shell("two", "", needs=("model",))
+    listed = [one, model, two]
+    assert chosen(listed, (), ()) == listed
+    assert chosen(listed, ["two"], ()) == [model, two]
+    assert chosen(listed, (), ["one", "model"]) == [model, two]  # its file was removed at the end
+    assert chosen(listed, (), ["model", "two"]) == [one]
+    assert chosen(listed, ["one"], ["one"]) == []
+
+
+def called(monkeypatch, *arguments, machine=GPU, listed=()):
+    """The exit code of the command."""
+    monkeypatch.setattr(module, "this_machine", lambda: machine)
+    monkeypatch.setattr(module, "steps", lambda out, **_: list(listed))
+    monkeypatch.setattr(module, "stop_in_order", lambda: None)
+    monkeypatch.setattr(sys, "argv", ["night", *map(str, arguments)])
+    try:
+        run_main(module.main)
+    except SystemExit as ended:
+        return ended.code
+    return 0
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A folder with a short name, as --out requires one."""
+    monkeypatch.setattr(module, "_LONGEST", 1000)
+    return tmp_path / "night"
+
+
+def test_resume_leaves_out_what_has_passed(place, monkeypatch):
+    listed = [shell("one", 'echo x >> "$0"', place / "one"), shell("two", 'test -e "$0"', place / "mended")]
+    assert called(monkeypatch, "--out", place, listed=listed) == 1
+    (place / "mended").touch()
+    assert called(monkeypatch, "--out", place, "--resume", listed=listed) == 0
+    assert (place / "one").read_text() == "x\n"
+    assert [card.state for card in read(place, ["one", "two"]).values()] == ["passed", "passed"]
+    assert called(monkeypatch, "--out", place, listed=listed) == 0
+    assert (place / "one").read_text() == "x\nx\n"
+
+
+def test_only_the_named_steps_run_and_the_summary_keeps_the_others(place, monkeypatch):
+    listed = [shell(name, 'echo x >> "$0"', place / f"{name}.ran") for name in ("one", "two", "three", "four")]
+    assert called(monkeypatch, "--out", place, "--only", "one", listed=listed) == 0
+    assert called(monkeypatch, "--out", place, "--only", "two,three", "--only", "three", listed=listed) == 0
+    assert sorted(path.name for path in place.glob("*.ran")) == ["one.ran", "three.ran", "two.ran"]
+    summary = (place / "night.md").read_text()
+    assert summary.count("| passed |") == 3
+    assert "| four | not run |" in summary
+
+
+@pytest.mark.parametrize(
+    ("arguments", "machine", "said"),
+    [
+        (["--out", "{}/night", "--only", "imprts"], GPU, "unknown step 'imprts'; did you mean 'imports'? (known:"),
+        (["--out", "{}/night", "--only", ""], GPU, "unknown step ''"),
+        (["--out", "{}/night", "--shape", "9b"], GPU, "argument --shape: invalid choice: '9b'"),
+        (["--out", "{}/file"], GPU, "{}/file: --out: Not a directory"),
+        (["--out", "{}/file/below"], GPU, "{}/file/below: --out: Not a directory"),
+        ([], GPU, "the following arguments are required: --out"),
+        (["--out", "{}/night"], CPU, "no NVIDIA GPU answers on this machine (nvidia-smi): --tiny rehearses"),
+    ],
+)
+def test_bad_input_is_one_line_and_runs_nothing(place, monkeypatch, capsys, arguments, machine, said):
+    folder = place.parent
+    (folder / "file").touch()
+    filled = [each.format(folder) for each in arguments]
+    listed = [shell("imports", 'touch "$0"', folder / "ran")]
+    assert called(monkeypatch, *filled, machine=machine, listed=listed) == 2
+    output, errors = capsys.readouterr()
+    assert errors.startswith(f"error: {said.format(folder)}")
+    assert (errors.count("\n"), output) == (1, "")
+    assert not (folder / "ran").exists()
+    assert not place.exists()
+
+
+def test_a_long_name_of_the_folder_is_refused(tmp_path, monkeypatch, capsys):
+    assert called(monkeypatch, "--out", tmp_path / ("x" * 60)) == 2
+    assert "--out: more than 60 characters leave no room for the names of sockets" in capsys.readouterr().err
+
+
+def test_the_gpu_is_watched_beside_each_pass(tmp_path, monkeypatch):
+    fake = tmp_path / "bin" / "nvidia-smi"
+    fake.parent.mkdir()
+    fake.write_text('#!/bin/sh\necho "asked: $*"; touch "$WATCHED"; exec sleep 600\n')
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{fake.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("WATCHED", str(tmp_path / "watched"))
+    until = 'while ! test -e "$WATCHED"; do sleep 0.05; done'
+    for name in ("pass", "pass-decode"):
+        (tmp_path / "watched").unlink(missing_ok=True)
+        assert run(shell(name, until), tmp_path).state == "passed"
+        assert (tmp_path / f"{name}.dmon.log").read_text() == "asked: dmon -s u\n"
+    run(shell("score", "true"), tmp_path)
+    assert not (tmp_path / "score.dmon.log").exists()
+
+
+def test_a_step_writes_below_the_folder(tmp_path, monkeypatch):
+    monkeypatch.delenv("TRITON_CACHE_DIR", raising=False)
+    monkeypatch.setenv("PYTHONPATH", "/mine")
+    own = variables(tmp_path)
+    assert own["TRITON_CACHE_DIR"] == str(tmp_path / "triton")
+    assert own["TMPDIR"] == own["XDG_CACHE_HOME"] == str(tmp_path / "tmp")
+    assert own["PYTHONPATH"].split(os.pathsep)[-1] == "/mine"
+    assert own["VLLM_LOGGING_LEVEL"] == "INFO"
+    fixed = ("HF_HUB_OFFLINE", "RAY_USAGE_STATS_ENABLED", "VLLM_USE_FLASHINFER_SAMPLER")
+    assert [own[name] for name in fixed] == ["1", "0", "0"]
+    monkeypatch.setenv("TRITON_CACHE_DIR", "/kept")
+    assert variables(tmp_path)["TRITON_CACHE_DIR"] == "/kept"
