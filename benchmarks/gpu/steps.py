@@ -23,7 +23,7 @@ VARIANTS: Mapping[str, dict[str, Any]] = {
 # The first engines on a GPU, a test each.
 TESTS: Mapping[str, str] = {
     "test-eager": "test_scores_and_swaps_agree_with_the_oracle[qwen3-bfloat16-False]",
-    "test-graphs": "test_scores_and_swaps_agree_with_the_oracle[qwen3-bfloat16-True]",
+    "test-graphs": "test_scores_and_swaps_agree_with_the_oracle[qwen3-bfloat16-full]",
     "test-two-runs": "test_two_runs_of_the_same_requests_do_not_mix",
 }
 _EVERYWHERE = ("torch", "vllm", "ray")

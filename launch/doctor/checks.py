@@ -22,7 +22,6 @@ from launch.doctor.witnesses import (
     PRUNING,
     SERVED,
     TRANSFORMERS,
-    V1_RUNNER,
     Witness,
 )
 
@@ -329,23 +328,6 @@ CHECKS: tuple[Check, ...] = (
         witnesses=(EAGER,),
         measure=_scores_and_greedy(EAGER, "back", EAGER, "dense"),
         tolerance=NATS,
-    ),
-    Check(
-        name="V1 runner",
-        fast="forced scores of vLLM's V1 runner",
-        slow="prompt log-probabilities",
-        witnesses=(V1_RUNNER, BY_PROMPT),
-        measure=_forced(V1_RUNNER, BY_PROMPT),
-        tolerance=NATS,
-    ),
-    Check(
-        name="ranks, ties, V1",
-        fast="ranks where every token has an equal, of vLLM's V1 runner",
-        slow="strict counting",
-        witnesses=(V1_RUNNER,),
-        measure=_twins(V1_RUNNER),
-        tolerance=EXACT,
-        unit="not strict",
     ),
     Check(
         name="samples, deterministic",

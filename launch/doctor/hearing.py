@@ -39,7 +39,7 @@ def hear(witness: Witness, brief: Brief) -> Statement | str:
     with log.open("wb") as output:
         process = subprocess.Popen(
             command,
-            env=_DEFAULTS | os.environ | {"PYTHONPATH": path, "HF_HUB_OFFLINE": "1"} | witness.environment,
+            env=_DEFAULTS | os.environ | {"PYTHONPATH": path, "HF_HUB_OFFLINE": "1"},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

@@ -45,7 +45,6 @@ class Witness:
     name: str
     what: str  # for progress lines
     state: Callable[[Brief], Statement]
-    environment: dict[str, str] = field(default_factory=dict)  # of its process
     gpus: int = 0  # how many it needs
 
 
@@ -88,10 +87,6 @@ def _once(brief: Brief, swaps: Mapping[str, Path] | None = None, **settings: Any
 
 def _eager(brief: Brief) -> Statement:
     return _once(brief, {"pruned": brief.pruned, "back": brief.dense}, cuda_graphs=False)
-
-
-def _v1_runner(brief: Brief) -> Statement:
-    return _once(brief, {"tied": brief.tied})
 
 
 def _divided(brief: Brief) -> Statement:
@@ -240,19 +235,12 @@ SERVED = Witness(name="served", what="the engine as a run uses it", state=_serve
 BY_PROMPT = Witness(name="by_prompt", what="a fresh engine, scoring by prompt log-probabilities", state=_by_prompt)
 TRANSFORMERS = Witness(name="transformers", what="transformers", state=_transformers)
 EAGER = Witness(name="eager", what="the engine without CUDA graphs", state=_eager, gpus=1)
-V1_RUNNER = Witness(
-    name="v1_runner",
-    what="the engine on vLLM's V1 runner",
-    state=_v1_runner,
-    environment={"VLLM_USE_V2_MODEL_RUNNER": "0"},
-    gpus=1,
-)
 DETERMINISTIC = Witness(
     name="deterministic", what="the engine with batch-invariant kernels", state=_deterministic, gpus=1
 )
 DIVIDED = Witness(name="divided", what="the engine on two GPUs (tensor_parallel: 2)", state=_divided, gpus=2)
 # In the order of their hearing: checkpoints are made first, and transformers scores the beams that were found.
-WITNESSES = (PRUNING, SERVED, BY_PROMPT, TRANSFORMERS, EAGER, V1_RUNNER, DETERMINISTIC, DIVIDED)
+WITNESSES = (PRUNING, SERVED, BY_PROMPT, TRANSFORMERS, EAGER, DETERMINISTIC, DIVIDED)
 
 
 def statement_of(witness: Witness, brief: Brief) -> Statement:

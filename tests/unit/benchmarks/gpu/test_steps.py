@@ -15,7 +15,6 @@ from tests.gpu.__main__ import collected
 
 OUT = Path("/nowhere")
 ON_A_GPU = steps(OUT, shape="0.6b", tiny=False, gpu=True)
-THREE_VALUED = pytest.mark.xfail(strict=True, reason="cuda_graphs does not name the ways yet")
 
 
 def test_the_cheapest_decisive_checks_come_first():
@@ -39,9 +38,7 @@ def test_larger_models_and_cpus_get_more_time():
         assert usual.seconds < large.seconds < slow.seconds
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=THREE_VALUED if "cuda_graphs" in VARIANTS[name] else ()) for name in VARIANTS]
-)
+@pytest.mark.parametrize("name", VARIANTS)
 def test_every_pass_is_one_setting_of_an_engine(name):
     (step,) = (step for step in ON_A_GPU if step.name == name)
     settings = json.loads(step.command[step.command.index("--engine-args") + 1])

@@ -20,8 +20,6 @@ SKIPPED_ON_A_CPU = {
     "CUDA graphs": "needs a GPU",
     "swap, eager": "needs a GPU",
     "swap back, eager": "needs a GPU",
-    "ranks, ties, V1": "needs a GPU",
-    "V1 runner": "needs a GPU",
     "samples, deterministic": "needs a GPU",
     "tensor parallel": "needs 2 GPUs",
     "masks, GPU": "needs a GPU",
@@ -170,11 +168,6 @@ def test_an_engine_without_cuda_graphs_is_swapped_there_and_back(examined, stage
 
     assert failed(examined(TWO_GPUS, eager=at_times_wrong)) == wrong
     assert {name: count for name, count in asked.items() if name.startswith("score-")} == {"score-0": 3, "score-1": 3}
-
-
-def test_ranks_that_count_ties_on_the_other_runner_fail(examined):
-    assert failed(examined(TWO_GPUS, v1_runner=counting_ties)) == {"ranks, ties, V1"}
-    assert failed(examined(CPU, v1_runner=counting_ties)) == set()  # it is not heard there
 
 
 def test_samples_that_depend_on_the_batch_fail(examined):
