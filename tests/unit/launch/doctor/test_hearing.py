@@ -41,6 +41,7 @@ def logs(tmp_path):
 @pytest.fixture
 def hear(monkeypatch, tmp_path, logs):
     """Hears a witness of PROGRAM."""
+    monkeypatch.setenv("MARK", "in ")
     popen = subprocess.Popen
     monkeypatch.setattr(
         hearing.subprocess,
@@ -49,7 +50,7 @@ def hear(monkeypatch, tmp_path, logs):
     )
 
     def run(name: str) -> Statement | str:
-        witness = Witness(name=name, what="", state=lambda brief: Statement(), environment={"MARK": "in "})
+        witness = Witness(name=name, what="", state=lambda brief: Statement())
         return hearing.hear(witness, briefed(tmp_path / "dense", tmp_path, "float32", logs))
 
     return run
