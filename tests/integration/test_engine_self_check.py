@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from evaluator.engine import self_check
 from evaluator.engine.base import FixedSource, Generate, LoadReport, Response, Score
@@ -13,10 +15,10 @@ from evaluator.engine.config import EngineConfig
 from evaluator.engine.torch_engine import TorchEngine
 from evaluator.engine.vllm.engine import VLLMEngine
 from evaluator.errors import EngineError
-from tests.support.engines import needs_vllm
+from tests.support.engines import both_runners, runs_v2
 from tests.support.models import save_tiny_model
 
-pytestmark = needs_vllm
+pytestmark = both_runners
 
 CONFIG = EngineConfig(max_model_len=128, max_num_seqs=8)
 ASKED = [
@@ -44,6 +46,45 @@ def served(checkpoint: Path, config: EngineConfig = CONFIG) -> tuple[LoadReport,
         engine.close()
 
 
+def count_ties(patch: pytest.MonkeyPatch) -> None:
+    """Rank as vLLM does."""
+    from evaluator.engine.vllm import ranks
+
+    def counted(scores: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        return (scores >= values).sum(-1)
+
+    class Kernel:
+        def __getitem__(self, grid: Any) -> Any:
+            return self.launch
+
+        def launch(self, output: Any, logits: Any, _stride: int, tokens: Any, *_: Any, **__: Any) -> None:
+            output.copy_(counted(logits, logits.gather(1, tokens.clamp(0, logits.shape[1] - 1).long()[:, None])))
+
+    if runs_v2():
+        from vllm.v1.worker.gpu.sample import logprob
+
+        from evaluator.engine.vllm.v2 import ranks as v2_ranks
+
+        patch.setattr(logprob, "_ranks_kernel", logprob._ranks_kernel)  # an engine replaces it; afterwards it is back
+        patch.setattr(v2_ranks, "strict_ranks_kernel", Kernel())
+    else:
+        patch.setattr(ranks, "_strict_ranks", counted)
+
+
+def score_other_tokens(patch: pytest.MonkeyPatch) -> None:
+    """Report the scores of the tokens beside those that are requested."""
+    if runs_v2():
+        from evaluator.engine.vllm.v2 import scores
+
+        right = scores._ranked
+        patch.setattr(scores, "_ranked", lambda logits, tokens: right(logits, (tokens + 1) % 384))
+    else:
+        from evaluator.engine.vllm.v1 import sampler
+
+        score = sampler.Order.score
+        patch.setattr(sampler.Order, "score", lambda token: score((token + 1) % 384))
+
+
 @pytest.mark.parametrize("scoring", [pytest.param("forced", marks=pytest.mark.long), "prompt_logprobs"])
 def test_an_engine_whose_prompt_log_probabilities_are_nonsense_is_not_used(scoring, tmp_path, cache, monkeypatch):
     from evaluator.engine.vllm.requests import InFlightPromptScore
@@ -62,9 +103,7 @@ def test_an_engine_whose_prompt_log_probabilities_are_nonsense_is_not_used(scori
 
 def test_an_engine_that_ranks_by_vllm_s_rule_is_not_used(tmp_path, cache, monkeypatch):
     """vLLM counts the tokens that are at least as likely. A checkpoint without ties ranks alike by either rule."""
-    from evaluator.engine.vllm import ranks
-
-    monkeypatch.setattr(ranks, "_strict_ranks", lambda scores, values: (scores >= values).sum(-1))
+    count_ties(monkeypatch)
     with pytest.raises(EngineError, match="cannot be trusted: of planted tokens, a token of rank 1 got 384"):
         served(save_tiny_model(tmp_path / "model", "qwen3"))
     assert not cache.exists()
@@ -110,10 +149,7 @@ def test_wrong_scores_are_replaced_and_right_ones_remembered(tmp_path, cache, mo
     expected = {request.request_id: oracle.answer(request) for request in ASKED}
 
     with monkeypatch.context() as broken:
-        from evaluator.engine.vllm.v1 import sampler
-
-        right = sampler.Order.score
-        broken.setattr(sampler.Order, "score", lambda token: right((token + 1) % 384))  # of the token beside
+        score_other_tokens(broken)
         started, swapped, answers = served(checkpoint)
     assert started.notes == swapped.notes
     (note,) = started.notes
@@ -129,7 +165,7 @@ def test_wrong_scores_are_replaced_and_right_ones_remembered(tmp_path, cache, mo
     started, swapped, answers = served(checkpoint)
     assert started.notes == swapped.notes == ()
     assert (started.scoring, started.setup["scoring"]) == ("forced", "in one step")
-    assert (started.setup["runner"], started.setup["self-check"]) == ("V1", "passed")
+    assert (started.setup["runner"], started.setup["self-check"]) == ("V2" if runs_v2() else "V1", "passed")
     assert len(list(cache.iterdir())) == 1
     assert answers["many"].ranks == expected["many"].ranks
 

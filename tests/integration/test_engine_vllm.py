@@ -321,6 +321,28 @@ def test_ten_swaps_in_a_row_leave_what_the_oracle_has(served):
             assert swapped[key].logprobs == pytest.approx(answer.logprobs, abs=1e-5)
 
 
+def test_bfloat16_models_have_float32_logits(tmp_path):
+    """Tokens that bfloat16 would round to one logit keep ranks of their own, also after a swap."""
+    checkpoints = [save_tiny_model(tmp_path / str(seed), "qwen3", seed, dtype="bfloat16") for seed in (0, 1)]
+    config = CONFIG.model_copy(update={"dtype": "bfloat16"})
+    draw = random.Random(4)
+    asked = [
+        Score(request_id=str(n), prompt_ids=(20 + n,) * 9, continuation_ids=tuple(draw.sample(range(8, 384), 30)))
+        for n in range(2)
+    ]
+    oracle = TorchEngine(CONFIG)
+    with contextlib.closing(VLLMEngine(config)) as engine:
+        for checkpoint in (*checkpoints, checkpoints[0]):
+            assert engine.load(checkpoint).setup["logits"] == "float32"
+            oracle.load(checkpoint)
+            answers, expected = ask(engine, asked), ask(oracle, asked)
+            values = [value for answer in answers.values() for value in answer.logprobs]
+            assert len(set(values)) == len(values)
+            for name, answer in answers.items():
+                assert answer.status == "ok"
+                assert answer.logprobs == pytest.approx(expected[name].logprobs, abs=0.25)
+
+
 @pytest.mark.long
 def test_without_swaps_each_checkpoint_has_a_fresh_engine(served):
     """It answers as the one that is swapped."""
