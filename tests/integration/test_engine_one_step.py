@@ -31,7 +31,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def engine(checkpoint: Path) -> Iterator[VLLMEngine]:
     made = VLLMEngine(CONFIG)
-    made.load(checkpoint)
+    assert made.load(checkpoint).scoring == "forced"  # else wrong scores would be replaced
     yield made
     made.close()
 
@@ -124,7 +124,7 @@ def test_a_sliding_window_is_scored_by_forced_decoding(engine, tmp_path):
     config = json.loads((windowed / "config.json").read_text())
     (windowed / "config.json").write_text(json.dumps(config | {"sliding_window": 64}))
     made, oracle = VLLMEngine(CONFIG), TorchEngine(CONFIG)
-    made.load(windowed)
+    assert made.load(windowed).scoring == "forced"
     oracle.load(windowed)
     assert one_step(engine)
     assert not one_step(made)

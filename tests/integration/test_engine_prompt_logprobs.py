@@ -39,7 +39,7 @@ def answers(
     """Asked twice: the second time the prefix cache could answer."""
     engine = VLLMEngine(config)
     try:
-        engine.load(checkpoint)
+        assert engine.load(checkpoint).scoring == config.scoring
         both = [{r.request_id: r for r in engine.run(FixedSource(asked))} for _ in range(2)]
         return both, engine.stats()
     finally:

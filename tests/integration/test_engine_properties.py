@@ -66,7 +66,7 @@ def loaded(request: pytest.FixtureRequest, engine: VLLMEngine, tmp_path_factory:
     save_tiny_model(checkpoint, seed=seed, eos_ids=EOS_IDS, vocabulary=VOCABULARY)
     if twins:
         make_twins(checkpoint / "model.safetensors")
-    engine.load(checkpoint)
+    assert engine.load(checkpoint).scoring == "forced"
     return Loaded(engine, AutoModelForCausalLM.from_pretrained(checkpoint, dtype="float32").eval(), twins)
 
 

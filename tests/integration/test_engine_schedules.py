@@ -75,7 +75,7 @@ def serving(checkpoint: Path, **arguments: Any) -> Iterator[VLLMEngine]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("V2_ARGS", json.dumps(arguments))
         engine = VLLMEngine(CONFIG)
-        engine.load(checkpoint)
+        assert engine.load(checkpoint).scoring == "forced"  # else wrong scores would be replaced
         assert engine._started is not None
         assert (engine._started.dialect.v2, engine._started.dialect.one_step) == (True, True)
         assert type(scheduler_of(engine)).__name__ == "AsyncScheduler"
