@@ -13,6 +13,7 @@ from evaluator.engine.vllm.graphs import graph_arguments
 
 MAX_TOP_LOGPROBS = 64
 _COMPUTED_IN = ("float32", "bfloat16", "float16")
+_PLAIN = ("BF16", "F16", "F32")  # dtypes of tensors, as safetensors spells them
 _V1_STEP_TOKENS = 4096  # computed in one step at most
 _V1_REQUESTS = 128  # at a time
 _CPU_BLOCK_SIZE = 32  # the least that its kernels take. vLLM's own default is 128: too coarse to share prompts
@@ -24,7 +25,7 @@ def of_device(
     """What holds on either runner. `served` is the directory that vLLM reads, for `checkpoint`."""
     arguments = _arguments(config, served, positions) | _online(checkpoint)
     arguments |= _on_cpu(config) if on_cpu else _on_gpu(config, blueprint)
-    return arguments | _exact_logits(config, checkpoint, blueprint, arguments["dtype"])
+    return arguments | _exact_logits(config, blueprint, arguments["dtype"])
 
 
 def of_runner(config: EngineConfig, blueprint: Blueprint, dtype: str, positions: int, *, v2: bool) -> dict[str, Any]:
@@ -60,16 +61,21 @@ def _online(checkpoint: Path) -> dict[str, Any]:
     return {} if scheme is None else {"quantization": scheme}
 
 
-def _exact_logits(config: EngineConfig, checkpoint: Path, blueprint: Blueprint, dtype: str) -> dict[str, Any]:
+def _exact_logits(config: EngineConfig, blueprint: Blueprint, dtype: str) -> dict[str, Any]:
     """Logits in float32 from a half-precision model.
 
     bfloat16 has a resolution of 1/8 at logits of 16 to 32: it makes ties, and moves a token by .06 nats. vLLM does this
-    for a plain output head. Its batch-invariant kernels would be passed by.
+    for an output head that is not quantised. It passes by its batch-invariant kernels.
     """
-    plain_head = blueprint.quantisation is None and online_scheme(read_config(checkpoint)) is None
-    if config.deterministic or not plain_head or dtype not in ("bfloat16", "float16"):
+    if config.deterministic or dtype not in ("bfloat16", "float16") or not _has_plain_head(blueprint):
         return {}
     return {"hf_overrides": {"head_dtype": "float32"}}
+
+
+def _has_plain_head(blueprint: Blueprint) -> bool:
+    """Whether the output head is not quantised. Where it is the table of embeddings, there is no tensor of it."""
+    head = {name: dtype for name, (dtype, _) in blueprint.tensors.items() if "lm_head" in name.split(".")}
+    return all(name.endswith((".weight", ".bias")) and dtype in _PLAIN for name, dtype in head.items())
 
 
 def _on_cpu(config: EngineConfig) -> dict[str, Any]:

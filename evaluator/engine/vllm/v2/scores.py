@@ -24,7 +24,7 @@ from evaluator.engine.vllm.references import reports
 
 Logits = Callable[[torch.Tensor], torch.Tensor]
 
-_ROWS = 1024  # through the output head at a time: a row of logits is as long as the vocabulary
+_ROWS = 256  # through the output head at a time: as many as vLLM's sampler has, whose logits its memory profile counts
 
 
 @dataclass(slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import dataclasses
 import os
 import sys
 from pathlib import Path
@@ -227,22 +227,22 @@ def test_why_the_code_of_an_architecture_cannot_be_imported_is_said(monkeypatch)
     assert start.not_imported(ValueError("no space left")) is None
 
 
-QUANTISED = {"quantization_config": {"quant_method": "online", "scheme": "fp8"}}
-
-
 @pytest.mark.parametrize(
-    ("dtype", "config", "settings", "exact"),
+    ("dtype", "head", "settings", "exact"),
     [
-        ("bfloat16", {}, {}, True),
-        ("float16", {}, {}, True),
+        ("bfloat16", {}, {}, True),  # tied to the embeddings
+        ("bfloat16", {"lm_head.weight": "BF16"}, {}, True),
+        ("float16", {"language_model.lm_head.weight": "F16"}, {}, True),
         ("float32", {}, {}, False),  # they are anyway
         ("bfloat16", {}, {"deterministic": True}, False),  # batch-invariant kernels would be passed by
-        ("bfloat16", QUANTISED, {}, False),
+        ("bfloat16", {"lm_head.weight": "F8_E4M3", "lm_head.weight_scale": "BF16"}, {}, False),
+        ("bfloat16", {"lm_head.qweight": "I32", "lm_head.scales": "F16"}, {}, False),
     ],
 )
-def test_half_precision_models_with_a_plain_head_have_float32_logits(dtype, config, settings, exact, tmp_path):
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen3"} | config))
-    given = arguments._exact_logits(EngineConfig(**settings), tmp_path, blueprint(), dtype)
+def test_half_precision_models_with_a_plain_head_have_float32_logits(dtype, head, settings, exact):
+    tensors = {name: (stored, (8, 8)) for name, stored in head.items()} | {"model.norm.weight": ("BF16", (8,))}
+    own = dataclasses.replace(blueprint(), tensors=tensors)
+    given = arguments._exact_logits(EngineConfig(**settings), own, dtype)
     assert given == ({"hf_overrides": {"head_dtype": "float32"}} if exact else {})
 
 
