@@ -1,11 +1,12 @@
 """Keeping the last token of a scored context out of the prefix cache, on either model runner.
 
-Forced decoding takes one step for each token of a continuation. One step is enough if the continuation, except for its
-last token, is part of the prompt: the cache provides the context, and one row for each token of the continuation is
-computed. The row of the context's last token predicts the first of them, so vLLM must compute that row. It would take
-it from the cache where the hit reaches further: options that begin alike fill a cache block of their own.
+Forced decoding takes one step for each token of a continuation. Here the continuation, except for its last token, is
+part of the prompt, and the score takes one step. The cache provides the context. vLLM computes one row for each token
+of the continuation: the row of the token before it.
 
-vLLM's scheduler is the same for both runners.
+The first of these rows is that of the context's last token. vLLM would take it from the cache where a hit reaches
+further, because options that begin alike fill a cache block. So the hit must end before it. Both runners have the same
+scheduler.
 """
 
 from __future__ import annotations

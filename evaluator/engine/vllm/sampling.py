@@ -115,4 +115,4 @@ def _template(*, temperature: float = 0.0, **settings: Any) -> SamplingParams:
 
 @lru_cache(maxsize=64)
 def _checked(*, stop_token_ids: tuple[int, ...] = (), **settings: Any) -> SamplingParams:
-    return SamplingParams(stop_token_ids=list(stop_token_ids), **settings, **_ALWAYS)  # vLLM 0.24 refuses a tuple
+    return SamplingParams(stop_token_ids=list(stop_token_ids), **settings, **_ALWAYS)

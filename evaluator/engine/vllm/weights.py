@@ -112,7 +112,7 @@ class WorkerExtension:
         from vllm.model_executor.layers.logits_processor import LogitsProcessor
 
         processors = (each for each in self.model_runner.get_model().modules() if isinstance(each, LogitsProcessor))
-        own = getattr(next(processors, None), "head_dtype", None)  # None: it has no choice, as in older vLLM
+        own = getattr(next(processors, None), "head_dtype", None)
         return str(own or self.model_runner.model_config.dtype).removeprefix("torch.")
 
     def quantised_kernels(self) -> list[str]:
