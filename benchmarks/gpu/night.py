@@ -143,6 +143,14 @@ def chosen(listed: Sequence[Step], only: Collection[str], passed: Collection[str
     return [step for step in listed if step.name in wanted]
 
 
+def check_model(listed: Sequence[Step], out: Path) -> None:
+    """Raises InputError if `out` has cards of another model: a summary is of one."""
+    for step in listed:
+        card = read(out, [step.name]).get(step.name)
+        if step.name == "model" and card is not None and list(card.command) != step.command:
+            raise InputError(f"{out}: --out: it has the cards of another --shape; name another folder")
+
+
 def night(listed: Sequence[Step], todo: Sequence[Step], machine: Machine, out: Path) -> bool:
     """Run the steps of `todo`, and rewrite the summary of all after each. Returns whether none failed."""
     for step in todo:
@@ -182,6 +190,7 @@ def main() -> None:
     passed = [name for name, card in read(out, [each.name for each in listed]).items() if card.state == "passed"]
     only = [name for each in options.only for name in each.split(",")]
     todo = chosen(listed, only, passed if options.resume else ())
+    check_model(listed, out)
     try:
         (out / "tmp").mkdir(parents=True, exist_ok=True)
     except OSError as error:

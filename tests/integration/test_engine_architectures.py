@@ -15,7 +15,7 @@ from evaluator.engine.vllm.start import on_workers
 from pruning.config import CalibrationConfig, PruneConfig
 from pruning.run import prune
 from tests.support import pruning as tiny
-from tests.support.engines import both_runners, runs_v2
+from tests.support.engines import both_runners
 
 pytestmark = both_runners
 long = pytest.mark.long
@@ -95,7 +95,6 @@ def assert_served(engine: VLLMEngine, expected: dict[str, Response]) -> None:
         assert ours[name].logprobs == pytest.approx(theirs.logprobs, abs=TOLERANCE), name
 
 
-@pytest.mark.slow if runs_v2() else long
 def test_a_pruned_mixture_is_served_and_is_not_what_a_swap_would_leave(tmp_path):
     dense, pruned = build("qwen3_moe", tmp_path)
     expected = by_transformers(pruned)

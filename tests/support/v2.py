@@ -54,11 +54,14 @@ def enter() -> None:
 
 
 def main(command: Sequence[str]) -> int:
-    why = missing()
-    if why is not None or not command:
-        print(f"error: {why or 'no command is given'}", file=sys.stderr)
-        return 2
-    return subprocess.run(command, env=os.environ | environment(), check=False).returncode
+    why = missing() or (None if command else "no command is given: python -m tests.support.v2 COMMAND...")
+    try:
+        if why is None:
+            return subprocess.run(command, env=os.environ | environment(), check=False).returncode
+    except OSError as error:
+        why = f"{command[0]}: {error.strerror}"
+    print(f"error: {why}", file=sys.stderr)
+    return 2
 
 
 if __name__ == "__main__":

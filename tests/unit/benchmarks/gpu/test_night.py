@@ -14,9 +14,10 @@ import pytest
 
 from benchmarks.gpu import night as module
 from benchmarks.gpu.cards import read
-from benchmarks.gpu.night import chosen, night, run, variables
+from benchmarks.gpu.night import check_model, chosen, night, run, variables
 from benchmarks.gpu.steps import Step
 from benchmarks.processes import environment, run_main
+from evaluator.errors import InputError
 from tests.support.examined import CPU, GPU
 
 HANGS = 'sleep 600 & one=$!; setsid sleep 600 & echo $$ $one $! > "$0"; wait'  # a child of its group, and one outside
@@ -173,6 +174,13 @@ def test_bad_input_is_one_line_and_runs_nothing(place, monkeypatch, capsys, argu
     assert (errors.count("\n"), output) == (1, "")
     assert not (folder / "ran").exists()
     assert not place.exists()
+
+
+def test_a_folder_has_the_cards_of_one_model(tmp_path):
+    ran([shell("model", "true # 0.6b")], tmp_path)
+    check_model([shell("model", "true # 0.6b")], tmp_path)
+    with pytest.raises(InputError, match="it has the cards of another --shape; name another folder"):
+        check_model([shell("model", "true # 8b")], tmp_path)
 
 
 def test_a_long_name_of_the_folder_is_refused(tmp_path, monkeypatch, capsys):
