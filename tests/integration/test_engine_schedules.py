@@ -4,6 +4,7 @@ are preempted, a prefix cache that is cold, warm or off. Steps are scheduled ahe
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import random
 from collections.abc import Iterator, Mapping
@@ -183,19 +184,45 @@ def options(draw: random.Random, prompt: tuple[int, ...]) -> list[Request]:
     ]
 
 
-@pytest.mark.parametrize("rest", [1, 7, BLOCK])
-def test_options_of_a_context_take_one_step_and_a_row_for_each_token(plain, oracle, rest):
-    """vLLM caches whole blocks. A context that ends one token after a block is computed once; of another, each option
-    computes what lies after its last whole block again."""
-    draw = random.Random(rest)
+@pytest.mark.parametrize("rest", [1, 2, 7, BLOCK - 1, BLOCK])
+@pytest.mark.parametrize("asked_before", [True, False], ids=["finished", "in the step before"])
+def test_options_of_a_context_take_one_step_and_a_row_for_each_token(plain, oracle, rest, asked_before):
+    """Nothing of the context is computed twice, wherever its last block ends."""
+    draw = random.Random(2 * rest + asked_before)
     context = tokens(draw, 2 * BLOCK + rest)
-    list(plain.run(FixedSource([Generate(request_id="greedy", prompt_ids=context, max_tokens=1)])))
+    greedy = Generate(request_id="greedy", prompt_ids=context, max_tokens=1 if asked_before else 6)
     asked = options(draw, context)
+    if asked_before:
+        answers(plain, [greedy])
     with watch(plain) as seen:
-        found = answers(plain, asked)
+        found = answers(plain, asked) if asked_before else after_one_step(plain, greedy, asked)
+    found.pop("greedy", None)
     check(found, {each.request_id: oracle.answer(each) for each in asked})
-    assert len(seen.steps) <= 2
-    assert seen.rows == sum(len(each.continuation_ids) + rest - 1 for each in asked)
+    own = sum(len(each.continuation_ids) for each in asked)
+    if asked_before:
+        assert len(seen.steps) <= 2
+        assert seen.rows == own
+    else:
+        assert seen.rows == len(context) + 5 + own  # the greedy answer's own rows
+
+
+def after_one_step(engine: VLLMEngine, first: Request, then: list[Request]) -> dict[str, Response]:
+    """`then` begin while `first`, whose prompt has been computed, goes on."""
+    waiting: list[Request] = [dataclasses.replace(first, stream=True)]  # type: ignore[arg-type]
+
+    class Source:
+        def take(self, limit: int) -> list[Request]:
+            taken, waiting[:] = waiting[:limit], waiting[limit:]
+            return taken
+
+    found: dict[str, Response] = {}
+    for response in engine.run(Source()):
+        if response.final:
+            found[response.request_id] = response
+        elif not found and then:
+            waiting.extend(then)
+            then = []
+    return found
 
 
 def test_scores_never_read_cached_rows_of_a_continuation(plain, oracle):
@@ -223,6 +250,6 @@ def test_scores_never_read_cached_rows_of_a_continuation(plain, oracle):
         found = answers(plain, [request])
         manager.get_computed_blocks = own
         check(found, {request.request_id: oracle.answer(request)})
-    assert used == [BLOCK] * len(asked)
+    assert used == [BLOCK + 8] * len(asked)
     assert scheduler_of(plain).kv_cache_manager.get_computed_blocks is own
     plain._started.llm.engine_core.reset_prefix_cache()  # what is overwritten answers nobody

@@ -158,7 +158,7 @@ def _start(config: EngineConfig, checkpoint: Path, blueprint: Blueprint, served:
             on_workers(llm, "end_with_parent")
         on_workers(llm, "prepare_v2" if dialect.v2 else "prepare_v1", *(() if dialect.v2 else (not config.compile,)))
         if config.scoring == "forced":
-            dialect = dataclasses.replace(dialect, one_step=_scores_in_one_step(llm))
+            dialect = dataclasses.replace(dialect, one_step=_scores_in_one_step(llm, v2=dialect.v2))
     except Exception as error:  # whatever vLLM raises while it starts
         if llm is not None:
             llm.engine_core.shutdown()
@@ -189,12 +189,18 @@ def _lengths(wanted: int, longest: int | None) -> tuple[int, int]:
     return min(wanted, longest or wanted), min(wanted + 1, longest or wanted + 1)
 
 
-def _scores_in_one_step(llm: Any) -> bool:
-    """Have the scheduler keep what scores need out of the cache; whether it can."""
+def _scores_in_one_step(llm: Any, *, v2: bool) -> bool:
+    """Have the scheduler keep what scores need out of the cache, and share parts of blocks; whether it can."""
     from evaluator.engine.vllm.context import keep_last_context_token
 
     core = getattr(llm.engine_core, "engine_core", None)  # None: it was told to live in another process
-    return core is not None and keep_last_context_token(core.scheduler)
+    if core is None or not keep_last_context_token(core.scheduler):
+        return False
+    if v2:
+        from evaluator.engine.vllm.v2.tails import share_tails
+
+        share_tails(core.scheduler)
+    return True
 
 
 def _use_amx() -> None:
