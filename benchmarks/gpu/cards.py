@@ -67,7 +67,8 @@ def said(card: Card, cards: Mapping[str, Card]) -> str:
 def _beside_default(card: Card, cards: Mapping[str, Card]) -> str:
     """How long a pass took, beside the one with default settings."""
     default = cards.get(next(iter(VARIANTS)))
-    if default is None or default.step == card.step or card.step not in VARIANTS or not default.result:
+    if default is None or default.step == card.step or card.step not in VARIANTS or default.state != "passed":
         return ""
     assert card.result is not None
+    assert default.result is not None
     return f", {card.result['ours_s'] / default.result['ours_s']:.2f} times as long as {default.step}"

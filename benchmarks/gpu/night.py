@@ -6,7 +6,7 @@
 
 Each step is a process with a time limit. A step that fails or exceeds its limit does not stop the list, unless it is
 `imports`. Each step leaves DIR/STEP.json (its card) and DIR/STEP.log; DIR/night.md is the summary. Engines run on a
-random model with the shape of Qwen3-0.6B. Models and caches lie in DIR/tmp, which is removed at the end. Triton's
+random model with the shape of Qwen3-0.6B. Models and caches lie in DIR/night.tmp, which is removed at the end. Triton's
 kernels lie in DIR/triton, unless TRITON_CACHE_DIR is set. The exit code is 1 if a step failed.
 """
 
@@ -27,7 +27,7 @@ from typing import Any
 import psutil
 
 from benchmarks.gpu.cards import Card, markdown, read, said
-from benchmarks.gpu.steps import Step, steps
+from benchmarks.gpu.steps import SCRATCH, Step, steps
 from benchmarks.processes import Options, environment, run_main
 from benchmarks.pruning.synthetic import SHAPES
 from evaluator.errors import InputError, one_line, unknown
@@ -37,7 +37,7 @@ from launch.run.termination import stop_in_order
 
 _ROOT = Path(__file__).resolve().parents[2]
 _LINES = 20  # of its output, on a step's card
-_LONGEST = 60  # characters of DIR: vLLM's sockets lie in DIR/tmp, and their paths have at most 107
+_LONGEST = 54  # characters of DIR: vLLM's sockets lie in DIR/night.tmp, and their paths have at most 107
 _LAST_SECONDS = 30  # for killed processes to be gone
 _NO_GPU = "no NVIDIA GPU answers on this machine (nvidia-smi)"
 _DECISIVE = "imports"  # where it fails, no later step can work
@@ -56,10 +56,10 @@ def variables(out: Path) -> dict[str, str]:
     fixed |= {
         "VLLM_LOGGING_LEVEL": "INFO",
         "PYTHONDONTWRITEBYTECODE": "1",
-        "CUDA_CACHE_PATH": str(out / "tmp" / "cuda"),
+        "CUDA_CACHE_PATH": str(out / SCRATCH / "cuda"),
     }
     kernels = os.environ.get("TRITON_CACHE_DIR") or str(out / "triton")
-    return environment(**dict.fromkeys(scratch, str(out / "tmp")), **fixed, TRITON_CACHE_DIR=kernels)
+    return environment(**dict.fromkeys(scratch, str(out / SCRATCH)), **fixed, TRITON_CACHE_DIR=kernels)
 
 
 def run(step: Step, out: Path) -> Card:
@@ -168,7 +168,7 @@ def night(listed: Sequence[Step], todo: Sequence[Step], machine: Machine, out: P
         if step.name == _DECISIVE and not well:
             print(f"step {_DECISIVE} did not pass, so no other step can work: the list ends here", flush=True)
             break
-    shutil.rmtree(out / "tmp", ignore_errors=True)
+    shutil.rmtree(out / SCRATCH, ignore_errors=True)
     print(f"summary: {out / 'night.md'}")
     return well
 
@@ -192,7 +192,7 @@ def main() -> None:
     todo = chosen(listed, only, passed if options.resume else ())
     check_model(listed, out)
     try:
-        (out / "tmp").mkdir(parents=True, exist_ok=True)
+        (out / SCRATCH).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"{out}: --out: {error.strerror}") from error
     stop_in_order()

@@ -11,6 +11,7 @@ from typing import Any
 
 from benchmarks.processes import module_command
 
+SCRATCH = "night.tmp"  # a folder beside the cards, removed at the end
 # What each pass changes in our engine's settings (EngineConfig). The others are compared with the first; the last runs
 # late.
 VARIANTS: Mapping[str, dict[str, Any]] = {
@@ -60,7 +61,7 @@ class Step:
 
 def steps(out: Path, *, shape: str, tiny: bool, gpu: bool) -> list[Step]:
     """The whole list; its files lie in `out`. `tiny`: the smallest counts. Without a `gpu`, all suits a CPU."""
-    model = out / "tmp" / "model"
+    model = out / SCRATCH / "model"
     memory = "torch.accelerator.get_memory_info()" if gpu else "torch.__version__"
     imports = [sys.executable, "-P", "-c", _IMPORT.format(memory), *_EVERYWHERE, *(_ON_A_GPU if gpu else ())]
     pace = ("--rows", 16, "--items", 9) if tiny else ("--rows", 256, "--items", 300)

@@ -122,6 +122,8 @@ class Response:
         outside = [rank for rank in self.ranks if not 1 <= rank <= vocabulary]
         if math.isnan(sum(self.logprobs)) or any(math.isnan(each.kld) for each in self.divergences):
             error = NOT_NUMBERS
+        elif self.ranks and not len(self.ranks) == len(self.logprobs) == len(self.token_ids):
+            error = f"scores of {len(self.logprobs)} of {len(self.token_ids)} tokens"
         elif outside:
             error = f"a rank of {outside[0]} in a vocabulary of {vocabulary}"
         else:

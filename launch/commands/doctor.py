@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
+from evaluator.engine.config import ENGINES, EngineConfig
 from evaluator.errors import InputError, unknown
 from launch.commands.options import DTYPES
 from launch.commands.terminal import console, errors
@@ -41,6 +42,7 @@ def doctor(
     """
     if dtype not in DTYPES:
         raise unknown("--dtype", dtype, DTYPES)
+    ENGINES["vllm"].check_here(EngineConfig())
     logs = None
     if out is not None:
         _need_file_place(out)

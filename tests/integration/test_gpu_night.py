@@ -53,5 +53,5 @@ def test_the_whole_list_runs_and_leaves_a_card_of_each_step(out, tmp_path):
     assert (out / "doctor.md").read_text().startswith("# doctor")
     with tarfile.open(out / "kernels.tar.gz") as archive:
         assert archive.getnames()[0] == "."
-    assert not (out / "tmp").exists()
+    assert not (out / "night.tmp").exists()
     assert not list(home.iterdir())

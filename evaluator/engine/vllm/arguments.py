@@ -73,8 +73,11 @@ def _exact_logits(config: EngineConfig, blueprint: Blueprint, dtype: str) -> dic
 
 
 def _has_plain_head(blueprint: Blueprint) -> bool:
-    """Whether the output head is not quantised. Where it is the table of embeddings, there is no tensor of it."""
+    """Whether the output head is not quantised. It has no tensor of its own where it is the table of embeddings: then
+    a layout may quantise it while it is loaded."""
     head = {name: dtype for name, (dtype, _) in blueprint.tensors.items() if "lm_head" in name.split(".")}
+    if not head:
+        return blueprint.quantisation is None
     return all(name.endswith((".weight", ".bias")) and dtype in _PLAIN for name, dtype in head.items())
 
 

@@ -9,6 +9,7 @@ On a CPU everything is computed in float32 by default, on a GPU in the checkpoin
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import os
 import re
 import sys
@@ -78,14 +79,19 @@ def check_here(config: EngineConfig) -> None:
     check_version(installed_version())
     if config.deterministic and serves_cpus():
         raise InputError(f"engine: deterministic: {_NOT_ON_A_CPU}")
-    if os.environ.get(_V2) == "1":
-        for module in ("triton", "triton.runtime.interpreter") if serves_cpus() else ("triton",):
-            if not _is_there(module):
-                raise _refused(f"{module} is not installed")
-        if serves_cpus() and os.environ.get("TRITON_INTERPRET") != "1":
-            raise _refused("on a CPU it needs Triton's interpreter (TRITON_INTERPRET=1)")
-    if os.environ.get(_V2) == "0" and not serves_cpus():
+    wanted, on_cpu = os.environ.get(_V2), serves_cpus()
+    if wanted not in (None, "0", "1"):
+        raise InputError(f"engine 'vllm': {_V2}={one_line(wanted)} in the environment: it must be 0 or 1")
+    if not on_cpu and (wanted == "0" or not _is_there("triton")):
         raise _no_v2_on_gpu()
+    if on_cpu and wanted == "1":
+        lacking = [module for module in ("triton", "triton.runtime.interpreter") if not _is_there(module)]
+        if lacking:
+            raise _refused(f"{lacking[0]} is not installed, or cannot be imported")
+        if os.environ.get("TRITON_INTERPRET") != "1":
+            raise _refused("on a CPU it needs Triton's interpreter (TRITON_INTERPRET=1)")
+        if "cpu" not in importlib.import_module("triton.backends").backends:
+            raise _refused("this Triton has no backend named cpu")
 
 
 def start(config: EngineConfig, checkpoint: Path, blueprint: Blueprint) -> Started:
@@ -225,7 +231,7 @@ def _runs_v2(arguments: dict[str, Any], *, on_cpu: bool) -> bool:
         v2 = bool(_engine_config(arguments).use_v2_model_runner)
     except ValueError as error:
         if "Model Runner V2" in str(error):
-            raise _refused(one_line(error, _REASONS)) from error
+            raise _refused(named(error).partition("Value error, ")[2] or one_line(error)) from error
         raise
     from vllm.triton_utils import HAS_TRITON
 
@@ -249,10 +255,10 @@ def _no_v2_on_gpu() -> InputError:
 
 
 def _is_there(module: str) -> bool:
-    """Whether a module can be imported, without importing it."""
+    """Whether a module is there. The packages that it lies in are imported."""
     try:
         return find_spec(module) is not None
-    except ModuleNotFoundError:  # of the package that it lies in
+    except Exception:  # whatever the import of the package that it lies in may raise
         return False
 
 

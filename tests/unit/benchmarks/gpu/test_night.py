@@ -28,7 +28,7 @@ def shell(name, script, *arguments, seconds=600, needs=()):
 
 
 def ran(steps, out, machine=GPU):
-    (out / "tmp").mkdir(exist_ok=True)
+    (out / "night.tmp").mkdir(exist_ok=True)
     return night(steps, steps, machine, out)
 
 
@@ -50,7 +50,7 @@ def test_a_failed_step_does_not_stop_the_list(tmp_path, capsys):
     assert (tmp_path / "one.log").read_text() == "why\n"
     assert "| one | failed | 0 | exit code 3: why |" in (tmp_path / "night.md").read_text()
     assert "one: failed, 0 s: exit code 3: why" in capsys.readouterr().out
-    assert not (tmp_path / "tmp").exists()
+    assert not (tmp_path / "night.tmp").exists()
 
 
 def test_a_list_without_failures_is_well_also_where_steps_are_skipped(tmp_path):
@@ -185,7 +185,7 @@ def test_a_folder_has_the_cards_of_one_model(tmp_path):
 
 def test_a_long_name_of_the_folder_is_refused(tmp_path, monkeypatch, capsys):
     assert called(monkeypatch, "--out", tmp_path / ("x" * 60)) == 2
-    assert "--out: more than 60 characters leave no room for the names of sockets" in capsys.readouterr().err
+    assert "--out: more than 54 characters leave no room for the names of sockets" in capsys.readouterr().err
 
 
 def test_the_gpu_is_watched_beside_each_pass(tmp_path, monkeypatch):
@@ -209,7 +209,7 @@ def test_a_step_writes_below_the_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", "/mine")
     own = variables(tmp_path)
     assert own["TRITON_CACHE_DIR"] == str(tmp_path / "triton")
-    assert own["TMPDIR"] == own["XDG_CACHE_HOME"] == str(tmp_path / "tmp")
+    assert own["TMPDIR"] == own["XDG_CACHE_HOME"] == str(tmp_path / "night.tmp")
     assert own["PYTHONPATH"].split(os.pathsep)[-1] == "/mine"
     assert own["VLLM_LOGGING_LEVEL"] == "INFO"
     fixed = ("HF_HUB_OFFLINE", "RAY_USAGE_STATS_ENABLED", "VLLM_USE_FLASHINFER_SAMPLER")

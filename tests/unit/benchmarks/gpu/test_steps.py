@@ -64,7 +64,7 @@ def test_the_tests_that_it_names_exist():
 def test_every_command_is_a_benchmark_with_options_that_it_knows(tmp_path):
     for step in steps(tmp_path, shape="0.6b", tiny=False, gpu=True):
         if "model" in step.needs:
-            assert str(tmp_path / "tmp" / "model") in str(night.run(step, tmp_path).reason), step.name
+            assert str(tmp_path / "night.tmp" / "model") in str(night.run(step, tmp_path).reason), step.name
 
 
 def test_the_other_side_has_arguments_that_the_benchmarks_read():

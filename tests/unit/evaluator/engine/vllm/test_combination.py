@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from evaluator.engine.vllm.combination import environment_in_words
 
-KNOWN = {"VLLM_API_KEY", "VLLM_LOGGING_LEVEL", "VLLM_DISABLED_KERNELS", "NVIDIA_TF32_OVERRIDE", "LD_LIBRARY_PATH"}
+BUFFER = "VLLM_OBJECT_STORAGE_SHM_BUFFER_NAME"  # vLLM gives it another value in each process
+KNOWN = {
+    "VLLM_API_KEY",
+    "VLLM_LOGGING_LEVEL",
+    "VLLM_DISABLED_KERNELS",
+    "NVIDIA_TF32_OVERRIDE",
+    "LD_LIBRARY_PATH",
+    BUFFER,
+}
 PLAIN = {"LD_LIBRARY_PATH": "/lib", "VLLM_API_KEY": "secret", "VLLM_LOGGING_LEVEL": "ERROR", "VLLM_DIST_IDENT": "17"}
+PLAIN |= {BUFFER: "VLLM_OBJECT_STORAGE_SHM_BUFFER_4711"}
 
 
 def test_variables_that_choose_kernels_make_another_combination_and_others_do_not():

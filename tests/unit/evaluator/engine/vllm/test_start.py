@@ -237,11 +237,15 @@ def test_why_the_code_of_an_architecture_cannot_be_imported_is_said(monkeypatch)
         ("bfloat16", {}, {"deterministic": True}, False),  # batch-invariant kernels would be passed by
         ("bfloat16", {"lm_head.weight": "F8_E4M3", "lm_head.weight_scale": "BF16"}, {}, False),
         ("bfloat16", {"lm_head.qweight": "I32", "lm_head.scales": "F16"}, {}, False),
+        ("bfloat16", {}, {"quantised": True}, False),  # tied: it may be quantised while it is loaded
+        ("bfloat16", {"lm_head.weight": "BF16"}, {"quantised": True}, True),
     ],
 )
 def test_half_precision_models_with_a_plain_head_have_float32_logits(dtype, head, settings, exact):
+    settings = dict(settings)
     tensors = {name: (stored, (8, 8)) for name, stored in head.items()} | {"model.norm.weight": ("BF16", (8,))}
-    own = dataclasses.replace(blueprint(), tensors=tensors)
+    layout: Any = SimpleNamespace() if settings.pop("quantised", False) else None
+    own = dataclasses.replace(blueprint(), tensors=tensors, quantisation=layout)
     given = arguments._exact_logits(EngineConfig(**settings), own, dtype)
     assert given == ({"hf_overrides": {"head_dtype": "float32"}} if exact else {})
 
@@ -287,6 +291,7 @@ class TestRunner:
         with pytest.raises(InputError, match="would run its V1 model runner, which is served on CPUs only"):
             self.chosen(monkeypatch, False, on_cpu=False)
         monkeypatch.setattr(start, "serves_cpus", lambda: False)
+        monkeypatch.setattr(start, "_is_there", lambda module: True)
         start.check_here(EngineConfig())
         monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "0")
         with pytest.raises(InputError, match="do not set VLLM_USE_V2_MODEL_RUNNER=0"):
@@ -296,7 +301,7 @@ class TestRunner:
         ("there", "missing"),
         [
             ((), "triton is not installed"),
-            (("triton",), "triton.runtime.interpreter is not installed"),
+            (("triton",), "triton.runtime.interpreter is not installed, or cannot be imported"),
             (("triton", "triton.runtime.interpreter"), r"it needs Triton's interpreter \(TRITON_INTERPRET=1\)"),
         ],
     )
@@ -307,3 +312,35 @@ class TestRunner:
         monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "1")
         with pytest.raises(InputError, match=missing):
             start.check_here(EngineConfig())
+
+    def test_a_cpu_needs_a_backend_for_cpus(self, monkeypatch):
+        backends = SimpleNamespace(backends={"nvidia": None})
+        monkeypatch.setattr(start, "serves_cpus", lambda: True)
+        monkeypatch.setattr(start, "_is_there", lambda module: True)
+        monkeypatch.setattr(start.importlib, "import_module", lambda name: backends)
+        monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "1")
+        monkeypatch.setenv("TRITON_INTERPRET", "1")
+        with pytest.raises(InputError, match="this Triton has no backend named cpu"):
+            start.check_here(EngineConfig())
+        backends.backends["cpu"] = None
+        start.check_here(EngineConfig())
+
+    @pytest.mark.parametrize("value", ["true", "2", ""])
+    def test_the_variable_is_0_or_1(self, monkeypatch, value):
+        monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", value)
+        with pytest.raises(InputError, match=f"VLLM_USE_V2_MODEL_RUNNER={value} in the environment: it must be 0 or 1"):
+            start.check_here(EngineConfig())
+
+    def test_a_gpu_needs_triton(self, monkeypatch):
+        monkeypatch.setattr(start, "serves_cpus", lambda: False)
+        monkeypatch.setattr(start, "_is_there", lambda module: False)
+        with pytest.raises(InputError, match="would run its V1 model runner"):
+            start.check_here(EngineConfig())
+
+    def test_a_package_that_cannot_be_imported_is_not_there(self, monkeypatch, tmp_path):
+        (tmp_path / "broken").mkdir()
+        (tmp_path / "broken" / "__init__.py").write_text("raise ImportError('libbroken.so')")
+        monkeypatch.syspath_prepend(tmp_path)
+        assert not start._is_there("broken.part")
+        assert not start._is_there("nowhere.part")
+        assert start._is_there("json.decoder")
