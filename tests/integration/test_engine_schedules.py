@@ -237,8 +237,8 @@ def test_scores_never_read_cached_rows_of_a_continuation(plain, oracle):
     (caches,) = plain._started.llm.collective_rpc(lambda worker: worker.model_runner.kv_caches)
     own, used = manager.get_computed_blocks, []
 
-    def overwriting(request: Any) -> Any:
-        found = own(request)
+    def overwriting(request: Any, *limit: Any) -> Any:
+        found = own(request, *limit)
         used.append(found[1])
         keep = {block.block_id for block in found[0].blocks[0]}
         for cache in caches:
