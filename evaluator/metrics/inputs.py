@@ -12,7 +12,7 @@ import pandas as pd
 
 from evaluator.metrics.columns import Row
 from evaluator.metrics.comparability import difference
-from evaluator.metrics.intervals import Resampler
+from evaluator.metrics.intervals import ItemNumbers, Resampler
 from evaluator.metrics.outcomes import KEY, MEASURED, outcome_types
 from evaluator.metrics.pieces import Pieces, Recent
 from evaluator.probes import PROBES
@@ -166,6 +166,11 @@ class Inputs:
 
     def resampler(self, task: str) -> Resampler:
         return self._resamplers[task]
+
+    def contexts_of(self, task: str, items: pd.DataFrame) -> ItemNumbers:
+        """The number of each row's context within the task: items of one context depend on each other, also across
+        languages."""
+        return self._resamplers[task].context[np.asarray(items["item"], dtype=np.intp)]
 
     @cached_property
     def _languages(self) -> Mapping[str, list[str]]:

@@ -101,19 +101,19 @@ class Resampler:
     def __init__(
         self, task: str, languages: Sequence[str], clusters: Sequence[str], *, draws: int = DRAWS, seed: int = 0
     ) -> None:
-        self._cluster = np.unique(np.asarray(clusters, dtype=object), return_inverse=True)[1]
+        self.context: ItemNumbers = np.unique(np.asarray(clusters, dtype=object), return_inverse=True)[1]
         self._weights = np.zeros((len(languages), draws), dtype=np.float32)
         by_language = np.asarray(languages, dtype=object)
-        for stratum in _strata(by_language, self._cluster):
+        for stratum in _strata(by_language, self.context):
             rows = np.flatnonzero(np.isin(by_language, stratum))
-            names, member = np.unique(self._cluster[rows], return_inverse=True)
+            names, member = np.unique(self.context[rows], return_inverse=True)
             key = [seed, zlib.crc32(task.encode()), zlib.crc32("\x1f".join(stratum).encode())]
             chosen = np.random.default_rng(key).multinomial(len(names), np.full(len(names), 1 / len(names)), size=draws)
             self._weights[rows] = chosen.T[member].astype(np.float32)
 
     def clusters(self, items: ItemNumbers) -> int:
         """How many independent units these items are."""
-        return len(np.unique(self._cluster[items]))
+        return len(np.unique(self.context[items]))
 
     @property
     def draws(self) -> int:
