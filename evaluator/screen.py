@@ -1,38 +1,24 @@
-"""How checkpoints are screened: `screen:` in a sweep file, the options of `resurface screen`.
+"""How a sweep stops early: `screen:` in a sweep file, the options of `resurface screen`.
 
-    screen: {items: 100, confidence: 0.99, against: best}
+    screen: {items: 100}
 
-A few items are asked first; what is surely worse than the best compressed checkpoint, or than the gate allows, is asked
-no more. None of it changes a record: it decides which are made.
+The gate looks at a checkpoint's first items, then at more of them, and stops where its verdict is sure. A screened
+sweep writes fewer records; it changes none of them.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field
 
 from evaluator.config import Frozen
 
-Against = Literal["best", "gate"]
-Measure = Literal["open", "choice"]
-
 
 class Screen(Frozen):
-    """Which items are asked first, and what is then surely worse."""
+    """How many items the first look has, and in which order items come."""
 
-    items: Annotated[int, Field(ge=1)] = Field(
-        default=100, description="items of each task that a checkpoint is asked first: its anchors"
+    items: Annotated[int, Field(ge=10)] = Field(
+        default=100, description="items of each task at the gate's first look; each later look has a third more"
     )
-    confidence: Annotated[float, Field(ge=0.5, lt=1)] = Field(
-        default=0.99, description="how sure it must be: the share of draws of anchors in which no drop is a mistake"
-    )
-    against: Against = Field(
-        default="best",
-        description="best: drop what is surely worse than another compressed checkpoint; gate: what has surely lost "
-        "more than the gate's max_drop",
-    )
-    measure: Measure | None = Field(
-        default=None, description="open or choice accuracy (default: open where it is asked; with gate both)"
-    )
-    seed: Annotated[int, Field(ge=0)] = Field(default=0, description="of the draw of the anchors")
+    seed: Annotated[int, Field(ge=0)] = Field(default=0, description="seed of the items' order")

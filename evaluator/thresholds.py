@@ -1,10 +1,9 @@
 """What a compressed checkpoint may lose: the thresholds of `resurface gate`, `gate:` in a sweep file.
 
-    gate: {max_drop: 1, min_recovery: 99, max_lost: null}      # null: not looked at
+    gate: {max_drop: 1, max_flips: 5, max_lost: null}      # null: not judged
 
-Defaults are what is usually called "no visible loss" of a quantised model, in its own language mix: two points of
-accuracy, 98 % of the base's accuracy, and few enough changed answers that the accuracy is not an exchange of right
-answers for other right ones. None of them follows from a theory; set your own. They change no record and no table.
+The default criteria are open and choice accuracy, mc_only and lost. The others are judged only where they are set. None
+of the defaults follows from a theory: set what your users would notice. Thresholds change no record and no table.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 
 from evaluator.config import Frozen
 from evaluator.errors import InputError
@@ -22,43 +21,51 @@ Amount = Annotated[float, Field(ge=0)]
 
 
 class Thresholds(Frozen):
-    """Each is a bound; null: this is not looked at."""
+    """Each is a tolerance; null: the gate does not judge it. Raises ValueError where two contradict each other."""
 
     max_drop: Percent | None = Field(
-        default=2.0, description="percentage points of accuracy, open and choice, that may be lost against the base"
+        default=2.0, description="percentage points of accuracy, open and choice, that a checkpoint may lose"
     )
-    max_drop_language: Percent | None = Field(
-        default=5.0, description="the same within one language, which has fewer items"
-    )
+    max_drop_language: Percent | None = Field(default=5.0, description="the same within one language")
     max_mc_only: Percent | None = Field(
-        default=5.0, description="percent of the known answers that may be picked and no longer said"
+        default=5.0, description="percent of the known answers that it may still pick but no longer say"
     )
     max_lost: Percent | None = Field(
-        default=2.0, description="percent of the known answers that may be neither said nor picked"
+        default=2.0, description="percent of the known answers that it may neither say nor pick"
     )
-    min_recovery: Annotated[float, Field(ge=0)] | None = Field(
-        default=98.0, description="percent of the base's accuracy, open and choice, that must be left"
+    min_recovery: Percent | None = Field(
+        default=None, description="percent of the base's accuracy, open and choice, that must be left"
     )
     max_flips: Percent | None = Field(
-        default=5.0, description="percent of the items that may go from right to wrong or back, open and choice"
+        default=None, description="percent of the items that may go from right to wrong or back, open and choice"
     )
     max_delta_pr: Amount | None = Field(
-        default=0.1, description="by how much open may fall more than choice, each relative to its headroom (Delta_PR)"
+        default=None, description="by how much open may fall more than choice, each relative to its headroom (Delta_PR)"
     )
     max_kld: Amount | None = Field(
-        default=0.1, description="mean KL divergence from the base in nats, where the probe fidelity was asked"
+        default=None, description="mean KL divergence from the base in nats a token (probe fidelity)"
     )
     min_ear: Annotated[float, Field(ge=0, le=1)] | None = Field(
-        default=0.9, description="expected acceptance rate, 0 to 1, where the probe fidelity was asked"
+        default=None, description="expected acceptance rate, 0 to 1 (probe fidelity)"
     )
-    power: Annotated[float, Field(gt=0, lt=1)] = Field(
-        default=0.8, description="probability with which a drop as large as the tolerance must be found"
-    )
-    languages: bool = Field(default=True, description="whether each language is looked at too")
+    languages: bool = Field(default=True, description="judge each language too")
+
+    @model_validator(mode="after")
+    def _agree(self) -> Thresholds:
+        total, apart = self.max_drop, self.max_drop_language
+        if not self.languages and "max_drop_language" in self.model_fields_set and apart is not None:
+            raise ValueError(f"max_drop_language: {apart:g} contradicts languages: false")
+        if self.languages and total is not None and apart is not None and apart < total:
+            raise ValueError(
+                f"max_drop_language: {apart:g} contradicts max_drop: {total:g}: no language may lose less than all may"
+            )
+        if all(value is None for name, value in self if name not in ("languages", "max_drop_language")):
+            raise ValueError("every threshold is null: there is nothing to judge")
+        return self
 
 
 def thresholds_of(run: Mapping[str, Any], place: str) -> Thresholds:
-    """The thresholds that run.json states, or the usual ones. Raises InputError naming `place`, field and value."""
+    """The thresholds that run.json states, or the default ones. Raises InputError naming `place`, field and value."""
     config = run.get("config")
     stated = config.get("gate") if isinstance(config, Mapping) else None
     try:

@@ -12,11 +12,12 @@ the records of a sweep.
 
 from __future__ import annotations
 
+from evaluator.metrics.gate.verdicts import judge
 from evaluator.metrics.headline import headline_of, headline_sentence
 from evaluator.metrics.inputs import Inputs
 from evaluator.metrics.outcomes import empty_outcomes, reduce_records
 from evaluator.metrics.pieces import Pieces
-from evaluator.metrics.results import Results, compute, compute_tables, judge
+from evaluator.metrics.results import Results, compute, compute_tables
 from evaluator.metrics.table import FilledTable, Lack, Table
 from evaluator.metrics.tables import TABLES
 

@@ -30,10 +30,9 @@ DEFINITIONS: Mapping[str, str] = {
     "wrong (error consistency; 1 is complete agreement), or of the probabilities of a choice's options (CAPA)",
     "Borda / Copeland / minimax": "languages and tasks as voters: how many checkpoints stand below, over the voters / "
     "how many it beats with a majority of them, minus how many beat it / ranked by the most voters of a defeat",
-    "PASS / WARN / BLOCK": "no threshold is crossed / one may be, or there are too few items to say / one is, by its "
-    "whole interval; thresholds are those of `resurface gate`",
-    "underpowered": "so few items that a drop as large as the tolerance would often go unseen: no verdict that all is "
-    "well; the minimum detectable effect is 2.8 times the standard error of the drop",
+    "PASS / WARN / BLOCK": "every loss is surely within its tolerance / undecided / a loss is surely beyond it; the "
+    "tolerances are those of `resurface gate`",
+    "ANOMALOUS": "the base does no better than guessing, or the checkpoint gained more than compression explains",
     "fertility": "tokens per word of the answer options; per character in scripts without spaces between words",
     "perplexity": "exp of the mean negative log-likelihood per predicted token of a text",
     "hard distractors": "the three answers of a language that share most character trigrams with the gold answer",

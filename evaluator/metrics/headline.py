@@ -144,7 +144,7 @@ def pooled(table: pd.DataFrame) -> pd.DataFrame:
     return table[table["language"] == ALL]
 
 
-_NAMED = 5  # of what was screened out
+_NAMED = 5  # checkpoints that a sentence names
 
 
 def headline_sentence(headline: pd.DataFrame) -> str:
@@ -182,8 +182,8 @@ def headline_sentence(headline: pd.DataFrame) -> str:
 
 
 def screened_sentence(screening: pd.DataFrame) -> str:
-    """Whose numbers are of a few items only, from the table `screening`; empty where nobody's are."""
-    out = screening[screening["decision"] == "screened out"]
+    """Which checkpoints stopped early, from the table `screening`; empty where none did."""
+    out = screening[screening["asked"] < screening["items"]]
     if out.empty:
         return ""
     several = screening["task"].nunique() > 1
@@ -192,7 +192,7 @@ def screened_sentence(screening: pd.DataFrame) -> str:
         for row in out.head(_NAMED).to_dict("records")
     ]
     more = f" and {len(out) - _NAMED:,} more" if len(out) > _NAMED else ""
-    return f"Screened out, and asked a few items only: {', '.join(told)}{more}."
+    return f"Decided early, on some of the items: {', '.join(told)}{more}."
 
 
 def _change(row: pd.Series, probe: str) -> str:

@@ -167,6 +167,10 @@ class Inputs:
     def resampler(self, task: str) -> Resampler:
         return self._resamplers[task]
 
+    def asked(self, task: str) -> pd.DataFrame:
+        """Every item of a task that any checkpoint has a record of: `language`, `item_id` and its number, `item`."""
+        return self._numbered[task]
+
     def contexts_of(self, task: str, items: pd.DataFrame) -> ItemNumbers:
         """The number of each row's context within the task: items of one context depend on each other, also across
         languages."""
@@ -196,12 +200,12 @@ class Inputs:
         return {}
 
     @cached_property
-    def screened_out(self) -> Mapping[tuple[str, str], str]:
-        """What there is to say of checkpoints that were asked a few items only, by task and checkpoint."""
+    def decided_early(self) -> Mapping[tuple[str, str], str]:
+        """What to say of checkpoints that have records of some items only, by task and checkpoint."""
         return {
-            (each.task, each.checkpoint): f"screened out: asked {each.asked} of {each.items} items"
+            (each.task, each.checkpoint): f"decided early: evaluated on {each.asked} of {each.items} items"
             for each in screened_of(self.run)
-            if each.out
+            if each.early
         }
 
     @cached_property

@@ -82,7 +82,7 @@ class PosedTask:
 
         Nothing of what every table says of the first under the first prompt.
         """
-        out = self.inputs.screened_out
+        out = self.inputs.decided_early
         places = [(self.tasks[prompt], name, prompt) for prompt in self.tasks for name in checkpoints]
         told = [place for place in places if place[:2] in out and place[:2] != (self.task, checkpoints[0])]
         return joined_reasons(*(f"{name}, {prompt}: {out[task, name]}" for task, name, prompt in told))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import pandas as pd
 
 from evaluator.errors import one_line
 from evaluator.metrics.columns import rows_of
-from evaluator.metrics.gate import CRITERIA, Verdict, decide, looked_at
+from evaluator.metrics.gate.decision import Verdict
+from evaluator.metrics.gate.verdicts import judge
 from evaluator.metrics.headline import SUMMED, headline_of, headline_sentence, pooled, screened_sentence
 from evaluator.metrics.inputs import Inputs
 from evaluator.metrics.left_out import left_out
@@ -19,7 +19,7 @@ from evaluator.metrics.long_frame import LongFrame, filed
 from evaluator.metrics.published import published
 from evaluator.metrics.table import FilledTable, Table
 from evaluator.metrics.tables import TABLES
-from evaluator.thresholds import Thresholds, thresholds_of
+from evaluator.thresholds import thresholds_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,11 +31,11 @@ class Results:
     left_out: LongFrame
     paper: pd.DataFrame
     verdicts: Sequence[Verdict] = ()  # of each compressed checkpoint on each task
-    screened: str = ""  # which of them were asked a few items only
+    screened: str = ""  # which of them stopped early
 
     @property
     def sentence(self) -> str:
-        """The finding, and whose numbers are of a few items only."""
+        """The finding, and which checkpoints stopped early."""
         return " ".join(filter(None, (headline_sentence(self.headline), self.screened)))
 
     @property
@@ -80,20 +80,8 @@ def compute(inputs: Inputs, run: Mapping[str, Any]) -> Results:
     """Everything; `run` is the content of run.json, which says what a setting is."""
     tables = compute_tables(inputs)
     rows = {name: table.rows for name, table in tables.items()}
-    verdicts = _judged(inputs, rows, thresholds_of(run, "run.json"))
+    verdicts = judge(inputs, thresholds_of(run, "run.json"))
     screened = screened_sentence(rows["screening"].frame)
     headline = headline_of({name: rows[name].select(pooled) for name in SUMMED})
     paper = published({name: each.parts() for name, each in rows.items()}, run)
     return Results(tables, headline, left_out(inputs), paper, verdicts, screened)
-
-
-def judge(inputs: Inputs, thresholds: Thresholds) -> list[Verdict]:
-    """The verdicts alone, from the tables that they need."""
-    needed = {each.table for each in CRITERIA if each.table in TABLES}
-    return _judged(inputs, {name: TABLES[name].rows(inputs) for name in needed}, thresholds)
-
-
-def _judged(inputs: Inputs, rows: Mapping[str, LongFrame], thresholds: Thresholds) -> list[Verdict]:
-    needed = {each.table for each in CRITERIA}
-    frames = {name: each.select(partial(looked_at, name)) for name, each in rows.items() if name in needed}
-    return decide(frames, thresholds, inputs.incomparable, inputs.screened_out)

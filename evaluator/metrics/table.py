@@ -90,12 +90,12 @@ class Table:
         return found
 
     def _labelled(self, row: Row, inputs: Inputs) -> Row:
-        """A row with a reason where its checkpoint was asked a few items only, and where it compares with a base and
-        the two were not asked alike."""
+        """A row with a reason where its checkpoint was evaluated on some items only, and where it compares with a base
+        and the two were not asked alike."""
         incomparable = inputs.incomparable_drawn if self.drawn else inputs.incomparable
         key = str(row.get("task")), str(row.get("checkpoint"))
         why = None if row.get("base") is None else incomparable.get(key)
-        few = inputs.screened_out.get(key)
+        few = inputs.decided_early.get(key)
         return row | {"reason": joined_reasons(few, why, row.get("reason"))} if few or why else row
 
     def fill(self, inputs: Inputs) -> FilledTable:

@@ -91,7 +91,7 @@ app.command(
 )(bench)
 app.command(epilog="Example: resurface doctor --out card.md")(doctor)
 app.command(epilog="Example: resurface gate runs/int4 --max-drop 1 --min-recovery 99")(gate)
-app.command(epilog="Example: resurface screen runs/grid --items 100 --confidence 0.99 --against best")(screen)
+app.command(epilog="Example: resurface screen runs/grid --items 100 --repeats 2000")(screen)
 app.command(epilog="Example: resurface compare runs/vllm-0.31 runs/vllm-0.32 --csv moved.csv")(compare)
 app.command(epilog="Example: resurface export runs/int4 --lm-eval")(export)
 app.command(epilog="Example: resurface tasks arc_challenge")(tasks)

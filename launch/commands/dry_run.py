@@ -50,18 +50,18 @@ def print_estimate(console: Console, config: SweepConfig) -> None:
 
 
 def _screened(config: SweepConfig, estimates: list[JobEstimate]) -> list[str]:
-    """The fewest and the most items that screening leaves to be asked; nothing without it. Raises InputError where
-    there is nothing to screen."""
+    """The fewest and the most items of a screened sweep; nothing of another. Raises InputError where nothing can be
+    screened."""
     if config.screen is None:
         return []
     jobs = [each.job for each in estimates]
     check_screening(jobs, config.screen)
     items = {name: count for each in estimates for name, count in each.items.items()}
     most = sum(each.work.items for each in estimates)
-    fewest = most - most_saved(screened_groups(jobs, config.screen), items, config.screen)
+    fewest = most - most_saved(screened_groups(jobs), items, config.screen)
     return [
-        f"screening: from {fewest:,} to {most:,} items are asked; what is above, and the hours, are of the most. "
-        f"{config.screen.items:,} first, against the {config.screen.against}, confidence {config.screen.confidence:g}"
+        f"screening: the sweep evaluates from {fewest:,} to {most:,} items; the table and the hours show the most. "
+        f"The gate's first look has {config.screen.items:,} items"
     ]
 
 

@@ -1,12 +1,10 @@
-"""`resurface screen`: what screening would have saved on a finished run, and decided otherwise."""
+"""`resurface screen`: what a screened sweep would have cost and decided on a finished run."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -18,36 +16,25 @@ from launch.commands.report import need_records
 from launch.commands.terminal import console
 from launch.sweep.config import validated
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from evaluator.metrics.screening import Replay
-
 _FIELDS = Screen.model_fields
-_MOST = 100_000  # draws
+_MOST = 100_000  # tries
 
 
-def _option(name: str, metavar: str | None = None) -> Any:
-    default = _FIELDS[name].default
-    shown = "" if default is None else f" (default {default})"
-    return typer.Option(metavar=metavar, help=f"{_FIELDS[name].description}{shown}")
+def _option(name: str) -> Any:
+    return typer.Option(help=f"{_FIELDS[name].description} (default {_FIELDS[name].default})")
 
 
 def screen(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="a run directory that asked everything")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="a run directory that evaluated everything")],
     items: Annotated[int | None, _option("items")] = None,
-    confidence: Annotated[float | None, _option("confidence")] = None,
-    against: Annotated[str | None, _option("against", "best|gate")] = None,
-    measure: Annotated[str | None, _option("measure", "open|choice")] = None,
     seed: Annotated[int | None, _option("seed")] = None,
-    repeats: Annotated[int, typer.Option(min=1, max=_MOST, help="draws of anchors that are tried")] = 200,
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON instead of tables")] = False,
+    repeats: Annotated[int, typer.Option(min=1, max=_MOST, help="how many times the run is drawn anew")] = 200,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON instead of a table")] = False,
 ) -> None:
-    """What `screen:` in a sweep would have saved on a finished run, and how often it decides as the full run did.
+    """What `screen:` in a sweep would have saved on a finished run, and which verdicts it would have given.
 
-    Takes the run's records, pretends that only a few items had been asked first, decides, and looks up the rest; over
-    many draws of these items. Starts no engine and writes nothing. Settings come from the options, then from `screen:`
-    of the run's sweep file.
+    Draws the run's contexts anew, with replacement and in random order, and stops where the gate is sure. Starts no
+    engine and writes nothing. Settings come from the options, then from `screen:` of the run's sweep file.
     """
     typed = {name: value for name, value in locals().items() if name in _FIELDS and value is not None}
     need_records(run)
@@ -57,76 +44,55 @@ def screen(
     stated = state["config"].get("screen") if isinstance(state.get("config"), dict) else None
     rule = validated(Screen, {**(stated if isinstance(stated, dict) else {}), **typed}, "resurface screen", as_option)
     thresholds = thresholds_of(state, str(run / "run.json"))
-    if rule.against == "gate" and thresholds.max_drop is None:
-        raise InputError(f"{run / 'run.json'}: config.gate.max_drop: null: --against gate needs a bound")
     from evaluator.metrics import judge
-    from evaluator.metrics.screening import replay
+    from evaluator.metrics.gate import paired_of, replay
     from evaluator.report import read_inputs
 
     inputs = read_inputs(run)
-    verdicts = judge(inputs, thresholds) if rule.against == "gate" else ()
-    found = replay(inputs, rule, thresholds, verdicts, repeats)
-    if not found:
-        least = "two compressed checkpoints" if rule.against == "best" else "a compressed checkpoint"
-        raise InputError(
-            f"{run}: nothing to screen: no task has {least} of one base with all its items, and a measure "
-            f"({rule.measure or 'open or choice'})"
+    rows = []
+    for verdict in judge(inputs, thresholds):
+        comparison = inputs.comparisons()[verdict.task, verdict.checkpoint]
+        if comparison.reason is not None or (verdict.task, verdict.checkpoint) in inputs.decided_early:
+            continue
+        tried = replay(paired_of(inputs, comparison), thresholds, first=rule.items, repeats=repeats, seed=rule.seed)
+        rows.append(
+            {
+                "task": verdict.task,
+                "checkpoint": verdict.checkpoint,
+                "gate": verdict.outcome,
+                "items": verdict.planned,
+                "median_items": tried.median,
+                **{name.lower(): tried.share(name) for name in ("PASS", "BLOCK", "WARN")},
+            }
         )
+    if not rows:
+        raise InputError(f"{run}: nothing to screen: no task has a base and a compressed checkpoint with all its items")
     if as_json:
-        tasks = [_document(each) for each in found]
-        print(json.dumps({"schema_version": 1, "screen": rule.model_dump(), "tasks": tasks}))
+        print(json.dumps({"schema_version": 2, "screen": rule.model_dump(), "repeats": repeats, "checkpoints": rows}))
         return
-    _print(found, rule)
+    _print(rows, rule, repeats)
 
 
-def _document(found: Replay) -> dict[str, Any]:
-    counted = {name: getattr(found, name) for name in ("whole", "out", "mistakes", "blocked")}
-    return (
-        asdict(found) | counted | {"saved_share": found.saved / found.whole, "same_share": found.same / found.repeats}
-    )
-
-
-def _print(found: Sequence[Replay], rule: Screen) -> None:
-    for each in found:
-        measures = " and ".join(each.measures)
-        console.print(
-            f"{each.task}, base {each.base}: {each.anchors} of {each.items} items first, against the {rule.against} by "
-            f"{measures}, confidence {rule.confidence:g}, {each.repeats:,} draws",
-            highlight=False,
-            markup=False,
-            soft_wrap=True,
-        )
-        console.print(_table(each, rule))
-        for line in _lines(each, rule):
-            console.print(line, highlight=False, markup=False, soft_wrap=True)
-
-
-def _table(found: Replay, rule: Screen) -> Table:
+def _print(rows: list[dict[str, Any]], rule: Screen, repeats: int) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.markup import escape
     from rich.table import Table
 
     table = Table(box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
     table.add_column("checkpoint", overflow="fold")
-    behind = "behind the best" if rule.against == "best" else "lost"
-    verdict = ("gate",) if rule.against == "gate" else ()
-    for name in (f"{found.measures[0]} %", f"{behind}, pp", *verdict, "screened out"):
+    for name in ("gate", "items", "median", "PASS %", "BLOCK %", "undecided %"):
         table.add_column(name, justify="right", no_wrap=True)
-    for fate in found.fates:
-        numbers = [f"{100 * fate.accuracy:.1f}", f"{100 * fate.loss:.1f}", *([fate.outcome] if verdict else [])]
-        table.add_row(escape(fate.checkpoint), *numbers, f"{fate.out:,} of {found.repeats:,}")
-    return table
-
-
-def _lines(found: Replay, rule: Screen) -> list[str]:
-    lines = [
-        f"items saved: {found.saved:,.0f} of {found.whole:,} ({100 * found.saved / found.whole:.1f} %), in the mean",
-        f"same decision as the full run: {found.same:,} of {found.repeats:,} draws "
-        f"({100 * found.same / found.repeats:.1f} %)",
-        f"screened out by mistake: {found.mistakes:,} of {found.out:,}",
-    ]
-    if rule.against == "gate":
-        lines.append(f"screened out, and BLOCK in the full run: {found.blocked:,} of {found.out:,}")
-    if found.left_out:
-        lines.append(f"not in this, as asked less than their base: {', '.join(found.left_out)}")
-    return lines
+    several = len({row["task"] for row in rows}) > 1
+    for row in rows:
+        name = f"{row['checkpoint']} ({row['task']})" if several else row["checkpoint"]
+        shares = (f"{100 * row[each]:.1f}" for each in ("pass", "block", "warn"))
+        table.add_row(escape(name), row["gate"], f"{row['items']:,}", f"{row['median_items']:,.0f}", *shares)
+    console.print(table)
+    saved = 1 - sum(row["median_items"] for row in rows) / sum(row["items"] for row in rows)
+    console.print(
+        f"gate: the verdict on all items; median: items that half of {repeats:,} draws need; first look {rule.items:,} "
+        f"items.\nAt the median, screening saves {100 * saved:.0f} % of the compressed checkpoints' items.",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )

@@ -88,7 +88,7 @@ def _summary(found: RunStatus) -> Iterator[str]:
         yield f"compressed {found.pruned} of {found.to_prune} checkpoints"
     counts = [
         f"{found.count(state)} {state}"
-        for state in ("done", "running", "failed", "waiting", "screened out")
+        for state in ("done", "running", "failed", "waiting", "decided early")
         if found.count(state)
     ]
     yield f"{found.checkpoints} checkpoints; of their tasks {', '.join(counts) or 'none'}"

@@ -25,7 +25,7 @@ from launch.run.lock import FOLDER, LOCK, PACE, beats_of, latest_claim
 from pruning.output.owner import sight
 
 Part = tuple[str, str]  # checkpoint, task
-PartState = Literal["done", "running", "failed", "waiting", "screened out"]
+PartState = Literal["done", "running", "failed", "waiting", "decided early"]
 _ERRORS = 5
 _LARGEST = 10**12  # of any number in these files: items, seconds
 
@@ -132,7 +132,7 @@ def summarise(
         state, why = "stale", f"{driver.why}; the same command resumes"
     planned = _planned(document)
     busy = {(each.checkpoint, each.task) for each in engines}
-    screened = {(each.checkpoint, each.task): each.asked for each in screened_of(document) if each.out}
+    screened = {(each.checkpoint, each.task): each.asked for each in screened_of(document) if each.early}
     parts = tuple(
         _screened(part, done.get(part, 0), screened[part])
         if part in screened
@@ -194,7 +194,7 @@ def _lost(known: Collection[str], failures: Sequence[Mapping[str, str]]) -> Iter
 
 def _screened(part: Part, done: int, asked: int) -> PartStatus:
     """One that is asked nothing more; an earlier call may have asked more than its anchors."""
-    return PartStatus(checkpoint=part[0], task=part[1], state="screened out", done=done, total=max(done, asked))
+    return PartStatus(checkpoint=part[0], task=part[1], state="decided early", done=done, total=max(done, asked))
 
 
 def finished_items(records: Path) -> dict[Part, int]:

@@ -127,10 +127,10 @@ class Tracking:
         self._guarded(partial(self._tracker.end, told.run, self._files, self._finished))
 
     def _done(self) -> dict[tuple[str, str], float]:
-        """Items with their records; what was screened out has all that it will have."""
+        """Items with their records; what the gate decided early has all that it will have."""
         screened = screened_of(_document(self._run_dir / "run.json"))
         found: dict[tuple[str, str], float] = {**finished_items(self._run_dir / "records")}
-        return found | {(each.checkpoint, each.task): math.inf for each in screened if each.out}
+        return found | {(each.checkpoint, each.task): math.inf for each in screened if each.early}
 
     def _guarded(self, act: Callable[[], _T]) -> _T | None:
         """What `act` returns; None where it failed, which the user is told."""

@@ -1,25 +1,37 @@
-"""PASS, WARN or BLOCK for each compressed checkpoint: thresholds on the numbers of the tables, and nothing else.
+"""PASS, WARN, ANOMALOUS or BLOCK for each compressed checkpoint: a test of non-inferiority on paired items.
 
-verdicts = decide(tables, Thresholds(), incomparable={})     # pure: frames and bounds in, verdicts out
-paragraph(verdicts)                                          # the same in plain words
+outcome, checks = decide(paired, Thresholds())     # pure: arrays and tolerances in, a decision out
+verdicts = judge(inputs, Thresholds())             # of each checkpoint of a run
+paragraph(verdicts)                                # the same in plain words
 """
 
 from __future__ import annotations
 
 from evaluator.metrics.gate.criteria import CRITERIA, Criterion
-from evaluator.metrics.gate.decision import Check, Verdict, decide, looked_at
+from evaluator.metrics.gate.decision import BLOCK_LEVEL, PASS_LEVEL, Check, Outcome, Verdict, decide
 from evaluator.metrics.gate.document import document
+from evaluator.metrics.gate.looks import in_order, looks
+from evaluator.metrics.gate.paired import Paired, paired_of
+from evaluator.metrics.gate.replay import Replay, replay
 from evaluator.metrics.gate.words import paragraph, summary, usable, why
 
 __all__ = [
+    "BLOCK_LEVEL",
     "CRITERIA",
+    "PASS_LEVEL",
     "Check",
     "Criterion",
+    "Outcome",
+    "Paired",
+    "Replay",
     "Verdict",
     "decide",
     "document",
-    "looked_at",
+    "in_order",
+    "looks",
+    "paired_of",
     "paragraph",
+    "replay",
     "summary",
     "usable",
     "why",

@@ -1,154 +1,269 @@
-"""What the gate looks at: a column of a table, its threshold, and what it says of a model. Adding one is one entry."""
+"""What the gate judges: a number with a tolerance, and the evidence for it. A criterion is one entry of CRITERIA."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal, Protocol
+
+import numpy as np
+from scipy.special import ndtr, ndtri
 
 from evaluator.metrics.columns import PERCENTAGE, POINTS, RATIO, SCORE, Kind
+from evaluator.metrics.gate.paired import Flags, Paired
+from evaluator.metrics.intervals import ALPHA, Floats
+from evaluator.metrics.means import Mean, Ratio
 from evaluator.thresholds import Thresholds
 
-# What a crossed threshold means: answers are not said, not recognised, others than before, or tokens have other
+# What a loss beyond the tolerance means: answers are not said, not recognised, others than before, or tokens have other
 # probabilities.
 Shows = Literal["saying", "recognising", "changing", "probabilities"]
-# How few items are noticed: by the MDE of a paired difference, by what a share of so few can show, or not at all.
-Power = Literal["difference", "share"]
+# How an item without a judgement counts: not at all, as a loss, as a gain.
+Absent = Literal["left out", "loss", "gain"]
+EXTREMES: tuple[Absent, ...] = ("loss", "gain")
+_Z = float(ndtri(1 - ALPHA / 2))
+
+
+class Evidence(Protocol):
+    """A number, and what it is not at any one-sided level."""
+
+    @property
+    def value(self) -> float: ...
+    @property
+    def n(self) -> int: ...
+    @property
+    def contexts(self) -> int: ...
+    def p_at_least(self, margin: float) -> float: ...
+    def p_at_most(self, margin: float) -> float: ...
+    def upper(self, level: float) -> float: ...
+    def lower(self, level: float) -> float: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reported:
+    """A number of a table, by its 95 % interval: each side is scaled as a normal distribution's."""
+
+    value: float
+    low: float
+    high: float
+    n: int
+    contexts: int
+
+    def p_at_least(self, margin: float) -> float:
+        return _tail(margin - self.value, self.high - self.value)
+
+    def p_at_most(self, margin: float) -> float:
+        return _tail(self.value - margin, self.value - self.low)
+
+    def upper(self, level: float) -> float:
+        return self.value + (self.high - self.value) * float(ndtri(1 - level)) / _Z
+
+    def lower(self, level: float) -> float:
+        return self.value - (self.value - self.low) * float(ndtri(1 - level)) / _Z
+
+
+def _tail(distance: float, side: float) -> float:
+    return float(ndtr(-_Z * distance / side)) if side > 0 else float(distance <= 0)
 
 
 @dataclass(frozen=True)
+class Measured:
+    """The evidence that `due` items give, of which `missing` lack a judgement; none where none has one."""
+
+    evidence: Evidence | None
+    due: int = 0
+    missing: int = 0
+
+
+Measure = Callable[[Paired, Absent], Measured]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Criterion:
-    """One number with a bound. `bound` names a field of `Thresholds` in units of 1 / `per` of the column's."""
+    """One number with a tolerance. `bound` names a field of `Thresholds` in units of 1 / `per` of the number's.
+
+    It is measured on a checkpoint's items (`measure`), or it is a column of a table (`table`, `column`, `where`).
+    """
 
     name: str
     told: str  # in a sentence: "open accuracy lost"
-    table: str
-    column: str
     bound: str
     kind: Kind
     shows: Shows
+    measure: Measure | None = None
+    table: str = ""
+    column: str = ""
     where: Mapping[str, str] = field(default_factory=dict)
-    of_language: str = ""  # the bound within one language, where it is another
+    of_language: str = ""  # the tolerance within one language, where languages are judged
+    counted: str = "items"
     per: float = 100.0
-    least: bool = False  # the bound is the least that is allowed, not the most
-    counts: str = "n"
-    power: Power | None = None
-    asked: str = ""  # counts the items behind a value that is null where the base has no right answer among them
-    counted: bool = False  # it is a share of `counts` items, which an exact test can hold against the bound
+    least: bool = False  # the tolerance is the least that is allowed, not the most
+
+    @property
+    def is_drop(self) -> bool:
+        return bool(self.of_language)
 
     def threshold(self, thresholds: Thresholds, *, language: bool = False) -> float | None:
-        """The bound in the column's units; None: not looked at."""
-        name = self.of_language if language and self.of_language else self.bound
-        value: float | None = getattr(thresholds, name)
+        """The tolerance in the number's units; None: not judged."""
+        value: float | None = getattr(thresholds, self.of_language if language else self.bound)
         return None if value is None else value / self.per
 
 
-def _of_probe(probe: str, word: str, shows: Shows) -> tuple[Criterion, ...]:
-    return (
-        Criterion(
-            name=f"{word}_drop",
-            told=f"{word} accuracy lost",
-            table="accuracy",
-            column="drop",
-            where={"format": "open", "probe": probe},
-            bound="max_drop",
-            of_language="max_drop_language",
-            kind=POINTS,
-            shows=shows,
-            counts="n_paired",
-            power="difference",
-            counted=True,
-        ),
-        Criterion(
-            name=f"{word}_recovery",
-            told=f"{word} accuracy left",
-            table="recovery_percent",
-            column="recovery",
-            where={"probe": probe},
-            bound="min_recovery",
-            least=True,
-            kind=PERCENTAGE,
-            shows=shows,
-            asked="n",
-        ),
-        Criterion(
-            name=f"{word}_flips",
-            told=f"{word} flips",
-            table="flips",
-            column="flip_rate",
-            where={"probe": probe, "margin": "all"},
-            bound="max_flips",
-            kind=PERCENTAGE,
-            shows="changing",
-            counted=True,
-        ),
+def _mean(
+    paired: Paired, values: Floats, due: Flags, absent: Absent, *, low: float = 0.0, loss: float = 1.0
+) -> Measured:
+    """The mean of what is due. `low` is the value of a gain, `loss` that of a loss."""
+    gone = due & np.isnan(values)
+    if absent != "left out":
+        values = np.where(gone, loss if absent == "loss" else low, values)
+    kept = due & ~np.isnan(values)
+    found = Mean(values[kept], paired.contexts[kept], low=low) if kept.any() else None
+    return Measured(found, int(due.sum()), int(gone.sum()))
+
+
+def _open_drop(paired: Paired, absent: Absent) -> Measured:
+    return _mean(paired, paired.base_said - paired.said, paired.open, absent, low=-1.0)
+
+
+def _choice_drop(paired: Paired, absent: Absent) -> Measured:
+    return _mean(paired, paired.base_picked - paired.picked, paired.choice, absent, low=-1.0)
+
+
+def _fate(picked: float) -> Measure:
+    """The share of the known answers that are no longer said, and picked or not."""
+
+    def share(paired: Paired, absent: Absent) -> Measured:
+        unknown = (paired.base_said == 0) | (paired.base_picked == 0)
+        values = ((paired.said == 0) & (paired.picked == picked)).astype(np.float64)
+        measured = paired.base_said + paired.base_picked + paired.said + paired.picked
+        values[np.isnan(measured)] = np.nan
+        asked = paired.open & paired.choice
+        return replace(_mean(paired, values, asked & ~unknown, absent), due=int(asked.sum()))
+
+    return share
+
+
+def _recovery(base: str, own: str, due: str) -> Measure:
+    def ratio(paired: Paired, absent: Absent) -> Measured:
+        under, over, asked = (getattr(paired, name) for name in (base, own, due))
+        gone = asked & np.isnan(under + over)
+        if absent != "left out":
+            under, over = np.where(gone, 1.0, under), np.where(gone, float(absent == "gain"), over)
+        kept = asked & ~np.isnan(under + over)
+        found = Ratio(over[kept], under[kept], paired.contexts[kept]) if under[kept].any() else None
+        return Measured(found, int(asked.sum()), int(gone.sum()))
+
+    return ratio
+
+
+def _open_flips(paired: Paired, absent: Absent) -> Measured:
+    return _mean(paired, np.abs(paired.base_said - paired.said), paired.open, absent)
+
+
+def _choice_flips(paired: Paired, absent: Absent) -> Measured:
+    return _mean(paired, np.abs(paired.base_picked - paired.picked), paired.choice, absent)
+
+
+def _drop(word: str, measure: Measure, shows: Shows) -> Criterion:
+    return Criterion(
+        name=f"{word}_drop",
+        told=f"{word} accuracy lost",
+        bound="max_drop",
+        of_language="max_drop_language",
+        kind=POINTS,
+        shows=shows,
+        measure=measure,
     )
 
 
 _SAID = {"along": "greedy answer", "group": "all"}  # of table fidelity: what the base itself says
-_OPEN = _of_probe("greedy", "open", "saying")
-_CHOICE = _of_probe("choice", "choice", "recognising")
 # The most telling first: a sentence names only some.
 CRITERIA = (
-    _OPEN[0],
-    _CHOICE[0],
+    _drop("open", _open_drop, "saying"),
+    _drop("choice", _choice_drop, "recognising"),
     Criterion(
         name="mc_only",
         told="known answers picked and no longer said",
-        table="fates",
-        column="mc_only_rate",
         bound="max_mc_only",
         kind=PERCENTAGE,
         shows="saying",
-        power="share",
-        asked="items",
-        counted=True,
+        measure=_fate(1.0),
+        counted="known answers",
     ),
     Criterion(
         name="lost",
         told="known answers neither said nor picked",
-        table="fates",
-        column="lost_rate",
         bound="max_lost",
         kind=PERCENTAGE,
         shows="recognising",
-        power="share",
-        asked="items",
-        counted=True,
+        measure=_fate(0.0),
+        counted="known answers",
     ),
-    *_OPEN[1:],
-    *_CHOICE[1:],
+    Criterion(
+        name="open_recovery",
+        told="open accuracy left",
+        bound="min_recovery",
+        kind=PERCENTAGE,
+        shows="saying",
+        measure=_recovery("base_said", "said", "open"),
+        least=True,
+    ),
+    Criterion(
+        name="choice_recovery",
+        told="choice accuracy left",
+        bound="min_recovery",
+        kind=PERCENTAGE,
+        shows="recognising",
+        measure=_recovery("base_picked", "picked", "choice"),
+        least=True,
+    ),
+    Criterion(
+        name="open_flips",
+        told="open flips",
+        bound="max_flips",
+        kind=PERCENTAGE,
+        shows="changing",
+        measure=_open_flips,
+    ),
+    Criterion(
+        name="choice_flips",
+        told="choice flips",
+        bound="max_flips",
+        kind=PERCENTAGE,
+        shows="changing",
+        measure=_choice_flips,
+    ),
     Criterion(
         name="delta_pr",
         told="Delta_PR",
-        table="pr_gap",
-        column="delta_pr",
         bound="max_delta_pr",
-        per=1.0,
         kind=RATIO,
         shows="saying",
+        table="pr_gap",
+        column="delta_pr",
+        per=1.0,
     ),
     Criterion(
         name="kld",
         told="KL divergence from the base, nats a token,",
+        bound="max_kld",
+        kind=SCORE,
+        shows="probabilities",
         table="fidelity",
         column="kld",
         where=_SAID,
-        bound="max_kld",
         per=1.0,
-        kind=SCORE,
-        shows="probabilities",
     ),
     Criterion(
         name="ear",
         told="expected acceptance rate",
+        bound="min_ear",
+        kind=SCORE,
+        shows="probabilities",
         table="fidelity",
         column="acceptance",
         where=_SAID,
-        bound="min_ear",
         per=1.0,
         least=True,
-        kind=SCORE,
-        shows="probabilities",
     ),
 )

@@ -1,46 +1,44 @@
-"""The decision: each criterion of each checkpoint, on all items and in each language, against its threshold.
+"""The decision: is a checkpoint surely no worse than its base by more than the tolerance?
 
-    crossed        the whole interval is beyond the threshold, and of few items an exact test  -> BLOCK
-    over           the value is, its interval is not: it may be chance                         -> WARN
-    failed         nothing is beyond, but the engine failed on so many items that it might be -> WARN
-    underpowered   nothing is beyond, but so few items would not have shown it; or the base
-                   has no right answer that could have been lost                               -> WARN
-    unmeasured     the run does not have the number
-    ok             none of these
+Each criterion is a test of non-inferiority on paired items, clustered by context:
 
-A checkpoint is PASS only where nothing is crossed, over, failed or underpowered, and where open accuracy was measured.
-In a language, intervals are widened for the number of languages, and only the drop warns: when it is merely over, or of
-too few items. A checkpoint that was asked otherwise than its base is BLOCK: nothing was measured. Tasks of text have no
-answers, and no verdict.
+    within       the whole interval lies within the tolerance, at a one-sided level of 5 %
+    beyond       the whole interval lies beyond it, at a one-sided level of 1 % over all criteria and languages
+    undecided    neither; `enough` estimates how many items would decide
+    unmeasured   the run does not have the number
+
+PASS needs every criterion and language to be within. A checkpoint that loses more than one tolerance has to pass the
+test of that one, which it does in at most 5 % of runs. So PASS needs no correction (the intersection-union test of
+R. Berger, Technometrics 24, 1982). BLOCK does, as any one of the checks may block by chance (Bonferroni). A run with
+several looks divides both levels among them (`looks`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any, Literal
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal
 
-import numpy as np
-import pandas as pd
-
-from evaluator.metrics.columns import rows_of
-from evaluator.metrics.gate.criteria import CRITERIA, Criterion
-from evaluator.metrics.gate.power import detectable, enough_for_share, enough_items, may_be_chance, widened
-from evaluator.metrics.inputs import ALL, MEAN, grouped, rows_where
-from evaluator.metrics.intervals import Interval
+from evaluator.metrics.gate.criteria import CRITERIA, Absent, Criterion, Evidence, Measured
+from evaluator.metrics.gate.looks import nominal
+from evaluator.metrics.gate.paired import Paired
+from evaluator.metrics.inputs import ALL
 from evaluator.thresholds import Thresholds
 
-Outcome = Literal["PASS", "WARN", "BLOCK"]
-State = Literal["crossed", "over", "failed", "underpowered", "unmeasured", "ok"]
-OUTCOMES: tuple[Outcome, ...] = ("PASS", "WARN", "BLOCK")  # from best to worst
-Key = tuple[str, str]  # task, checkpoint
-Rows = Callable[..., pd.DataFrame]  # of a task and checkpoint
+Outcome = Literal["PASS", "WARN", "ANOMALOUS", "BLOCK"]
+State = Literal["within", "beyond", "undecided", "unmeasured"]
+OUTCOMES: tuple[Outcome, ...] = ("PASS", "WARN", "ANOMALOUS", "BLOCK")  # from best to worst
+PASS_LEVEL, BLOCK_LEVEL = 0.05, 0.01
+FEWEST = 10  # contexts: fewer decide nothing
+IMPLAUSIBLE = 0.05  # a larger gain is a mistake until shown otherwise
+_MOST = 1_000_000  # items: more are no help to a reader
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Check:
-    """One criterion on all items or in one language. `low` and `high` are the bounds that were decided by."""
+    """One criterion on all items or in one language. `low` and `high` are the bounds that decided."""
 
     criterion: Criterion
     language: str
@@ -50,13 +48,18 @@ class Check:
     low: float | None = None
     high: float | None = None
     n: int = 0
-    failed: int = 0  # items on which the checkpoint's engine failed, of a drop
-    detectable: float | None = None  # the MDE, in the column's units
-    enough: int | None = None  # items with which it would not be underpowered
+    contexts: int = 0
+    missing: int = 0  # items without a judgement
+    enough: int | None = None  # items that would decide, of an undecided check
 
     @property
     def pooled(self) -> bool:
         return self.language == ALL
+
+    @property
+    def gain(self) -> float:
+        """What the checkpoint surely gained, of a drop that is surely below 0."""
+        return max(0.0, -self.high) if self.criterion.is_drop and self.high is not None else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,22 +69,13 @@ class Verdict:
     task: str
     checkpoint: str
     base: str
-    checks: tuple[Check, ...]
+    outcome: Outcome = "WARN"
+    checks: tuple[Check, ...] = ()
+    planned: int = 0  # items
     incomparable: str | None = None
-    screened_out: str | None = None  # it was asked a few items only, which is what it is judged by
-
-    @property
-    def outcome(self) -> Outcome:
-        if self.incomparable or self.having("crossed"):
-            return "BLOCK"
-        said = any(check.pooled and check.state != "unmeasured" for check in self.of("open_drop"))
-        doubts = any(self.having(state) for state in ("over", "failed", "underpowered"))
-        return "PASS" if said and not doubts else "WARN"
-
-    @property
-    def underpowered(self) -> bool:
-        """Whether a number of items is too small for a verdict that nothing is wrong."""
-        return bool(self.having("underpowered"))
+    anomaly: str | None = None  # what is implausible, and what to inspect first
+    unjudged: int = 0  # planned items without a judgement, if they could change the verdict
+    early: str | None = None  # the gate decided before the last look
 
     def having(self, state: State) -> list[Check]:
         return [check for check in self.checks if check.state == state]
@@ -91,141 +85,120 @@ class Verdict:
         return [check for check in self.checks if check.criterion.name == name]
 
 
-def decide(
-    tables: Mapping[str, pd.DataFrame],
-    thresholds: Thresholds,
-    incomparable: Mapping[Key, str],
-    screened_out: Mapping[Key, str] = MappingProxyType({}),
-) -> list[Verdict]:
-    """A verdict for each checkpoint and task that has a base, in the order of the tables.
+Reports = Mapping[tuple[str, str], Evidence]  # numbers of tables, by criterion and language
 
-    `tables` are frames by name; one that is missing is unmeasured. `incomparable` says why a checkpoint cannot be
-    compared with its base, `screened_out` which were asked a few items only.
-    """
-    criteria = [each for each in CRITERIA if each.threshold(thresholds) is not None]
-    bases: dict[Key, str] = {}
-    rows: dict[str, Rows] = {}
-    for each in criteria:
-        frame = tables.get(each.table)
-        if frame is not None:
-            seen = rows_where(frame, each.where)
-            rows[each.name] = grouped(seen, "task", "checkpoint")
-            for row in rows_of(seen[seen["base"].notna()][["task", "checkpoint", "base"]].drop_duplicates()):
-                bases.setdefault((row["task"], row["checkpoint"]), row["base"])
-    discordant = _discordant(tables.get("flips"))
-    return [
-        Verdict(
-            task=task,
-            checkpoint=checkpoint,
-            base=base,
-            checks=tuple(
-                check
-                for criterion in criteria
-                for check in _checks(criterion, rows.get(criterion.name), discordant, (task, checkpoint), thresholds)
-            ),
-            incomparable=incomparable.get((task, checkpoint)),
-            screened_out=screened_out.get((task, checkpoint)),
+
+@dataclass(frozen=True, kw_only=True)
+class _Judged:
+    """The evidence for one check, and what it comes to at the two levels: of a pass, and of a block."""
+
+    criterion: Criterion
+    language: str
+    bound: float
+    measured: Measured
+    levels: tuple[float, float]
+
+    @cached_property
+    def state(self) -> State:
+        evidence = self.measured.evidence
+        if evidence is None:
+            return "undecided" if self.measured.due else "unmeasured"
+        better, worse = evidence.p_at_least, evidence.p_at_most
+        if self.criterion.least:
+            better, worse = worse, better
+        lost = self.bound - evidence.value if self.criterion.least else evidence.value - self.bound
+        if evidence.contexts < FEWEST or lost == 0:
+            return "undecided"
+        if lost < 0:
+            return "within" if better(self.bound) <= self.levels[0] else "undecided"
+        return "beyond" if worse(self.bound) <= self.levels[1] else "undecided"
+
+    @property
+    def check(self) -> Check:
+        """The check with the bounds that decided."""
+        evidence = self.measured.evidence
+        found = Check(
+            criterion=self.criterion,
+            language=self.language,
+            threshold=self.bound,
+            state=self.state,
+            missing=self.measured.missing,
         )
-        for (task, checkpoint), base in bases.items()
-    ]
+        if evidence is None:
+            return found
+        up, down = reversed(self.levels) if self.criterion.least else self.levels
+        low, high = evidence.lower(down), evidence.upper(up)
+        enough = _enough(evidence.n, evidence.value, (low, high), self.bound) if self.state == "undecided" else None
+        return replace(
+            found, value=evidence.value, low=low, high=high, n=evidence.n, contexts=evidence.contexts, enough=enough
+        )
 
 
-def looked_at(table: str, frame: pd.DataFrame) -> pd.DataFrame:
-    """The rows and columns of a table that `decide` looks at."""
-    own = [each for each in CRITERIA if each.table == table]
-    rows = np.logical_or.reduce([frame.index.isin(rows_where(frame, each.where).index) for each in own])
-    columns = {"task", "checkpoint", "base", "language", "engine_error", "margin", "flips", "probe"}
-    for each in own:
-        columns |= {each.column, f"{each.column}_low", f"{each.column}_high", each.counts, each.asked, *each.where}
-    kept: pd.DataFrame = frame.loc[rows, [name for name in frame if name in columns]]
-    return kept
+@dataclass(frozen=True)
+class Decision:
+    """What a checkpoint's checks come to, where nothing is anomalous."""
+
+    judged: tuple[_Judged, ...]
+
+    @property
+    def outcome(self) -> Outcome:
+        if any(each.state == "beyond" for each in self.judged):
+            return "BLOCK"
+        said = any(each.state == "within" and each.criterion.shows == "saying" for each in self.judged)
+        doubt = any(each.state == "undecided" for each in self.judged)
+        return "PASS" if said and not doubt else "WARN"
+
+    @property
+    def missing(self) -> int:
+        """The most items that lack a judgement of one criterion."""
+        return max((each.measured.missing for each in self.judged), default=0)
+
+    @cached_property
+    def checks(self) -> tuple[Check, ...]:
+        return tuple(each.check for each in self.judged)
 
 
-def _checks(
-    criterion: Criterion,
-    own: Rows | None,
-    discordant: Mapping[tuple[str, ...], int],
-    key: Key,
+def decide(
+    paired: Paired,
     thresholds: Thresholds,
-) -> Iterator[Check]:
-    """`own` gives the rows of a task and checkpoint that the criterion looks at; None: there is no table."""
-    rows = [] if own is None else rows_of(own(*key))
-    whole = [row for row in rows if row["language"] == ALL]
-    rows = [row for row in rows if row["language"] != MEAN and pd.notna(row.get(criterion.column))]
-    pooled = [row for row in rows if row["language"] == ALL]
-    apart = [row for row in rows if row["language"] != ALL]
-    bound = criterion.threshold(thresholds)
-    assert bound is not None
-    if not pooled:
-        yield _without_value(criterion, whole, bound)
-    place = (*key, criterion.where.get("probe", ""))
-    for row in pooled:
-        yield _check(criterion, row, bound, 1, discordant.get((*place, ALL), 0), thresholds.power)
-    bound = criterion.threshold(thresholds, language=True)
-    if thresholds.languages and bound is not None and len(apart) > 1:
-        for row in apart:
-            differ = discordant.get((*place, row["language"]), 0)
-            yield _check(criterion, row, bound, len(apart), differ, thresholds.power)
-
-
-def _without_value(criterion: Criterion, rows: Sequence[Mapping[str, Any]], bound: float) -> Check:
-    """Unmeasured; or measured on items of which the base has none right, so that none could be lost."""
-    asked = max(
-        (int(row[criterion.asked]) for row in rows if criterion.asked and pd.notna(row[criterion.asked])), default=0
-    )
-    enough = enough_for_share(bound) if asked and criterion.power == "share" else None
-    state: State = "underpowered" if asked else "unmeasured"
-    return Check(criterion=criterion, language=ALL, threshold=bound, state=state, enough=enough)
-
-
-def _check(
-    criterion: Criterion, row: Mapping[str, Any], bound: float, tests: int, discordant: int, power: float
-) -> Check:
-    value, n, language = float(row[criterion.column]), int(row[criterion.counts]), str(row["language"])
-    low, high = (row.get(f"{criterion.column}_{end}") for end in ("low", "high"))
-    known: Interval = (None, None) if pd.isna(low) or pd.isna(high) else (float(low), float(high))
-    low, high = widened(value, known, tests)
-    beyond = value < bound if criterion.least else value > bound
-    crossed = (high is not None and high < bound) if criterion.least else (low is not None and low > bound)
-    if crossed and criterion.counted:
-        crossed = not may_be_chance(round(value * n), n, bound, tests)
-    mde, enough, failed = None, None, 0
-    if criterion.power == "difference" and language == ALL and pd.notna(row.get("engine_error")):
-        failed = int(row["engine_error"])
-    if criterion.power == "difference" and n:
-        mde = detectable(discordant, n, known, power)
-        enough = enough_items(mde, n, bound)
-    elif criterion.power == "share" and language == ALL:
-        enough = enough_for_share(bound)
-    state: State = "ok"
-    if crossed:
-        state = "crossed"
-    elif beyond and (language == ALL or criterion.power == "difference"):
-        state = "over"
-    elif failed > bound * (n + failed):
-        state = "failed"
-    elif (mde is not None and mde > bound) or (mde is None and enough is not None and n < enough):
-        state = "underpowered"
-    return Check(
-        criterion=criterion,
-        language=language,
-        threshold=bound,
-        state=state,
-        value=value,
-        low=low,
-        high=high,
-        n=n,
-        failed=failed,
-        detectable=mde,
-        enough=enough if state in ("underpowered", "over") else None,
+    *,
+    sizes: tuple[int, ...] = (1,),
+    reports: Reports | None = None,
+    absent: Absent = "left out",
+) -> Decision:
+    """The decision on one checkpoint. `sizes`: the looks that the run plans; `absent`: how items without a judgement
+    count."""
+    found = list(_measured(paired, thresholds, reports or {}, absent))
+    judged = sum(measured.evidence is not None for *_, measured in found)
+    levels = nominal(PASS_LEVEL, sizes), nominal(BLOCK_LEVEL / max(judged, 1), sizes)
+    return Decision(
+        tuple(
+            _Judged(criterion=criterion, language=language, bound=bound, measured=measured, levels=levels)
+            for criterion, language, bound, measured in found
+        )
     )
 
 
-def _discordant(flips: pd.DataFrame | None) -> dict[tuple[str, ...], int]:
-    """On how many items checkpoint and base differ, as table `flips` counts them: by task, checkpoint, probe and
-    language."""
-    if flips is None:
-        return {}
-    counted = flips[(flips["margin"] == ALL) & flips["flips"].notna()]
-    places = zip(*(counted[name] for name in ("task", "checkpoint", "probe", "language")), strict=True)
-    return dict(zip(places, counted["flips"].astype(int), strict=True))
+def _measured(
+    paired: Paired, thresholds: Thresholds, reports: Reports, absent: Absent
+) -> Iterator[tuple[Criterion, str, float, Measured]]:
+    """The evidence for each criterion, pooled and by language, and its tolerance."""
+    spoken = paired.spoken if thresholds.languages and len(paired.spoken) > 1 else []
+    apart = {language: paired.of(language) for language in spoken}
+    for criterion in CRITERIA:
+        bound = criterion.threshold(thresholds)
+        if bound is not None:
+            report = Measured(reports.get((criterion.name, ALL)))
+            yield criterion, ALL, bound, criterion.measure(paired, absent) if criterion.measure else report
+        bound = criterion.threshold(thresholds, language=True) if criterion.is_drop else None
+        if bound is not None and criterion.measure:
+            measured = ((language, criterion.measure(part, absent)) for language, part in apart.items())
+            yield from ((criterion, language, bound, each) for language, each in measured if each.due)
+
+
+def _enough(n: int, value: float, interval: tuple[float, float], bound: float) -> int | None:
+    """About how many items would decide, if the number stays as it is: an interval's width falls with the root of n."""
+    side = interval[1] - value if value < bound else value - interval[0]
+    distance = abs(bound - value)
+    items = n * (side / distance) ** 2 if distance > 0 else math.inf
+    return math.ceil(max(items, n + 1)) if items < _MOST else None

@@ -6,18 +6,19 @@ from collections.abc import Sequence
 from typing import Any
 
 from evaluator.metrics.gate.decision import OUTCOMES, Check, Outcome, Verdict
-from evaluator.metrics.gate.words import paragraph, usable, why
+from evaluator.metrics.gate.words import paragraph, summary, usable, why
 from evaluator.store.failures import Failure
 from evaluator.thresholds import Thresholds
 
 
 def document(verdicts: Sequence[Verdict], thresholds: Thresholds, failures: Sequence[Failure] = ()) -> dict[str, Any]:
-    """All of it; `verdict` is the worst of any checkpoint, and WARN where one or a task of it failed, as it was not
-    judged. Shares and differences are of 1, as in the tables."""
+    """`verdict` is the worst of any checkpoint, and at best WARN where one or a task of it failed, as nothing judged
+    it. Shares and differences are of 1, as in the tables."""
     found = worst(verdicts)
     return {
-        "schema_version": 1,
+        "schema_version": 2,
         "verdict": "WARN" if failures and found == "PASS" else found,
+        "summary": summary(verdicts),
         "words": paragraph(verdicts),
         "thresholds": thresholds.model_dump(mode="json"),
         "checkpoints": [_checkpoint(verdict) for verdict in verdicts],
@@ -36,24 +37,19 @@ def _checkpoint(verdict: Verdict) -> dict[str, Any]:
         "checkpoint": verdict.checkpoint,
         "base": verdict.base,
         "verdict": verdict.outcome,
-        "underpowered": verdict.underpowered,
         "usable": usable(verdict),
         "why": why(verdict),
-        "screened_out": verdict.screened_out is not None,
+        "planned": verdict.planned,
+        "unjudged": verdict.unjudged,
+        "decided_early": verdict.early is not None,
         "checks": [_check(check) for check in verdict.checks],
     }
 
 
 def _check(check: Check) -> dict[str, Any]:
+    numbers = ("language", "state", "value", "low", "high", "threshold", "n", "contexts", "missing")
     return {
         "criterion": check.criterion.name,
-        "language": check.language,
-        "state": check.state,
-        "value": check.value,
-        "low": check.low,
-        "high": check.high,
-        "threshold": check.threshold,
-        "n": check.n,
-        "detectable": check.detectable,
+        **{name: getattr(check, name) for name in numbers},
         "enough_items": check.enough,
     }

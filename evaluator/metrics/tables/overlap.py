@@ -212,7 +212,7 @@ class _Pairs:
         return f"{subject.checkpoint}: {why}" if why else None
 
     def _few(self, subject: Subject) -> str | None:
-        why = self.inputs.screened_out.get(subject.key)
+        why = self.inputs.decided_early.get(subject.key)
         return f"{subject.checkpoint}: {why}" if why else None
 
 

@@ -13,7 +13,7 @@ arXiv 2210.05769), beside the mean accuracy:
 
 Checkpoints that a rule cannot tell apart share a place, the best of theirs (1, 1, 3); `ties` says with how many. A
 voter counts the items that all ranked checkpoints measured. A checkpoint without any item for one of the voters is not
-ranked, nor is one that was screened out of a task: the others would be ranked by its few items. Rows of one task have
+ranked, nor is one that the gate decided early on a task: its few items would rank the others. Rows of one task have
 its languages as voters; with several tasks there are rows of `all`, in which a task has as many votes as languages, and
 one that several prompts pose those of one prompt alone (the paper's, where asked). Intervals resample contexts; the
 voters stay.
@@ -108,7 +108,7 @@ class _Election:
 
     subjects: Sequence[Subject]  # of all checkpoints; those that are not ranked have a row too
     ranked: Sequence[int]
-    out: Mapping[int, str]  # what was screened out, and of which tasks
+    out: Mapping[int, str]  # what the gate decided early, and on which tasks
     voters: Sequence[_Voter]
     silent: int  # voters without an item that all ranked checkpoints measured
 
@@ -142,7 +142,7 @@ class _Election:
         for which, subject in enumerate(self.subjects):
             if which not in self.ranked:
                 why = f"not ranked: it has items for {known[which]} of {total} voters"
-                why = f"not ranked: screened out of {self.out[which]}" if which in self.out else why
+                why = f"not ranked: decided early on {self.out[which]}" if which in self.out else why
                 yield {**subject.row, "probe": probe, "voters": int(known[which]), "n": 0, "reason": why}
 
     def _drawn(self, inputs: Inputs) -> tuple[Floats, npt.NDArray[np.float32]]:
@@ -211,7 +211,7 @@ def _elected(inputs: Inputs, probe: str, subjects: Mapping[str, Subject], voters
     here = [names.index(name) for name in subjects]
     voters = [replace(voter, right_MI=voter.right_MI[here]) for voter in voters]
     known = np.sum([~np.isnan(voter.right_MI).all(axis=1) for voter in voters], axis=0)
-    out = _screened_out(inputs, list(subjects), list(dict.fromkeys(voter.task for voter in voters)))
+    out = _decided_early(inputs, list(subjects), list(dict.fromkeys(voter.task for voter in voters)))
     ranked = [which for which, count in enumerate(known) if count == len(voters) and which not in out]
     heard = [voter for voter in (each.of(ranked) for each in voters) if len(voter.numbers)]
     if len(ranked) < 2 or len(heard) < 2:
@@ -220,8 +220,10 @@ def _elected(inputs: Inputs, probe: str, subjects: Mapping[str, Subject], voters
     return [*election.rows(inputs, probe), *election.left_out(probe, known.tolist(), len(voters))]
 
 
-def _screened_out(inputs: Inputs, names: Sequence[str], tasks: Sequence[str]) -> dict[int, str]:
-    found = {which: [task for task in tasks if (task, name) in inputs.screened_out] for which, name in enumerate(names)}
+def _decided_early(inputs: Inputs, names: Sequence[str], tasks: Sequence[str]) -> dict[int, str]:
+    found = {
+        which: [task for task in tasks if (task, name) in inputs.decided_early] for which, name in enumerate(names)
+    }
     return {which: ", ".join(out) for which, out in found.items() if out}
 
 

@@ -1,0 +1,85 @@
+"""A test with several looks at growing data: which looks, and the level of each, so that its error holds over all.
+
+    order = in_order(contexts, languages, rng)      # whole contexts, every language in proportion
+    ends = looks(contexts[order], first=100)        # 100, 133, 178, ... items, and all of them
+    nominal(0.05, ends)                             # at each look; over all looks the error is 0.05
+
+Every look has the same level (S. Pocock, Biometrika 64, 1977), for looks of any sizes. A test statistic of k looks is a
+Brownian motion at the times n_1 < ... < n_k. The probability that it ever crosses z * sqrt(n) is integrated look by
+look (P. Armitage, C. McPherson and B. Rowe, Journal of the Royal Statistical Society A 132, 1969). A run with one look
+has the whole level: the gate of a finished run is the same rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import brentq
+from scipy.special import ndtr, ndtri
+
+from evaluator.metrics.intervals import Floats, ItemNumbers
+
+GROWTH = 4 / 3  # from look to look
+_POINTS, _WEIGHTS = np.polynomial.legendre.leggauss(96)
+_FAR = 8.0  # standard deviations: beyond lies nothing
+
+
+def in_order(contexts: ItemNumbers, languages: npt.NDArray[np.object_], rng: np.random.Generator) -> ItemNumbers:
+    """The items' places in random order: contexts stay whole, and every beginning holds each language's share.
+
+    A context that several languages share counts with the first of its items.
+    """
+    _, first, place = np.unique(contexts, return_index=True, return_inverse=True)
+    when = np.empty(len(first))
+    for language in sorted(set(languages[first])):
+        here = np.flatnonzero(languages[first] == language)
+        when[here] = (rng.permutation(len(here)) + rng.random(len(here))) / len(here)
+    return np.asarray(np.lexsort((np.arange(len(contexts)), when[place])))
+
+
+def looks(contexts: ItemNumbers, first: int) -> tuple[int, ...]:
+    """How many items each look has, of items in the order of `in_order`: `first` or just enough to end a context, then
+    a third more each time, and in the end all."""
+    total = len(contexts)
+    ends = np.append(np.flatnonzero(contexts[1:] != contexts[:-1]) + 1, total)
+    sizes: list[int] = []
+    size = float(first)
+    while size * GROWTH**0.5 < total:
+        sizes.append(int(ends[np.searchsorted(ends, round(size))]))
+        size = max(size, sizes[-1]) * GROWTH
+    return (*(each for each in sizes if each < total), total)
+
+
+@lru_cache(maxsize=4096)
+def nominal(level: float, sizes: tuple[int, ...]) -> float:
+    """The one-sided level of each look at which any of them errs with probability `level`."""
+    if len(sizes) == 1:
+        return level
+    low, high = float(ndtri(1 - level)), float(ndtri(1 - level / len(sizes)))
+    return float(ndtr(-brentq(lambda z: crossing(z, sizes) - level, low, high, xtol=1e-6)))
+
+
+def crossing(z: float, sizes: Sequence[int]) -> float:
+    """The probability that a standard statistic exceeds `z` at any of the looks."""
+    times = np.asarray(sizes, dtype=np.float64) / sizes[0]
+    crossed = float(ndtr(-z))
+    places, width = _grid(z, 1.0)
+    density = np.exp(-(places**2) / 2) / np.sqrt(2 * np.pi)
+    for before, now in pairwise(times):
+        spread = np.sqrt(now - before)
+        weights = density * width
+        crossed += float(weights @ ndtr((places - z * np.sqrt(now)) / spread))
+        there, width = _grid(z, now)
+        density = np.exp(-(((there[:, None] - places) / spread) ** 2) / 2) @ weights / (spread * np.sqrt(2 * np.pi))
+        places = there
+    return crossed
+
+
+def _grid(z: float, time: float) -> tuple[Floats, Floats]:
+    """Gauss-Legendre points and weights from far below to the bound."""
+    low, high = -_FAR * np.sqrt(time), z * np.sqrt(time)
+    return (low + high) / 2 + (high - low) / 2 * _POINTS, (high - low) / 2 * _WEIGHTS

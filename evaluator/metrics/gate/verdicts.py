@@ -1,0 +1,116 @@
+"""The verdict on each compressed checkpoint of a run: the decision on its items, and what casts doubt on the run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from evaluator.errors import mapping_at
+from evaluator.metrics.columns import rows_of
+from evaluator.metrics.gate.criteria import CRITERIA, EXTREMES, Criterion, Reported
+from evaluator.metrics.gate.decision import FEWEST, IMPLAUSIBLE, Check, Reports, Verdict, decide
+from evaluator.metrics.gate.paired import Paired, paired_of
+from evaluator.metrics.inputs import Comparison, Inputs, rows_where
+from evaluator.metrics.tables import TABLES
+from evaluator.store.screening import Screened, screened_of
+from evaluator.thresholds import Thresholds
+
+
+def judge(inputs: Inputs, thresholds: Thresholds) -> list[Verdict]:
+    """A verdict for each checkpoint and task of questions that has a base, in display order."""
+    screened = {(each.task, each.checkpoint): each for each in screened_of(inputs.run)}
+    reported = _reported(inputs, thresholds)
+    return [
+        _verdict(inputs, comparison, thresholds, screened.get(key), reported.get(key, {}))
+        for key, comparison in inputs.comparisons().items()
+    ]
+
+
+def _verdict(
+    inputs: Inputs, comparison: Comparison, thresholds: Thresholds, screened: Screened | None, reports: Reports
+) -> Verdict:
+    subject = comparison.subject
+    verdict = Verdict(task=subject.task, checkpoint=subject.checkpoint, base=subject.base or "")
+    if comparison.reason is not None:
+        return verdict
+    planned = planned_of(inputs.run, subject.key) if screened is None else screened.asked
+    paired = paired_of(inputs, comparison, planned)
+    sizes = (1,) if screened is None else screened.looks
+    decision = decide(paired, thresholds, sizes=sizes, reports=reports)
+    outcome = decision.outcome
+    incomparable = inputs.incomparable.get(subject.key)
+    anomaly = _guessing(paired) or (None if outcome == "BLOCK" else _implausible(decision.checks))
+    unjudged = 0
+    if outcome in ("PASS", "BLOCK") and decision.missing:
+        extremes = (decide(paired, thresholds, sizes=sizes, reports=reports, absent=each) for each in EXTREMES)
+        unjudged = decision.missing if any(each.outcome != outcome for each in extremes) else 0
+    return replace(
+        verdict,
+        outcome="BLOCK" if incomparable else "ANOMALOUS" if anomaly else "WARN" if unjudged else outcome,
+        checks=decision.checks,
+        planned=len(paired.contexts),
+        incomparable=incomparable,
+        anomaly=anomaly,
+        unjudged=unjudged,
+        early=inputs.decided_early.get(subject.key),
+    )
+
+
+def planned_of(run: Mapping[str, Any], key: tuple[str, str]) -> int | None:
+    """How many items run.json plans for a task and checkpoint; None where it does not say."""
+    task, checkpoint = key
+    planned = mapping_at(run, "planned", checkpoint).get(task)
+    return planned if isinstance(planned, int) else None
+
+
+def _guessing(paired: Paired) -> str | None:
+    """A base that is at or below guessing, over enough contexts: whatever it is compared with shows nothing."""
+    for what, right, due, floor, first in (
+        ("says", paired.base_said, paired.open, 0.0, "its prompt and chat template"),
+        ("picks", paired.base_picked, paired.choice, paired.floor, "the task's options and its prompt"),
+    ):
+        judged = due & ~np.isnan(right)
+        if len(np.unique(paired.contexts[judged])) < FEWEST or right[judged].mean() > floor:
+            continue
+        share = f"{100 * right[judged].mean():.1f} % of {int(judged.sum()):,} answers"
+        guessed = f", and guessing {what} {100 * floor:.1f} %" if floor else ""
+        return f"the base {what} {share}{guessed}: inspect {first} first"
+    return None
+
+
+def _implausible(checks: tuple[Check, ...]) -> str | None:
+    """A gain that no compression explains."""
+    for check in checks:
+        if check.pooled and check.contexts >= FEWEST and check.gain > IMPLAUSIBLE:
+            word = check.criterion.name.removesuffix("_drop")
+            return (
+                f"{word} accuracy gained {check.criterion.kind.shown(-(check.value or 0.0))}, at least "
+                f"{check.criterion.kind.shown(check.gain)}: inspect first whether both have the same chat template, "
+                "and whether the checkpoint was trained on these items"
+            )
+    return None
+
+
+def _reported(inputs: Inputs, thresholds: Thresholds) -> dict[tuple[str, str], Reports]:
+    """Of each task and checkpoint, the numbers that a table has, of the criteria that are judged. A table does not know
+    contexts: each item counts as one."""
+    found: dict[tuple[str, str], dict[tuple[str, str], Reported]] = {}
+    for criterion in CRITERIA:
+        if not criterion.table or criterion.threshold(thresholds) is None:
+            continue
+        names = [f"{criterion.column}{end}" for end in ("", "_low", "_high")]
+        for row in rows_of(TABLES[criterion.table].rows(inputs).select(partial(_whole, criterion, names))):
+            value, low, high = (float(row[name]) for name in names)
+            report = Reported(value=value, low=low, high=high, n=int(row["n"]), contexts=int(row["n"]))
+            found.setdefault((row["task"], row["checkpoint"]), {})[criterion.name, str(row["language"])] = report
+    return dict(found)
+
+
+def _whole(criterion: Criterion, names: list[str], frame: pd.DataFrame) -> pd.DataFrame:
+    rows = rows_where(frame, criterion.where)
+    return rows[rows[names].notna().all(axis=1) & rows["base"].notna()]
