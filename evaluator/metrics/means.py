@@ -145,8 +145,10 @@ def _grouped(sums: Floats, sizes: Floats, worst: tuple[float, float]) -> _Alike:
 def _bound(alike: _Alike, level: float) -> float:
     """The margin that the weighted mean exceeds with probability `level`."""
     sums, sizes, counts = np.array(alike).T
-    most = float(np.max(np.divide(sums, sizes, out=np.full_like(sums, np.inf), where=sizes > 0), initial=-np.inf))
-    if len(alike) == 1:
+    unbounded = np.where(sums > 0, np.inf, -np.inf)  # of what is divided by 0
+    ratios = np.divide(sums, sizes, out=unbounded, where=sizes > 0)
+    most = float(ratios.max())
+    if (ratios == most).all():
         return most
     if len(alike) == 2 and sizes[0] == sizes[1]:
         least = float(sums[0] / sizes[0])

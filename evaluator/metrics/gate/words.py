@@ -26,7 +26,7 @@ def usable(verdict: Verdict) -> str:
         return "usable, and better" if better(verdict) else "usable"
     beyond = verdict.having("beyond")
     shown = {check.criterion.shows for check in beyond if check.pooled}
-    if not shown:
+    if not shown or _well_elsewhere(verdict):
         return _in_languages(beyond)
     if "recognising" in shown:
         return "not usable"
@@ -114,9 +114,18 @@ def _undecided(check: Check) -> str:
     return f"{_told(check)}; it would take {enough}"
 
 
+def _well_elsewhere(verdict: Verdict) -> bool:
+    """Whether some languages alone are beyond, and each of the others loses no more than all may together."""
+    drops = [check for check in verdict.checks if not check.pooled]
+    bad = {check.language for check in drops if check.state == "beyond"}
+    most = {check.criterion.name: check.threshold for check in verdict.checks if check.pooled}
+    others = [check for check in drops if check.language not in bad and check.value is not None]
+    return bool(bad and others) and all((check.value or 0.0) <= most[check.criterion.name] for check in others)
+
+
 def _in_languages(beyond: Sequence[Check]) -> str:
     """Where it is not usable though it is on the whole: "not usable in Bengali"."""
-    ranked = sorted(beyond, key=_badness, reverse=True)
+    ranked = sorted((check for check in beyond if not check.pooled), key=_badness, reverse=True)
     gone = list(dict.fromkeys(check.language for check in ranked if check.criterion.shows == "recognising"))
     silent = [each for each in dict.fromkeys(check.language for check in ranked) if each not in gone]
     told = {"not usable": gone, "usable for recognition only": silent}

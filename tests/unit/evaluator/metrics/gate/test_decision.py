@@ -1,4 +1,4 @@
-"""The gate on records whose answer is known: no effect, a large one, one language, too few items."""
+"""The gate on records whose answer is known: a copy, a loss, a gain, one language, missing and few items."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from collections.abc import Mapping
 
 import pandas as pd
 import pytest
+from scipy.special import betaincinv
 
-from evaluator.metrics import TABLES, Inputs, judge, reduce_records
-from evaluator.metrics.gate import Verdict, decide, document, paragraph, summary, usable, why
-from evaluator.metrics.gate.power import may_be_chance
+from evaluator.metrics import Inputs, judge, reduce_records
+from evaluator.metrics.gate import Verdict, document, paragraph, summary, usable, why
+from evaluator.metrics.gate.criteria import Reported
 from evaluator.store.failures import Failure
 from evaluator.thresholds import Thresholds
 from tests.support.records import Seen, records
@@ -37,35 +38,64 @@ def verdict(losses: Losses, thresholds: Thresholds | None = None, **how: str) ->
     return found
 
 
-def test_no_effect_in_many_items_passes():
-    found = verdict({"english": (400, 1, PICKED)})
-    assert (found.outcome, usable(found), found.underpowered) == ("PASS", "usable", False)
-    assert why(found) == "within every threshold that was measured, on 400 items"
+def judged(base: Mapping[str, Seen], own: Mapping[str, Seen], thresholds: Thresholds | None = None, **run) -> Verdict:
+    parts = [records("dense", base), records("int4", own, base="dense")]
+    frame = pd.concat([reduce_records(part) for part in parts], ignore_index=True)
+    (found,) = judge(Inputs(frame, run=run), thresholds or Thresholds())
+    return found
 
 
-def test_no_effect_in_few_items_is_underpowered_and_never_passes():
-    found = verdict({"english": (30, 0, PICKED)})
-    assert (found.outcome, usable(found)) == ("WARN", "undecided: too few items")
-    drop = found.of("open_drop")[0]
-    # (1.96 + 0.84) * sqrt((1 / 30) / 30), as at least one item is taken to differ
-    assert drop.detectable == pytest.approx(2.8016 / 30, abs=1e-4)
-    assert drop.enough == 655  # 30 * (0.09338 / 0.02)^2
-    assert "are too few to exclude" in why(found)
+def alike(items: int, seen: Seen = RIGHT) -> dict[str, Seen]:
+    return {f"english/{n}": seen for n in range(items)}
 
 
-def test_the_mde_is_that_of_the_discordant_share():
-    drop = verdict({"english": (1000, 40, PICKED)}, Thresholds(max_drop=10)).of("open_drop")[0]
-    assert drop.detectable == pytest.approx(2.8016 * (0.04 / 1000) ** 0.5, rel=0.03)
-    assert drop.state == "ok"
+def test_a_copy_passes_where_its_items_can_exclude_the_tolerance():
+    """Of n items without a discordant pair, the loss is below 1 - 0.05^(1/n): 2 % at 149 items."""
+    found = verdict({"english": (149, 0, PICKED)})
+    assert (found.outcome, usable(found), why(found)) == ("PASS", "usable", "within every tolerance, on 149 items")
+    (drop,) = found.of("open_drop")
+    assert drop.high == pytest.approx(1 - 0.05 ** (1 / 149), abs=1e-9)
+    fewer = verdict({"english": (148, 0, PICKED)})
+    assert (fewer.outcome, usable(fewer)) == ("WARN", "undecided")
+    assert fewer.of("open_drop")[0].state == "undecided"
+
+
+def test_a_rate_has_the_exact_bound():
+    found = verdict({"english": (300, 3, GONE)}, Thresholds(languages=False)).of("lost")[0]
+    assert found.high == pytest.approx(betaincinv(4, 297, 0.95), abs=1e-9)
+
+
+@pytest.mark.parametrize("lost", [0.01, 0.02, 0.025])
+def test_a_loss_near_the_tolerance_is_no_pass_and_no_block(lost):
+    found = verdict({"english": (1000, round(1000 * lost), PICKED)})
+    assert found.outcome == ("PASS" if lost == 0.01 else "WARN")
+    if lost == 0.025:
+        assert "at most 2.0); it would take about " in why(found)
+
+
+def test_shared_contexts_count_once():
+    """A loss of 1 % in whole contexts of five items shows less than the same loss in single ones."""
+    base, own = alike(1000), alike(1000) | {f"english/{n}": PICKED for n in range(10)}
+    parts = [records("dense", base), records("int4", own, base="dense")]
+    frame = pd.concat([reduce_records(part) for part in parts], ignore_index=True)
+    items = frame[["task", "language", "item_id"]].drop_duplicates()
+    shared = items.assign(cluster=(items["item_id"].astype(int) // 5).astype(str))
+    apart, together = (judge(Inputs(frame, each), Thresholds())[0].of("open_drop")[0] for each in (None, shared))
+    assert (apart.contexts, together.contexts) == (1000, 200)
+    assert apart.high < 0.02 < together.high
+    assert (apart.state, together.state) == ("within", "undecided")
 
 
 def test_answers_that_are_no_longer_said_but_picked_leave_recognition():
     found = verdict({"english": (200, 60, PICKED)})
     assert (found.outcome, usable(found)) == ("BLOCK", "usable for recognition only")
-    assert why(found).startswith("open accuracy lost 30.0 pp (24.")
-    states = {check.criterion.name: check.state for check in found.checks}
-    assert states["open_drop"] == states["mc_only"] == states["open_flips"] == states["open_recovery"] == "crossed"
-    assert states["choice_drop"] == states["choice_recovery"] == "ok"
+    assert why(found).startswith("open accuracy lost 30.0 pp (")
+    assert {check.criterion.name: check.state for check in found.checks} == {
+        "open_drop": "beyond",
+        "choice_drop": "within",
+        "mc_only": "beyond",
+        "lost": "within",
+    }
 
 
 def test_answers_that_are_neither_said_nor_picked_make_it_unusable():
@@ -73,109 +103,196 @@ def test_answers_that_are_neither_said_nor_picked_make_it_unusable():
     assert (found.outcome, usable(found)) == ("BLOCK", "not usable")
 
 
-def test_as_many_right_answers_to_other_questions_are_no_silence():
+def test_only_the_default_criteria_are_judged_unless_others_are_set():
+    """Today's gate blocked by flips: 40 answers went and 40 others came, so that the accuracy is the same."""
     wrong = Seen(greedy=False, choice=True)
-    dense = {f"english/{n}": RIGHT if n < 200 else wrong for n in range(400)}
-    own = {f"english/{n}": wrong if n < 40 or n >= 240 else RIGHT for n in range(400)}
-    parts = [reduce_records(records("dense", dense)), reduce_records(records("int4", own, base="dense"))]
-    (found,) = judge(Inputs(pd.concat(parts)), Thresholds(max_mc_only=None))
-    assert [check.criterion.name for check in found.having("crossed") if check.pooled] == ["open_flips"]
-    assert (found.outcome, usable(found)) == ("BLOCK", "right about as often, on other questions")
+    base = {f"english/{n}": RIGHT if n < 200 else wrong for n in range(400)}
+    own = {f"english/{n}": wrong if n < 40 or n >= 240 and n < 280 else base[f"english/{n}"] for n in range(400)}
+    own |= {f"english/{n}": RIGHT for n in range(200, 240)}
+    found = judged(base, own, Thresholds(max_drop=8, max_drop_language=8, max_mc_only=None))
+    assert (found.outcome, found.of("open_flips")) == ("PASS", [])
+    flips = judged(base, own, Thresholds(max_drop=8, max_drop_language=8, max_mc_only=None, max_flips=5))
+    assert (flips.outcome, usable(flips)) == ("BLOCK", "right about as often, on other questions")
+    left = judged(base, own, Thresholds(max_drop=None, max_drop_language=None, max_mc_only=None, min_recovery=70))
+    assert left.of("open_recovery")[0].value == 1.0
+    assert left.of("open_recovery")[0].low == pytest.approx(0.93, abs=0.02)
+    assert left.outcome == "PASS"
 
 
-def test_a_drop_that_may_be_chance_is_a_warning():
-    found = verdict({"english": (200, 6, PICKED)}, Thresholds(min_recovery=None, max_flips=None))
-    assert (found.outcome, found.of("open_drop")[0].state) == ("WARN", "over")
-    assert "which may be chance" in why(found)
+def test_a_better_checkpoint_passes_and_an_implausible_gain_is_anomalous():
+    """Today's gate blocked a model with 100 more right answers of 1,000: "on other questions"."""
+    base = alike(1000) | {f"english/{n}": PICKED for n in range(200)}
+    better = judged(base, base | {f"english/{n}": RIGHT for n in range(30)})
+    assert (better.outcome, usable(better), why(better)) == ("PASS", "usable, and better", "better by 3.0 pp (open)")
+    much = judged(base, base | {f"english/{n}": RIGHT for n in range(100)})
+    assert (much.outcome, usable(much)) == ("ANOMALOUS", "anomalous")
+    assert why(much).startswith("open accuracy gained 10.0 pp, at least 8.")
+    assert "chat template" in why(much)
+
+
+def test_a_base_at_or_below_guessing_is_anomalous():
+    silent = judged(alike(150, Seen(greedy=False, choice=True)), alike(150, Seen(greedy=False, choice=True)))
+    assert (silent.outcome, why(silent)) == (
+        "ANOMALOUS", "the base says 0.0 % of 150 answers: inspect its prompt and chat template first"
+    )  # fmt: skip
+    blind = {f"english/{n}": Seen(greedy=True, choice=n < 37) for n in range(150)}
+    guessing = judged(blind, blind)
+    assert guessing.outcome == "ANOMALOUS"
+    assert why(guessing).startswith("the base picks 24.7 % of 150 answers, and guessing picks 25.0 %: inspect")
 
 
 def test_the_worst_language_counts_though_the_pooled_numbers_hold():
     losses: dict[str, tuple[int, int, Seen]] = {f"l{n}": (180, 0, PICKED) for n in range(11)}
     gone = Inputs(outcomes(losses | {"bengali": (180, 32, GONE)}))
-    (found,) = judge(gone, Thresholds())
-    assert all(not check.pooled for check in found.having("crossed"))
+    (found,) = judge(gone, Thresholds(max_lost=4))
+    assert all(not check.pooled for check in found.having("beyond"))
     assert (found.outcome, usable(found)) == ("BLOCK", "not usable in Bengali")
-    (pooled,) = judge(gone, Thresholds(languages=False))
-    assert pooled.outcome == "PASS"
+    (pooled,) = judge(gone, Thresholds(max_lost=4, languages=False))
+    assert pooled.outcome == "WARN"
     silent = verdict({"english": (600, 0, PICKED), "swahili": (600, 0, PICKED), "bengali": (600, 80, PICKED)})
     assert usable(silent) == "usable for recognition only in Bengali"
 
 
 def test_a_loss_that_one_language_alone_has_is_told_as_its_own():
     found = verdict({"bengali": (700, 90, GONE), "english": (700, 0, GONE), "thai": (700, 1, GONE)})
-    assert found.of("open_drop")[0].state == "crossed"  # 4.3 pp of all items
+    assert found.of("open_drop")[0].state == "beyond"  # 4.3 pp of all items
     assert (found.outcome, usable(found)) == ("BLOCK", "not usable in Bengali")
     everywhere = verdict({"bengali": (700, 90, GONE), "english": (700, 30, GONE)})
     assert usable(everywhere) == "not usable"
 
 
-def test_the_summary_counts_checkpoints_from_best_to_worst():
-    well, silent = verdict({"english": (400, 1, PICKED)}), verdict({"english": (200, 60, PICKED)})
-    assert summary([well]) == "int4: usable."
-    assert summary([silent, silent]) == "All 2 compressed checkpoints: usable for recognition only."
-    assert summary([silent, well, silent]) == "Of 3 compressed checkpoints: 1 usable; 2 usable for recognition only."
-    posed_otherwise = dataclasses.replace(well, task="t+terse")
-    assert summary([silent, posed_otherwise]) == "Of 2 verdicts on 2 tasks: 1 usable; 1 usable for recognition only."
+def test_a_silent_language_blocks():
+    silent = Seen(greedy=False, choice=True)
+    base = {f"{language}/{n}": RIGHT for language in ("english", "thai") for n in range(100)}
+    found = judged(base, base | {f"thai/{n}": silent for n in range(100)})
+    assert (found.outcome, usable(found)) == ("BLOCK", "usable for recognition only in Thai")
 
 
-@pytest.mark.parametrize("missed", [0, 1])
-def test_of_few_items_nothing_is_said_for_recognition_whatever_the_drop(missed):
-    """A drop that may be chance is no better than none."""
-    items = {f"english/{n}": RIGHT for n in range(24)}
-    own = {item: GONE if n < missed else PICKED if n < 16 else RIGHT for n, item in enumerate(items)}
-    parts = [records("dense", items), records("int4", own, base="dense")]
-    (found,) = judge(Inputs(pd.concat([reduce_records(part) for part in parts], ignore_index=True)), Thresholds())
-    assert found.of("choice_drop")[0].state == ("over" if missed else "underpowered")
-    assert usable(found) == "not usable for open answers"
+def test_block_is_corrected_for_the_number_of_languages():
+    def of_english(others: int) -> str:
+        losses = {"english": (100, 18, PICKED)} | {f"l{n}": (100, 0, PICKED) for n in range(others)}
+        checks = verdict(losses).of("open_drop")
+        return next(check.state for check in checks if check.language == "english")
+
+    assert (of_english(1), of_english(19)) == ("beyond", "undecided")
 
 
 def test_a_language_with_too_few_items_is_named():
     found = verdict({"english": (2000, 2, PICKED), "thai": (20, 0, PICKED)})
-    assert (found.outcome, found.underpowered) == ("WARN", True)
-    assert why(found).startswith("too few items in Thai to exclude open accuracy lost of 5.0 pp: about ")
-    assert why(found).endswith(" would do in Thai")
+    assert found.outcome == "WARN"
+    assert why(found).startswith("open accuracy lost in Thai 0.0 pp (")
+    assert "it would take about " in why(found)
 
 
-def test_one_of_many_languages_needs_a_wider_interval_to_be_crossed():
-    def of_english(others: int) -> str:
-        losses = {"english": (100, 12, PICKED)} | {f"l{n}": (100, 0, PICKED) for n in range(others)}
-        checks = verdict(losses).of("open_drop")
-        return next(check.state for check in checks if check.language == "english")
+@pytest.mark.parametrize("items", [4, 9])
+def test_a_few_items_decide_nothing(items):
+    """Today's gate blocked on 2 of 4 known answers."""
+    found = verdict({"english": (items, items, GONE)})
+    assert (found.outcome, usable(found)) == ("WARN", "undecided")
+    assert f" in {items} contexts: a verdict needs 10 contexts" in why(found)
 
-    assert (of_english(1), of_english(19)) == ("crossed", "over")
+
+def test_ten_items_do_not_block_by_four_losses():
+    """Today's gate: "lost 40 points (10 to 70)", where McNemar's p is .125."""
+    assert verdict({"english": (10, 4, PICKED)}, Thresholds(max_mc_only=None)).outcome == "WARN"
+
+
+def test_known_answers_that_are_too_few_are_undecided():
+    says, picks = Seen(greedy=True, choice=False), Seen(greedy=False, choice=True)
+    seen = {f"english/{n}": says if n < 75 else picks for n in range(150)}
+    found = judged(seen, seen)
+    assert found.outcome == "WARN"
+    assert why(found).startswith("the base has no known answers to judge by")
+    assert judged(seen, seen, Thresholds(max_mc_only=None, max_lost=None)).outcome == "PASS"
 
 
 def test_another_dtype_is_never_decided():
     found = verdict({"english": (400, 0, PICKED)}, dtype="bfloat16")
-    assert (found.outcome, usable(found)) == ("BLOCK", "not decided")
+    assert (found.outcome, usable(found)) == ("BLOCK", "not comparable")
     assert why(found) == "not comparable with the base: dtype float32 against bfloat16"
 
 
-def test_what_was_not_measured_is_no_pass():
-    seen = {f"english/{n}": Seen(choice=True) for n in range(400)}
-    parts = [reduce_records(records("dense", seen)), reduce_records(records("int4", seen, base="dense"))]
-    (found,) = judge(Inputs(pd.concat(parts)), Thresholds())
-    assert (found.outcome, usable(found)) == ("WARN", "undecided: open answers were not measured")
+def test_without_open_answers_nothing_passes():
+    found = judged(alike(400, Seen(choice=True)), alike(400, Seen(choice=True)))
+    assert (found.outcome, why(found)) == ("WARN", "open answers were not measured")
 
 
-def test_divergence_blocks_by_its_interval_and_says_what_for():
-    rows = [{"kld": 0.3, "kld_low": 0.2, "kld_high": 0.4, "acceptance": 0.8, "acceptance_low": 0.7}]
-    place = {"task": "t", "checkpoint": "int4", "base": "dense", "language": "all"}
-    far = pd.DataFrame([row | place | {"n": 9, "along": "greedy answer", "group": "all"} for row in rows])
-    inputs = Inputs(outcomes({"english": (400, 1, PICKED)}))
-    frames = {name: TABLES[name].frame(inputs) for name in ("accuracy", "fates", "flips")}
-    (found,) = decide({**frames, "fidelity": far.assign(acceptance_high=0.95)}, Thresholds(), {})
+def test_without_choices_the_open_answers_pass_and_the_rest_is_named():
+    found = judged(alike(400, Seen(greedy=True)), alike(400, Seen(greedy=True)))
+    assert found.outcome == "PASS"
+    assert why(found) == (
+        "within every tolerance, on 400 items; not measured: choice accuracy lost, known answers picked and no longer "
+        "said, known answers neither said nor picked"
+    )
+
+
+def test_removed_items_are_no_pass():
+    """Today's gate passed a run from which somebody had removed all records of the wrong items: "on 800 items"."""
+    base = alike(1000)
+    found = judged(base, {key: RIGHT for key in list(base)[:800]}, planned={"int4": {"t": 1000}})
+    assert (found.outcome, found.unjudged, found.planned) == ("WARN", 200, 1000)
+    assert why(found) == (
+        "200 of 1,000 planned items have no judgement: as losses or as gains, they would change the verdict"
+    )
+    both = {key: RIGHT for key in list(base)[:800]}
+    assert judged(both, both, planned={"int4": {"t": 1000}}).unjudged == 200
+    assert judged(both, both).outcome == "PASS"
+    assert judged(both, both, planned={"int4": {"t": 801}}).outcome == "PASS"  # one item changes nothing
+
+
+def test_a_loss_that_missing_items_could_undo_is_no_block():
+    base = alike(300)
+    own = {f"english/{n}": PICKED if n < 12 else RIGHT for n in range(290)}
+    assert judged(base, {**own, **{f"english/{n}": RIGHT for n in range(290, 300)}}, Thresholds(max_mc_only=1)).outcome
+    sure = judged({key: base[key] for key in own}, own, Thresholds(max_mc_only=0.5, max_drop=0.2))
+    assert sure.outcome == "BLOCK"
+    gone = judged(base, own, Thresholds(max_mc_only=None, max_drop=0.2), planned={"int4": {"t": 300}})
+    assert (gone.outcome, gone.unjudged) == ("WARN", 10)
+
+
+def test_items_on_which_the_engine_failed_are_no_pass():
+    failed = {f"english/{n}": Seen(greedy=True, choice=True, status="engine_error") for n in range(20)}
+    found = judged(alike(210), alike(210) | failed)
+    assert (found.outcome, found.unjudged) == ("WARN", 20)
+    assert judged(alike(210), alike(210) | failed, Thresholds(max_drop=20, max_drop_language=20, max_mc_only=None,
+                                                             max_lost=None)).outcome == "PASS"  # fmt: skip
+
+
+def test_items_that_both_sides_excluded_were_never_to_be_judged():
+    out = {f"english/{n}": Seen(greedy=True, choice=True, status="excluded") for n in range(50)}
+    found = judged(alike(250) | out, alike(250) | out, planned={"int4": {"t": 250}})
+    assert (found.outcome, found.checks[0].n) == ("PASS", 200)
+
+
+def test_divergence_blocks_by_its_interval_and_leaves_words():
+    close = Reported(value=0.05, low=0.04, high=0.06, n=90, contexts=90)
+    assert close.upper(0.05) == pytest.approx(0.05 + 0.01 * 1.6449 / 1.96, abs=1e-5)
+    assert close.p_at_least(0.06) == pytest.approx(0.025, abs=1e-6)
+    assert close.p_at_most(0.04) == pytest.approx(0.025, abs=1e-6)
+    fidelity = Seen(greedy=True, choice=True, fidelity=(0.3, 0.4))
+    seen = {
+        f"english/{n}": fidelity if n % 2 else dataclasses.replace(fidelity, fidelity=(0.2, 0.5)) for n in range(200)
+    }
+    found = judged(seen, seen, Thresholds(max_kld=0.1))
     assert (found.outcome, usable(found)) == ("BLOCK", "usable by its answers, not by its probabilities")
-    assert why(found) == "KL divergence from the base, nats a token, 0.300 (0.200 to 0.400; at most 0.100)"
-    assert found.of("ear")[0].state == "over"
-    (near,) = decide(frames, Thresholds(), {})
-    assert (near.outcome, near.of("kld")[0].state) == ("PASS", "unmeasured")
+    assert why(found).startswith("KL divergence from the base, nats a token, 0.350 (")
+    three = {key: seen[key] for key in list(seen)[:3]}
+    assert judged(three, three, Thresholds(max_kld=0.1)).outcome == "WARN"  # today: not by its probabilities
 
 
-def test_a_threshold_of_none_is_not_looked_at():
-    found = verdict({"english": (400, 60, PICKED)}, Thresholds(max_drop=50, max_flips=None, min_recovery=50))
-    assert {check.criterion.name for check in found.having("crossed")} == {"mc_only", "delta_pr"}
-    assert not found.of("open_flips")
+def test_a_threshold_of_none_is_not_judged():
+    found = verdict({"english": (400, 60, PICKED)}, Thresholds(max_drop=50, max_drop_language=50, max_lost=None))
+    assert {check.criterion.name for check in found.checks} == {"open_drop", "choice_drop", "mc_only"}
+
+
+def test_the_summary_counts_verdicts_from_worst_to_best():
+    well, silent = verdict({"english": (400, 1, PICKED)}), verdict({"english": (200, 60, PICKED)})
+    few = verdict({"english": (20, 0, PICKED)})
+    assert summary([well]) == "1 of 1 passed"
+    assert summary([silent, silent]) == "2 of 2 blocked"
+    assert summary([silent, few, silent, silent, silent]) == "4 of 5 blocked, 1 undecided"
+    assert summary([silent, well]) == "1 of 2 blocked, 1 passed"
+    assert summary([]) == "No checkpoint of this run has a base to compare it with."
 
 
 def test_the_document_is_json_and_the_paragraph_names_every_checkpoint():
@@ -185,43 +302,13 @@ def test_the_document_is_json_and_the_paragraph_names_every_checkpoint():
     assert [each["verdict"] for each in told["checkpoints"]] == ["PASS", "BLOCK"]
     assert told["checkpoints"][0]["checks"][0]["criterion"] == "open_drop"
     assert told["words"] == paragraph(verdicts)
-    assert told["words"].startswith("int4: usable (within every threshold")
+    assert told["words"].startswith("int4: usable (within every tolerance")
 
 
 def test_a_run_without_compressed_checkpoints_has_no_verdict():
     alone = reduce_records(records("dense", {"english/1": RIGHT}))
     assert judge(Inputs(alone), Thresholds()) == []
     assert document([], Thresholds())["verdict"] == "WARN"
-
-
-def test_one_of_few_known_answers_is_no_proof_though_wilson_says_so():
-    """Wilson's interval of 3 in 50 begins at 2.06 %; P(3 or more of 50 at 2 %) is 0.078."""
-    losses = {"english": (50, 3, GONE)}
-    bounds = {"max_flips": None, "min_recovery": None, "max_delta_pr": None, "max_mc_only": None}
-    lost = verdict(losses, Thresholds(**bounds)).of("lost")[0]
-    assert (lost.state, lost.low) == ("over", pytest.approx(0.0206, abs=1e-4))
-    assert verdict({"english": (50, 5, GONE)}, Thresholds(**bounds)).of("lost")[0].state == "crossed"  # 0.0032
-    assert may_be_chance(1, 1, 0.05, tests=1)  # 0.05, where Wilson's interval begins at 0.21
-    assert not may_be_chance(2, 2, 0.05, tests=2)  # 0.0025 against 0.025 / 2
-    assert may_be_chance(2, 2, 0.05, tests=12)
-
-
-def test_a_base_that_is_never_right_passes_nothing():
-    seen = {f"english/{n}": Seen(greedy=False, choice=True) for n in range(150)}
-    parts = [reduce_records(records("dense", seen)), reduce_records(records("int4", seen, base="dense"))]
-    (found,) = judge(Inputs(pd.concat(parts)), Thresholds())
-    assert (found.outcome, usable(found)) == ("WARN", "undecided: too few right answers of the base")
-    assert why(found) == "the base is never right: there is nothing that it could lose"
-
-
-def test_without_known_answers_their_fates_are_undecided():
-    says, picks = Seen(greedy=True, choice=False), Seen(greedy=False, choice=True)
-    seen = {f"english/{n}": says if n < 75 else picks for n in range(150)}
-    parts = [reduce_records(records("dense", seen)), reduce_records(records("int4", seen, base="dense"))]
-    (found,) = judge(Inputs(pd.concat(parts)), Thresholds())
-    assert found.outcome == "WARN"
-    assert why(found) == "the base both says and picks no answer: about 189 would do"
-    assert judge(Inputs(pd.concat(parts)), Thresholds(max_mc_only=None, max_lost=None))[0].outcome == "PASS"
 
 
 def test_texts_have_no_verdict():
@@ -232,37 +319,10 @@ def test_texts_have_no_verdict():
     assert [(each.task, each.outcome) for each in found] == [("t", "PASS")]
 
 
-def test_a_divergence_in_one_language_alone_leaves_words():
-    place = {"task": "t", "checkpoint": "int4", "base": "dense", "along": "greedy answer", "group": "all", "n": 9}
-    far = pd.DataFrame(
-        [
-            place | {"language": language, "kld": kld, "kld_low": kld, "kld_high": kld}
-            for language, kld in (("all", 0.3), ("english", 0.01), ("thai", 0.6))
-        ]
-    ).assign(acceptance=0.99, acceptance_low=0.99, acceptance_high=0.99)
-    inputs = Inputs(outcomes({"english": (100, 0, PICKED), "thai": (100, 0, PICKED)}))
-    frames = {name: TABLES[name].frame(inputs) for name in ("accuracy", "fates", "flips")}
-    (found,) = decide({**frames, "fidelity": far}, Thresholds(), {})
-    assert (found.outcome, usable(found)) == ("BLOCK", "usable by its answers, not by its probabilities")
-    far.loc[far["language"] == "all", ["kld", "kld_low", "kld_high"]] = 0.05
-    (found,) = decide({**frames, "fidelity": far}, Thresholds(), {})
-    assert (found.outcome, usable(found)) == ("BLOCK", "usable by its answers, not by its probabilities in Thai")
-
-
-def test_items_on_which_the_engine_failed_are_no_pass():
-    seen = {f"english/{n}": RIGHT for n in range(210)}
-    own = seen | {f"english/{n}": Seen(greedy=True, choice=True, status="engine_error") for n in range(20)}
-    parts = [reduce_records(records("dense", seen)), reduce_records(records("int4", own, base="dense"))]
-    (found,) = judge(Inputs(pd.concat(parts)), Thresholds())
-    assert (found.outcome, usable(found)) == ("WARN", "undecided: the engine failed on too many items")
-    assert why(found) == "the engine failed on 20 of 210 items"
-    assert judge(Inputs(pd.concat(parts)), Thresholds(max_drop=11))[0].outcome == "PASS"
-
-
 def test_a_base_that_is_not_in_the_run_measures_nothing():
     alone = reduce_records(records("int4", {"english/1": RIGHT}, base="dense"))
     (found,) = judge(Inputs(alone), Thresholds())
-    assert (found.outcome, why(found)) == ("WARN", "nothing was measured of both it and its base")
+    assert (found.outcome, why(found)) == ("WARN", "no item was measured in both it and its base")
 
 
 def test_a_checkpoint_that_failed_is_named_and_is_no_pass():
