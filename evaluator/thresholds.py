@@ -26,7 +26,9 @@ class Thresholds(Frozen):
     max_drop: Percent | None = Field(
         default=2.0, description="percentage points of accuracy, open and choice, that a checkpoint may lose"
     )
-    max_drop_language: Percent | None = Field(default=5.0, description="the same within one language")
+    max_drop_language: Percent | None = Field(
+        default=5.0, description="the same within one language; unless it is set, at least max_drop"
+    )
     max_mc_only: Percent | None = Field(
         default=5.0, description="percent of the known answers that it may still pick but no longer say"
     )
@@ -50,14 +52,21 @@ class Thresholds(Frozen):
     )
     languages: bool = Field(default=True, description="judge each language too")
 
+    @property
+    def drop_language(self) -> float | None:
+        """The tolerance within one language that counts."""
+        total, apart = self.max_drop, self.max_drop_language
+        return apart if apart is None or total is None else max(apart, total)
+
     @model_validator(mode="after")
     def _agree(self) -> Thresholds:
-        total, apart = self.max_drop, self.max_drop_language
-        if not self.languages and "max_drop_language" in self.model_fields_set and apart is not None:
+        apart = self.max_drop_language if "max_drop_language" in self.model_fields_set else None
+        if apart is not None and not self.languages:
             raise ValueError(f"max_drop_language: {apart:g} contradicts languages: false")
-        if self.languages and total is not None and apart is not None and apart < total:
+        if apart is not None and self.max_drop is not None and apart < self.max_drop:
             raise ValueError(
-                f"max_drop_language: {apart:g} contradicts max_drop: {total:g}: no language may lose less than all may"
+                f"max_drop_language: {apart:g} contradicts max_drop: {self.max_drop:g}: all languages together would lose "
+                "less than max_drop allows"
             )
         if all(value is None for name, value in self if name not in ("languages", "max_drop_language")):
             raise ValueError("every threshold is null: there is nothing to judge")

@@ -1,4 +1,4 @@
-"""Table `screening`, and how other tables name a checkpoint that was asked a few items only."""
+"""Table `screening`, and how other tables name a checkpoint that the gate decided early."""
 
 from __future__ import annotations
 
@@ -14,11 +14,8 @@ from evaluator.thresholds import Thresholds
 from tests.support.records import Seen, records
 from tests.support.tables import only
 
-OUT = Screened(
-    task="t", checkpoint="bad", base="dense", out=True, measure="open", anchors=4, asked=4, items=8, n=4, accuracy=0.25,
-    reference="good", reference_accuracy=1.0, difference=0.75, low=0.1, high=0.9, margin=0.0, confidence=0.9, level=0.1,
-)  # fmt: skip
-KEPT = replace(OUT, checkpoint="good", out=False, asked=8, accuracy=1.0, reference="bad", difference=-0.75)
+OUT = Screened(task="t", checkpoint="bad", base="dense", decision="BLOCK", asked=4, items=8, looks=(4, 5, 8))
+KEPT = replace(OUT, checkpoint="good", decision="WARN", asked=8)
 
 
 def inputs(*rows: object) -> Inputs:
@@ -32,15 +29,16 @@ def inputs(*rows: object) -> Inputs:
     return Inputs(outcomes, run={"screening": list(rows)})
 
 
-def test_the_table_says_what_was_decided_and_by_what():
+def test_the_table_has_the_verdict_and_the_levels():
     frame = TABLES["screening"].frame(inputs(asdict(KEPT), asdict(OUT)))
     assert frame["checkpoint"].tolist() == ["bad", "good"]
     bad = only(frame, checkpoint="bad")
-    assert (bad["decision"], bad["asked"], bad["items"], bad["reference"]) == ("screened out", 4, 8, "good")
-    assert (bad["difference"], bad["difference_low"], bad["confidence"]) == (0.75, 0.1, 0.9)
-    assert bad["reason"] == "screened out: asked 4 of 8 items"
+    assert (bad["decision"], bad["asked"], bad["items"], bad["look"], bad["looks"]) == ("BLOCK", 4, 8, 1, 3)
+    assert 0.05 / 3 < bad["pass_level"] < 0.05
+    assert 0.01 / 3 < bad["block_level"] < 0.01
+    assert bad["reason"] == "decided early: evaluated on 4 of 8 items"
     good = only(frame, checkpoint="good")
-    assert (good["decision"], good["asked"]) == ("asked everything", 8)
+    assert (good["decision"], good["asked"], good["look"]) == ("WARN", 8, 3)
     assert pd.isna(good["reason"])
 
 
@@ -48,7 +46,7 @@ def test_every_row_of_what_is_out_says_so_and_has_the_n_of_its_anchors():
     accuracy = TABLES["accuracy"].frame(inputs(asdict(OUT)))
     bad = only(accuracy, checkpoint="bad", language="all", probe="greedy")
     assert (bad["n"], bad["n_paired"], bad["accuracy"], bad["drop"]) == (4, 4, 0.25, 0.75)
-    assert bad["reason"] == "screened out: asked 4 of 8 items"
+    assert bad["reason"] == "decided early: evaluated on 4 of 8 items"
     assert pd.isna(only(accuracy, checkpoint="good", language="all", probe="greedy")["reason"])
 
 
@@ -72,33 +70,33 @@ def test_what_is_out_takes_no_items_from_an_election_of_the_others():
         rows = vote[(vote["task"] == task) & (vote["probe"] == "greedy")].set_index("checkpoint")
         assert rows["n"].to_dict() == {"dense": n, "fair": n, "good": n, "bad": 0}
         assert rows.loc["good", "borda_place"] < rows.loc["fair", "borda_place"]
-        assert rows.loc["bad", "reason"].endswith("not ranked: screened out of t")
+        assert rows.loc["bad", "reason"].endswith("not ranked: decided early on t")
     assert only(vote, task="u", checkpoint="bad", probe="greedy")["n"] == 16
 
 
 def test_the_gate_says_what_was_asked_a_few_items_only():
     said = document(judge(inputs(asdict(OUT)), Thresholds()), Thresholds())
     bad, good = said["checkpoints"]
-    assert (good["checkpoint"], good["screened_out"], bad["screened_out"]) == ("good", False, True)
-    assert bad["why"].endswith("; screened out: asked 4 of 8 items")
+    assert (good["checkpoint"], good["decided_early"], bad["decided_early"]) == ("good", False, True)
+    assert bad["why"].endswith("; decided early: evaluated on 4 of 8 items")
     assert "bad: " in said["words"]
-    assert said["words"].count("screened out: asked 4 of 8 items") == 1
+    assert said["words"].count("decided early: evaluated on 4 of 8 items") == 1
 
 
 def test_the_sentence_under_the_first_table_names_what_is_out():
-    said = "Screened out, and asked a few items only: bad (4 of 8)."
+    said = "Decided early, on some of the items: bad (4 of 8)."
     assert compute(inputs(asdict(OUT)), {}).sentence.endswith(said)
-    assert "Screened" not in compute(inputs(), {}).sentence
+    assert "Decided" not in compute(inputs(), {}).sentence
     many = pd.DataFrame({"task": ["t", "u"] * 4, "checkpoint": list("abcdefgh"), "asked": 4, "items": 8})
-    told = screened_sentence(many.assign(decision="screened out"))
-    assert told.startswith("Screened out, and asked a few items only: a on t (4 of 8), b on u (4 of 8), ")
+    told = screened_sentence(many)
+    assert told.startswith("Decided early, on some of the items: a on t (4 of 8), b on u (4 of 8), ")
     assert told.endswith("e on t (4 of 8) and 3 more.")
 
 
 def test_a_row_of_two_checkpoints_says_that_the_second_was_asked_a_few_items_only():
     overlap = TABLES["overlap"].frame(inputs(asdict(OUT)))
     rows = overlap[overlap["other"] == "bad"]
-    assert rows["reason"].str.contains("bad: screened out: asked 4 of 8 items").all()
+    assert rows["reason"].str.contains("bad: decided early: evaluated on 4 of 8 items").all()
     assert len(rows)
 
 
@@ -106,16 +104,16 @@ def test_prompts_are_compared_on_the_anchors_where_it_is_out_under_one_of_them_a
     of_two = [*outcomes_of("t", few=False), *outcomes_of("t+terse", few=True)]
     out = replace(OUT, task="t+terse")
     found = Inputs(pd.concat(of_two, ignore_index=True), run={"screening": [asdict(out)]})
-    told = "bad, terse: screened out: asked 4 of 8 items"
+    told = "bad, terse: decided early: evaluated on 4 of 8 items"
     prompts = TABLES["prompts"].frame(found)
     rows = prompts[(prompts["checkpoint"] == "bad") & (prompts["language"] == "all")]
     assert rows["n"].tolist() == [4, 4, 4]
     assert rows["reason"].str.contains(told).all()
-    assert not prompts[prompts["checkpoint"] == "good"]["reason"].fillna("").str.contains("screened").any()
+    assert not prompts[prompts["checkpoint"] == "good"]["reason"].fillna("").str.contains("decided").any()
     order = TABLES["prompt_order"].frame(found)
     with_it = (order["checkpoint"] == "bad") | (order["other"] == "bad")
     assert order[with_it]["reason"].str.contains(told).all()
-    assert not order[~with_it]["reason"].fillna("").str.contains("screened").any()
+    assert not order[~with_it]["reason"].fillna("").str.contains("decided").any()
     assert with_it.sum() == 9
 
 
@@ -125,6 +123,6 @@ def test_a_run_without_screening_has_no_such_table():
 
 
 def test_rows_that_are_none_are_left_out():
-    run = {"screening": [asdict(OUT), {"task": "t"}, {**asdict(OUT), "n": "many"}, 3]}
+    run = {"screening": [asdict(OUT), {"task": "t"}, {**asdict(OUT), "asked": "many"}, 3]}
     assert screened_of(run) == [OUT]
     assert screened_of({"screening": "no"}) == []

@@ -169,7 +169,7 @@ def _drop(word: str, measure: Measure, shows: Shows) -> Criterion:
         name=f"{word}_drop",
         told=f"{word} accuracy lost",
         bound="max_drop",
-        of_language="max_drop_language",
+        of_language="drop_language",
         kind=POINTS,
         shows=shows,
         measure=measure,

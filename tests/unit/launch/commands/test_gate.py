@@ -29,9 +29,11 @@ def test_a_large_drop_blocks(run, monkeypatch, capsys):
 
 
 def test_options_override_and_are_checked(run, monkeypatch, capsys):
-    loose = ["--max-drop", 90, "--max-drop-language", 100, "--max-mc-only", 90, "--max-lost", 90, "--min-recovery", 1]
-    assert typed(monkeypatch, "gate", run, *loose, "--max-flips", 90, "--max-delta-pr", 3, "--no-languages") == 0
+    loose = ["--max-drop", 90, "--max-mc-only", 90, "--max-lost", 90, "--min-recovery", 1, "--max-flips", 90]
+    assert typed(monkeypatch, "gate", run, *loose, "--max-delta-pr", 9, "--no-languages") == 0
     assert json.loads((run / "gate.json").read_text())["verdict"] == "PASS"
+    assert typed(monkeypatch, "gate", run, "--max-drop", 6, "--max-drop-language", 5) == 2
+    assert "max_drop_language: 5 contradicts max_drop: 6" in capsys.readouterr().err
     assert typed(monkeypatch, "gate", run, "--max-drop", 101) == 2
     assert "error: resurface gate: --max-drop: 101" in capsys.readouterr().err
 
@@ -59,7 +61,7 @@ def test_a_sweep_file_sets_thresholds(tmp_path):
     file = tmp_path / "sweep.yaml"
     file.write_text("models: {dense: bundled}\ntasks: [{task: gazetteer}]\ngate: {max_drop: 1, max_lost: null}\n")
     found = load_sweep(file).gate
-    assert (found.max_drop, found.max_lost, found.min_recovery) == (1, None, 98)
+    assert (found.max_drop, found.max_lost, found.min_recovery) == (1, None, None)
     file.write_text("models: {dense: bundled}\ntasks: [{task: gazetteer}]\ngate: {max_dorp: 1}\n")
     with pytest.raises(Exception, match=r"unknown key 'max_dorp'; did you mean 'max_drop'.*at gate.max_dorp"):
         load_sweep(file)

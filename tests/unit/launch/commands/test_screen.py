@@ -21,34 +21,37 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
 
 
-def test_it_says_what_is_saved_and_how_often_it_decides_alike(run, monkeypatch, capsys):
+def test_it_shows_verdicts_and_costs_and_writes_nothing(run, monkeypatch, capsys):
     before = sorted(run.rglob("*"))
     assert typed(monkeypatch, "screen", run, "--items", 20, "--repeats", 5, "--json") == 0
-    (found,) = json.loads(capsys.readouterr().out)["tasks"]
-    assert (found["items"], found["anchors"], found["repeats"], found["whole"]) == (60, 20, 5, 120)
-    assert found["saved"] == 40 * found["out"] / 5
-    assert found["out"] == sum(fate["out"] for fate in found["fates"]) > 0
-    assert typed(monkeypatch, "screen", run, "--items", 20, "--repeats", 5, "--against", "gate") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["repeats"] == 5
+    rows = {row["checkpoint"]: row for row in found["checkpoints"]}
+    assert {row["items"] for row in rows.values()} == {60}
+    lost = rows["magnitude-0.6"]
+    assert (lost["gate"], lost["block"]) == ("BLOCK", 1.0)
+    assert 20 <= lost["median_items"] < 60
+    assert all(row["pass"] + row["block"] + row["warn"] == 1 for row in rows.values())
+    assert typed(monkeypatch, "screen", run, "--items", 20, "--repeats", 5) == 0
     said = capsys.readouterr().out
-    assert "20 of 60 items first, against the gate by open and choice, confidence 0.99, 5 draws" in said
-    assert "same decision as the full run: 5 of 5 draws (100.0 %)" in said
+    assert "half of 5 draws need; first look 20 items" in said
+    assert "At the median, screening saves " in said
     assert sorted(run.rglob("*")) == before
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--against", "worst"), "error: resurface screen: --against: \"worst\": Input should be 'best' or 'gate'"),
-        (("--confidence", 1), "error: resurface screen: --confidence: 1.0: Input should be less than 1"),
-        (("--items", 0), "error: resurface screen: --items: 0"),
+        (("--items", 9), "error: resurface screen: --items: 9: Input should be greater than or equal to 10"),
+        (("--seed", -1), "error: resurface screen: --seed: -1"),
     ],
 )
-def test_what_is_wrong_is_told_in_one_line(run, monkeypatch, capsys, arguments, message):
+def test_bad_settings_are_refused_in_one_line(run, monkeypatch, capsys, arguments, message):
     assert typed(monkeypatch, "screen", run, *arguments) == 2
     assert capsys.readouterr().err.startswith(message)
 
 
 def test_a_run_without_anything_to_screen(tmp_path, monkeypatch, capsys):
-    run = write_run(tmp_path / "one", 4, ("dense", "wanda-0.5"), languages=("english",))
+    run = write_run(tmp_path / "one", 4, ("dense",), languages=("english",))
     assert typed(monkeypatch, "screen", run) == 2
-    assert "nothing to screen: no task has two compressed checkpoints" in capsys.readouterr().err
+    assert "nothing to screen: no task has a base and a compressed checkpoint" in capsys.readouterr().err

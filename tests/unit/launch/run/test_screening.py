@@ -1,17 +1,20 @@
-"""A screened sweep without Ray and engines: who is asked what, and the same after every interruption."""
+"""A screened sweep without Ray and engines: which items each checkpoint gets, and the same after every interruption."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 import pytest
 
+from evaluator.metrics import Inputs, judge, reduce_records
 from evaluator.screen import Screen
+from evaluator.store.reading import read_records
 from evaluator.store.records import RecordStore
 from evaluator.store.schema import RECORDS
 from evaluator.thresholds import Thresholds
@@ -26,12 +29,14 @@ from tests.support.items import make_item
 from tests.support.records import Seen, records
 from tests.support.stamps import STAMP
 
-ITEMS = [make_item(number, language=language) for language in ("english", "swahili") for number in range(20)]
+ITEMS = [make_item(number, language=language) for language in ("english", "swahili") for number in range(100)]
 TASK: Any = SimpleNamespace(name="t", questions=[SimpleNamespace(item=item) for item in ITEMS])
-RULE = Screen(items=20)
-NOTHING_SURE = Screen(items=1)  # one item says nothing surely: all is asked
+RULE = Screen(items=40)
+WHOLE = Screen(items=200)  # one look at everything
+GATE = Thresholds(max_drop=15, max_drop_language=40)
 # How many of ten items each checkpoint is right on.
-TRUTH = {"dense": 10, "good": 9, "near": 8, "bad": 2}
+TRUTH = {"dense": 10, "copy": 10, "near": 8, "bad": 2}
+DECIDED = {"dense": 200, "copy": 54, "near": 200, "bad": 54}  # contexts hold an item of each language
 
 
 class Stopped(Exception):
@@ -42,7 +47,7 @@ class Run:
     """One call of a sweep: the driver's loop and one engine, one after the other."""
 
     def __init__(self, folder: Path, rule: Screen = RULE, truth: Mapping[str, int] = TRUTH) -> None:
-        config = SimpleNamespace(screen=rule, gate=Thresholds(max_drop=15), resources=SimpleNamespace(shard_items=10))
+        config = SimpleNamespace(screen=rule, gate=GATE, resources=SimpleNamespace(shard_items=10))
         jobs = [_job(name) for name in truth]
         self.store, self.board, self.truth = RecordStore(folder), Board(), truth
         self.told: list[str] = []
@@ -102,25 +107,40 @@ def _assignment(name: str, shards: tuple[Shard, ...]) -> Assignment:
     return replace(made, job=job, shards=shards)
 
 
-def test_all_are_asked_their_anchors_and_what_is_behind_nothing_else(tmp_path):
+def test_each_look_has_more_items_until_the_gate_is_sure(tmp_path):
     run = Run(tmp_path)
-    run.add("bad", "near", "good", "dense")
+    run.add("bad", "near", "copy", "dense")
     run.go()
-    assert run.counts() == {"dense": 40, "good": 40, "near": 40, "bad": 20}
+    assert run.counts() == DECIDED
     assert run.board.over
-    assert run.screening.items == 40 + 40 + 20
-    anchors = run.store.finished("bad", "t", "bad")
-    assert {name for name, _ in run.asked[:4]} == {"dense"}  # 4 shards, and 2 of each one's anchors
-    first = [name for name, count in run.asked[4:10] for _ in range(count)]
-    assert {name: first.count(name) for name in first} == {"good": 20, "near": 20, "bad": 20}
-    assert len({language for language, _ in anchors}) == 2
+    assert run.screening.items == 54 + 200 + 54
+    first = run.store.finished("bad", "t", "bad")
+    assert first == run.store.finished("copy", "t", "copy")
+    spoken = [language for language, _ in first]
+    assert (spoken.count("english"), spoken.count("swahili")) == (27, 27)
     rows = {row.checkpoint: row for row in run.screening.rows}
-    assert {name: row.out for name, row in rows.items()} == {"good": False, "near": False, "bad": True}
-    bad = rows["bad"]
-    assert (bad.reference, bad.anchors, bad.asked, bad.items, bad.n, bad.measure) == ("good", 20, 20, 40, 20, "open")
-    assert bad.low > bad.margin == 0.0
-    assert bad.reference_accuracy - bad.accuracy == pytest.approx(bad.difference)
-    assert run.told == ["screening t: after 20 items each, 1 of 3 checkpoints are screened out: bad (worse than good)"]
+    assert {name: (row.decision, row.asked, row.early) for name, row in rows.items()} == {
+        "bad": ("BLOCK", 54, True),
+        "copy": ("PASS", 54, True),
+        "near": ("WARN", 200, False),
+    }
+    assert rows["bad"].looks == (40, 54, 72, 96, 128, 172, 200)
+    assert sorted(run.told) == [
+        "screening t: BLOCK for bad after 54 of 200 items",
+        "screening t: PASS for copy after 54 of 200 items",
+    ]
+
+
+def test_the_gate_of_the_finished_run_gives_the_same_verdicts(tmp_path):
+    """Today's screened run and gate had rules of their own."""
+    run = Run(tmp_path)
+    run.add(*TRUTH)
+    run.go()
+    outcomes = pd.concat([reduce_records(read_records(run.store.parts(name, "t"))) for name in TRUTH])
+    items = pd.DataFrame([asdict(item) for item in ITEMS]).assign(task="t")
+    state = {"screening": [asdict(row) for row in run.screening.rows]}
+    found = {each.checkpoint: each.outcome for each in judge(Inputs(outcomes, items, run=state), GATE)}
+    assert found == {row.checkpoint: row.decision for row in run.screening.rows}
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +150,7 @@ def whole(tmp_path_factory) -> Run:
     return run.go()
 
 
-@pytest.mark.parametrize("killed_after", [3, 5, 9, 12])
+@pytest.mark.parametrize("killed_after", [3, 21, 25, 30, 40])
 def test_a_resumed_run_decides_the_same(tmp_path, killed_after, whole):
     left = iter(range(killed_after))
 
@@ -145,39 +165,29 @@ def test_a_resumed_run_decides_the_same(tmp_path, killed_after, whole):
     again = Run(tmp_path / "broken")
     again.add(*TRUTH)
     again.go()
-    assert again.screening.rows == whole.screening.rows
+    assert _rows(again) == _rows(whole)
     assert again.counts() == whole.counts()
     assert again.store.finished("bad", "t", "bad") == whole.store.finished("bad", "t", "bad")
     done = Run(tmp_path / "broken")
     done.add(*TRUTH)
     assert not done.go().asked
-    assert done.screening.rows == whole.screening.rows
+    assert _rows(done) == _rows(whole)
     assert done.board.over
 
 
-def test_against_the_gate_each_is_decided_by_itself(tmp_path):
-    run = Run(tmp_path, Screen(items=20, against="gate"))
-    run.board.expect(1)  # good is still being pruned
-    run.add("dense", "bad", "near")
-    run.go()
-    assert [row.checkpoint for row in run.screening.rows if row.out] == ["bad"]
-    assert run.screening.rows[0].reference == "dense"
-    assert (run.counts()["near"], run.counts()["bad"]) == (40, 20)
-    assert not run.board.over
-    run.add("good", expected=1)
-    assert run.go().counts()["good"] == 40
-    assert run.board.over
+def _rows(run: Run) -> dict[str, Any]:
+    return {row.checkpoint: row for row in run.screening.rows}
 
 
-def test_against_the_best_all_are_waited_for(tmp_path):
+def test_each_checkpoint_is_decided_by_itself(tmp_path):
     run = Run(tmp_path)
-    run.board.expect(1)
+    run.board.expect(1)  # copy is still being pruned
     run.add("dense", "bad", "near")
     run.go()
-    assert (run.counts(), run.screening.rows) == ({"dense": 40, "good": 0, "near": 20, "bad": 20}, [])
-    run.board.abandon("good", "no memory", attempts=3, mendable=False, expected=1)
-    run.go()
-    assert (run.counts()["near"], run.counts()["bad"]) == (40, 20)
+    assert (run.counts()["near"], run.counts()["bad"]) == (200, 54)
+    assert not run.board.over
+    run.add("copy", expected=1)
+    assert run.go().counts()["copy"] == 54
     assert run.board.over
 
 
@@ -185,9 +195,9 @@ def test_what_is_set_aside_is_not_waited_for(tmp_path):
     run = Run(tmp_path)
     run.add(*TRUTH)
     run.screening.look()
-    run.board._set_back(_does_not_load("good"))
+    run.board._set_back(_does_not_load("copy"))
     run.go()
-    assert run.counts() == {"dense": 40, "good": 0, "near": 40, "bad": 20}
+    assert run.counts() == DECIDED | {"copy": 40}  # the first look, which the board had
     assert run.board.over
 
 
@@ -195,53 +205,49 @@ def _does_not_load(name: str) -> Setback:
     return Setback(checkpoint=name, stage="load", reason="it does not load")
 
 
-@pytest.mark.parametrize("answered", [False, True])
-def test_without_answers_of_the_base_everything_is_asked(tmp_path, answered):
+def test_without_a_base_everything_is_evaluated(tmp_path):
     run = Run(tmp_path)
-    if answered:  # as text alone: nothing was measured
-        run.store.append("dense", "t", "000000-40", _failed())
-    else:
-        run.board._set_back(_does_not_load("dense"))
-    run.add("good", "bad")
+    run.board._set_back(_does_not_load("dense"))
+    run.add("copy", "bad")
     run.board.abandon("near", "no memory", attempts=3, mendable=False, expected=0)
     run.go()
-    assert run.counts() == {"dense": 40 if answered else 0, "good": 40, "near": 0, "bad": 40}
+    assert run.counts() == {"dense": 0, "copy": 200, "near": 0, "bad": 200}
     assert not run.screening.rows
     assert run.board.over
     assert len(run.told) == 2
 
 
-def _failed() -> pa.Table:
+def test_a_base_whose_answers_failed_decides_nothing(tmp_path):
+    run = Run(tmp_path)
     seen = {f"{each.language}/{each.item_id}": Seen(greedy=True, status="engine_error") for each in ITEMS}
-    return pa.Table.from_pandas(records("dense", seen), schema=RECORDS, preserve_index=False)
+    failed = pa.Table.from_pandas(records("dense", seen), schema=RECORDS, preserve_index=False)
+    run.store.append("dense", "t", "000000-200", failed)
+    run.add("copy", "near", "bad")
+    run.go()
+    assert run.counts() == dict.fromkeys(TRUTH, 200)
+    assert {row.decision for row in run.screening.rows} == {"WARN"}
 
 
-def test_what_was_asked_everything_before_is_not_called_out(tmp_path):
-    without = Run(tmp_path, NOTHING_SURE)
+def test_what_was_evaluated_before_counts_in_the_last_look(tmp_path):
+    without = Run(tmp_path, WHOLE)
     without.add(*TRUTH)
     without.go()
     run = Run(tmp_path)
     run.add(*TRUTH)
     assert not run.go().asked
-    assert {(row.checkpoint, row.out, row.asked) for row in run.screening.rows} == {
-        ("good", False, 40), ("near", False, 40), ("bad", False, 40)
+    assert {(row.checkpoint, row.decision, row.asked) for row in run.screening.rows} == {
+        ("copy", "PASS", 200), ("near", "WARN", 200), ("bad", "BLOCK", 200)
     }  # fmt: skip
 
 
-def test_without_screening_nothing_is_held_and_the_rest_is_asked(tmp_path):
+def test_without_screening_nothing_is_held_and_the_rest_is_evaluated(tmp_path):
     screened = Run(tmp_path)
     screened.add(*TRUTH)
-    assert screened.go().counts()["bad"] == 20
+    assert screened.go().counts()["bad"] == 54
     run = Run(tmp_path)
-    run.screening = Screening(
-        SimpleNamespace(
-            config=SimpleNamespace(screen=None, gate=Thresholds(), resources=SimpleNamespace(shard_items=10)), jobs=[]
-        ),
-        run.store,
-        run.board,
-        SimpleNamespace(),
-    )
+    config = SimpleNamespace(screen=None, gate=GATE, resources=SimpleNamespace(shard_items=10))
+    run.screening = Screening(SimpleNamespace(config=config, jobs=[]), run.store, run.board, SimpleNamespace())
     run.add(*TRUTH)
-    assert run.go().counts() == dict.fromkeys(TRUTH, 40)
-    assert sum(count for _, count in run.asked) == 20
+    assert run.go().counts() == dict.fromkeys(TRUTH, 200)
+    assert sum(count for _, count in run.asked) == 292
     assert run.screening.rows == []

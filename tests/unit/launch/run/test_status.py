@@ -277,16 +277,13 @@ def test_a_live_file_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     assert read_status(tmp_path).state == "finished"
 
 
-def test_what_was_screened_out_is_asked_no_more() -> None:
-    row = {
-        "task": "xquad", "checkpoint": "wanda-0.5", "base": "dense", "out": True, "measure": "open", "anchors": 10,
-        "asked": 10, "items": 40, "n": 10, "accuracy": 0.0, "reference": "dense", "reference_accuracy": 1.0,
-        "difference": 1.0, "low": 0.5, "high": 1.0, "margin": 0.0, "confidence": 0.99, "level": 0.01,
-    }  # fmt: skip
-    document = {"state": "running", "planned": PLANNED, "screening": [row, {**row, "task": "tydiqa", "out": False}]}
+def test_what_the_gate_decided_early_has_all_that_it_will_have() -> None:
+    row = {"task": "xquad", "checkpoint": "wanda-0.5", "base": "dense", "decision": "BLOCK", "asked": 10, "items": 40}
+    row |= {"looks": [10, 40]}
+    document = {"state": "running", "planned": PLANNED, "screening": [row, {**row, "task": "tydiqa", "asked": 40}]}
     found = _summary(document, done={**DONE, ("wanda-0.5", "xquad"): 10})
     parts = {(part.checkpoint, part.task): part for part in found.parts}
     out = parts["wanda-0.5", "xquad"]
-    assert (out.state, out.done, out.total) == ("screened out", 10, 10)
+    assert (out.state, out.done, out.total) == ("decided early", 10, 10)
     assert parts["wanda-0.5", "tydiqa"].state == "waiting"
     assert (found.total, found.seconds_left) == (90, 30 / 2.0)

@@ -27,54 +27,52 @@ def config(**changes: Any) -> SweepConfig:
     return validated(SweepConfig, {**SWEEP, **changes}, "s.yaml")
 
 
-def groups(rule: Screen, **changes: Any) -> dict[tuple[str, str], tuple[str, ...]]:
-    return screened_groups(expand(config(**changes), Path("run"), resolve=Path), rule)
+def groups(**changes: Any) -> dict[tuple[str, str], tuple[str, ...]]:
+    return screened_groups(expand(config(**changes), Path("run"), resolve=Path))
 
 
-def test_the_compressed_checkpoints_of_a_base_on_a_task_are_screened_together():
+def test_the_compressed_checkpoints_of_a_base_on_a_task_are_screened():
     made = ("magnitude-0.5", "magnitude-0.6", "magnitude-2of4")
-    assert groups(Screen()) == {("dense", "gazetteer"): made}
-    two = groups(Screen(), models={"a": "bundled", "b": "x"})
+    assert groups() == {("dense", "gazetteer"): made}
+    two = groups(models={"a": "bundled", "b": "x"})
     assert two == {(name, "gazetteer"): tuple(f"{name}-{each}" for each in made) for name in ("a", "b")}
 
 
-def test_one_alone_is_the_best_and_may_still_be_blocked():
-    one = [{"method": "magnitude", "sparsity": 0.5}]
-    assert groups(Screen(), prune=one) == {}
-    assert groups(Screen(against="gate"), prune=one) == {("dense", "gazetteer"): ("magnitude-0.5",)}
-
-
-def test_a_task_needs_the_measure():
-    rank = [{"task": "gazetteer", "items": 40, "probes": ["rank"]}]
-    assert groups(Screen(), tasks=rank) == {}
-    assert groups(Screen(measure="choice"), tasks=[{**SWEEP["tasks"][0], "probes": ["greedy"]}]) == {}
-    with pytest.raises(InputError, match="screen: against: 'best': there is nothing to screen: no task with open or"):
-        check_screening(expand(config(tasks=rank), Path("run"), resolve=Path), Screen())
+def test_a_task_needs_open_answers():
+    choice = [{"task": "gazetteer", "items": 40, "probes": ["choice"]}]
+    assert groups(tasks=choice) == {}
+    with pytest.raises(InputError, match="screen: there is nothing to screen: no compressed checkpoint and its base"):
+        check_screening(expand(config(tasks=choice), Path("run"), resolve=Path), Screen())
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"screen": {"item": 3}}, "s.yaml: unknown key 'item'; did you mean 'items'?"),
-        ({"screen": {"against": "worst"}}, "s.yaml: screen.against: \"worst\": Input should be 'best' or 'gate'"),
-        ({"screen": {"confidence": 1}}, "s.yaml: screen.confidence: 1: Input should be less than 1"),
-        ({"screen": {"items": 0}}, "s.yaml: screen.items: 0: Input should be greater than or equal to 1"),
-        ({"screen": {"against": "gate"}, "gate": {"max_drop": None}}, "s.yaml: screen: against: 'gate' needs a bound"),
+        ({"screen": {"against": "best"}}, "s.yaml: unknown key 'against'"),
+        ({"screen": {"items": 9}}, "s.yaml: screen.items: 9: Input should be greater than or equal to 10"),
+        ({"gate": {"max_drop": 6, "max_drop_language": 5}}, "max_drop_language: 5 contradicts max_drop: 6: all lang"),
+        ({"gate": {"languages": False, "max_drop_language": 3}}, "max_drop_language: 3 contradicts languages: false"),
+        ({"gate": {"min_recovery": 101}}, "s.yaml: gate.min_recovery: 101: Input should be less than or equal to 100"),
+        (
+            {"gate": {"max_drop": None, "max_mc_only": None, "max_lost": None}},
+            "every threshold is null: there is nothing to judge",
+        ),
     ],
 )
-def test_what_is_wrong_is_told_in_one_line(changes, message):
+def test_bad_settings_are_refused_in_one_line(changes, message):
     with pytest.raises(InputError) as caught:
         config(**changes)
-    assert str(caught.value).startswith(message)
+    assert str(caught.value).startswith("s.yaml: ")
+    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_a_dry_run_says_the_fewest_and_the_most_items():
-    # 4 checkpoints of 40 items; the best of three is asked everything, the others 10 at least.
-    best, gate = _said(screen={"items": 10}), _said(screen={"items": 10, "against": "gate"})
-    assert best.startswith("screening: from 100 to 160 items are asked; ")
-    assert best.endswith("10 first, against the best, confidence 0.99")
-    assert gate.startswith("screening: from 70 to 160 items are asked; ")
+    # 4 checkpoints of 40 items; the base is evaluated on all, the others on 10 at least.
+    said = _said(screen={"items": 10})
+    assert said.startswith("screening: the sweep evaluates from 70 to 160 items; ")
+    assert said.endswith("The gate's first look has 10 items")
     assert most_saved({("dense", "t"): ("a", "b")}, {"t": 20}, Screen(items=100)) == 0
 
 

@@ -107,7 +107,7 @@ def test_only_the_default_criteria_are_judged_unless_others_are_set():
     """Today's gate blocked by flips: 40 answers went and 40 others came, so that the accuracy is the same."""
     wrong = Seen(greedy=False, choice=True)
     base = {f"english/{n}": RIGHT if n < 200 else wrong for n in range(400)}
-    own = {f"english/{n}": wrong if n < 40 or n >= 240 and n < 280 else base[f"english/{n}"] for n in range(400)}
+    own = {f"english/{n}": wrong if n < 40 or (n >= 240 and n < 280) else base[f"english/{n}"] for n in range(400)}
     own |= {f"english/{n}": RIGHT for n in range(200, 240)}
     found = judged(base, own, Thresholds(max_drop=8, max_drop_language=8, max_mc_only=None))
     assert (found.outcome, found.of("open_flips")) == ("PASS", [])
@@ -229,12 +229,12 @@ def test_without_choices_the_open_answers_pass_and_the_rest_is_named():
 def test_removed_items_are_no_pass():
     """Today's gate passed a run from which somebody had removed all records of the wrong items: "on 800 items"."""
     base = alike(1000)
-    found = judged(base, {key: RIGHT for key in list(base)[:800]}, planned={"int4": {"t": 1000}})
+    found = judged(base, dict.fromkeys(list(base)[:800], RIGHT), planned={"int4": {"t": 1000}})
     assert (found.outcome, found.unjudged, found.planned) == ("WARN", 200, 1000)
     assert why(found) == (
         "200 of 1,000 planned items have no judgement: as losses or as gains, they would change the verdict"
     )
-    both = {key: RIGHT for key in list(base)[:800]}
+    both = dict.fromkeys(list(base)[:800], RIGHT)
     assert judged(both, both, planned={"int4": {"t": 1000}}).unjudged == 200
     assert judged(both, both).outcome == "PASS"
     assert judged(both, both, planned={"int4": {"t": 801}}).outcome == "PASS"  # one item changes nothing
