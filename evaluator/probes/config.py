@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
@@ -11,6 +11,8 @@ from evaluator.asking.templates import PromptTemplate, lists_options
 from evaluator.probes.base import PROBES, ItemProbe, TextProbe
 from evaluator.probes.settings import Settings, each_once
 from evaluator.tasks import TASKS, Source
+
+DrawnOptions = Literal["any", "alike"]
 
 
 class EvalConfig(Settings, Source):
@@ -28,6 +30,9 @@ class EvalConfig(Settings, Source):
         *("greedy", "beam", "sample", "choice", "rank"),
         "aligned_rank",
     )
+    # Distractors of items without options of their own: drawn from `any` answers of the language, as in the paper, or
+    # `alike`. None: alike; `launch.sweep.jobs` says when not.
+    options: DrawnOptions | None = None
     chat: bool = False  # prompt through the tokenizer's chat template
     # Which of the sweep's prompts pose it; None: the paper's and every other one.
     prompts: tuple[str, ...] | None = None
@@ -81,8 +86,9 @@ class EvalConfig(Settings, Source):
         return Source.model_validate(self.given()) if self.given() else None
 
     def identifying(self) -> dict[str, Any]:
-        """The settings that records depend on, as JSON, beside the task's data."""
+        """The settings that records depend on, as JSON, beside the task's data. Without `options` they are `any`."""
         unsaid = {*Source.model_fields} - self.given().keys() | ({"template"} if self.template is None else set())
+        unsaid |= {"options"} if self.is_text or self.options == "any" else set()
         return self.model_dump(mode="json", exclude={"task", "prompts", *unsaid})
 
     @property
@@ -120,6 +126,7 @@ class EvalConfig(Settings, Source):
             seed=self.seed,
             formats=self.formats,
             options=any(probe.options == "drawn" for probe in probes),
+            alike=self.options != "any",
             hard_options=any(probe.options == "hard" for probe in probes),
             lists_options=self.template is not None and lists_options(self.template.text),
             fits=lambda question: any(probe.fits(question, self) for probe in probes),

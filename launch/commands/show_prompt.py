@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -33,6 +33,7 @@ def show_prompt(
     chat: Annotated[bool, typer.Option(help="prompt through the tokenizer's chat template")] = False,
     items: Annotated[int, typer.Option(min=0, help="per language, as in eval: decides the example of one_shot")] = 200,
     seed: Annotated[int, typer.Option(min=0, help="run seed of the distractors")] = 0,
+    options: Annotated[Literal["any", "alike"], typer.Option(help="how distractors are drawn, as in eval")] = "alike",
     prompts: Prompts = None,
     prompt: Annotated[str | None, typer.Option(help="of --prompts this one only")] = None,
 ) -> None:
@@ -41,7 +42,7 @@ def show_prompt(
         raise unknown("format", format, FORMATS)
     templates = _templates(prompts, prompt)
     data, found = _found(task, item, language)
-    posed = _Posed(task, data, found, format, items, seed)
+    posed = _Posed(task, data, found, format, items, seed, options == "alike")
     from evaluator.checkpoints.tokenizer import load_tokenizer
     from launch.sweep.models import resolve_model
 
@@ -77,6 +78,7 @@ class _Posed:
     format: Format
     items: int
     seed: int
+    alike: bool
 
     def shown(self, template: PromptTemplate | None, tokenizer: Any, chat: bool) -> Iterator[str]:
         """The lines of one prompt. Raises InputError where it cannot be made."""
@@ -115,6 +117,7 @@ class _Posed:
                 seed=self.seed,
                 formats=(self.format,),
                 options=True,
+                alike=self.alike,
                 lists_options=lists_options,
                 fits=lambda _: True,
             )

@@ -55,6 +55,7 @@ def _headline(task: str, rows: pd.DataFrame, shown: Sequence[Column]) -> Table:
         title=escape(f"{task}: what can it still say?"),
         title_justify="left",
         box=SIMPLE_HEAD,
+        show_edge=False,
         padding=(0, 0),
         pad_edge=False,
     )
