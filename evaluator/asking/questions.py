@@ -102,6 +102,12 @@ class Wanted:
     lists_options: bool = False  # by a template, in every format; `options` are then drawn too
     fits: Callable[[Question], bool] = lambda question: True  # whether anything can be asked of a question
 
+    @property
+    def draws(self) -> bool:
+        """Whether a probe, a format or a template needs options."""
+        listing = any(format in ("shown", "distractors_only") for format in self.formats)
+        return self.options or self.lists_options or listing
+
 
 def exemplar_of(pool: Sequence[Item], subset: Sequence[Item]) -> Item | None:
     """The one-shot exemplar of a language: its first item, in file order, that is neither evaluated nor excluded."""
@@ -115,8 +121,6 @@ def questions_of(data: TaskData, wanted: Wanted) -> list[Question]:
     Candidates that an item's pool does not have are left out of its question. Raises InputError when nothing could be
     asked for that reason.
     """
-    listing = any(format in ("shown", "distractors_only") for format in wanted.formats)
-    wants_options = wanted.options or wanted.lists_options or listing
     questions = []
     refusals: list[InputError] = []
 
@@ -130,11 +134,11 @@ def questions_of(data: TaskData, wanted: Wanted) -> list[Question]:
     for pool in data.pools.values():
         subset = select(pool, wanted.items)
         exemplar = exemplar_of(pool, subset)
-        kinds = by_kind(pool) if wants_options and wanted.alike else None
+        kinds = by_kind(pool) if wanted.draws and wanted.alike else None
         for position, item in enumerate(subset):
             excluded = is_excluded(item)
             options = hard = unrelated = None
-            if wants_options and not excluded:
+            if wanted.draws and not excluded:
                 options = tried(partial(choose_options, item, pool, wanted.seed, kinds))
             if wanted.hard_options and not excluded:
                 hard = tried(partial(choose_hard_options, item, pool, wanted.seed))

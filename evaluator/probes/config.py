@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
@@ -11,8 +11,7 @@ from evaluator.asking.templates import PromptTemplate, lists_options
 from evaluator.probes.base import PROBES, ItemProbe, TextProbe
 from evaluator.probes.settings import Settings, each_once
 from evaluator.tasks import TASKS, Source
-
-DrawnOptions = Literal["any", "alike"]
+from evaluator.tasks.distractors import DrawnOptions
 
 
 class EvalConfig(Settings, Source):
@@ -30,8 +29,7 @@ class EvalConfig(Settings, Source):
         *("greedy", "beam", "sample", "choice", "rank"),
         "aligned_rank",
     )
-    # Distractors of items without options of their own: drawn from `any` answers of the language, as in the paper, or
-    # `alike`. None: alike; `launch.sweep.jobs` says when not.
+    # How distractors are drawn for items without options of their own. None: `alike`, or what the run began with.
     options: DrawnOptions | None = None
     chat: bool = False  # prompt through the tokenizer's chat template
     # Which of the sweep's prompts pose it; None: the paper's and every other one.

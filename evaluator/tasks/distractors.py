@@ -16,12 +16,14 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Literal
 
 from evaluator.errors import InputError
 from evaluator.records import Item
 from evaluator.tasks.answer_types import answer_type
 from evaluator.tasks.selection import gold_option, is_excluded, normalised
 
+DrawnOptions = Literal["any", "alike"]  # the rules
 DISTRACTORS = 3
 UNRELATED = 4
 

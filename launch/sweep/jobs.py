@@ -14,9 +14,10 @@ from pathlib import Path
 
 from evaluator.errors import InputError, mapping_at, unknown
 from evaluator.probes import PROBES
-from evaluator.probes.config import DrawnOptions, EvalConfig
+from evaluator.probes.config import EvalConfig
 from evaluator.records import FORMATS
 from evaluator.tasks import Source, task_name
+from evaluator.tasks.distractors import DrawnOptions
 from evaluator.text import code_of
 from launch.sweep.calibration import spelled_source
 from launch.sweep.compress import given, name_of, quantisations
