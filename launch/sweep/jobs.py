@@ -223,7 +223,9 @@ def _pruning_name(cell: _Cell) -> str:
 
 def _options_of(run_dir: Path) -> DrawnOptions:
     """What `options` is in tasks that do not set it: `any` where the directory's run began so, else `alike`."""
-    from evaluator.store.reading import read_run  # with pandas
+    if not (run_dir / "run.json").exists():
+        return "alike"
+    from evaluator.store.reading import read_run  # imports pandas
 
     asked = mapping_at(read_run(run_dir), "identity", "task_settings")
     tasks = [mapping_at(asked, checkpoint, task) for checkpoint in asked for task in mapping_at(asked, checkpoint)]
