@@ -15,7 +15,7 @@ from typing import TypeVar
 from evaluator.errors import InputError
 from evaluator.records import Format, Item
 from evaluator.tasks import DEEP_ITEMS, TaskData, is_excluded, select
-from evaluator.tasks.distractors import Options, choose_hard_options, choose_options, unrelated_candidates
+from evaluator.tasks.distractors import Options, by_kind, choose_hard_options, choose_options, unrelated_candidates
 
 LISTING_FORMATS: tuple[Format, ...] = ("shown", "distractors_only", "unrelated")  # their prompts list candidates
 # Why an item is not asked: the text of its excluded records, and a line of the report.
@@ -97,9 +97,16 @@ class Wanted:
     seed: int  # of the distractors
     formats: tuple[Format, ...] = ("open",)
     options: bool = False  # drawn distractors, for a probe; a format that lists them needs no mention
+    alike: bool = True  # they are like the answer: `options: alike`; otherwise drawn from all answers
     hard_options: bool = False
     lists_options: bool = False  # by a template, in every format; `options` are then drawn too
     fits: Callable[[Question], bool] = lambda question: True  # whether anything can be asked of a question
+
+    @property
+    def draws(self) -> bool:
+        """Whether a probe, a format or a template needs options."""
+        listing = any(format in ("shown", "distractors_only") for format in self.formats)
+        return self.options or self.lists_options or listing
 
 
 def exemplar_of(pool: Sequence[Item], subset: Sequence[Item]) -> Item | None:
@@ -114,8 +121,6 @@ def questions_of(data: TaskData, wanted: Wanted) -> list[Question]:
     Candidates that an item's pool does not have are left out of its question. Raises InputError when nothing could be
     asked for that reason.
     """
-    listing = any(format in ("shown", "distractors_only") for format in wanted.formats)
-    wants_options = wanted.options or wanted.lists_options or listing
     questions = []
     refusals: list[InputError] = []
 
@@ -129,11 +134,12 @@ def questions_of(data: TaskData, wanted: Wanted) -> list[Question]:
     for pool in data.pools.values():
         subset = select(pool, wanted.items)
         exemplar = exemplar_of(pool, subset)
+        kinds = by_kind(pool) if wanted.draws and wanted.alike else None
         for position, item in enumerate(subset):
             excluded = is_excluded(item)
             options = hard = unrelated = None
-            if wants_options and not excluded:
-                options = tried(partial(choose_options, item, pool, wanted.seed))
+            if wanted.draws and not excluded:
+                options = tried(partial(choose_options, item, pool, wanted.seed, kinds))
             if wanted.hard_options and not excluded:
                 hard = tried(partial(choose_hard_options, item, pool, wanted.seed))
             if "unrelated" in wanted.formats and not excluded:

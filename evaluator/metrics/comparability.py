@@ -2,7 +2,8 @@
 
 What is held against each other, item by item: the engine, its version and dtype, and the length of the open prompt
 (another template or tokenizer). Of run.json: the settings of the task, the seed among them, and how each checkpoint's
-options were scored. And where beams or samples are compared: how many there are, and how they were drawn.
+options were scored. A run without `options` drew distractors as `any` does. And where beams or samples are compared:
+how many there are, and how they were drawn.
 """
 
 from __future__ import annotations
@@ -60,7 +61,8 @@ def _of_settings(base: Mapping[str, Any], own: Mapping[str, Any], *, ignored: se
 
 def settings_of(run: Mapping[str, Any], checkpoint: str | None, task: str) -> Mapping[str, Any]:
     """What run.json says of how a checkpoint was asked a task; empty where it says nothing."""
-    return mapping_at(run, "identity", "task_settings", checkpoint, task)
+    found = mapping_at(run, "identity", "task_settings", checkpoint, task)
+    return {"options": "any", **found} if found else {}
 
 
 def scoring_of(run: Mapping[str, Any], checkpoint: str | None) -> list[str]:

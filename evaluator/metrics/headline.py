@@ -32,6 +32,13 @@ COLUMNS = (
     Column("n", COUNT),
     Column("open_accuracy", PERCENTAGE, short="open", meaning="% right when the model must write the answer"),
     Column("choice_accuracy", PERCENTAGE, short="choice", meaning="% right when it only has to pick it from options"),
+    Column(
+        "hard_accuracy",
+        PERCENTAGE,
+        "hard choice accuracy",
+        short="hard",
+        meaning="% right when the other options are those most like the answer",
+    ),
     *(Column(f"{name}_{end}", PERCENTAGE, csv_only=True) for name in ("open", "choice") for end in ("base", "paired")),
     *(Column(f"{name}_n_paired", COUNT, csv_only=True) for name in ("open", "choice")),
     Column(
@@ -62,14 +69,14 @@ COLUMNS = (
         "beam_recoverability",
         PERCENTAGE,
         "in any beam",
-        short="beams",
+        short="beam",
         meaning="% with the answer in any beam of a beam search",
     ),
     Column(
         "sample_recoverability",
         PERCENTAGE,
         "in any sample",
-        short="samples",
+        short="sample",
         meaning="% with the answer in any random sample",
     ),
     Column("failures", COUNT, csv_only=True),
@@ -93,16 +100,16 @@ COLUMNS = (
 )
 
 
-SUMMED = ("accuracy", "fates", "recovery", "rank", "pr_gap")
+SUMMED = ("accuracy", "fates", "recovery", "rank", "pr_gap", "hard_distractors")
 
 
 def headline_of(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """The headline from the computed tables `accuracy`, `fates`, `recovery`, `rank` and `pr_gap`, languages pooled.
+    """The headline from the computed tables that SUMMED names, languages pooled.
 
     `open_base` and `open_paired` are the base's and the checkpoint's own accuracy on the `open_n_paired` items measured
-    in both.
-    `known` is how many items the base both produced and recognised; the fates are shares of it. Recoverability is
-    over all items with beams or samples, `*_recovered` among the checkpoint's own greedy failures.
+    in both. `known` is how many items the base both produced and recognised, null where no item was measured in both;
+    the fates are shares of it. Recoverability is over all items with beams or samples, `*_recovered` among the
+    checkpoint's own greedy failures.
     """
     whole = {name: pooled(tables[name]) for name in SUMMED}
     rows_of = {name: grouped(table, "task", "checkpoint") for name, table in whole.items()}
@@ -114,13 +121,14 @@ def headline_of(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
         row |= {"n": _value(opened, "n"), "open_accuracy": _value(opened, "accuracy")}
         chosen = _only(own, format="open", probe="choice")
         row["choice_accuracy"] = _value(chosen, "accuracy")
+        row["hard_accuracy"] = _value(here["hard_distractors"], "hard_accuracy")
         for name, table in (("open", opened), ("choice", chosen)):
             before, drop = _value(table, "dense_accuracy"), _value(table, "drop")
             if before is not None and drop is not None:
                 row |= {f"{name}_base": before, f"{name}_paired": float(before) - float(drop)}
                 row[f"{name}_n_paired"] = _value(table, "n_paired")
         row["re_run"] = bool(_value(here["fates"], "re_run"))
-        row["known"] = _value(here["fates"], "n")
+        row["known"] = _value(here["fates"], "n") if _value(here["fates"], "items") else None
         row |= {fate: _value(here["fates"], f"{fate}_rate") for fate in FATES}
         for probe in ("beam", "sample"):
             everything = _only(here["recovery"], probe=probe, population="all_items")
@@ -153,8 +161,10 @@ def headline_sentence(headline: pd.DataFrame) -> str:
     Both sides of an arrow are over the items measured in both. A re-run is the headline only where it is alone.
     """
     fated = headline[headline["mc_only"].notna()]
-    if fated.empty and headline["known"].notna().any() and headline["n"].gt(0).any():
+    if fated.empty and headline["known"].notna().any():
         return "The dense model both produced and recognised none of the items: no answer has a fate."
+    if fated.empty and headline["base"].notna().any():
+        return "No checkpoint was measured beside its base with greedy and choice: no answer has a fate."
     if fated.empty:
         return (
             "No checkpoint here has a base with greedy and choice records: evaluate a dense and a pruned one together."

@@ -33,7 +33,7 @@ def kinds_of(items: pd.DataFrame) -> pd.DataFrame:
     columns: dict[str, Sequence[str | None]] = {"language": items["language"].tolist()}
     answers = [str(each[0]) if len(each) else "" for each in items["answers"]]
     languages, questions, contexts = (items[name].tolist() for name in ("language", "question", "context"))
-    columns["answer type"] = [answer_type(each) if each else None for each in answers]
+    columns["answer type"] = [answer_type(*each) if each[0] else None for each in zip(answers, languages, strict=True)]
     columns["answer length"] = [answer_length(*each) for each in zip(answers, languages, strict=True)]
     columns["question word"] = [question_word(*each) for each in zip(questions, languages, strict=True)]
     columns["context length"] = _context_lengths(contexts, languages)

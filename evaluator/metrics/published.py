@@ -18,6 +18,7 @@ import pandas as pd
 
 from evaluator.errors import rows_at
 from evaluator.metrics.columns import COUNT, TEXT, Column, Kind, Row, columns_of, typed_frame
+from evaluator.metrics.comparability import settings_of
 from evaluator.metrics.inputs import ALL, MEAN, rows_where
 
 # Of many kinds, one in each row: people read it as the column `quantity` of the table `table` (see `report.cells`).
@@ -89,6 +90,7 @@ def _same(row: pd.Series, side: str, setting: Row, run: Mapping[str, Any]) -> bo
     pattern = re.compile(paper()["models"][setting["model"]], re.IGNORECASE)
     model = str(row["checkpoint"] if dense else row["base"])
     named = any(pattern.fullmatch(name) for name in model_names(run, model))
+    named &= settings_of(run, model, row["task"]).get("options", "any") == "any"
     return named and _same_questions(row["language"], setting, _sweeps_of(run, model))
 
 

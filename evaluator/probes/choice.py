@@ -16,6 +16,7 @@ from evaluator.engine.base import Request
 from evaluator.probes.base import Asking, Cost, Inquiry, ItemProbe
 from evaluator.probes.recording import Recorder, scored
 from evaluator.records import Record
+from evaluator.tasks.answer_types import answer_type
 from evaluator.tasks.distractors import Options
 
 if TYPE_CHECKING:
@@ -44,6 +45,8 @@ class Choice(ItemProbe):
         # The gold option's score minus the best other one's, in nats; the number of the option that scored highest.
         "choice_margin": "Float64",
         "picked": "Int64",
+        # How many of the other options are of the gold option's kind (`evaluator.tasks.answer_types`).
+        "same_kind": "Int64",
         # Each option's share of the options' summed likelihoods, the gold one's first (`evaluator.probes.packing`).
         "option_shares": "string",
         # Of all options, summed: fertility.
@@ -85,6 +88,8 @@ class Choice(ItemProbe):
         reduced["picked"] = won.picked(asked["index"])
         reduced["option_shares"] = won.shares(asked["index"])
         texts = pd.Series([text if isinstance(text, str) else "" for text in asked["option_text"]], index=asked.index)
+        kinds = [answer_type(*option) for option in zip(texts, asked["language"], strict=True)]
+        reduced["same_kind"] = won.like_gold(pd.Series(kinds, index=asked.index)).astype("Int64")
         reduced["recognised_per_byte"] = won.by(won.score / _sizes(texts.map(str.encode)))
         counts = {
             "tokens": _sizes(asked["token_ids"]),
@@ -174,6 +179,11 @@ class _Winners:
         best = self.score == self.score.groupby(self._item).transform("max")
         found = number.where(best).groupby(self._item).min().astype("Int64")
         return self._named(found).where(self._complete(self.score))
+
+    def like_gold(self, value: pd.Series) -> pd.Series:
+        """How many of an item's other options have the value of its gold option."""
+        gold = value.where(self._gold).groupby(self._item).transform("first")
+        return self._named(((value == gold) & ~self._gold).groupby(self._item).sum())
 
     def total(self, count: pd.Series) -> pd.Series:
         """Summed over an item's options; NaN where none of them has it."""

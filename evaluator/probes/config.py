@@ -11,6 +11,7 @@ from evaluator.asking.templates import PromptTemplate, lists_options
 from evaluator.probes.base import PROBES, ItemProbe, TextProbe
 from evaluator.probes.settings import Settings, each_once
 from evaluator.tasks import TASKS, Source
+from evaluator.tasks.distractors import DrawnOptions
 
 
 class EvalConfig(Settings, Source):
@@ -28,6 +29,8 @@ class EvalConfig(Settings, Source):
         *("greedy", "beam", "sample", "choice", "rank"),
         "aligned_rank",
     )
+    # How distractors are drawn for items without options of their own. None: `alike`, or what the run began with.
+    options: DrawnOptions | None = None
     chat: bool = False  # prompt through the tokenizer's chat template
     # Which of the sweep's prompts pose it; None: the paper's and every other one.
     prompts: tuple[str, ...] | None = None
@@ -81,8 +84,9 @@ class EvalConfig(Settings, Source):
         return Source.model_validate(self.given()) if self.given() else None
 
     def identifying(self) -> dict[str, Any]:
-        """The settings that records depend on, as JSON, beside the task's data."""
+        """The settings that records depend on, as JSON, beside the task's data. Without `options` they are `any`."""
         unsaid = {*Source.model_fields} - self.given().keys() | ({"template"} if self.template is None else set())
+        unsaid |= {"options"} if self.is_text or self.options == "any" else set()
         return self.model_dump(mode="json", exclude={"task", "prompts", *unsaid})
 
     @property
@@ -120,6 +124,7 @@ class EvalConfig(Settings, Source):
             seed=self.seed,
             formats=self.formats,
             options=any(probe.options == "drawn" for probe in probes),
+            alike=self.options != "any",
             hard_options=any(probe.options == "hard" for probe in probes),
             lists_options=self.template is not None and lists_options(self.template.text),
             fits=lambda question: any(probe.fits(question, self) for probe in probes),

@@ -80,11 +80,11 @@ def _drawn(item: Posed) -> tuple[int, str]:
 def _of_language(items: Sequence[Posed], per_language: int) -> list[Control]:
     types: dict[str, list[int]] = {}
     for at, item in enumerate(items):
-        types.setdefault(answer_type(item.answers[0]), []).append(at)
+        types.setdefault(answer_type(item.answers[0], item.language), []).append(at)
     found: list[Control] = []
     for at, item in enumerate(items[:per_language]):
         forms = paraphrases(item.answers[0], item.language)
-        alike = types[answer_type(item.answers[0])]
+        alike = types[answer_type(item.answers[0], item.language)]
         start = alike.index(at)
         others = (items[other] for other in (*alike[start + 1 :], *alike[:start]))
         another = next((other.answers[0] for other in others if _apart(item, other)), None)
@@ -108,13 +108,13 @@ def _apart(item: Posed, other: Posed) -> bool:
 
 def _family_name_first(answer: str, language: str) -> str | None:
     first, *rest = answer.split()
-    if len(rest) != 1 or answer_type(answer) != "name" or _without_article(answer, language) is not None:
+    if len(rest) != 1 or answer_type(answer, language) != "name" or _without_article(answer, language) is not None:
         return None
     return f"{rest[0]}, {first}"
 
 
-def _other_groups(answer: str, _: str) -> str | None:
-    if answer_type(answer) != "number":
+def _other_groups(answer: str, language: str) -> str | None:
+    if answer_type(answer, language) != "number":
         return None
     if re.search(r"(?<![\d.,])\d{1,3}(,\d{3})+(?![\d.,])", answer):
         return re.sub(r"(?<=\d),(?=\d{3})", "", answer)

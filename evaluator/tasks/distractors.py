@@ -1,6 +1,8 @@
 """The wrong candidates that stand beside a gold answer in a choice or in a prompt. Pure.
 
-The rules are the paper's (The Benchmark Illusion, arXiv 2606.17609).
+There are two rules. `any` draws from all answers of the language: it is the paper's (The Benchmark Illusion, arXiv
+2606.17609). `alike` prefers answers of the gold answer's kind and of similar length, since a year among names gives the
+answer away.
 
 Every draw comes from `random.Random(f"{seed}:{item_id}")`, so an item has the same candidates wherever it is asked. A
 candidate is the gold option of another item, and none equals, once normalised, a gold answer of the item or another
@@ -14,11 +16,14 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Literal
 
 from evaluator.errors import InputError
 from evaluator.records import Item
+from evaluator.tasks.answer_types import answer_type
 from evaluator.tasks.selection import gold_option, is_excluded, normalised
 
+DrawnOptions = Literal["any", "alike"]  # the rules
 DISTRACTORS = 3
 UNRELATED = 4
 
@@ -31,8 +36,23 @@ class Options:
     gold: int  # index of the gold option
 
 
-def choose_options(item: Item, pool: Sequence[Item], seed: int) -> Options:
+ByKind = Mapping[str, Sequence[Item]]  # the usable items of a language by the kind of their gold option
+
+
+def by_kind(pool: Iterable[Item]) -> ByKind:
+    """A pool as `choose_options` needs it for distractors like the answer; each kind's items in pool order."""
+    kinds: dict[str, list[Item]] = {}
+    for item in pool:
+        if not is_excluded(item):
+            kinds.setdefault(answer_type(gold_option(item), item.language), []).append(item)
+    return kinds
+
+
+def choose_options(item: Item, pool: Sequence[Item], seed: int, kinds: ByKind | None = None) -> Options:
     """The gold option among three distractors drawn from the pool, or among those that the item itself brings.
+
+    With `kinds`, the pool `by_kind`, they are like the answer as far as the pool allows: first those of its kind and of
+    similar length, then others of its kind, then others of similar length, then any. Each group is drawn at random.
 
     Brought distractors are used as they are, all of them, but for repetitions and for one that is a gold answer: a
     benchmark's whole list of options may be given. A pool that holds fewer than three usable answers gives fewer.
@@ -43,7 +63,8 @@ def choose_options(item: Item, pool: Sequence[Item], seed: int) -> Options:
     if item.options:
         distractors = _brought(item)
     else:
-        distractors = _distinct(_drawn(_others(item, pool), rng), _gold(item), DISTRACTORS)
+        candidates = _drawn(_others(item, pool), rng) if kinds is None else _like_the_answer(item, kinds, rng)
+        distractors = _distinct(candidates, _gold(item), DISTRACTORS)
     if not distractors:
         raise _none_differs(item, pool)
     return arrange(item, distractors, rng)
@@ -119,6 +140,26 @@ def _brought(item: Item) -> tuple[str, ...]:
 
 def _written(text: str) -> str:
     return unicodedata.normalize("NFC", text).strip()
+
+
+def similar_length(one: str, other: str) -> bool:
+    """Whether the longer text has at most half as many characters more, or at most two; both normalised."""
+    short, long = sorted((len(normalised(one)), len(normalised(other))))
+    return long <= max(1.5 * short, short + 2)
+
+
+def _like_the_answer(item: Item, kinds: ByKind, rng: random.Random) -> Iterator[Item]:
+    """The item itself may be among them: its option equals a gold answer, so no caller takes it."""
+    gold = gold_option(item)
+    own = answer_type(gold, item.language)
+    for group in (kinds.get(own, ()), _Joined([items for kind, items in kinds.items() if kind != own])):
+        left = []
+        for candidate in _drawn(group, rng):
+            if similar_length(gold, gold_option(candidate)):
+                yield candidate
+            else:
+                left.append(candidate)
+        yield from left
 
 
 def _others(item: Item, pool: Sequence[Item]) -> list[Item]:

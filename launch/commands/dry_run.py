@@ -99,7 +99,8 @@ def _asked(estimates: list[JobEstimate]) -> list[str]:
 def _in_words(task: EvalConfig) -> str:
     """Probes, formats and seeds of a task in words."""
     chat = " (chat template)" if task.chat else ""
-    return ", ".join(PROBES[probe].describe(task) for probe in task.probes) + chat
+    drawn = f" (options: {task.options})" if task.wanted.draws else ""
+    return ", ".join(PROBES[probe].describe(task) for probe in task.probes) + drawn + chat
 
 
 def _counts(work: Work) -> tuple[str, ...]:

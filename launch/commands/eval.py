@@ -34,6 +34,9 @@ def evaluate(
     ] = False,
     scoring: Annotated[str, typer.Option(help="forced; prompt_logprobs: vllm's own way, slow, to check")] = "forced",
     seed: Seed = 0,
+    options: Annotated[
+        str | None, typer.Option(help="distractors that are drawn: any (the paper's way), alike (default of a new run)")
+    ] = None,
     chat: Annotated[bool, typer.Option(help="prompt through the tokenizer's chat template")] = False,
     prompts: Prompts = None,
     engines: Annotated[int | None, typer.Option(help="engines to run; default one per GPU")] = None,
@@ -46,7 +49,7 @@ def evaluate(
         checkpoints,
         base=base,
         task={"task": task, "languages": languages, "items": items, "formats": formats, "probes": probes,
-              "seed": seed, "chat": chat},
+              "seed": seed, "chat": chat, "options": options},
         engine={"kind": engine, "dtype": dtype, "mixed_dtypes": mixed_dtypes, "scoring": scoring,
                 "trust_remote_code": trust_remote_code},
         resources={"engines": engines, "shard_items": shard_items},

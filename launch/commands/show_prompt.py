@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
 from evaluator.errors import InputError, unknown
 from evaluator.records import FORMATS, Format, Item
 from evaluator.tasks import TaskData, TaskSpec, load_task, tasks_help
+from evaluator.tasks.distractors import DrawnOptions
 from evaluator.tasks.posing import PAPER
 from launch.commands.options import Prompts
 from launch.commands.terminal import printed
@@ -33,15 +34,18 @@ def show_prompt(
     chat: Annotated[bool, typer.Option(help="prompt through the tokenizer's chat template")] = False,
     items: Annotated[int, typer.Option(min=0, help="per language, as in eval: decides the example of one_shot")] = 200,
     seed: Annotated[int, typer.Option(min=0, help="run seed of the distractors")] = 0,
+    options: Annotated[str, typer.Option(help="how distractors are drawn, as in eval: any, alike")] = "alike",
     prompts: Prompts = None,
     prompt: Annotated[str | None, typer.Option(help="of --prompts this one only")] = None,
 ) -> None:
     """Print an item's prompt, where its tokens begin and end, and what choice scores after it. Starts no engine."""
     if format not in FORMATS:
         raise unknown("format", format, FORMATS)
+    if options not in get_args(DrawnOptions):
+        raise unknown("--options", options, get_args(DrawnOptions))
     templates = _templates(prompts, prompt)
     data, found = _found(task, item, language)
-    posed = _Posed(task, data, found, format, items, seed)
+    posed = _Posed(task, data, found, format, items, seed, options == "alike")
     from evaluator.checkpoints.tokenizer import load_tokenizer
     from launch.sweep.models import resolve_model
 
@@ -77,6 +81,7 @@ class _Posed:
     format: Format
     items: int
     seed: int
+    alike: bool
 
     def shown(self, template: PromptTemplate | None, tokenizer: Any, chat: bool) -> Iterator[str]:
         """The lines of one prompt. Raises InputError where it cannot be made."""
@@ -115,6 +120,7 @@ class _Posed:
                 seed=self.seed,
                 formats=(self.format,),
                 options=True,
+                alike=self.alike,
                 lists_options=lists_options,
                 fits=lambda _: True,
             )

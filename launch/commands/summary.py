@@ -31,6 +31,7 @@ def finish(console: Console, run_dir: Path, outcome: Outcome | None = None) -> N
     shown = [column for column in COLUMNS if column.short and results.headline[column.name].notna().any()]
     for task, rows in results.headline.groupby("task", sort=False):
         console.print(_headline(str(task), rows, shown))
+        console.print()
     for column in shown:
         console.print(f"{column.short:<8} {column.meaning}", highlight=False, markup=False, soft_wrap=True)
     console.print(f"\n{escape(results.sentence)}", highlight=False, soft_wrap=True)
@@ -55,6 +56,7 @@ def _headline(task: str, rows: pd.DataFrame, shown: Sequence[Column]) -> Table:
         title=escape(f"{task}: what can it still say?"),
         title_justify="left",
         box=SIMPLE_HEAD,
+        show_edge=False,
         padding=(0, 0),
         pad_edge=False,
     )

@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from evaluator.errors import InputError, unknown
+from evaluator.errors import InputError, mapping_at, unknown
 from evaluator.probes import PROBES
 from evaluator.probes.config import EvalConfig
 from evaluator.records import FORMATS
 from evaluator.tasks import Source, task_name
+from evaluator.tasks.distractors import DrawnOptions
 from evaluator.text import code_of
 from launch.sweep.calibration import spelled_source
 from launch.sweep.compress import given, name_of, quantisations
@@ -28,7 +29,7 @@ from pruning.config import CalibrationConfig, PruneConfig, Repair, needs_calibra
 from quantising.config import QuantiseConfig
 
 # What decides which items a task asks, with which candidates and prompts: one name of a task means one of these.
-_ITEM_SETTINGS = ("task", "languages", "items", "seed", "template", *Source.model_fields)
+_ITEM_SETTINGS = ("task", "languages", "items", "seed", "options", "template", *Source.model_fields)
 _REPAIRED: Mapping[Repair, str] = {"none": "", "least_squares": "+ls"}  # what a name ends in
 _MERGED = ("formats", "probes", "sample_seeds")
 _LONGEST_NAME = 200  # of a checkpoint: it is part of names of directories and logs, which have 255 characters at most
@@ -80,10 +81,11 @@ def expand(
     sources = {name: resolve(value) for name, value in models.items() if name in wanted}
     dense = [name for grid in grids for name in grid.models]
     usual = spelled_source(grids[0].calibration)
+    options = _options_of(run_dir)
     cells: dict[object, _Cell] = {}
     for grid in grids:
         asked: set[object] = set()
-        tasks = [_with_seed(task, grid.seed) for task in posed_tasks(grid.tasks, grid.prompts)]
+        tasks = [_completed(task, grid.seed, options) for task in posed_tasks(grid.tasks, grid.prompts)]
         for cell in _cells(grid, sources, usual):
             key = (cell.model, *(_key(each) for each in (cell.prune, cell.quantise)))
             if key in asked:
@@ -219,7 +221,20 @@ def _pruning_name(cell: _Cell) -> str:
     return "-".join([cell.prune.method, how_much, *how]) + cell.suffix
 
 
-def _with_seed(task: EvalConfig, seed: int) -> EvalConfig:
+def _options_of(run_dir: Path) -> DrawnOptions:
+    """What `options` is in tasks that do not set it: `any` where the directory's run began so, else `alike`."""
+    if not (run_dir / "run.json").exists():
+        return "alike"
+    from evaluator.store.reading import read_run  # imports pandas
+
+    asked = mapping_at(read_run(run_dir), "identity", "task_settings")
+    tasks = [mapping_at(asked, checkpoint, task) for checkpoint in asked for task in mapping_at(asked, checkpoint)]
+    return "any" if tasks and not any("options" in task for task in tasks) else "alike"
+
+
+def _completed(task: EvalConfig, seed: int, options: DrawnOptions) -> EvalConfig:
+    """A task with the seed of its sweep and the run's `options`, where it does not set them."""
+    task = task.model_copy(update={"options": task.options or options})
     if "seed" not in task.model_fields_set:
         task = task.model_copy(update={"seed": seed})
     if task.seed not in task.seeds:

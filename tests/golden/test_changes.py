@@ -153,6 +153,15 @@ def test_another_seed_and_another_way_of_scoring_are_in_every_row_that_compares(
         )
 
 
+def test_distractors_drawn_in_another_way_are_not_comparable():
+    """run.json names `alike`; a base from before the setting has no `options`, which is `any`."""
+    settings = {"dense": {"t": {"seed": 0}}, "p": {"t": {"seed": 0, "options": "alike"}}}
+    why = "not comparable with the base: options any against alike"
+    assert pair(run={"identity": {"task_settings": settings}}).incomparable == {("t", "p"): why}
+    settings["dense"]["t"]["options"] = "alike"
+    assert pair(run={"identity": {"task_settings": settings}}).incomparable == {}
+
+
 def test_how_answers_were_drawn_matters_to_drawn_answers_alone():
     settings = {name: {"t": {"temperature": heat}} for name, heat in (("dense", 1.0), ("p", 0.7))}
     found = compute_tables(pair(run={"identity": {"task_settings": settings}}))

@@ -47,6 +47,46 @@ def test_hard_distractors_beside_the_standard_ones():
     assert pd.isna(own["known"])
 
 
+def test_choice_by_the_kind_of_the_distractors():
+    """Golds are years. The base picks all of them; the checkpoint only those that stand among names."""
+    among = {
+        "all": ("1990", "1812", "1756", "1402"),
+        "some": ("1990", "Nile", "1812", "Po"),
+        "none": ("1990", "Nile", "Po", "water"),
+    }
+    picked = {"all": (True, False, False, False), "some": (True, False), "none": (True, True, True)}
+    dense, pruned = {}, {}
+    for kind, hits in picked.items():
+        for number, hit in enumerate(hits):
+            language = "swahili" if kind == "some" else "english"
+            dense[f"{language}/{kind}{number}"] = Seen(choice=True, option_texts=among[kind])
+            pruned[f"{language}/{kind}{number}"] = Seen(choice=hit, option_texts=among[kind])
+    failed = Seen(choice=True, option_texts=among["all"], status="engine_error", why="out of memory")
+    pruned["english/all3"] = failed
+    found = tables(records("dense", dense), records("p", pruned, base="dense"))["distractors"]
+    own = found[(found["checkpoint"] == "p") & (found["language"] == "all")].set_index("same_kind")
+    assert own.index.tolist() == ["all", "some", "none"]
+    assert own["n"].tolist() == own["n_paired"].tolist() == [3, 2, 3]
+    assert own["engine_error"].tolist() == [1, 1, 1]  # a failed item has no options to sort it by
+    assert own["accuracy"].tolist() == pytest.approx([1 / 3, 1 / 2, 1])
+    assert own["base_accuracy"].tolist() == [1, 1, 1]
+    assert own["drop"].tolist() == pytest.approx([2 / 3, 1 / 2, 0])
+    # two of three are lost, none is gained: exact McNemar 2 * (1/2)^2
+    assert own["mcnemar_p"].tolist() == pytest.approx([0.5, 1.0, 1.0])
+    by_language = found[(found["checkpoint"] == "p") & (found["language"] != "all")]
+    assert by_language[["language", "same_kind", "n"]].to_numpy().tolist() == [
+        ["english", "all", 3], ["english", "none", 3], ["swahili", "some", 2],
+    ]  # fmt: skip
+    alone = found[(found["checkpoint"] == "dense") & (found["language"] == "all")]
+    assert alone["n"].tolist() == [4, 2, 3]
+    assert alone["drop"].isna().all()
+
+
+def test_distractors_of_one_kind_need_no_table():
+    seen = {f"english/{i}": Seen(choice=True, option_texts=("1990", "1812", "1756", "1402")) for i in range(3)}
+    assert tables(records("dense", seen))["distractors"].empty
+
+
 def test_hard_distractors_without_the_base_say_so():
     pruned = {"english/1": Seen(greedy=True, choice=True, hard=True)}
     row = only(tables(records("p", pruned, base="nowhere"))["hard_distractors"], language="all")

@@ -73,6 +73,12 @@ def test_another_setting_is_not_compared(found, field, value):
     assert compared(found, {}).empty
 
 
+def test_other_distractors_are_not_compared(found):
+    for options, count in (("alike", 0), ("any", len(compared(found, RUN)))):
+        settings = {"dense": {"tydiqa": {"options": options}}}
+        assert len(compared(found, RUN | {"identity": {"task_settings": settings}})) == count
+
+
 def test_a_part_of_the_languages_is_compared_by_language_only(found):
     run = copy.deepcopy(RUN)
     run["config"]["tasks"][0]["languages"] = ["english", "swahili"]

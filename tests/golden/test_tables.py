@@ -362,6 +362,26 @@ def test_a_headline_without_a_fate_says_why():
     assert sentence.startswith("The dense model both produced and recognised none of the items")
 
 
+def test_a_base_alone_measured_is_not_told_to_know_nothing():
+    """The compressed checkpoint failed on every item: nothing is known of the fates, and the base is not to blame."""
+    known = {f"english/{i}": Seen(greedy=True, choice=True) for i in range(4)}
+    failed = {key: Seen(greedy=True, choice=True, status="engine_error", why="out of memory") for key in known}
+    headline = headline_of(tables(records("dense", known), records("p", failed, base="dense")))
+    assert only(headline, checkpoint="dense")[["open_accuracy", "choice_accuracy"]].tolist() == [1.0, 1.0]
+    assert headline["known"].isna().all()
+    assert headline_sentence(headline) == (
+        "No checkpoint was measured beside its base with greedy and choice: no answer has a fate."
+    )
+
+
+def test_hard_choice_has_a_column_of_the_headline_where_it_was_asked():
+    dense = {f"english/{i}": Seen(greedy=True, choice=True, hard=i > 0) for i in range(4)}
+    headline = headline_of(tables(records("dense", dense)))
+    assert (only(headline)["choice_accuracy"], only(headline)["hard_accuracy"]) == (1.0, 0.75)
+    without = headline_of(tables(records("dense", {"english/0": Seen(greedy=True, choice=True)})))
+    assert without["hard_accuracy"].isna().all()
+
+
 def test_a_headline_without_pairs_says_what_to_run():
     sentence = headline_sentence(headline_of(tables(records("dense", DENSE))))
     assert sentence.endswith("evaluate a dense and a pruned one together.")

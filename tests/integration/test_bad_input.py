@@ -204,6 +204,7 @@ def test_two_checkpoints_of_one_name_are_refused(desk: Desk) -> None:
         (["--languages", " , "], ["--languages"]),
         (["--engine", "vlm"], ["--engine", "'vlm'", "did you mean 'vllm'?"]),
         (["--dtype", "float23"], ["--dtype", "'float23'", "did you mean 'float32'?"]),
+        (["--options", "foo"], ["--options", '"foo"', "'any' or 'alike'"]),
         (["--items", "-1"], ["items", "-1"]),
         (["--items", "many"], ["--items", "integer"]),
         (["--seed", "-3"], ["seed", "-3"]),

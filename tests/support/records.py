@@ -26,6 +26,7 @@ class Seen:
     status: Status = "ok"
     choice_status: Status | None = None  # None: as `status`
     options: int = 4
+    option_texts: Sequence[str] = (GOLD, *OTHERS)  # the gold one first
     truncated: bool = False
     hard: bool | str | None = None  # as `choice`, with hard distractors
     why: str | None = None  # of a status that is no measurement: what the record's text says
@@ -96,7 +97,7 @@ def _records_of(item: Seen, common: dict) -> list[Record]:
         if won is None:
             continue
         status = item.choice_status or item.status
-        for index, text in enumerate((GOLD, *OTHERS)[: item.options]):
+        for index, text in enumerate(item.option_texts[: item.options]):
             best = {True: -1.0, False: -3.0, "tie": -2.0}[won]
             best = best if item.gold_score is None else item.gold_score
             score = best if index == 0 else -2.0

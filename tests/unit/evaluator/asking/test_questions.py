@@ -8,7 +8,7 @@ from evaluator.probes import PROBES
 from evaluator.probes.base import ItemPlan
 from evaluator.probes.config import EvalConfig
 from evaluator.tasks import TaskData, select
-from evaluator.tasks.distractors import choose_options, hard_distractors
+from evaluator.tasks.distractors import by_kind, choose_options, hard_distractors
 from evaluator.text import normalise
 from tests.support.items import make_item
 
@@ -53,13 +53,23 @@ def test_a_language_with_fewer_items_uses_all_of_them():
 def test_candidates_of_each_format():
     pools = data(english=pool(9), finnish=pool(9, "finnish", "vastaus {}"))
     question = questions_of(pools, config(formats=("shown", "distractors_only", "unrelated"), probes=("greedy",)))[0]
-    assert question.options == choose_options(question.item, pools.pools["english"], 0)
+    english = pools.pools["english"]
+    assert question.options == choose_options(question.item, english, 0, by_kind(english))
     assert question.candidates["shown"] == question.options.texts
     wrong = [text for number, text in enumerate(question.options.texts) if number != question.options.gold]
     assert list(question.candidates["distractors_only"]) == wrong
     assert len(wrong) == 3
     assert len(question.candidates["unrelated"]) == 4
     assert all(text.startswith("vastaus") for text in question.candidates["unrelated"])
+
+
+def test_options_any_draws_as_the_paper_does_and_alike_is_the_default():
+    english = [*pool(12), *(make_item(number, answers=[str(1900 + number)]) for number in range(12, 24))]
+    drawn = {rule: questions_of(data(english=english), config(options=rule)) for rule in ("any", "alike", None)}
+    assert [q.options for q in drawn["any"]] == [choose_options(q.item, english, 0) for q in drawn["any"]]
+    kinds = by_kind(english)
+    assert [q.options for q in drawn["alike"]] == [choose_options(q.item, english, 0, kinds) for q in drawn["alike"]]
+    assert drawn["alike"] == drawn[None] != drawn["any"]
 
 
 def test_hard_options_are_the_gold_and_what_looks_most_like_it_in_the_items_own_order():

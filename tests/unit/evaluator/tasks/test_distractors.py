@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evaluator.errors import InputError
-from evaluator.tasks.distractors import choose_options, hard_distractors, unrelated_candidates
+from evaluator.tasks import load_task, select
+from evaluator.tasks.answer_types import answer_type
+from evaluator.tasks.distractors import by_kind, choose_options, hard_distractors, similar_length, unrelated_candidates
 from evaluator.text import normalise
 from tests.support.items import make_item
 
@@ -34,6 +36,90 @@ def test_options_are_the_gold_and_distinct_wrong_answers(pool, seed):
     assert len(set(texts)) == len(texts) == 1 + min(3, len(firsts))
     assert set(texts) - {"nile"} <= wrong
     assert choose_options(item, pool, seed) == options
+
+
+def wrong_options(item, pool, seed, kinds):
+    options = choose_options(item, pool, seed, kinds)
+    return [text for number, text in enumerate(options.texts) if number != options.gold]
+
+
+mixed = st.lists(
+    st.sampled_from(
+        ["1990", "1812", "12 people", "7 kilometres", "Nile", "Po", "Mississippi", "water", "of clay", "nile!"]
+    ),
+    min_size=1,
+    max_size=14,
+).map(lambda texts: [make_item(number, answers=[text]) for number, text in enumerate(texts)])
+
+
+@given(mixed, st.sampled_from(["Nile", "1990", "3 men", "sand"]), st.integers(0, 3))
+def test_alike_distractors_come_from_the_best_group_that_the_pool_has(pool, gold, seed):
+    """By counting: of each group in the documented order as many as it has, until there are three."""
+    item = make_item(99, answers=[gold])
+    pool = [*pool, item]
+
+    def group(text):
+        kind = answer_type(text, "english") == answer_type(gold, "english")
+        length = similar_length(text, gold)
+        return 0 if kind and length else 1 if kind else 2 if length else 3
+
+    # Two spellings of one answer are one distractor, in the group of whichever comes first.
+    firsts = {}
+    for text in sorted((other.answers[0] for other in pool), key=group):
+        if normalise(text) != normalise(gold):
+            firsts.setdefault(normalise(text), group(text))
+    if not firsts:
+        with pytest.raises(InputError, match="no distractor"):
+            choose_options(item, pool, seed, by_kind(pool))
+        return
+    wrong = wrong_options(item, pool, seed, by_kind(pool))
+    assert sorted(map(group, wrong)) == sorted(firsts.values())[:3]
+    assert len({normalise(text) for text in wrong} - {normalise(gold)}) == len(wrong)
+    assert wrong_options(item, pool, seed, by_kind(pool)) == wrong
+
+
+def test_alike_distractors_are_drawn_evenly_and_by_the_item():
+    pool = [make_item(number, answers=[str(1900 + number)]) for number in range(10)]
+    pool += [make_item(number, answers=[f"Town{number}"]) for number in range(10, 20)]
+    kinds = by_kind(pool)
+    drawn = Counter(text for seed in range(2000) for text in wrong_options(pool[0], pool, seed, kinds))
+    assert set(drawn) == {str(1900 + number) for number in range(1, 10)}
+    assert all(abs(count - 2000 / 3) < 5 * (2000 * 2 / 9) ** 0.5 for count in drawn.values())
+    assert len({choose_options(pool[0], pool, seed, kinds).texts for seed in range(8)}) == 8
+
+
+def test_only_the_order_of_the_items_own_pool_matters():
+    """Of the gazetteer, whatever else is asked: a language alone gives the same options as all of them."""
+    whole, alone = load_task("gazetteer", None), load_task("gazetteer", ["swahili"])
+    one, other = ([*data.pools["swahili"]] for data in (whole, alone))
+    for item in one[:20]:
+        assert choose_options(item, one, 0, by_kind(one)) == choose_options(item, other, 0, by_kind(other))
+
+
+def test_in_the_gazetteer_no_alike_distractor_is_of_another_kind():
+    """The defect that `alike` mends: of the demo's 360 items, most had a distractor whose kind gave it away."""
+    count = {"any": 0, "alike": 0}
+    items = 0
+    for pool in load_task("gazetteer", None).pools.values():
+        for item in select(pool, 40):
+            kind = answer_type(item.answers[0], item.language)
+            items += 1
+            for rule, kinds in (("any", None), ("alike", by_kind(pool))):
+                wrong = wrong_options(item, pool, 0, kinds)
+                count[rule] += any(answer_type(text, item.language) != kind for text in wrong)
+    assert items == 360
+    assert count == {"any": 338, "alike": 0}
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "similar"),
+    [
+        ("1990", "350", True), ("1990", "7", False), ("Po", "Nile", True), ("Po", "Volga", False),
+        ("Mississippi", "Kalamazoo", True), ("Mississippi", "Mississippi River", False), ("U.S.", "us", True),
+    ],
+)  # fmt: skip
+def test_lengths_are_similar_within_half_or_two_characters(one, other, similar):
+    assert similar_length(one, other) == similar_length(other, one) == similar
 
 
 def test_a_draw_depends_on_the_seed_and_the_item():
@@ -66,6 +152,7 @@ def test_every_reference_of_the_item_is_kept_out_and_only_first_references_of_ot
 def test_brought_options_are_used_as_they_are():
     item = make_item(0, answers=["5"], options=["-5", "5.", "10", "10", " 5 ", "15", "20"])
     options = choose_options(item, [item], 0)
+    assert choose_options(item, [item], 0, by_kind([item, make_item(1, answers=["7"])])) == options
     assert sorted(options.texts) == sorted(["5", "-5", "5.", "10", "15", "20"])
     assert options.texts[options.gold] == "5"
 

@@ -197,6 +197,33 @@ def test_a_models_name_means_one_model():
     assert "'dense' is 'bundled' in one joined sweep, 'other' in another" in message
 
 
+def test_options_that_a_task_does_not_set_are_alike():
+    made = jobs({**with_tasks({}, {"name": "paper", "options": "any"})})["wanda-0.5"].tasks
+    assert {name: task.options for name, task in made.items()} == {"gazetteer": "alike", "paper": "any"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "options"),
+    [({"seed": 0}, "any"), ({"seed": 0, "options": "alike"}, "alike"), (None, "alike")],
+)
+def test_a_run_goes_on_with_the_options_that_it_began_with(tmp_path, settings, options):
+    """A run from before the setting has no task with it: its distractors were drawn from any answers."""
+    run = {"identity": {"task_settings": {"dense": {"gazetteer": settings}}}} if settings else {}
+    (tmp_path / "run.json").write_text(json.dumps(run))
+    made = expand(validated(SweepConfig, MAIN, "s.yaml"), tmp_path, resolve=Path)
+    assert {task.options for job in made for task in job.tasks.values()} == {options}
+
+
+def test_two_ways_of_drawing_options_are_two_tasks():
+    error = only_error(joined, MAIN, with_tasks({"options": "any", "probes": ["greedy"]}, prune=[]))
+    assert error.startswith("tasks: 'gazetteer' is asked for twice, with options 'alike' and 'any'; give one")
+
+
+def test_wrong_options_are_named():
+    error = only_error(jobs, with_tasks({"options": "foo"}))
+    assert error == "s.yaml: tasks.0.options: \"foo\": Input should be 'any' or 'alike'"
+
+
 def test_seeds_belong_to_their_sweep_and_the_run_seed_is_one_of_the_sample_seeds():
     made = jobs({**MAIN, "seed": 42})
     assert made["dense"].tasks["gazetteer"].seed == 42
@@ -321,6 +348,8 @@ def test_the_papers_settings():
     chats = {name for name, job in jobs.items() if any(task.chat for task in job.tasks.values())}
     assert {name.rpartition("-wanda")[0] or name for name in chats} == {"mistral-7b-instruct", "phi-3-mini"}
     assert {job.prune.sparsity for job in jobs.values() if job.prune} == {0.5}
+    every = [*jobs.values(), *recipe_jobs("small/paper").values()]
+    assert {task.options for job in every for task in job.tasks.values() if not task.is_text} == {"any"}
 
 
 def test_bases_in_a_circle_are_refused():

@@ -9,6 +9,7 @@ from evaluator.engine.vllm import quantised
 from evaluator.engine.vllm.rehearsal import Rehearsal
 from evaluator.errors import InputError
 from launch.commands.options import eval_sweep
+from launch.run.rundir import RunDirectory
 from launch.sweep.config import SweepConfig, validated
 from launch.sweep.preflight import prepare
 from pruning.config import CalibrationConfig, PruneConfig
@@ -226,6 +227,32 @@ def test_a_language_by_name_or_by_code_is_one_sweep(models, tmp_path):
     named = identity("swahili", "english", calibration="gazetteer:swahili")
     assert identity("sw", "English", calibration="gazetteer:sw") == named
     assert named["task_settings"]["a"]["gazetteer"]["languages"] == ["swahili", "english"]
+
+
+def test_options_are_part_of_a_runs_identity_and_an_old_run_keeps_its_own(models, tmp_path):
+    def plan(**options):
+        task = {"task": "gazetteer", "items": 2, "languages": ["english"], "probes": ["choice"], **options}
+        return prepared(tmp_path, models={"a": str(models / "a")}, tasks=[task])
+
+    old, new = plan(options="any"), plan()
+    assert "options" not in old.identity["task_settings"]["a"]["gazetteer"]  # as before there was the setting
+    assert new.identity["task_settings"]["a"]["gazetteer"]["options"] == "alike"
+    assert new.identity == plan(options="alike").identity
+    with RunDirectory(tmp_path / "run", old.identity, {}, 0) as directory:
+        directory.mark("finished")
+    again = plan()
+    assert (again.identity, again.questions_by_task) == (old.identity, old.questions_by_task)
+    for _ in range(2):  # the resumed run is still an old one
+        with RunDirectory(tmp_path / "run", plan().identity, again.config.model_dump(mode="json"), 0) as directory:
+            directory.mark("finished")
+    with pytest.raises(InputError, match=r'gazetteer\.options is null there, "alike" here\); use a new --out'):
+        RunDirectory(tmp_path / "run", plan(options="alike").identity, {}, 0)
+
+
+def test_a_text_has_no_options(models, tmp_path):
+    task = {"task": book(tmp_path), "probes": ["perplexity"], "name": "book"}
+    plan = prepared(tmp_path, models={"a": str(models / "a")}, tasks=[task])
+    assert "options" not in plan.identity["task_settings"]["a"]["book"]
 
 
 def test_checkpoints_that_tokenise_otherwise_than_their_base_are_known(models, tmp_path):

@@ -91,6 +91,17 @@ def test_runs_own_settings_are_compared():
     assert compare(*sides).differences["int4", "t"] == {"seed": ("0", "1"), "version of vllm": ("0.31", "0.32")}
 
 
+def test_a_run_from_before_the_setting_drew_any_options():
+    outcomes = reduce_records(records("int4", {"english/1": RIGHT}))
+    settings = ({"seed": 0}, {"seed": 0, "options": "alike"}, {"seed": 0, "options": "any"})
+    old, new, paper = (
+        side_of_run(Inputs(outcomes, run={"identity": {"task_settings": {"int4": {"t": each}}}}), "run")
+        for each in settings
+    )
+    assert compare(old, new).differences["int4", "t"] == {"options": ("any", "alike")}
+    assert compare(old, paper).differences["int4", "t"] == {}
+
+
 def test_checkpoints_pair_by_name_by_being_alone_or_as_told():
     assert only(compare(run("a", RIGHT), run("b", RIGHT, checkpoint="fp8")).frame, measure="open")["n"] == 1
     with pytest.raises(InputError, match="a: no checkpoint 'int5' \\(there are: int4\\)"):
