@@ -199,6 +199,17 @@ class Inputs:
             if each.out
         }
 
+    def could_differ(self, task: str, one: str, other: str | None) -> bool:
+        """Whether a difference of two checkpoints on a task could be one of two models: not where they have the very
+        weights, and were asked alike. A comparison that could not differ is no member of Holm's families."""
+        if other is None or self._weights.get((task, one)) != self._weights.get((task, other)):
+            return True
+        return self.incomparable.get((task, one)) != self.incomparable.get((task, other))
+
+    @cached_property
+    def _weights(self) -> Mapping[tuple[str, str], str]:
+        return {each.key: each.weights_digest for each in self._subjects}
+
     @cached_property
     def incomparable(self) -> Mapping[tuple[str, str], str]:
         """Why checkpoints cannot be compared with their bases, by task and checkpoint, where anything is against it."""

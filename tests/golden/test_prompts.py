@@ -136,6 +136,23 @@ def test_the_intervals_of_shifts_allow_for_the_number_of_prompts(case, monkeypat
     assert (shown > less).sum() > len(less) / 2
 
 
+def test_two_checkpoints_of_the_same_weights_are_no_test_of_holms(case):
+    """A second run of the base, and of a: the p values of the others stay as they were."""
+    again = [
+        records(
+            name, seen({each: counts[at] for each, counts in RIGHT[of].items()}), base="dense", digest=of, task=task
+        )
+        for name, of in (("dense again", "dense"), ("a again", "a"))
+        for at, task in enumerate(TASKS.values())
+    ]
+    found = tables(*everything(), *again)["prompt_order"].set_index(["checkpoint", "other", "prompt"])
+    for pair in (("dense again", "dense"), ("a", "a again")):
+        assert found.loc[(*pair, "paper"), ["mcnemar_p", "verdict"]].tolist() == [1.0, "unclear"]
+        assert pd.isna(found.loc[(*pair, "paper"), "holm_p"])
+    # Under paper a, its second run and b lose 14 items each: three tests against the base.
+    assert found.loc[("b", "dense", "paper"), "holm_p"] == pytest.approx(3 * 2 * 0.5**14)
+
+
 def test_what_the_prompts_say_against_the_base(case):
     whole = case["prompts"][case["prompts"]["prompt"] == "all"]
     told = whole[whole["language"] == "all"].set_index("checkpoint")["against_base"]

@@ -2,8 +2,9 @@
 
 For two checkpoints of a task that several prompts pose, a row for each prompt: the paired difference of their
 accuracies, whether it may be chance (McNemar, Holm over the pairs under that prompt, of a checkpoint with its base and
-of any others apart), and the verdict that somebody would have come to who used this prompt alone: `better`, `worse` or
-`unclear`, said of the first. The row of `all` prompts has the mean difference, and says what the verdicts come to:
+of any others apart; two of the same weights have no Holm p), and the verdict that somebody would have come to who used
+this prompt alone: `better`, `worse` or `unclear`, said of the first. The row of `all` prompts has the mean difference,
+and says what the verdicts come to:
 
     same        every prompt says `better`, or every prompt says `worse`
     different   one prompt says `better` and another `worse`; or verdicts are not the same, and a shift is significant
@@ -88,11 +89,16 @@ def _of_task(posed: PosedTask, pairs: Mapping[tuple[str, str], str]) -> list[Row
         answered = _Answered(posed, probe)
         by_pair += [list(_of_pair(answered, pair, kind)) for pair, kind in pairs.items()]
     rows = [row for each in by_pair for row in each]
-    correct_for_many(rows, ("probe", "prompt", "pair"))
+    correct_for_many([row for row in rows if _could_differ(posed, row)], ("probe", "prompt", "pair"))
     for each in by_pair:
         if each:
             _conclude(each)
     return rows
+
+
+def _could_differ(posed: PosedTask, row: Row) -> bool:
+    task = posed.tasks.get(row["prompt"], posed.task)
+    return posed.inputs.could_differ(task, row["checkpoint"], row["other"])
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,7 +167,7 @@ def _conclude(rows: Sequence[Row]) -> None:
     """Fill in the verdicts of one pair's prompts, and in its first row what they come to."""
     whole, *by_prompt = rows
     for row in by_prompt:
-        shown = row["holm_p"] < ALPHA
+        shown = row["holm_p" if "holm_p" in row else "mcnemar_p"] < ALPHA
         row["verdict"] = "unclear" if not shown else "better" if row["difference"] > 0 else "worse"
     for verdict in VERDICTS:
         names = [row["prompt"] for row in by_prompt if row["verdict"] == verdict]
