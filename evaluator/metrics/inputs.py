@@ -39,6 +39,11 @@ class Subject(Origin):
         return self.task, self.checkpoint
 
     @property
+    def requested(self) -> float | None:
+        """The sparsity of its setting, which checkpoints share that achieved a little more or less."""
+        return self.sparsity if self.requested_sparsity is None else self.requested_sparsity
+
+    @property
     def row(self) -> Row:
         """The first columns of a table's row: `columns.SUBJECT`."""
         return {name: getattr(self, name) for name in ("task", "checkpoint", "base", *PRUNING)}
@@ -46,7 +51,7 @@ class Subject(Origin):
     @property
     def display_order(self) -> tuple[Any, ...]:
         """Dense checkpoints first, then by base and setting."""
-        setting = (self.method or "", self.pattern or "", self.sparsity or 0.0, self.calibration or "")
+        setting = (self.method or "", self.pattern or "", self.requested or 0.0, self.calibration or "")
         return (self.task, self.base is not None, self.base or "", *setting, self.checkpoint)
 
 

@@ -150,7 +150,7 @@ def _by_method(subject: Subject) -> tuple[str | float, ...]:
 
 
 def _by_setting(subject: Subject) -> tuple[str | float, ...]:
-    return subject.pattern or "", subject.sparsity or 0.0, subject.calibration or "", subject.method or ""
+    return subject.pattern or "", subject.requested or 0.0, subject.calibration or "", subject.method or ""
 
 
 def _rows(inputs: Inputs) -> Iterator[Row]:
