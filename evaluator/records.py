@@ -90,14 +90,23 @@ class Origin:
     sparsity: Annotated[
         float | None,
         Meaning(
-            "the requested share of zeros in the pruned matrices, or of the layers, heads or channels that went; N / M "
-            "of a pattern N:M",
+            "the achieved share of zeros in the pruned matrices; where layers, heads or channels went, the share of "
+            "the weights in the layers' matrices that went with them",
             unit="0 to 1",
         ),
     ]
     calibration: Annotated[
         str | None, Meaning("the source of the calibration text; null where none was used or none is known")
     ]
+    requested_sparsity: Annotated[
+        float | None,
+        Meaning(
+            "the requested share of zeros in the pruned matrices, or of the layers, heads or channels; N / M of a "
+            "pattern N:M",
+            unit="0 to 1",
+            later=True,
+        ),
+    ] = None
 
 
 @quick

@@ -33,7 +33,7 @@ INCIDENTAL = frozenset({"_name_or_path", "name_or_path", "transformers_version",
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointInfo:
-    """One checkpoint directory. `method` to `calibration` are columns of its records, all None for a dense one."""
+    """One checkpoint directory. `method` to `requested_sparsity` are columns of its records, None for a dense one."""
 
     name: str
     path: Path
@@ -44,8 +44,9 @@ class CheckpointInfo:
     dtype: str  # "bfloat16": what the configuration says, or else most of the weights
     method: str | None  # of pruning, of repair and of quantising, in their order ("wanda + least_squares + gptq")
     pattern: str | None  # "2:4", "W4A16 (gptq, group 128)", or both
-    sparsity: float | None
+    sparsity: float | None  # achieved
     calibration: str | None
+    requested_sparsity: float | None = None
     quantisation: Quantisation | None = None
     files: FileStates | None = dataclasses.field(default=None, compare=False)  # before they were read
 
@@ -90,6 +91,7 @@ def inspect_checkpoint(path: Path, name: str | None = None, *, trust_remote_code
         method=_joined(pruning.method, None if quantisation is None else quantisation.algorithm or "quantised"),
         pattern=_joined(pruning.pattern, None if quantisation is None else quantisation.label),
         sparsity=pruning.sparsity,
+        requested_sparsity=pruning.requested_sparsity,
         calibration=_joined(pruning.calibration, None if quantisation is None else quantisation.calibration),
         quantisation=quantisation,
         files=files,
@@ -205,6 +207,7 @@ class _Pruning:
     method: str | None = None
     pattern: str | None = None
     sparsity: float | None = None
+    requested_sparsity: float | None = None
     calibration: str | None = None
 
 
@@ -228,13 +231,19 @@ def _read_pruning(path: Path, *, quantised: bool) -> _Pruning:
     if absent and not quantised:
         raise InputError(f"checkpoint {path}: half-written or damaged: {MANIFEST} lists {absent[0]}, which is missing")
     calibration = field(manifest, "config", dict, place).get("calibration")
-    sparsity = manifest.get("sparsity")
-    if not isinstance(sparsity, int | float):
-        raise InputError(f"{file}: field 'sparsity' must be a number, not {sparsity!r}")
+    achieved, requested = (_number(manifest, name, place) for name in ("measured_sparsity", "sparsity"))
     repair = None if manifest.get("repair") is None else field(manifest, "repair", str, place)
     return _Pruning(
         method=_joined(field(manifest, "method", str, place), repair),
         pattern=field(manifest, "pattern", str, place),
-        sparsity=float(sparsity),
+        sparsity=achieved,
+        requested_sparsity=requested,
         calibration=None if calibration is None else field(calibration, "source", str, f"{place}: config.calibration"),
     )
+
+
+def _number(manifest: dict[str, Any], name: str, place: str) -> float:
+    value = manifest.get(name)
+    if not isinstance(value, int | float):
+        raise InputError(f"{place}: field {name!r} must be a number, not {value!r}")
+    return float(value)

@@ -22,6 +22,7 @@ from evaluator.records import PRUNING
 MINUS = "\N{MINUS SIGN}"
 MISSING = "\N{EN DASH}"
 FEW = 20  # of fewer items, one item is more than 5 percentage points
+ROUNDING = 0.001  # of a share that was requested: matrices have whole numbers of weights
 Row = dict[str, Any]
 
 
@@ -88,7 +89,8 @@ class Column:
     """One column of a table, or one value with its interval.
 
     `title` is its heading on the page, `short` on the terminal, which shows only columns that have one; `meaning`
-    explains it there; `csv_only` leaves the column out of both. `of` names the column that counts what a share is of.
+    explains it there; `csv_only` leaves the column out of both. `of` names the column that counts what a share is of,
+    `requested` the one of the value that was requested, which is shown beside this one where they differ.
     With `interval` the columns `<name>_low` and `<name>_high` follow; `alone` leaves out the value. Raises TypeError
     for a column without a kind.
     """
@@ -102,6 +104,7 @@ class Column:
     meaning: str = ""
     csv_only: bool = False
     of: str = ""
+    requested: str = ""
 
     def __post_init__(self) -> None:
         if not isinstance(self.kind, Kind):
@@ -119,11 +122,17 @@ class Column:
 
     def shown(self, row: Mapping[str, Any]) -> str:
         """The row's value for people: with its unit, or as a count where it is a share of few."""
-        return " of ".join(self._counted(row)) or self.kind.shown(row.get(self.name))
+        text = " of ".join(self._counted(row)) or self.kind.shown(row.get(self.name))
+        return f"{text} (requested {self.kind.shown(row[self.requested])})" if self.missed(row) else text
 
     def shown_narrow(self, row: Mapping[str, Any]) -> str:
         """The same in as few characters as possible: without a unit, a count as "3/9"."""
         return "/".join(self._counted(row)) or self.kind.shown(row.get(self.name), unit=False)
+
+    def missed(self, row: Mapping[str, Any]) -> bool:
+        """Whether the row's value is not the requested one, within rounding."""
+        value, requested = row.get(self.name), row.get(self.requested)
+        return bool(pd.notna(value) and pd.notna(requested) and abs(value - requested) > ROUNDING)
 
     def _counted(self, row: Mapping[str, Any]) -> tuple[str, ...]:
         """How many, and of how many; nothing where that is not what to show."""
@@ -149,10 +158,14 @@ def columns_of(kind: Kind, *names: str, interval: bool = False) -> tuple[Column,
     return tuple(Column(name, kind, interval=interval) for name in names)
 
 
+_PRUNED = {
+    "sparsity": Column("sparsity", SHARE, requested="requested_sparsity"),
+    "requested_sparsity": Column("requested_sparsity", SHARE, csv_only=True),
+}
 # Which checkpoint on which task, and how it was pruned: the first columns of nearly every table.
 SUBJECT = (
     *columns_of(TEXT, "task", "checkpoint", "base"),
-    *(Column(name, SHARE if name == "sparsity" else TEXT) for name in PRUNING),
+    *(_PRUNED.get(name, Column(name, TEXT)) for name in PRUNING),
 )
 LANGUAGE = Column("language", TEXT)
 REASON = Column("reason", TEXT)

@@ -12,6 +12,7 @@ from evaluator.metrics.columns import Row
 from evaluator.metrics.outcomes import MEASURED
 
 NO_REASON = "the records do not say why"
+LEAST = 5  # of an outcome on either side, for agreement beyond chance: of fewer, one item decides what it is
 
 
 def measured(items: pd.DataFrame, *probes: str, nothing: str = "no item was measured") -> tuple[pd.DataFrame, Row]:

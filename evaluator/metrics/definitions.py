@@ -50,6 +50,6 @@ DEFINITIONS: Mapping[str, str] = {
     "engine error": "the engine failed on this item; counted, never graded",
     "intervals": "Wilson 95 % for rates; for differences and medians a bootstrap of 2,000 draws over contexts, drawn "
     "jointly for all checkpoints and, where contexts are translations, for all languages; p values are exact McNemar; "
-    "holm_p corrects them over the checkpoints",
+    "holm_p corrects them over the checkpoints that have other weights than their base",
     "all / mean": "languages pooled over items / the unweighted mean over languages",
 }

@@ -39,6 +39,11 @@ class Subject(Origin):
         return self.task, self.checkpoint
 
     @property
+    def requested(self) -> float | None:
+        """The sparsity of its setting, which checkpoints share that achieved a little more or less."""
+        return self.sparsity if self.requested_sparsity is None else self.requested_sparsity
+
+    @property
     def row(self) -> Row:
         """The first columns of a table's row: `columns.SUBJECT`."""
         return {name: getattr(self, name) for name in ("task", "checkpoint", "base", *PRUNING)}
@@ -46,7 +51,7 @@ class Subject(Origin):
     @property
     def display_order(self) -> tuple[Any, ...]:
         """Dense checkpoints first, then by base and setting."""
-        setting = (self.method or "", self.pattern or "", self.sparsity or 0.0, self.calibration or "")
+        setting = (self.method or "", self.pattern or "", self.requested or 0.0, self.calibration or "")
         return (self.task, self.base is not None, self.base or "", *setting, self.checkpoint)
 
 
@@ -207,6 +212,17 @@ class Inputs:
             for each in screened_of(self.run)
             if each.early
         }
+
+    def could_differ(self, task: str, one: str, other: str | None) -> bool:
+        """Whether a difference of two checkpoints on a task could be one of two models: not where they have the very
+        weights, and were asked alike. A comparison that could not differ is no member of Holm's families."""
+        if other is None or self._weights.get((task, one)) != self._weights.get((task, other)):
+            return True
+        return self.incomparable.get((task, one)) != self.incomparable.get((task, other))
+
+    @cached_property
+    def _weights(self) -> Mapping[tuple[str, str], str]:
+        return {each.key: each.weights_digest for each in self._subjects}
 
     @cached_property
     def incomparable(self) -> Mapping[tuple[str, str], str]:

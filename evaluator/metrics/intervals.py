@@ -63,12 +63,12 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
     return adjusted
 
 
-def percentile_interval(draws: Floats) -> Interval:
-    """The central 95 % of bootstrap draws; undefined when more than a tenth of the draws are."""
+def percentile_interval(draws: Floats, alpha: float = ALPHA) -> Interval:
+    """The central 1 - `alpha` of bootstrap draws; undefined when more than a tenth of the draws are."""
     finite = draws[np.isfinite(draws)]
     if len(finite) == 0 or len(finite) < 0.9 * len(draws):
         return UNDEFINED
-    low, high = np.percentile(finite, [100 * ALPHA / 2, 100 * (1 - ALPHA / 2)])
+    low, high = np.percentile(finite, [100 * alpha / 2, 100 * (1 - alpha / 2)])
     return float(low), float(high)
 
 

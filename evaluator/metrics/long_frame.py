@@ -29,7 +29,7 @@ NAMING = ("checkpoint", "other")  # columns that name a checkpoint of which a ro
 @dataclass(frozen=True)
 class Holm:
     """Column `adjusted` is Holm's correction of column `p` over the checkpoints: the rows that agree in all of
-    `family`."""
+    `family`. A row of what could not differ (`Inputs.could_differ`) is no member, and has no `adjusted`."""
 
     family: tuple[str, ...]
     p: str = "mcnemar_p"
@@ -91,9 +91,14 @@ def rows_of_checkpoints(frame: pd.DataFrame, checkpoints: Collection[str]) -> pd
     return frame[kept].reset_index(drop=True)
 
 
-def filed(columns: Sequence[Column], rows: Iterable[Row], corrections: Sequence[Holm] = ()) -> LongFrame:
-    """Rows with exactly these columns; a value that a row lacks is null. Raises ValueError for a column of the rows
-    that is not among them: it would be lost."""
+def filed(
+    columns: Sequence[Column],
+    rows: Iterable[Row],
+    corrections: Sequence[Holm] = (),
+    tested: Callable[[Row], bool] = lambda row: True,
+) -> LongFrame:
+    """Rows with exactly these columns; a value that a row lacks is null. `tested`: whether a row is of the families of
+    `corrections`. Raises ValueError for a column of the rows that is not among them: it would be lost."""
     names = names_of(columns)
     values: Values = {name: [] for name in names}
     families = [_Families(each) for each in corrections]
@@ -108,7 +113,7 @@ def filed(columns: Sequence[Column], rows: Iterable[Row], corrections: Sequence[
         unknown |= row.keys() - values.keys()
         for name, column in values.items():
             column.append(row.get(name, np.nan))
-        for family in families:
+        for family in families if tested(row) else ():
             family.add(count - 1, row)
     if unknown:
         raise ValueError(f"no column and no kind is declared for {', '.join(sorted(unknown))}")

@@ -88,7 +88,10 @@ def paired_difference(
 def correct_for_many(
     rows: Sequence[Row], family: Sequence[str], p: str = "mcnemar_p", adjusted: str = "holm_p"
 ) -> None:
-    """Fill `adjusted` with Holm's correction of `p` over the checkpoints: the rows that agree in all of `family`."""
+    """Fill `adjusted` with Holm's correction of `p` over the checkpoints: the rows that agree in all of `family`.
+
+    The caller leaves out what could not differ (`Inputs.could_differ`).
+    """
     families: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
         if row.get(p) is not None:

@@ -79,10 +79,11 @@ def _beside(entry: Row, row: pd.Series) -> Row:
 def _same(row: pd.Series, side: str, setting: Row, run: Mapping[str, Any]) -> bool:
     """Whether a table's row was measured in a setting of the paper."""
     dense = pd.isna(row["base"])
+    requested = row["sparsity"] if pd.isna(row["requested_sparsity"]) else row["requested_sparsity"]
     if row["task"] != setting["task"] or dense != (side == "dense"):
         return False
     if not dense and not (
-        (row["method"], row["pattern"], row["sparsity"]) == (setting["method"], setting["pattern"], setting["sparsity"])
+        (row["method"], row["pattern"], requested) == (setting["method"], setting["pattern"], setting["sparsity"])
         and pd.notna(row["calibration"])
         and re.fullmatch(setting["calibration"], str(row["calibration"]))
     ):

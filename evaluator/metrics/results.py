@@ -39,6 +39,15 @@ class Results:
         return " ".join(filter(None, (headline_sentence(self.headline), self.screened)))
 
     @property
+    def missed(self) -> str:
+        """Which checkpoints have another sparsity than was requested, for which they are named."""
+        column = TABLES["accuracy"].column("sparsity")
+        names = ["checkpoint", "sparsity", "requested_sparsity"]
+        rows = self.tables["accuracy"].rows.select(lambda part: part[names].drop_duplicates()).drop_duplicates()
+        found = [f"{row['checkpoint']} {column.shown(row)}" for row in rows_of(rows) if column.missed(row)]
+        return f"Achieved sparsity: {'; '.join(found)}" if found else ""
+
+    @property
     def files(self) -> dict[str, Iterable[pd.DataFrame]]:
         """What is written as CSV, by name, in parts that are read when they are asked for."""
         found: dict[str, Iterable[pd.DataFrame]] = {"headline": [self.headline]}

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import pandas as pd
 
@@ -84,7 +85,7 @@ class Table:
     def rows(self, inputs: Inputs) -> LongFrame:
         """The numbers of a run that may have any number of checkpoints."""
         computed = (self._labelled(row, inputs) for row in self.compute(inputs))
-        found = filed(self.columns, computed, self.corrections)
+        found = filed(self.columns, computed, self.corrections, partial(_tested, inputs))
         if self.any_of and not any(part[self.any_of].notna().any() for part in found.parts()):
             return filed(self.columns, ())
         return found
@@ -121,6 +122,10 @@ class Table:
             needed |= dict.fromkeys(reason for reason in _reasons(part) if reason.startswith("needs "))
         wanted = [*(lack.wanted for lack in missing), *(reason.removeprefix("needs ") for reason in needed)]
         return f"Not in this run: {'; '.join(dict.fromkeys(wanted))}." if wanted else ""
+
+
+def _tested(inputs: Inputs, row: Row) -> bool:
+    return inputs.could_differ(str(row.get("task")), str(row.get("checkpoint")), row.get("base"))
 
 
 def _reasons(frame: pd.DataFrame) -> Iterator[str]:

@@ -38,6 +38,7 @@ class Stamp(Origin):
             pattern=info.pattern,
             sparsity=info.sparsity,
             calibration=info.calibration,
+            requested_sparsity=info.requested_sparsity,
         )
 
     def served_by(self, engine: Engine) -> Stamp:

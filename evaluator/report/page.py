@@ -56,6 +56,7 @@ def render_page(
         "verdict": gate.summary(results.verdicts) if results.verdicts else "",
         "verdicts": _verdicts(results.verdicts),
         "sentence": results.sentence,
+        "missed": results.missed,
         "headline": grid(results.headline, HEADLINE),
         "few": FEW,
         "filled": [section for section in sections if not section["note"]],

@@ -39,8 +39,8 @@ def compare(
     """What moved between two runs (another version, machine, dtype or seed), and is it more than noise?
 
     Items pair by language and id. Scores of 0 or 1 are compared by McNemar's exact test, other numbers by a paired
-    t-test that is robust to shared contexts, both with Holm's correction. Says too what was set otherwise. Exit code 0
-    whatever it finds.
+    t-test that is robust to shared contexts, both with Holm's correction over all comparisons of two models. Says too
+    what was set otherwise. Exit code 0 whatever it finds.
     """
     for path in (run_a, run_b):
         if not path.exists():
@@ -144,7 +144,7 @@ def _table(rows: Sequence[Mapping[str, object]]) -> Table:
         table.add_row(
             *(escape(str(each)) for each in (row["checkpoint"], row["measure"], where)),
             *(_cell(each) for each in numbers),
-            _p(row["holm_p"]),
+            _p(*(row[name] for name in ("holm_p", "mcnemar_p", "t_p"))),
             f"[{_STYLES[verdict]}]{verdict}[/]",
         )
     return table
@@ -158,9 +158,10 @@ def _cell(value: object) -> str:
     return "" if str(value) in ("<NA>", "nan") else str(value)
 
 
-def _p(value: object) -> str:
-    number = float(str(value))
-    return "" if number != number else f"{number:.3f}" if number >= 0.001 else f"{number:.0e}"
+def _p(*values: object) -> str:
+    """The first that is there."""
+    number = next((each for each in map(float, map(str, values)) if each == each), None)
+    return "" if number is None else f"{number:.3f}" if number >= 0.001 else f"{number:.0e}"
 
 
 def _sentence(found: Compared) -> str:

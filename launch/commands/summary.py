@@ -32,6 +32,8 @@ def finish(console: Console, run_dir: Path, outcome: Outcome | None = None) -> N
     for task, rows in results.headline.groupby("task", sort=False):
         console.print(_headline(str(task), rows, shown))
         console.print()
+    if results.missed:
+        console.print(results.missed, highlight=False, markup=False, soft_wrap=True)
     for column in shown:
         console.print(f"{column.short:<8} {column.meaning}", highlight=False, markup=False, soft_wrap=True)
     console.print(f"\n{escape(results.sentence)}", highlight=False, soft_wrap=True)

@@ -26,6 +26,13 @@ def table(*verdicts: pd.DataFrame, seen: dict[str, Seen] | None = None, **more: 
     return TABLES["matching"].frame(inputs)
 
 
+def fivefold(*verdicts: pd.DataFrame, seen: dict[str, Seen] = SEEN) -> pd.DataFrame:
+    """The table with five copies of every item: no share changes, and every outcome is there often enough."""
+    copies = "abcde"
+    told = [each.assign(item_id=each["item_id"] + copy) for each in verdicts for copy in copies]
+    return table(*told, seen={f"{key}{copy}": each for key, each in seen.items() for copy in copies})
+
+
 def row(frame: pd.DataFrame, grader: str, against: str | None = None, language: str = "all") -> pd.Series:
     chosen = frame[(frame["grader"] == grader) & (frame["language"] == language)]
     chosen = chosen[chosen["against"].isna()] if against is None else chosen[chosen["against"] == against]
@@ -60,11 +67,12 @@ def test_one_matcher_is_no_panel_and_one_that_was_not_asked_is_no_grader():
 
 
 def test_agreement_of_matchers_is_on_what_both_judged():
-    line = row(table(of_failures("a", 3, 4, 6), of_failures("b", 3)), "a", "b")
+    line = row(fivefold(of_failures("a", 3, 4, 6), of_failures("b", 3)), "a", "b")
     # equal on 3 and 7 of 4; p = (3/4 + 1/4) / 2 = 1/2, p_e = 1/2, pi = 0
-    assert (line["n"], line["unjudged"]) == (4, 3)
+    assert (line["n"], line["unjudged"]) == (20, 15)
     assert line["agreement"] == 0.5
     assert line["scott_pi"] == pytest.approx(0.0)
+    assert pd.isna(line["reason"])
     assert line["agreement_low"] <= 0.5 <= line["agreement_high"]
 
 
@@ -77,7 +85,7 @@ def test_agreement_with_containment_needs_all_responses_judged():
     line = row(table(of_failures("a", 3), seen=no_korean), CONTAINMENT, "a", language="korean")
     assert line["n"] == 0  # a language without any containment is no exception
     everything = judged("a", "dense", {key: int(key[-1]) in (1, 2, 3) for key in SEEN if key[-1] not in "89"})
-    line = row(table(everything), CONTAINMENT, "a")
+    line = row(fivefold(everything), CONTAINMENT, "a")
     # containment 1 2 5, matcher 1 2 3: equal on 5 of 7; p = 3/7, p_e = (9 + 16) / 49, pi = (35 - 25) / (49 - 25)
     assert line["agreement"] == pytest.approx(5 / 7)
     assert line["scott_pi"] == pytest.approx(10 / 24)
@@ -96,7 +104,16 @@ def test_graders_who_say_one_thing_only_have_no_pi():
     line = row(table(of_failures("a"), of_failures("b")), "a", "b")
     assert line["agreement"] == 1.0
     assert pd.isna(line["scott_pi"])
-    assert "undefined" in line["reason"]
+    assert line["reason"] == "no Scott's pi: one of the two says yes or no fewer than 5 times"
+
+
+def test_one_shared_yes_is_no_agreement_beyond_chance():
+    """Two matchers who accept the same one of 20 answers would have a pi of 1."""
+    verdicts = [judged(name, "dense", {f"english/{i}": i == 0 for i in range(20)}) for name in ("a", "b")]
+    line = row(table(*verdicts, seen={f"english/{i}": Seen(greedy=False) for i in range(20)}), "a", "b")
+    assert (line["n"], line["agreement"]) == (20, 1.0)
+    assert line[["scott_pi", "scott_pi_low", "scott_pi_high"]].isna().all()
+    assert line["reason"] == "no Scott's pi: one of the two says yes fewer than 5 times"
 
 
 def test_nothing_left_to_ask_is_agreement():
@@ -155,14 +172,14 @@ def test_an_item_lacks_a_verdict_until_one_beam_is_taken_or_all_are_judged():
 def test_matchers_are_compared_on_single_beams_and_with_containment_on_items():
     one = of_beams("a", [False, True], [True, True], [False, False])
     other = of_beams("b", [False, False], [True, False], [False, False])
-    found = table(one, other, seen=BEAMS)
+    found = fivefold(one, other, seen=BEAMS)
     line = row(found, "a", "b")
     # six beams; yes of a 3, of b 1; equal on 4: p = 4/12, p_e = 1/9 + 4/9, pi = (6/9 - 5/9) / (4/9)
-    assert (line["n"], line["unjudged"], line["agreement"]) == (6, 0, pytest.approx(4 / 6))
+    assert (line["n"], line["unjudged"], line["agreement"]) == (30, 0, pytest.approx(4 / 6))
     assert line["scott_pi"] == pytest.approx(1 / 4)
     line = row(found, CONTAINMENT, "a")
     # items: containment 1, matcher 1 and 2, of three: p = 3/6, p_e = 1/2, pi = (2/3 - 1/2) / (1/2)
-    assert (line["n"], line["agreement"], line["scott_pi"]) == (3, pytest.approx(2 / 3), pytest.approx(1 / 3))
+    assert (line["n"], line["agreement"], line["scott_pi"]) == (15, pytest.approx(2 / 3), pytest.approx(1 / 3))
     few = table(of_beams("a", [False], [True, True], [False, False]), seen=BEAMS)
     assert "resurface match --all" in row(few, CONTAINMENT, "a")["reason"]
 

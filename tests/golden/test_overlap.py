@@ -30,40 +30,56 @@ def seen(pattern: str) -> dict[str, Seen]:
 @pytest.fixture(scope="module")
 def case() -> pd.DataFrame:
     return tables(
-        records("dense", seen("rrrrrrwwwwr")),
-        records("a", seen("rrrwwwwwwre"), base="dense"),
-        records("b", seen("rrwwwrwwwwr"), base="dense"),
+        records("dense", seen("rrrrrrwwwwr" * 5)),
+        records("a", seen("rrrwwwwwwre" * 5), base="dense"),
+        records("b", seen("rrwwwrwwwwr" * 5), base="dense"),
     )["overlap"]
 
 
 def test_error_consistency_by_hand(case):
-    """a and b on ten items, of which a has 4 right and b 3."""
+    """a and b on ten kinds of items, five of each, of which a has 4 right and b 3."""
     row = only(case, checkpoint="a", other="b", among=ALL)
     # right in both: 0, 1; wrong in both: 3, 4, 6, 7, 8; a alone right: 2, 9; b alone right: 5
-    assert row[["n", "both_wrong", "wrong_here", "wrong_there"]].tolist() == [10, 5, 1, 2]
+    assert row[["n", "both_wrong", "wrong_here", "wrong_there"]].tolist() == [50, 25, 5, 10]
     assert row["observed"] == pytest.approx(7 / 10)
     assert row["expected"] == pytest.approx(0.4 * 0.3 + 0.6 * 0.7)
     assert row["kappa"] == pytest.approx((0.7 - 0.54) / (1 - 0.54))
     assert row["kappa_low"] < row["kappa"] < row["kappa_high"]
-    assert row[["engine_error", "excluded", "unpaired"]].tolist() == [1, 0, 0]
+    assert row[["engine_error", "excluded", "unpaired"]].tolist() == [5, 0, 0]
     assert row["measure"] == "error consistency"
 
 
 def test_of_what_there_was_to_lose(case):
     """The base has 0 to 5 right, and 10, on which a failed: a loses 3, 4, 5, b loses 2, 3, 4."""
     row = only(case, checkpoint="a", other="b", among=LOST)
-    assert row[["n", "both_wrong", "wrong_here", "wrong_there", "engine_error"]].tolist() == [6, 2, 1, 1, 1]
+    assert row[["n", "both_wrong", "wrong_here", "wrong_there", "engine_error"]].tolist() == [30, 10, 5, 5, 5]
     assert row["kappa"] == pytest.approx((4 / 6 - 1 / 2) / (1 / 2))
     assert set(case[case["among"] == ALL]["checkpoint"]) == {"dense", "a"}
     assert len(case) == 3 + 1  # the base itself lost nothing
 
 
-def test_checkpoints_that_are_right_on_everything_have_no_kappa():
-    found = tables(records("dense", seen("rrr")), records("p", seen("rrr"), base="dense"))["overlap"]
-    row = only(found, checkpoint="dense", other="p")
-    assert row["observed"] == 1.0
-    assert pd.isna(row["kappa"])
-    assert row["reason"] == "both are right, or both are wrong, on everything: kappa is undefined"
+@pytest.mark.parametrize(
+    ("first", "second", "reason"),
+    [
+        ("r" * 39 + "w", "r" * 39 + "w", "no kappa: fewer than 5 items wrong in one of the two"),
+        ("r" * 30 + "w" * 10, "r" * 36 + "w" * 4, "no kappa: fewer than 5 items wrong in one of the two"),
+        ("w" * 36 + "r" * 4, "w" * 30 + "r" * 10, "no kappa: fewer than 5 items right in one of the two"),
+        ("r" * 40, "r" * 40, "no kappa: fewer than 5 items wrong in one of the two"),
+        ("r" * 35 + "w" * 5, "r" * 35 + "w" * 5, None),
+    ],
+)
+def test_a_kappa_needs_five_items_of_either_outcome_in_both(first, second, reason):
+    """One shared wrong item of 40 would be a kappa of 1."""
+    found = tables(records("dense", seen(first)), records("p", seen(second), base="dense"))["overlap"]
+    row = only(found, checkpoint="dense", other="p", among=ALL)
+    agreed = sum(one == other for one, other in zip(first, second, strict=True))
+    assert row["observed"] == pytest.approx(agreed / 40)
+    if reason is None:
+        assert row[["kappa", "kappa_high"]].tolist() == pytest.approx([1.0, 1.0])
+        assert pd.isna(row["reason"])
+    else:
+        assert row[["kappa", "kappa_low", "kappa_high"]].isna().all()
+        assert row["reason"] == reason
 
 
 def test_what_only_one_was_asked_or_could_not_be_asked_is_counted():
@@ -128,10 +144,10 @@ def choices(name: str, given: dict[str, tuple[float, ...]], base: str | None = N
 
 
 def test_capa_by_hand():
-    """Two items of two and three options: p = (1/2, 1/2), (1/4, 1/2, 1/4); q = (1/4, 3/4), (1/2, 1/4, 1/4)."""
+    """Five items each of two and of three options: p = (1/2, 1/2), (1/4, 1/2, 1/4); q = (1/4, 3/4), (1/2, 1/4, 1/4)."""
     log = np.log
-    dense = choices("dense", chosen((log(3), log(3)), (log(1), log(2), log(1))))
-    found = tables(dense, choices("p", chosen((log(1), log(3)), (log(2), log(1), log(1))), "dense"))["overlap"]
+    dense = choices("dense", chosen(*[(log(3), log(3)), (log(1), log(2), log(1))] * 5))
+    found = tables(dense, choices("p", chosen(*[(log(1), log(3)), (log(2), log(1), log(1))] * 5), "dense"))["overlap"]
     row = only(found, checkpoint="dense", measure=CAPA)
     assert row["observed"] == pytest.approx((1 / 2 + (2 + 2 + 1) / 16) / 2)
     right, other = (1 / 2 + 1 / 4) / 2, (1 / 4 + 1 / 2) / 2
@@ -140,7 +156,7 @@ def test_capa_by_hand():
     assert row["kappa"] == pytest.approx((row["observed"] - expected) / (1 - expected))
     errors = only(found, checkpoint="dense", measure=ERRORS)
     # a tie is wrong: dense has none right; p is right on the second
-    assert errors[["probe", "n", "both_wrong", "wrong_here"]].tolist() == ["choice", 2, 1, 1]
+    assert errors[["probe", "n", "both_wrong", "wrong_here"]].tolist() == ["choice", 10, 5, 5]
 
 
 def test_capa_is_a_loop_over_its_definition():
@@ -165,7 +181,7 @@ def test_capa_is_a_loop_over_its_definition():
 
 def test_the_same_wrong_option_is_agreement_and_another_one_is_not():
     sure, unsure = (-9.0, 0.0, -9.0, -9.0), (-9.0, -9.0, 0.0, -9.0)
-    given = {"dense": chosen(sure, sure), "same": chosen(sure, sure), "another": chosen(unsure, unsure)}
+    given = {"dense": chosen(*[sure] * 5), "same": chosen(*[sure] * 5), "another": chosen(*[unsure] * 5)}
     found = tables(*(choices(name, each, None if name == "dense" else "dense") for name, each in given.items()))
     of_dense = found["overlap"].query("checkpoint == 'dense' and measure == 'CAPA'")
     kappas = dict(zip(of_dense["other"], of_dense["kappa"], strict=True))
@@ -180,9 +196,9 @@ def test_shares_survive_being_packed():
 
 def test_the_page_shows_the_ends_and_the_file_all():
     rng = np.random.default_rng(4)
-    many = {f"p{number}": answers(rng, 30, 0.5) for number in range(8)}
+    many = {f"p{number}": answers(rng, 60, 0.5) for number in range(8)}
     outcomes = pd.concat(
-        [reduce_records(records("dense", answers(rng, 30, 0.8)))]
+        [reduce_records(records("dense", answers(rng, 60, 0.8)))]
         + [reduce_records(records(name, each, base="dense")) for name, each in many.items()]
     )
     filled = compute_tables(Inputs(outcomes))["overlap"]
@@ -256,6 +272,7 @@ def test_one_checkpoint_has_nothing_to_overlap_with():
 
 
 def test_who_was_asked_otherwise_is_named():
-    found = tables(records("dense", seen("rw")), records("p", seen("rw"), base="dense", dtype="bfloat16"))["overlap"]
+    even = seen("rw" * 5)
+    found = tables(records("dense", even), records("p", even, base="dense", dtype="bfloat16"))["overlap"]
     wanted = "p: not comparable with the base: dtype float32 against bfloat16"
     assert only(found, other="p")["reason"] == wanted

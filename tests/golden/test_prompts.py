@@ -8,7 +8,9 @@ import pytest
 from scipy.stats import chi2
 from statsmodels.stats.contingency_tables import cochrans_q
 
+from evaluator.metrics.intervals import ALPHA
 from evaluator.metrics.posed import cochran_p
+from evaluator.metrics.tables import prompt_order
 from tests.support.records import Seen, records
 from tests.support.tables import only, tables
 
@@ -85,20 +87,78 @@ def test_the_order_of_two_checkpoints(case):
     assert rows["holm_p"].tolist()[1:] == pytest.approx([4 * 0.5**14, 1.0, 4 * 0.5**8])
     assert rows["verdict"].tolist()[1:] == ["worse", "unclear", "better"]
     whole = rows.loc["all"]
-    assert (whole["conclusion"], whole["order_changes"]) == ("reversed", True)
+    assert (whole["conclusion"], whole["order_changes"]) == ("different", True)
     assert (whole["better_under"], whole["worse_under"], whole["unclear_under"]) == ("wordy", "paper", "terse")
     assert (other.loc["all", "conclusion"], other.loc["all", "order_changes"]) == ("same", False)
     assert other.loc["all", "worse_under"] == "paper, terse, wordy"
     between = only(found, checkpoint="a", other="b", prompt="all")
-    assert (between["conclusion"], between["unclear_under"]) == ("depends", "paper")  # 4 of 20 each
+    assert (between["conclusion"], between["unclear_under"]) == ("different", "paper")  # 4 of 20 each
     assert rows.loc["paper", "shift_high"] < 0 < rows.loc["wordy", "shift_low"]
+
+
+def conclusion(dense: tuple[int, ...], pruned: tuple[int, ...]) -> tuple[str, str]:
+    """What prompts conclude of two checkpoints that have so many of 20 items right under each, and `against_base`."""
+    made = [
+        records(name, seen({"english": count}, 20), base=base, task=task)
+        for name, base, counts in (("dense", None, dense), ("a", "dense", pruned))
+        for task, count in zip(TASKS.values(), counts, strict=False)
+    ]
+    found = tables(*made)
+    whole = only(found["prompt_order"], prompt="all")
+    return whole["conclusion"], only(found["prompts"], checkpoint="a", prompt="all", language="all")["against_base"]
+
+
+def test_prompts_that_all_show_nothing_are_unclear():
+    assert conclusion((12, 11), (11, 11)) == ("unclear", "unclear under every prompt")
+
+
+def test_one_prompt_that_shows_a_difference_beside_one_that_shows_none_may_be_chance():
+    """Of 20 items 6 and 4 are right in dense alone: p = .031 and .125. The shift is 2 items of 40 either way."""
+    assert conclusion((16, 16), (10, 12)) == ("unclear", "unclear: worse under paper; unclear under terse")
+
+
+def test_a_shift_that_is_significant_makes_prompts_different():
+    """8 and 0 of 20 items are lost: only one prompt shows a loss, and the difference is not the same under both."""
+    told = "different: worse under paper; unclear under terse; shifted under paper, terse"
+    assert conclusion((16, 16), (8, 16)) == ("different", told)
+
+
+def test_a_shift_does_not_change_what_every_prompt_says():
+    assert conclusion((20, 20), (2, 10)) == ("same", "worse under every prompt")
+
+
+def test_the_intervals_of_shifts_allow_for_the_number_of_prompts(case, monkeypatch):
+    """Those of three prompts have level 1 - .05 / 3; with three times ALPHA they are the plain ones of 95 %."""
+    monkeypatch.setattr(prompt_order, "ALPHA", 3 * ALPHA)
+    plain = tables(*everything())["prompt_order"]
+    shown, less = ((each["shift_high"] - each["shift_low"]).dropna() for each in (case["prompt_order"], plain))
+    assert (shown >= less).all()
+    assert (shown > less).sum() > len(less) / 2
+
+
+def test_two_checkpoints_of_the_same_weights_are_no_test_of_holms(case):
+    """A second run of the base, and of a: the p values of the others stay as they were."""
+    again = [
+        records(
+            name, seen({each: counts[at] for each, counts in RIGHT[of].items()}), base="dense", digest=of, task=task
+        )
+        for name, of in (("dense again", "dense"), ("a again", "a"))
+        for at, task in enumerate(TASKS.values())
+    ]
+    found = tables(*everything(), *again)["prompt_order"].set_index(["checkpoint", "other", "prompt"])
+    for pair in (("dense again", "dense"), ("a", "a again")):
+        assert found.loc[(*pair, "paper"), ["mcnemar_p", "verdict"]].tolist() == [1.0, "unclear"]
+        assert pd.isna(found.loc[(*pair, "paper"), "holm_p"])
+    # Under paper a, its second run and b lose 14 items each: three tests against the base.
+    assert found.loc[("b", "dense", "paper"), "holm_p"] == pytest.approx(3 * 2 * 0.5**14)
 
 
 def test_what_the_prompts_say_against_the_base(case):
     whole = case["prompts"][case["prompts"]["prompt"] == "all"]
     told = whole[whole["language"] == "all"].set_index("checkpoint")["against_base"]
     assert pd.isna(told["dense"])
-    assert told["a"] == "reversed: better under wordy; worse under paper; unclear under terse"
+    wanted = "different: better under wordy; worse under paper; unclear under terse; shifted under paper, wordy"
+    assert told["a"] == wanted
     assert told["b"] == "worse under every prompt"
     assert whole.loc[whole["language"] != "all", "against_base"].isna().all()
 

@@ -159,10 +159,15 @@ def test_the_kind_of_a_calibration_is_in_its_name(source, kind):
 def test_per_language_calibration_asks_each_language_of_its_own_checkpoint():
     right, silent = Seen(greedy=True, choice=True), Seen(greedy=False, choice=True)
     dense = {"english/1": right, "swahili/1": right, "thai/1": right}
+    achieved = {"en": {"sparsity": 0.4977, "requested_sparsity": 0.5}, "sw": {"requested_sparsity": 0.5}}
     found = tables(
         records("dense", dense),
-        records("en", {**dense, "swahili/1": silent}, base="dense", calibration="wikipedia:en"),
-        records("sw", {**dense, "english/1": silent}, base="dense", calibration="wikipedia:swahili"),
+        records("en", {**dense, "swahili/1": silent}, base="dense", calibration="wikipedia:en").assign(
+            **achieved["en"]
+        ),
+        records("sw", {**dense, "english/1": silent}, base="dense", calibration="wikipedia:swahili").assign(
+            **achieved["sw"]
+        ),
         records("c4", {**dense, "swahili/1": silent}, base="dense", calibration="c4"),
     )["calibration"]
     kinds = found.drop_duplicates("checkpoint").set_index("checkpoint")["kind"].to_dict()

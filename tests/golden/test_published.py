@@ -107,6 +107,13 @@ def test_another_sparsity_or_method_is_not_compared(found):
         assert set(compared(other, RUN)["checkpoint"]) == {"dense"}
 
 
+def test_the_papers_sparsity_is_what_was_requested(found):
+    settings = {0.5: {"dense", "wanda-0.5"}, 0.6: {"dense"}}
+    for requested, names in settings.items():
+        other = {name: each.assign(sparsity=0.4977, requested_sparsity=requested) for name, each in found.items()}
+        assert set(compared(other, RUN)["checkpoint"]) == names
+
+
 @pytest.mark.parametrize(
     ("path", "name"),
     [

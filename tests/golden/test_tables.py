@@ -307,6 +307,20 @@ def test_a_dense_re_run_is_the_noise_floor_beside_the_others():
     assert pruned["noise_floor"] == pytest.approx(1 / 7)
 
 
+def test_a_re_run_of_the_base_is_no_member_of_holms_family():
+    """Two checkpoints of other weights and a second run of the base: two tests, unless it was served otherwise."""
+    dense = {f"english/{i}": Seen(greedy=True) for i in range(20)}
+    lost = {key: Seen(greedy=i >= 8) for i, key in enumerate(dense)}
+    of_base = [records(name, lost, base="dense") for name in ("one", "two")]
+    for dtype, tests in (("float32", 2), ("bfloat16", 3)):
+        again = records("again", dense, base="dense", digest="dense", dtype=dtype)
+        found = tables(records("dense", dense), again, *of_base)["accuracy"]
+        one, re_run = (only(found, checkpoint=name, language="all") for name in ("one", "again"))
+        assert (one["mcnemar_p"], one["holm_p"]) == pytest.approx((2 * 0.5**8, tests * 2 * 0.5**8))
+        assert re_run["mcnemar_p"] == 1.0
+        assert pd.isna(re_run["holm_p"]) == (tests == 2)
+
+
 def test_a_checkpoint_without_a_manifest_is_no_re_run():
     other = records("other", PRUNED, base="dense").assign(method=None, pattern=None, sparsity=None)
     found = tables(records("dense", DENSE), other)["fates"]

@@ -3,6 +3,12 @@
 A score moved if a paired test says so after Holm's correction: over everything that is pooled over languages, and
 within one measure over its languages. Scores of 0 or 1 are tested by McNemar's exact test, other numbers by a paired
 t-test that is robust to shared contexts. `same`: no item differs; `noise`: some do, no more than chance.
+
+A family has only comparisons that could differ, whether they do or not. What is compared decides that, not the result:
+
+- The same weights under the same settings are one model. Their rows have no Holm p; their own p decides.
+- Measures with the same values of every item, on both sides, are one test. It counts once, and all of them have its p:
+  `exact_match` and `open`, where each answer that contains a gold answer is one.
 """
 
 from __future__ import annotations
@@ -47,6 +53,7 @@ COLUMNS = (
     Column("verdict", TEXT),
 )
 _KEY = ["measure", "language", "item_id"]
+_INNER = ("p", "test", "one_model")  # of rows, while Holm's families are made
 _LEVEL = 0.05
 
 
@@ -79,25 +86,41 @@ def compare(
             left, right = _of(a, name, task), _of(b, other, other_task)
             found = list(_rows(left, right, alike=a.prompts == b.prompts))
             if found:
-                subject = {"task": task, "checkpoint": name, "checkpoint_b": other}
-                rows += [subject | row for row in found]
                 settings = (a.settings.get((name, task), {}), b.settings.get((other, other_task), {}))
                 differences[name, task] = _settings(*settings)
+                one_model = all("weights" in each for each in settings) and not differences[name, task]
+                subject = {"task": task, "checkpoint": name, "checkpoint_b": other, "one_model": one_model}
+                rows += [subject | row for row in found]
     if not rows:
         measures = "; ".join(", ".join(sorted(side.answers["measure"].unique())) for side in (a, b))
         raise InputError(
             f"{a.name} and {b.name}: no item in common: items pair by language and id, of measures of one name "
             f"({measures})"
         )
-    for row in rows:
-        row["p"] = row.get("mcnemar_p", row.get("t_p"))
-    pooled, apart = ([row for row in rows if (row["language"] == ALL) is whole] for whole in (True, False))
-    correct_for_many(pooled, (), "p")
-    correct_for_many(apart, ("task", "checkpoint", "measure"), "p")
+    _correct(rows)
     for row in rows:
         row["verdict"] = _verdict(row)
-        del row["p"]
+        for name in _INNER:
+            del row[name]
     return Compared(typed_frame(COLUMNS, rows), differences)
+
+
+def _correct(rows: Sequence[Row]) -> None:
+    """Fill in the Holm p of the comparisons that could differ."""
+    tested = {}
+    for row in rows:
+        row["p"] = row.get("mcnemar_p", row.get("t_p"))
+        if row["measure"] == row["test"] and not row["one_model"]:
+            tested[_place(row)] = row
+    pooled, apart = ([row for row in tested.values() if (row["language"] == ALL) is whole] for whole in (True, False))
+    correct_for_many(pooled, (), "p")
+    correct_for_many(apart, ("task", "checkpoint", "test"), "p")
+    for row in rows:
+        row["holm_p"] = tested.get(_place(row), row).get("holm_p", np.nan)
+
+
+def _place(row: Row) -> tuple[object, ...]:
+    return tuple(row[name] for name in ("task", "checkpoint", "test", "language"))
 
 
 _Names = tuple[Side, Sequence[str]]
@@ -141,15 +164,19 @@ def _rows(left: pd.DataFrame, right: pd.DataFrame, *, alike: bool) -> Iterator[R
             )
     left, right = _with_plain_names(left, right), _with_plain_names(right, left)
     both = left.merge(right, on=_KEY, suffixes=("_a", "_b"))
+    tests: dict[str, pd.DataFrame] = {}
     for measure, here in both.groupby("measure", sort=False):
         counts = [_Alone(each[each["measure"] == measure], here) for each in (left, right)]
         languages = sorted(here["language"].unique())
         items = here.sort_values(["language", "item_id"], ignore_index=True)
         # The side that knows contexts, which lm-eval's documents are without.
         clusters = min((items[f"cluster_{side}"] for side in "ab"), key=lambda each: each.nunique())
-        resampler = Resampler(str(measure), items["language"].tolist(), clusters.tolist())
+        resampler = Resampler("", items["language"].tolist(), clusters.tolist())
+        values = items[["language", "item_id", "value_a", "value_b"]].astype({"value_a": float, "value_b": float})
+        test = next((name for name, each in tests.items() if each.equals(values)), str(measure))
+        tests.setdefault(test, values)
         for language, part in slices(items, languages if len(languages) > 1 else []):
-            row: Row = {"measure": measure, "language": language, "n": len(part)}
+            row: Row = {"measure": measure, "test": test, "language": language, "n": len(part)}
             row |= {f"alone_{side}": each.count(language) for side, each in zip("ab", counts, strict=True)}
             yield row | _moved(part, clusters, resampler, alike=alike)
 
@@ -217,7 +244,8 @@ def _clustered_t(differences: Floats, clusters: pd.Series) -> float | None:
 def _verdict(row: Row) -> str:
     if row["differing"] == 0:
         return "same"
-    return "moved" if row.get("holm_p") is not None and row["holm_p"] < _LEVEL else "noise"
+    p = row["p"] if row["one_model"] else row["holm_p"]
+    return "moved" if p is not None and p < _LEVEL else "noise"  # NaN is not below
 
 
 def _settings(a: Mapping[str, str], b: Mapping[str, str]) -> dict[str, tuple[str, str]]:

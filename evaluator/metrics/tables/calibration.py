@@ -51,7 +51,7 @@ def _rows(inputs: Inputs) -> Iterator[Row]:
         items = inputs.outcomes_of(subject.checkpoint, subject.task)
         yield from _subject_rows(inputs, subject, kind_of(subject.calibration), items)
         if _single_language(subject.calibration) is not None:
-            setting = (subject.task, subject.base, subject.method, subject.pattern, subject.sparsity)
+            setting = (subject.task, subject.base, subject.method, subject.pattern, subject.requested)
             alone.setdefault(setting, []).append(subject)
     for subjects in alone.values():
         if len(subjects) > 1:
@@ -79,7 +79,7 @@ def _together(subjects: Sequence[Subject]) -> Subject:
     """The made-up checkpoint that puts single-language ones together."""
     first = subjects[0]
     by_share = first.pattern in ("unstructured", "layers", "heads", "channels")
-    amount = first.sparsity if by_share else first.pattern
+    amount = first.requested if by_share else first.pattern
     return replace(first, checkpoint=f"{first.method}-{amount} per language", calibration="each language's own")
 
 

@@ -9,7 +9,8 @@ Agreement between two graders is the share of equal verdicts, and Scott's pi, wh
 graders who say yes equally often, at random: pi = (p_o - p_e) / (1 - p_e), p_e = p^2 + (1 - p)^2, p the mean of both
 graders' shares of yes (W. A. Scott, Public Opinion Quarterly 19, 1955). Two matchers are compared on the responses that
 both have judged, each response being one; a matcher and containment on the items of which all responses were judged,
-which takes `resurface match --all`. Intervals resample items, with all of their responses.
+which takes `resurface match --all`. Intervals resample items, with all of their responses. There is no pi
+where a grader says yes, or no, fewer than `LEAST` times: one response would decide what it is.
 
 `corrected` is the accuracy of greedy answers with the grader's error taken out (`evaluator.metrics.judging`): answers
 that contain a gold answer count as right, and of the others the share that follows from how many the grader accepts,
@@ -39,7 +40,7 @@ from evaluator.metrics.columns import (
     Row,
     columns_of,
 )
-from evaluator.metrics.counting import joined_reasons, left_out_of
+from evaluator.metrics.counting import LEAST, joined_reasons, left_out_of
 from evaluator.metrics.drops import HIT
 from evaluator.metrics.inputs import ALL, ITEM, Inputs, Subject, in_language
 from evaluator.metrics.intervals import Floats
@@ -280,14 +281,17 @@ def _agreement(inputs: Inputs, task: str, compared: pd.DataFrame) -> Row:
     if compared.empty:
         return {"reason": "nothing was judged by both"}
     values = [as_floats(compared[name]) for name in _COMPARED]
-    agreed, one, other = (each.sum() / values[-1].sum() for each in values[:-1])
+    *sums, many = (each.sum() for each in values)
+    agreed, one, other = (each / many for each in sums)
     resampler, numbers = inputs.resampler(task), item_numbers(compared)
-    sums = resampler.means(numbers, *values)
-    draws = sums[:3] / sums[3]
-    pi = float(scott_pi(np.asarray(agreed), np.asarray(one), np.asarray(other)))
+    means = resampler.means(numbers, *values)
+    draws = means[:3] / means[3]
     row: Row = {"agreement": float(agreed), **bounds("agreement", resampler.interval(numbers, draws[0]))}
-    if np.isnan(pi):
-        return row | {"reason": "both graders say the same of everything: Scott's pi is undefined"}
+    rarest = {"yes": min(sums[1:]), "no": many - max(sums[1:])}
+    few = [said for said, count in rarest.items() if count < LEAST]
+    if few:
+        return row | {"reason": f"no Scott's pi: one of the two says {' or '.join(few)} fewer than {LEAST} times"}
+    pi = float(scott_pi(np.asarray(agreed), np.asarray(one), np.asarray(other)))
     return row | {"scott_pi": pi, **bounds("scott_pi", resampler.interval(numbers, scott_pi(*draws)))}
 
 

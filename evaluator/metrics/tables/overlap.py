@@ -15,6 +15,9 @@ CAPA                 of choices: chance adjusted probabilistic agreement (Goel e
                      expected = a b + (1 - a)(1 - b) mean(1 / (K - 1))
                      Two checkpoints that choose the same wrong option agree; with another wrong one they do not.
 
+Agreement on a few items is no evidence: from one shared wrong item, kappa would be 1. So there is a kappa only where
+each of the two has at least `LEAST` items wrong. Error consistency also needs `LEAST` items right in each.
+
 Complete agreement is 1 in error consistency. CAPA reaches it only where both are certain of every option: a checkpoint
 that is not sure does not even agree with itself. The first is the second with two options, right and wrong, of which
 one is certain: one computation serves both.
@@ -40,7 +43,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from evaluator.metrics.columns import COUNT, RATIO, REASON, SCORE, TEXT, Column, Row, columns_of
-from evaluator.metrics.counting import joined_reasons
+from evaluator.metrics.counting import LEAST, joined_reasons
 from evaluator.metrics.drops import CORRECT
 from evaluator.metrics.inputs import ALL, Inputs, Subject
 from evaluator.metrics.intervals import Floats, ItemNumbers
@@ -147,7 +150,7 @@ def _by_method(subject: Subject) -> tuple[str | float, ...]:
 
 
 def _by_setting(subject: Subject) -> tuple[str | float, ...]:
-    return subject.pattern or "", subject.sparsity or 0.0, subject.calibration or "", subject.method or ""
+    return subject.pattern or "", subject.requested or 0.0, subject.calibration or "", subject.method or ""
 
 
 def _rows(inputs: Inputs) -> Iterator[Row]:
@@ -196,7 +199,7 @@ class _Pairs:
                 for other, count, row in zip(
                     group, counts, _agreements(self.inputs, sheet, group, numbers), strict=True
                 ):
-                    found[other.subject.checkpoint] = count | row
+                    found[other.subject.checkpoint] = count | _with_enough(row, count, self.way[1])
         label = {"among": ALL if base is None else LOST, "probe": self.way[0], "measure": self.way[1]}
         own = self._otherwise(sheet.subject)
         return [
@@ -234,6 +237,17 @@ def _counts(sheet: _Sheet, others: Sequence[_Sheet], among: Flags, numbers: Item
         yield {"n": len(numbers)} | {name: each[at] for name, each in counts.items()}
 
 
+def _with_enough(row: Row, count: Row, measure: str) -> Row:
+    """An agreement without its kappa where that would rest on a few items."""
+    wrong = [count["both_wrong"] + count[name] for name in ("wrong_here", "wrong_there")]
+    rarest = {"wrong": min(wrong)} | ({"right": count["n"] - max(wrong)} if measure == ERRORS else {})
+    few = " or ".join(what for what, many in rarest.items() if many < LEAST)
+    if "observed" not in row or not few:
+        return row
+    reason = f"no kappa: fewer than {LEAST} items {few} in one of the two"
+    return {"observed": row["observed"], "expected": row["expected"], "reason": reason}
+
+
 def _agreements(inputs: Inputs, sheet: _Sheet, others: Sequence[_Sheet], numbers: ItemNumbers) -> Iterator[Row]:
     """Observed and expected agreement and kappa, with its interval, of a checkpoint with each of `others`."""
     if not len(numbers):
@@ -259,7 +273,7 @@ def _agreements(inputs: Inputs, sheet: _Sheet, others: Sequence[_Sheet], numbers
     for at in range(many):
         row: Row = {"observed": float(observed[at]), "expected": float(expected[at])}
         if np.isnan(value[at]):
-            yield row | {"reason": "both are right, or both are wrong, on everything: kappa is undefined"}
+            yield row | {"reason": "both are sure of the same wrong option everywhere: kappa is undefined"}
         else:
             yield row | {"kappa": float(value[at]), **bounds("kappa", intervals[at])}
 
@@ -284,8 +298,9 @@ TABLE = Table(
         "below 0 they miss different items. Error consistency compares right and wrong; 1 is complete agreement. CAPA "
         "compares the probabilities of a choice's options: the same wrong option is agreement, another one is not, and "
         "only certainty reaches 1. Rows of items that are right in the base ask what was lost: near 1, two methods "
-        "lose the same answers; near 0, each loses its own. The page shows the most and the least alike. Of more than "
-        f"{ALL_PAIRS} checkpoints of a task, each is compared with its base and with those whose settings are nearest."
+        "lose the same answers; near 0, each loses its own. There is no kappa where one of the two has fewer than "
+        f"{LEAST} items wrong. The page shows the most and the least alike. Of more than {ALL_PAIRS} checkpoints of a "
+        "task, each is compared with its base and with those whose settings are nearest."
     ),
     needs="the probe greedy or choice on two checkpoints of a task",
     columns=(

@@ -2,22 +2,25 @@
 
 For two checkpoints of a task that several prompts pose, a row for each prompt: the paired difference of their
 accuracies, whether it may be chance (McNemar, Holm over the pairs under that prompt, of a checkpoint with its base and
-of any others apart), and the verdict that somebody would have come to who used this prompt alone: `better`, `worse` or
-`unclear`, said of the first. The row of `all` prompts has the mean difference, and says what the verdicts come to:
+of any others apart; two of the same weights have no Holm p), and the verdict that somebody would have come to who used
+this prompt alone: `better`, `worse` or `unclear`, said of the first. The row of `all` prompts has the mean difference,
+and says what the verdicts come to:
 
-    same       every prompt gives the same verdict
-    depends    some show a difference, others do not
-    reversed   some show the first to be better, others the second
+    same        every prompt says `better`, or every prompt says `worse`
+    different   one prompt says `better` and another `worse`; or verdicts are not the same, and a shift is significant
+    unclear     anything else: the items do not show whether the prompt matters
 
 That one prompt shows a difference and another does not may be chance itself. `shift` is the difference under a prompt
-minus the mean over the prompts, on the same items: where its interval excludes 0, the prompt changes the difference.
+minus the mean over the prompts, on the same items. It is significant where its interval excludes 0. The intervals of
+the shifts of P prompts have level 1 - .05 / P (Bonferroni), so that about 5 % of pairs without a shift show one.
+`shifted_under` names those prompts.
 `order_changes`: the first is ahead under one prompt and behind under another, be it by chance. All rows are of
 open prompts and pooled over languages, on the items that both checkpoints measured under every prompt.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations
@@ -60,10 +63,11 @@ def conclusions_against_base(posed: PosedTask) -> dict[tuple[str, str], str]:
 
 
 def _told(row: Row) -> str:
-    under = {verdict: row[f"{verdict}_under"] for verdict in VERDICTS if row[f"{verdict}_under"]}
-    if row["conclusion"] == "same":
-        return f"{next(iter(under))} under every prompt"
-    return f"{row['conclusion']}: " + "; ".join(f"{verdict} under {names}" for verdict, names in under.items())
+    under = {name: row[f"{name}_under"] for name in (*VERDICTS, "shifted") if row[f"{name}_under"]}
+    alone = [verdict for verdict in VERDICTS if verdict in under]
+    if len(alone) == 1 and row["conclusion"] != "different":
+        return f"{alone[0]} under every prompt"
+    return f"{row['conclusion']}: " + "; ".join(f"{name} under {prompts}" for name, prompts in under.items())
 
 
 def _pairs(posed: PosedTask) -> dict[tuple[str, str], str]:
@@ -85,11 +89,16 @@ def _of_task(posed: PosedTask, pairs: Mapping[tuple[str, str], str]) -> list[Row
         answered = _Answered(posed, probe)
         by_pair += [list(_of_pair(answered, pair, kind)) for pair, kind in pairs.items()]
     rows = [row for each in by_pair for row in each]
-    correct_for_many(rows, ("probe", "prompt", "pair"))
+    correct_for_many([row for row in rows if _could_differ(posed, row)], ("probe", "prompt", "pair"))
     for each in by_pair:
         if each:
             _conclude(each)
     return rows
+
+
+def _could_differ(posed: PosedTask, row: Row) -> bool:
+    task = posed.tasks.get(row["prompt"], posed.task)
+    return posed.inputs.could_differ(task, row["checkpoint"], row["other"])
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,8 +143,8 @@ def _of_pair(answered: _Answered, pair: tuple[str, str], kind: str) -> Iterator[
     enough = answers.resampler.clusters(answers.numbers) >= 2
     mean_D = drawn_PD.mean(axis=0)
 
-    def numbers(name: str, value: float, draws: Floats) -> Row:
-        return {name: value, **bounds(name, percentile_interval(draws) if enough else UNDEFINED)}
+    def numbers(name: str, value: float, draws: Floats, alpha: float = ALPHA) -> Row:
+        return {name: value, **bounds(name, percentile_interval(draws, alpha) if enough else UNDEFINED)}
 
     own: Row = {"task": posed.task, "checkpoint": pair[0], "other": pair[1], "pair": kind, "probe": answered.probe}
     own |= {"n": differences_PI.shape[1], "dropped": answers.left_out(ALL)}
@@ -147,7 +156,8 @@ def _of_pair(answered: _Answered, pair: tuple[str, str], kind: str) -> Iterator[
         row = own | {"prompt": prompt, "accuracy": float(first_PI[at].mean())}
         row["other_accuracy"] = float(second_PI[at].mean())
         row |= numbers("difference", float(differences_PI[at].mean()), drawn_PD[at])
-        row |= numbers("shift", float(shifts_PI[at].mean()), drawn_PD[at] - mean_D)
+        shift = float(shifts_PI[at].mean())
+        row |= numbers("shift", shift, drawn_PD[at] - mean_D, ALPHA / len(answers.prompts))
         task = posed.tasks[prompt]
         why = [posed.inputs.incomparable.get((task, name)) for name in pair]
         yield row | {"mcnemar_p": paired_p(first_PI[at], second_PI[at]), "reason": joined_reasons(few, *why)}
@@ -157,22 +167,34 @@ def _conclude(rows: Sequence[Row]) -> None:
     """Fill in the verdicts of one pair's prompts, and in its first row what they come to."""
     whole, *by_prompt = rows
     for row in by_prompt:
-        shown = row["holm_p"] < ALPHA
+        shown = row["holm_p" if "holm_p" in row else "mcnemar_p"] < ALPHA
         row["verdict"] = "unclear" if not shown else "better" if row["difference"] > 0 else "worse"
     for verdict in VERDICTS:
         names = [row["prompt"] for row in by_prompt if row["verdict"] == verdict]
         whole[f"{verdict}_under"] = ", ".join(names) or None
-    found = {row["verdict"] for row in by_prompt}
-    whole["conclusion"] = "same" if len(found) == 1 else "reversed" if {"better", "worse"} <= found else "depends"
+    shifted = [row["prompt"] for row in by_prompt if row["shift_low"] is not None and _excludes_zero(row)]
+    whole["shifted_under"] = ", ".join(shifted) or None
+    whole["conclusion"] = _conclusion({row["verdict"] for row in by_prompt}, shifted=bool(shifted))
     signs = {np.sign(row["difference"]) for row in by_prompt}
     whole["order_changes"] = {-1, 1} <= signs
 
 
+def _excludes_zero(row: Row) -> bool:
+    return bool(row["shift_low"] > 0 or row["shift_high"] < 0)
+
+
+def _conclusion(verdicts: Set[str], *, shifted: bool) -> str:
+    """What the verdicts of all prompts come to."""
+    if verdicts in ({"better"}, {"worse"}):
+        return "same"
+    return "different" if shifted or verdicts >= {"better", "worse"} else "unclear"
+
+
 def _changing(frame: pd.DataFrame) -> pd.DataFrame:
-    """The page shows every pair once, and the prompts of those whose conclusion changes."""
+    """The page shows every pair once, and the prompts of those that prompts judge differently."""
     pair = ["task", "checkpoint", "other", "probe"]
     concluded = frame.groupby(pair, sort=False)["conclusion"].transform("first")
-    return frame[(frame["prompt"] == ALL) | (concluded != "same")]
+    return frame[(frame["prompt"] == ALL) | (concluded == "different")]
 
 
 TABLE = Table(
@@ -180,9 +202,10 @@ TABLE = Table(
     title="Does the prompt decide which checkpoint is better?",
     reading=(
         "Two checkpoints under each prompt: the paired difference of their accuracies (first minus other), and the "
-        "verdict that this prompt alone would have given. Conclusion: the same under every prompt; depends, where only "
-        "some prompts show a difference; reversed, where they contradict each other. A shift whose interval excludes 0 "
-        "says that the prompt itself changes the difference, which a verdict that changes does not yet say."
+        "verdict that this prompt alone would have given. Conclusion: same, where every prompt says better, or every "
+        "prompt says worse; different, where prompts contradict each other, or where the interval of a shift excludes "
+        "0; unclear otherwise. A shift is what the prompt itself adds to the difference. Its interval allows for the "
+        "number of prompts."
     ),
     needs="prompts in the sweep, and the probe greedy or choice on two checkpoints",
     columns=(
@@ -192,7 +215,7 @@ TABLE = Table(
         *columns_of(POINTS, "difference", "shift", interval=True),
         *MCNEMAR,
         *columns_of(TEXT, "verdict", "conclusion"),
-        *columns_of(TEXT, *(f"{verdict}_under" for verdict in VERDICTS)),
+        *columns_of(TEXT, *(f"{verdict}_under" for verdict in VERDICTS), "shifted_under"),
         Column("order_changes", FLAG),
         REASON,
     ),

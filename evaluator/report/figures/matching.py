@@ -16,13 +16,13 @@ _GRADERS = ("greedy", "choice", "beam", "sample", "shown", "lost")  # colours of
 
 def _paint(frame: pd.DataFrame) -> Any:
     """Of greedy open answers, or of what was judged instead: accuracy by grader at the left; at the right Scott's pi of
-    every two graders that have one."""
+    every two graders that have one with an interval."""
     first = frame.loc[frame["n"] > 0, ["format", "probe"]].drop_duplicates().head(1)
     frame = frame.merge(first, on=["format", "probe"])
     if frame.empty:
         return None
-    rows = Rows(frame)
-    agreed = frame[frame["against"].notna() & frame["scott_pi"].notna()]
+    rows = Rows(frame.assign(scott_pi=frame["scott_pi"].where(frame["scott_pi_low"].notna())))
+    agreed = frame[frame["against"].notna() & frame["scott_pi_low"].notna()]
     made, panels = theme.figure(len(rows), (1.0, 1.0) if len(agreed) else (1.0,))
     theme.label_rows(panels[0], rows.labels)
     graders = frame.loc[frame["against"].isna(), "grader"].drop_duplicates().tolist()

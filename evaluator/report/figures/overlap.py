@@ -17,8 +17,8 @@ _PROBES = {"greedy": "open", "choice": "choice"}
 
 
 def _paint(frame: pd.DataFrame) -> Any:
-    """A row per pair, by error consistency."""
-    frame = frame[frame["kappa"].notna() & (frame["measure"] == ERRORS)]
+    """A row per pair, by error consistency; a kappa without an interval is not drawn."""
+    frame = frame[frame["kappa_low"].notna() & (frame["measure"] == ERRORS)]
     pairs = frame["checkpoint"] + " and " + frame["other"]
     rows = Rows(frame.assign(checkpoint=pairs, language=ALL))
     if not len(rows):

@@ -20,6 +20,7 @@ PRUNED = {
     "method": "wanda",
     "pattern": "unstructured",
     "sparsity": 0.5,
+    "measured_sparsity": 0.4977,
     "config": {"calibration": {"source": "gazetteer", "samples": 128}},
     "files": {"config.json": "9f", SINGLE: "3c"},
 }
@@ -56,7 +57,8 @@ def test_the_name_of_the_working_directory(checkpoint, monkeypatch):
 def test_a_pruned_checkpoint(checkpoint):
     (checkpoint / MANIFEST).write_text(json.dumps(PRUNED))
     info = inspect_checkpoint(checkpoint)
-    assert (info.method, info.pattern, info.sparsity, info.calibration) == ("wanda", "unstructured", 0.5, "gazetteer")
+    assert (info.method, info.pattern, info.calibration) == ("wanda", "unstructured", "gazetteer")
+    assert (info.sparsity, info.requested_sparsity) == (0.4977, 0.5)
     (checkpoint / MANIFEST).write_text(json.dumps({**PRUNED, "method": "magnitude", "config": {"calibration": None}}))
     assert inspect_checkpoint(checkpoint).calibration is None
     (checkpoint / MANIFEST).write_text(json.dumps({**PRUNED, "repair": "least_squares"}))
@@ -187,7 +189,7 @@ def test_a_checkpoint_that_was_pruned_and_then_quantised_keeps_both(checkpoint):
     fp8 = compressed_tensors("float-quantized", floats("channel"), floats("token", dynamic=True))
     info = inspect_checkpoint(with_quantisation(checkpoint, fp8))
     assert (info.method, info.pattern) == ("wanda + quantised", "unstructured + FP8 (per channel)")
-    assert (info.sparsity, info.calibration) == (0.5, "gazetteer")
+    assert (info.sparsity, info.requested_sparsity, info.calibration) == (0.4977, 0.5, "gazetteer")
 
 
 def test_no_engine_holds_two_quantised_checkpoints(checkpoint, tmp_path):
@@ -223,7 +225,7 @@ def test_no_engine_holds_two_mixtures_of_experts(said, tmp_path):
         ({**PRUNED, "config": {"calibration": {}}}, "config.calibration: field 'source' is missing"),
         *(
             ({k: v for k, v in PRUNED.items() if k != name}, f"field '{name}'")
-            for name in ("method", "pattern", "sparsity", "config", "files")
+            for name in ("method", "pattern", "sparsity", "measured_sparsity", "config", "files")
         ),
     ],
 )

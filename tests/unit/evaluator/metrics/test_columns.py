@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from evaluator.metrics.columns import FACTOR, PERCENTAGE, POINTS, rounded
+from evaluator.metrics.columns import FACTOR, PERCENTAGE, POINTS, SUBJECT, rounded
 from evaluator.metrics.headline import _percent
 from evaluator.report.figures import theme
 
@@ -33,3 +33,18 @@ def test_a_share_reads_the_same_wherever_it_stands():
     assert theme.as_points(-0.025) == "\N{MINUS SIGN}3 pp"
     assert (PERCENTAGE.shown(0.0625), POINTS.shown(-0.0625)) == ("6.3 %", "\N{MINUS SIGN}6.3 pp")
     assert FACTOR.shown(1234.0005) == "1,234.001"
+
+
+@pytest.mark.parametrize(
+    ("achieved", "requested", "text"),
+    [
+        (0.2, 0.99, "0.2 (requested 0.99)"),
+        (0.4977, 0.5, "0.498 (requested 0.5)"),
+        (0.4999, 0.5, "0.5"),  # whole weights
+        (0.5, None, "0.5"),  # a run of before
+        (None, None, "\N{EN DASH}"),
+    ],
+)
+def test_a_sparsity_that_was_not_achieved_stands_beside_the_requested_one(achieved, requested, text):
+    column = next(each for each in SUBJECT if each.name == "sparsity")
+    assert column.shown({"sparsity": achieved, "requested_sparsity": requested}) == text

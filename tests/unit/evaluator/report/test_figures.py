@@ -74,6 +74,14 @@ def test_a_table_without_rows_has_no_figure(inputs):
     assert draw("headline", TABLES["accuracy"].frame(inputs)) is None
 
 
+@pytest.mark.parametrize(("name", "measure"), [("overlap", "kappa"), ("matching", "scott_pi")])
+def test_an_agreement_without_an_interval_is_not_drawn(inputs, name, measure):
+    frame = TABLES[name].frame(inputs)
+    unsure = frame.assign(**{f"{measure}_low": float("nan"), f"{measure}_high": float("nan")})
+    gone = unsure.assign(**{measure: float("nan")})
+    assert draw(name, unsure) == draw(name, gone) != draw(name, frame)
+
+
 def test_a_checkpoint_without_its_base_still_draws():
     lonely = Inputs(
         reduce_records(records("p", {key: Seen(True, True, rank=2, margin=-1.0) for key in ITEMS}, base="x"))

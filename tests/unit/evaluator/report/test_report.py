@@ -12,6 +12,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from rich.console import Console
 
 from evaluator.errors import InputError
 from evaluator.metrics import TABLES
@@ -20,7 +21,8 @@ from evaluator.probes import PROBES
 from evaluator.report import Report, page, write_report
 from evaluator.store.records import RecordStore, to_table
 from evaluator.store.schema import RECORDS
-from tests.support.synthetic import HOSTILE, records_of, write_run
+from launch.commands.summary import finish
+from tests.support.synthetic import HOSTILE, SETTINGS, records_of, write_run
 
 CHECKPOINTS = ("dense", "wanda-0.6")
 LANGUAGES = ("english", "arabic")
@@ -269,6 +271,34 @@ def test_what_engines_found_wrong_with_themselves_stands_under_the_headline(tmp_
     page = write_report(run).page.read_text(encoding="utf-8")
     headline = page[page.index('<section id="headline"') : page.index("</section>")]
     assert headline.count("dense, wanda-0.6: scored &lt;slowly&gt;.") == 1
+
+
+def test_a_sparsity_that_was_not_achieved_stands_under_the_headline_and_in_the_tables(tmp_path, monkeypatch, capsys):
+    """The name says what was requested; no page, file or terminal shows .99 as what the checkpoint is."""
+    heads = {"method": "heads", "pattern": "heads", "sparsity": 0.2, "requested_sparsity": 0.99, "harm": 0.5}
+    monkeypatch.setitem(SETTINGS, "heads-0.99", heads)
+    run = write_run(tmp_path, 4, ("dense", "heads-0.99", "wanda-0.6"), languages=LANGUAGES)
+    report = write_report(run)
+    told = "Achieved sparsity: heads-0.99 0.2 (requested 0.99)"
+    assert report.results.missed == told
+    page = report.page.read_text(encoding="utf-8")
+    assert told in page[page.index('<section id="headline"') : page.index("</section>")]
+    assert "0.2 (requested 0.99)</td>" in page.split('<section id="accuracy">')[1].split("</section>")[0]
+    rows = pd.read_csv(report.tables["accuracy"])
+    rows = rows[rows["checkpoint"] == "heads-0.99"]
+    assert (set(rows["sparsity"]), set(rows["requested_sparsity"])) == ({0.2}, {0.99})
+    finish(Console(), run)
+    assert told in capsys.readouterr().out
+
+
+def test_records_of_before_the_requested_sparsity_are_read(made, tmp_path):
+    shutil.copytree(made[0] / "records", tmp_path / "records")
+    for path in tmp_path.glob("records/*/*/*.parquet"):
+        pq.write_table(pq.read_table(path).drop_columns("requested_sparsity"), path)
+    report = write_report(tmp_path)
+    assert report.results.missed == ""
+    fates = pd.read_csv(report.tables["fates"])
+    assert (set(fates["sparsity"]), fates["requested_sparsity"].isna().all()) == ({0.6}, True)
 
 
 def test_the_papers_numbers_are_a_table_and_stand_in_their_sections(tmp_path):

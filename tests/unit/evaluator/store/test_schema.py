@@ -28,7 +28,9 @@ def test_records_are_stored_as_the_contract_says():
             [
                 *((name, text) for name in ("checkpoint", "weights_digest", "base", "method", "pattern")),
                 ("sparsity", pa.float64()),
-                *((name, text) for name in ("calibration", "task", "language", "item_id", "format", "probe")),
+                ("calibration", text),
+                ("requested_sparsity", pa.float64()),
+                *((name, text) for name in ("task", "language", "item_id", "format", "probe")),
                 ("index", count),
                 ("seed", pa.int64()),
                 ("status", text),

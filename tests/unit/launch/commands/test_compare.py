@@ -40,6 +40,7 @@ def test_an_export_beside_its_run(run, monkeypatch, capsys):
     assert typed(monkeypatch, "compare", run, run / "lm-eval") == 0
     assert "Nothing differs: every score is the same." in capsys.readouterr().out
     assert typed(monkeypatch, "compare", run, run) == 0  # still a run, whatever lies in it
+    assert "1.000" in capsys.readouterr().out  # one model on both sides: its own p, without Holm's
 
 
 @pytest.mark.parametrize(

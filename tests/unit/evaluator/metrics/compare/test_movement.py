@@ -23,9 +23,9 @@ RIGHT, WRONG = Seen(greedy=True, choice=True), Seen(greedy=False, choice=True, s
 
 
 def run(name: str, *seen: Seen, language: str = "english", checkpoint: str = "int4", **columns: object) -> Side:
-    """A run in which one checkpoint was asked one item after another."""
+    """A run in which one checkpoint, with the run's own weights, was asked one item after another."""
     asked = {f"{language}/{number}": each for number, each in enumerate(seen)}
-    return side_of_run(Inputs(reduce_records(records(checkpoint, asked).assign(**columns))), name)
+    return side_of_run(Inputs(reduce_records(records(checkpoint, asked, digest=name).assign(**columns))), name)
 
 
 def test_a_change_of_many_answers_in_one_direction_moved():
@@ -35,10 +35,73 @@ def test_a_change_of_many_answers_in_one_direction_moved():
     assert (row["a"], row["b"], row["difference"]) == pytest.approx((1, 0.6, -0.4))
     assert row["difference_low"] < -0.4 < row["difference_high"] < 0
     assert row["mcnemar_p"] == pytest.approx(mcnemar([[18, 12], [0, 0]], exact=True).pvalue)
-    assert row["holm_p"] > row["mcnemar_p"]  # one of several measures
+    assert row["holm_p"] == pytest.approx(2 * row["mcnemar_p"])  # of two: open and choice
     assert row["verdict"] == "moved"
     assert only(found.frame, measure="choice")["verdict"] == "same"
     assert found.moved["measure"].tolist() == ["open", "exact_match"]
+
+
+def sides(base: str = "dense", **columns: object) -> list[Side]:
+    """Two runs of one base and another checkpoint, which answers 8 of 30 otherwise under other weights."""
+    found = []
+    for name, seen in (("a", [RIGHT] * 30), ("b", [WRONG] * 8 + [RIGHT] * 22)):
+        both = {
+            checkpoint: reduce_records(records(checkpoint, {f"english/{n}": each for n, each in enumerate(answers)},
+                                               digest=digest).assign(**(columns if name == "b" else {})))
+            for checkpoint, answers, digest in ((base, [RIGHT] * 30, base), ("int4", seen, f"int4 of {name}"))
+        }  # fmt: skip
+        found.append(side_of_run(Inputs(pd.concat(both.values(), ignore_index=True)), name))
+    return found
+
+
+def test_holms_family_has_no_comparison_of_a_model_with_itself():
+    """The base is the same on both sides, and exact_match the same as open: two tests are left, open and choice."""
+    frame = compare(*sides()).frame
+    p = 2 * 0.5**8
+    for measure in ("open", "exact_match"):
+        row = only(frame, checkpoint="int4", measure=measure)
+        assert (row["mcnemar_p"], row["holm_p"]) == pytest.approx((p, 2 * p))
+        assert row["verdict"] == "moved"
+    base = frame[frame["checkpoint"] == "dense"]
+    assert base["mcnemar_p"].tolist() == [1.0, 1.0, 1.0]
+    assert base["holm_p"].isna().all()
+    assert set(base["verdict"]) == {"same"}
+
+
+def test_a_base_that_another_engine_served_is_a_comparison():
+    """It could differ, so it counts, although nothing differs: once, since its three measures are equal."""
+    row = only(compare(*sides(engine_version="1")).frame, checkpoint="int4", measure="open")
+    assert row["holm_p"] == pytest.approx(3 * row["mcnemar_p"])
+
+
+def test_the_same_weights_that_answer_otherwise_are_not_called_noise():
+    """A second run of one model has no Holm p; its own p decides."""
+    answers = [
+        {f"english/{n}": each for n, each in enumerate(seen)} for seen in ([RIGHT] * 30, [WRONG] * 12 + [RIGHT] * 18)
+    ]
+    found = compare(*(side_of_run(Inputs(reduce_records(records("int4", each))), "x") for each in answers))
+    row = only(found.frame, measure="open")
+    assert pd.isna(row["holm_p"])
+    assert (row["mcnemar_p"], row["verdict"]) == (pytest.approx(2 * 0.5**12), "moved")
+
+
+def test_a_measure_that_differs_from_open_on_one_item_is_a_test_of_its_own():
+    other = run("b", *[WRONG] * 12, *[RIGHT] * 18)
+    answers = other.answers.copy()
+    answers.loc[(answers["measure"] == "exact_match") & (answers["item_id"] == "20"), "value"] = 0.0
+    row = only(compare(run("a", *[RIGHT] * 30), replace(other, answers=answers)).frame, measure="open")
+    assert row["holm_p"] == pytest.approx(2 * row["mcnemar_p"])  # of exact_match, open and choice, the second smallest
+
+
+def test_equal_scores_have_equal_intervals_whatever_they_are_called():
+    scores = [1.0] * 18 + [0.0] * 12
+    found = [
+        compare(logged("one", *[1.0] * 30, metric=name), logged("two", *scores, metric=name)).frame
+        for name in ("acc", "recall")
+    ]
+    ends = [frame[["difference_low", "difference_high"]].to_numpy().tolist() for frame in found]
+    assert ends[0] == ends[1]
+    assert found[0]["measure"].tolist() != found[1]["measure"].tolist()
 
 
 def test_as_many_answers_in_both_directions_are_noise():
@@ -74,7 +137,7 @@ def test_settings_that_differ_are_named_and_prompts_counted():
     assert found.differences["int4", "t"] == {
         "dtype": ("float32", "bfloat16"),
         "engine version": ("0", "1"),
-        "weights": ("int4", "f" * 12),
+        "weights": ("a", "f" * 12),
     }
     assert only(found.frame, measure="open")["other_prompt"] == 2
 
