@@ -201,7 +201,7 @@ def main() -> None:
         # The directory of one layer is gone, and the checkpoint's is named by who asked.
         found = Rehearsal(reason=re.sub(r"^/\S+: ", "", one_line(error, _REASON)))
     except BaseException as error:  # whatever vLLM raises, of which DeprecationWarning is one
-        found = Rehearsal(reason=f"{type(error).__name__}: {one_line(error)}")
+        found = Rehearsal(reason=f"{type(error).__name__}: {one_line(error, _REASON)}")
     written = Path(f"{answer}.writing")
     written.write_text(_written(found), encoding="utf-8")
     written.replace(answer)

@@ -175,7 +175,8 @@ def test_what_cannot_be_served_is_refused_before_it_is_quantised(model, tmp_path
     answers["W4A16 (rtn, group 16)"] = "no kernel"
     with pytest.raises(InputError) as caught:
         prepared(model, tmp_path, {"method": "rtn", "scheme": "W4A16", "group_size": 16})
-    message = "compress: rtn-w4a16-g16: W4A16 (rtn, group 16) in float32: no kernel; it needs "
+    why = "vLLM has no kernel for this scheme and dtype here; it needs "
+    message = f"compress: rtn-w4a16-g16: W4A16 (rtn, group 16) in float32: {why}"
     assert str(caught.value).startswith(message)
 
 
