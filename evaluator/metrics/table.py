@@ -17,6 +17,7 @@ from functools import partial
 import pandas as pd
 
 from evaluator.metrics.columns import Column, Row, names_of
+from evaluator.metrics.comparability import rounded_activations
 from evaluator.metrics.counting import joined_reasons
 from evaluator.metrics.inputs import Inputs
 from evaluator.metrics.long_frame import Holm, LongFrame, filed
@@ -91,13 +92,15 @@ class Table:
         return found
 
     def _labelled(self, row: Row, inputs: Inputs) -> Row:
-        """A row with a reason where its checkpoint was evaluated on some items only, and where it compares with a base
-        and the two were not asked alike."""
+        """A row with a reason where its checkpoint was asked a few items only, and where it compares with a base and
+        the two were not asked alike, or quantised activations have a noise floor."""
         incomparable = inputs.incomparable_drawn if self.drawn else inputs.incomparable
         key = str(row.get("task")), str(row.get("checkpoint"))
         why = None if row.get("base") is None else incomparable.get(key)
         few = inputs.decided_early.get(key)
-        return row | {"reason": joined_reasons(few, why, row.get("reason"))} if few or why else row
+        rounded = None if row.get("base") is None else rounded_activations(row.get("pattern"))
+        notes = joined_reasons(few, why, rounded)
+        return row | {"reason": joined_reasons(notes, row.get("reason"))} if notes else row
 
     def fill(self, inputs: Inputs) -> FilledTable:
         """The numbers, with notes on what the run lacks."""

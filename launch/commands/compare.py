@@ -91,7 +91,8 @@ def _document(found: Compared) -> dict[str, object]:
         {"checkpoint": checkpoint, "task": task, "settings": {name: list(values) for name, values in settings.items()}}
         for (checkpoint, task), settings in found.differences.items()
     ]
-    return {"schema_version": 1, "moved": len(found.moved), "differences": differences, "rows": rows}
+    moved = {"schema_version": 1, "moved": len(found.moved), "differences": differences}
+    return moved | {"notes": list(found.notes), "rows": rows}
 
 
 def _print(found: Compared) -> None:
@@ -121,6 +122,8 @@ def _print_differences(found: Compared) -> None:
         console.print(f"{what}{where}", highlight=False, markup=False, soft_wrap=True)
     if not about:
         console.print("no setting that both state differs")
+    for note in found.notes:
+        console.print(note, highlight=False, markup=False, soft_wrap=True)
 
 
 def _table(rows: Sequence[Mapping[str, object]]) -> Table:

@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 
 from evaluator.metrics import Inputs, compute_tables, headline_of, headline_sentence, reduce_records
+from evaluator.metrics.comparability import ROUNDED
 from evaluator.metrics.headline import COLUMNS as HEADLINE
 from tests.support.records import Seen, records
 from tests.support.tables import only, tables
@@ -319,6 +320,27 @@ def test_a_re_run_of_the_base_is_no_member_of_holms_family():
         assert (one["mcnemar_p"], one["holm_p"]) == pytest.approx((2 * 0.5**8, tests * 2 * 0.5**8))
         assert re_run["mcnemar_p"] == 1.0
         assert pd.isna(re_run["holm_p"]) == (tests == 2)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "noisy"),
+    [
+        ("W8A8 (per channel)", True),
+        ("unstructured + FP8 (rtn, per channel)", True),
+        ("W4A8 (group 128)", True),
+        ("FP8 W8A16 (per channel)", False),
+        ("W4A16 (gptq, group 128)", False),
+        ("2:4", False),
+    ],
+)
+def test_quantised_activations_have_a_noise_floor_that_their_rows_name(pattern, noisy):
+    found = tables(records("dense", DENSE), records("p", PRUNED, base="dense").assign(pattern=pattern))
+    for name in ("accuracy", "fates", "pr_gap"):
+        reasons = found[name].loc[found[name]["checkpoint"] == "p", "reason"].fillna("")
+        assert reasons.str.startswith(ROUNDED).all() == noisy
+        assert (
+            not found[name].loc[found[name]["checkpoint"] == "dense", "reason"].fillna("").str.contains(ROUNDED).any()
+        )
 
 
 def test_a_checkpoint_without_a_manifest_is_no_re_run():

@@ -34,6 +34,7 @@ from evaluator.metrics.columns import (
     columns_of,
     typed_frame,
 )
+from evaluator.metrics.comparability import ROUNDED
 from evaluator.metrics.compare.sides import Side
 from evaluator.metrics.inputs import ALL, slices
 from evaluator.metrics.intervals import UNDEFINED, Floats, Resampler
@@ -59,10 +60,12 @@ _LEVEL = 0.05
 
 @dataclass(frozen=True, eq=False)
 class Compared:
-    """`frame` has COLUMNS. `differences`: per checkpoint and task, setting -> its value on both sides."""
+    """`frame` has COLUMNS. `differences`: per checkpoint and task, setting -> its value on both sides. `notes`: what
+    else there is to say of checkpoints, a line each."""
 
     frame: pd.DataFrame
     differences: Mapping[tuple[str, str], Mapping[str, tuple[str, str]]]
+    notes: Sequence[str] = ()
 
     @property
     def moved(self) -> pd.DataFrame:
@@ -102,7 +105,8 @@ def compare(
         row["verdict"] = _verdict(row)
         for name in _INNER:
             del row[name]
-    return Compared(typed_frame(COLUMNS, rows), differences)
+    rounded = [f"{name}: {ROUNDED}" for name, other in names.items() if name in a.rounded or other in b.rounded]
+    return Compared(typed_frame(COLUMNS, rows), differences, rounded)
 
 
 def _correct(rows: Sequence[Row]) -> None:

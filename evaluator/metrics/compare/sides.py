@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from evaluator.errors import mapping_at
-from evaluator.metrics.comparability import scoring_of, settings_of
+from evaluator.metrics.comparability import rounded_activations, scoring_of, settings_of
 from evaluator.metrics.inputs import Inputs
 from evaluator.records import SERVING
 from evaluator.store.lm_eval import UNFILTERED, Logged, Sample
@@ -45,6 +45,7 @@ class Side:
     answers: pd.DataFrame
     settings: Mapping[tuple[str, str], Mapping[str, str]]
     prompts: str  # what `prompt` is; answers and prompts of two sides are compared where it is the same
+    rounded: frozenset[str] = frozenset()  # checkpoints whose activations are quantised, where that is known
 
     @property
     def checkpoints(self) -> list[str]:
@@ -73,7 +74,8 @@ def side_of_run(inputs: Inputs, name: str) -> Side:
             part["cluster"] = _clusters(inputs, subject.task, part)
             parts.append(part)
     answers = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=list(ANSWERS))
-    return Side(name, answers[list(ANSWERS)], settings, "tokens of the prompt")
+    rounded = frozenset(each.checkpoint for each in inputs.checkpoints if rounded_activations(each.pattern))
+    return Side(name, answers[list(ANSWERS)], settings, "tokens of the prompt", rounded)
 
 
 def _clusters(inputs: Inputs, task: str, rows: pd.DataFrame) -> list[str]:

@@ -13,6 +13,7 @@ from statsmodels.stats.contingency_tables import mcnemar
 
 from evaluator.errors import InputError
 from evaluator.metrics import Inputs, reduce_records
+from evaluator.metrics.comparability import ROUNDED
 from evaluator.metrics.compare import Compared, Side, compare, side_of_logged, side_of_run
 from evaluator.metrics.compare.movement import _clustered_t
 from evaluator.store.lm_eval import Logged, Sample
@@ -102,6 +103,12 @@ def test_equal_scores_have_equal_intervals_whatever_they_are_called():
     ends = [frame[["difference_low", "difference_high"]].to_numpy().tolist() for frame in found]
     assert ends[0] == ends[1]
     assert found[0]["measure"].tolist() != found[1]["measure"].tolist()
+
+
+def test_quantised_activations_have_a_noise_floor():
+    found = compare(run("a", RIGHT), run("b", RIGHT, pattern="2:4 + W8A8 (per channel)", base="dense"))
+    assert found.notes == [f"int4: {ROUNDED}"]
+    assert compare(run("a", RIGHT), run("b", RIGHT, pattern="W4A16 (group 32)")).notes == []
 
 
 def test_as_many_answers_in_both_directions_are_noise():
