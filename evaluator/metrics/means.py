@@ -29,7 +29,7 @@ import math
 from functools import cached_property, lru_cache
 
 import numpy as np
-from scipy.special import betaincinv, ndtri
+from scipy.special import betaincc, betaincinv, ndtri
 
 from evaluator.metrics.intervals import ALPHA, UNDEFINED, Floats, Interval, ItemNumbers
 
@@ -42,6 +42,11 @@ _DIGITS = 12  # sums that differ by rounding alone are alike
 
 # Contexts that are alike: sum of the values, what it is divided by, how many contexts.
 _Alike = tuple[tuple[float, float, int], ...]
+
+
+def too_few(contexts: int) -> str:
+    """Why there is no interval."""
+    return f"{contexts} context{' is' if contexts == 1 else 's are'} too few for an interval"
 
 
 class Mean:
@@ -94,7 +99,7 @@ class Mean:
         return -_bound(self._downwards, level) + 0.0  # no -0
 
     def interval(self, level: float = ALPHA) -> Interval:
-        """The two-sided interval of confidence 1 - level; undefined of fewer than `FEWEST` contexts."""
+        """The two-sided interval of confidence 1 - level; undefined of fewer than `FEWEST` contexts (`too_few`)."""
         return (self.lower(level / 2), self.upper(level / 2)) if self.contexts >= FEWEST else UNDEFINED
 
     @cached_property
@@ -194,6 +199,9 @@ def _halfway(least: float, most: float, margin: float, far: float) -> float:
 def _tail(alike: _Alike, margin: float) -> float:
     """The probability that the weighted mean exceeds `margin`."""
     sums, sizes, counts = np.array(alike).T
+    if len(alike) == 2 and sizes[0] == sizes[1]:
+        place = (margin * sizes[0] - sums[0]) / (sums[1] - sums[0])
+        return float(betaincc(counts[1], counts[0], min(max(place, 0.0), 1.0)))
     return _positive(sums - margin * sizes, -sizes, counts)[0]
 
 

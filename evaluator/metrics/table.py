@@ -19,6 +19,7 @@ from evaluator.metrics.columns import Column, Row, names_of
 from evaluator.metrics.counting import joined_reasons
 from evaluator.metrics.inputs import Inputs
 from evaluator.metrics.long_frame import Holm, LongFrame, filed
+from evaluator.metrics.measures import WHY
 
 _EVERY = ("task", "checkpoint", "reason")
 
@@ -90,13 +91,14 @@ class Table:
         return found
 
     def _labelled(self, row: Row, inputs: Inputs) -> Row:
-        """A row with a reason where its checkpoint was asked a few items only, and where it compares with a base and
-        the two were not asked alike."""
+        """A row with a reason where its checkpoint was asked a few items only, where it compares with a base and the
+        two were not asked alike, and where a number has no interval."""
         incomparable = inputs.incomparable_drawn if self.drawn else inputs.incomparable
         key = str(row.get("task")), str(row.get("checkpoint"))
         why = None if row.get("base") is None else incomparable.get(key)
         few = inputs.screened_out.get(key)
-        return row | {"reason": joined_reasons(few, why, row.get("reason"))} if few or why else row
+        bare = [row.pop(name) for name in list(row) if name.endswith(WHY)]
+        return row | {"reason": joined_reasons(few, why, row.get("reason"), *bare)} if few or why or bare else row
 
     def fill(self, inputs: Inputs) -> FilledTable:
         """The numbers, with notes on what the run lacks."""
