@@ -34,7 +34,7 @@ from scipy.special import betaincc, betaincinv, ndtri
 from evaluator.metrics.intervals import ALPHA, UNDEFINED, Floats, Interval, ItemNumbers
 
 FEWEST = 3  # contexts of an interval
-_NODES = 64  # of the integral
+_UNIT = np.linspace(0.0, 1.0, 64)  # the integral's nodes
 _NEGLIGIBLE = 30.0  # -log of what the integral leaves out
 _CLOSE = 1e-4  # standard errors: a step of Newton's that is as small is the last, and leaves 1e-8
 _STEPS = 100
@@ -68,10 +68,9 @@ class Mean:
         if not len(values):
             raise ValueError("a mean needs an item")
         weights = np.ones(len(values)) if weights is None else weights
-        place = np.unique(contexts, return_inverse=True)[1]
         self.n = len(values)
         self._low, self._high = low, high
-        self._sums, self._sizes = _by_context(place, values * weights), _by_context(place, weights)
+        self._sums, self._sizes = _by_context(contexts, values * weights, weights)
 
     @property
     def contexts(self) -> int:
@@ -133,7 +132,7 @@ class Ratio(Mean):
     def __init__(self, over: Floats, under: Floats, contexts: ItemNumbers) -> None:
         super().__init__(over, contexts)
         self._items = self._sizes
-        self._sizes = _by_context(np.unique(contexts, return_inverse=True)[1], under)
+        (self._sizes,) = _by_context(contexts, under)
 
     def _worst(self, sums: Floats, low: float, high: float) -> tuple[float, float]:
         """Upwards, a context of which only `over` is right; downwards, only `under`."""
@@ -141,8 +140,10 @@ class Ratio(Mean):
         return (size, 0.0) if high > 0 else (0.0, size)
 
 
-def _by_context(place: ItemNumbers, values: Floats) -> Floats:
-    return np.asarray(np.bincount(place, values), dtype=np.float64)
+def _by_context(contexts: ItemNumbers, *values: Floats) -> list[Floats]:
+    """The sums of each of `values` in the contexts that there are."""
+    present = np.bincount(contexts) > 0
+    return [np.asarray(np.bincount(contexts, each)[present], dtype=np.float64) for each in values]
 
 
 def _grouped(sums: Floats, sizes: Floats, worst: tuple[float, float]) -> _Alike:
@@ -196,6 +197,7 @@ def _halfway(least: float, most: float, margin: float, far: float) -> float:
     return (margin + other) / 2 if math.isfinite(other) else margin + math.copysign(far, other)
 
 
+@lru_cache(maxsize=100_000)
 def _tail(alike: _Alike, margin: float) -> float:
     """The probability that the weighted mean exceeds `margin`."""
     sums, sizes, counts = np.array(alike).T
@@ -223,17 +225,17 @@ def _positive(terms: Floats, changes: Floats, counts: Floats) -> tuple[float, fl
     end = 1.0
     while counts @ np.log1p((slopes * (width * math.sinh(end))) ** 2) < 2 * _NEGLIGIBLE:
         end += 0.25
-    steps = np.linspace(0.0, end, _NODES)
+    steps = end * _UNIT
     beside = width * np.sinh(steps)
     line = saddle + 1j * beside
     # The logarithm of 1 - terms * line, in its real and its imaginary part.
     ratios = slopes[:, None] * beside
     logs = counts @ np.log1p(-terms * saddle) + counts @ np.log1p(ratios**2) / 2 - 1j * (counts @ np.arctan(ratios))
-    heights = np.exp(-logs) * (width * np.cosh(steps))
+    heights = np.exp(-logs) * np.cosh(steps)
     heights[0] /= 2
+    heights *= width * steps[1] / math.pi
     bends = (counts * changes / (1 - terms * saddle)) @ (1 / (1 - 1j * ratios))
-    probability, change = (heights @ np.stack([1 / line, bends], axis=1)).real * (steps[1] / np.pi)
-    return float(probability), float(change)
+    return float((heights @ (1 / line)).real), float((heights @ bends).real)
 
 
 def _saddle(terms: Floats, counts: Floats) -> float:
