@@ -195,16 +195,16 @@ class _Known:
             return {}
         values = [as_floats(items["contained"] == 1), as_floats(right)]
         known = [np.asarray(each) for each in (sensitivity, specificity)]
-        value = _without_error(*(each.mean() for each in values), *known)
+        value = without_error(*(each.mean() for each in values), *known)
         if np.isnan(value):
             return {"reason": "not corrected: on control pairs it accepts wrong answers as often as right ones"}
         beside = zip((sensitivity, specificity), fitness.drawn(DRAWS), strict=True)
         contexts = self.inputs.contexts_of(self.task, items)
-        (interval,) = intervals(_without_error, values, contexts, [(1, 1), (0, 1), (0, 0)], tuple(beside))
+        (interval,) = intervals(without_error, values, contexts, [(1, 1), (0, 1), (0, 0)], tuple(beside))
         return {"corrected": float(value), **bounds("corrected", interval)}
 
 
-def _without_error(contained: Floats, right: Floats, sensitivity: Floats, specificity: Floats) -> Floats:
+def without_error(contained: Floats, right: Floats, sensitivity: Floats, specificity: Floats) -> Floats:
     """From the shares of the items that contain a gold answer, and of those that a grader holds right."""
     with np.errstate(invalid="ignore", divide="ignore"):
         accepted = np.where(contained < 1, (right - contained) / (1 - contained), 0.0)
@@ -283,7 +283,7 @@ def _agreement(inputs: Inputs, task: str, compared: pd.DataFrame) -> Row:
     values = [as_floats(compared[name]) for name in _COMPARED]
     agreed, count = values[0], values[-1]
     contexts = inputs.contexts_of(task, compared)
-    pi = float(_pi(*(np.asarray(each.mean()) for each in values)))
+    pi = float(pi_of_sums(*(np.asarray(each.mean()) for each in values)))
     row: Row = of_mean("agreement", Mean(agreed / count, contexts, weights=count))
     if np.isnan(pi):
         return row | {"reason": "both graders say the same of everything: Scott's pi is undefined"}
@@ -291,10 +291,10 @@ def _agreement(inputs: Inputs, task: str, compared: pd.DataFrame) -> Row:
     kinds = [
         tuple(usual * value for value in kind) for kind in ((1, 1, 1, 1), (1, 0, 0, 1), (0, 1, 0, 1), (0, 0, 1, 1))
     ]
-    return row | {"scott_pi": pi, **bounds("scott_pi", *intervals(_pi, values, contexts, kinds))}
+    return row | {"scott_pi": pi, **bounds("scott_pi", *intervals(pi_of_sums, values, contexts, kinds))}
 
 
-def _pi(agreed: Floats, one: Floats, other: Floats, count: Floats) -> Floats:
+def pi_of_sums(agreed: Floats, one: Floats, other: Floats, count: Floats) -> Floats:
     return scott_pi(agreed / count, one / count, other / count)
 
 

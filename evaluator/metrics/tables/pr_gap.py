@@ -55,13 +55,13 @@ def _rows(inputs: Inputs) -> Iterator[Row]:
         yield from by_language
 
 
-def _delta_pr(*means: Floats) -> Floats:
+def delta_pr_of(*means: Floats) -> Floats:
     """Both accuracies and the floor of open, then of choice."""
     return np.asarray(normalised(*means[:3]) - normalised(*means[3:]))
 
 
 def _values(items: pd.DataFrame) -> tuple[list[Floats], Kinds]:
-    """What `_delta_pr` takes, as a number per item, and the kinds of items that there may be."""
+    """What `delta_pr_of` takes, as a number per item, and the kinds of items that there may be."""
     (opened, open_kinds), (chosen, choice_kinds) = (headroom(items, probe) for probe in CORRECT)
     return [*opened, *chosen], [(*one, *other) for one, other in product(open_kinds, choice_kinds)]
 
@@ -84,7 +84,7 @@ def _gap(inputs: Inputs, comparison: Comparison, items: pd.DataFrame, language: 
     if not any(reasons):
         row["delta_pr"] = row["d_open"] - row["d_choice"]
         contexts = inputs.contexts_of(comparison.subject.task, both)
-        row |= bounds("delta_pr", *intervals(_delta_pr, values, contexts, kinds))
+        row |= bounds("delta_pr", *intervals(delta_pr_of, values, contexts, kinds))
     return row
 
 
@@ -106,7 +106,7 @@ def _mean_gap(inputs: Inputs, comparison: Comparison, pooled: Row, by_language: 
     both = comparison.measured("greedy", "choice")
     both = both[both["language"].isin([each["language"] for each in defined])]
     values, kinds = _values(both)
-    mean, parts, shared = over_languages(_delta_pr, values, both["language"], kinds)
+    mean, parts, shared = over_languages(delta_pr_of, values, both["language"], kinds)
     contexts = inputs.contexts_of(comparison.subject.task, both)
     return row | bounds("delta_pr", *intervals(mean, parts, contexts, shared))
 

@@ -4,7 +4,7 @@ arXiv 2401.00595).
 A row for each prompt that poses a task, and one of `all` prompts: the mean of their accuracies, the worst, and the
 spread, best minus worst. All of it on the items that every prompt measured (`n`; `dropped` are the others), so that
 these accuracies may differ a little from those of the table `accuracy`. Intervals of the worst and the spread are
-made of those of every prompt and of every two (`_extremes`): no prompt is known to be the worst.
+made of those of every prompt and of every two (`extremes`): no prompt is known to be the worst.
 
 A spread is above 0 by chance alone: `cochran_p` says whether the prompts differ at all.
 `against_base` is the conclusion of the table `prompt_order` for the checkpoint and its base.
@@ -92,10 +92,10 @@ def _over_prompts(answers: Answers, right_PI: Floats, accuracies: Floats) -> Row
         "spread": float(accuracies[best] - accuracies[worst]),
         "cochran_p": cochran_p(right_PI),
     }
-    return row | _extremes(right_PI, answers.contexts)
+    return row | extremes(right_PI, answers.contexts)
 
 
-def _extremes(right_PI: Floats, contexts: ItemNumbers) -> Row:
+def extremes(right_PI: Floats, contexts: ItemNumbers) -> Row:
     """The intervals of the worst accuracy and of the spread over P prompts.
 
     The worst is above the least lower bound, whichever prompt it is; it is below every prompt's upper bound, whose
