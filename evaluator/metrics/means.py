@@ -67,9 +67,9 @@ class Mean:
     ) -> None:
         if not len(values):
             raise ValueError("a mean needs an item")
-        weights = np.ones(len(values)) if weights is None else weights
         self.n = len(values)
         self._low, self._high = low, high
+        weights = np.ones(len(values)) if weights is None else weights
         self._sums, self._sizes = _by_context(contexts, values * weights, weights)
 
     @property
@@ -110,7 +110,7 @@ class Mean:
         return _grouped(-self._sums, self._sizes, self._worst(-self._sums, -self._high, -self._low))
 
     def _worst(self, sums: Floats, low: float, high: float) -> tuple[float, float]:
-        """The sum and the size of one more context, which shows the worst that a context of mean size may show.
+        """The sum and the size of one more context, which shows the worst that a context of usual size may show.
 
         An item alone shows it in full: `high`. In a context of several items, all of them seldom do. So the worst is
         the largest share of it that any context showed, or the mean share over all that was shown, with one context in
@@ -119,7 +119,7 @@ class Mean:
         usual = 0.0 if low < 0 < high else low
         shown = np.clip((sums / self._sizes - usual) / (high - usual), 0.0, 1.0)
         share = max(float(shown.max()), float((shown @ shown + 1) / (shown.sum() + 1)))
-        size = float(self._sizes.mean())
+        size = _usual(self._sizes)
         return (usual + share * (high - usual)) * size, size
 
 
@@ -136,8 +136,13 @@ class Ratio(Mean):
 
     def _worst(self, sums: Floats, low: float, high: float) -> tuple[float, float]:
         """Upwards, a context of which only `over` is right; downwards, only `under`."""
-        size = float(self._items.mean())
+        size = _usual(self._items)
         return (size, 0.0) if high > 0 else (0.0, size)
+
+
+def _usual(sizes: Floats) -> float:
+    """The mean size of a context, each counting as much as its size: large ones decide how far the mean may move."""
+    return float(sizes @ sizes / sizes.sum())
 
 
 def _by_context(contexts: ItemNumbers, *values: Floats) -> list[Floats]:
