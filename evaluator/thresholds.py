@@ -65,8 +65,8 @@ class Thresholds(Frozen):
             raise ValueError(f"max_drop_language: {apart:g} contradicts languages: false")
         if apart is not None and self.max_drop is not None and apart < self.max_drop:
             raise ValueError(
-                f"max_drop_language: {apart:g} contradicts max_drop: {self.max_drop:g}: all languages together would lose "
-                "less than max_drop allows"
+                f"max_drop_language: {apart:g} contradicts max_drop: {self.max_drop:g}: all languages together would "
+                "lose less than max_drop allows"
             )
         if all(value is None for name, value in self if name not in ("languages", "max_drop_language")):
             raise ValueError("every threshold is null: there is nothing to judge")

@@ -7,16 +7,15 @@ The floor is 0 for generated formats and 1/K for a choice among K options (The B
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import pandas as pd
 
 from evaluator.metrics.columns import Row
 from evaluator.metrics.counting import why_left_out
+from evaluator.metrics.draws import Kinds
 from evaluator.metrics.inputs import SIDES, Comparison, Inputs
-from evaluator.metrics.intervals import Floats, Resampler
-from evaluator.metrics.measures import as_floats, item_numbers, paired_difference, paired_p
+from evaluator.metrics.intervals import Floats
+from evaluator.metrics.measures import as_floats, paired_difference
 
 # What makes an item right for each probe that has an accuracy, as a column of the outcomes.
 CORRECT = {"greedy": "produced", "choice": "recognised"}
@@ -25,42 +24,17 @@ HIT = {"greedy": "produced", "beam": "beam_hit", "sample": "sample_hit"}
 UNPAIRED = "no item is measured in both the checkpoint and its base"
 
 
-@dataclass(frozen=True, eq=False)
-class Drop:
-    """One probe's drop on one set of items: point values and bootstrap draws; `normal` is null with a reason."""
-
-    dense: float
-    pruned: float
-    floor: float
-    p: float | None
-    normal: float | None
-    reason: str | None
-    raw_draws: Floats
-    normal_draws: Floats
-
-    @property
-    def raw(self) -> float:
-        return self.dense - self.pruned
+def normalised(dense: Floats, pruned: Floats, floor: Floats) -> Floats:
+    """The drop over the headroom, from both accuracies and the floor; NaN where the base is not above the floor."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(dense > floor, (dense - pruned) / (dense - floor), np.nan)
 
 
-def drop_of(resampler: Resampler, items: pd.DataFrame, probe: str) -> Drop:
-    """The drop of `probe` on a comparison's items, all of them measured on both sides (at least one)."""
-    dense, pruned = sides_of(items, CORRECT[probe])
-    floor = floor_of(items, probe, "_dense")
-    normal, reason = over_headroom(float(dense.mean() - pruned.mean()), float(dense.mean()), floor)
-    dense_draws, pruned_draws = resampler.means(item_numbers(items), dense, pruned)
-    headroom = np.where(dense_draws > floor, dense_draws - floor, np.nan)
-    raw_draws = dense_draws - pruned_draws
-    return Drop(
-        dense=float(dense.mean()),
-        pruned=float(pruned.mean()),
-        floor=floor,
-        p=paired_p(dense, pruned),
-        normal=normal,
-        reason=reason and f"{probe}: {reason}",
-        raw_draws=raw_draws,
-        normal_draws=raw_draws / headroom,
-    )
+def headroom(items: pd.DataFrame, probe: str) -> tuple[list[Floats], Kinds]:
+    """What `normalised` takes, as a number per item, and the kinds of items that there may be (`draws.intervals`)."""
+    floors = np.zeros(len(items)) if probe == "greedy" else 1 / as_floats(items["options_dense"])
+    floor = float(floors.mean())
+    return [*sides_of(items, CORRECT[probe]), floors], [(before, after, floor) for before in (0, 1) for after in (0, 1)]
 
 
 def paired_drop(inputs: Inputs, comparison: Comparison, items: pd.DataFrame, column: str) -> Row:
@@ -70,7 +44,7 @@ def paired_drop(inputs: Inputs, comparison: Comparison, items: pd.DataFrame, col
     """
     if items.empty:
         return {"n_paired": 0, "reason": comparison.reason or UNPAIRED}
-    drop = paired_difference(inputs, comparison.subject.task, items, sides_of(items, column), "drop")
+    drop = paired_difference("drop", sides_of(items, column), inputs.contexts_of(comparison.subject.task, items))
     return {"n_paired": len(items), **drop}
 
 

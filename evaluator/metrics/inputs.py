@@ -12,7 +12,7 @@ import pandas as pd
 
 from evaluator.metrics.columns import Row
 from evaluator.metrics.comparability import difference
-from evaluator.metrics.intervals import ItemNumbers, Resampler
+from evaluator.metrics.intervals import ItemNumbers
 from evaluator.metrics.outcomes import KEY, MEASURED, outcome_types
 from evaluator.metrics.pieces import Pieces, Recent
 from evaluator.probes import PROBES
@@ -153,10 +153,10 @@ class Inputs:
         return float(every.loc[every["greedy_status"].notna(), "seed"].min())
 
     @cached_property
-    def _resamplers(self) -> dict[str, Resampler]:
+    def _contexts(self) -> Mapping[str, ItemNumbers]:
+        """The number of each item's context, by the item's number, of each task."""
         return {
-            task: Resampler(task, asked["language"].tolist(), self._clusters_of(task, asked))
-            for task, asked in self._numbered.items()
+            task: pd.factorize(np.array(self._clusters_of(task, asked)))[0] for task, asked in self._numbered.items()
         }
 
     def _clusters_of(self, task: str, asked: pd.DataFrame) -> list[str]:
@@ -169,17 +169,18 @@ class Inputs:
         cluster = dict(zip(names, described["cluster"], strict=True))
         return [f"cluster {cluster[key]}" if key in cluster else f"item {key[1]}" for key in keys]
 
-    def resampler(self, task: str) -> Resampler:
-        return self._resamplers[task]
+    def contexts(self, task: str, items: ItemNumbers) -> ItemNumbers:
+        """The number of each item's context within the task: items of one context depend on each other, also across
+        languages."""
+        return self._contexts[task][items]
 
     def asked(self, task: str) -> pd.DataFrame:
         """Every item of a task that any checkpoint has a record of: `language`, `item_id` and its number, `item`."""
         return self._numbered[task]
 
     def contexts_of(self, task: str, items: pd.DataFrame) -> ItemNumbers:
-        """The number of each row's context within the task: items of one context depend on each other, also across
-        languages."""
-        return self._resamplers[task].context[np.asarray(items["item"], dtype=np.intp)]
+        """The same of a frame's rows."""
+        return self.contexts(task, np.asarray(items["item"], dtype=np.intp))
 
     @cached_property
     def _languages(self) -> Mapping[str, list[str]]:

@@ -3,7 +3,7 @@
     sensitivity = share of the pairs that match (the reference itself, and in another form) of which it says so
     specificity = share of the pairs that do not match (another item's reference) of which it says so
 
-A judge is unfit where the whole Wilson interval of either is below `BAR`: chance does not explain that. A judge that
+A judge is unfit where the whole interval of either is below `BAR`: chance does not explain that. A judge that
 always says the same has one of them at 0, and what it says carries nothing. The bar is a convention.
 
 With an error rate that is known, the share of right answers follows from the share of answers that the judge accepts
@@ -19,13 +19,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from zlib import crc32
 
 import numpy as np
 import pandas as pd
 
 from evaluator.metrics.inputs import ALL, in_language
-from evaluator.metrics.intervals import Floats, Interval, wilson
+from evaluator.metrics.intervals import Floats
+from evaluator.metrics.means import Mean
 
 BAR = 0.8
 MATCHING = ("same", "paraphrase")
@@ -49,34 +49,30 @@ class Fitness:
         return self.denied / self.different if self.different else None
 
     @property
-    def sensitivity_interval(self) -> Interval:
-        return wilson(self.accepted, self.matching)
-
-    @property
-    def specificity_interval(self) -> Interval:
-        return wilson(self.denied, self.different)
-
-    @property
     def why_unfit(self) -> str | None:
         """What is wrong with the judge; None where nothing is known to be."""
         found = []
-        if _below(self.sensitivity_interval):
+        if _surely_below_the_bar(self.accepted, self.matching):
             found.append(f"accepts {self.accepted} of {self.matching} right answers")
-        if _below(self.specificity_interval):
+        if _surely_below_the_bar(self.denied, self.different):
             found.append(f"accepts {self.different - self.denied} of {self.different} wrong answers")
         return f"unfit as a judge: it {' and '.join(found)}" if found else None
 
-    def drawn(self, name: str, draws: int) -> tuple[Floats, Floats]:
-        """Sensitivity and specificity drawn from their Jeffreys posteriors, Beta(k + 1/2, n - k + 1/2). `name` makes
-        the draws: the same for the same name."""
-        rng = np.random.default_rng(crc32(name.encode()))
+    def drawn(self, draws: int) -> tuple[Floats, Floats]:
+        """Sensitivity and specificity drawn from their Jeffreys posteriors, Beta(k + 1/2, n - k + 1/2); the same from
+        the same counts."""
+        rng = np.random.default_rng(1)
         hits = ((self.accepted, self.matching), (self.denied, self.different))
         sensitivity, specificity = (rng.beta(k + 0.5, n - k + 0.5, draws) for k, n in hits)
         return sensitivity, specificity
 
 
-def _below(interval: Interval) -> bool:
-    return interval[1] is not None and interval[1] < BAR
+def _surely_below_the_bar(count: int, pairs: int) -> bool:
+    """Every pair is independent of the others."""
+    if not pairs:
+        return False
+    high = Mean((np.arange(pairs) < count).astype(np.float64), np.arange(pairs)).interval()[1]
+    return high is not None and high < BAR
 
 
 def fitness_of(controls: pd.DataFrame) -> Fitness:

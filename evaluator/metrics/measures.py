@@ -1,72 +1,163 @@
 """The numbers that tables are made of, as the columns of a row: rates, paired differences, means over languages.
 
-Every function returns a part of a row: the value under `name`, its interval under `<name>_low` and `<name>_high`.
+Most functions return a part of a row: the value under `name`, its interval under `<name>_low` and `<name>_high`.
+`contexts` numbers each item's context (`Inputs.contexts_of`): items of one context depend on each other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
+from scipy.stats import t as student_t
 
 from evaluator.metrics.columns import Row
-from evaluator.metrics.inputs import Inputs
-from evaluator.metrics.intervals import (
-    UNDEFINED,
-    Floats,
-    Interval,
-    ItemNumbers,
-    holm,
-    mcnemar_exact,
-    nan_mean,
-    percentile_interval,
-    wilson,
-)
+from evaluator.metrics.intervals import ALPHA, UNDEFINED, Floats, Interval, ItemNumbers, holm, mcnemar_exact
+from evaluator.metrics.means import FEWEST, Mean, too_few
+
+WHY = "_why"  # ends the name under which a row says why a number has no interval
+ALIKE = "all values are alike, which bounds no interval"
 
 
-def as_floats(column: pd.Series) -> Floats:
-    """A fully measured column as floats: a boolean one as 0.0 and 1.0."""
+def as_floats(column: npt.ArrayLike) -> Floats:
+    """A fully measured column or array as floats: a boolean one as 0.0 and 1.0."""
     return np.asarray(column, dtype=np.float64)
 
 
 def item_numbers(frame: pd.DataFrame) -> ItemNumbers:
-    """Each row's item, as its number within the task: what a `Resampler` knows it by."""
+    """Each row's item, as its number within the task."""
     return np.asarray(frame["item"], dtype=np.intp)
 
 
-def bounds(name: str, interval: Interval) -> Row:
+def bounds(name: str, interval: Interval | str) -> Row:
+    """An interval as columns of a row; where there is none, the reason under `<name>_why`, which `Table` moves to the
+    column `reason`. An interval without width is none."""
+    if not isinstance(interval, str) and interval[0] is not None and interval[0] == interval[1]:
+        interval = ALIKE
+    if isinstance(interval, str):
+        return {f"{name}_low": None, f"{name}_high": None, f"{name}{WHY}": interval}
     return {f"{name}_low": interval[0], f"{name}_high": interval[1]}
 
 
-def rate(name: str, count: int, n: int) -> Row:
-    """A rate with its Wilson interval; all null when there is nothing to count."""
-    return {name: count / n if n else None, **bounds(name, wilson(count, n))}
+def of_mean(name: str, mean: Mean, level: float = ALPHA) -> Row:
+    """A mean with its interval of confidence 1 - level."""
+    enough = mean.contexts >= FEWEST
+    return {name: mean.value, **bounds(name, mean.interval(level) if enough else too_few(mean.contexts))}
 
 
-def difference(inputs: Inputs, task: str, items: pd.DataFrame, values: Floats, name: str) -> Row:
-    """The mean of a paired difference, a value per row of `items`, with its bootstrap interval; empty without rows."""
-    if len(values) == 0:
-        return {}
-    interval = inputs.resampler(task).mean_interval(item_numbers(items), values)
-    return {name: float(values.mean()), **bounds(name, interval)}
+def rate(name: str, flags: Floats, contexts: ItemNumbers) -> Row:
+    """A rate with its interval; `flags` are 0.0 or 1.0, one an item. All null when there is nothing to count."""
+    return of_mean(name, Mean(flags, contexts)) if len(flags) else {name: None, **bounds(name, UNDEFINED)}
 
 
-def language_mean(inputs: Inputs, task: str, items: pd.DataFrame, **values: Floats) -> Row:
-    """The unweighted mean over languages of each of `values` (one number per row of `items`), with its bootstrap
-    interval: undefined where a language has fewer than two clusters. Empty without rows."""
+def difference(
+    name: str, values: Floats, contexts: ItemNumbers, *, low: float = -1.0, high: float = 1.0, level: float = ALPHA
+) -> Row:
+    """The mean of a paired difference, a value from `low` to `high` per item, with its interval; empty without any."""
+    return of_mean(name, Mean(values, contexts, low=low, high=high), level) if len(values) else {}
+
+
+def language_mean(name: str, values: Floats, items: pd.DataFrame, contexts: ItemNumbers, low: float = 0.0) -> Row:
+    """The unweighted mean over languages of a number from `low` to 1 per row of `items`, with its interval. Empty
+    without rows."""
     if items.empty:
         return {}
-    resampler, numbers, languages = inputs.resampler(task), item_numbers(items), items["language"].to_numpy()
-    rows = [np.flatnonzero(languages == language) for language in sorted(set(languages))]
-    drawn = [resampler.means(numbers[here], *(each[here] for each in values.values())) for here in rows]
-    defined = all(resampler.clusters(numbers[here]) >= 2 for here in rows)
-    row: Row = {}
-    for place, (name, each) in enumerate(values.items()):
-        row[name] = float(np.mean([each[here].mean() for here in rows]))
-        interval = percentile_interval(nan_mean([draws[place] for draws in drawn])) if defined else UNDEFINED
-        row |= bounds(name, interval)
-    return row
+    languages = items["language"]
+    weights = 1 / as_floats(languages.map(languages.value_counts()))
+    return of_mean(name, Mean(values, contexts, low=low, weights=weights / weights.sum()))
+
+
+def apart(name: str, first: Mean, second: Mean) -> Row:
+    """The difference of two means of different items, with its interval.
+
+    Each end is as far off as both means' own intervals say (MOVER; G. Y. Zou and A. Donner, Statistics in Medicine 27,
+    2008; Newcombe's tenth method of 1998 is its case of two rates).
+    """
+    value = first.value - second.value
+    fewest = min(first.contexts, second.contexts)
+    if fewest < FEWEST:
+        return {name: value, **bounds(name, too_few(fewest))}
+    level = ALPHA / 2
+    below = math.hypot(first.value - first.lower(level), second.upper(level) - second.value)
+    above = math.hypot(first.upper(level) - first.value, second.value - second.lower(level))
+    return {name: value, **bounds(name, (value - below, value + above))}
+
+
+def median(name: str, values: Floats, contexts: ItemNumbers) -> Row:
+    """A median with its interval: from the largest value that surely half of the items or more reach, to the smallest
+    that surely half or more do not exceed. Of independent items this is the interval of order statistics (W. R.
+    Thompson, Annals of Mathematical Statistics 7, 1936)."""
+    distinct = np.unique(values)
+    high = _first_sure(distinct, lambda value: Mean(as_floats(values <= value), contexts))
+    low = _first_sure(distinct[::-1], lambda value: Mean(as_floats(values >= value), contexts))
+    interval = too_few(len(np.unique(contexts))) if low is None or high is None else (low, high)
+    return {name: float(np.median(values)), **bounds(name, interval)}
+
+
+def _first_sure(values: Floats, share: Callable[[float], Mean]) -> float | None:
+    """The first of the values whose share of the items is surely half or more."""
+    at = bisect_left(values, True, key=lambda value: share(value).p_at_most(0.5) <= ALPHA / 2)
+    return float(values[at]) if at < len(values) else None
+
+
+@dataclass(frozen=True, eq=False)
+class Unbounded:
+    """A ratio of sums, or what is made of some: how much each item moves it, and the context of each item.
+
+    Its values have no bounds, so no interval holds whatever they are. This is Student's, with a standard error
+    clustered by context (K.-Y. Liang and S. Zeger, Biometrika 73, 1986).
+    """
+
+    value: float
+    moves: Floats
+    contexts: ItemNumbers
+
+    @classmethod
+    def ratio(cls, over: Floats, under: Floats, contexts: ItemNumbers) -> Unbounded:
+        value = float(over.sum() / under.sum())
+        return cls(value, (over - value * under) / under.sum(), contexts)
+
+    @classmethod
+    def mean(cls, parts: Sequence[Unbounded]) -> Unbounded:
+        """Of several, whose contexts have common numbers."""
+        moves = np.concatenate([each.moves for each in parts]) / len(parts)
+        return cls(
+            float(np.mean([each.value for each in parts])), moves, np.concatenate([each.contexts for each in parts])
+        )
+
+    @property
+    def spread(self) -> tuple[float, int]:
+        """The standard error, and the degrees of freedom."""
+        place = np.unique(self.contexts, return_inverse=True)[1]
+        sums = np.bincount(place, self.moves)
+        number = len(sums)
+        return float(np.sqrt(number / max(number - 1, 1) * (sums @ sums))), number - 1
+
+    @property
+    def p(self) -> float | None:
+        """Two-sided, of a value of 0; null of a single context."""
+        error, freedom = self.spread
+        if freedom == 0:
+            return None
+        return float(2 * student_t.sf(abs(self.value / error), freedom)) if error else float(self.value == 0)
+
+    def interval(self, scale: str = "linear") -> Interval | str:
+        """The 95 % interval. `scale`: `log` for what cannot be negative and has large values now and then; `exp` for
+        the exponential of the value."""
+        error, freedom = self.spread
+        if freedom + 1 < FEWEST:
+            return too_few(freedom + 1)
+        far = error * float(student_t.isf(ALPHA / 2, freedom))
+        if scale == "log":
+            far = far / self.value if self.value > 0 else 0.0
+            return self.value * math.exp(-far), self.value * math.exp(far)
+        low, high = self.value - far, self.value + far
+        return (math.exp(low), math.exp(high)) if scale == "exp" else (low, high)
 
 
 def paired_p(first: Floats, second: Floats) -> float | None:
@@ -76,13 +167,11 @@ def paired_p(first: Floats, second: Floats) -> float | None:
     return mcnemar_exact(int((first > second).sum()), int((second > first).sum()))
 
 
-def paired_difference(
-    inputs: Inputs, task: str, items: pd.DataFrame, outcomes: tuple[Floats, Floats], name: str, p: str = "mcnemar_p"
-) -> Row:
-    """`difference` of the first minus the second of two outcomes (0.0 or 1.0, a value per row of `items`), and under
-    `p` whether it may be chance (`paired_p`)."""
+def paired_difference(name: str, outcomes: tuple[Floats, Floats], contexts: ItemNumbers, p: str = "mcnemar_p") -> Row:
+    """`difference` of the first minus the second of two outcomes (0.0 or 1.0, a value per item), and under `p` whether
+    it may be chance (`paired_p`)."""
     first, second = outcomes
-    return difference(inputs, task, items, first - second, name) | {p: paired_p(first, second)}
+    return difference(name, first - second, contexts) | {p: paired_p(first, second)}
 
 
 def correct_for_many(

@@ -20,7 +20,7 @@ from scipy.special import chdtrc
 from evaluator.metrics.counting import joined_reasons
 from evaluator.metrics.drops import CORRECT
 from evaluator.metrics.inputs import ALL, Inputs, Subject
-from evaluator.metrics.intervals import Floats, ItemNumbers, Resampler
+from evaluator.metrics.intervals import Floats, ItemNumbers
 from evaluator.metrics.outcomes import MEASURED
 from evaluator.tasks.posing import PAPER, task_and_prompt
 
@@ -33,9 +33,8 @@ class Answers:
 
     prompts: tuple[str, ...]
     languages: np.ndarray[Any, Any]  # of each item
-    numbers: ItemNumbers  # of each item, as `resampler` knows it
+    contexts: ItemNumbers  # of each item, its context
     right: Mapping[str, Floats]  # by checkpoint, prompts x items
-    resampler: Resampler
     dropped: Mapping[str, int]  # per language: items that only some prompts or checkpoints measured
 
     def of_language(self, language: str) -> Answers:
@@ -44,15 +43,11 @@ class Answers:
             return self
         here = self.languages == language
         right = {name: each[:, here] for name, each in self.right.items()}
-        return Answers(self.prompts, self.languages[here], self.numbers[here], right, self.resampler, self.dropped)
+        return Answers(self.prompts, self.languages[here], self.contexts[here], right, self.dropped)
 
     def left_out(self, language: str) -> int:
         """How many items of a language, or of all, were dropped."""
         return sum(self.dropped.values()) if language == ALL else self.dropped.get(language, 0)
-
-    def draws(self, *values: Floats) -> Floats:
-        """The mean of each of `values`, one per item, in every resample."""
-        return self.resampler.means(self.numbers, *values)
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,9 +104,8 @@ class PosedTask:
         return Answers(
             prompts=prompts,
             languages=whole.index.get_level_values(0).to_numpy(),
-            numbers=numbers.to_numpy(np.intp),
+            contexts=self.inputs.contexts(self.tasks[prompts[0]], numbers.to_numpy(np.intp)),
             right={name: whole[name].to_numpy(np.float64).T for name in checkpoints},
-            resampler=self.inputs.resampler(self.tasks[prompts[0]]),
             dropped={str(language): int(count) for language, count in some.value_counts().items()},
         )
 

@@ -21,6 +21,7 @@ from evaluator.metrics.comparability import rounded_activations
 from evaluator.metrics.counting import joined_reasons
 from evaluator.metrics.inputs import Inputs
 from evaluator.metrics.long_frame import Holm, LongFrame, filed
+from evaluator.metrics.measures import WHY
 
 _EVERY = ("task", "checkpoint", "reason")
 
@@ -92,15 +93,16 @@ class Table:
         return found
 
     def _labelled(self, row: Row, inputs: Inputs) -> Row:
-        """A row with a reason where its checkpoint was asked a few items only, and where it compares with a base and
-        the two were not asked alike, or quantised activations have a noise floor."""
+        """A row with a reason where its checkpoint was evaluated on some items only, where it compares with a base and
+        the two were not asked alike or quantised activations have a noise floor, and where a number has no interval."""
         incomparable = inputs.incomparable_drawn if self.drawn else inputs.incomparable
         key = str(row.get("task")), str(row.get("checkpoint"))
         why = None if row.get("base") is None else incomparable.get(key)
         few = inputs.decided_early.get(key)
         rounded = None if row.get("base") is None else rounded_activations(row.get("pattern"))
+        bare = [row.pop(name) for name in list(row) if name.endswith(WHY)]
         notes = joined_reasons(few, why, rounded)
-        return row | {"reason": joined_reasons(notes, row.get("reason"))} if notes else row
+        return row | {"reason": joined_reasons(notes, row.get("reason"), *bare)} if notes or bare else row
 
     def fill(self, inputs: Inputs) -> FilledTable:
         """The numbers, with notes on what the run lacks."""

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from scipy.stats import t as student_t
 
 from evaluator.errors import InputError
 from evaluator.metrics.columns import (
@@ -37,8 +36,7 @@ from evaluator.metrics.columns import (
 from evaluator.metrics.comparability import ROUNDED
 from evaluator.metrics.compare.sides import Side
 from evaluator.metrics.inputs import ALL, slices
-from evaluator.metrics.intervals import UNDEFINED, Floats, Resampler
-from evaluator.metrics.measures import as_floats, bounds, correct_for_many, paired_p
+from evaluator.metrics.measures import WHY, Unbounded, as_floats, bounds, correct_for_many, difference, paired_p
 
 COLUMNS = (
     *columns_of(TEXT, "task", "checkpoint", "checkpoint_b", "measure"),
@@ -175,14 +173,14 @@ def _rows(left: pd.DataFrame, right: pd.DataFrame, *, alike: bool) -> Iterator[R
         items = here.sort_values(["language", "item_id"], ignore_index=True)
         # The side that knows contexts, which lm-eval's documents are without.
         clusters = min((items[f"cluster_{side}"] for side in "ab"), key=lambda each: each.nunique())
-        resampler = Resampler("", items["language"].tolist(), clusters.tolist())
+        items["context"] = pd.factorize(clusters)[0]
         values = items[["language", "item_id", "value_a", "value_b"]].astype({"value_a": float, "value_b": float})
         test = next((name for name, each in tests.items() if each.equals(values)), str(measure))
         tests.setdefault(test, values)
         for language, part in slices(items, languages if len(languages) > 1 else []):
             row: Row = {"measure": measure, "test": test, "language": language, "n": len(part)}
             row |= {f"alone_{side}": each.count(language) for side, each in zip("ab", counts, strict=True)}
-            yield row | _moved(part, clusters, resampler, alike=alike)
+            yield row | _moved(part, alike=alike)
 
 
 def _with_plain_names(own: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
@@ -210,12 +208,12 @@ class _Alone:
         return own - both
 
 
-def _moved(items: pd.DataFrame, clusters: pd.Series, resampler: Resampler, *, alike: bool) -> Row:
+def _moved(items: pd.DataFrame, *, alike: bool) -> Row:
     a, b = as_floats(items["value_a"]), as_floats(items["value_b"])
-    numbers = np.asarray(items.index, dtype=np.intp)
-    row: Row = {"a": float(a.mean()), "b": float(b.mean()), "difference": float((b - a).mean())}
-    row |= bounds("difference", resampler.mean_interval(numbers, b - a) if len(items) > 1 else UNDEFINED)
+    contexts = items["context"].to_numpy(np.intp)
+    row: Row = {"a": float(a.mean()), "b": float(b.mean())}
     if np.isin(np.concatenate([a, b]), (0.0, 1.0)).all():
+        row |= difference("difference", b - a, contexts)
         row |= {"only_a": int((a > b).sum()), "only_b": int((b > a).sum()), "mcnemar_p": paired_p(a, b)}
         row["differing"] = row["only_a"] + row["only_b"]
         row["flip_rate"] = row["differing"] / len(items)
@@ -224,25 +222,13 @@ def _moved(items: pd.DataFrame, clusters: pd.Series, resampler: Resampler, *, al
             wrong = (a + b == 0) & known.to_numpy() & (items["said_a"] != items["said_b"]).to_numpy()
             row["other_answer"] = int(wrong.sum())
     else:
-        row["differing"] = int((a != b).sum())
-        row["t_p"] = _clustered_t(b - a, clusters.iloc[numbers])
+        mean = Unbounded.ratio(b - a, np.ones(len(items)), contexts)
+        row |= {"difference": mean.value, **bounds("difference", mean.interval())}
+        row |= {"differing": int((a != b).sum()), "t_p": mean.p}
+    row.pop(f"difference{WHY}", None)
     if alike:
         row["other_prompt"] = int((items["prompt_a"] != items["prompt_b"]).sum())
     return row
-
-
-def _clustered_t(differences: Floats, clusters: pd.Series) -> float | None:
-    """The p of a mean difference of 0, by the cluster-robust standard error (Liang and Zeger, 1986) and one degree of
-    freedom less than there are clusters; null of a single cluster."""
-    number = clusters.nunique()
-    if number < 2:
-        return None
-    mean = float(differences.mean())
-    sums = pd.Series(differences - mean).groupby(clusters.to_numpy()).sum()
-    error = float(np.sqrt(number / (number - 1) * (sums**2).sum())) / len(differences)
-    if error == 0:
-        return float(mean == 0)
-    return float(2 * student_t.sf(abs(mean / error), number - 1))
 
 
 def _verdict(row: Row) -> str:

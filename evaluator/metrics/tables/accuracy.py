@@ -4,7 +4,7 @@ Probe `greedy` is right when the output contains a gold answer; probe `choice` w
 highest summed log-likelihood. `drop` is dense minus pruned on the items measured in both; `normalised_drop` divides it
 by the headroom (`evaluator.metrics.drops`).
 
-Row `mean` is the unweighted mean over languages of accuracies and drops, each with the bootstrap interval of that mean.
+Row `mean` is the unweighted mean over languages of accuracies and drops, each with the interval of that mean.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from evaluator.metrics.columns import (
 from evaluator.metrics.counting import joined_reasons, measured
 from evaluator.metrics.drops import CORRECT, floor_of, over_headroom, paired_drop, sides_of
 from evaluator.metrics.inputs import MEAN, Comparison, Inputs, Subject, slices
+from evaluator.metrics.intervals import ItemNumbers
 from evaluator.metrics.long_frame import Holm
 from evaluator.metrics.measures import as_floats, language_mean, rate
 from evaluator.metrics.outcomes import MEASURED
@@ -62,6 +63,9 @@ class _Asked:
     def items(self) -> pd.DataFrame:
         return self.inputs.outcomes_of(self.subject.checkpoint, self.subject.task, self.format)
 
+    def contexts(self, items: pd.DataFrame) -> ItemNumbers:
+        return self.inputs.contexts_of(self.subject.task, items)
+
 
 def _rows(inputs: Inputs) -> Iterator[Row]:
     for format in inputs.formats:
@@ -77,7 +81,7 @@ def _checkpoint_rows(asked: _Asked) -> list[Row]:
     languages = asked.inputs.languages(asked.subject.task)
     for language, items in slices(asked.items, languages):
         row = {**asked.subject.row, "format": asked.format, "probe": asked.probe, "language": language}
-        row |= _measured(items, asked.probe)
+        row |= _measured(asked, items)
         if asked.comparison is not None:
             drop = _paired(asked, asked.comparison, language)
             row |= drop | {"reason": joined_reasons(row["reason"], drop["reason"])}
@@ -96,26 +100,25 @@ def _means(asked: _Asked, done: pd.DataFrame) -> Row:
     row: Row = {}
     for name, column in (_RATES[asked.probe] | {"truncation": "truncated"}).items():
         filled = done[done[column].notna()]
-        row |= language_mean(asked.inputs, asked.subject.task, filled, **{name: as_floats(filled[column])})
+        row |= language_mean(name, as_floats(filled[column]), filled, asked.contexts(filled))
     if asked.probe == "greedy":
         row["token_f1"] = float(done.groupby("language")["token_f1"].mean().mean())
     if asked.comparison is not None:
         both = asked.comparison.measured(asked.probe)
         dense, pruned = sides_of(both, CORRECT[asked.probe])
-        row |= language_mean(asked.inputs, asked.subject.task, both, dense_accuracy=dense, drop=dense - pruned)
-        for end in ("_low", "_high"):
-            row.pop(f"dense_accuracy{end}", None)
+        if not both.empty:
+            row["dense_accuracy"] = float(pd.Series(dense).groupby(both["language"].to_numpy()).mean().mean())
+        row |= language_mean("drop", dense - pruned, both, asked.contexts(both), low=-1.0)
     return row
 
 
-def _measured(items: pd.DataFrame, probe: str) -> Row:
-    done, row = measured(items, probe)
-    n, cut = len(done), int(done["truncated"].sum())
-    row |= {"truncated": cut, **rate("truncation", cut, n)}
-    for name, column in _RATES[probe].items():
-        filled = done[column].dropna()
-        row |= rate(name, int(filled.sum()), len(filled))
-    if probe == "greedy" and n:
+def _measured(asked: _Asked, items: pd.DataFrame) -> Row:
+    done, row = measured(items, asked.probe)
+    row["truncated"] = int(done["truncated"].sum())
+    for name, column in (_RATES[asked.probe] | {"truncation": "truncated"}).items():
+        filled = done[done[column].notna()]
+        row |= rate(name, as_floats(filled[column]), asked.contexts(filled))
+    if asked.probe == "greedy" and len(done):
         f1 = done["token_f1"].dropna()
         row["token_f1"] = float(f1.mean()) if len(f1) else None
     return row
@@ -139,7 +142,7 @@ TABLE = Table(
         "Open: the model answers freely, and its greedy output must contain a gold answer. Choice: each option is "
         "scored by its log-likelihood after the same prompt, and the gold one must win. Where open falls and choice "
         "does not, a multiple-choice benchmark would have noticed nothing. Drops are in percentage points. Whiskers "
-        "are Wilson 95 % intervals."
+        "are 95 % intervals over contexts."
     ),
     needs="the probe greedy or choice on any checkpoint",
     columns=(

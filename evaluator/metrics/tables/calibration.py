@@ -104,15 +104,17 @@ def _subject_rows(inputs: Inputs, subject: Subject, kind: str, items: pd.DataFra
         done, counts = measured(asked, "greedy", "choice", nothing="no item was measured with both greedy and choice")
         row: Row = {**subject.row, "kind": kind, "language": language, **counts}
         opened, chosen = as_floats(done["produced"]), as_floats(done["recognised"])
-        row |= rate("open_accuracy", int(opened.sum()), len(done))
-        row |= rate("choice_accuracy", int(chosen.sum()), len(done))
-        row |= difference(inputs, subject.task, done, chosen - opened, "choice_minus_open")
+        contexts = inputs.contexts_of(subject.task, done)
+        row |= rate("open_accuracy", opened, contexts) | rate("choice_accuracy", chosen, contexts)
+        row |= difference("choice_minus_open", chosen - opened, contexts)
         rows.append(row)
     opened, chosen = as_floats(everything["produced"]), as_floats(everything["recognised"])
-    values = {"open_accuracy": opened, "choice_accuracy": chosen, "choice_minus_open": chosen - opened}
     mean: Row = {**subject.row, "kind": kind, "language": MEAN}
     mean |= {name: rows[0][name] for name in names_of(_COUNTS)}
-    mean |= language_mean(inputs, subject.task, everything, **values)
+    contexts = inputs.contexts_of(subject.task, everything)
+    mean |= language_mean("open_accuracy", opened, everything, contexts)
+    mean |= language_mean("choice_accuracy", chosen, everything, contexts)
+    mean |= language_mean("choice_minus_open", chosen - opened, everything, contexts, low=-1.0)
     mean["reason"] = f"unweighted mean over {everything['language'].nunique()} of {len(rows) - 1} languages"
     return [rows[0], mean, *rows[1:]]
 

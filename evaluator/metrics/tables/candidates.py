@@ -1,7 +1,7 @@
 """Table `candidates`: do listed candidates help when the answer is not among them?
 
 Open accuracy without candidates, with distractors only, with unrelated ones, and with the gold among them, on the same
-items: those measured under every format that was asked. `difference` is from `open`, with a paired bootstrap interval.
+items: those measured under every format that was asked. `difference` is from `open`, paired.
 """
 
 from __future__ import annotations
@@ -54,10 +54,11 @@ def _compared(inputs: Inputs, task: str, answers: pd.DataFrame, opened: pd.DataF
     _, row = measured(answers, "greedy")
     nothing = None if len(items) else "no item was measured in every format"
     row |= {"n": len(items), "reason": joined_reasons(nothing, row["reason"])}
-    row |= rate("accuracy", int(items["produced"].sum()), len(items))
+    listed, unlisted = as_floats(items["produced"]), as_floats(opened["produced"])
+    contexts = inputs.contexts_of(task, items)
+    row |= rate("accuracy", listed, contexts)
     if format != "open":
-        listed, unlisted = as_floats(items["produced"]), as_floats(opened["produced"])
-        row |= paired_difference(inputs, task, items, (listed, unlisted), "difference")
+        row |= paired_difference("difference", (listed, unlisted), contexts)
     return row
 
 

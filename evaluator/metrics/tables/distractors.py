@@ -34,7 +34,7 @@ from evaluator.metrics.counting import joined_reasons, measured
 from evaluator.metrics.drops import sides_of
 from evaluator.metrics.inputs import Comparison, Inputs, slices
 from evaluator.metrics.long_frame import Holm
-from evaluator.metrics.measures import paired_difference, rate
+from evaluator.metrics.measures import as_floats, paired_difference, rate
 from evaluator.metrics.table import Table
 
 _KINDS = ("all", "some", "none")
@@ -55,7 +55,7 @@ def _rows(inputs: Inputs) -> Iterator[Row]:
                 if here.empty:
                     continue
                 row = {**subject.row, "language": language, "same_kind": kind, **counts, "n": len(here)}
-                row |= rate("accuracy", int(here["recognised"].sum()), len(here))
+                row |= rate("accuracy", as_floats(here["recognised"]), inputs.contexts_of(subject.task, here))
                 if comparison is not None:
                     row |= _drop(inputs, comparison, language, kind)
                     row["reason"] = joined_reasons(comparison.reason, row["reason"])
@@ -69,7 +69,8 @@ def _drop(inputs: Inputs, comparison: Comparison, language: str, kind: str) -> R
         return {"n_paired": 0}
     dense, pruned = sides_of(both, "recognised")
     row: Row = {"n_paired": len(both), "base_accuracy": float(dense.mean())}
-    return row | paired_difference(inputs, comparison.subject.task, both, (dense, pruned), "drop")
+    contexts = inputs.contexts_of(comparison.subject.task, both)
+    return row | paired_difference("drop", (dense, pruned), contexts)
 
 
 def _kind_of(same: pd.Series, options: pd.Series) -> pd.Series:

@@ -28,7 +28,7 @@ from evaluator.metrics.columns import (
 )
 from evaluator.metrics.fates import FATES, fate_measured, known_items
 from evaluator.metrics.inputs import Comparison, Inputs, in_language, slices
-from evaluator.metrics.measures import as_floats, bounds, item_numbers, rate
+from evaluator.metrics.measures import as_floats, difference, rate
 from evaluator.metrics.table import Table
 
 
@@ -67,19 +67,14 @@ def _row(inputs: Inputs, comparison: Comparison, items: pd.DataFrame, known: pd.
         **counts,
         "reason": _reason(comparison, items, n),
     }
-    for fate in FATES:
-        row |= rate(f"{fate}_rate", counts[fate], n)
-    row |= rate("dissociation_rate", counts["mc_only"], n)
-    if n:
-        resampler, numbers = inputs.resampler(comparison.subject.task), item_numbers(known)
-        is_mc_only = as_floats(known["fate"] == "mc_only")
-        guesses = as_floats(known["fate"] == "lost") / (as_floats(known["options_pruned"]) - 1)
-        corrected = is_mc_only - guesses
-        row["mc_only_corrected"] = float(corrected.mean())
-        draws = resampler.means(numbers, is_mc_only, corrected)
-        for name, each in zip(("dissociation_boot", "mc_only_corrected"), draws, strict=True):
-            row |= bounds(name, resampler.interval(numbers, each))
-    return row
+    contexts = inputs.contexts_of(comparison.subject.task, known)
+    is_fate = {fate: as_floats(known["fate"] == fate) for fate in FATES}
+    for fate, flags in is_fate.items():
+        row |= rate(f"{fate}_rate", flags, contexts)
+    row |= rate("dissociation_rate", is_fate["mc_only"], contexts)
+    guesses = 1 / (as_floats(known["options_pruned"]) - 1)
+    most = float(guesses.max(initial=0.0))
+    return row | difference("mc_only_corrected", is_fate["mc_only"] - is_fate["lost"] * guesses, contexts, low=-most)
 
 
 def _reason(comparison: Comparison, items: pd.DataFrame, n: int) -> str | None:
@@ -112,7 +107,6 @@ TABLE = Table(
         *(Column(fate, COUNT, fate) for fate in FATES),
         *(Column(f"{fate}_rate", PERCENTAGE, f"{fate} rate", interval=True) for fate in FATES),
         Column("dissociation_rate", PERCENTAGE, interval=True),
-        Column("dissociation_boot", PERCENTAGE, "dissociation, bootstrap", alone=True),
         Column("noise_floor", PERCENTAGE, "noise floor (re-run)"),
         Column("mc_only_corrected", PERCENTAGE, "mc_only, chance-corrected", interval=True),
         REASON,

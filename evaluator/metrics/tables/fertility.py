@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-import numpy as np
 import pandas as pd
 
 from evaluator.metrics.columns import (
@@ -32,8 +31,7 @@ from evaluator.metrics.columns import (
 from evaluator.metrics.counting import measured
 from evaluator.metrics.drops import CORRECT, floor_of, over_headroom, sides_of
 from evaluator.metrics.inputs import MEAN, Comparison, Inputs, Subject
-from evaluator.metrics.intervals import Floats, nan_mean, percentile_interval
-from evaluator.metrics.measures import as_floats, bounds, item_numbers, language_mean
+from evaluator.metrics.measures import Unbounded, as_floats, bounds, language_mean
 from evaluator.metrics.table import Lack, Table
 from evaluator.text import without_spaces
 
@@ -48,16 +46,18 @@ def _rows(inputs: Inputs) -> Iterator[Row]:
             continue
         comparison = inputs.comparisons().get(subject.key)
         by_language: list[Row] = []
-        draws: dict[str, Floats] = {}
+        ratios: dict[str, Unbounded] = {}
         for language in inputs.languages(subject.task):
-            row, draws[language] = _fertility(inputs, subject, items[items["language"] == language], language)
+            row, ratio = _fertility(inputs, subject, items[items["language"] == language], language)
+            if ratio is not None:
+                ratios[language] = ratio
             by_language.append(row | _drops(inputs, comparison, language))
-        yield from (_mean(inputs, comparison, of_unit, draws) for of_unit in _by_unit(by_language))
+        yield from (_mean(inputs, comparison, of_unit, ratios) for of_unit in _by_unit(by_language))
         yield from by_language
 
 
-def _fertility(inputs: Inputs, subject: Subject, items: pd.DataFrame, language: str) -> tuple[Row, Floats]:
-    """One language's row, and the bootstrap draws of its fertility."""
+def _fertility(inputs: Inputs, subject: Subject, items: pd.DataFrame, language: str) -> tuple[Row, Unbounded | None]:
+    """One language's row, and its fertility."""
     done, counts = measured(items, "choice", nothing="no option was scored")
     done = done[done["option_tokens"].notna()]
     unit = "character" if without_spaces(language) else "word"
@@ -65,10 +65,10 @@ def _fertility(inputs: Inputs, subject: Subject, items: pd.DataFrame, language: 
     row: Row = {**subject.row, "language": language, **counts, "n": len(done), "tokens": tokens, "units": units}
     row |= {"unit": unit, "fertility": tokens / units if units else None}
     if not units:
-        return row, np.array([])
-    resampler, numbers = inputs.resampler(subject.task), item_numbers(done)
-    cut, of = resampler.means(numbers, as_floats(done["option_tokens"]), as_floats(done[f"option_{unit}s"]))
-    return row | bounds("fertility", resampler.interval(numbers, cut / of)), cut / of
+        return row, None
+    cut, of = as_floats(done["option_tokens"]), as_floats(done[f"option_{unit}s"])
+    ratio = Unbounded.ratio(cut, of, inputs.contexts_of(subject.task, done))
+    return row | bounds("fertility", ratio.interval("log")), ratio
 
 
 def _by_unit(by_language: Sequence[Row]) -> list[list[Row]]:
@@ -77,7 +77,7 @@ def _by_unit(by_language: Sequence[Row]) -> list[list[Row]]:
 
 
 def _mean(
-    inputs: Inputs, comparison: Comparison | None, by_language: Sequence[Row], draws: Mapping[str, Floats]
+    inputs: Inputs, comparison: Comparison | None, by_language: Sequence[Row], ratios: Mapping[str, Unbounded]
 ) -> Row:
     """The unweighted mean over the languages of one unit; counts are sums."""
     first = by_language[0]
@@ -87,9 +87,8 @@ def _mean(
     of = f"{len(defined)} of {len(by_language)} languages with tokens per {first['unit']}"
     row["reason"] = f"unweighted mean over {of}"
     if defined:
-        row["fertility"] = sum(each["fertility"] for each in defined) / len(defined)
-        if all(each["fertility_low"] is not None for each in defined):
-            row |= bounds("fertility", percentile_interval(nan_mean([draws[each["language"]] for each in defined])))
+        mean = Unbounded.mean([ratios[each["language"]] for each in defined])
+        row |= {"fertility": mean.value, **bounds("fertility", mean.interval("log"))}
     row |= _drops(inputs, comparison, *(each["language"] for each in by_language))
     normal = [each["open_normalised_drop"] for each in by_language if each.get("open_normalised_drop") is not None]
     row["open_normalised_drop"] = sum(normal) / len(normal) if normal else None
@@ -106,8 +105,9 @@ def _drops(inputs: Inputs, comparison: Comparison | None, *languages: str) -> Ro
     if both.empty:
         return row
     (dense, said), (picked, still) = (sides_of(both, CORRECT[probe]) for probe in ("greedy", "choice"))
-    drops = {"open_drop": dense - said, "choice_drop": picked - still}
-    row |= language_mean(inputs, comparison.subject.task, both, **drops)
+    contexts = inputs.contexts_of(comparison.subject.task, both)
+    row |= language_mean("open_drop", dense - said, both, contexts, low=-1.0)
+    row |= language_mean("choice_drop", picked - still, both, contexts, low=-1.0)
     floor = floor_of(both, "greedy", "_dense")
     row["open_normalised_drop"], _ = over_headroom(row["open_drop"], float(dense.mean()), floor)
     return row

@@ -1,8 +1,8 @@
 """Table `fidelity`: how far a checkpoint's next-token distributions are from its base's (`evaluator.probes.fidelity`).
 
-Means are over positions, and their intervals resample contexts: a draw's mean is the sum over its items' positions by
-their number. Percentiles are of single positions. The rows of a base are its distance from itself in another batch, the
-floor of the measurement; `kld_floor` is that floor beside what is compared with it.
+Means are over positions, their intervals over contexts. Percentiles are of single positions. The rows of a base are its
+distance from itself in another batch, the floor of the measurement; `kld_floor` is that floor beside what is compared
+with it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ from evaluator.metrics.counting import joined_reasons, left_out_of, why_left_out
 from evaluator.metrics.fates import FATES, item_fates, known_items
 from evaluator.metrics.inputs import ALL, Inputs, Subject, slices
 from evaluator.metrics.intervals import Floats, ItemNumbers
-from evaluator.metrics.measures import as_floats, bounds, item_numbers
+from evaluator.metrics.means import Mean
+from evaluator.metrics.measures import Unbounded, as_floats, bounds, of_mean
 from evaluator.metrics.table import Table
 from evaluator.probes.packing import BANDS, Positions, unpack
 
@@ -45,6 +46,8 @@ _ALONG = (
     ("text", "text_fidelity", "text_fidelity"),
 )
 _MEANS = ("kld", "kld_reverse", "acceptance", "same_top", "top_agreement", "delta_p", "delta_nll")
+_BOUNDED = {"acceptance": 0.0, "same_top": 0.0, "top_agreement": 0.0, "delta_p": -1.0}  # from here to 1
+_UNBOUNDED = {"kld": "log", "kld_reverse": "log", "delta_nll": "linear"}  # the scale of the interval
 NOTHING = "no position was measured"
 BOUND = "kld is a lower bound, acceptance an upper one"
 
@@ -100,7 +103,7 @@ class _Along:
         sums = {name: as_floats(done[f"{self.prefix}_{name}"]) for name in (*_MEANS, "delta_p_squared")}
         counts = as_floats(done[f"{self.prefix}_positions"])
         row |= {"positions": int(counts.sum()), "reason": why}
-        row |= self._means(item_numbers(done), counts, {name: sums[name] for name in _MEANS})
+        row |= self._means(done, counts, {name: sums[name] for name in _MEANS})
         row["delta_p_rms"] = float(np.sqrt(sums["delta_p_squared"].sum() / counts.sum()))
         return row | percentiles(unpack(done[f"{self.prefix}_packed"]).kld)
 
@@ -116,17 +119,20 @@ class _Along:
             return row | {"reason": "the base was never so sure"}
         values = {"kld": positions.kld, "same_top": positions.same_top.astype(np.float64)}
         sums = {name: _by_passage(positions.passage[here], each[here], len(done)) for name, each in values.items()}
-        return row | self._means(item_numbers(done), counts, sums) | percentiles(positions.kld[here])
+        return row | self._means(done, counts, sums) | percentiles(positions.kld[here])
 
-    def _means(self, items: ItemNumbers, counts: Floats, sums: dict[str, Floats]) -> Row:
+    def _means(self, items: pd.DataFrame, counts: Floats, sums: dict[str, Floats]) -> Row:
         """The mean over positions of each measure, from its sums over each item's, with its interval."""
-        resampler = self.inputs.resampler(self.subject.task)
         row: Row = {}
-        drawn = resampler.means(items, counts, *sums.values())
-        with np.errstate(invalid="ignore", divide="ignore"):
-            for (name, each), draws in zip(sums.items(), drawn[1:], strict=True):
-                row[name] = float(each.sum() / counts.sum())
-                row |= bounds(name, resampler.interval(items, draws / drawn[0]))
+        some = counts > 0
+        contexts = self.inputs.contexts_of(self.subject.task, items)[some]
+        for name, each in sums.items():
+            over, under = each[some], counts[some]
+            if name in _BOUNDED:
+                row |= of_mean(name, Mean(over / under, contexts, low=_BOUNDED[name], weights=under))
+            else:
+                ratio = Unbounded.ratio(over, under, contexts)
+                row |= {name: ratio.value, **bounds(name, ratio.interval(_UNBOUNDED[name]))}
         return row
 
 

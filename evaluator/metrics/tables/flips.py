@@ -46,6 +46,7 @@ _ANSWER = {"greedy": "answer_said", "choice": "picked"}  # what says which answe
 class _Paired:
     """One probe of a checkpoint and its base, on the items that both measured."""
 
+    inputs: Inputs
     comparison: Comparison
     probe: str
 
@@ -54,7 +55,7 @@ class _Paired:
         row |= {"n": len(items), **self.comparison.counts(language, self.probe)}
         reason = self.comparison.reason or (None if len(items) else UNPAIRED)
         row["reason"] = joined_reasons(reason, why_unpaired(self.comparison, language, self.probe))
-        return row | _changes(items, self.probe)
+        return row | self._changes(items)
 
     def thirds(self, items: pd.DataFrame) -> Iterator[Row]:
         margins = _margins(items, self.probe)
@@ -66,7 +67,19 @@ class _Paired:
         for name, rows in zip(THIRDS, np.array_split(order, len(THIRDS)), strict=True):
             row: Row = {**self.comparison.subject.row, "language": ALL, "probe": self.probe, "margin": name}
             row |= {"n": len(rows), "margin_from": margins[rows].min(), "margin_to": margins[rows].max()}
-            yield row | _changes(known.iloc[np.sort(rows)], self.probe)
+            yield row | self._changes(known.iloc[np.sort(rows)])
+
+    def _changes(self, items: pd.DataFrame) -> Row:
+        dense, pruned = sides_of(items, CORRECT[self.probe])
+        before, after = sides_of(items, _ANSWER[self.probe])
+        changed = (dense > pruned, dense < pruned, (dense + pruned == 0) & (before != after))
+        flags = dict(zip(KINDS, (as_floats(each) for each in changed), strict=True))
+        contexts = self.inputs.contexts_of(self.comparison.subject.task, items)
+        row: Row = {name: int(each.sum()) for name, each in flags.items()}
+        row |= {"flips": int((dense != pruned).sum()), "mcnemar_p": paired_p(dense, pruned)}
+        for name, each in {"flip": as_floats(dense != pruned), **flags}.items():
+            row |= rate(f"{name}_rate", each, contexts)
+        return row
 
 
 def _rows(inputs: Inputs) -> Iterator[Row]:
@@ -75,26 +88,10 @@ def _rows(inputs: Inputs) -> Iterator[Row]:
         for probe in CORRECT:
             if not comparison.tells_of(probe):
                 continue
-            paired, here = _Paired(comparison, probe), comparison.measured(probe)
+            paired, here = _Paired(inputs, comparison, probe), comparison.measured(probe)
             languages = comparison.languages
             pooled, *by_language = [paired.row(language, items) for language, items in slices(here, languages)]
             yield from (pooled, *paired.thirds(here), *by_language)
-
-
-def _changes(items: pd.DataFrame, probe: str) -> Row:
-    dense, pruned = sides_of(items, CORRECT[probe])
-    before, after = sides_of(items, _ANSWER[probe])
-    n = len(items)
-    counts = {
-        "right_to_wrong": int((dense > pruned).sum()),
-        "wrong_to_right": int((dense < pruned).sum()),
-        "wrong_to_other": int(((dense + pruned == 0) & (before != after)).sum()),
-    }
-    flips = counts["right_to_wrong"] + counts["wrong_to_right"]
-    row: Row = {**counts, "flips": flips, "mcnemar_p": paired_p(dense, pruned), **rate("flip_rate", flips, n)}
-    for name, count in counts.items():
-        row |= rate(f"{name}_rate", count, n)
-    return row
 
 
 def _margins(items: pd.DataFrame, probe: str) -> Floats:

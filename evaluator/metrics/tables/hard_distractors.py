@@ -56,10 +56,11 @@ def _unsaid(comparison: Comparison) -> str | None:
 def _accuracies(inputs: Inputs, task: str, items: pd.DataFrame) -> Row:
     nothing = "no item was measured with both choice and hard_choice"
     done, row = measured(items, "choice", "hard_choice", nothing=nothing)
+    contexts = inputs.contexts_of(task, done)
     for kind, column in _RECOGNISED.items():
-        row |= rate(f"{kind}_accuracy", int(done[column].sum()), len(done))
+        row |= rate(f"{kind}_accuracy", as_floats(done[column]), contexts)
     sides = as_floats(done["hard_recognised"]), as_floats(done["recognised"])
-    return row | paired_difference(inputs, task, done, sides, "difference")
+    return row | paired_difference("difference", sides, contexts)
 
 
 def _dissociations(inputs: Inputs, comparison: Comparison, language: str) -> Row:
@@ -68,10 +69,10 @@ def _dissociations(inputs: Inputs, comparison: Comparison, language: str) -> Row
     silent = as_floats(known["produced_pruned"]) == 0
     mc_only = {kind: silent * as_floats(known[f"{column}_pruned"]) for kind, column in _RECOGNISED.items()}
     row: Row = {"known": len(known)}
+    contexts = inputs.contexts_of(comparison.subject.task, known)
     for kind, values in mc_only.items():
-        row |= rate(f"{kind}_dissociation", int(values.sum()), len(known))
-    more = mc_only["hard"] - mc_only["standard"]
-    return row | difference(inputs, comparison.subject.task, known, more, "dissociation_difference")
+        row |= rate(f"{kind}_dissociation", values, contexts)
+    return row | difference("dissociation_difference", mc_only["hard"] - mc_only["standard"], contexts)
 
 
 TABLE = Table(

@@ -7,13 +7,14 @@ says what is wrong where the whole interval of either is below 0.8 (`evaluator.m
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 
 from evaluator.metrics.columns import COUNT, LANGUAGE, PERCENTAGE, REASON, TEXT, Column, Row, columns_of
 from evaluator.metrics.counting import joined_reasons
 from evaluator.metrics.inputs import Inputs, slices
 from evaluator.metrics.judging import MATCHING, fitness_of
-from evaluator.metrics.measures import bounds, rate
+from evaluator.metrics.measures import as_floats, rate
 from evaluator.metrics.table import Table
 
 _KINDS = (*MATCHING, "other")
@@ -36,11 +37,12 @@ def _judged(pairs: pd.DataFrame) -> Row:
     row: Row = {"n": fitness.matching + fitness.different, "matching": fitness.matching, "different": fitness.different}
     for name in ("excluded", "engine_error"):
         row[name] = int((pairs["status"] == name).sum())
-    row |= {"sensitivity": fitness.sensitivity, **bounds("sensitivity", fitness.sensitivity_interval)}
-    row |= {"specificity": fitness.specificity, **bounds("specificity", fitness.specificity_interval)}
-    for kind in _KINDS:
-        said = pairs.loc[(pairs["control"] == kind) & pairs["verdict"].notna(), "verdict"].astype(bool)
-        row |= rate(f"{kind}_accepted", int(said.sum()), len(said))
+    judged = pairs[pairs["verdict"].notna()]
+    yes, matching = as_floats(judged["verdict"].astype(bool)), judged["control"].isin(MATCHING).to_numpy()
+    rates = {"sensitivity": yes[matching], "specificity": 1 - yes[~matching]}
+    rates |= {f"{kind}_accepted": yes[(judged["control"] == kind).to_numpy()] for kind in _KINDS}
+    for name, flags in rates.items():
+        row |= rate(name, flags, np.arange(len(flags)))  # every pair is a context of its own
     none = None if row["n"] else "no control pair was judged"
     lacking = "no pair that matches" if row["n"] and not fitness.matching else None
     different = "no pair that does not match" if row["n"] and not fitness.different else None

@@ -5,9 +5,8 @@ Perplexity, the metric that hides it all, stands beside them: of the first task 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-import numpy as np
 import pandas as pd
 
 from evaluator.metrics.columns import (
@@ -24,11 +23,12 @@ from evaluator.metrics.columns import (
     Row,
     columns_of,
 )
-from evaluator.metrics.drops import Drop, drop_of
+from evaluator.metrics.draws import intervals, over_languages
+from evaluator.metrics.drops import CORRECT, floor_of, headroom, normalised, over_headroom, sides_of
 from evaluator.metrics.inputs import ALL, MEAN, Comparison, Inputs
-from evaluator.metrics.intervals import nan_mean, percentile_interval
+from evaluator.metrics.intervals import ItemNumbers
 from evaluator.metrics.long_frame import Holm
-from evaluator.metrics.measures import bounds, item_numbers
+from evaluator.metrics.measures import bounds, item_numbers, language_mean, paired_difference
 from evaluator.metrics.table import Lack, Table
 from evaluator.metrics.tables.perplexity import PERPLEXITY, first_readings
 
@@ -64,35 +64,41 @@ def _rung_rows(inputs: Inputs, comparison: Comparison, items: pd.DataFrame, rung
     row: Row = {**comparison.subject.row, "rung": rung, "n": len(items), "languages": int(items["language"].nunique())}
     if items.empty:
         return [row | {"language": ALL, "reason": comparison.reason or "no item is measured in every rung"}]
-    resampler, numbers, probe = inputs.resampler(comparison.subject.task), item_numbers(items), RUNGS[rung][1]
-    drop = drop_of(resampler, items, probe)
-    by_language = [drop_of(resampler, of_one, probe) for _, of_one in items.groupby("language", sort=True)]
+    probe, contexts = RUNGS[rung][1], inputs.contexts_of(comparison.subject.task, items)
+    dense, pruned = sides_of(items, CORRECT[probe])
+    relative, reason = over_headroom(
+        float((dense - pruned).mean()), float(dense.mean()), floor_of(items, probe, "_dense")
+    )
     pooled: Row = {
         "language": ALL,
-        "dense": drop.dense,
-        "pruned": drop.pruned,
-        "drop": drop.raw,
-        **bounds("drop", resampler.interval(numbers, drop.raw_draws)),
-        "mcnemar_p": drop.p,
-        "normalised_drop": drop.normal,
-        "reason": drop.reason,
+        "dense": float(dense.mean()),
+        "pruned": float(pruned.mean()),
+        **paired_difference("drop", (dense, pruned), contexts),
+        "normalised_drop": relative,
+        "reason": reason and f"{probe}: {reason}",
     }
-    if drop.normal is not None:
-        pooled |= bounds("normalised_drop", resampler.interval(numbers, drop.normal_draws))
-    return [row | pooled, row | _language_means(by_language)]
+    values, kinds = headroom(items, probe)
+    if relative is not None:
+        pooled |= bounds("normalised_drop", *intervals(normalised, values, contexts, kinds))
+    return [row | pooled, row | _language_means(items, probe, contexts)]
 
 
-def _language_means(drops: Sequence[Drop]) -> Row:
+def _language_means(items: pd.DataFrame, probe: str, contexts: ItemNumbers) -> Row:
     """The unweighted mean of each language's drop; of the normalised one where it is defined."""
-    dense, pruned = (float(np.mean([getattr(each, side) for each in drops])) for side in ("dense", "pruned"))
-    row: Row = {"language": MEAN, "dense": dense, "pruned": pruned, "drop": dense - pruned}
-    row |= bounds("drop", percentile_interval(nan_mean([each.raw_draws for each in drops])))
-    defined = [each for each in drops if each.normal is not None]
-    if len(defined) < len(drops):
-        row["reason"] = f"normalised over the {len(defined)} of {len(drops)} languages where it is defined"
-    if defined:
-        row["normalised_drop"] = float(np.mean([each.normal for each in defined]))
-        row |= bounds("normalised_drop", percentile_interval(nan_mean([each.normal_draws for each in defined])))
+    dense, pruned = sides_of(items, CORRECT[probe])
+    sides = pd.DataFrame({"dense": dense, "pruned": pruned}).groupby(items["language"].to_numpy()).mean()
+    row: Row = {"language": MEAN, **sides.mean()} | language_mean("drop", dense - pruned, items, contexts, low=-1.0)
+    values, kinds = headroom(items, probe)
+    by_language = pd.DataFrame(dict(enumerate(values))).groupby(items["language"].to_numpy()).mean()
+    relative = pd.Series(normalised(*by_language.to_numpy().T), by_language.index).dropna()
+    if len(relative) < len(by_language):
+        row["reason"] = f"normalised over the {len(relative)} of {len(by_language)} languages where it is defined"
+    if len(relative):
+        row["normalised_drop"] = float(relative.mean())
+        here = items["language"].isin(relative.index).to_numpy()
+        values = [each[here] for each in values]
+        mean, parts, shared = over_languages(normalised, values, items["language"][here], kinds)
+        row |= bounds("normalised_drop", *intervals(mean, parts, contexts[here], shared))
     return row
 
 

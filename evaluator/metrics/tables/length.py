@@ -1,8 +1,8 @@
 """Table `length`: do answers become longer, and do they still end? (arXiv 2606.25519 finds that both suffer.)
 
 Tokens of the greedy answers to the open prompt, EOS included, on the items measured in both checkpoints. `ratio` is
-mean over mean, its interval resamples contexts jointly. `at_limit` is the share of answers that reached the limit of
-new tokens without an EOS.
+mean over mean; its interval knows that no answer is longer than the limit. `at_limit` is the share of answers that
+reached the limit of new tokens without an EOS.
 
 Records do not say which token is EOS, but an answer ends by EOS or by the limit, and by nothing else: whatever an
 answer that is shorter than the limit ends in is an EOS, and an answer as long as the limit was cut off unless it ends
@@ -33,7 +33,8 @@ from evaluator.metrics.comparability import settings_of
 from evaluator.metrics.counting import joined_reasons
 from evaluator.metrics.drops import sides_of, why_unpaired
 from evaluator.metrics.inputs import SIDES, Comparison, Inputs, in_language, slices
-from evaluator.metrics.measures import as_floats, bounds, difference, item_numbers, rate
+from evaluator.metrics.means import Ratio
+from evaluator.metrics.measures import as_floats, difference, of_mean, rate
 from evaluator.metrics.table import Table
 
 
@@ -42,28 +43,28 @@ def _rows(inputs: Inputs) -> Iterator[Row]:
     for comparison in inputs.comparisons().values():
         if not comparison.tells_of("greedy"):
             continue
-        here = _with_ends(comparison.measured("greedy"), _limit(inputs, comparison))
+        limit = _limit(inputs, comparison)
+        here = _with_ends(comparison.measured("greedy"), limit)
         for language, _ in slices(comparison.outcomes, comparison.languages):
-            yield _row(inputs, comparison, language, in_language(here, language))
+            yield _row(inputs, comparison, language, in_language(here, language), limit)
 
 
-def _row(inputs: Inputs, comparison: Comparison, language: str, items: pd.DataFrame) -> Row:
+def _row(inputs: Inputs, comparison: Comparison, language: str, items: pd.DataFrame, limit: int | None) -> Row:
     row: Row = {**comparison.subject.row, "language": language, "n": len(items)}
     row |= comparison.counts(language, "greedy")
     why = why_unpaired(comparison, language, "greedy")
     if items.empty:
         none = comparison.reason or "no greedy answer with its tokens in both checkpoints"
         return row | {"reason": joined_reasons(none, why)}
-    task, numbers = comparison.subject.task, item_numbers(items)
+    contexts = inputs.contexts_of(comparison.subject.task, items)
     dense, pruned = sides_of(items, "answer_tokens")
-    base_draws, own_draws = inputs.resampler(task).means(numbers, dense, pruned)
     row |= {"base_tokens": float(dense.mean()), "tokens": float(pruned.mean()), "reason": why}
-    row["ratio"] = row["tokens"] / row["base_tokens"]
-    row |= bounds("ratio", inputs.resampler(task).interval(numbers, own_draws / base_draws))
+    most = max(limit or 0, dense.max(), pruned.max())
+    row |= of_mean("ratio", Ratio(pruned / most, dense / most, contexts))
     limited = sides_of(items, "at_limit")
     for name, values in zip(("base_at_limit", "at_limit"), limited, strict=True):
-        row |= rate(name, int(values.sum()), len(items))
-    return row | difference(inputs, task, items, limited[1] - limited[0], "more_at_limit")
+        row |= rate(name, values, contexts)
+    return row | difference("more_at_limit", limited[1] - limited[0], contexts)
 
 
 def _limit(inputs: Inputs, comparison: Comparison) -> int | None:

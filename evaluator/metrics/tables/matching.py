@@ -9,14 +9,14 @@ Agreement between two graders is the share of equal verdicts, and Scott's pi, wh
 graders who say yes equally often, at random: pi = (p_o - p_e) / (1 - p_e), p_e = p^2 + (1 - p)^2, p the mean of both
 graders' shares of yes (W. A. Scott, Public Opinion Quarterly 19, 1955). Two matchers are compared on the responses that
 both have judged, each response being one; a matcher and containment on the items of which all responses were judged,
-which takes `resurface match --all`. Intervals resample items, with all of their responses. There is no pi
-where a grader says yes, or no, fewer than `LEAST` times: one response would decide what it is.
+which takes `resurface match --all`. Intervals are over contexts, with all responses. There is no pi where a grader says
+yes, or no, fewer than `LEAST` times: one response would decide what it is.
 
 `corrected` is the accuracy of greedy answers with the grader's error taken out (`evaluator.metrics.judging`): answers
 that contain a gold answer count as right, and of the others the share that follows from how many the grader accepts,
-and how often it was right on control pairs. Its interval is a bootstrap of both: items are resampled, and sensitivity
-and specificity drawn from their Jeffreys posteriors. A matcher that is unfit by its control pairs is named so; with
-`resurface match --fit-only` it has no vote in the panel.
+and how often it was right on control pairs. Its interval knows both errors: contexts get random weights, and
+sensitivity and specificity are drawn from their Jeffreys posteriors. A matcher that is unfit by its control pairs is
+named so; with `resurface match --fit-only` it has no vote in the panel.
 """
 
 from __future__ import annotations
@@ -41,11 +41,13 @@ from evaluator.metrics.columns import (
     columns_of,
 )
 from evaluator.metrics.counting import LEAST, joined_reasons, left_out_of
+from evaluator.metrics.draws import DRAWS, intervals
 from evaluator.metrics.drops import HIT
 from evaluator.metrics.inputs import ALL, ITEM, Inputs, Subject, in_language
 from evaluator.metrics.intervals import Floats
 from evaluator.metrics.judging import Fitness, corrected, judges, panel_fitness, unfit
-from evaluator.metrics.measures import as_floats, bounds, item_numbers, rate
+from evaluator.metrics.means import Mean
+from evaluator.metrics.measures import as_floats, bounds, of_mean, rate
 from evaluator.metrics.outcomes import MEASURED
 from evaluator.metrics.table import Table
 
@@ -192,20 +194,19 @@ class _Known:
         sensitivity, specificity = fitness.sensitivity, fitness.specificity
         if not self.single or sensitivity is None or specificity is None or items.empty:
             return {}
-        contained, numbers = as_floats(items["contained"] == 1), item_numbers(items)
-        resampler = self.inputs.resampler(self.task)
-        drawn = resampler.means(numbers, contained, right.astype(np.float64))
-        shares = np.array([contained.mean(), right.mean()])
-        value = _without_error(shares, np.asarray(sensitivity), np.asarray(specificity))
+        values = [as_floats(items["contained"] == 1), as_floats(right)]
+        known = [np.asarray(each) for each in (sensitivity, specificity)]
+        value = without_error(*(each.mean() for each in values), *known)
         if np.isnan(value):
             return {"reason": "not corrected: on control pairs it accepts wrong answers as often as right ones"}
-        draws = _without_error(drawn, *fitness.drawn(f"{self.task}\n{self.language}\n{grader}", drawn.shape[1]))
-        return {"corrected": float(value), **bounds("corrected", resampler.interval(numbers, draws))}
+        beside = zip((sensitivity, specificity), fitness.drawn(DRAWS), strict=True)
+        contexts = self.inputs.contexts_of(self.task, items)
+        (interval,) = intervals(without_error, values, contexts, [(1, 1), (0, 1), (0, 0)], tuple(beside))
+        return {"corrected": float(value), **bounds("corrected", interval)}
 
 
-def _without_error(shares: Floats, sensitivity: Floats, specificity: Floats) -> Floats:
-    """`shares` of the items that contain a gold answer, and of those that a grader holds right."""
-    contained, right = shares
+def without_error(contained: Floats, right: Floats, sensitivity: Floats, specificity: Floats) -> Floats:
+    """From the shares of the items that contain a gold answer, and of those that a grader holds right."""
     with np.errstate(invalid="ignore", divide="ignore"):
         accepted = np.where(contained < 1, (right - contained) / (1 - contained), 0.0)
     found = contained + (1 - contained) * corrected(accepted, sensitivity, specificity)
@@ -221,8 +222,8 @@ def _accuracies(graded: _Graded, known: _Known) -> list[Row]:
     reason = _why_unjudged(graded, ~done) if len(graded.items) else "no item was judged"
     rows: list[Row] = []
     for grader, yes in right.items():
-        count = int(yes[done].sum())
-        row: Row = {"grader": grader, "n": n, "unjudged": unjudged, "yes": count, **rate("accuracy", count, n)}
+        row: Row = {"grader": grader, "n": n, "unjudged": unjudged, "yes": int(yes[done].sum())}
+        row |= rate("accuracy", as_floats(yes[done]), known.inputs.contexts_of(known.task, graded.items[done]))
         fitness = known.of(grader, graded.panel)
         if fitness is not None:
             row |= known.corrected(grader, fitness, graded.items[done], yes[done])
@@ -260,7 +261,7 @@ def _with_containment(inputs: Inputs, task: str, graded: _Graded, matcher: str, 
 
 
 def _of_matchers(inputs: Inputs, task: str, graded: _Graded, first: str, second: str) -> Row:
-    """Agreement of two matchers on single responses; sums of each item's, so that items are what is resampled."""
+    """Agreement of two matchers on single responses; sums of each item's."""
     one, other = (
         graded.verdicts.loc[graded.verdicts["matcher"] == name, [*_RESPONSE, "verdict"]].rename(
             columns={"verdict": column}
@@ -281,18 +282,23 @@ def _agreement(inputs: Inputs, task: str, compared: pd.DataFrame) -> Row:
     if compared.empty:
         return {"reason": "nothing was judged by both"}
     values = [as_floats(compared[name]) for name in _COMPARED]
-    *sums, many = (each.sum() for each in values)
-    agreed, one, other = (each / many for each in sums)
-    resampler, numbers = inputs.resampler(task), item_numbers(compared)
-    means = resampler.means(numbers, *values)
-    draws = means[:3] / means[3]
-    row: Row = {"agreement": float(agreed), **bounds("agreement", resampler.interval(numbers, draws[0]))}
-    rarest = {"yes": min(sums[1:]), "no": many - max(sums[1:])}
-    few = [said for said, count in rarest.items() if count < LEAST]
+    agreed, one, other, count = values
+    contexts = inputs.contexts_of(task, compared)
+    row: Row = of_mean("agreement", Mean(agreed / count, contexts, weights=count))
+    rarest = {"yes": min(one.sum(), other.sum()), "no": count.sum() - max(one.sum(), other.sum())}
+    few = [said for said, many in rarest.items() if many < LEAST]
     if few:
         return row | {"reason": f"no Scott's pi: one of the two says {' or '.join(few)} fewer than {LEAST} times"}
-    pi = float(scott_pi(np.asarray(agreed), np.asarray(one), np.asarray(other)))
-    return row | {"scott_pi": pi, **bounds("scott_pi", resampler.interval(numbers, scott_pi(*draws)))}
+    pi = float(pi_of_sums(*(np.asarray(each.mean()) for each in values)))
+    usual = float(count.mean())
+    kinds = [
+        tuple(usual * value for value in kind) for kind in ((1, 1, 1, 1), (1, 0, 0, 1), (0, 1, 0, 1), (0, 0, 1, 1))
+    ]
+    return row | {"scott_pi": pi, **bounds("scott_pi", *intervals(pi_of_sums, values, contexts, kinds))}
+
+
+def pi_of_sums(agreed: Floats, one: Floats, other: Floats, count: Floats) -> Floats:
+    return scott_pi(agreed / count, one / count, other / count)
 
 
 TABLE = Table(

@@ -53,15 +53,13 @@ def _shots(inputs: Inputs, task: str, items: pd.DataFrame) -> Row:
     if items.empty:
         return {"reason": "no item is measured in both formats and both checkpoints"}
     row: Row = {}
-    gaps = {}
+    gaps, contexts = {}, inputs.contexts_of(task, items)
     for shot in SHOTS:
         dense, pruned = (as_floats(items[f"produced_{side}_{shot}"]) for side in SIDES)
-        row |= rate(f"{shot}_shot_dense", int(dense.sum()), len(items))
-        row |= rate(f"{shot}_shot_pruned", int(pruned.sum()), len(items))
-        p = f"{shot}_shot_mcnemar_p"
-        row |= paired_difference(inputs, task, items, (dense, pruned), f"{shot}_shot_gap", p)
+        row |= rate(f"{shot}_shot_dense", dense, contexts) | rate(f"{shot}_shot_pruned", pruned, contexts)
+        row |= paired_difference(f"{shot}_shot_gap", (dense, pruned), contexts, f"{shot}_shot_mcnemar_p")
         gaps[shot] = dense - pruned
-    return row | difference(inputs, task, items, gaps["zero"] - gaps["one"], "repaired")
+    return row | difference("repaired", gaps["zero"] - gaps["one"], contexts, low=-2.0, high=2.0)
 
 
 def _gap_columns(shot: str) -> tuple[Column, ...]:

@@ -30,7 +30,7 @@ rest). Every row then says that there are pairs without one.
 `among` is `all`, the items that both measured, or `right in the base` for two checkpoints of one base: of the items
 that there were to lose, do both lose the same? Items that are hard for every model no longer count there. Accuracies
 that differ between languages make pooled items agree by more than chance: a language that is hard for both is one more
-thing that they share. Intervals resample contexts.
+thing that they share. Intervals: `evaluator.metrics.draws`.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ import pandas as pd
 
 from evaluator.metrics.columns import COUNT, RATIO, REASON, SCORE, TEXT, Column, Row, columns_of
 from evaluator.metrics.counting import LEAST, joined_reasons
+from evaluator.metrics.draws import intervals
 from evaluator.metrics.drops import CORRECT
 from evaluator.metrics.inputs import ALL, Inputs, Subject
 from evaluator.metrics.intervals import Floats, ItemNumbers
@@ -70,6 +71,11 @@ def kappa(observed: Floats, expected: Floats) -> Floats:
     """Agreement beyond chance; NaN where chance alone agrees on everything."""
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.asarray(np.where(expected < 1, (observed - expected) / (1 - expected), np.nan))
+
+
+def beyond_chance(observed: Floats, first: Floats, second: Floats, other_options: Floats) -> Floats:
+    """Kappa of two checkpoints that are right this often; `other_options` as in `expected_agreement`."""
+    return kappa(observed, expected_agreement(first, second, other_options))
 
 
 def expected_agreement(first: Floats, second: Floats, other_options: Floats) -> Floats:
@@ -184,7 +190,7 @@ class _Pairs:
     def rows(self, sheet: _Sheet, others: Sequence[_Sheet], base: _Sheet | None = None) -> list[Row]:
         """A checkpoint with each of some others; with `base`, on the items that it has right.
 
-        Others that measured the same items are compared at once: one product with the resamples' weights serves all.
+        Others that measured the same items are compared at once: one product with the weights of `draws` serves all.
         """
         among = base.right if base is not None else np.ones_like(sheet.right)
         together: dict[bytes, list[_Sheet]] = {}
@@ -256,26 +262,22 @@ def _agreements(inputs: Inputs, sheet: _Sheet, others: Sequence[_Sheet], numbers
     mine = sheet.shares_IK[numbers]
     width = mine.shape[1]
     theirs = [other.shares_IK[numbers][:, :width] for other in others]
-    values = [
-        *(np.einsum("ik,ik->i", mine[:, : each.shape[1]], each, dtype=np.float64) for each in theirs),
-        *(each[:, 0].astype(np.float64) for each in (mine, *theirs)),
-        1.0 / (sheet.options[numbers] - 1),
-    ]
-    resampler = inputs.resampler(sheet.subject.task)
-    drawn = resampler.means(numbers, *values)
-    means = np.array([each.mean() for each in values])
-    many = len(others)
-    observed, first, second, options = means[:many], means[many], means[many + 1 : -1], means[-1]
+    observed_PI = np.stack([np.einsum("ik,ik->i", mine[:, : each.shape[1]], each, dtype=np.float64) for each in theirs])
+    second_PI = np.stack([each[:, 0].astype(np.float64) for each in theirs])
+    values = [observed_PI, mine[:, 0].astype(np.float64), second_PI, 1.0 / (sheet.options[numbers] - 1)]
+    observed, first, second, options = (np.atleast_2d(each).mean(axis=1) for each in values)
     expected = expected_agreement(first, second, options)
     value = kappa(observed, expected)
-    draws = kappa(drawn[:many], expected_agreement(drawn[many], drawn[many + 1 : -1], drawn[-1]))
-    intervals = resampler.intervals(numbers, draws)
-    for at in range(many):
+    # Agreement and each side's share of the gold option, of items that both have right, have wrong, or one of them.
+    kinds = [(1, 1, 1), (1, 0, 0), (0, 1, 0), (0, 0, 1), *([(0, 0, 0)] if options[0] < 1 else [])]
+    contexts = inputs.contexts(sheet.subject.task, numbers)
+    found = intervals(beyond_chance, values, contexts, [(*kind, options[0]) for kind in kinds])
+    for at in range(len(others)):
         row: Row = {"observed": float(observed[at]), "expected": float(expected[at])}
         if np.isnan(value[at]):
             yield row | {"reason": "both are sure of the same wrong option everywhere: kappa is undefined"}
         else:
-            yield row | {"kappa": float(value[at]), **bounds("kappa", intervals[at])}
+            yield row | {"kappa": float(value[at]), **bounds("kappa", found[at])}
 
 
 def _ends(frame: pd.DataFrame) -> pd.DataFrame:

@@ -1,7 +1,7 @@
 """Table `perplexity`: perplexity of each text for each checkpoint.
 
 Perplexity is exp(summed negative log-likelihood / number of predicted tokens) over all windows of a text task. The base
-is read on the windows that both were asked; intervals resample windows, jointly for all checkpoints.
+is read on the windows that both were asked; intervals of a ratio are of the same windows' differences.
 
 A checkpoint that read several texts (one for each language, say) has a row `mean` too: the unweighted mean over texts
 of log perplexity, and of the log ratio where the base has read the text, as perplexity and ratio again.
@@ -10,7 +10,7 @@ of log perplexity, and of the log ratio where the base has read the text, as per
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -18,8 +18,7 @@ import pandas as pd
 from evaluator.metrics.columns import AMOUNT, COUNT, FACTOR, LANGUAGE, REASON, SUBJECT, Column, Row, columns_of
 from evaluator.metrics.counting import joined_reasons, left_out_of, why_left_out
 from evaluator.metrics.inputs import ALL, ITEM, MEAN, Inputs, Subject
-from evaluator.metrics.intervals import UNDEFINED, Floats, percentile_interval
-from evaluator.metrics.measures import as_floats, bounds, item_numbers
+from evaluator.metrics.measures import Unbounded, as_floats, bounds
 from evaluator.metrics.table import Lack, Table
 
 _COUNTS = ("n", "excluded", "engine_error", "tokens")
@@ -28,11 +27,11 @@ PERPLEXITY = AMOUNT  # exp of nats per token
 
 @dataclass(frozen=True, eq=False)
 class _Reading:
-    """One checkpoint's row on one text, and the draws of log perplexity and of the log ratio to the base, if known."""
+    """One checkpoint's row on one text, its log perplexity and the log ratio to the base, if known."""
 
     row: Row
-    logs: Floats | None = None
-    ratios: Floats | None = None
+    logs: Unbounded | None = None
+    ratios: Unbounded | None = None
 
 
 def _rows(inputs: Inputs) -> list[Row]:
@@ -68,28 +67,25 @@ def _reading(inputs: Inputs, subject: Subject) -> _Reading:
     row["reason"] = why_left_out(windows, "perplexity")
     if done.empty:
         return _Reading(row | {"reason": joined_reasons("no window was measured", row["reason"])})
-    resampler = inputs.resampler(subject.task)
-    nll, tokens = resampler.means(item_numbers(done), as_floats(done["nll"]), as_floats(done["predicted_tokens"]))
-    row |= {"tokens": int(done["predicted_tokens"].sum()), "perplexity": _perplexity(done)}
-    row |= bounds("perplexity", resampler.interval(item_numbers(done), np.exp(nll / tokens)))
+    logs = _log_perplexity(inputs, subject.task, done)
+    row |= {"tokens": int(done["predicted_tokens"].sum()), "perplexity": float(np.exp(logs.value))}
+    row |= bounds("perplexity", logs.interval("exp"))
     if subject.base is None:
-        return _Reading(row, nll / tokens)
+        return _Reading(row, logs)
     base = _windows(inputs, subject.base, subject.task)
     both = done.merge(base[base["nll"].notna()], on=list(ITEM), suffixes=("", "_dense"))
     if both.empty:
         missing = f"base {subject.base!r} was not measured on this text"
-        return _Reading(row | {"reason": joined_reasons(missing, row["reason"])}, nll / tokens)
-    row["perplexity_dense"] = _perplexity(both, "_dense")
-    row["perplexity_ratio"] = _perplexity(both) / row["perplexity_dense"]
-    sums = [as_floats(both[f"{name}{side}"]) for side in ("", "_dense") for name in ("nll", "predicted_tokens")]
-    own, own_tokens, dense, dense_tokens = resampler.means(item_numbers(both), *sums)
-    ratios = own / own_tokens - dense / dense_tokens
-    row |= bounds("perplexity_ratio", resampler.interval(item_numbers(both), np.exp(ratios)))
-    return _Reading(row, nll / tokens, ratios)
+        return _Reading(row | {"reason": joined_reasons(missing, row["reason"])}, logs)
+    own, dense = (_log_perplexity(inputs, subject.task, both, side) for side in ("", "_dense"))
+    ratio = Unbounded(own.value - dense.value, own.moves - dense.moves, own.contexts)
+    row |= {"perplexity_dense": float(np.exp(dense.value)), "perplexity_ratio": float(np.exp(ratio.value))}
+    row |= bounds("perplexity_ratio", ratio.interval("exp"))
+    return _Reading(row, logs, ratio)
 
 
 def _mean(readings: Sequence[_Reading]) -> Row:
-    """The mean over the texts of one checkpoint; counts are sums. Texts are resampled each on its own."""
+    """The mean over the texts of one checkpoint; counts are sums. No two texts share a window."""
     row = readings[0].row
     row = {column.name: row[column.name] for column in SUBJECT}
     row |= {"task": f"mean of {len(readings)} texts", "language": MEAN}
@@ -104,10 +100,8 @@ def _mean(readings: Sequence[_Reading]) -> Row:
             reasons.append(f"{name} of {len(defined)} of {len(readings)} texts")
         if name == "perplexity_dense":
             continue
-        draws = [each.logs if name == "perplexity" else each.ratios for each in defined]
-        whole = all(each.row[f"{name}_low"] is not None for each in defined)
-        mean = np.mean([each for each in draws if each is not None], axis=0)
-        row |= bounds(name, percentile_interval(np.exp(mean)) if whole else UNDEFINED)
+        known = [each.logs if name == "perplexity" else each.ratios for each in defined]
+        row |= bounds(name, Unbounded.mean(_apart([each for each in known if each is not None])).interval("exp"))
     return row | {"reason": "; ".join(reasons)}
 
 
@@ -117,8 +111,15 @@ def _windows(inputs: Inputs, checkpoint: str, task: str) -> pd.DataFrame:
     return asked[[*ITEM, "perplexity_status", "perplexity_why", "nll", "predicted_tokens"]].drop_duplicates("item")
 
 
-def _perplexity(windows: pd.DataFrame, side: str = "") -> float:
-    return float(np.exp(windows[f"nll{side}"].sum() / windows[f"predicted_tokens{side}"].sum()))
+def _log_perplexity(inputs: Inputs, task: str, windows: pd.DataFrame, side: str = "") -> Unbounded:
+    nll, tokens = (as_floats(windows[f"{name}{side}"]) for name in ("nll", "predicted_tokens"))
+    return Unbounded.ratio(nll, tokens, inputs.contexts_of(task, windows))
+
+
+def _apart(texts: Sequence[Unbounded]) -> list[Unbounded]:
+    """With numbers of contexts that no two texts share."""
+    starts = np.cumsum([0, *(1 + int(each.contexts.max()) for each in texts)])
+    return [replace(each, contexts=each.contexts + start) for each, start in zip(texts, starts, strict=False)]
 
 
 TABLE = Table(
@@ -126,7 +127,7 @@ TABLE = Table(
     title="Would perplexity have shown it?",
     reading=(
         "Perplexity of a text over non-overlapping windows, and its ratio to the base's on the same windows. "
-        "Intervals resample windows."
+        "Intervals are over windows."
     ),
     needs="the probe perplexity on a task text:FILE",
     columns=(

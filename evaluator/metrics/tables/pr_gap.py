@@ -9,6 +9,7 @@ both checkpoints. Undefined, with the reason, where dense accuracy is at or unde
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -26,12 +27,14 @@ from evaluator.metrics.columns import (
     columns_of,
 )
 from evaluator.metrics.counting import joined_reasons
-from evaluator.metrics.drops import CORRECT, drop_of
+from evaluator.metrics.draws import Kinds, intervals, over_languages
+from evaluator.metrics.drops import CORRECT, headroom, normalised, over_headroom
 from evaluator.metrics.inputs import ALL, MEAN, SIDES, Comparison, Inputs, measured_in_both, slices
-from evaluator.metrics.intervals import Floats, nan_mean, percentile_interval
-from evaluator.metrics.measures import bounds, item_numbers
+from evaluator.metrics.intervals import Floats
+from evaluator.metrics.measures import bounds
 from evaluator.metrics.table import Table
 
+_MEANS = ("open_dense", "open_pruned", "open_floor", "choice_dense", "choice_pruned", "choice_floor")
 _AVERAGED = ("open_dense", "open_pruned", "d_open", "choice_dense", "choice_pruned", "choice_floor", "d_choice")
 
 
@@ -46,58 +49,66 @@ def _rows(inputs: Inputs) -> Iterator[Row]:
         pooled, *by_language = [
             _gap(inputs, each, items, language) for language, items in slices(each.outcomes, each.languages)
         ]
-        yield pooled[0]
+        yield pooled
         if by_language:
-            yield _mean_gap(each, pooled[0], by_language)
-        yield from (row for row, _ in by_language)
+            yield _mean_gap(inputs, each, pooled, by_language)
+        yield from by_language
 
 
-def _gap(inputs: Inputs, comparison: Comparison, items: pd.DataFrame, language: str) -> tuple[Row, Floats]:
-    """A row, and the bootstrap draws of its Delta_PR."""
+def delta_pr_of(*means: Floats) -> Floats:
+    """Both accuracies and the floor of open, then of choice."""
+    return np.asarray(normalised(*means[:3]) - normalised(*means[3:]))
+
+
+def _values(items: pd.DataFrame) -> tuple[list[Floats], Kinds]:
+    """What `delta_pr_of` takes, as a number per item, and the kinds of items that there may be."""
+    (opened, open_kinds), (chosen, choice_kinds) = (headroom(items, probe) for probe in CORRECT)
+    return [*opened, *chosen], [(*one, *other) for one, other in product(open_kinds, choice_kinds)]
+
+
+def _gap(inputs: Inputs, comparison: Comparison, items: pd.DataFrame, language: str) -> Row:
     both = measured_in_both(items, "greedy", "choice")
     counts = comparison.counts(language, "greedy", "choice")
     row: Row = {**comparison.subject.row, "language": language, "n": len(both), **counts}
     if both.empty:
-        why = comparison.reason or "no item is measured with both probes in both checkpoints"
-        return row | {"reason": why}, np.array([])
-    resampler = inputs.resampler(comparison.subject.task)
-    opened, chosen = drop_of(resampler, both, "greedy"), drop_of(resampler, both, "choice")
-    row |= {
-        "languages": int(both["language"].nunique()),
-        "open_dense": opened.dense,
-        "open_pruned": opened.pruned,
-        "d_open": opened.normal,
-        "choice_dense": chosen.dense,
-        "choice_pruned": chosen.pruned,
-        "choice_floor": chosen.floor,
-        "d_choice": chosen.normal,
-        "reason": joined_reasons(opened.reason, chosen.reason),
-    }
-    draws = opened.normal_draws - chosen.normal_draws
-    if opened.normal is not None and chosen.normal is not None:
-        row["delta_pr"] = opened.normal - chosen.normal
-        row |= bounds("delta_pr", resampler.interval(item_numbers(both), draws))
-    return row, draws
+        return row | {"reason": comparison.reason or "no item is measured with both probes in both checkpoints"}
+    values, kinds = _values(both)
+    means = [float(each.mean()) for each in values]
+    row |= dict(zip(_MEANS, means, strict=True)) | {"languages": int(both["language"].nunique())}
+    del row["open_floor"]  # it is 0
+    reasons = []
+    for name, probe, (dense, pruned, floor) in (("d_open", "greedy", means[:3]), ("d_choice", "choice", means[3:])):
+        row[name], reason = over_headroom(dense - pruned, dense, floor)
+        reasons.append(reason and f"{probe}: {reason}")
+    row["reason"] = joined_reasons(*reasons)
+    if not any(reasons):
+        row["delta_pr"] = row["d_open"] - row["d_choice"]
+        contexts = inputs.contexts_of(comparison.subject.task, both)
+        row |= bounds("delta_pr", *intervals(delta_pr_of, values, contexts, kinds))
+    return row
 
 
-def _mean_gap(comparison: Comparison, pooled: Row, by_language: Sequence[tuple[Row, Floats]]) -> Row:
+def _mean_gap(inputs: Inputs, comparison: Comparison, pooled: Row, by_language: Sequence[Row]) -> Row:
     """Delta_PR as the unweighted mean of the languages in which it is defined."""
-    defined = [(row, draws) for row, draws in by_language if row.get("delta_pr") is not None]
-    undefined = [str(row["language"]) for row, _ in by_language if row.get("delta_pr") is None]
+    defined = [row for row in by_language if row.get("delta_pr") is not None]
+    undefined = [str(row["language"]) for row in by_language if row.get("delta_pr") is None]
     row: Row = {
         **comparison.subject.row,
         "language": MEAN,
         "languages": len(defined),
-        "n": sum(each["n"] for each, _ in defined),
+        "n": sum(each["n"] for each in defined),
         "reason": joined_reasons(comparison.reason, f"undefined in: {', '.join(undefined)}" if undefined else None),
     }
     row |= {name: pooled.get(name) for name in ("excluded", "engine_error", "unpaired")}
     if not defined:
         return row
-    row |= {name: float(np.mean([each[name] for each, _ in defined])) for name in (*_AVERAGED, "delta_pr")}
-    if all(each["delta_pr_low"] is not None for each, _ in defined):
-        row |= bounds("delta_pr", percentile_interval(nan_mean([draws for _, draws in defined])))
-    return row
+    row |= {name: float(np.mean([each[name] for each in defined])) for name in (*_AVERAGED, "delta_pr")}
+    both = comparison.measured("greedy", "choice")
+    both = both[both["language"].isin([each["language"] for each in defined])]
+    values, kinds = _values(both)
+    mean, parts, shared = over_languages(delta_pr_of, values, both["language"], kinds)
+    contexts = inputs.contexts_of(comparison.subject.task, both)
+    return row | bounds("delta_pr", *intervals(mean, parts, contexts, shared))
 
 
 TABLE = Table(

@@ -21,7 +21,7 @@ open prompts and pooled over languages, on the items that both checkpoints measu
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
 
@@ -43,8 +43,8 @@ from evaluator.metrics.columns import (
 from evaluator.metrics.counting import joined_reasons
 from evaluator.metrics.drops import CORRECT
 from evaluator.metrics.inputs import ALL, Inputs
-from evaluator.metrics.intervals import ALPHA, UNDEFINED, Floats, percentile_interval
-from evaluator.metrics.measures import bounds, correct_for_many, paired_p
+from evaluator.metrics.intervals import ALPHA
+from evaluator.metrics.measures import correct_for_many, difference, paired_p
 from evaluator.metrics.posed import Answers, PosedTask, posed_tasks
 from evaluator.metrics.table import Table
 
@@ -103,11 +103,10 @@ def _could_differ(posed: PosedTask, row: Row) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class _Answered:
-    """The answers of pairs. Where all checkpoints measured the same items, each is resampled once, not once a pair."""
+    """The answers of pairs. Where all checkpoints measured the same items, they are joined once, not once a pair."""
 
     posed: PosedTask
     probe: str
-    drawn: dict[str, Floats] = field(default_factory=dict)
 
     @cached_property
     def shared(self) -> Answers | None:
@@ -116,48 +115,32 @@ class _Answered:
         whole = found is not None and not found.dropped and len(found.prompts) == len(self.posed.tasks)
         return found if whole else None
 
-    def of(self, pair: tuple[str, str]) -> tuple[Answers, Floats] | None:
-        """The answers of two checkpoints and their difference under each prompt in every resample, prompts x draws."""
-        shared = self.shared
-        if shared is None:
-            answers = self.posed.answers(pair, "open", self.probe)
-            if answers is None:
-                return None
-            return answers, answers.draws(*(answers.right[pair[0]] - answers.right[pair[1]]))
-        for name in pair:
-            if name not in self.drawn:
-                self.drawn[name] = shared.draws(*shared.right[name])
-        return shared, self.drawn[pair[0]] - self.drawn[pair[1]]
+    def of(self, pair: tuple[str, str]) -> Answers | None:
+        """The answers of two checkpoints."""
+        return self.shared or self.posed.answers(pair, "open", self.probe)
 
 
 def _of_pair(answered: _Answered, pair: tuple[str, str], kind: str) -> Iterator[Row]:
     """The row of all prompts, then one for each; none where the two share fewer than two prompts."""
-    found = answered.of(pair)
-    if found is None:
+    answers, posed = answered.of(pair), answered.posed
+    if answers is None:
         return
-    answers, drawn_PD = found
-    posed = answered.posed
     first_PI, second_PI = (answers.right[name] for name in pair)
     differences_PI = first_PI - second_PI
     shifts_PI = differences_PI - differences_PI.mean(axis=0)
-    enough = answers.resampler.clusters(answers.numbers) >= 2
-    mean_D = drawn_PD.mean(axis=0)
-
-    def numbers(name: str, value: float, draws: Floats, alpha: float = ALPHA) -> Row:
-        return {name: value, **bounds(name, percentile_interval(draws, alpha) if enough else UNDEFINED)}
-
+    furthest = 2 - 2 / len(answers.prompts)  # where one prompt differs by 1, and all others by -1
     own: Row = {"task": posed.task, "checkpoint": pair[0], "other": pair[1], "pair": kind, "probe": answered.probe}
     own |= {"n": differences_PI.shape[1], "dropped": answers.left_out(ALL)}
     accuracies = {"accuracy": float(first_PI.mean()), "other_accuracy": float(second_PI.mean())}
     whole = own | {"prompt": ALL, "prompts": len(answers.prompts), **accuracies}
     few = posed.few(*pair)
-    yield whole | {"reason": few} | numbers("difference", float(differences_PI.mean()), mean_D)
+    yield whole | {"reason": few} | difference("difference", differences_PI.mean(axis=0), answers.contexts)
     for at, prompt in enumerate(answers.prompts):
         row = own | {"prompt": prompt, "accuracy": float(first_PI[at].mean())}
         row["other_accuracy"] = float(second_PI[at].mean())
-        row |= numbers("difference", float(differences_PI[at].mean()), drawn_PD[at])
-        shift = float(shifts_PI[at].mean())
-        row |= numbers("shift", shift, drawn_PD[at] - mean_D, ALPHA / len(answers.prompts))
+        row |= difference("difference", differences_PI[at], answers.contexts)
+        level = ALPHA / len(answers.prompts)
+        row |= difference("shift", shifts_PI[at], answers.contexts, low=-furthest, high=furthest, level=level)
         task = posed.tasks[prompt]
         why = [posed.inputs.incomparable.get((task, name)) for name in pair]
         yield row | {"mcnemar_p": paired_p(first_PI[at], second_PI[at]), "reason": joined_reasons(few, *why)}

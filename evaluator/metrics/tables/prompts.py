@@ -3,16 +3,17 @@ arXiv 2401.00595).
 
 A row for each prompt that poses a task, and one of `all` prompts: the mean of their accuracies, the worst, and the
 spread, best minus worst. All of it on the items that every prompt measured (`n`; `dropped` are the others), so that
-these accuracies may differ a little from those of the table `accuracy`. The interval of a prompt is Wilson's; those of
-mean, worst and spread resample contexts, the same for all prompts.
+these accuracies may differ a little from those of the table `accuracy`. Intervals of the worst and the spread are
+made of those of every prompt and of every two (`extremes`): no prompt is known to be the worst.
 
-A spread is above 0 by chance alone, and so is its interval: `cochran_p` says whether the prompts differ at all.
+A spread is above 0 by chance alone: `cochran_p` says whether the prompts differ at all.
 `against_base` is the conclusion of the table `prompt_order` for the checkpoint and its base.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import combinations
 
 import numpy as np
 
@@ -32,7 +33,8 @@ from evaluator.metrics.columns import (
 from evaluator.metrics.counting import joined_reasons, left_out_of, why_left_out
 from evaluator.metrics.drops import CORRECT
 from evaluator.metrics.inputs import ALL, Inputs, Subject, in_language
-from evaluator.metrics.intervals import UNDEFINED, Floats, percentile_interval
+from evaluator.metrics.intervals import ALPHA, Floats, ItemNumbers
+from evaluator.metrics.means import FEWEST, Mean, too_few
 from evaluator.metrics.measures import bounds, rate
 from evaluator.metrics.posed import Answers, PosedTask, cochran_p, posed_tasks
 from evaluator.metrics.table import Table
@@ -75,7 +77,7 @@ def _of_language(posed: PosedTask, subject: Subject, answers: Answers, where: Ro
         task = posed.tasks[prompt]
         items = in_language(posed.inputs.outcomes_of(subject.checkpoint, task, where["format"]), language)
         row: Row = {"prompt": prompt, **counts, **left_out_of(items[f"{probe}_status"])}
-        row |= rate("accuracy", int(right.sum()), n)
+        row |= rate("accuracy", right, here.contexts)
         why = posed.inputs.incomparable.get((task, subject.checkpoint))
         yield row | {"reason": joined_reasons(few, why, why_left_out(items, probe))}
 
@@ -83,23 +85,34 @@ def _of_language(posed: PosedTask, subject: Subject, answers: Answers, where: Ro
 def _over_prompts(answers: Answers, right_PI: Floats, accuracies: Floats) -> Row:
     worst, best = int(accuracies.argmin()), int(accuracies.argmax())
     row: Row = {
-        "accuracy": float(accuracies.mean()),
+        **rate("accuracy", right_PI.mean(axis=0), answers.contexts),
         "worst": float(accuracies[worst]),
         "worst_prompt": answers.prompts[worst],
         "best_prompt": answers.prompts[best],
         "spread": float(accuracies[best] - accuracies[worst]),
         "cochran_p": cochran_p(right_PI),
     }
-    drawn_PD = answers.draws(*right_PI)
-    enough = answers.resampler.clusters(answers.numbers) >= 2
-    drawn = {
-        "accuracy": drawn_PD.mean(axis=0),
-        "worst": drawn_PD.min(axis=0),
-        "spread": drawn_PD.max(axis=0) - drawn_PD.min(axis=0),
-    }
-    for name, each in drawn.items():
-        row |= bounds(name, percentile_interval(each) if enough else UNDEFINED)
-    return row
+    return row | extremes(right_PI, answers.contexts)
+
+
+def extremes(right_PI: Floats, contexts: ItemNumbers) -> Row:
+    """The intervals of the worst accuracy and of the spread over P prompts.
+
+    The worst is above the least lower bound, whichever prompt it is; it is below every prompt's upper bound, whose
+    levels share the error. Likewise the spread is below the greatest upper bound of the difference of any two prompts,
+    and above every lower one.
+    """
+    level, prompts = ALPHA / 2, len(right_PI)
+    each = [Mean(right, contexts) for right in right_PI]
+    if each[0].contexts < FEWEST:
+        few = too_few(each[0].contexts)
+        return bounds("worst", few) | bounds("spread", few)
+    pairs = [Mean(one - other, contexts, low=-1.0) for one, other in combinations(right_PI, 2)]
+    shared = level / (prompts * (prompts - 1))
+    worst = min(mean.lower(level) for mean in each), min(mean.upper(level / prompts) for mean in each)
+    least = max(max(pair.lower(shared), -pair.upper(shared)) for pair in pairs)
+    most = max(max(pair.upper(level), -pair.lower(level)) for pair in pairs)
+    return bounds("worst", worst) | bounds("spread", (max(0.0, least), most))
 
 
 TABLE = Table(

@@ -29,8 +29,8 @@ from evaluator.metrics.columns import (
 from evaluator.metrics.counting import left_out_of
 from evaluator.metrics.fates import UNMEASURED, item_fates
 from evaluator.metrics.inputs import Comparison, Inputs, Subject, slices
-from evaluator.metrics.intervals import Floats, ItemNumbers, Resampler
-from evaluator.metrics.measures import as_floats, bounds, item_numbers, rate
+from evaluator.metrics.intervals import Floats, ItemNumbers
+from evaluator.metrics.measures import as_floats, median, rate
 from evaluator.metrics.outcomes import MEASURED
 from evaluator.metrics.table import Lack, Table
 
@@ -111,7 +111,7 @@ def _group_rows(inputs: Inputs, subject: Subject, group: _Group) -> list[Row]:
 def _statistics(inputs: Inputs, task: str, items: pd.DataFrame, group: _Group) -> Row:
     status = items[f"rank_status{group.suffix}"]
     rank, margin, aligned = (as_floats(items[f"{name}{group.suffix}"]) for name in ("rank", "margin", "aligned_rank"))
-    numbers, resampler = item_numbers(items), inputs.resampler(task)
+    contexts = inputs.contexts_of(task, items)
     done = status.isin(MEASURED).to_numpy() & ~np.isnan(rank)
     n = int(done.sum())
     row: Row = {
@@ -119,30 +119,28 @@ def _statistics(inputs: Inputs, task: str, items: pd.DataFrame, group: _Group) -
         **left_out_of(status),
         "reason": None if n else group.why_empty or "no item of this group has a measured rank",
     }
-    row |= _ranks(resampler, numbers, rank, "rank")
+    row |= _ranks("rank", rank, contexts)
     with_margin = done & ~np.isnan(margin)
     if with_margin.any():
-        row["margin_median"] = float(np.median(margin[with_margin]))
-        interval = resampler.median_interval(numbers[with_margin], margin[with_margin])
-        row |= bounds("margin_median", interval)
+        row |= median("margin_median", margin[with_margin], contexts[with_margin])
     if items[f"aligned_rank_status{group.suffix}"].notna().any():
         row["aligned_n"] = int((~np.isnan(aligned)).sum())
-        row |= _ranks(resampler, numbers, aligned, "aligned_rank")
+        row |= _ranks("aligned_rank", aligned, contexts)
     return row
 
 
-def _ranks(resampler: Resampler, numbers: ItemNumbers, ranks: Floats, name: str) -> Row:
+def _ranks(name: str, ranks: Floats, contexts: ItemNumbers) -> Row:
     """Median, quartiles and bands of the ranks of some items, NaN where there is none; empty without any."""
     known = ~np.isnan(ranks)
-    numbers, ranks = numbers[known], ranks[known]
+    contexts, ranks = contexts[known], ranks[known]
     if not len(ranks):
         return {}
-    quartiles = np.percentile(ranks, [25, 50, 75]).tolist()
-    row: Row = dict(zip((f"{name}_q1", f"{name}_median", f"{name}_q3"), quartiles, strict=True))
-    row |= bounds(f"{name}_median", resampler.median_interval(numbers, ranks))
+    quartiles = np.percentile(ranks, [25, 75]).tolist()
+    row: Row = dict(zip((f"{name}_q1", f"{name}_q3"), quartiles, strict=True))
+    row |= median(f"{name}_median", ranks, contexts)
     for band, (first, last) in _BANDS.items():
         inside = (ranks >= first) & (ranks <= (float("inf") if last is None else last))
-        row |= rate(band.replace("rank", name), int(inside.sum()), len(ranks))
+        row |= rate(band.replace("rank", name), as_floats(inside), contexts)
     return row
 
 

@@ -28,7 +28,7 @@ from evaluator.metrics.counting import left_out_of
 from evaluator.metrics.drops import HIT, paired_drop
 from evaluator.metrics.inputs import SIDES, Comparison, Inputs, slices
 from evaluator.metrics.long_frame import Holm
-from evaluator.metrics.measures import rate
+from evaluator.metrics.measures import as_floats, rate
 from evaluator.metrics.outcomes import MEASURED
 from evaluator.metrics.table import Lack, Table
 
@@ -48,26 +48,26 @@ def _rows(inputs: Inputs) -> Iterator[Row]:
         for language, of_language in slices(broad, inputs.languages(subject.task)):
             for population, probe in _ROWS:
                 row = {**subject.row, "language": language, "population": population, "probe": probe}
-                row |= _measured(of_language, population, probe)
+                row |= _measured(inputs, subject.task, of_language, population, probe)
                 if comparison is not None and population == EVERYTHING:
                     row |= _paired(inputs, comparison, language, probe)
                 yield row
 
 
-def _measured(items: pd.DataFrame, population: str, probe: str) -> Row:
+def _measured(inputs: Inputs, task: str, items: pd.DataFrame, population: str, probe: str) -> Row:
     status = items[f"{probe}_status"]
     keep = status.isin(MEASURED)
     if population == FAILURES:
         keep &= items["produced"] == 0
     done = items[keep]
-    hits = int(done[HIT[probe]].sum())
+    hits = as_floats(done[HIT[probe]])
     tries = done[f"{probe}s"].dropna() if probe in BROAD else pd.Series([1] * len(done))
     return {
         "n": len(done),
         **left_out_of(status),
-        "hits": hits,
+        "hits": int(hits.sum()),
         "tries": int(tries.max()) if len(tries) else None,
-        **rate("rate", hits, len(done)),
+        **rate("rate", hits, inputs.contexts_of(task, done)),
         "reason": _why_none(items, population) if done.empty else None,
     }
 

@@ -1,6 +1,6 @@
 """Table `recovery_percent`: how much of the base's accuracy is left, 100 x compressed / base.
 
-Both accuracies are over the items measured in both checkpoints; the interval resamples contexts, jointly for the two.
+Both accuracies are over the items measured in both checkpoints (intervals: `evaluator.metrics.draws`).
 A choice that only guesses still recovers a good part of the base's accuracy, so `above_guessing` gives the same of what
 lies above the floor of 1/K: (compressed - floor) / (base - floor). Row `mean` is the unweighted mean over the languages
 in which the base has any right answer.
@@ -15,10 +15,11 @@ import pandas as pd
 
 from evaluator.metrics.columns import COUNT, LANGUAGE, PERCENTAGE, REASON, SUBJECT, TEXT, Column, Row, columns_of
 from evaluator.metrics.counting import joined_reasons
-from evaluator.metrics.drops import CORRECT, UNPAIRED, floor_of, sides_of, why_unpaired
+from evaluator.metrics.draws import Kinds, intervals, over_languages
+from evaluator.metrics.drops import CORRECT, UNPAIRED, floor_of, headroom, normalised, sides_of, why_unpaired
 from evaluator.metrics.inputs import MEAN, Comparison, Inputs, slices
-from evaluator.metrics.intervals import Floats, nan_mean, percentile_interval
-from evaluator.metrics.measures import bounds, item_numbers
+from evaluator.metrics.intervals import Floats
+from evaluator.metrics.measures import bounds
 from evaluator.metrics.table import Lack, Table
 
 _RATIOS = ("recovery", "above_guessing")
@@ -32,52 +33,61 @@ def _rows(inputs: Inputs) -> Iterator[Row]:
                 continue
             measured = slices(comparison.measured(probe), comparison.languages)
             pooled, *by_language = [_recovered(inputs, comparison, probe, *each) for each in measured]
-            yield from (pooled[0], *_mean(pooled[0], by_language), *(row for row, _ in by_language))
+            yield from (pooled, *_mean(inputs, comparison, pooled, by_language), *by_language)
 
 
-def _recovered(
-    inputs: Inputs, comparison: Comparison, probe: str, language: str, items: pd.DataFrame
-) -> tuple[Row, dict[str, Floats]]:
-    """A row, and the bootstrap draws of its ratios."""
+def _left(dense: Floats, pruned: Floats, floor: Floats) -> Floats:
+    return np.asarray(1 - normalised(dense, pruned, floor))
+
+
+def _values(items: pd.DataFrame, probe: str, name: str) -> tuple[list[Floats], Kinds]:
+    """What `_left` takes, as a number per item, and the kinds of items that there may be."""
+    values, kinds = headroom(items, probe)
+    if name == "above_guessing":
+        return values, kinds
+    return [*values[:2], np.zeros(len(items))], [(*kind[:2], 0.0) for kind in kinds]
+
+
+def _recovered(inputs: Inputs, comparison: Comparison, probe: str, language: str, items: pd.DataFrame) -> Row:
     row: Row = {**comparison.subject.row, "language": language, "probe": probe, "n": len(items)}
     row |= comparison.counts(language, probe)
     left_out = why_unpaired(comparison, language, probe)
     if items.empty:
-        return row | {"reason": joined_reasons(comparison.reason or UNPAIRED, left_out)}, {}
-    dense, pruned = sides_of(items, CORRECT[probe])
-    floor = floor_of(items, probe, "_dense")
-    row |= {"base_accuracy": float(dense.mean()), "accuracy": float(pruned.mean())}
-    resampler, numbers = inputs.resampler(comparison.subject.task), item_numbers(items)
-    base_draws, own_draws = resampler.means(numbers, dense, pruned)
-    draws, reasons = {}, [left_out]
-    for name, guessed in (("recovery", 0.0), ("above_guessing", floor)):
+        return row | {"reason": joined_reasons(comparison.reason or UNPAIRED, left_out)}
+    dense, pruned = (float(each.mean()) for each in sides_of(items, CORRECT[probe]))
+    row |= {"base_accuracy": dense, "accuracy": pruned}
+    contexts, reasons = inputs.contexts_of(comparison.subject.task, items), [left_out]
+    for name, floor in (("recovery", 0.0), ("above_guessing", floor_of(items, probe, "_dense"))):
         if name == "above_guessing" and not floor:
             continue
-        if dense.mean() <= guessed:
-            reasons.append(f"{name.replace('_', ' ')}: the base is right for {dense.mean():.3f}, not above {guessed:g}")
+        if dense <= floor:
+            reasons.append(f"{name.replace('_', ' ')}: the base is right for {dense:.3f}, not above {floor:g}")
             continue
-        row[name] = float((pruned.mean() - guessed) / (dense.mean() - guessed))
-        over = np.where(base_draws > guessed, base_draws - guessed, np.nan)
-        draws[name] = (own_draws - guessed) / over
-        row |= bounds(name, resampler.interval(numbers, draws[name]))
-    return row | {"reason": joined_reasons(*reasons)}, draws
+        row[name] = (pruned - floor) / (dense - floor)
+        values, kinds = _values(items, probe, name)
+        row |= bounds(name, *intervals(_left, values, contexts, kinds))
+    return row | {"reason": joined_reasons(*reasons)}
 
 
-def _mean(pooled: Row, by_language: Sequence[tuple[Row, dict[str, Floats]]]) -> list[Row]:
+def _mean(inputs: Inputs, comparison: Comparison, pooled: Row, by_language: Sequence[Row]) -> list[Row]:
     """The mean over the languages in which recovery is defined; nothing for fewer than two languages."""
     if len(by_language) < 2:
         return []
-    defined = [(row, draws) for row, draws in by_language if row.get("recovery") is not None]
+    defined = [row for row in by_language if row.get("recovery") is not None]
     same = {name: pooled.get(name) for name in (*(each.name for each in SUBJECT), "probe")}
     reason = f"unweighted mean over {len(defined)} of {len(by_language)} languages"
-    mean: Row = same | {"language": MEAN, "n": sum(row["n"] for row, _ in defined), "reason": reason}
+    mean: Row = same | {"language": MEAN, "n": sum(row["n"] for row in defined), "reason": reason}
     for name in _RATIOS:
-        values = [(row, draws) for row, draws in defined if row.get(name) is not None]
-        if not values:
+        here = {row["language"]: row[name] for row in defined if row.get(name) is not None}
+        if not here:
             continue
-        mean[name] = float(np.mean([row[name] for row, _ in values]))
-        if all(row[f"{name}_low"] is not None for row, _ in values):
-            mean |= bounds(name, percentile_interval(nan_mean([draws[name] for _, draws in values])))
+        mean[name] = float(np.mean([*here.values()]))
+        items = comparison.measured(pooled["probe"])
+        items = items[items["language"].isin(here)]
+        values, kinds = _values(items, pooled["probe"], name)
+        contexts = inputs.contexts_of(comparison.subject.task, items)
+        over, parts, shared = over_languages(_left, values, items["language"], kinds)
+        mean |= bounds(name, *intervals(over, parts, contexts, shared))
     return [mean]
 
 

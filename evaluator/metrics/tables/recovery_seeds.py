@@ -1,7 +1,7 @@
 """Table `recovery_seeds`: sample recovery among greedy failures for every run seed: mean and range over the seeds.
 
 The greedy output does not depend on the seed; it is that of the lowest. `mean` is the mean of the seeds' rates, its
-interval a bootstrap over items: the range shows the noise of sampling, the interval that of the choice of items.
+interval is over items: the range shows the noise of sampling, the interval that of the choice of items.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from evaluator.metrics.columns import (
     columns_of,
 )
 from evaluator.metrics.inputs import Inputs, slices
-from evaluator.metrics.measures import as_floats, difference
+from evaluator.metrics.measures import as_floats, rate
 from evaluator.metrics.table import Table
 
 
@@ -47,7 +47,7 @@ def _over_seeds(inputs: Inputs, task: str, failures: pd.DataFrame) -> Row:
         return {"n_min": 0, "n_max": 0, **left_out, "reason": "no greedy failure with samples"}
     by_seed = done.groupby("seed")["sample_hit"].agg(["mean", "size"])
     by_item = done.groupby("item")["sample_hit"].mean().reset_index()
-    interval = difference(inputs, task, by_item, as_floats(by_item["sample_hit"]), "mean")
+    interval = rate("mean", as_floats(by_item["sample_hit"]), inputs.contexts_of(task, by_item))
     return {
         "n_min": int(by_seed["size"].min()),
         "n_max": int(by_seed["size"].max()),

@@ -15,8 +15,9 @@ Checkpoints that a rule cannot tell apart share a place, the best of theirs (1, 
 voter counts the items that all ranked checkpoints measured. A checkpoint without any item for one of the voters is not
 ranked, nor is one that the gate decided early on a task: its few items would rank the others. Rows of one task have
 its languages as voters; with several tasks there are rows of `all`, in which a task has as many votes as languages, and
-one that several prompts pose those of one prompt alone (the paper's, where asked). Intervals resample contexts; the
-voters stay.
+one that several prompts pose those of one prompt alone (the paper's, where asked). An
+interval is of the mean accuracy; the voters stay. Places have none: every way that we know either misses the place too
+often where checkpoints are close, or spans nearly all places.
 """
 
 from __future__ import annotations
@@ -43,8 +44,9 @@ from evaluator.metrics.columns import (
 from evaluator.metrics.counting import joined_reasons, left_out_of
 from evaluator.metrics.drops import CORRECT
 from evaluator.metrics.inputs import ALL, Inputs, Subject
-from evaluator.metrics.intervals import UNDEFINED, Floats, ItemNumbers, percentile_interval
-from evaluator.metrics.measures import as_floats, bounds, item_numbers
+from evaluator.metrics.intervals import Floats, ItemNumbers
+from evaluator.metrics.means import Mean
+from evaluator.metrics.measures import as_floats, item_numbers, of_mean
 from evaluator.metrics.outcomes import MEASURED
 from evaluator.metrics.table import Table
 from evaluator.tasks.posing import one_of_each
@@ -52,7 +54,6 @@ from evaluator.tasks.posing import one_of_each
 Counts = npt.NDArray[np.intp]
 
 RULES = ("accuracy", "borda", "copeland", "minimax")
-_AT_ONCE = 200  # draws
 _DIGITS = 9  # means that differ by rounding alone are ties
 
 
@@ -92,14 +93,14 @@ class _Voter:
     """One language of one task: `right_MI` is what each checkpoint has right, NaN where it measured nothing."""
 
     task: str
-    numbers: ItemNumbers
+    contexts: ItemNumbers  # of each item, within the task
     right_MI: Floats
 
     def of(self, chosen: Sequence[int]) -> _Voter:
         """With these checkpoints alone, on the items that all of them measured."""
         right = self.right_MI[list(chosen)]
         both = ~np.isnan(right).any(axis=0)
-        return _Voter(self.task, self.numbers[both], right[:, both])
+        return _Voter(self.task, self.contexts[both], right[:, both])
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,7 +113,7 @@ class _Election:
     voters: Sequence[_Voter]
     silent: int  # voters without an item that all ranked checkpoints measured
 
-    def rows(self, inputs: Inputs, probe: str) -> Iterator[Row]:
+    def rows(self, probe: str) -> Iterator[Row]:
         scores_MV = np.stack([voter.right_MI.sum(axis=1) for voter in self.voters], axis=1)
         shares_MV = np.stack([voter.right_MI.mean(axis=1) for voter in self.voters], axis=1)
         votes = votes_for(scores_MV)
@@ -120,19 +121,16 @@ class _Election:
         points = {"borda": borda(scores_MV), "copeland": copeland(votes), "worst_defeat": worst_defeat(votes)}
         counted = (accuracy, points["borda"], points["copeland"], -points["worst_defeat"])
         place = {rule: places(each) for rule, each in zip(RULES, counted, strict=True)}
-        drawn_accuracy, drawn_place = self._drawn(inputs)
-        drawn = all(inputs.resampler(voter.task).clusters(voter.numbers) >= 2 for voter in self.voters)
-        n = sum(len(voter.numbers) for voter in self.voters)
+        contexts, weights = self._weighted_items()
+        n = len(contexts)
         reason = f"{self.silent} voters have no item that all ranked checkpoints measured" if self.silent else None
         for at, which in enumerate(self.ranked):
             row: Row = {**self.subjects[which].row, "probe": probe, "voters": len(self.voters), "n": n}
-            row |= {"accuracy": float(shares_MV[at].mean()), "mean_rank": float(ranks(scores_MV)[at].mean())}
+            right = np.concatenate([voter.right_MI[at] for voter in self.voters])
+            row |= of_mean("accuracy", Mean(right, contexts, weights=weights))
+            row["mean_rank"] = float(ranks(scores_MV)[at].mean())
             row |= {name: each[at] for name, each in points.items()}
             row |= {f"{rule}_place": int(each[at]) for rule, each in place.items()}
-            row |= bounds("accuracy", percentile_interval(drawn_accuracy[at]) if drawn else UNDEFINED)
-            row |= bounds(
-                "borda_place", percentile_interval(drawn_place[at].astype(np.float64)) if drawn else UNDEFINED
-            )
             ties = {rule: int((each == each[at]).sum()) - 1 for rule, each in place.items()}
             row["ties"] = ", ".join(f"{rule} with {count}" for rule, count in ties.items() if count) or None
             yield row | {"reason": reason}
@@ -145,20 +143,13 @@ class _Election:
                 why = f"not ranked: decided early on {self.out[which]}" if which in self.out else why
                 yield {**subject.row, "probe": probe, "voters": int(known[which]), "n": 0, "reason": why}
 
-    def _drawn(self, inputs: Inputs) -> tuple[Floats, npt.NDArray[np.float32]]:
-        """Mean accuracy and Borda's place of every ranked checkpoint in every resample, as checkpoints x draws."""
-        draws = inputs.resampler(self.voters[0].task).draws
-        accuracies, drawn_places = np.empty((len(self.ranked), draws)), np.empty((len(self.ranked), draws), np.float32)
-        for start in range(0, draws, _AT_ONCE):  # of a thousand checkpoints, all draws are five arrays of 16 MB
-            some = slice(start, start + _AT_ONCE)
-            shares = rank_sums = np.zeros((len(self.ranked), 1))
-            for voter in self.voters:
-                shares_MD = inputs.resampler(voter.task).means(voter.numbers, *voter.right_MI, draws=some)
-                shares = shares + shares_MD / len(self.voters)
-                rank_sums = rank_sums + ranks(shares_MD)
-            accuracies[:, some] = shares
-            drawn_places[:, some] = pd.DataFrame(rank_sums).rank(axis=0, method="min")
-        return accuracies, drawn_places
+    def _weighted_items(self) -> tuple[ItemNumbers, Floats]:
+        """The context of every voter's items, one after the other, and what each item counts."""
+        tasks = list(dict.fromkeys(voter.task for voter in self.voters))
+        many = 1 + max(int(voter.contexts.max()) for voter in self.voters)
+        contexts = [voter.contexts + many * tasks.index(voter.task) for voter in self.voters]
+        weights = [np.full(len(each), 1 / (len(each) * len(contexts))) for each in contexts]
+        return np.concatenate(contexts), np.concatenate(weights)
 
 
 def _rows(inputs: Inputs) -> list[Row]:
@@ -198,7 +189,9 @@ def _voters(inputs: Inputs, task: str, probe: str) -> list[_Voter]:
         return []
     joined = pd.concat(columns, axis=1).sort_index()
     return [
-        _Voter(task, rows.index.get_level_values(1).to_numpy(np.intp), rows.to_numpy(np.float64).T)
+        _Voter(
+            task, inputs.contexts(task, rows.index.get_level_values(1).to_numpy(np.intp)), rows.to_numpy(np.float64).T
+        )
         for _, rows in joined.groupby(level=0)
     ]
 
@@ -213,11 +206,11 @@ def _elected(inputs: Inputs, probe: str, subjects: Mapping[str, Subject], voters
     known = np.sum([~np.isnan(voter.right_MI).all(axis=1) for voter in voters], axis=0)
     out = _decided_early(inputs, list(subjects), list(dict.fromkeys(voter.task for voter in voters)))
     ranked = [which for which, count in enumerate(known) if count == len(voters) and which not in out]
-    heard = [voter for voter in (each.of(ranked) for each in voters) if len(voter.numbers)]
+    heard = [voter for voter in (each.of(ranked) for each in voters) if len(voter.contexts)]
     if len(ranked) < 2 or len(heard) < 2:
         return []
     election = _Election(list(subjects.values()), ranked, out, heard, len(voters) - len(heard))
-    return [*election.rows(inputs, probe), *election.left_out(probe, known.tolist(), len(voters))]
+    return [*election.rows(probe), *election.left_out(probe, known.tolist(), len(voters))]
 
 
 def _decided_early(inputs: Inputs, names: Sequence[str], tasks: Sequence[str]) -> dict[int, str]:
@@ -247,8 +240,8 @@ TABLE = Table(
         "Every language of every task is a voter that ranks the checkpoints by how many items they have right. Borda "
         "counts whom a checkpoint stands above, Copeland whom it beats with a majority of the voters, minimax ranks by "
         "the worst defeat. Places are shared where a rule cannot tell checkpoints apart. Where the rules and the mean "
-        "accuracy disagree, a few voters with large differences made the mean; where the interval of a place is wide, "
-        "the order is chance."
+        "accuracy disagree, a few voters with large differences made the mean. A place has no interval: where the "
+        "intervals of the mean accuracy overlap, the order may be chance."
     ),
     needs="the probe greedy or choice on two checkpoints, in two languages or tasks",
     columns=(
@@ -259,7 +252,7 @@ TABLE = Table(
         Column("accuracy_place", COUNT, "place"),
         Column("mean_rank", RANK),
         Column("borda", AMOUNT, "Borda"),
-        Column("borda_place", COUNT, "place by Borda", interval=True),
+        Column("borda_place", COUNT, "place by Borda"),
         Column("copeland", COUNT, "Copeland"),
         Column("copeland_place", COUNT, "place by Copeland"),
         *columns_of(COUNT, "worst_defeat"),

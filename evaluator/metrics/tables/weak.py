@@ -8,13 +8,13 @@ measured:
     excess     that drop minus the drop on all other kinds of the same sort: above 0, the kind is hit harder
     mcnemar_p  whether the drop may be chance, exact; holm_p corrects it over all kinds of the checkpoint and probe
 
-Intervals resample contexts. A kind of fewer than 20 items has neither, and its reason says so; where no kind has as
+Intervals are over contexts. A kind of fewer than 20 items has neither, and its reason says so; where no kind has as
 many, there is no table. Sorts that all items share (one language, no contexts) are left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,10 +35,10 @@ from evaluator.metrics.columns import (
 )
 from evaluator.metrics.drops import CORRECT, sides_of
 from evaluator.metrics.inputs import SIDES, Comparison, Inputs
-from evaluator.metrics.intervals import Floats
 from evaluator.metrics.kinds import KINDS, kinds_of
 from evaluator.metrics.long_frame import Holm
-from evaluator.metrics.measures import bounds, item_numbers, paired_p
+from evaluator.metrics.means import Mean
+from evaluator.metrics.measures import apart, paired_difference
 from evaluator.metrics.outcomes import MEASURED
 from evaluator.metrics.table import Table
 
@@ -101,7 +101,7 @@ class _Sorted:
             return
         dense, pruned = sides_of(done, CORRECT[self.probe])
         member_KI = np.stack([(kind_of[both] == kind).to_numpy() for kind in kinds])
-        drawn = self._drawn(done, dense - pruned, member_KI.astype(np.float64))
+        contexts = self.inputs.contexts_of(self.comparison.subject.task, done)
         for at, kind in enumerate(kinds):
             here = (kind_of == kind).to_numpy()
             mine = member_KI[at]
@@ -113,24 +113,11 @@ class _Sorted:
                 continue
             rest = member_KI.any(axis=0) & ~mine
             row |= {"base_accuracy": float(dense[mine].mean()), "accuracy": float(pruned[mine].mean())}
-            row |= {"drop": float((dense - pruned)[mine].mean()), "mcnemar_p": paired_p(dense[mine], pruned[mine])}
-            numbers = item_numbers(done)
-            resampler = self.inputs.resampler(self.comparison.subject.task)
-            row |= bounds("drop", resampler.interval(numbers[mine], drawn["drop"][at]))
+            row |= paired_difference("drop", (dense[mine], pruned[mine]), contexts[mine])
             if rest.any():
-                row["excess"] = row["drop"] - float((dense - pruned)[rest].mean())
-                row |= bounds("excess", resampler.interval(numbers[mine], drawn["excess"][at]))
+                lost = (Mean((dense - pruned)[these], contexts[these], low=-1.0) for these in (mine, rest))
+                row |= apart("excess", *lost)
             yield row
-
-    def _drawn(self, done: pd.DataFrame, lost: Floats, member_KI: Floats) -> Mapping[str, Floats]:
-        """The drop of each kind in every resample, and its excess over the others, as kinds x draws."""
-        resampler = self.inputs.resampler(self.comparison.subject.task)
-        means = resampler.means(item_numbers(done), *(member_KI * lost), *member_KI)
-        sums, counts = means[: len(member_KI)], means[len(member_KI) :]
-        with np.errstate(invalid="ignore", divide="ignore"):
-            drop = sums / counts
-            rest = (sums.sum(axis=0) - sums) / (counts.sum(axis=0) - counts)
-        return {"drop": drop, "excess": drop - rest}
 
 
 def _largest_first(row: Row) -> float:

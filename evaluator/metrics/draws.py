@@ -1,0 +1,109 @@
+"""The interval of a statistic that is no mean, such as a kappa: random weights of contexts.
+
+    intervals(kappa, [agreed, first, second], contexts, kinds=[(1, 0, 0), (0, 1, 0), ...])
+
+Every context gets a random weight (Dirichlet, each parameter 1), and the statistic of the weighted means is computed:
+the Bayesian bootstrap (D. B. Rubin, Annals of Statistics 9, 1981). Alone it is too narrow where contexts are few: it
+knows nothing that the items do not show. So one more context joins the others at each end, as in Gaffke's bound of a
+mean (`evaluator.metrics.means`): all its items are of the kind that moves the statistic furthest.
+
+Weights depend on nothing but the place of a context among the items. So equal values give equal intervals, and rows
+that compare several checkpoints on the same items use the same weights. `benchmarks/gate/coverage.py` measures
+how often these intervals hold.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from evaluator.metrics.intervals import ALPHA, Floats, Interval, ItemNumbers
+from evaluator.metrics.means import FEWEST, too_few
+
+DRAWS = 2000
+NO_END = "the items do not bound the interval"
+_OUTSIDE = int(ALPHA / 2 * DRAWS)  # draws beyond each end
+_ONE_THREAD = 2**18  # multiplications: the products for which OpenBLAS starts no threads
+_LEAST_COLUMNS = 64
+_BLOCK = 1024  # contexts that weights are drawn for at once
+
+Statistic = Callable[..., Floats]  # of means, each a number or an array; elementwise; NaN where it is undefined
+Kinds = Sequence[Sequence[float]]  # the values of an item of each kind
+
+
+def intervals(
+    statistic: Statistic,
+    values: Sequence[Floats],
+    contexts: ItemNumbers,
+    kinds: Kinds,
+    beside: Sequence[tuple[float, Floats]] = (),
+) -> list[Interval | str]:
+    """The 95 % interval of `statistic` of the means of `values`, or why there is none.
+
+    `values`: each one number an item, or several rows of them, which give as many intervals. `contexts` numbers each
+    item's context. `kinds`: the values that an item may have, the extreme ones. `beside`: further arguments of the
+    statistic that other data give, each as a number and its draws.
+    """
+    rows = [np.atleast_2d(each) for each in values]
+    place = pd.factorize(contexts)[0]
+    number = int(place.max(initial=-1)) + 1
+    if number < FEWEST:
+        return [too_few(number)] * max(map(len, rows))
+    size = len(place) / number
+    known = [point for point, _ in beside]
+    kinds_VK = np.array(kinds, dtype=np.float64).T
+    totals = [row.sum(axis=1, keepdims=True) for row in rows]
+    moved_PK = statistic(
+        *((each + size * kind) / (len(place) + size) for each, kind in zip(totals, kinds_VK, strict=True)), *known
+    )
+    weights = _weights(1 + number // _BLOCK)
+    by_context = [np.bincount(place, row) for row in (*np.concatenate(rows), np.ones(len(place)))]
+    drawn = _product(np.stack(by_context).astype(np.float32), weights[1 : number + 1]).astype(np.float64)
+    *sums, total = np.split(drawn, np.cumsum([len(row) for row in rows]))
+    more = size * weights[0].astype(np.float64)
+    ends = []
+    for sign, nth in ((-1.0, _OUTSIDE - 1), (1.0, DRAWS - _OUTSIDE)):
+        kind_VP = kinds_VK[:, np.argmax(np.nan_to_num(sign * moved_PK, nan=-np.inf), axis=1)]
+        means = [(each + kind[:, None] * more) / (total + more) for each, kind in zip(sums, kind_VP, strict=True)]
+        values_PD = statistic(*means, *(draws for _, draws in beside))
+        ends.append(np.partition(np.nan_to_num(values_PD, nan=sign * np.inf), nth, axis=1)[:, nth])
+    lows, highs = (end.tolist() for end in ends)
+    both = zip(lows, highs, strict=True)
+    return [(low, high) if math.isfinite(low) and math.isfinite(high) else NO_END for low, high in both]
+
+
+def over_languages(
+    statistic: Statistic, values: Sequence[Floats], languages: pd.Series, kinds: Kinds
+) -> tuple[Statistic, list[Floats], Kinds]:
+    """The unweighted mean over languages of a statistic, as what `intervals` takes; `languages` names each item's."""
+    codes, names = pd.factorize(languages)
+    here = [(codes == code).astype(np.float64) for code in range(len(names))]
+    parts = [each * mine for mine in here for each in (*values, np.ones(len(codes)))]
+    shares = [float(mine.mean()) for mine in here]
+    width = len(values) + 1
+
+    def mean(*means: Floats) -> Floats:
+        each = [means[start : start + width] for start in range(0, len(means), width)]
+        return np.asarray(sum(statistic(*(part / count for part in own)) for *own, count in each) / len(each))
+
+    return mean, parts, [[share * value for share in shares for value in (*kind, 1.0)] for kind in kinds]
+
+
+@lru_cache(maxsize=1)
+def _weights(blocks: int) -> npt.NDArray[np.float32]:
+    """contexts x draws; more blocks begin with the same ones."""
+    return np.random.default_rng(0).standard_exponential((blocks * _BLOCK, DRAWS), dtype=np.float32)
+
+
+def _product(small: npt.NDArray[np.float32], large: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """The matrix product, in blocks that one thread computes: several take longer to start, and wait for one another
+    where others compute as well."""
+    columns = _ONE_THREAD // small.size
+    if columns < _LEAST_COLUMNS:
+        return np.asarray(small @ large)
+    return np.concatenate([small @ large[:, at : at + columns] for at in range(0, large.shape[1], columns)], axis=1)
