@@ -187,6 +187,7 @@ def _halfway(least: float, most: float, margin: float, far: float) -> float:
     return (margin + other) / 2 if math.isfinite(other) else margin + math.copysign(far, other)
 
 
+@lru_cache(maxsize=100_000)
 def _tail(alike: _Alike, margin: float) -> float:
     """The probability that the weighted mean exceeds `margin`."""
     sums, sizes, counts = np.array(alike).T
