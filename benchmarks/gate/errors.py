@@ -12,6 +12,7 @@ only these rates are reported.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -159,8 +160,15 @@ def rate(cell: Cell, runs: int, seed: Sequence[int]) -> Rate:
 
 
 def worst(cells: Iterable[Cell], *, runs: int, again: int, seed: int, kept: int = 3) -> list[tuple[Cell, Rate]]:
-    """The cells in which the gate errs most, of `runs` runs each, and the rates of `again` new runs, the highest first."""
+    """The cells in which the gate errs most, of `runs` runs each. Their rates are those of `again` new runs."""
     found = [(rate(cell, runs, (seed, number)).count, number, cell) for number, cell in enumerate(cells)]
     found.sort(key=lambda each: (-each[0], each[1]))
     rates = [(cell, rate(cell, again, (seed + 1, number))) for _, number, cell in found[:kept]]
     return sorted(rates, key=lambda each: -each[1].share)
+
+
+def outcomes(world: World, plan: Plan, runs: int, seed: Sequence[int]) -> dict[str, float]:
+    """The share of runs that pass, and of those that are blocked, by the default thresholds."""
+    rng = np.random.default_rng(seed)
+    found = Counter(decide(draw(world, plan, rng), DEFAULT).outcome for _ in range(runs))
+    return {verdict: found[verdict] / runs for verdict in ("PASS", "BLOCK")}

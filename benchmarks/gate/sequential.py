@@ -66,10 +66,10 @@ def wrong() -> Iterator[Case]:
     for world in _WORLDS:
         for languages in (1, 3):
             here = replace(world, languages=languages)
-            yield Case(what="no loss, as many flips as tolerated", world=here, plan=at_edge(here), verdict="BLOCK")
+            yield Case(what="no loss, as many flips as tolerated", world=here, plan=_at_edge(here), verdict="BLOCK")
 
 
-def at_edge(world: World) -> Plan:
+def _at_edge(world: World) -> Plan:
     """No loss of accuracy, and all the flips that the tolerances allow."""
     return harmless(world, JUDGED["mc_only"].tolerance, JUDGED["lost"].tolerance)
 
@@ -83,9 +83,9 @@ def clear() -> Iterator[Case]:
         for kind in KINDS:
             if kind == "language" and world.languages == 1:
                 continue
-            if plan := planted(kind, world, 3 * JUDGED[kind].tolerance, 0.01):
+            if large := planted(kind, world, 3 * JUDGED[kind].tolerance, 0.01):
                 what = f"{kind} {300 * JUDGED[kind].tolerance:g} % lost, 1 % flips"
-                yield Case(what=what, world=world, plan=plan, verdict="BLOCK")
+                yield Case(what=what, world=world, plan=large, verdict="BLOCK")
 
 
 def tried(case: Case, runs: int, seed: int) -> Replay:

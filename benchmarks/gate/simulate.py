@@ -11,7 +11,6 @@ Dirichlet-multinomial for the ends. Any two items of a context have the correlat
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -54,8 +53,8 @@ class Plan:
 def planted(kind: Kind, world: World, loss: float, flips: float = 0.0) -> Plan | None:
     """A checkpoint whose true loss is `loss`: of all items, or for mc_only and lost of the known answers.
 
-    The share `flips` of all items is gained, and of a kind that counts gains, as much is lost beside the loss. None where
-    the base leaves too little room.
+    The share `flips` of all items is gained. Of a kind in which gains count, as much is lost beside the loss. None
+    where the base leaves too little room.
     """
     known, unknown = world.accuracy, 1 - world.accuracy
     lost = loss if kind in ("mc_only", "lost") else (loss + flips) / known
