@@ -80,7 +80,11 @@ class Cell:
         world = self.world
         items = f"{world.items:,} items"
         tongues = f", {world.languages} languages" if world.languages > 1 else ""
-        size = f"1 to {2 * world.cluster - 1}" if world.uneven else f"{world.cluster}"
+        size = {
+            "equal": f"{world.cluster}",
+            "uneven": f"1 to {2 * world.cluster - 1}",
+            "skewed": f"1 or {4 * world.cluster}",
+        }[world.sizes]
         apart = " in every language" if world.shared else ""
         contexts = f", {size} a context{apart}, correlation {world.correlation:g}" if world.cluster > 1 else ""
         return f"{self.what}: {items}{tongues}{contexts}, base {100 * world.accuracy:g} %"
@@ -125,7 +129,7 @@ def adverse(languages: Sequence[int] = (1,)) -> Iterator[World]:
     """Contexts of unequal sizes, and contexts that all languages share."""
     for items, count, correlation, accuracy in product(SIZES[1:], languages, (0.1, 0.3, 1.0), (0.5, 0.95)):
         world = World(items=items, languages=count, cluster=5, correlation=correlation, accuracy=accuracy)
-        yield replace(world, uneven=True)
+        yield from (replace(world, sizes="uneven"), replace(world, sizes="skewed"))
         if count > 1:
             yield replace(world, shared=True)
 

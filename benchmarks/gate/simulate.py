@@ -20,6 +20,8 @@ import numpy.typing as npt
 from evaluator.metrics.gate import Paired
 from evaluator.metrics.intervals import Floats
 
+# Of contexts: all `cluster`; 1 to 2 * cluster - 1, each as often; one in ten 4 * cluster, the others 1.
+Sizes = Literal["equal", "uneven", "skewed"]
 Kind = Literal["open", "choice", "language", "mc_only", "lost"]
 KINDS: tuple[Kind, ...] = ("open", "choice", "language", "mc_only", "lost")
 # What a checkpoint does with an item, by the place of its probability: both, picks it only, says it only, neither.
@@ -36,7 +38,7 @@ class World:
     cluster: int = 1  # items of a context
     correlation: float = 0.0  # of two items of a context
     accuracy: float = 0.8  # of the base, open and choice
-    uneven: bool = False  # contexts have 1 to 2 * cluster - 1 items, all sizes as often
+    sizes: Sizes = "equal"
     shared: bool = False  # a context has `cluster` items in every language
 
 
@@ -119,11 +121,13 @@ def _names(count: int) -> npt.NDArray[np.object_]:
 
 def _places(world: World, rng: np.random.Generator) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
     """Each item's context, in order, and its language."""
-    if world.uneven:
-        sizes = rng.integers(1, 2 * world.cluster, size=2 * world.items // world.cluster + 100)
-        contexts = np.repeat(np.arange(len(sizes)), sizes)[: world.items]
-    else:
+    if world.sizes == "equal":
         contexts = np.arange(world.items) // (world.cluster * (world.languages if world.shared else 1))
+    else:
+        uneven = rng.integers(1, 2 * world.cluster, size=world.items)
+        skewed = np.where(rng.random(world.items) < 0.1, 4 * world.cluster, 1)
+        sizes = uneven if world.sizes == "uneven" else skewed
+        contexts = np.repeat(np.arange(len(sizes)), sizes)[: world.items]
     return contexts, (np.arange(world.items) if world.shared else contexts) % world.languages
 
 

@@ -106,16 +106,17 @@ class Mean:
         return _grouped(-self._sums, self._sizes, self._worst(-self._sums, -self._high, -self._low))
 
     def _worst(self, sums: Floats, low: float, high: float) -> tuple[float, float]:
-        """The sum and the size of one more context, which shows the worst that a context of mean size may show.
+        """The sum and the size of one more context, which shows the worst that a context may show.
 
         An item alone shows it in full: `high`. In a context of several items, all of them seldom do. So the worst is
         the largest share of it that any context showed, or the mean share over all that was shown, with one context in
-        full added, if that is more.
+        full added, if that is more. Its size is that of the mean item's context: a few large contexts among many small
+        ones hold most of what may be lost.
         """
         usual = 0.0 if low < 0 < high else low
         shown = np.clip((sums / self._sizes - usual) / (high - usual), 0.0, 1.0)
         share = max(float(shown.max()), float((shown @ shown + 1) / (shown.sum() + 1)))
-        size = float(self._sizes.mean())
+        size = _size_of_an_items(self._sizes)
         return (usual + share * (high - usual)) * size, size
 
 
@@ -132,8 +133,13 @@ class Ratio(Mean):
 
     def _worst(self, sums: Floats, low: float, high: float) -> tuple[float, float]:
         """Upwards, a context of which only `over` is right; downwards, only `under`."""
-        size = float(self._items.mean())
+        size = _size_of_an_items(self._items)
         return (size, 0.0) if high > 0 else (0.0, size)
+
+
+def _size_of_an_items(sizes: Floats) -> float:
+    """The size of the context that an item is in, on average over items."""
+    return float(sizes @ sizes / sizes.sum())
 
 
 def _by_context(place: ItemNumbers, values: Floats) -> Floats:

@@ -59,7 +59,7 @@ def test_items_of_a_context_are_correlated_as_requested(correlation):
 
 
 def test_contexts_are_uneven_or_shared_by_all_languages():
-    uneven = draw(World(items=10_000, cluster=5, uneven=True), harmless(_LARGE, 0, 0), np.random.default_rng(5))
+    uneven = draw(World(items=10_000, cluster=5, sizes="uneven"), harmless(_LARGE, 0, 0), np.random.default_rng(5))
     assert set(np.bincount(uneven.contexts)[:-1]) == set(range(1, 10))
     world = World(items=600, cluster=5, languages=3, shared=True)
     shared = draw(world, harmless(world, 0, 0), np.random.default_rng(6))
