@@ -1,6 +1,6 @@
 """The gate's error rates, measured: `resurface bench gate`.
 
-    resurface bench gate                               # every part, about half an hour of one core
+    resurface bench gate                               # every part, about twenty minutes of one core
     resurface bench gate --only false_pass,power       # some parts
     resurface bench gate --run runs/demo --only recorded
 
@@ -24,10 +24,10 @@ from benchmarks.gate.errors import (
     JUDGED,
     LANGUAGES,
     SIZES,
-    Cell,
     Rate,
     at_tolerance,
     outcomes,
+    rate,
     without_loss,
     worst,
 )
@@ -52,7 +52,9 @@ def _options() -> argparse.Namespace:
     parser = Options(__doc__)
     parser.add_argument("--runs", type=count, default=400, help="of each cell (default: 400)")
     parser.add_argument("--again", type=count, default=10_000, help="new runs of the worst cells (default: 10000)")
-    parser.add_argument("--screened", type=count, default=2000, help="screened runs of each case (default: 2000)")
+    parser.add_argument(
+        "--redraws", type=count, default=2000, help="of a recorded run, and for each cost (default: 2000)"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--run", type=Path, help="a recorded run, for the part `recorded`")
     parser.add_argument("--only", default=",".join(PARTS), help=f"parts: {', '.join(PARTS)} (default: all)")
@@ -65,26 +67,24 @@ def _options() -> argparse.Namespace:
 
 
 def _false_pass(options: argparse.Namespace) -> dict[str, Any]:
-    rows = []
-    for kind in KINDS:
-        for items in SIZES:
-            cells = [cell for cell in at_tolerance((kind,)) if cell.world.items == items]
-            rows += worst(cells, runs=options.runs, again=options.again, seed=options.seed, kept=2)[:1]
+    rows = [row for kind in KINDS for row in worst(at_tolerance((kind,)), rate, **_runs(options))]
     return _errors("PASS at the tolerance", rows, PASS_LEVEL)
 
 
 def _false_block(options: argparse.Namespace) -> dict[str, Any]:
-    rows = []
-    for items in SIZES:
-        cells = [cell for cell in without_loss() if cell.world.items == items]
-        rows += worst(cells, runs=options.runs, again=options.again, seed=options.seed, kept=2)[:1]
+    rows = worst(without_loss(), rate, **_runs(options))
     return _errors("BLOCK without a loss", rows, BLOCK_LEVEL)
 
 
-def _errors(what: str, rows: Sequence[tuple[Cell, Rate]], bound: float) -> dict[str, Any]:
-    _table(f"{what}: the worst cells, new runs", ("cell", "rate (99 % interval)"), rows)
+def _runs(options: argparse.Namespace) -> dict[str, int]:
+    return {"runs": options.runs, "again": options.again, "seed": options.seed}
+
+
+def _errors(what: str, rows: Sequence[tuple[object, Rate]], bound: float) -> dict[str, Any]:
+    _table(f"{what}: the worst cells, and their rates in new runs", ("cell", "rate (99 % interval)"), rows)
     cell, highest = max(rows, key=lambda each: each[1].share)
-    return {"bound": bound, "worst": str(cell), **_figures(highest), "above_bound": any(r.low > bound for _, r in rows)}
+    above = any(each.low > bound for _, each in rows)
+    return {"bound": bound, "worst": str(cell), **_figures(highest), "above_bound": above}
 
 
 def _power(options: argparse.Namespace) -> dict[str, Any]:
@@ -125,20 +125,18 @@ def _percents(blocked: dict[str, float]) -> list[str]:
 
 
 def _screened(options: argparse.Namespace) -> dict[str, Any]:
-    rows = [(case, sequential.rate(case, options.screened, options.seed)) for case in sequential.wrong()]
     found: dict[str, Any] = {}
     for verdict, bound in (("PASS", PASS_LEVEL), ("BLOCK", BLOCK_LEVEL)):
-        those = [(case, each) for case, each in rows if case.verdict == verdict]
-        _table(f"wrong {verdict} of screened runs of {sequential.ITEMS:,} items", ("case", "rate"), those)
-        case, highest = max(those, key=lambda each: each[1].share)
-        found[verdict] = {"bound": bound, "worst": str(case), **_figures(highest), "above_bound": highest.low > bound}
+        cases = [case for case in sequential.wrong() if case.verdict == verdict]
+        rows = worst(cases, sequential.rate, **_runs(options))
+        found[verdict] = _errors(f"wrong {verdict} of screened runs of {sequential.ITEMS:,} items", rows, bound)
     return {**found, "above_bound": any(each["above_bound"] for each in found.values())}
 
 
 def _costs(options: argparse.Namespace) -> dict[str, Any]:
     rows = []
     for case in sequential.clear():
-        tried, fixed = sequential.tried(case, options.screened, options.seed), sequential.fixed(case, options.seed)
+        tried, fixed = sequential.tried(case, options.redraws, options.seed), sequential.fixed(case, options.seed)
         rows.append((case, case.verdict, f"{100 * tried.share(case.verdict):.1f} %", round(tried.median), fixed))
     columns = ("case", "verdict", "reached", "median items", "fixed sample")
     _table("cost of a screened run beside the smallest fixed sample with 90 % power", columns, rows)
@@ -149,7 +147,7 @@ def _recorded(options: argparse.Namespace) -> dict[str, Any]:
     if options.run is None:
         print("recorded: no run (--run DIR)")
         return {}
-    found = list(sequential.recorded(options.run, repeats=options.screened, seed=options.seed))
+    found = list(sequential.recorded(options.run, repeats=options.redraws, seed=options.seed))
     rows = [(each.checkpoint, each.what, f"{100 * each.loss:.1f} %", each.items, each.rate) for each in found]
     _table(
         "wrong PASS of a recorded run, redrawn", ("checkpoint", "criterion", "loss = tolerance", "items", "rate"), rows

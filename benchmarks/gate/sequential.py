@@ -9,13 +9,13 @@ The smallest fixed sample has one look and reaches the right verdict in 90 % of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from benchmarks.gate.errors import DEFAULT, JUDGED, Rate, alone
+from benchmarks.gate.errors import DEFAULT, JUDGED, Rate, alone, at_edge
 from benchmarks.gate.simulate import KINDS, Kind, Plan, World, draw, harmless, planted
 from evaluator.metrics.gate import CRITERIA, Outcome, Paired, Replay, decide, paired_of, replay
 from evaluator.metrics.gate.replay import stopped
@@ -66,12 +66,7 @@ def wrong() -> Iterator[Case]:
     for world in _WORLDS:
         for languages in (1, 3):
             here = replace(world, languages=languages)
-            yield Case(what="no loss, as many flips as tolerated", world=here, plan=_at_edge(here), verdict="BLOCK")
-
-
-def _at_edge(world: World) -> Plan:
-    """No loss of accuracy, and all the flips that the tolerances allow."""
-    return harmless(world, JUDGED["mc_only"].tolerance, JUDGED["lost"].tolerance)
+            yield Case(what="no loss, as many flips as tolerated", world=here, plan=at_edge(here), verdict="BLOCK")
 
 
 def clear() -> Iterator[Case]:
@@ -88,14 +83,15 @@ def clear() -> Iterator[Case]:
                 yield Case(what=what, world=world, plan=large, verdict="BLOCK")
 
 
-def tried(case: Case, runs: int, seed: int) -> Replay:
+def tried(case: Case, runs: int, seed: int | Sequence[int]) -> Replay:
     """The verdicts of screened runs, and what they cost."""
     rng = np.random.default_rng(seed)
     found = [stopped(draw(case.world, case.plan, rng), case.thresholds, FIRST, rng) for _ in range(runs)]
     return Replay(tuple(outcome for outcome, _ in found), tuple(cost for _, cost in found))
 
 
-def rate(case: Case, runs: int, seed: int) -> Rate:
+def rate(case: Case, runs: int, seed: int | Sequence[int]) -> Rate:
+    """How many of the screened runs end with the verdict in question."""
     return Rate(tried(case, runs, seed).outcomes.count(case.verdict), runs)
 
 
