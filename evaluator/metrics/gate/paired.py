@@ -68,10 +68,11 @@ def paired_of(inputs: Inputs, comparison: Comparison, planned: int | None = None
         for side, frame in sides.items()
         for word, column in (("said", "produced"), ("picked", "recognised"))
     }
+    contexts = inputs.contexts_of(subject.task, asked)
     options = base[base["options"].notna()]
     return Paired(
         languages=np.append(asked["language"].to_numpy(object), np.full(lacking, UNKNOWN, dtype=object)),
-        contexts=np.append(inputs.contexts_of(subject.task, asked), -1 - np.arange(lacking)),
+        contexts=np.append(contexts, contexts.max(initial=-1) + 1 + np.arange(lacking)),
         open=_due(own, base, "greedy", lacking),
         choice=_due(own, base, "choice", lacking),
         floor=floor_of(options, "choice"),
