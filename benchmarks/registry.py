@@ -68,6 +68,13 @@ BENCHMARKS.register(
 )
 BENCHMARKS.register(
     Benchmark(
+        name="gate",
+        module="benchmarks.gate.run",
+        help="the gate's error rates and power, on made-up checkpoints whose true loss is known",
+    )
+)
+BENCHMARKS.register(
+    Benchmark(
         name="prune",
         module="benchmarks.pruning.prune",
         help="Wanda and SparseGPT, against the published recipe",

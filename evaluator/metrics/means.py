@@ -16,7 +16,8 @@ p-value is the probability that the weighted mean exceeds the margin.
 - Of many contexts, it is the normal interval with a standard error clustered by context.
 
 Wilson's interval covers a rate of 95 % in 91 % of samples of 10 items. Tango's test of a loss of 2 points passes 6.8 %
-of such checkpoints at 133 items. Neither knows contexts. `tests/long/test_error_rates.py` measures this bound.
+of such checkpoints at 133 items. Neither knows contexts.
+`tests/unit/benchmarks/gate/test_error_rates.py` measures this bound.
 
 The weighted mean exceeds a margin where sum_j G_j a_j > 0, with G_j ~ Gamma(number of contexts alike). That probability
 is an integral of the moment generating function along a line through its saddle point (H. Daniels, Annals of

@@ -68,6 +68,7 @@ def paired_of(inputs: Inputs, comparison: Comparison, planned: int | None = None
         for side, frame in sides.items()
         for word, column in (("said", "produced"), ("picked", "recognised"))
     }
+    contexts = inputs.contexts_of(subject.task, asked)
     options = base[base["options"].notna()]
     contexts = inputs.contexts_of(subject.task, asked)
     return Paired(

@@ -11,7 +11,7 @@ from tests.support.runs import resurface
 
 
 def test_every_benchmark_is_a_module_with_a_line_of_help():
-    assert BENCHMARKS.names == ("score", "beam", "fidelity", "swap", "pass", "driver", "cluster", "prune")
+    assert BENCHMARKS.names == ("score", "beam", "fidelity", "swap", "pass", "driver", "cluster", "gate", "prune")
     for benchmark in BENCHMARKS:
         assert importlib.util.find_spec(benchmark.module)
         assert benchmark.help

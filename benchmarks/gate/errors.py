@@ -1,0 +1,191 @@
+"""How often the gate errs: a PASS where the true loss is exactly a tolerance, a BLOCK where nothing is lost.
+
+    cells = at_tolerance(KINDS)
+    worst(cells, rate, runs=400, again=10_000, seed=0)
+
+A run passes only where the check of what was lost is within its tolerance. So the rate of that check bounds the rate of
+every run's false PASS, whatever else is judged. A BLOCK is the whole run's, by any of its checks.
+
+Of many cells the worst is bad by chance too. So the worst cells are drawn again, with other numbers and more runs, and
+only these rates are reported.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import TypeVar
+
+import numpy as np
+
+from benchmarks.gate.simulate import KINDS, Kind, Plan, World, draw, harmless, name_of, planted
+from evaluator.metrics.gate import Paired, decide
+from evaluator.metrics.inputs import ALL
+from evaluator.metrics.means import Mean
+from evaluator.thresholds import Thresholds
+
+SIZES, LANGUAGES, ACCURACIES = (50, 200, 1000, 5000), (1, 3, 12), (0.05, 0.5, 0.8, 0.95, 0.99)
+DEFAULT = Thresholds()
+_Of = TypeVar("_Of")
+_SURE = 0.01  # the simulation's own intervals have 99 %
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What is judged to find a loss: the check, its tolerance, and thresholds that judge as little else as possible."""
+
+    check: tuple[str, str]
+    tolerance: float
+    alone: Thresholds
+
+
+_NOTHING = dict.fromkeys(("max_drop", "max_mc_only", "max_lost"))
+
+
+def alone(**bounds: float) -> Thresholds:
+    """Thresholds that judge nothing else."""
+    return Thresholds.model_validate({**_NOTHING, "languages": False, **bounds})
+
+
+_DROP = alone(max_drop=2.0)
+JUDGED: dict[Kind, Judged] = {
+    "open": Judged(("open_drop", ALL), 0.02, _DROP),
+    "choice": Judged(("choice_drop", ALL), 0.02, _DROP),
+    "language": Judged(("open_drop", name_of(0)), 0.05, Thresholds(max_mc_only=None, max_lost=None)),
+    "mc_only": Judged(("mc_only", ALL), 0.05, alone(max_mc_only=5.0)),
+    "lost": Judged(("lost", ALL), 0.02, alone(max_lost=2.0)),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One kind of run: its items, what the checkpoint truly lost, and what would be an error."""
+
+    world: World
+    plan: Plan
+    what: str  # in words, for a table
+    kind: Kind | None = None  # None: nothing is lost
+
+    def errs(self, paired: Paired) -> bool:
+        """Whether the gate is wrong about this run."""
+        if self.kind is None:
+            return decide(paired, DEFAULT).outcome == "BLOCK"
+        judged = JUDGED[self.kind]
+        return any(
+            (each.criterion.name, each.language) == judged.check and each.state == "within"
+            for each in decide(paired, judged.alone).judged
+        )
+
+    def __str__(self) -> str:
+        world = self.world
+        items = f"{world.items:,} items"
+        tongues = f", {world.languages} languages" if world.languages > 1 else ""
+        size = {
+            "equal": f"{world.cluster}",
+            "uneven": f"1 to {2 * world.cluster - 1}",
+            "skewed": f"1 or {4 * world.cluster}",
+        }[world.sizes]
+        apart = " in every language" if world.shared else ""
+        contexts = f", {size} a context{apart}, correlation {world.correlation:g}" if world.cluster > 1 else ""
+        return f"{self.what}: {items}{tongues}{contexts}, base {100 * world.accuracy:g} %"
+
+
+@dataclass(frozen=True)
+class Rate:
+    """How many of the runs it was."""
+
+    count: int
+    runs: int
+
+    @property
+    def share(self) -> float:
+        return self.count / self.runs
+
+    @property
+    def low(self) -> float:
+        """The lower end of the exact two-sided 99 % interval."""
+        return self._mean.lower(_SURE / 2)
+
+    @property
+    def high(self) -> float:
+        return self._mean.upper(_SURE / 2)
+
+    @property
+    def _mean(self) -> Mean:
+        return Mean((np.arange(self.runs) < self.count).astype(np.float64), np.arange(self.runs))
+
+    def __str__(self) -> str:
+        return f"{100 * self.share:.2f} % ({100 * self.low:.2f} to {100 * self.high:.2f})"
+
+
+def worlds(languages: Sequence[int] = (1,)) -> Iterator[World]:
+    """The grid: contexts of one item, and of five that have little, some or everything in common."""
+    contexts = ((1, 0.0), (5, 0.0), (5, 0.3), (5, 1.0))
+    for items, count, (cluster, correlation), accuracy in product(SIZES, languages, contexts, ACCURACIES):
+        yield World(items=items, languages=count, cluster=cluster, correlation=correlation, accuracy=accuracy)
+
+
+def adverse(languages: Sequence[int] = (1,)) -> Iterator[World]:
+    """Contexts of unequal sizes, and contexts that all languages share."""
+    for items, count, correlation, accuracy in product(SIZES[1:], languages, (0.1, 0.3, 1.0), (0.5, 0.95)):
+        world = World(items=items, languages=count, cluster=5, correlation=correlation, accuracy=accuracy)
+        yield from (replace(world, sizes="uneven"), replace(world, sizes="skewed"))
+        if count > 1:
+            yield replace(world, shared=True)
+
+
+def at_tolerance(kinds: Sequence[Kind] = KINDS) -> list[Cell]:
+    """Runs whose true loss is exactly the tolerance: losses alone, and with as much again lost and gained."""
+    found = []
+    for kind in kinds:
+        languages = LANGUAGES[1:] if kind == "language" else (1,)
+        for world, flips in product((*worlds(languages), *adverse(languages)), (0.0, 0.02)):
+            plan = planted(kind, world, JUDGED[kind].tolerance, min(flips, (1 - world.accuracy) / 2))
+            if plan is not None:
+                what = f"{kind} {100 * JUDGED[kind].tolerance:g} % lost, {100 * flips:g} % flips"
+                found.append(Cell(world=world, plan=plan, what=what, kind=kind))
+    return found
+
+
+def without_loss() -> list[Cell]:
+    """Runs without a loss of accuracy, and with all the flips that the tolerances allow."""
+    return [
+        Cell(world=world, plan=at_edge(world), what="as many flips as tolerated")
+        for world in (*worlds(LANGUAGES), *adverse(LANGUAGES))
+    ]
+
+
+def at_edge(world: World) -> Plan:
+    """An answer goes for each that comes: of the known ones, exactly as many as mc_only and lost allow."""
+    return harmless(world, JUDGED["mc_only"].tolerance, JUDGED["lost"].tolerance)
+
+
+def rate(cell: Cell, runs: int, seed: Sequence[int]) -> Rate:
+    """How often the gate errs in this cell."""
+    rng = np.random.default_rng(seed)
+    return Rate(sum(cell.errs(draw(cell.world, cell.plan, rng)) for _ in range(runs)), runs)
+
+
+def worst(
+    cells: Iterable[_Of],
+    rate: Callable[[_Of, int, Sequence[int]], Rate],
+    *,
+    runs: int,
+    again: int,
+    seed: int,
+    kept: int = 3,
+) -> list[tuple[_Of, Rate]]:
+    """The cells in which the gate errs most, of `runs` runs each. Their rates are those of `again` new runs."""
+    found = [(rate(cell, runs, (seed, number)).count, number, cell) for number, cell in enumerate(cells)]
+    found.sort(key=lambda each: (-each[0], each[1]))
+    rates = [(cell, rate(cell, again, (seed + 1, number))) for _, number, cell in found[:kept]]
+    return sorted(rates, key=lambda each: -each[1].share)
+
+
+def outcomes(world: World, plan: Plan, runs: int, seed: Sequence[int]) -> dict[str, float]:
+    """The share of runs that pass, and of those that are blocked, by the default thresholds."""
+    rng = np.random.default_rng(seed)
+    found = Counter(decide(draw(world, plan, rng), DEFAULT).outcome for _ in range(runs))
+    return {verdict: found[verdict] / runs for verdict in ("PASS", "BLOCK")}

@@ -1,0 +1,182 @@
+"""The gate's error rates, measured: `resurface bench gate`.
+
+    resurface bench gate                               # every part, about twenty minutes of one core
+    resurface bench gate --only false_pass,power       # some parts
+    resurface bench gate --run runs/demo --only recorded
+
+Each part prints a table. The JSON line has a key a part. A part is one function in PARTS: it takes the options, prints,
+and returns what the JSON line says of it. The exit code is 1 where a rate is surely above its bound.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.gate import sequential
+from benchmarks.gate.errors import (
+    JUDGED,
+    LANGUAGES,
+    SIZES,
+    Rate,
+    at_tolerance,
+    outcomes,
+    rate,
+    without_loss,
+    worst,
+)
+from benchmarks.gate.simulate import KINDS, World, harmless, planted
+from benchmarks.processes import Options, count, run_main
+from evaluator.errors import InputError, ResurfaceError
+from evaluator.metrics.gate import BLOCK_LEVEL, PASS_LEVEL
+
+Part = Callable[[argparse.Namespace], dict[str, Any]]
+
+
+def main() -> None:
+    options = _options()
+    found = {name: PARTS[name](options) for name in options.only}
+    print(json.dumps({"benchmark": "gate", "runs": options.runs, "again": options.again, **found}))
+    above = [name for name, each in found.items() if each.get("above_bound")]
+    if above:
+        raise ResurfaceError(f"above the bound: {', '.join(above)}")
+
+
+def _options() -> argparse.Namespace:
+    parser = Options(__doc__)
+    parser.add_argument("--runs", type=count, default=400, help="of each cell (default: 400)")
+    parser.add_argument("--again", type=count, default=10_000, help="new runs of the worst cells (default: 10000)")
+    parser.add_argument(
+        "--redraws", type=count, default=2000, help="of a recorded run, and for each cost (default: 2000)"
+    )
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--run", type=Path, help="a recorded run, for the part `recorded`")
+    parser.add_argument("--only", default=",".join(PARTS), help=f"parts: {', '.join(PARTS)} (default: all)")
+    options = parser.parse_args()
+    options.only = options.only.split(",")
+    for name in options.only:
+        if name not in PARTS:
+            raise InputError(f"--only: {name!r} is no part; parts are {', '.join(PARTS)}")
+    return options
+
+
+def _false_pass(options: argparse.Namespace) -> dict[str, Any]:
+    rows = [row for kind in KINDS for row in worst(at_tolerance((kind,)), rate, **_runs(options))]
+    return _errors("PASS at the tolerance", rows, PASS_LEVEL)
+
+
+def _false_block(options: argparse.Namespace) -> dict[str, Any]:
+    rows = worst(without_loss(), rate, **_runs(options))
+    return _errors("BLOCK without a loss", rows, BLOCK_LEVEL)
+
+
+def _runs(options: argparse.Namespace) -> dict[str, int]:
+    return {"runs": options.runs, "again": options.again, "seed": options.seed}
+
+
+def _errors(what: str, rows: Sequence[tuple[object, Rate]], bound: float) -> dict[str, Any]:
+    _table(f"{what}: the worst cells, and their rates in new runs", ("cell", "rate (99 % interval)"), rows)
+    cell, highest = max(rows, key=lambda each: each[1].share)
+    above = any(each.low > bound for _, each in rows)
+    return {"bound": bound, "worst": str(cell), **_figures(highest), "above_bound": above}
+
+
+def _power(options: argparse.Namespace) -> dict[str, Any]:
+    """Of a base of 80 %, with 1 % flips."""
+    rows, found = [], []
+    for items in SIZES:
+        for languages in LANGUAGES:
+            for cluster, correlation in ((1, 0.0), (5, 0.3)):
+                world = World(items=items, languages=languages, cluster=cluster, correlation=correlation)
+                plans = {"no loss": harmless(world, 0.01 / world.accuracy, 0.0)} | {
+                    f"3 x {kind}": planted(kind, world, 3 * JUDGED[kind].tolerance, 0.01)
+                    for kind in KINDS
+                    if kind != "language" or languages > 1
+                }
+                shares = {
+                    name: outcomes(world, plan, options.runs, (options.seed, items, languages, cluster))
+                    for name, plan in plans.items()
+                    if plan is not None
+                }
+                passed = shares["no loss"]["PASS"]
+                blocked = {name: each["BLOCK"] for name, each in shares.items() if name != "no loss"}
+                rows.append((items, languages, cluster, f"{100 * passed:.0f}", *_percents(blocked)))
+                found.append(
+                    {"items": items, "languages": languages, "cluster": cluster, "pass_at_no_loss": passed}
+                    | {"block_at": blocked}
+                )
+    names = [f"3 x {kind}" for kind in KINDS]
+    _table(
+        "power, %: PASS without a loss, BLOCK at three times the tolerance",
+        ("items", "languages", "a context", "no loss", *names),
+        rows,
+    )
+    return {"cells": found}
+
+
+def _percents(blocked: dict[str, float]) -> list[str]:
+    return [f"{100 * blocked[name]:.0f}" if (name := f"3 x {kind}") in blocked else "" for kind in KINDS]
+
+
+def _screened(options: argparse.Namespace) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for verdict, bound in (("PASS", PASS_LEVEL), ("BLOCK", BLOCK_LEVEL)):
+        cases = [case for case in sequential.wrong() if case.verdict == verdict]
+        rows = worst(cases, sequential.rate, **_runs(options))
+        found[verdict] = _errors(f"wrong {verdict} of screened runs of {sequential.ITEMS:,} items", rows, bound)
+    return {**found, "above_bound": any(each["above_bound"] for each in found.values())}
+
+
+def _costs(options: argparse.Namespace) -> dict[str, Any]:
+    rows = []
+    for case in sequential.clear():
+        tried, fixed = sequential.tried(case, options.redraws, options.seed), sequential.fixed(case, options.seed)
+        rows.append((case, case.verdict, f"{100 * tried.share(case.verdict):.1f} %", round(tried.median), fixed))
+    columns = ("case", "verdict", "reached", "median items", "fixed sample")
+    _table("cost of a screened run beside the smallest fixed sample with 90 % power", columns, rows)
+    return {"cases": [dict(zip(columns, (str(row[0]), *row[1:]), strict=True)) for row in rows]}
+
+
+def _recorded(options: argparse.Namespace) -> dict[str, Any]:
+    if options.run is None:
+        print("recorded: no run (--run DIR)")
+        return {}
+    found = list(sequential.recorded(options.run, repeats=options.redraws, seed=options.seed))
+    rows = [(each.checkpoint, each.what, f"{100 * each.loss:.1f} %", each.items, each.rate) for each in found]
+    _table(
+        "wrong PASS of a recorded run, redrawn", ("checkpoint", "criterion", "loss = tolerance", "items", "rate"), rows
+    )
+    cases = [{"checkpoint": each.checkpoint, "criterion": each.what, **_figures(each.rate)} for each in found]
+    return {"cases": cases, "above_bound": any(each.rate.low > PASS_LEVEL for each in found)}
+
+
+def _figures(found: Rate) -> dict[str, Any]:
+    return {"rate": found.share, "low": found.low, "high": found.high, "runs": found.runs}
+
+
+def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    table = Table(title=title, title_justify="left")
+    for column in columns:
+        table.add_column(column)
+    for row in rows:
+        table.add_row(*("" if each is None else str(each) for each in row))
+    Console().print(table)
+
+
+PARTS: dict[str, Part] = {
+    "false_pass": _false_pass,
+    "false_block": _false_block,
+    "power": _power,
+    "screened": _screened,
+    "costs": _costs,
+    "recorded": _recorded,
+}
+
+if __name__ == "__main__":
+    run_main(main)

@@ -1,0 +1,67 @@
+"""Made-up checkpoints lose what was planted, and items of a context depend on each other as requested."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from benchmarks.gate.simulate import KINDS, World, draw, harmless, planted
+from evaluator.metrics.gate import CRITERIA
+
+_MEASURE = {each.name: each.measure for each in CRITERIA}
+_LARGE = World(items=200_000, languages=4)
+
+
+def measured(name, paired):
+    return _MEASURE[name](paired, "left out").evidence.value
+
+
+@pytest.mark.parametrize("flips", [0.0, 0.01])
+@pytest.mark.parametrize(("accuracy", "loss"), [(0.05, 0.02), (0.8, 0.02), (0.99, 0.05)])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_true_loss_is_the_one_that_was_planted(kind, accuracy, loss, flips):
+    world = replace(_LARGE, accuracy=accuracy)
+    plan = planted(kind, world, loss, flips)
+    assert plan is not None
+    paired = draw(world, plan, np.random.default_rng(1))
+    name = {"open": "open_drop", "choice": "choice_drop", "language": "open_drop"}.get(kind, kind)
+    known = accuracy if kind in ("mc_only", "lost") else 1.0
+    where = paired.of("l00") if kind == "language" else paired
+    error = (loss / known / len(where.contexts)) ** 0.5 + (2 * flips / len(where.contexts)) ** 0.5
+    assert measured(name, where) == pytest.approx(loss, abs=4 * error)
+    if kind == "language":
+        assert measured(name, paired.of("l01")) == pytest.approx(0.0, abs=4 * error)
+
+
+def test_without_a_loss_as_much_comes_as_goes():
+    paired = draw(_LARGE, harmless(_LARGE, 0.05, 0.02), np.random.default_rng(2))
+    assert measured("open_drop", paired) == pytest.approx(0.0, abs=0.004)
+    assert measured("choice_drop", paired) == pytest.approx(0.0, abs=0.004)
+    assert measured("mc_only", paired) == pytest.approx(0.05, abs=0.003)
+    assert measured("lost", paired) == pytest.approx(0.02, abs=0.002)
+
+
+def test_a_base_of_99_percent_has_room_for_few_gains():
+    world = replace(_LARGE, accuracy=0.99)
+    assert planted("open", world, 0.02, 0.02) is None
+    paired = draw(world, harmless(world, 0.05, 0.02), np.random.default_rng(3))
+    assert measured("open_drop", paired) == pytest.approx(0.0, abs=0.002)
+    assert paired.said[paired.base_said == 0].min() == 1.0  # every answer that may come does
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.3, 1.0])
+def test_items_of_a_context_are_correlated_as_requested(correlation):
+    world = World(items=100_000, cluster=5, correlation=correlation, accuracy=0.5)
+    paired = draw(world, harmless(world, 0.0, 0.0), np.random.default_rng(4))
+    sums = np.bincount(paired.contexts, paired.base_said)
+    # The variance of a beta-binomial count: n p (1 - p) (1 + (n - 1) correlation).
+    assert sums.var() == pytest.approx(5 * 0.25 * (1 + 4 * correlation), rel=0.04)
+
+
+def test_contexts_are_uneven_or_shared_by_all_languages():
+    uneven = draw(World(items=10_000, cluster=5, sizes="uneven"), harmless(_LARGE, 0, 0), np.random.default_rng(5))
+    assert set(np.bincount(uneven.contexts)[:-1]) == set(range(1, 10))
+    world = World(items=600, cluster=5, languages=3, shared=True)
+    shared = draw(world, harmless(world, 0, 0), np.random.default_rng(6))
+    assert set(np.bincount(shared.contexts)) == {15}
+    assert all(len({*shared.languages[shared.contexts == each]}) == 3 for each in range(40))
