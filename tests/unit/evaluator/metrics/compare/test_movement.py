@@ -14,7 +14,7 @@ from statsmodels.stats.contingency_tables import mcnemar
 from evaluator.errors import InputError
 from evaluator.metrics import Inputs, reduce_records
 from evaluator.metrics.compare import Compared, Side, compare, side_of_logged, side_of_run
-from evaluator.metrics.compare.movement import _clustered_t
+from evaluator.metrics.measures import Unbounded
 from evaluator.store.lm_eval import Logged, Sample
 from tests.support.records import Seen, records
 from tests.support.tables import only
@@ -162,9 +162,21 @@ def test_a_t_test_counts_contexts_not_their_items():
     )
     error = fitted.bse.iloc[0] * np.sqrt(3 / 2)
     expected = 2 * t.sf(np.mean(changes) / error, 2)
-    assert _clustered_t(contexts["change"].to_numpy(), contexts["context"]) == pytest.approx(expected)
+    numbers = pd.factorize(contexts["context"])[0]
+    assert Unbounded.ratio(contexts["change"].to_numpy(), np.ones(12), numbers).p == pytest.approx(expected)
     assert expected == pytest.approx(ttest_1samp(changes, 0).pvalue)
-    assert _clustered_t(np.array([0.1, 0.2]), pd.Series(["a", "a"])) is None
+    assert Unbounded.ratio(np.array([0.1, 0.2]), np.ones(2), np.zeros(2, dtype=np.intp)).p is None
+
+
+def test_equal_values_give_equal_intervals_whatever_the_measure_is_called():
+    """30 items are right on the first side alone, 12 on the second alone."""
+    ends = set()
+    for measure in ("open", "choice"):
+        values = np.repeat([1.0, 0.0, 1.0], [30, 12, 58]), np.repeat([0.0, 1.0, 1.0], [30, 12, 58])
+        row = difference("difference", values[1] - values[0], np.arange(100))
+        ends.add((row["difference_low"], row["difference_high"]))
+        assert measure
+    assert len(ends) == 1
 
 
 def test_a_run_against_lm_eval_on_the_same_items():
