@@ -19,6 +19,7 @@ from evaluator.store.lm_eval import Logged, Sample
 from tests.support.records import Seen, records
 from tests.support.tables import only
 
+BOTH_WRONG = Seen(greedy=False, choice=False)
 RIGHT, WRONG = Seen(greedy=True, choice=True), Seen(greedy=False, choice=True, said="Paris")
 
 
@@ -169,14 +170,13 @@ def test_a_t_test_counts_contexts_not_their_items():
 
 
 def test_equal_values_give_equal_intervals_whatever_the_measure_is_called():
-    """30 items are right on the first side alone, 12 on the second alone."""
-    ends = set()
-    for measure in ("open", "choice"):
-        values = np.repeat([1.0, 0.0, 1.0], [30, 12, 58]), np.repeat([0.0, 1.0, 1.0], [30, 12, 58])
-        row = difference("difference", values[1] - values[0], np.arange(100))
-        ends.add((row["difference_low"], row["difference_high"]))
-        assert measure
-    assert len(ends) == 1
+    """30 items are right on the first side alone, 12 on the second alone; open, choice and exact match alike."""
+    a, b = [RIGHT] * 30 + [BOTH_WRONG] * 12 + [RIGHT] * 58, [BOTH_WRONG] * 30 + [RIGHT] * 70
+    rows = compare(run("a", *a), run("b", *b)).frame
+    assert rows["measure"].tolist() == ["open", "exact_match", "choice"]
+    assert rows[["only_a", "only_b"]].drop_duplicates().to_numpy().tolist() == [[30, 12]]
+    assert rows[["difference_low", "difference_high"]].notna().all(axis=None)
+    assert len(rows[["difference_low", "difference_high"]].drop_duplicates()) == 1
 
 
 def test_a_run_against_lm_eval_on_the_same_items():
