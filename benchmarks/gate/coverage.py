@@ -429,7 +429,8 @@ def cover(statistic: Statistic, cell: Cell, samples: int) -> Coverage:
     for _ in range(samples):
         values = statistic.values(normals(rng, statistic.normals, cell.contexts, cell.items, cell.alike), cell.accuracy)
         row = statistic.row(contexts, *values)
-        found.append((row.get("x_low"), row.get("x_high")))
+        if np.isfinite(row.get("x", np.nan)):  # a table shows no interval of what is undefined
+            found.append((row["x_low"], row["x_high"]))
     ends = np.array([each for each in found if each[0] is not None], dtype=np.float64).reshape(-1, 2)
     # Sums are exact to about ten digits.
     held = (ends[:, 0] <= true + 1e-9) & (true - 1e-9 <= ends[:, 1])

@@ -15,11 +15,12 @@ from evaluator.errors import InputError
 from evaluator.metrics import Inputs, reduce_records
 from evaluator.metrics.comparability import ROUNDED
 from evaluator.metrics.compare import Compared, Side, compare, side_of_logged, side_of_run
-from evaluator.metrics.compare.movement import _clustered_t
+from evaluator.metrics.measures import Unbounded
 from evaluator.store.lm_eval import Logged, Sample
 from tests.support.records import Seen, records
 from tests.support.tables import only
 
+BOTH_WRONG = Seen(greedy=False, choice=False)
 RIGHT, WRONG = Seen(greedy=True, choice=True), Seen(greedy=False, choice=True, said="Paris")
 
 
@@ -243,9 +244,20 @@ def test_a_t_test_counts_contexts_not_their_items():
     )
     error = fitted.bse.iloc[0] * np.sqrt(3 / 2)
     expected = 2 * t.sf(np.mean(changes) / error, 2)
-    assert _clustered_t(contexts["change"].to_numpy(), contexts["context"]) == pytest.approx(expected)
+    numbers = pd.factorize(contexts["context"])[0]
+    assert Unbounded.ratio(contexts["change"].to_numpy(), np.ones(12), numbers).p == pytest.approx(expected)
     assert expected == pytest.approx(ttest_1samp(changes, 0).pvalue)
-    assert _clustered_t(np.array([0.1, 0.2]), pd.Series(["a", "a"])) is None
+    assert Unbounded.ratio(np.array([0.1, 0.2]), np.ones(2), np.zeros(2, dtype=np.intp)).p is None
+
+
+def test_equal_values_give_equal_intervals_whatever_the_measure_is_called():
+    """30 items are right on the first side alone, 12 on the second alone; open, choice and exact match alike."""
+    a, b = [RIGHT] * 30 + [BOTH_WRONG] * 12 + [RIGHT] * 58, [BOTH_WRONG] * 30 + [RIGHT] * 70
+    rows = compare(run("a", *a), run("b", *b)).frame
+    assert rows["measure"].tolist() == ["open", "exact_match", "choice"]
+    assert rows[["only_a", "only_b"]].drop_duplicates().to_numpy().tolist() == [[30, 12]]
+    assert rows[["difference_low", "difference_high"]].notna().all(axis=None)
+    assert len(rows[["difference_low", "difference_high"]].drop_duplicates()) == 1
 
 
 def test_a_run_against_lm_eval_on_the_same_items():

@@ -1,0 +1,99 @@
+"""Exact means over contexts, against scipy, simulation and what is known of special cases."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import binomtest, norm
+from statsmodels.stats.proportion import confint_proportions_2indep, proportion_confint
+
+from evaluator.metrics.means import FEWEST, Mean, Ratio, too_few
+
+
+def flags(count: int, n: int) -> np.ndarray:
+    return (np.arange(n) < count).astype(np.float64)
+
+
+@given(st.integers(FEWEST, 400).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
+@settings(max_examples=60)
+def test_a_rate_is_clopper_and_pearsons(count_n):
+    count, n = count_n
+    expected = binomtest(count, n).proportion_ci(method="exact")
+    assert Mean(flags(count, n), np.arange(n)).interval() == pytest.approx((expected.low, expected.high), abs=1e-9)
+
+
+def test_the_p_value_is_that_of_random_weights():
+    """A drop of 3 of 12 items in contexts of 2: 200,000 draws of Dirichlet weights, one more context at the worst."""
+    contexts = np.arange(12) // 2
+    values = np.array([1, 1, 0, 0, 1, 0, 0, -1, 0, 0, 0, 0], dtype=np.float64)
+    sums = np.append(np.bincount(contexts, values), 2.0)  # one context lost both of its items: so may the added one
+    weights = np.random.default_rng(0).standard_exponential((200_000, 7))
+    drawn = (weights @ sums) / (2 * weights.sum(axis=1))
+    mean = Mean(values, contexts, low=-1)
+    for margin in (0.1, 0.3, 0.5):
+        assert mean.p_at_least(margin) == pytest.approx((drawn > margin).mean(), abs=0.004)
+    assert mean.p_at_least(mean.upper(0.05)) == pytest.approx(0.05, abs=1e-7)
+    assert mean.p_at_most(mean.lower(0.025)) == pytest.approx(0.025, abs=1e-7)
+
+
+@pytest.mark.parametrize("n", [5, 50, 500])
+def test_without_a_discordant_pair_the_bound_is_exact(n):
+    """A loss as large as 1 - level^(1/n) shows no discordant pair in `level` of the samples."""
+    mean = Mean(np.zeros(n), np.arange(n), low=-1)
+    assert mean.upper(0.05) == pytest.approx(1 - 0.05 ** (1 / n))
+    assert mean.lower(0.05) == pytest.approx(-(1 - 0.05 ** (1 / n)))
+
+
+def test_many_contexts_give_the_clustered_normal_interval():
+    rng = np.random.default_rng(1)
+    contexts = np.repeat(np.arange(1000), 5)
+    values = (rng.random(5000) < np.repeat(rng.beta(4, 2, 1000), 5)).astype(np.float64)
+    low, high = Mean(values, contexts).interval()
+    sums = np.bincount(contexts, values - values.mean())
+    error = np.sqrt((sums**2).sum()) / 5000
+    assert high - low == pytest.approx(2 * norm.isf(0.025) * error, rel=0.05)
+
+
+def test_a_paired_difference_is_near_newcombes_on_moderate_counts():
+    """Newcombe's score interval of independent proportions, where the pairs happen to be uncorrelated."""
+    first, second = np.repeat([1.0, 1.0, 0.0, 0.0], [126, 54, 14, 6]), np.repeat([1.0, 0.0, 1.0, 0.0], [126, 54, 14, 6])
+    expected = confint_proportions_2indep(180, 200, 140, 200, method="newcomb")
+    assert Mean(first - second, np.arange(200), low=-1).interval() == pytest.approx(expected, abs=0.012)
+
+
+def test_items_of_one_context_are_one_observation():
+    alone = Mean(flags(7, 10), np.arange(10))
+    together = Mean(np.repeat(flags(7, 10), 5), np.repeat(np.arange(10), 5))
+    assert together.interval() == pytest.approx(alone.interval())
+    low, high = proportion_confint(35, 50, method="beta")
+    assert together.interval()[0] < low < high < together.interval()[1]
+
+
+def test_the_order_of_items_and_the_numbers_of_contexts_do_not_matter():
+    rng = np.random.default_rng(2)
+    values, contexts, order = rng.random(40), np.repeat(np.arange(8), 5), rng.permutation(40)
+    assert Mean(values[order], 7 * contexts[order] + 3).interval() == pytest.approx(Mean(values, contexts).interval())
+
+
+def test_no_interval_is_without_width_or_outside_the_bounds():
+    for n in (3, 10, 200):
+        for count in (0, 1, n):
+            low, high = Mean(flags(count, n), np.arange(n)).interval()
+            assert 0 <= low < high <= 1
+
+
+def test_two_contexts_have_no_interval():
+    assert Mean(flags(1, 4), np.array([0, 0, 1, 1])).interval() == (None, None)
+    assert too_few(2) == "2 contexts are too few for an interval"
+    assert too_few(1) == "1 context is too few for an interval"
+    with pytest.raises(ValueError, match="an item"):
+        Mean(np.array([]), np.array([], dtype=np.intp))
+
+
+def test_a_ratio_has_no_upper_end_where_nothing_is_below_it():
+    assert Ratio(flags(2, 5), np.zeros(5), np.arange(5)).upper(0.05) == float("inf")
+    ratio = Ratio(flags(20, 50), flags(40, 50), np.arange(50))
+    low, high = ratio.interval()
+    assert low < ratio.value == 0.5 < high

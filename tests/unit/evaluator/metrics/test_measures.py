@@ -1,0 +1,71 @@
+"""Rows of numbers with their intervals, and why there is none."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import binom, ttest_1samp
+
+from evaluator.metrics.means import Mean
+from evaluator.metrics.measures import ALIKE, Unbounded, apart, difference, language_mean, median, rate
+
+
+def test_a_median_has_the_interval_of_order_statistics():
+    """Of 15 items, P(fewer than 4 below the median) = 0.018 and P(fewer than 5) = 0.059: the 4th and the 12th."""
+    assert binom.cdf(3, 15, 0.5) < 0.025 < binom.cdf(4, 15, 0.5)
+    row = median("m", np.random.default_rng(0).permutation(15).astype(np.float64), np.arange(15))
+    assert (row["m"], row["m_low"], row["m_high"]) == (7.0, 3.0, 11.0)
+
+
+def test_a_median_of_five_or_of_equal_values_has_no_interval_and_says_why():
+    assert median("m", np.arange(5.0), np.arange(5))["m_why"] == "5 contexts are too few for an interval"
+    row = median("m", np.ones(50), np.arange(50))
+    assert (row["m"], row["m_low"], row["m_why"]) == (1.0, None, ALIKE)
+
+
+@given(st.lists(st.integers(0, 9), min_size=6, max_size=60))
+@settings(max_examples=40)
+def test_the_interval_of_a_median_holds_it(values):
+    row = median("m", np.array(values, dtype=np.float64), np.arange(len(values)))
+    if row["m_low"] is not None:
+        assert row["m_low"] <= row["m"] <= row["m_high"]
+
+
+def test_a_rate_counts_contexts():
+    row = rate("r", np.array([1.0, 1, 0, 1]), np.array([0, 0, 1, 1]))
+    assert row == {"r": 0.75, "r_low": None, "r_high": None, "r_why": "2 contexts are too few for an interval"}
+    assert rate("r", np.array([]), np.array([], dtype=np.intp)) == {"r": None, "r_low": None, "r_high": None}
+    assert difference("d", np.array([]), np.array([], dtype=np.intp)) == {}
+
+
+def test_a_mean_over_languages_is_about_languages():
+    """160, 60 and 20 items that are right in 80, 50 and 20 %: the mean of rates is 50 %, the rate of all is 67.5 %."""
+    items = pd.DataFrame({"language": ["a"] * 160 + ["b"] * 60 + ["c"] * 20})
+    values = np.concatenate([np.arange(n) < share * n for n, share in ((160, 0.8), (60, 0.5), (20, 0.2))]).astype(float)
+    row = language_mean("x", values, items, np.arange(240))
+    assert row["x"] == pytest.approx(0.5)
+    assert row["x_low"] < 0.5 < row["x_high"] < 0.675
+
+
+def test_the_difference_of_two_means_is_as_far_off_as_both_are():
+    """MOVER: 30 of 40 against 10 of 40."""
+    first, second = (Mean((np.arange(40) < count).astype(float), np.arange(40)) for count in (30, 10))
+    row = apart("d", first, second)
+    below = math.hypot(0.75 - first.lower(0.025), second.upper(0.025) - 0.25)
+    assert (row["d"], row["d_low"]) == pytest.approx((0.5, 0.5 - below))
+    assert row["d_high"] - row["d"] == pytest.approx(below)  # both are as far from a half
+
+
+def test_values_without_bounds_have_students_interval():
+    values = np.random.default_rng(1).normal(3, 2, 12)
+    mean = Unbounded.ratio(values, np.ones(12), np.arange(12))
+    expected = ttest_1samp(values, 0).confidence_interval()
+    assert mean.interval() == pytest.approx((expected.low, expected.high))
+    assert mean.interval("exp") == pytest.approx((math.exp(expected.low), math.exp(expected.high)))
+    assert mean.p == pytest.approx(ttest_1samp(values, 0).pvalue)
+    assert Unbounded.ratio(values[:2], np.ones(2), np.arange(2)).interval() == "2 contexts are too few for an interval"
