@@ -1,4 +1,4 @@
-"""The gate's error rates, measured: `resurface bench gate`.
+"""The error rates of the gate and the coverage of intervals, measured: `resurface bench gate`.
 
     resurface bench gate                               # every part, about twenty minutes of one core
     resurface bench gate --only false_pass,power       # some parts
@@ -19,7 +19,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.gate import sequential
+from benchmarks.gate import coverage, sequential
 from benchmarks.gate.errors import (
     JUDGED,
     LANGUAGES,
@@ -32,6 +32,7 @@ from benchmarks.gate.errors import (
     worst,
 )
 from benchmarks.gate.simulate import KINDS, World, harmless, planted
+from benchmarks.gate.statistics import STATISTICS
 from benchmarks.processes import Options, count, run_main
 from evaluator.errors import InputError, ResurfaceError
 from evaluator.metrics.gate import BLOCK_LEVEL, PASS_LEVEL
@@ -143,6 +144,19 @@ def _costs(options: argparse.Namespace) -> dict[str, Any]:
     return {"cases": [dict(zip(columns, (str(row[0]), *row[1:]), strict=True)) for row in rows]}
 
 
+def _coverage(options: argparse.Namespace) -> dict[str, Any]:
+    """Of every number in a table that has an interval."""
+    found = [coverage.cover(statistic, cell, options.runs) for statistic in STATISTICS for cell in coverage.cells()]
+    rows = coverage.table(found)
+    shown = rows.assign(
+        **{column: rows[column].map("{:.1%}".format, na_action="ignore") for column in ("worst", "together", "shown")},
+        width=rows["width"].map("{:.3f}".format, na_action="ignore"),
+    )
+    _table("coverage of the tables' nominal 95 % intervals", shown.columns.tolist(), shown.to_numpy().tolist())
+    short = [f"{each.statistic}: {each.cell}" for each in found if each.at_most < coverage.WANTED or each.empty]
+    return {"bound": coverage.WANTED, "rows": rows.to_dict("records"), "short": short, "above_bound": bool(short)}
+
+
 def _recorded(options: argparse.Namespace) -> dict[str, Any]:
     if options.run is None:
         print("recorded: no run (--run DIR)")
@@ -175,6 +189,7 @@ PARTS: dict[str, Part] = {
     "power": _power,
     "screened": _screened,
     "costs": _costs,
+    "coverage": _coverage,
     "recorded": _recorded,
 }
 
