@@ -158,7 +158,7 @@ def _grouped(sums: Floats, sizes: Floats, worst: tuple[float, float]) -> _Alike:
     return tuple(zip(alike.real.tolist(), alike.imag.tolist(), counts.tolist(), strict=True))
 
 
-@lru_cache(maxsize=100_000)
+@lru_cache(maxsize=5000)
 def _bound(alike: _Alike, level: float) -> float:
     """The margin that the weighted mean exceeds with probability `level`.
 
@@ -203,7 +203,7 @@ def _halfway(least: float, most: float, margin: float, far: float) -> float:
     return (margin + other) / 2 if math.isfinite(other) else margin + math.copysign(far, other)
 
 
-@lru_cache(maxsize=100_000)
+@lru_cache(maxsize=5000)
 def _tail(alike: _Alike, margin: float) -> float:
     """The probability that the weighted mean exceeds `margin`."""
     sums, sizes, counts = np.array(alike).T
