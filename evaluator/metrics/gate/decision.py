@@ -10,7 +10,8 @@ Each criterion is a test of non-inferiority on paired items, clustered by contex
 PASS needs every criterion and language to be within. A checkpoint that loses more than one tolerance has to pass the
 test of that one, which it does in at most 5 % of runs. So PASS needs no correction (the intersection-union test of
 R. Berger, Technometrics 24, 1982). BLOCK does, as any one of the checks may block by chance (Bonferroni). A run with
-several looks divides both levels among them (`looks`).
+several looks divides both levels among them (`looks`). Looks that have too few items for a flawless checkpoint do not
+pass, and take no share of that level.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from functools import cached_property
 from typing import Literal
 
 from evaluator.metrics.gate.criteria import CRITERIA, Absent, Criterion, Evidence, Measured
-from evaluator.metrics.gate.looks import nominal
+from evaluator.metrics.gate.looks import able, nominal
 from evaluator.metrics.gate.paired import Paired
 from evaluator.metrics.inputs import ALL
 from evaluator.thresholds import Thresholds
@@ -97,6 +98,7 @@ class _Judged:
     bound: float
     measured: Measured
     levels: tuple[float, float]
+    may_pass: bool
 
     @cached_property
     def state(self) -> State:
@@ -110,7 +112,7 @@ class _Judged:
         if evidence.contexts < FEWEST or lost == 0:
             return "undecided"
         if lost < 0:
-            return "within" if better(self.bound) <= self.levels[0] else "undecided"
+            return "within" if self.may_pass and better(self.bound) <= self.levels[0] else "undecided"
         return "beyond" if worse(self.bound) <= self.levels[1] else "undecided"
 
     @property
@@ -170,13 +172,26 @@ def decide(
     count."""
     found = list(_measured(paired, thresholds, reports or {}, absent))
     judged = sum(measured.evidence is not None for *_, measured in found)
-    levels = nominal(PASS_LEVEL, sizes), nominal(BLOCK_LEVEL / max(judged, 1), sizes)
+    items = len(paired.contexts)
+    spotless = max((_spotless(criterion, bound, each, items) for criterion, _, bound, each in found), default=0.0)
+    passing = able(PASS_LEVEL, sizes, spotless)
+    levels = nominal(PASS_LEVEL, passing), nominal(BLOCK_LEVEL / max(judged, 1), sizes)
+    may_pass = items >= passing[0]
     return Decision(
         tuple(
-            _Judged(criterion=criterion, language=language, bound=bound, measured=measured, levels=levels)
-            for criterion, language, bound, measured in found
+            _Judged(
+                criterion=criterion, language=language, bound=bound, measured=each, levels=levels, may_pass=may_pass
+            )
+            for criterion, language, bound, each in found
         )
     )
+
+
+def _spotless(criterion: Criterion, bound: float, measured: Measured, items: int) -> float:
+    """The p-value of one item where nothing was lost: that of n contexts is (1 - bound)^n. 0 where that is not known."""
+    if criterion.least or criterion.measure is None or measured.evidence is None or not 0 < bound < 1:
+        return 0.0
+    return float((1 - bound) ** (measured.evidence.contexts / items))
 
 
 def _measured(

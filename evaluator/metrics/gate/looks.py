@@ -54,6 +54,16 @@ def looks(contexts: ItemNumbers, first: int) -> tuple[int, ...]:
     return (*(each for each in sizes if each < total), total)
 
 
+def able(level: float, sizes: tuple[int, ...], spotless: float) -> tuple[int, ...]:
+    """The looks from the first one at which a flawless checkpoint would pass; an earlier look would only cost level.
+
+    `spotless`: the p-value of one item without a flaw; that of n items is its n-th power.
+    """
+    while len(sizes) > 1 and spotless ** sizes[0] > nominal(level, sizes):
+        sizes = sizes[1:]
+    return sizes
+
+
 @lru_cache(maxsize=4096)
 def nominal(level: float, sizes: tuple[int, ...]) -> float:
     """The one-sided level of each look at which any of them errs with probability `level`."""
