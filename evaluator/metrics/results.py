@@ -43,6 +43,8 @@ class Results:
         """Which checkpoints have another sparsity than was requested, for which they are named."""
         column = TABLES["accuracy"].column("sparsity")
         names = ["checkpoint", "sparsity", "requested_sparsity"]
+        if "accuracy" not in self.tables:
+            return ""
         rows = self.tables["accuracy"].rows.select(lambda part: part[names].drop_duplicates()).drop_duplicates()
         found = [f"{row['checkpoint']} {column.shown(row)}" for row in rows_of(rows) if column.missed(row)]
         return f"Achieved sparsity: {'; '.join(found)}" if found else ""

@@ -53,8 +53,10 @@ def test_means_are_over_positions(frame):
     assert own["delta_p_rms"] == pytest.approx(math.sqrt(sum(change**2 for change in changes) / 5))
     assert (own["kld_p50"], own["kld_max"]) == (pytest.approx(0.3), pytest.approx(0.8))
     assert own["kld_p90"] == pytest.approx(0.3 + 0.6 * 0.5)  # position 3.6 of 0, .1, .3, .3, .8
-    assert own["kld_low"] < own["kld"] < own["kld_high"]
-    assert own["reason"] == "1 excluded (no base)"
+    assert own[["kld_low", "kld_high"]].isna().all()
+    assert own["reason"] == "1 excluded (no base); 2 contexts are too few for an interval"
+    text = found(frame, "small", along="text", task="book")
+    assert text["kld_low"] < text["kld"] < text["kld_high"]
     assert found(frame, "small", along="gold answer")["kld"] == own["kld"]
 
 
@@ -98,4 +100,4 @@ def test_a_bound_is_called_one():
     frame = TABLES["fidelity"].frame(Inputs(reduce_records(pd.concat(parts)), run=run))
     for name in ("dense", "small"):
         reason = found(frame, name, along="greedy answer")["reason"]
-        assert reason == f"1 excluded (no base); {BOUND}: the likeliest 64 tokens were kept"
+        assert reason.startswith(f"1 excluded (no base); {BOUND}: the likeliest 64 tokens were kept;")

@@ -166,7 +166,7 @@ def test_an_item_lacks_a_verdict_until_one_beam_is_taken_or_all_are_judged():
     found = table(of_beams("a", [False], [True, None], [False, None]), seen=BEAMS)
     line = row(found, "a")
     assert (line["n"], line["unjudged"], line["yes"]) == (2, 1, 2)
-    assert line["reason"] == "1 items have no verdict: run resurface match with the same matchers again"
+    assert line["reason"].startswith("1 items have no verdict: run resurface match with the same matchers again")
 
 
 def test_matchers_are_compared_on_single_beams_and_with_containment_on_items():

@@ -91,15 +91,15 @@ def test_the_order_of_two_checkpoints(case):
     assert (other.loc["all", "conclusion"], other.loc["all", "order_changes"]) == ("same", False)
     assert other.loc["all", "worse_under"] == "paper, terse, wordy"
     between = only(found, checkpoint="a", other="b", prompt="all")
-    assert (between["conclusion"], between["unclear_under"]) == ("different", "paper")  # 4 of 20 each
+    assert (between["conclusion"], between["unclear_under"]) == ("unclear", "paper")  # 4 of 20 each
     assert (rows["shift_low"][1:] < rows["shift"][1:]).all()
     assert (rows["shift"][1:] < rows["shift_high"][1:]).all()
 
 
-def conclusion(dense: tuple[int, ...], pruned: tuple[int, ...]) -> tuple[str, str]:
-    """What prompts conclude of two checkpoints that have so many of 20 items right under each, and `against_base`."""
+def conclusion(dense: tuple[int, ...], pruned: tuple[int, ...], items: int = 20) -> tuple[str, str]:
+    """What prompts conclude of two checkpoints that have so many items right under each, and `against_base`."""
     made = [
-        records(name, seen({"english": count}, 20), base=base, task=task)
+        records(name, seen({"english": count}, items), base=base, task=task)
         for name, base, counts in (("dense", None, dense), ("a", "dense", pruned))
         for task, count in zip(TASKS.values(), counts, strict=False)
     ]
@@ -118,9 +118,9 @@ def test_one_prompt_that_shows_a_difference_beside_one_that_shows_none_may_be_ch
 
 
 def test_a_shift_that_is_significant_makes_prompts_different():
-    """8 and 0 of 20 items are lost: only one prompt shows a loss, and the difference is not the same under both."""
+    """24 and 0 of 60 items are lost: only one prompt shows a loss, and the difference is not the same under both."""
     told = "different: worse under paper; unclear under terse; shifted under paper, terse"
-    assert conclusion((16, 16), (8, 16)) == ("different", told)
+    assert conclusion((48, 48), (24, 48), 60) == ("different", told)
 
 
 def test_a_shift_does_not_change_what_every_prompt_says():
@@ -157,8 +157,7 @@ def test_what_the_prompts_say_against_the_base(case):
     whole = case["prompts"][case["prompts"]["prompt"] == "all"]
     told = whole[whole["language"] == "all"].set_index("checkpoint")["against_base"]
     assert pd.isna(told["dense"])
-    wanted = "different: better under wordy; worse under paper; unclear under terse; shifted under paper, wordy"
-    assert told["a"] == wanted
+    assert told["a"] == "different: better under wordy; worse under paper; unclear under terse"
     assert told["b"] == "worse under every prompt"
     assert whole.loc[whole["language"] != "all", "against_base"].isna().all()
 

@@ -76,8 +76,6 @@ def test_an_election_by_hand(case):
     assert found["ties"].fillna("").tolist() == ["minimax with 1", "", "minimax with 1"]
     assert found["voters"].tolist() == [3, 3, 3]
     assert found["n"].tolist() == [30, 30, 30]
-    assert (found["borda_place_low"] <= found["borda_place"]).all()
-    assert (found["borda_place"] <= found["borda_place_high"]).all()
     assert ((found["accuracy_low"] < found["accuracy"]) & (found["accuracy"] < found["accuracy_high"])).all()
 
 

@@ -106,6 +106,8 @@ def _lacking(verdict: Verdict, most: int) -> str:
 
 def _undecided(check: Check) -> str:
     counted = check.criterion.counted
+    if check.value is None and check.criterion.table:
+        return f"{check.criterion.told} has no interval in table {check.criterion.table}"
     if check.value is None:
         return f"the base has no {counted} to judge by{_place(check)}"
     if check.contexts < FEWEST:

@@ -57,8 +57,8 @@ def test_the_difference_of_two_means_is_as_far_off_as_both_are():
     first, second = (Mean((np.arange(40) < count).astype(float), np.arange(40)) for count in (30, 10))
     row = apart("d", first, second)
     below = math.hypot(0.75 - first.lower(0.025), second.upper(0.025) - 0.25)
-    assert (row["d"], row["d_low"]) == pytest.approx((0.5, 0.5 - below))
-    assert row["d_high"] - row["d"] == pytest.approx(below)  # both are as far from a half
+    above = math.hypot(first.upper(0.025) - 0.75, 0.25 - second.lower(0.025))
+    assert (row["d_low"], row["d"], row["d_high"]) == pytest.approx((0.5 - below, 0.5, 0.5 + above))
 
 
 def test_values_without_bounds_have_students_interval():

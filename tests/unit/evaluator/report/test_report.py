@@ -16,7 +16,7 @@ from rich.console import Console
 
 from evaluator.errors import InputError
 from evaluator.metrics import TABLES
-from evaluator.metrics.gate import usable
+from evaluator.metrics.gate import summary
 from evaluator.probes import PROBES
 from evaluator.report import Report, page, write_report
 from evaluator.store.records import RecordStore, to_table
@@ -62,7 +62,7 @@ def test_the_first_screen_is_the_verdict_and_then_why(made):
     html = made[1].page.read_text(encoding="utf-8")
     lead = html.split('<section id="headline" class="lead">')[1].split("</section>")[0]
     (verdict,) = made[1].results.verdicts
-    assert f"<h1>wanda-0.6: {usable(verdict)}.</h1>" in lead
+    assert f"<h1>{summary([verdict])}</h1>" in lead
     assert f'<b class="badge {verdict.outcome.lower()}">{verdict.outcome}</b>' in lead
     assert lead.index("badge") < lead.index("Gone, or only no longer said?") < lead.index("<table>")
 

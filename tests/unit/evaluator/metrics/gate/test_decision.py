@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Mapping
 
@@ -269,15 +268,22 @@ def test_divergence_blocks_by_its_interval_and_leaves_words():
     assert close.upper(0.05) == pytest.approx(0.05 + 0.01 * 1.6449 / 1.96, abs=1e-5)
     assert close.p_at_least(0.06) == pytest.approx(0.025, abs=1e-6)
     assert close.p_at_most(0.04) == pytest.approx(0.025, abs=1e-6)
-    fidelity = Seen(greedy=True, choice=True, fidelity=(0.3, 0.4))
-    seen = {
-        f"english/{n}": fidelity if n % 2 else dataclasses.replace(fidelity, fidelity=(0.2, 0.5)) for n in range(200)
-    }
+    kinds = [Seen(greedy=True, choice=True, fidelity=each) for each in ((0.3, 0.4), (0.2, 0.5), (0.3, 0.5), (0.2, 0.4))]
+    seen = {f"english/{n}": kinds[n % 4] for n in range(200)}
     found = judged(seen, seen, Thresholds(max_kld=0.1))
     assert (found.outcome, usable(found)) == ("BLOCK", "usable by its answers, not by its probabilities")
     assert why(found).startswith("KL divergence from the base, nats a token, 0.350 (")
     three = {key: seen[key] for key in list(seen)[:3]}
     assert judged(three, three, Thresholds(max_kld=0.1)).outcome == "WARN"  # today: not by its probabilities
+
+
+def test_a_table_that_lacks_the_number_or_its_interval_leaves_its_tolerance_undecided():
+    alike, none = ({f"english/{n}": Seen(greedy=True, choice=True, fidelity=each) for n in range(200)}
+                   for each in ((0.3, 0.4), ()))  # fmt: skip
+    for seen in (alike, none):
+        found = judged(seen, seen, Thresholds(max_kld=0.1))
+        assert found.outcome == "WARN"
+        assert why(found) == "KL divergence from the base, nats a token, has no interval in table fidelity"
 
 
 def test_a_threshold_of_none_is_not_judged():
