@@ -188,7 +188,7 @@ def decide(
 
 
 def _spotless(criterion: Criterion, bound: float, measured: Measured, items: int) -> float:
-    """The p-value of one item where nothing was lost: that of n contexts is (1 - bound)^n. 0 where that is not known."""
+    """The p-value of one item where nothing was lost: that of n contexts is (1 - bound)^n. 0 where it is not known."""
     if criterion.least or criterion.measure is None or measured.evidence is None or not 0 < bound < 1:
         return 0.0
     return float((1 - bound) ** (measured.evidence.contexts / items))
