@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, ValidationError, model_serializer, model_validator
 
 from evaluator.config import Frozen
 from evaluator.errors import InputError
@@ -58,6 +58,11 @@ class Thresholds(Frozen):
         total, apart = self.max_drop, self.max_drop_language
         return apart if apart is None or total is None else max(apart, total)
 
+    @model_serializer(mode="wrap")
+    def _stated(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """What was set: a default that was written down would look like a wish when it is read again."""
+        return {name: value for name, value in written(self).items() if name in self.model_fields_set}
+
     @model_validator(mode="after")
     def _agree(self) -> Thresholds:
         apart = self.max_drop_language if "max_drop_language" in self.model_fields_set else None
@@ -65,8 +70,7 @@ class Thresholds(Frozen):
             raise ValueError(f"max_drop_language: {apart:g} contradicts languages: false")
         if apart is not None and self.max_drop is not None and apart < self.max_drop:
             raise ValueError(
-                f"max_drop_language: {apart:g} contradicts max_drop: {self.max_drop:g}: all languages together would "
-                "lose less than max_drop allows"
+                f"max_drop_language: {apart:g} contradicts max_drop: {self.max_drop:g}: it must be at least as large"
             )
         if all(value is None for name, value in self if name not in ("languages", "max_drop_language")):
             raise ValueError("every threshold is null: there is nothing to judge")

@@ -20,13 +20,12 @@ import numpy as np
 import pandas as pd
 from scipy.stats import binomtest
 
-from benchmarks.gate.statistics import Statistic
+from benchmarks.gate.statistics import TOGETHER, Statistic
 from evaluator.metrics.intervals import Floats, Interval
 
 CONTEXTS, ITEMS, ACCURACIES, ALIKE = (10, 50, 200), (1, 5), (0.05, 0.3, 0.5, 0.8, 0.95, 0.99), (0.0, 0.3, 1.0)
 NOMINAL, WANTED = 0.95, 0.93
 _POPULATION = 400_000  # items that the truth is computed from, where it has no formula
-_TOGETHER = 0.6  # correlation of two outcomes of one item
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,7 @@ def normals(rng: np.random.Generator, kinds: int, contexts: int, items: int, ali
 
     def correlated(*shape: int) -> Floats:
         shared, own = rng.standard_normal((1, *shape)), rng.standard_normal((kinds, *shape))
-        return np.asarray(np.sqrt(_TOGETHER) * shared + np.sqrt(1 - _TOGETHER) * own)
+        return np.asarray(np.sqrt(TOGETHER) * shared + np.sqrt(1 - TOGETHER) * own)
 
     effects = np.sqrt(alike) * correlated(contexts)[:, :, None] + np.sqrt(1 - alike) * correlated(contexts, items)
     return np.asarray(effects.reshape(kinds, -1))

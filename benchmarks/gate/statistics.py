@@ -25,6 +25,7 @@ from evaluator.metrics.tables.overlap import beyond_chance
 from evaluator.metrics.tables.pr_gap import delta_pr_of
 from evaluator.metrics.tables.prompts import extremes
 
+TOGETHER = 0.6  # correlation of two outcomes of one item
 _MOST = 32  # tokens of an answer
 
 Values = list[Floats]  # of statistics: each a number per item
@@ -207,7 +208,10 @@ def _judged(normals: Floats, accuracy: float) -> Values:
     """What contains a gold answer, what a matcher accepts (of right answers 9 in 10, of wrong ones 1 in 20), and a
     number that its control pairs are drawn by."""
     right, found = _right(normals[:2], accuracy, 0.6)
-    accepts = ndtr(normals[2]) < np.where(right == 1, 0.9, 0.05)
+    # A matcher errs on each answer alike: what it has in common with the other two outcomes is taken off.
+    shared = TOGETHER / (1 + TOGETHER)
+    own = (normals[2] - shared * (normals[0] + normals[1])) / np.sqrt(1 - 2 * TOGETHER * shared)
+    accepts = ndtr(own) < np.where(right == 1, 0.9, 0.05)
     return [right * found, np.maximum(right * found, accepts), right, normals[2]]
 
 

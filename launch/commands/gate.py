@@ -63,23 +63,25 @@ def gate(
     from evaluator.store.reading import read_run
 
     state = read_run(run)
-    stated = thresholds_of(state, str(run / "run.json")).model_dump(exclude_unset=True)
+    stated = thresholds_of(state, str(run / "run.json")).model_dump()
     if languages is False:
         stated.pop("max_drop_language", None)
     thresholds = validated(Thresholds, {**stated, **typed}, "resurface gate", as_option)
     from evaluator.errors import InputError
     from evaluator.metrics import judge
-    from evaluator.metrics.gate import document, paragraph, summary
+    from evaluator.metrics.gate import document, paragraph, summary, unfinished
     from evaluator.report import read_inputs
     from evaluator.store.failures import failures_of
     from evaluator.store.files import write_atomically
 
-    verdicts = judge(read_inputs(run), thresholds)
+    inputs = read_inputs(run)
+    verdicts = judge(inputs, thresholds)
     if not verdicts:
         raise InputError(
             f"{run}: no checkpoint names a base on a task of questions: evaluate dense and compressed together (--base)"
         )
     failures = [each for each in failures_of(state) if each.lost]
+    failures += unfinished(inputs, failures)
     told = document(verdicts, thresholds, failures)
     write_atomically(run / "gate.json", json.dumps(told, indent=2).encode())
     console.print(_table(verdicts))

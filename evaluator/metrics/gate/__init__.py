@@ -13,6 +13,7 @@ from evaluator.metrics.gate.document import document
 from evaluator.metrics.gate.looks import in_order, looks
 from evaluator.metrics.gate.paired import Paired, paired_of
 from evaluator.metrics.gate.replay import Replay, replay
+from evaluator.metrics.gate.verdicts import unfinished
 from evaluator.metrics.gate.words import paragraph, summary, usable, why
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "paragraph",
     "replay",
     "summary",
+    "unfinished",
     "usable",
     "why",
 ]

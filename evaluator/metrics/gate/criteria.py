@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol
+from typing import Literal, Protocol, Self
 
 import numpy as np
 from scipy.special import ndtr, ndtri
@@ -37,6 +37,8 @@ class Evidence(Protocol):
     def p_at_most(self, margin: float) -> float: ...
     def upper(self, level: float) -> float: ...
     def lower(self, level: float) -> float: ...
+    def times(self, factor: float) -> Self:
+        """The same number as if `factor` times as many contexts had shown it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +62,11 @@ class Reported:
 
     def lower(self, level: float) -> float:
         return self.value - (self.value - self.low) * float(ndtri(1 - level)) / _Z
+
+    def times(self, factor: float) -> Reported:
+        narrower = factor**-0.5
+        low, high = (self.value + (end - self.value) * narrower for end in (self.low, self.high))
+        return replace(self, low=low, high=high)
 
 
 def _tail(distance: float, side: float) -> float:

@@ -105,15 +105,22 @@ class _Judged:
         evidence = self.measured.evidence
         if evidence is None:
             return "undecided" if self.measured.due else "unmeasured"
-        better, worse = evidence.p_at_least, evidence.p_at_most
-        if self.criterion.least:
-            better, worse = worse, better
-        lost = self.bound - evidence.value if self.criterion.least else evidence.value - self.bound
-        if evidence.contexts < FEWEST or lost == 0:
+        if evidence.contexts < FEWEST or not self._sure(evidence):
             return "undecided"
-        if lost < 0:
-            return "within" if self.may_pass and better(self.bound) <= self.levels[0] else "undecided"
-        return "beyond" if worse(self.bound) <= self.levels[1] else "undecided"
+        if self._lost(evidence) > 0:
+            return "beyond"
+        return "within" if self.may_pass else "undecided"
+
+    def _lost(self, evidence: Evidence) -> float:
+        """Beyond the tolerance; negative: within it."""
+        return self.bound - evidence.value if self.criterion.least else evidence.value - self.bound
+
+    def _sure(self, evidence: Evidence) -> bool:
+        """Whether the interval leaves out the tolerance."""
+        lost = self._lost(evidence)
+        above = (lost < 0) != self.criterion.least
+        p = evidence.p_at_least(self.bound) if above else evidence.p_at_most(self.bound)
+        return lost != 0 and p <= self.levels[lost > 0]
 
     @property
     def check(self) -> Check:
@@ -130,10 +137,20 @@ class _Judged:
             return found
         up, down = reversed(self.levels) if self.criterion.least else self.levels
         low, high = evidence.lower(down), evidence.upper(up)
-        enough = _enough(evidence.n, evidence.value, (low, high), self.bound) if self.state == "undecided" else None
+        enough = self._enough(evidence) if self.state == "undecided" else None
         return replace(
             found, value=evidence.value, low=low, high=high, n=evidence.n, contexts=evidence.contexts, enough=enough
         )
+
+    def _enough(self, evidence: Evidence) -> int | None:
+        """About how many items would decide, if they showed what these show; None: more than a run can have."""
+        few, many = max(1.0, FEWEST / evidence.contexts), _MOST / evidence.n
+        if not self._sure(evidence.times(many)):
+            return None
+        while many - few > max(0.01 * few, 1 / evidence.n):
+            middle = math.sqrt(few * many)
+            few, many = (few, middle) if self._sure(evidence.times(middle)) else (middle, many)
+        return math.ceil(max(many * evidence.n, evidence.n + 1))
 
 
 @dataclass(frozen=True)
@@ -203,18 +220,14 @@ def _measured(
     for criterion in CRITERIA:
         bound = criterion.threshold(thresholds)
         if bound is not None:
-            # Who sets a tolerance for a table's number gets no PASS without that number.
-            report = Measured(reports.get((criterion.name, ALL)), due=len(paired.contexts))
-            yield criterion, ALL, bound, criterion.measure(paired, absent) if criterion.measure else report
+            measured = criterion.measure(paired, absent) if criterion.measure else _of_table(paired, criterion, reports)
+            yield criterion, ALL, bound, measured
         bound = criterion.threshold(thresholds, language=True) if criterion.is_drop else None
         if bound is not None and criterion.measure:
-            measured = ((language, criterion.measure(part, absent)) for language, part in apart.items())
-            yield from ((criterion, language, bound, each) for language, each in measured if each.due)
+            found = ((language, criterion.measure(part, absent)) for language, part in apart.items())
+            yield from ((criterion, language, bound, each) for language, each in found if each.due)
 
 
-def _enough(n: int, value: float, interval: tuple[float, float], bound: float) -> int | None:
-    """About how many items would decide, if the number stays as it is: an interval's width falls with the root of n."""
-    side = interval[1] - value if value < bound else value - interval[0]
-    distance = abs(bound - value)
-    items = n * (side / distance) ** 2 if distance > 0 else math.inf
-    return math.ceil(max(items, n + 1)) if items < _MOST else None
+def _of_table(paired: Paired, criterion: Criterion, reports: Reports) -> Measured:
+    """A number of a table. Who sets a tolerance for it gets no PASS without it."""
+    return Measured(reports.get((criterion.name, ALL)), due=len(paired.contexts))

@@ -20,7 +20,7 @@ def document(verdicts: Sequence[Verdict], thresholds: Thresholds, failures: Sequ
         "verdict": "WARN" if failures and found == "PASS" else found,
         "summary": summary(verdicts),
         "words": paragraph(verdicts),
-        "thresholds": thresholds.model_dump(mode="json"),
+        "thresholds": dict(thresholds),
         "checkpoints": [_checkpoint(verdict) for verdict in verdicts],
         "not_judged": [{"checkpoint": each.checkpoint, "task": each.task, "why": each.reason} for each in failures],
     }

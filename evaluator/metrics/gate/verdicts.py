@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -13,12 +13,15 @@ import pandas as pd
 from evaluator.errors import mapping_at
 from evaluator.metrics.columns import rows_of
 from evaluator.metrics.gate.criteria import CRITERIA, EXTREMES, Criterion, Reported
-from evaluator.metrics.gate.decision import FEWEST, IMPLAUSIBLE, Check, Reports, Verdict, decide
+from evaluator.metrics.gate.decision import FEWEST, IMPLAUSIBLE, Check, Verdict, decide
 from evaluator.metrics.gate.paired import Paired, paired_of
 from evaluator.metrics.inputs import Comparison, Inputs, rows_where
 from evaluator.metrics.tables import TABLES
+from evaluator.store.failures import Failure
 from evaluator.store.screening import Screened, screened_of
 from evaluator.thresholds import Thresholds
+
+_Reports = dict[tuple[str, str], Reported]  # by criterion and language
 
 
 def judge(inputs: Inputs, thresholds: Thresholds) -> list[Verdict]:
@@ -32,7 +35,11 @@ def judge(inputs: Inputs, thresholds: Thresholds) -> list[Verdict]:
 
 
 def _verdict(
-    inputs: Inputs, comparison: Comparison, thresholds: Thresholds, screened: Screened | None, reports: Reports
+    inputs: Inputs,
+    comparison: Comparison,
+    thresholds: Thresholds,
+    screened: Screened | None,
+    reports: _Reports,
 ) -> Verdict:
     subject = comparison.subject
     verdict = Verdict(task=subject.task, checkpoint=subject.checkpoint, base=subject.base or "")
@@ -41,10 +48,12 @@ def _verdict(
     planned = planned_of(inputs.run, subject.key) if screened is None else screened.asked
     paired = paired_of(inputs, comparison, planned)
     sizes = (1,) if screened is None else screened.looks
+    contexts = len(np.unique(paired.contexts))
+    reports = {key: replace(each, contexts=min(each.contexts, contexts)) for key, each in reports.items()}
     decision = decide(paired, thresholds, sizes=sizes, reports=reports)
     outcome = decision.outcome
     incomparable = inputs.incomparable.get(subject.key)
-    anomaly = _guessing(paired) or (None if outcome == "BLOCK" else _implausible(decision.checks))
+    anomaly = _guessing(paired, decision.checks) or (None if outcome == "BLOCK" else _implausible(decision.checks))
     unjudged = 0
     if outcome in ("PASS", "BLOCK") and decision.missing:
         extremes = (decide(paired, thresholds, sizes=sizes, reports=reports, absent=each) for each in EXTREMES)
@@ -68,13 +77,29 @@ def planned_of(run: Mapping[str, Any], key: tuple[str, str]) -> int | None:
     return planned if isinstance(planned, int) else None
 
 
-def _guessing(paired: Paired) -> str | None:
-    """A base that is at or below guessing, over enough contexts: whatever it is compared with shows nothing."""
-    for what, right, due, floor, first in (
-        ("says", paired.base_said, paired.open, 0.0, "its prompt and chat template"),
-        ("picks", paired.base_picked, paired.choice, paired.floor, "the task's options and its prompt"),
+def unfinished(inputs: Inputs, failures: Sequence[Failure]) -> list[Failure]:
+    """What run.json plans and no record exists of, beside what failed: nothing judged it."""
+    failed = {(each.checkpoint, task) for each in failures for task in (each.task, "")}
+    measured = {(subject.checkpoint, subject.task) for subject in (*inputs.checkpoints, *inputs.readers)}
+    return [
+        Failure(checkpoint=checkpoint, task=task, stage="evaluate", reason="the run is not finished: it has no record")
+        for checkpoint in sorted(mapping_at(inputs.run, "planned"))
+        for task in sorted(mapping_at(inputs.run, "planned", checkpoint))
+        if not {(checkpoint, task), (checkpoint, "")} & failed and (checkpoint, task) not in measured
+    ]
+
+
+def _guessing(paired: Paired, checks: tuple[Check, ...]) -> str | None:
+    """A base that is at or below guessing, over enough contexts: a comparison of what it guesses shows nothing. A loss
+    of something else still blocks."""
+    beyond = {check.criterion.shows for check in checks if check.state == "beyond"}
+    for what, shows, right, due, floor, first in (
+        ("says", "saying", paired.base_said, paired.open, 0.0, "its prompt and chat template"),
+        ("picks", "recognising", paired.base_picked, paired.choice, paired.floor, "the task's options and its prompt"),
     ):
         judged = due & ~np.isnan(right)
+        if beyond - {shows} or not any(check.criterion.shows == shows for check in checks):
+            continue
         if len(np.unique(paired.contexts[judged])) < FEWEST or right[judged].mean() > floor:
             continue
         share = f"{100 * right[judged].mean():.1f} % of {int(judged.sum()):,} answers"
@@ -96,10 +121,10 @@ def _implausible(checks: tuple[Check, ...]) -> str | None:
     return None
 
 
-def _reported(inputs: Inputs, thresholds: Thresholds) -> dict[tuple[str, str], Reports]:
-    """Of each task and checkpoint, the numbers that a table has, of the criteria that are judged. A table does not know
-    contexts: each item counts as one."""
-    found: dict[tuple[str, str], dict[tuple[str, str], Reported]] = {}
+def _reported(inputs: Inputs, thresholds: Thresholds) -> dict[tuple[str, str], _Reports]:
+    """Of each task and checkpoint, the numbers that a table has, of the criteria that are judged. A table
+    does not count contexts: each item is one until the verdict counts them."""
+    found: dict[tuple[str, str], _Reports] = {}
     for criterion in CRITERIA:
         if not criterion.table or criterion.threshold(thresholds) is None:
             continue

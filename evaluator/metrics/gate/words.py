@@ -96,12 +96,17 @@ def _why(verdict: Verdict, most: int) -> str:
 def _lacking(verdict: Verdict, most: int) -> str:
     """What is undecided, the pooled criterion that needs most items first."""
     undecided = verdict.having("undecided")
+    if not undecided and not verdict.checks:
+        return "no item was measured in both it and its base"
     if not undecided:
-        return "open answers were not measured" if verdict.checks else "no item was measured in both it and its base"
+        judged = any(check.criterion.shows == "saying" for check in verdict.checks)
+        return "open answers were not measured" if judged else "no tolerance judges open answers: a PASS needs one"
     pooled = [check for check in undecided if check.pooled]
     hardest = max(pooled or undecided, key=lambda check: (check.enough is None, check.enough or 0))
     more = len(undecided) - 1
-    return _undecided(hardest) + (f"; {more:,} more checks are undecided" if more else "")
+    return _undecided(hardest) + (
+        f"; {_counted(more, 'more check')} {'is' if more == 1 else 'are'} undecided" if more else ""
+    )
 
 
 def _undecided(check: Check) -> str:
@@ -109,11 +114,16 @@ def _undecided(check: Check) -> str:
     if check.value is None and check.criterion.table:
         return f"{check.criterion.told} has no interval in table {check.criterion.table}"
     if check.value is None:
-        return f"the base has no {counted} to judge by{_place(check)}"
+        return f"no {counted}{_place(check)} of both the base and the checkpoint can be judged"
     if check.contexts < FEWEST:
-        return f"{check.n:,} {counted}{_place(check)} in {check.contexts:,} contexts: a verdict needs {FEWEST} contexts"
+        items, contexts = _counted(check.n, counted.removesuffix("s")), _counted(check.contexts, "context")
+        return f"{items}{_place(check)} in {contexts}: a verdict needs {FEWEST} contexts"
     enough = f"about {check.enough:,} {counted}" if check.enough else f"more {counted} than a run can have"
     return f"{_told(check)}; it would take {enough}"
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def _well_elsewhere(verdict: Verdict) -> bool:

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.special import betaincc
 from scipy.stats import binomtest, norm
 from statsmodels.stats.proportion import confint_proportions_2indep, proportion_confint
 
-from evaluator.metrics.means import FEWEST, Mean, Ratio, too_few
+from evaluator.metrics.means import FEWEST, Mean, Ratio, _positive, too_few
 
 
 def flags(count: int, n: int) -> np.ndarray:
@@ -97,3 +98,25 @@ def test_a_ratio_has_no_upper_end_where_nothing_is_below_it():
     ratio = Ratio(flags(20, 50), flags(40, 50), np.arange(50))
     low, high = ratio.interval()
     assert low < ratio.value == 0.5 < high
+
+
+@pytest.mark.parametrize(
+    ("n", "lost", "gained", "margin"), [(3000, 15, 10, 0.02), (2000, 14, 1, 0.03), (5000, 1, 0, 0.1)]
+)
+def test_a_p_value_far_out_is_one(n, lost, gained, margin):
+    """The saddle point lies close to a pole. It was missed there, and one p-value was 3e20."""
+    values = np.repeat([1.0, -1.0, 0.0], [lost, gained, n - lost - gained])
+    assert 0 <= Mean(values, np.arange(n), low=-1).p_at_least(margin) < 1e-9
+
+
+@given(st.integers(10, 5000), st.integers(1, 30), st.floats(0.001, 0.3))
+def test_the_integral_is_the_exact_probability(others, own, margin):
+    terms, counts = np.array([-margin, 1 - margin]), np.array([others, own], dtype=np.float64)
+    exact = betaincc(own, others, margin)
+    assert _positive(terms, np.zeros(2), counts)[0] == pytest.approx(exact, rel=5e-3, abs=1e-12)
+
+
+def test_more_of_the_same_contexts_narrow_an_interval_as_if_they_were_there():
+    values = np.repeat([1.0, 0.0], [4, 36])
+    thrice = Mean(np.tile(values, 3), np.arange(120))
+    assert Mean(values, np.arange(40)).times(3).interval() == pytest.approx(thrice.interval(), abs=1e-9)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
+from evaluator.thresholds import Thresholds
 from launch.sweep.config import load_sweep
 from tests.support.commands import typed
 from tests.support.synthetic import write_run
@@ -65,3 +67,25 @@ def test_a_sweep_file_sets_thresholds(tmp_path):
     file.write_text("models: {dense: bundled}\ntasks: [{task: gazetteer}]\ngate: {max_dorp: 1}\n")
     with pytest.raises(Exception, match=r"unknown key 'max_dorp'; did you mean 'max_drop'.*at gate.max_dorp"):
         load_sweep(file)
+
+
+def test_what_was_not_set_is_not_written_as_if_it_were(run, tmp_path, monkeypatch):
+    """A run.json that stated every default made max_drop_language: 5 contradict a max_drop of 6."""
+    for number, gate in enumerate(({"max_drop": 6}, {"languages": False})):
+        copied = shutil.copytree(run, tmp_path / str(number))
+        document = json.loads((copied / "run.json").read_text())
+        document.setdefault("config", {})["gate"] = Thresholds(**gate).model_dump(mode="json")
+        (copied / "run.json").write_text(json.dumps(document))
+        assert document["config"]["gate"] == gate
+        assert typed(monkeypatch, "gate", copied) in (0, 4)
+
+
+def test_what_has_no_record_yet_is_no_pass(run, tmp_path, monkeypatch, capsys):
+    copied = shutil.copytree(run, tmp_path / "run")
+    document = json.loads((copied / "run.json").read_text())
+    document["planned"] = {"wanda-0.6": {"later": 40}}
+    (copied / "run.json").write_text(json.dumps(document))
+    loose = ["--max-drop", 90, "--max-mc-only", 90, "--max-lost", 90, "--no-languages"]
+    assert typed(monkeypatch, "gate", copied, *loose) == 0
+    assert json.loads((copied / "gate.json").read_text())["verdict"] == "WARN"
+    assert "not judged: wanda-0.6 on later: the run is not finished: it has no record" in capsys.readouterr().out

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pandas as pd
 import pytest
@@ -201,7 +202,7 @@ def test_known_answers_that_are_too_few_are_undecided():
     seen = {f"english/{n}": says if n < 75 else picks for n in range(150)}
     found = judged(seen, seen)
     assert found.outcome == "WARN"
-    assert why(found).startswith("the base has no known answers to judge by")
+    assert why(found).startswith("no known answers of both the base and the checkpoint can be judged")
     assert judged(seen, seen, Thresholds(max_mc_only=None, max_lost=None)).outcome == "PASS"
 
 
@@ -337,3 +338,30 @@ def test_a_checkpoint_that_failed_is_named_and_is_no_pass():
     told = document(verdicts, Thresholds(), [failure])
     assert (told["verdict"], told["checkpoints"][0]["verdict"]) == ("WARN", "PASS")
     assert told["not_judged"] == [{"checkpoint": "w8a8", "task": "", "why": "no kernel"}]
+
+
+def test_an_undecided_copy_needs_as_many_items_as_would_pass():
+    """Nothing lost: (1 - .02)^149 is below .05. The root of n, which was used before, gave 423 items for 50."""
+    found = judged(alike(50), alike(50), Thresholds(max_mc_only=None, max_lost=None))
+    assert [check.enough for check in found.of("open_drop")] == [150]
+    assert judged(alike(149), alike(149), Thresholds(max_mc_only=None, max_lost=None)).outcome == "PASS"
+
+
+def test_a_base_that_guesses_hides_no_loss_of_what_it_says():
+    hard = {f"english/{n}": Seen(greedy=True, choice=n % 5 == 0) for n in range(200)}
+    silent = {key: replace(seen, greedy=False) for key, seen in hard.items()}
+    assert judged(hard, silent).outcome == "BLOCK"
+    assert judged(hard, hard).outcome == "ANOMALOUS"
+    assert judged(hard, hard, Thresholds(max_drop=None, max_lost=None)).outcome == "WARN"  # 40 known answers
+
+
+def test_a_tables_number_needs_ten_contexts_too():
+    kinds = [Seen(greedy=True, choice=True, fidelity=each) for each in ((0.3, 0.4), (0.2, 0.5), (0.3, 0.5))]
+    seen = {f"{language}/{n}": kinds[n % 3] for language in ("english", "korean") for n in range(9)}
+    found = judged(seen, seen, Thresholds(max_kld=0.01))
+    assert (found.outcome, found.of("kld")[0].contexts) == ("WARN", 9)
+
+
+def test_a_gate_without_a_tolerance_for_open_answers_says_so():
+    found = judged(alike(400), alike(400), Thresholds(max_drop=None, max_mc_only=None))
+    assert (found.outcome, why(found)) == ("WARN", "no tolerance judges open answers: a PASS needs one")
