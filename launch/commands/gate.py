@@ -25,8 +25,8 @@ _FIELDS = Thresholds.model_fields
 _MARKS = {"beyond": "!", "undecided": "?"}
 _STYLES = {"PASS": "green", "WARN": "yellow", "ANOMALOUS": "magenta", "BLOCK": "red"}
 _LEGEND = (
-    "open, choice: accuracy lost, in percentage points; mc_only, lost: % of the known answers; worst: the language "
-    "that lost most.\n! beyond its tolerance; ? undecided: more items would tell."
+    "open, choice: accuracy lost, in percentage points; mc_only, lost: % of the known answers; all languages together. "
+    "worst: the language that lost most.\n! beyond its tolerance; ? undecided."
 )
 
 
@@ -54,9 +54,9 @@ def gate(
 ) -> None:
     """Judge each compressed checkpoint against its base: exit code 4 if one is BLOCK, else 0.
 
-    PASS: every loss is surely within its tolerance. BLOCK: a loss is surely beyond it. WARN: undecided. ANOMALOUS: the
-    numbers are implausible. Tolerances come from the options, then from `gate:` of the run's sweep file. Writes
-    RUN/gate.json.
+    PASS: every loss is surely within its tolerance. BLOCK: a loss is surely beyond it, or settings differ. WARN:
+    undecided. ANOMALOUS: the base only guesses, or the checkpoint gains over 5 points. Tolerances come from the
+    options, then from `gate:` of the run's sweep file. Writes RUN/gate.json.
     """
     typed = {name: value for name, value in locals().items() if name in _FIELDS and value is not None}
     need_records(run)
