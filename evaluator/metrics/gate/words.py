@@ -118,8 +118,10 @@ def _undecided(check: Check) -> str:
     if check.contexts < FEWEST:
         items, contexts = _counted(check.n, counted.removesuffix("s")), _counted(check.contexts, "context")
         return f"{items}{_place(check)} in {contexts}: a verdict needs {FEWEST} contexts"
-    enough = f"about {check.enough:,} {counted}" if check.enough else f"more {counted} than a run can have"
-    return f"{_told(check)}; it would take {enough}"
+    if check.enough is None:
+        return f"{_told(check)}; it would take more {counted} than a run can have"
+    unit = 10 ** max(0, len(str(check.enough)) - 2)  # an estimate has two digits
+    return f"{_told(check)}; it would take about {-(-check.enough // unit) * unit:,} {counted}{_place(check)}"
 
 
 def _counted(number: int, what: str) -> str:

@@ -344,6 +344,8 @@ def test_an_undecided_copy_needs_as_many_items_as_would_pass():
     """Nothing lost: (1 - .02)^149 is below .05. The root of n, which was used before, gave 423 items for 50."""
     found = judged(alike(50), alike(50), Thresholds(max_mc_only=None, max_lost=None))
     assert [check.enough for check in found.of("open_drop")] == [150]
+    assert why(found).startswith("open accuracy lost 0.0 pp")
+    assert "; it would take about 150 items" in why(found)
     assert judged(alike(149), alike(149), Thresholds(max_mc_only=None, max_lost=None)).outcome == "PASS"
 
 
