@@ -1,6 +1,6 @@
 """The error rates of the gate and the coverage of intervals, measured: `resurface bench gate`.
 
-    resurface bench gate                               # every part, about twenty minutes of one core
+    resurface bench gate                               # every part, about two hours of one core
     resurface bench gate --only false_pass,power       # some parts
     resurface bench gate --run runs/demo --only recorded
 

@@ -183,6 +183,29 @@ def _drop(word: str, measure: Measure, shows: Shows) -> Criterion:
     )
 
 
+def _left(word: str, measure: Measure, shows: Shows) -> Criterion:
+    return Criterion(
+        name=f"{word}_recovery",
+        told=f"{word} accuracy left",
+        bound="min_recovery",
+        kind=PERCENTAGE,
+        shows=shows,
+        measure=measure,
+        least=True,
+    )
+
+
+def _flips(word: str, measure: Measure) -> Criterion:
+    return Criterion(
+        name=f"{word}_flips",
+        told=f"{word} flips",
+        bound="max_flips",
+        kind=PERCENTAGE,
+        shows="changing",
+        measure=measure,
+    )
+
+
 _SAID = {"along": "greedy answer", "group": "all"}  # of table fidelity: what the base itself says
 # The most telling first: a sentence names only some.
 CRITERIA = (
@@ -206,40 +229,10 @@ CRITERIA = (
         measure=_fate(0.0),
         counted="known answers",
     ),
-    Criterion(
-        name="open_recovery",
-        told="open accuracy left",
-        bound="min_recovery",
-        kind=PERCENTAGE,
-        shows="saying",
-        measure=_recovery("base_said", "said", "open"),
-        least=True,
-    ),
-    Criterion(
-        name="choice_recovery",
-        told="choice accuracy left",
-        bound="min_recovery",
-        kind=PERCENTAGE,
-        shows="recognising",
-        measure=_recovery("base_picked", "picked", "choice"),
-        least=True,
-    ),
-    Criterion(
-        name="open_flips",
-        told="open flips",
-        bound="max_flips",
-        kind=PERCENTAGE,
-        shows="changing",
-        measure=_open_flips,
-    ),
-    Criterion(
-        name="choice_flips",
-        told="choice flips",
-        bound="max_flips",
-        kind=PERCENTAGE,
-        shows="changing",
-        measure=_choice_flips,
-    ),
+    _left("open", _recovery("base_said", "said", "open"), "saying"),
+    _left("choice", _recovery("base_picked", "picked", "choice"), "recognising"),
+    _flips("open", _open_flips),
+    _flips("choice", _choice_flips),
     Criterion(
         name="delta_pr",
         told="Delta_PR",

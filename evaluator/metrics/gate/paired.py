@@ -70,7 +70,6 @@ def paired_of(inputs: Inputs, comparison: Comparison, planned: int | None = None
     }
     contexts = inputs.contexts_of(subject.task, asked)
     options = base[base["options"].notna()]
-    contexts = inputs.contexts_of(subject.task, asked)
     return Paired(
         languages=np.append(asked["language"].to_numpy(object), np.full(lacking, UNKNOWN, dtype=object)),
         contexts=np.append(contexts, contexts.max(initial=-1) + 1 + np.arange(lacking)),
