@@ -19,6 +19,6 @@ class Screen(Frozen):
     """How many items the first look has, and in which order items come."""
 
     items: Annotated[int, Field(ge=10)] = Field(
-        default=100, description="items of each task at the gate's first look; each later look has a third more"
+        default=100, description="items of each task at the gate's first look; each later look has a fifth more"
     )
     seed: Annotated[int, Field(ge=0)] = Field(default=0, description="seed of the items' order")

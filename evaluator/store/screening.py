@@ -22,6 +22,7 @@ class Screened:
     asked: int  # items of that look
     items: int  # items of the task
     looks: tuple[int, ...]  # items of each planned look: they set the level of each
+    passed: tuple[tuple[str, str], ...]  # criterion and language of each check that was within at an earlier look
 
     @property
     def early(self) -> bool:

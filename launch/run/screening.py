@@ -28,6 +28,7 @@ from launch.sweep.screening import Group, screened_groups
 if TYPE_CHECKING:
     import pandas as pd
 
+    from evaluator.metrics.gate import Verdict
     from launch.sweep.preflight import Prepared
     from launch.sweep.tasks import PreparedTask
 
@@ -42,7 +43,7 @@ class _Looks:
     sizes: tuple[int, ...]
 
     def covering(self, finished: Collection[ItemKey]) -> int:
-        """The first look that holds all of these items."""
+        """The first look that holds all of these items: no earlier one ends the evaluation."""
         last = max((place for place, key in enumerate(self.order) if key in finished), default=0)
         return next(look for look, size in enumerate(self.sizes) if size > last)
 
@@ -55,7 +56,9 @@ class _Held:
     task: PreparedTask
     done: set[ItemKey]  # items that an earlier call finished, or that the board was given
     looks: _Looks
-    look: int
+    first: int  # the first look that may decide
+    look: int = 0
+    passed: tuple[tuple[str, str], ...] = ()  # checks that an earlier look found within
     given: bool = False  # the board was given the items of `look`
 
 
@@ -164,13 +167,16 @@ class Screening:
                 task=group.task,
                 checkpoint=name,
                 base=group.base,
-                decision="",
+                decision="WARN",
                 asked=sizes[held.look],
                 items=sizes[-1],
                 looks=sizes,
+                passed=held.passed,
             )
-            row = replace(row, decision=self._verdict(row, held))
-            if row.decision in ("PASS", "BLOCK") or not row.early:
+            if verdict := self._verdict(row, held):
+                row = replace(row, decision=verdict.outcome)
+                held.passed = tuple((each.criterion.name, each.language) for each in verdict.having("within"))
+            if held.look >= held.first and (row.decision in ("PASS", "BLOCK") or not row.early):
                 break
             held.look += 1
             if self._give(held, held.look):
@@ -184,7 +190,7 @@ class Screening:
                 f"screening {group.task}: {row.decision} for {name} after {row.asked:,} of {row.items:,} items"
             )
 
-    def _verdict(self, row: Screened, held: _Held) -> str:
+    def _verdict(self, row: Screened, held: _Held) -> Verdict | None:
         """The gate's, on the items of the look alone."""
         import pandas as pd
 
@@ -199,8 +205,7 @@ class Screening:
             items[["task", "language", "item_id", "cluster"]].assign(task=row.task),
             run={"screening": [asdict(row)]},
         )
-        verdicts = judge(inputs, self._thresholds)
-        return verdicts[0].outcome if verdicts else "WARN"
+        return next(iter(judge(inputs, self._thresholds)), None)
 
     def _outcomes(self, name: str, task: str) -> pd.DataFrame:
         from evaluator.metrics import empty_outcomes, reduce_records

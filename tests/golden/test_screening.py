@@ -14,7 +14,7 @@ from evaluator.thresholds import Thresholds
 from tests.support.records import Seen, records
 from tests.support.tables import only
 
-OUT = Screened(task="t", checkpoint="bad", base="dense", decision="BLOCK", asked=4, items=8, looks=(4, 5, 8))
+OUT = Screened(task="t", checkpoint="bad", base="dense", decision="BLOCK", asked=4, items=8, looks=(4, 5, 8), passed=())
 KEPT = replace(OUT, checkpoint="good", decision="WARN", asked=8)
 
 

@@ -10,14 +10,14 @@ Each criterion is a test of non-inferiority on paired items, clustered by contex
 PASS needs every criterion and language to be within. A checkpoint that loses more than one tolerance has to pass the
 test of that one, which it does in at most 5 % of runs. So PASS needs no correction (the intersection-union test of
 R. Berger, Technometrics 24, 1982). BLOCK does, as any one of the checks may block by chance (Bonferroni). A run with
-several looks divides both levels among them (`looks`). Looks that have too few items for a flawless checkpoint do not
-pass, and take no share of that level.
+several looks divides both levels among them (`looks`). A check that is within at one look stays within at later ones,
+unless it is then beyond. A look with too few items for a flawless checkpoint does not pass, and takes no share.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
@@ -86,7 +86,8 @@ class Verdict:
         return [check for check in self.checks if check.criterion.name == name]
 
 
-Reports = Mapping[tuple[str, str], Evidence]  # numbers of tables, by criterion and language
+Name = tuple[str, str]  # of a check: its criterion and language
+Reports = Mapping[Name, Evidence]  # numbers of tables
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,17 +100,17 @@ class _Judged:
     measured: Measured
     levels: tuple[float, float]
     may_pass: bool
+    passed: bool  # at an earlier look
 
     @cached_property
     def state(self) -> State:
         evidence = self.measured.evidence
         if evidence is None:
             return "undecided" if self.measured.due else "unmeasured"
-        if evidence.contexts < FEWEST or not self._sure(evidence):
-            return "undecided"
-        if self._lost(evidence) > 0:
+        sure = evidence.contexts >= FEWEST and self._sure(evidence)
+        if sure and self._lost(evidence) > 0:
             return "beyond"
-        return "within" if self.may_pass else "undecided"
+        return "within" if self.passed or (sure and self.may_pass) else "undecided"
 
     def _lost(self, evidence: Evidence) -> float:
         """Beyond the tolerance; negative: within it."""
@@ -172,6 +173,11 @@ class Decision:
         """The most items that lack a judgement of one criterion."""
         return max((each.measured.missing for each in self.judged), default=0)
 
+    @property
+    def within(self) -> frozenset[Name]:
+        """The checks that the next look need not repeat."""
+        return frozenset((each.criterion.name, each.language) for each in self.judged if each.state == "within")
+
     @cached_property
     def checks(self) -> tuple[Check, ...]:
         return tuple(each.check for each in self.judged)
@@ -182,26 +188,31 @@ def decide(
     thresholds: Thresholds,
     *,
     sizes: tuple[int, ...] = (1,),
+    passed: Collection[Name] = (),
     reports: Reports | None = None,
     absent: Absent = "left out",
 ) -> Decision:
-    """The decision on one checkpoint. `sizes`: the looks that the run plans; `absent`: how items without a judgement
-    count."""
+    """The decision on one checkpoint. `sizes`: the looks that the run plans; `passed`: the checks that were within at
+    an earlier look; `absent`: how items without a judgement count."""
     found = list(_measured(paired, thresholds, reports or {}, absent))
     judged = sum(measured.evidence is not None for *_, measured in found)
     items = len(paired.contexts)
-    spotless = max((_spotless(criterion, bound, each, items) for criterion, _, bound, each in found), default=0.0)
-    passing = able(PASS_LEVEL, sizes, spotless)
-    levels = nominal(PASS_LEVEL, passing), nominal(BLOCK_LEVEL / max(judged, 1), sizes)
-    may_pass = items >= passing[0]
-    return Decision(
-        tuple(
+    blocking = nominal(BLOCK_LEVEL / max(judged, 1), sizes)
+    checks = []
+    for criterion, language, bound, measured in found:
+        passing = able(PASS_LEVEL, sizes, _spotless(criterion, bound, measured, items))
+        checks.append(
             _Judged(
-                criterion=criterion, language=language, bound=bound, measured=each, levels=levels, may_pass=may_pass
+                criterion=criterion,
+                language=language,
+                bound=bound,
+                measured=measured,
+                levels=(nominal(PASS_LEVEL, passing), blocking),
+                may_pass=items >= passing[0],
+                passed=(criterion.name, language) in passed,
             )
-            for criterion, language, bound, each in found
         )
-    )
+    return Decision(tuple(checks))
 
 
 def _spotless(criterion: Criterion, bound: float, measured: Measured, items: int) -> float:

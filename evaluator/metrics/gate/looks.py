@@ -1,7 +1,7 @@
 """A test with several looks at growing data: which looks, and the level of each, so that its error holds over all.
 
     order = in_order(contexts, languages, rng)      # whole contexts, every language in proportion
-    ends = looks(contexts[order], first=100)        # 100, 133, 178, ... items, and all of them
+    ends = looks(contexts[order], first=100)        # 100, 120, 144, ... items, and all of them
     nominal(0.05, ends)                             # at each look; over all looks the error is 0.05
 
 Every look has the same level (S. Pocock, Biometrika 64, 1977), for looks of any sizes. A test statistic of k looks is a
@@ -23,7 +23,7 @@ from scipy.special import ndtr, ndtri
 
 from evaluator.metrics.intervals import Floats, ItemNumbers
 
-GROWTH = 4 / 3  # from look to look
+GROWTH = 6 / 5  # from look to look
 _POINTS, _WEIGHTS = np.polynomial.legendre.leggauss(96)
 _FAR = 8.0  # standard deviations: beyond lies nothing
 
@@ -43,7 +43,7 @@ def in_order(contexts: ItemNumbers, languages: npt.NDArray[np.object_], rng: np.
 
 def looks(contexts: ItemNumbers, first: int) -> tuple[int, ...]:
     """How many items each look has, of items in the order of `in_order`: `first` or just enough to end a context, then
-    a third more each time, and in the end all."""
+    a fifth more each time, and in the end all."""
     total = len(contexts)
     ends = np.append(np.flatnonzero(contexts[1:] != contexts[:-1]) + 1, total)
     sizes: list[int] = []

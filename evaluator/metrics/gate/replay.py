@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from evaluator.metrics.gate.decision import Outcome, decide
+from evaluator.metrics.gate.decision import Name, Outcome, decide
 from evaluator.metrics.gate.looks import in_order, looks
 from evaluator.metrics.gate.paired import Paired
 from evaluator.thresholds import Thresholds
@@ -43,12 +43,13 @@ def stopped(paired: Paired, thresholds: Thresholds, first: int, rng: np.random.G
     """The verdict of a screened sweep over these items, and how many it takes."""
     ordered = paired.at(in_order(paired.contexts, paired.languages, rng))
     sizes = looks(ordered.contexts, first)
-    outcome: Outcome = "WARN"
+    passed: frozenset[Name] = frozenset()
     for size in sizes:
-        outcome = decide(ordered.at(np.arange(size)), thresholds, sizes=sizes).outcome
-        if outcome != "WARN":
-            return outcome, size
-    return outcome, sizes[-1]
+        decision = decide(ordered.at(np.arange(size)), thresholds, sizes=sizes, passed=passed)
+        if decision.outcome != "WARN":
+            break
+        passed = decision.within
+    return decision.outcome, size
 
 
 def redrawn(paired: Paired, rng: np.random.Generator) -> Paired:

@@ -47,10 +47,10 @@ def _verdict(
         return verdict
     planned = planned_of(inputs.run, subject.key) if screened is None else screened.asked
     paired = paired_of(inputs, comparison, planned)
-    sizes = (1,) if screened is None else screened.looks
+    sizes, passed = ((1,), ()) if screened is None else (screened.looks, screened.passed)
     contexts = len(np.unique(paired.contexts))
     reports = {key: replace(each, contexts=min(each.contexts, contexts)) for key, each in reports.items()}
-    decision = decide(paired, thresholds, sizes=sizes, reports=reports)
+    decision = decide(paired, thresholds, sizes=sizes, passed=passed, reports=reports)
     outcome = decision.outcome
     incomparable = inputs.incomparable.get(subject.key)
     anomaly = _guessing(paired, decision.checks) or (None if outcome == "BLOCK" else _implausible(decision.checks))

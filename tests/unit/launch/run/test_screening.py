@@ -36,7 +36,7 @@ WHOLE = Screen(items=200)  # one look at everything
 GATE = Thresholds(max_drop=15, max_drop_language=40)
 # How many of ten items each checkpoint is right on.
 TRUTH = {"dense": 10, "copy": 10, "near": 8, "bad": 2}
-DECIDED = {"dense": 200, "copy": 54, "near": 200, "bad": 54}  # contexts hold an item of each language
+DECIDED = {"dense": 200, "copy": 58, "near": 200, "bad": 58}  # contexts hold an item of each language
 
 
 class Stopped(Exception):
@@ -113,21 +113,21 @@ def test_each_look_has_more_items_until_the_gate_is_sure(tmp_path):
     run.go()
     assert run.counts() == DECIDED
     assert run.board.over
-    assert run.screening.items == 54 + 200 + 54
+    assert run.screening.items == 58 + 200 + 58
     first = run.store.finished("bad", "t", "bad")
     assert first == run.store.finished("copy", "t", "copy")
     spoken = [language for language, _ in first]
-    assert (spoken.count("english"), spoken.count("swahili")) == (27, 27)
+    assert (spoken.count("english"), spoken.count("swahili")) == (29, 29)
     rows = {row.checkpoint: row for row in run.screening.rows}
     assert {name: (row.decision, row.asked, row.early) for name, row in rows.items()} == {
-        "bad": ("BLOCK", 54, True),
-        "copy": ("PASS", 54, True),
+        "bad": ("BLOCK", 58, True),
+        "copy": ("PASS", 58, True),
         "near": ("WARN", 200, False),
     }
-    assert rows["bad"].looks == (40, 54, 72, 96, 128, 172, 200)
+    assert rows["bad"].looks == (40, 48, 58, 70, 84, 102, 122, 148, 178, 200)
     assert sorted(run.told) == [
-        "screening t: BLOCK for bad after 54 of 200 items",
-        "screening t: PASS for copy after 54 of 200 items",
+        "screening t: BLOCK for bad after 58 of 200 items",
+        "screening t: PASS for copy after 58 of 200 items",
     ]
 
 
@@ -184,10 +184,10 @@ def test_each_checkpoint_is_decided_by_itself(tmp_path):
     run.board.expect(1)  # copy is still being pruned
     run.add("dense", "bad", "near")
     run.go()
-    assert (run.counts()["near"], run.counts()["bad"]) == (200, 54)
+    assert (run.counts()["near"], run.counts()["bad"]) == (200, 58)
     assert not run.board.over
     run.add("copy", expected=1)
-    assert run.go().counts()["copy"] == 54
+    assert run.go().counts()["copy"] == 58
     assert run.board.over
 
 
@@ -243,11 +243,11 @@ def test_what_was_evaluated_before_counts_in_the_last_look(tmp_path):
 def test_without_screening_nothing_is_held_and_the_rest_is_evaluated(tmp_path):
     screened = Run(tmp_path)
     screened.add(*TRUTH)
-    assert screened.go().counts()["bad"] == 54
+    assert screened.go().counts()["bad"] == 58
     run = Run(tmp_path)
     config = SimpleNamespace(screen=None, gate=GATE, resources=SimpleNamespace(shard_items=10))
     run.screening = Screening(SimpleNamespace(config=config, jobs=[]), run.store, run.board, SimpleNamespace())
     run.add(*TRUTH)
     assert run.go().counts() == dict.fromkeys(TRUTH, 200)
-    assert sum(count for _, count in run.asked) == 292
+    assert sum(count for _, count in run.asked) == 284
     assert run.screening.rows == []

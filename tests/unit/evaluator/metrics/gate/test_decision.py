@@ -6,13 +6,15 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 
+import numpy as np
 import pandas as pd
 import pytest
 from scipy.special import betaincinv
 
 from evaluator.metrics import Inputs, judge, reduce_records
-from evaluator.metrics.gate import Verdict, document, paragraph, summary, usable, why
+from evaluator.metrics.gate import Paired, Verdict, decide, document, paragraph, summary, usable, why
 from evaluator.metrics.gate.criteria import Reported
+from evaluator.metrics.inputs import ALL
 from evaluator.store.failures import Failure
 from evaluator.thresholds import Thresholds
 from tests.support.records import Seen, records
@@ -276,6 +278,44 @@ def test_divergence_blocks_by_its_interval_and_leaves_words():
     assert why(found).startswith("KL divergence from the base, nats a token, 0.350 (")
     three = {key: seen[key] for key in list(seen)[:3]}
     assert judged(three, three, Thresholds(max_kld=0.1)).outcome == "WARN"  # today: not by its probabilities
+
+
+def test_a_check_that_passed_at_an_earlier_look_stays_passed_unless_it_is_beyond():
+    """In 200 items nothing is lost; in the next 40, 8 items are, which is no longer surely within 5 points."""
+    looks = (200, 240)
+    first, second = _paired(200, 0), _paired(240, 8)
+    only = Thresholds(max_drop=5, languages=False, max_mc_only=None, max_lost=None)
+    assert decide(first, only, sizes=looks).within == {("open_drop", ALL), ("choice_drop", ALL)}
+    assert decide(second, only, sizes=looks).outcome == "WARN"
+    passed = decide(first, only, sizes=looks).within
+    assert decide(second, only, sizes=looks, passed=passed).outcome == "PASS"
+    assert decide(_paired(240, 100), only, sizes=looks, passed=passed).outcome == "BLOCK"
+
+
+def test_each_check_has_the_level_of_its_own_looks():
+    """40 items can pass a tolerance of 10 points and not one of 2: only the latter starts at the second look."""
+    looks = (60, 400)
+    loose, strict = (Thresholds(max_drop=drop, languages=False, max_mc_only=None, max_lost=None) for drop in (10, 2))
+    assert decide(_paired(60, 0), loose, sizes=looks).outcome == "PASS"
+    assert decide(_paired(60, 0), strict, sizes=looks).outcome == "WARN"
+    (open_drop, _) = decide(_paired(400, 0), strict, sizes=looks).checks
+    assert open_drop.high == pytest.approx(1 - 0.05 ** (1 / 400), abs=1e-9)
+
+
+def _paired(items: int, lost: int) -> Paired:
+    """A base that is right throughout, and a checkpoint that loses the first items."""
+    base, own = np.ones(items), (np.arange(items) >= lost).astype(float)
+    asked = np.ones(items, dtype=bool)
+    return Paired(
+        languages=np.full(items, "english", dtype=object),
+        contexts=np.arange(items),
+        base_said=base,
+        said=own,
+        base_picked=base,
+        picked=own,
+        open=asked,
+        choice=asked,
+    )
 
 
 def test_a_table_that_lacks_the_number_or_its_interval_leaves_its_tolerance_undecided():
