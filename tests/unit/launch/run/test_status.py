@@ -279,7 +279,7 @@ def test_a_live_file_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
 
 def test_what_the_gate_decided_early_has_all_that_it_will_have() -> None:
     row = {"task": "xquad", "checkpoint": "wanda-0.5", "base": "dense", "decision": "BLOCK", "asked": 10, "items": 40}
-    row |= {"looks": [10, 40]}
+    row |= {"looks": [10, 40], "passed": []}
     document = {"state": "running", "planned": PLANNED, "screening": [row, {**row, "task": "tydiqa", "asked": 40}]}
     found = _summary(document, done={**DONE, ("wanda-0.5", "xquad"): 10})
     parts = {(part.checkpoint, part.task): part for part in found.parts}
