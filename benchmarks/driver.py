@@ -35,9 +35,9 @@ from typing import Any
 from benchmarks.processes import count, run_main
 from benchmarks.serving import workload
 from benchmarks.serving.workload import Questions
+from evaluator.core.errors import InputError
 from evaluator.engine.base import Engine, Request, Response, Score
 from evaluator.engine.fake import FakeEngine
-from evaluator.errors import InputError
 from evaluator.probes.planning import Plan, Planner
 from evaluator.probes.stream import evaluate
 from evaluator.store.records import RecordStore, to_table

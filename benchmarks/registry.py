@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from evaluator.config import Registry
+from evaluator.core.config import Registry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from evaluator.config import Frozen
+from evaluator.core.config import Frozen
 
 
 class Screen(Frozen):

@@ -13,8 +13,8 @@ from typing import Annotated, Any
 
 from pydantic import Field, SerializerFunctionWrapHandler, ValidationError, model_serializer, model_validator
 
-from evaluator.config import Frozen
-from evaluator.errors import InputError
+from evaluator.core.config import Frozen
+from evaluator.core.errors import InputError
 
 Percent = Annotated[float, Field(ge=0, le=100)]
 Amount = Annotated[float, Field(ge=0)]

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, PrivateAttr, field_validator, model_validator
 
-from evaluator.config import Frozen
+from evaluator.core.config import Frozen
 from pruning.methods import METHODS
 from pruning.methods.removal import Removal
 from pruning.patterns import UNSTRUCTURED, Group, NofM, Pattern, Removed, parse

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from evaluator.checkpoints.tokenizer import load_tokenizer
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 from pruning.calibration import sequences
 from pruning.calibration.passages import PassageSource, is_local
 from pruning.config import PruneConfig

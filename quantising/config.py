@@ -7,8 +7,8 @@ from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from evaluator.config import Frozen
-from evaluator.errors import unknown
+from evaluator.core.config import Frozen
+from evaluator.core.errors import unknown
 from pruning.config import CalibrationConfig
 from quantising.methods import METHODS
 from quantising.methods.base import Wanted

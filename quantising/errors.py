@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from evaluator.errors import ResurfaceError
+from evaluator.core.errors import ResurfaceError
 
 
 class QuantiseError(ResurfaceError):

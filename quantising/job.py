@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from evaluator.checkpoints.tokenizer import load_tokenizer
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 from pruning.calibration import sequences
 from pruning.calibration.passages import PassageSource, is_local
 from pruning.calibration.sequences import Calibration

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from evaluator.checkpoints import manifests
 from evaluator.checkpoints.manifests import Files, of_version
 from evaluator.checkpoints.quantisation import QUANTISE_MANIFEST
-from evaluator.config import Frozen
+from evaluator.core.config import Frozen
 from pruning.calibration.sequences import CalibrationManifest
 
 SCHEMA_VERSION = 1

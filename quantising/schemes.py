@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,8 +16,8 @@ from typing import Any
 import pyarrow as pa
 
 from evaluator.asking.questions import Question
+from evaluator.core.records import Origin, Record
 from evaluator.probes.recording import Stamp
-from evaluator.records import Origin, Record
 from evaluator.store.records import to_table
 
 _WAYS = 6

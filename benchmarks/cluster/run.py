@@ -28,7 +28,7 @@ from benchmarks.cluster.pretended_ray import Deaths, PretendedRay
 from benchmarks.cluster.simulation import Cost, mistakes, profiled, simulate
 from benchmarks.cluster.sweep import Size, made_up, questions_of
 from benchmarks.processes import Options, answer_of, count, module_command, run_main
-from evaluator.errors import InputError, ResurfaceError
+from evaluator.core.errors import InputError, ResurfaceError
 
 _GPUS = 8  # of a node
 _PACE = 25.0  # items per second of an engine, for the share

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from evaluator.asking.questions import Question
 from evaluator.checkpoints.info import CheckpointInfo
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 from evaluator.probes.config import EvalConfig
 from launch.sweep.config import Resources, SweepConfig
 from launch.sweep.jobs import CheckpointJob

@@ -34,7 +34,7 @@ from benchmarks.gate.errors import (
 from benchmarks.gate.simulate import KINDS, World, harmless, planted
 from benchmarks.gate.statistics import STATISTICS
 from benchmarks.processes import Options, count, run_main
-from evaluator.errors import InputError, ResurfaceError
+from evaluator.core.errors import InputError, ResurfaceError
 from evaluator.metrics.gate import BLOCK_LEVEL, PASS_LEVEL
 
 Part = Callable[[argparse.Namespace], dict[str, Any]]

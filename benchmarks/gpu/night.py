@@ -30,7 +30,7 @@ from benchmarks.gpu.cards import Card, markdown, read, said
 from benchmarks.gpu.steps import SCRATCH, Step, steps
 from benchmarks.processes import Options, environment, run_main
 from benchmarks.pruning.synthetic import SHAPES
-from evaluator.errors import InputError, one_line, unknown
+from evaluator.core.errors import InputError, one_line, unknown
 from evaluator.store.files import write_atomically
 from launch.doctor.machine import Machine, this_machine
 from launch.run.termination import stop_in_order

@@ -18,9 +18,9 @@ from torch.nn import functional
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast, Qwen3ForCausalLM
 
 from benchmarks.reference_model.lessons import IGNORED, question_block
-from evaluator.records import Item
+from evaluator.core.records import Item
+from evaluator.core.text import normalise
 from evaluator.tasks.gazetteer import LANGUAGES, build_passage, gazetteer_items
-from evaluator.text import normalise
 
 NEW_TOKENS = 32
 OPTIONS = 4

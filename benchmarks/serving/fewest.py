@@ -20,8 +20,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from evaluator.core.records import Record
 from evaluator.probes.base import ItemPlan
-from evaluator.records import Record
 
 _GENERATED = ("greedy", "beam", "sample")  # probes whose answers the model chose
 

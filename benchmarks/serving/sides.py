@@ -27,8 +27,8 @@ from benchmarks.processes import Child, environment, module_command, run_main
 
 if TYPE_CHECKING:
     from benchmarks.serving.workload import Questions
+    from evaluator.core.records import Record
     from evaluator.probes.base import ItemPlan
-    from evaluator.records import Record
 
 WIDTH, TOKENS, SAMPLES, TOP_P = 5, 32, 10, 0.9
 _MAX_MODEL_LEN = 2048

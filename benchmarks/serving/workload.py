@@ -31,11 +31,11 @@ from benchmarks.pruning.synthetic import SHAPES, write_checkpoint
 from evaluator.asking.prompts import Prompter
 from evaluator.asking.questions import Question, questions_of
 from evaluator.checkpoints.tokenizer import load_tokenizer
-from evaluator.errors import InputError, unknown
+from evaluator.core.errors import InputError, unknown
+from evaluator.core.records import Item
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.planning import Planner
 from evaluator.probes.recording import Stamp
-from evaluator.records import Item
 from evaluator.tasks import load_task
 from launch.sweep.models import resolve_model
 from launch.sweep.references import vocabulary_of

@@ -14,8 +14,8 @@ from typing import Any
 
 from evaluator.asking.template_trial import LONGEST, TOO_LARGE, limit, tried
 from evaluator.asking.templates import PromptTemplate, Wording
-from evaluator.errors import InputError
-from evaluator.records import Item
+from evaluator.core.errors import InputError
+from evaluator.core.records import Item
 
 _SECONDS = 10  # of processor time, and as many for each so many items:
 _ITEMS = 10_000

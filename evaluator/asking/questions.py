@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from evaluator.errors import InputError
-from evaluator.records import Format, Item
+from evaluator.core.errors import InputError
+from evaluator.core.records import Format, Item
 from evaluator.tasks import DEEP_ITEMS, TaskData, is_excluded, select
 from evaluator.tasks.distractors import Options, by_kind, choose_hard_options, choose_options, unrelated_candidates
 

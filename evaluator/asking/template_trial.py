@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 
 _SECONDS = 10  # of processor time; a template takes a millisecond
 _BYTES = 2**30  # of memory, beyond what the libraries take

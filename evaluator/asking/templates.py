@@ -18,9 +18,9 @@ from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from evaluator.config import Frozen
-from evaluator.errors import InputError, one_line, unknown
-from evaluator.records import Item
+from evaluator.core.config import Frozen
+from evaluator.core.errors import InputError, one_line, unknown
+from evaluator.core.records import Item
 from evaluator.tasks.posing import PAPER
 
 if TYPE_CHECKING:

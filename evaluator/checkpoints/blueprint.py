@@ -16,7 +16,7 @@ from evaluator.checkpoints.mixture import expert_field
 from evaluator.checkpoints.quantisation import Quantisation, read_quantisation
 from evaluator.checkpoints.tensors import read_tensors
 from evaluator.checkpoints.text_model import text_model
-from evaluator.errors import InputError, one_line
+from evaluator.core.errors import InputError, one_line
 
 # Two checkpoints whose classes are named differently, or in one of them not at all, are compared by their tensors. The
 # driver's key keeps the name: there it parts checkpoints before any engine is asked.

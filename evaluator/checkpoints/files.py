@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 
 _LARGEST_JSON = 2**28  # bytes; the largest vocabularies take a tenth of it
 _LONGEST_NAME = 255  # bytes, of every file system in use

@@ -21,7 +21,7 @@ from evaluator.checkpoints.quantisation import Quantisation, online_scheme, read
 from evaluator.checkpoints.shapes import check_shapes
 from evaluator.checkpoints.tensors import Tensor, identity, read_tensors
 from evaluator.checkpoints.text_model import text_model
-from evaluator.errors import InputError, field, of_kind, parse
+from evaluator.core.errors import InputError, field, of_kind, parse
 
 MANIFEST = "prune_manifest.json"
 

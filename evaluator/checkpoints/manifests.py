@@ -8,7 +8,7 @@ from typing import Annotated, TypeVar
 from pydantic import AfterValidator, BaseModel, ValidationError
 
 from evaluator.checkpoints.files import is_inside
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 
 _Manifest = TypeVar("_Manifest", bound=BaseModel)
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from evaluator.errors import InputError, field, of_kind, parse, unknown
+from evaluator.core.errors import InputError, field, of_kind, parse, unknown
 
 COMPRESSED_TENSORS = "compressed-tensors"
 # `quant_method` of plain weights that vLLM quantises while it loads them; `scheme` is then one of these. vLLM's names,

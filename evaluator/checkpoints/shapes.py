@@ -13,7 +13,7 @@ from typing import Any
 
 from evaluator.checkpoints.quantisation import online_scheme
 from evaluator.checkpoints.tensors import NOT_FINITE, Tensor
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 
 # model_type -> whether a configuration without `head_dim` means hidden_size / num_attention_heads.
 _DECODERS = {"gemma2": False, "llama": True, "mistral": True, "phi3": True, "qwen2": True, "qwen3": False}

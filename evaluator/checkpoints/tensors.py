@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from evaluator.checkpoints.files import is_plain
-from evaluator.errors import InputError, field, of_kind, parse
+from evaluator.core.errors import InputError, field, of_kind, parse
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from evaluator.errors import InputError, of_kind, one_line, parse
+from evaluator.core.errors import InputError, of_kind, one_line, parse
 
 
 def load_tokenizer(checkpoint: Path, trust_remote_code: bool = False) -> Any:

@@ -13,7 +13,7 @@ from typing import Literal, Protocol
 from pydantic import Field, field_validator, model_validator
 
 from evaluator.checkpoints.info import CheckpointInfo
-from evaluator.config import Frozen, Registry
+from evaluator.core.config import Frozen, Registry
 from evaluator.engine.base import Engine
 
 DType = Literal["auto", "float32", "bfloat16"]

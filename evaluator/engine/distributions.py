@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from evaluator.core.errors import one_line
 from evaluator.engine.base import Divergence, Reference
-from evaluator.errors import one_line
 
 if TYPE_CHECKING:
     import torch

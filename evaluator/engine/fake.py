@@ -18,9 +18,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from evaluator.core.errors import EngineError
 from evaluator.engine.base import Cancel, EngineStats, Generate, LoadReport, Request, RequestSource, Response, Score
 from evaluator.engine.distributions import referred, unusable
-from evaluator.errors import EngineError
 
 
 class FakeEngine:

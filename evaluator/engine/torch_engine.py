@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 from evaluator.checkpoints.blueprint import read_blueprint
 from evaluator.checkpoints.info import CheckpointInfo
 from evaluator.checkpoints.tokenizer import read_eos_ids
+from evaluator.core.errors import EngineError, InputError, one_line
 from evaluator.engine.admission import refusal, refuse
 from evaluator.engine.base import Cancel, EngineStats, Generate, LoadReport, Request, RequestSource, Response, Score
 from evaluator.engine.config import EngineConfig, EngineKind
 from evaluator.engine.distributions import referred
-from evaluator.errors import EngineError, InputError, one_line
 
 if TYPE_CHECKING:
     import torch

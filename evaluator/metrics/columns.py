@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from evaluator.records import PRUNING
+from evaluator.core.records import PRUNING
 
 MINUS = "\N{MINUS SIGN}"
 MISSING = "\N{EN DASH}"

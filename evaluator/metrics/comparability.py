@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from evaluator.errors import mapping_at, rows_at
-from evaluator.records import SERVING
+from evaluator.core.errors import mapping_at, rows_at
+from evaluator.core.records import SERVING
 
 # Outcome columns that must be equal on both sides of an item, and what a difference is called.
 _ALIKE = {

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from evaluator.core.records import FORMATS, METADATA, PRUNING, SERVING, Origin
 from evaluator.metrics.columns import Row
 from evaluator.metrics.comparability import difference
 from evaluator.metrics.intervals import ItemNumbers
 from evaluator.metrics.outcomes import KEY, MEASURED, outcome_types
 from evaluator.metrics.pieces import Pieces, Recent
 from evaluator.probes import PROBES
-from evaluator.records import FORMATS, METADATA, PRUNING, SERVING, Origin
 from evaluator.store.screening import screened_of
 
 ALL = "all"  # the row that pools the languages
@@ -59,7 +59,7 @@ class Subject(Origin):
 class Inputs:
     """Outcomes of any number of checkpoints and tasks, in one frame or in pieces.
 
-    Optionally the items (the columns of `evaluator.records.Item`; intervals need task, language, item_id, cluster), the
+    Optionally the items (the columns of `Item`; intervals need task, language, item_id, cluster), the
     verdicts of matcher models (those of `VerdictRow`, behind the record's key), run.json: how they were asked, and what
     matchers said of control pairs (`ControlRow`). `fit_only`: matchers that are unfit by their control pairs have no
     vote in the panel.

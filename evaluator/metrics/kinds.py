@@ -17,9 +17,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
+from evaluator.core.text import normalise, split_tokens, without_spaces
 from evaluator.metrics.question_words import question_word
 from evaluator.tasks.answer_types import answer_type
-from evaluator.text import normalise, split_tokens, without_spaces
 
 KINDS = ("language", "answer type", "answer length", "question word", "context length", "answer position")
 _THIRDS = ("shortest third", "middle third", "longest third")
@@ -28,8 +28,8 @@ _NOWHERE = "not in the context"
 
 
 def kinds_of(items: pd.DataFrame) -> pd.DataFrame:
-    """Of each item of one task (the columns of `evaluator.records.Item`) its language and id, and under each of KINDS
-    its kind: None where it has none."""
+    """One row per item of a task (the columns of `evaluator.core.records.Item`): language, id, and a column per
+    distinction in KINDS with the item's kind; None if it has none."""
     columns: dict[str, Sequence[str | None]] = {"language": items["language"].tolist()}
     answers = [str(each[0]) if len(each) else "" for each in items["answers"]]
     languages, questions, contexts = (items[name].tolist() for name in ("language", "question", "context"))

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import pandas as pd
 
+from evaluator.core.records import METADATA, SERVING
 from evaluator.probes import PROBES
 from evaluator.probes.reducing import KEY, MEASURED, why_not
-from evaluator.records import METADATA, SERVING
 from evaluator.store.schema import PANDAS
 
 __all__ = ["KEY", "MEASURED", "empty_outcomes", "outcome_types", "reduce_records"]
@@ -36,7 +36,7 @@ def empty_outcomes() -> pd.DataFrame:
 
 
 def reduce_records(records: pd.DataFrame) -> pd.DataFrame:
-    """Item-level outcomes of records (columns as in `evaluator.records.Record`), any number of checkpoints and tasks.
+    """Item-level outcomes of records (columns as in `Record`), any number of checkpoints and tasks.
 
     All records of one item on one checkpoint must be in `records`: reduce whole parts, then concatenate.
     """

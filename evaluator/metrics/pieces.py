@@ -19,9 +19,9 @@ import pandas as pd
 import pyarrow as pa
 from pyarrow import feather
 
+from evaluator.core.records import METADATA
 from evaluator.metrics.outcomes import KEY, empty_outcomes, outcome_types
 from evaluator.probes import PROBES
-from evaluator.records import METADATA
 
 HELD_ROWS = 20_000  # of outcomes; some 20 MB
 Key = TypeVar("Key")

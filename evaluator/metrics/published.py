@@ -16,7 +16,7 @@ from typing import Any
 
 import pandas as pd
 
-from evaluator.errors import rows_at
+from evaluator.core.errors import rows_at
 from evaluator.metrics.columns import COUNT, TEXT, Column, Kind, Row, columns_of, typed_frame
 from evaluator.metrics.comparability import settings_of
 from evaluator.metrics.inputs import ALL, MEAN, rows_where

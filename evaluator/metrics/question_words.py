@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 
-from evaluator.text import code_of, normalise, without_spaces
+from evaluator.core.text import code_of, normalise, without_spaces
 
 NONE = "none of the known"
 # Of each language, kind -> words, in the form that `normalise` gives a text.

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from evaluator.errors import one_line
+from evaluator.core.errors import one_line
 from evaluator.metrics.columns import rows_of
 from evaluator.metrics.gate.decision import Verdict
 from evaluator.metrics.gate.verdicts import judge

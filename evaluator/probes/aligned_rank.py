@@ -16,11 +16,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from evaluator.asking.prompts import Continuation
+from evaluator.core.records import Record
 from evaluator.engine.base import Cancel, Request, Response, Score
 from evaluator.probes.alignment import Alignment, align
 from evaluator.probes.base import Asking, Cost, Excluded, Inquiry, ItemProbe
 from evaluator.probes.recording import Recorder, failed, scored
-from evaluator.records import Record
 
 if TYPE_CHECKING:
     import pandas as pd

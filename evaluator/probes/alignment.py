@@ -19,8 +19,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from evaluator.core.text import normalise
 from evaluator.probes.grading import gradable, thinking_spans
-from evaluator.text import normalise
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,9 +20,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from evaluator.config import Registry
+from evaluator.core.config import Registry
+from evaluator.core.records import Format, Record
 from evaluator.engine.base import Cancel, Generate, Hear, Request, Response, Score
-from evaluator.records import Format, Record
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from evaluator.core.records import Record
 from evaluator.engine.base import Cancel, Hear, Request, Response
 from evaluator.engine.beam import BeamSearch
 from evaluator.probes.base import Asking, Cost, Inquiry, ItemProbe
 from evaluator.probes.recording import Recorder, failed
-from evaluator.records import Record
 
 if TYPE_CHECKING:
     import pandas as pd

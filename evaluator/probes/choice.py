@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
 from evaluator.asking.questions import NO_DISTRACTOR, Question
+from evaluator.core.records import Record
 from evaluator.engine.base import Request
 from evaluator.probes.base import Asking, Cost, Inquiry, ItemProbe
 from evaluator.probes.recording import Recorder, scored
-from evaluator.records import Record
 from evaluator.tasks.answer_types import answer_type
 from evaluator.tasks.distractors import Options
 

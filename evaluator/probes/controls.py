@@ -19,11 +19,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from zlib import crc32
 
+from evaluator.core.records import ControlKind
+from evaluator.core.text import code_of, normalise
 from evaluator.probes.grading import gradable
 from evaluator.probes.matcher import Claim
-from evaluator.records import ControlKind
 from evaluator.tasks.answer_types import answer_type
-from evaluator.text import code_of, normalise
 
 _ARTICLES = {
     "de": ("der ", "die ", "das ", "den ", "dem ", "ein ", "eine "),

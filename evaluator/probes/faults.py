@@ -6,8 +6,8 @@ import logging
 from types import TracebackType
 from typing import NoReturn
 
-from evaluator.errors import ResurfaceError, one_line
-from evaluator.records import Item
+from evaluator.core.errors import ResurfaceError, one_line
+from evaluator.core.records import Item
 
 _log = logging.getLogger(__name__)
 

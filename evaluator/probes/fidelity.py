@@ -16,12 +16,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from evaluator.asking.questions import NOTHING_PREDICTED, Question
+from evaluator.core.records import Record
 from evaluator.engine.base import Cancel, Request, Response
 from evaluator.probes.base import Asking, Cost, Excluded, Inquiry, ItemProbe, Reading, References, TextProbe
 from evaluator.probes.packing import pack
 from evaluator.probes.passages import PIECE, Passage
 from evaluator.probes.recording import Recorder, failed
-from evaluator.records import Record
 from evaluator.tasks.selection import gold_option
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from evaluator.text import normalise, split_tokens
+from evaluator.core.text import normalise, split_tokens
 
 # A span that is never closed runs to the end: the model ran out of tokens while it was still thinking.
 _THINKING = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from evaluator.asking.questions import Question
+from evaluator.core.records import Format, Record
+from evaluator.core.text import normalise
 from evaluator.engine.base import Request
 from evaluator.probes.base import Asking, Cost, Inquiry, ItemProbe
 from evaluator.probes.grading import strip_thinking
 from evaluator.probes.recording import Recorder, failed
-from evaluator.records import Format, Record
-from evaluator.text import normalise
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,12 +10,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 
+from evaluator.core.records import Item, Record
 from evaluator.engine.base import NOT_NUMBERS, Cancel, Generate, Hear, Request, Response
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.faults import Blaming, blame
 from evaluator.probes.planning import Plan, inquiries
 from evaluator.probes.recording import Decode, Recorder, Stamp
-from evaluator.records import Item, Record
 
 
 class ItemProbes:

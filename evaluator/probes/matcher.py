@@ -23,9 +23,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from evaluator.asking.prompts import Prompter
+from evaluator.core.errors import EngineError
+from evaluator.core.records import Status
 from evaluator.engine.base import Engine, Request, Response, Score
-from evaluator.errors import EngineError
-from evaluator.records import Status
 
 _INSTRUCTION = (
     "Decide whether a response to a question has the same meaning as the reference answer. Wording, spelling, language "

@@ -16,11 +16,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from evaluator.asking.questions import NOTHING_PREDICTED, Window
+from evaluator.core.errors import InputError
+from evaluator.core.records import Record
 from evaluator.engine.base import Request, Score
-from evaluator.errors import InputError
 from evaluator.probes.base import Cost, Inquiry, Reading, TextProbe
 from evaluator.probes.recording import Recorder, failed
-from evaluator.records import Record
 
 if TYPE_CHECKING:
     import pandas as pd

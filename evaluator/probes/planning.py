@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 from evaluator.asking.prompts import Prompt, Prompter
 from evaluator.asking.questions import Posed, Question, Window
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
+from evaluator.core.records import Format
 from evaluator.probes.base import Asking, Excluded, Inquiry, ItemPlan, Reading, References
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.faults import Blaming
 from evaluator.probes.recording import Decode
-from evaluator.records import Format
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from evaluator.asking.questions import Question
+from evaluator.core.records import Record
 from evaluator.engine.base import Request
 from evaluator.probes.base import Asking, Cost, Inquiry, ItemProbe
 from evaluator.probes.recording import Recorder, scored
-from evaluator.records import Record
 from evaluator.tasks.selection import gold_option
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from evaluator.core.records import Format, Item, Origin, Record
 from evaluator.probes.grading import grade
-from evaluator.records import Format, Item, Origin, Record
 
 if TYPE_CHECKING:
     from evaluator.asking.prompts import Continuation, Prompt

@@ -6,10 +6,10 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from evaluator.core.records import Record
 from evaluator.engine.base import NOT_NUMBERS, Generate
 from evaluator.probes.base import Asking, Cost, Inquiry, ItemProbe
 from evaluator.probes.recording import Recorder, failed
-from evaluator.records import Record
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -8,9 +8,9 @@ from typing import Annotated
 
 from pydantic import Field, field_validator
 
-from evaluator.config import Frozen
+from evaluator.core.config import Frozen
+from evaluator.core.records import Format
 from evaluator.engine.distributions import RANKS
-from evaluator.records import Format
 
 Seed = Annotated[int, Field(ge=0, lt=2**63)]  # the records' column has 64 bits: more would end an engine at each item
 

@@ -11,13 +11,13 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
+from evaluator.core.errors import EngineError
+from evaluator.core.records import Item, Record
 from evaluator.engine.base import Cancel, Engine, Hear, Request, Response
-from evaluator.errors import EngineError
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.item import ItemProbes
 from evaluator.probes.planning import Plan
 from evaluator.probes.recording import Decode, Stamp
-from evaluator.records import Item, Record
 
 IN_FLIGHT = 64  # items: enough requests to fill a large batch while the slowest items' beams finish
 

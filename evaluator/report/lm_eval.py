@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from evaluator.errors import InputError, mapping_at
+from evaluator.core.errors import InputError, mapping_at
 from evaluator.metrics.columns import rows_of
 from evaluator.probes.reducing import MEASURED
 from evaluator.store.files import part_of_path, write_atomically

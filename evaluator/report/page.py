@@ -18,7 +18,7 @@ import pandas as pd
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from evaluator.errors import rows_at
+from evaluator.core.errors import rows_at
 from evaluator.metrics import FilledTable, Results, gate
 from evaluator.metrics.columns import FEW
 from evaluator.metrics.definitions import DEFINITIONS

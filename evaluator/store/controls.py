@@ -16,7 +16,7 @@ from pathlib import Path
 import pandas as pd
 import pyarrow as pa
 
-from evaluator.errors import InputError, parse
+from evaluator.core.errors import InputError, parse
 from evaluator.probes.controls import Control, Posed
 from evaluator.probes.matcher import Verdict
 from evaluator.store.files import write_atomically, write_parquet

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Protocol
 
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from evaluator.errors import InputError, of_kind, parse, text_field
+from evaluator.core.errors import InputError, of_kind, parse, text_field
 
 UNFILTERED = "none"
 

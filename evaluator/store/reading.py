@@ -12,7 +12,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from evaluator.errors import InputError, one_line, parse
+from evaluator.core.errors import InputError, one_line, parse
 from evaluator.store.schema import (
     ITEM_COLUMNS,
     READ_ITEMS,

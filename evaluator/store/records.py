@@ -23,8 +23,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from evaluator.errors import InputError, ResurfaceError, one_line
-from evaluator.records import Item, Record
+from evaluator.core.errors import InputError, ResurfaceError, one_line
+from evaluator.core.records import Item, Record
 from evaluator.store.files import move_into, need_unfenced, parquet_bytes, write_atomically, write_parquet
 from evaluator.store.schema import ITEMS, RECORDS
 

@@ -1,4 +1,4 @@
-"""The columns of everything that a run keeps, derived from the fields of `evaluator.records`.
+"""The columns of everything that a run keeps, derived from the fields of `evaluator.core.records`.
 
     python -m evaluator.store.schema > docs/records.md
 
@@ -15,8 +15,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 import pyarrow as pa
 
+from evaluator.core.records import ControlRow, Item, Meaning, Record, VerdictRow
 from evaluator.probes import PROBES
-from evaluator.records import ControlRow, Item, Meaning, Record, VerdictRow
 
 _ARROW: dict[Any, str] = {
     str: "string",
@@ -101,7 +101,8 @@ PANDAS = {each.name: _PANDAS[each.arrow] for each in _RECORD if each.arrow in _P
 
 _HEAD = """# What a run keeps
 
-Generated from `evaluator/records.py` by `python -m evaluator.store.schema > docs/records.md`; a test compares the two.
+`python -m evaluator.store.schema > docs/records.md` generates this page from `evaluator/core/records.py`. A test compares
+them.
 
 Every part is a Parquet file that is written whole or not at all. A number is null where it was not measured: no column
 holds a sentinel. Any Parquet reader takes a run's records as one table:

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from evaluator.errors import rows_at
+from evaluator.core.errors import rows_at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

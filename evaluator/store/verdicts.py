@@ -14,10 +14,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
+from evaluator.core.records import VerdictRow
 from evaluator.probes.grading import strip_thinking
 from evaluator.probes.matcher import Claim, Verdict
-from evaluator.records import VerdictRow
 from evaluator.store.files import write_parquet
 from evaluator.store.reading import read_part
 from evaluator.store.records import RecordStore

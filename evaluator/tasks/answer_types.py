@@ -25,7 +25,7 @@ import unicodedata
 from collections.abc import Mapping
 from functools import lru_cache
 
-from evaluator.text import code_of
+from evaluator.core.text import code_of
 
 _LOOKED_AT = 200
 # Of each language: month names, words for "year" and eras, number words from two. A star ends a stem.

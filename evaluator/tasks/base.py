@@ -20,9 +20,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
-from evaluator.config import Registry
-from evaluator.errors import InputError
-from evaluator.records import Item
+from evaluator.core.config import Registry
+from evaluator.core.errors import InputError
+from evaluator.core.records import Item
 from evaluator.tasks.posing import PLUS
 from evaluator.tasks.source import Source
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
-from evaluator.errors import InputError
-from evaluator.records import Item
+from evaluator.core.errors import InputError
+from evaluator.core.records import Item
+from evaluator.core.text import code_of
 from evaluator.tasks.mapping import RowMapping
 from evaluator.tasks.rows import SUFFIXES, Place, Rows
 from evaluator.tasks.source import Fields, Source
-from evaluator.text import code_of
 
 
 def read_data_set(task: str, data: str, usual: Source, said: Source, *, local: bool) -> list[Item]:

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-from evaluator.errors import InputError
-from evaluator.records import Item
+from evaluator.core.errors import InputError
+from evaluator.core.records import Item
 from evaluator.tasks.answer_types import answer_type
 from evaluator.tasks.selection import gold_option, is_excluded, normalised
 

@@ -28,9 +28,9 @@ from typing import Any, Literal, TypeVar
 
 import yaml
 
-from evaluator.records import Item
+from evaluator.core.records import Item
+from evaluator.core.text import normalise
 from evaluator.tasks.base import Task
-from evaluator.text import normalise
 
 Stream = Literal["items", "calibration", "training"]
 Kind = Literal["word", "place", "person", "year", "people", "height", "length"]

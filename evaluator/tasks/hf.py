@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from evaluator.records import Item
+from evaluator.core.records import Item
 from evaluator.tasks.base import Argument, Task
 from evaluator.tasks.dataset import read_data_set
 from evaluator.tasks.presets import DataSource, document

@@ -6,8 +6,8 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from evaluator.errors import InputError
-from evaluator.records import Item
+from evaluator.core.errors import InputError
+from evaluator.core.records import Item
 
 _SPLIT = "validation"
 

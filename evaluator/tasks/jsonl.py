@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from evaluator.errors import InputError, field, parse, strings, text_field
-from evaluator.records import Item
+from evaluator.core.errors import InputError, field, parse, strings, text_field
+from evaluator.core.records import Item
 from evaluator.tasks.base import Argument, Task
 
 

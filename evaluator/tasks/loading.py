@@ -9,11 +9,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from evaluator.errors import InputError, unknown
-from evaluator.records import Item
+from evaluator.core.errors import InputError, unknown
+from evaluator.core.records import Item
+from evaluator.core.text import code_of
 from evaluator.tasks.base import TaskSpec
 from evaluator.tasks.source import Source
-from evaluator.text import code_of
 
 UNKNOWN_SIZE = 10_000  # items in a language of a data set that would have to be fetched to be counted
 _ANY_LANGUAGE = "?"  # a column says it

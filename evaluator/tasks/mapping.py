@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from evaluator.errors import InputError, of_kind, one_line, unknown
-from evaluator.records import Item
+from evaluator.core.errors import InputError, of_kind, one_line, unknown
+from evaluator.core.records import Item
 from evaluator.tasks.source import CONSTANT, Fields
 
 MOST_OPTIONS = 10

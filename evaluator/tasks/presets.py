@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import Field, ValidationError
 
-from evaluator.errors import InputError, one_line
-from evaluator.records import Item
+from evaluator.core.errors import InputError, one_line
+from evaluator.core.records import Item
 from evaluator.tasks.base import Argument, Task
 from evaluator.tasks.dataset import read_data_set
 from evaluator.tasks.mapping import RowMapping

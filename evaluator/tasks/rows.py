@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from evaluator.errors import InputError, one_line
+from evaluator.core.errors import InputError, one_line
 
 # Suffix of a file -> the loader of `datasets` that reads it.
 _LOADERS = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".ndjson": "json", ".csv": "csv"}

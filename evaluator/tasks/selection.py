@@ -6,8 +6,8 @@ import random
 from collections.abc import Sequence
 from functools import lru_cache
 
-from evaluator.records import Item
-from evaluator.text import normalise
+from evaluator.core.records import Item
+from evaluator.core.text import normalise
 
 # The subset is part of the protocol, not of a run: every run, whatever its seed, asks the same items.
 _SUBSET_SEED = 42

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from evaluator.config import Frozen
+from evaluator.core.config import Frozen
 
 CONSTANT = "="  # `=text` stands for the text itself, where a path to a column is expected
 

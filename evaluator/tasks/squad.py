@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from evaluator.errors import InputError, field, of_kind, parse, text_field
-from evaluator.records import Item
+from evaluator.core.errors import InputError, field, of_kind, parse, text_field
+from evaluator.core.records import Item
 
 LanguageOf = Callable[[str, Path], str]  # (item id, file) -> language
 

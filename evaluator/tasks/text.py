@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 from evaluator.tasks.base import Argument, Task
 from evaluator.tasks.gazetteer import LANGUAGES, gazetteer_passages
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from evaluator.errors import InputError
-from evaluator.records import Item
+from evaluator.core.errors import InputError
+from evaluator.core.records import Item
+from evaluator.core.text import name_of
 from evaluator.tasks import hub, squad
 from evaluator.tasks.base import Argument, Task
-from evaluator.text import name_of
 
 _DATASET = "google-research-datasets/tydiqa"
 # Language -> items of the validation split, as the hub has them.

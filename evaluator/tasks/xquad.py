@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from evaluator.records import Item
+from evaluator.core.records import Item
 from evaluator.tasks import hub, squad
 from evaluator.tasks.base import Argument, Task
 

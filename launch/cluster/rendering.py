@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 
-from evaluator.errors import InputError, unknown
+from evaluator.core.errors import InputError, unknown
 from launch.cluster.settings import ClusterSettings
 from launch.sweep.parts import Part
 

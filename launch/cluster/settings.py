@@ -11,7 +11,7 @@ import shlex
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.,+@:/-]*")
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,40}[a-z0-9])?")  # of Kubernetes, with room for what is added to it

@@ -10,7 +10,7 @@ import typer
 
 from benchmarks.processes import environment, module_command
 from benchmarks.registry import BENCHMARKS
-from evaluator.errors import ResurfaceError, unknown
+from evaluator.core.errors import ResurfaceError, unknown
 from launch.commands.options import described
 
 ALL = "all"  # the name for every benchmark, one after another

@@ -15,7 +15,7 @@ import typer
 from rich.markup import escape
 from typer.exceptions import TyperException
 
-from evaluator.errors import InputError, ResurfaceError, one_line
+from evaluator.core.errors import InputError, ResurfaceError, one_line
 from launch.commands.bench import bench
 from launch.commands.compare import compare
 from launch.commands.demo import demo

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 from launch.commands.report import need_records
 from launch.commands.terminal import console
 

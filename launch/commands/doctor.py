@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
+from evaluator.core.errors import InputError, unknown
 from evaluator.engine.config import ENGINES, EngineConfig
-from evaluator.errors import InputError, unknown
 from launch.commands.options import DTYPES
 from launch.commands.terminal import console, errors
 from launch.run.place import nearest_existing

@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
+from evaluator.core.records import FORMATS
 from evaluator.engine.config import engines_help
 from evaluator.probes import PROBES
 from evaluator.probes.config import EvalConfig
-from evaluator.records import FORMATS
 from evaluator.tasks import tasks_help
 from launch.commands.options import DTYPES, Out, Prompts, Seed, Track, described, eval_sweep
 from launch.commands.running import run_and_report

@@ -67,7 +67,7 @@ def gate(
     if languages is False:
         stated.pop("max_drop_language", None)
     thresholds = validated(Thresholds, {**stated, **typed}, "resurface gate", as_option)
-    from evaluator.errors import InputError
+    from evaluator.core.errors import InputError
     from evaluator.metrics import judge
     from evaluator.metrics.gate import document, paragraph, summary, unfinished
     from evaluator.report import read_inputs

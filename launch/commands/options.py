@@ -9,10 +9,10 @@ from typing import Annotated, Any, Protocol, get_args
 
 import typer
 
+from evaluator.core.errors import InputError, unknown
+from evaluator.core.records import FORMATS
 from evaluator.engine.config import ENGINES, DType, EngineConfig
-from evaluator.errors import InputError, unknown
 from evaluator.probes import PROBES, answering_probes
-from evaluator.records import FORMATS
 from launch.sweep.calibration import spelled_source
 from launch.sweep.config import SweepConfig, read_prompts, validated
 from launch.sweep.models import model_name, names_of, same_model

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 from launch.commands.options import PruneOptions, Seed, described, prune_request
 from launch.commands.terminal import console, errors
 from launch.sweep.calibration import KINDS, SOURCES

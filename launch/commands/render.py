@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 from launch.cluster.rendering import FORMATS, render
 from launch.cluster.settings import ClusterSettings
 from launch.commands.options import described, listed

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 from launch.commands.terminal import console
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 from rich.markup import escape
 
-from evaluator.errors import one_line
+from evaluator.core.errors import one_line
 from launch.commands.terminal import console, errors
 from launch.run.here import check_here
 from launch.run.place import need_place

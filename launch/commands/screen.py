@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 from evaluator.screen import Screen
 from evaluator.thresholds import thresholds_of
 from launch.commands.options import as_option

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
-from evaluator.errors import InputError, unknown
-from evaluator.records import FORMATS, Format, Item
+from evaluator.core.errors import InputError, unknown
+from evaluator.core.records import FORMATS, Format, Item
 from evaluator.tasks import TaskData, TaskSpec, load_task, tasks_help
 from evaluator.tasks.distractors import DrawnOptions
 from evaluator.tasks.posing import PAPER

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from evaluator.errors import ResurfaceError
+from evaluator.core.errors import ResurfaceError
 from evaluator.metrics import gate
 from evaluator.metrics.columns import Column, rounded, rows_of
 from evaluator.metrics.headline import COLUMNS

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 from launch.commands.options import Track, listed
 from launch.commands.running import run_and_report
 from launch.commands.terminal import console

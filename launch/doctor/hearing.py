@@ -16,8 +16,8 @@ import sys
 import warnings
 from pathlib import Path
 
+from evaluator.core.errors import one_line
 from evaluator.engine.processor import usable_cores
-from evaluator.errors import one_line
 from launch.doctor.evidence import Statement
 from launch.doctor.witnesses import WITNESSES, Brief, Witness, statement_of
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from evaluator.core.errors import InputError
 from evaluator.engine.base import Engine, FixedSource, LoadReport, Request, Response, Score
 from evaluator.engine.beam import BeamSearch, Hypothesis
 from evaluator.engine.config import EngineConfig, build_engine
-from evaluator.errors import InputError
 from launch.doctor.evidence import Statement
 from launch.doctor.questions import BEAM_TOKENS, BEAM_WIDTH, PROMPT_TOKENS, Questions, questions_for
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from evaluator.checkpoints.info import inspect_checkpoint
-from evaluator.errors import InputError, one_line
+from evaluator.core.errors import InputError, one_line
 from evaluator.metrics.fates import FATES
 from launch.hub.card import CARD, Row, model_card
 from pruning.digests import digest_of_file

@@ -24,8 +24,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from evaluator.asking.questions import Posed
 from evaluator.checkpoints.files import changed_file, file_states
 from evaluator.checkpoints.info import CheckpointInfo, recognise
+from evaluator.core.errors import EngineError
 from evaluator.engine.config import build_engine
-from evaluator.errors import EngineError
 from launch.run.base_answers import BaseAnswers
 from launch.run.nodes import NO_GPUS
 from launch.run.provenance import device, machine

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from evaluator.core.records import Item
 from evaluator.probes.base import BaseAnswer, ItemPlan
-from evaluator.records import Item
 
 if TYPE_CHECKING:
     import pyarrow as pa

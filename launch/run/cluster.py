@@ -18,7 +18,7 @@ from typing import Any
 
 import ray
 
-from evaluator.errors import ResurfaceError, one_line
+from evaluator.core.errors import ResurfaceError, one_line
 from evaluator.store.files import need_unfenced
 from launch.run.nodes import Node
 from launch.run.termination import check_stop, noting_stop

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 
 
 @dataclass(slots=True)

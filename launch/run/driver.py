@@ -16,7 +16,7 @@ from typing import Any
 import ray
 
 from evaluator.checkpoints.info import CheckpointInfo
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 from evaluator.probes.base import References
 from evaluator.probes.recording import Stamp
 from evaluator.store.records import ItemKey, RecordStore

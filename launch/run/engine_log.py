@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ray.exceptions import OutOfMemoryError, RayError, RayTaskError
 
-from evaluator.errors import ResurfaceError, one_line
+from evaluator.core.errors import ResurfaceError, one_line
 from launch.run.hangs import Hung
 
 _TAIL_BYTES = 2**16

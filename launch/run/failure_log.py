@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from evaluator.errors import EngineError, InputError
+from evaluator.core.errors import EngineError, InputError
 from evaluator.store.csv_files import csv_bytes
 from evaluator.store.failures import Failure, failure_frame
 from evaluator.store.files import need_unfenced, write_atomically

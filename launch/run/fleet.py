@@ -11,7 +11,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Sequence
 
-from evaluator.errors import EngineError, ResurfaceError
+from evaluator.core.errors import EngineError, ResurfaceError
 from launch.run.board import Board
 from launch.run.nodes import FreeGpus, Node, Place, missing_places, place_engines
 from launch.run.workers import EngineWorker

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evaluator.errors import InputError, one_line
+from evaluator.core.errors import InputError, one_line
 from evaluator.store.files import write_atomically
 
 if TYPE_CHECKING:

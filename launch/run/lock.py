@@ -27,7 +27,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import IO
 
-from evaluator.errors import InputError, ResurfaceError
+from evaluator.core.errors import InputError, ResurfaceError
 from evaluator.store.files import fence, lift_fence
 from launch.run.lease import Claim, Decision, Pace, Watch, decide
 from pruning.output.owner import Owner, Sight, sight, this_process

@@ -20,9 +20,9 @@ from ray.exceptions import RayError, RayTaskError
 from evaluator.asking.template_trial import try_template
 from evaluator.checkpoints.info import CheckpointInfo, inspect_checkpoint, read_positions
 from evaluator.checkpoints.tokenizer import load_tokenizer
+from evaluator.core.errors import EngineError, InputError, ResurfaceError, one_line
 from evaluator.engine.base import Engine
 from evaluator.engine.config import EngineConfig, build_engine, check_served
-from evaluator.errors import EngineError, InputError, ResurfaceError, one_line
 from evaluator.probes.controls import Control, controls_of
 from evaluator.probes.matcher import Claim, Matcher, Verdict
 from evaluator.store.controls import ControlStore, key_of, read_posed, unanswered, write_fit_only

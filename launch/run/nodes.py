@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 
 _PER_CORE = 4  # engines at most: one that waits for its core only takes memory
 _NAMED = 8  # nodes that an error names at most

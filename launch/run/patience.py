@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
-from evaluator.errors import ResurfaceError
+from evaluator.core.errors import ResurfaceError
 
 
 class Patience:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import Path
 
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 
 _LEASE = {".lock", ".lease"}
 

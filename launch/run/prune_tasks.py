@@ -17,7 +17,7 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 from launch.run.actors import end_process, make_checkpoint
 from launch.run.engine_log import last_words, size
 from launch.run.given import given

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ValidationError
 
-from evaluator.errors import InputError, mapping_at, redacted, rows_at
+from evaluator.core.errors import InputError, mapping_at, redacted, rows_at
 from evaluator.store.failures import failures_of
 from evaluator.store.files import write_atomically
 from launch.run.identities import joined, known_to_one, without

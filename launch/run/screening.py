@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from evaluator.records import Item
+from evaluator.core.records import Item
 from evaluator.store.reading import read_records
 from evaluator.store.records import ItemKey, RecordStore
 from evaluator.store.screening import Screened

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from evaluator.records import Item, Record
+from evaluator.core.records import Item, Record
 from launch.run.work import Shard
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from evaluator.errors import InputError, one_line, parse
+from evaluator.core.errors import InputError, one_line, parse
 from evaluator.store.screening import screened_of
 from launch.run.lease import Claim, Pace
 from launch.run.live import NAME as LIVE

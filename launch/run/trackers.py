@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from evaluator.errors import InputError, one_line, unknown
+from evaluator.core.errors import InputError, one_line, unknown
 from launch.run.tracking import Numbers, Parameters, Tracker
 
 PROJECT = "resurface"

@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from evaluator.errors import ResurfaceError, one_line, parse
+from evaluator.core.errors import ResurfaceError, one_line, parse
 from evaluator.store.files import write_atomically
 from evaluator.store.screening import screened_of
 from launch.run.status import finished_items

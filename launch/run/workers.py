@@ -19,8 +19,8 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 
 from evaluator.checkpoints.info import CheckpointInfo
+from evaluator.core.errors import EngineError, InputError, ResurfaceError
 from evaluator.engine.base import EngineStats, LoadReport
-from evaluator.errors import EngineError, InputError, ResurfaceError
 from evaluator.store.records import RecordStore
 from launch.run.actors import GROUPS, EngineActor, end_process, start_actor
 from launch.run.base_answers import BaseAnswers

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
+from evaluator.core.text import name_of
 from evaluator.tasks.gazetteer import LANGUAGES, gazetteer_passages
-from evaluator.text import name_of
 from pruning.calibration import passages
 from pruning.calibration.passages import PassageSource
 from pruning.config import CalibrationConfig

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from evaluator.errors import InputError, unknown
+from evaluator.core.errors import InputError, unknown
 from launch.sweep.calibration import spelled_source
 from launch.sweep.config import DENSE, CompressSetting, SweepConfig, validated
 from launch.sweep.document import read_document

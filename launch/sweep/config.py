@@ -31,9 +31,9 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
-from evaluator.config import Frozen
+from evaluator.core.config import Frozen
+from evaluator.core.errors import InputError, unknown
 from evaluator.engine.config import EngineConfig
-from evaluator.errors import InputError, unknown
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.settings import Seed
 from evaluator.screen import Screen

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from evaluator.errors import InputError, one_line
+from evaluator.core.errors import InputError, one_line
 
 _LARGEST_FILE = 2**22  # bytes
 _MOST_NODES = 100_000  # with every alias expanded: a sweep of 1,000 checkpoints has a tenth of that

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from evaluator.checkpoints.info import CheckpointInfo
+from evaluator.core.errors import InputError
 from evaluator.engine.config import ENGINES, EngineConfig
-from evaluator.errors import InputError
 from launch.sweep.jobs import CheckpointJob
 
 

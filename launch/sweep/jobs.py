@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from evaluator.errors import InputError, mapping_at, unknown
+from evaluator.core.errors import InputError, mapping_at, unknown
+from evaluator.core.records import FORMATS
+from evaluator.core.text import code_of
 from evaluator.probes import PROBES
 from evaluator.probes.config import EvalConfig
-from evaluator.records import FORMATS
 from evaluator.tasks import Source, task_name
 from evaluator.tasks.distractors import DrawnOptions
-from evaluator.text import code_of
 from launch.sweep.calibration import spelled_source
 from launch.sweep.compress import given, name_of, quantisations
 from launch.sweep.config import SweepConfig

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from evaluator.checkpoints.info import read_config
 from evaluator.checkpoints.tensors import read_tensors
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 from launch.sweep.jobs import CheckpointJob
 from pruning.output.manifest import read_manifest
 from quantising.manifest import read_manifest as read_quantise_manifest

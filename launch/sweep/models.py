@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from evaluator.errors import InputError, one_line
+from evaluator.core.errors import InputError, one_line
 
 BUNDLED = "bundled"  # the name of the model that ships with Resurface, wherever a checkpoint is expected
 BUNDLED_MODEL = Path(__file__).parents[1] / "reference_model"

@@ -20,7 +20,7 @@ import importlib
 import os
 from functools import cache
 
-from evaluator.errors import InputError, one_line
+from evaluator.core.errors import InputError, one_line
 
 VARIABLE = "RESURFACE_PLUGINS"
 

@@ -14,9 +14,9 @@ from typing import Any
 from evaluator.asking.questions import Question
 from evaluator.checkpoints.info import CheckpointInfo, read_positions
 from evaluator.checkpoints.tokenizer import load_tokenizer, tokenise_alike
+from evaluator.core.errors import InputError
+from evaluator.core.records import Item
 from evaluator.engine.config import EngineConfig
-from evaluator.errors import InputError
-from evaluator.records import Item
 from evaluator.store.failures import Failure
 from launch.sweep.calibration import SOURCES
 from launch.sweep.config import SweepConfig

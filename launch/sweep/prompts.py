@@ -16,10 +16,10 @@ from pydantic import AfterValidator
 
 from evaluator.asking.questions import LISTING_FORMATS
 from evaluator.asking.templates import PromptTemplate, checked, checked_name, lists_options
-from evaluator.config import Frozen
-from evaluator.errors import InputError, unknown
+from evaluator.core.config import Frozen
+from evaluator.core.errors import InputError, unknown
+from evaluator.core.records import Format
 from evaluator.probes.config import EvalConfig
-from evaluator.records import Format
 from evaluator.tasks import task_name
 from evaluator.tasks.posing import PAPER, posed_as
 from launch.sweep.document import read_document

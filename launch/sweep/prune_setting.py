@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
-from evaluator.config import Frozen
+from evaluator.core.config import Frozen
 from pruning.config import Allocation, CalibrationConfig, MethodName, PruneConfig, Repair
 from pruning.patterns import Group
 

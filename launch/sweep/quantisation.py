@@ -12,8 +12,8 @@ from pathlib import Path
 
 from evaluator.checkpoints.info import CheckpointInfo, inspect_checkpoint
 from evaluator.checkpoints.quantisation import ONLINE
+from evaluator.core.errors import InputError
 from evaluator.engine.config import EngineConfig, check_served
-from evaluator.errors import InputError
 from launch.sweep.calibration import SOURCES
 from launch.sweep.jobs import CheckpointJob
 from quantising.config import QuantiseConfig

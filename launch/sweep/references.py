@@ -8,8 +8,8 @@ from typing import Any
 
 from evaluator.checkpoints.info import read_config
 from evaluator.checkpoints.text_model import text_model
+from evaluator.core.errors import InputError
 from evaluator.engine.config import ENGINES, EngineConfig
-from evaluator.errors import InputError
 from evaluator.probes.base import PROBES
 from evaluator.probes.config import EvalConfig
 from launch.sweep.jobs import CheckpointJob

@@ -10,8 +10,8 @@ from typing import Any
 
 from evaluator.checkpoints.info import read_config
 from evaluator.checkpoints.text_model import text_model
+from evaluator.core.errors import InputError
 from evaluator.engine.config import EngineConfig
-from evaluator.errors import InputError
 from launch.sweep.jobs import CheckpointJob
 from quantising.config import QuantiseConfig
 from quantising.schemes import SCHEMES

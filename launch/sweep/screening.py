@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 from evaluator.probes.config import EvalConfig
 from evaluator.screen import Screen
 from launch.sweep.jobs import CheckpointJob

@@ -12,10 +12,10 @@ from evaluator.asking.prompt_trial import try_prompts
 from evaluator.asking.prompts import CAPPED_FORMATS, Prompter
 from evaluator.asking.questions import Posed, Question, Window, questions_of
 from evaluator.asking.template_trial import try_template
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
+from evaluator.core.records import Item
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.perplexity import windows_of
-from evaluator.records import Item
 from evaluator.tasks import TaskData, load_task, spelled
 from evaluator.tasks.posing import task_and_prompt
 from launch.sweep.config import digest

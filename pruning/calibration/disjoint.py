@@ -10,8 +10,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping
 
-from evaluator.errors import InputError
-from evaluator.text import normalise
+from evaluator.core.errors import InputError
+from evaluator.core.text import normalise
 
 
 def text_digest(text: str) -> str:

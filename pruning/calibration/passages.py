@@ -16,8 +16,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from evaluator.errors import InputError, one_line
-from evaluator.text import code_of
+from evaluator.core.errors import InputError, one_line
+from evaluator.core.text import code_of
 from pruning.config import CalibrationConfig
 
 # (samples, seed) -> passages in order: a source that a caller supplies under its own name.

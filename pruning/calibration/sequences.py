@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from evaluator.config import Frozen
-from evaluator.errors import InputError
+from evaluator.core.config import Frozen
+from evaluator.core.errors import InputError
 from pruning.calibration import passages
 from pruning.calibration.disjoint import check_disjoint, text_digest
 from pruning.calibration.passages import Passage, PassageSource

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 from pruning.errors import PruneError
 from pruning.layers.flow import Flow
 from pruning.layers.observer import Observer

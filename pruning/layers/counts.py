@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 from pruning.errors import PruneError
 from pruning.patterns import NofM, Pattern
 

@@ -6,7 +6,7 @@ read the object. Importing this needs no torch, so that a mistyped name is repor
 
 from __future__ import annotations
 
-from evaluator.config import Registry
+from evaluator.core.config import Registry
 from pruning.methods.base import Method
 from pruning.methods.layers import Drop, Layers
 from pruning.methods.magnitude import Magnitude

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from evaluator.checkpoints.mixture import expert_field
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 from pruning.model.checkpoint import Checkpoint
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from evaluator.checkpoints import tensors
 from evaluator.checkpoints.files import check_files, check_no_code, is_plain
 from evaluator.checkpoints.tensors import INDEX, NOT_FINITE, SINGLE
-from evaluator.errors import InputError, parse
+from evaluator.core.errors import InputError, parse
 from pruning.pulse import PULSE
 
 FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}  # what can be pruned

@@ -15,7 +15,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from evaluator.errors import InputError, one_line
+from evaluator.core.errors import InputError, one_line
 from pruning.errors import PruneError
 from pruning.model import experts, memory, onednn
 from pruning.model.architectures import check_by_layers, recognise

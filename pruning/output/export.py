@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from evaluator.checkpoints.tensors import INDEX
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 from pruning.digests import digest_of_file
 from pruning.errors import PruneError
 from pruning.model.checkpoint import Checkpoint

@@ -12,7 +12,7 @@ from pydantic import ConfigDict, Field
 
 from evaluator.checkpoints import manifests
 from evaluator.checkpoints.manifests import Files, of_version
-from evaluator.config import Frozen
+from evaluator.core.config import Frozen
 from pruning.calibration.sequences import CalibrationManifest
 from pruning.patterns import Unit
 

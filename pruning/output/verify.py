@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 from pruning.digests import digest_of_file
 from pruning.layers.counts import count_zeros
 from pruning.methods.masks import groups_hold

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 from pruning.model.decoder import Decoder
 from pruning.patterns import Listed, Removed, Unit, written
 from pruning.structured.layout import Run, columns_of, parts_of, rows_of

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NoReturn
 
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 from pruning.model.decoder import Decoder
 from pruning.patterns import Unit
 

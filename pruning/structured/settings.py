@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from evaluator.errors import InputError, one_line
+from evaluator.core.errors import InputError, one_line
 from pruning.model import experts
 from pruning.model.architectures import recognise
 from pruning.model.decoder import Decoder

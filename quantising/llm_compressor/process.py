@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from evaluator.errors import InputError, one_line
+from evaluator.core.errors import InputError, one_line
 from pruning.pulse import PULSE
 from quantising.environment import pins, python_of
 from quantising.errors import QuantiseError

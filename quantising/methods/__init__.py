@@ -6,7 +6,7 @@ needs no torch.
 
 from __future__ import annotations
 
-from evaluator.config import Registry
+from evaluator.core.config import Registry
 from quantising.methods.base import Method
 from quantising.methods.llm_compressor import AWQ, GPTQ, Recipe, SmoothQuant
 from quantising.methods.online import Online

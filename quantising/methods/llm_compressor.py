@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 from quantising.methods.base import Method, Wanted
 from quantising.methods.modifiers import Modifier, recipe_of
 from quantising.schemes import SCHEMES

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from evaluator.checkpoints.quantisation import ONLINE, ONLINE_SCHEMES
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 from quantising.methods.base import Method, Wanted
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from evaluator.checkpoints.tensors import INDEX
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 from pruning.model.architectures import recognise
 from pruning.model.checkpoint import Checkpoint
 from pruning.model.decoder import Decoder

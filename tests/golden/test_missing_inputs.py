@@ -5,9 +5,9 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
+from evaluator.core.records import FORMATS
 from evaluator.metrics import TABLES, FilledTable, Inputs, compute_tables, reduce_records
 from evaluator.probes import PROBES
-from evaluator.records import FORMATS
 from tests.support.records import Seen, judged, records
 
 # One item that stays, one that goes unsaid; every probe, every format, two seeds of samples.

@@ -12,11 +12,11 @@ import yaml
 
 from evaluator.asking.prompts import Prompter
 from evaluator.checkpoints.tokenizer import load_tokenizer
+from evaluator.core.records import Item
 from evaluator.engine.base import Generate, Score
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.torch_engine import TorchEngine
 from evaluator.probes.aligned_rank import NOT_SAID
-from evaluator.records import Item
 from evaluator.tasks import load_task
 from launch.run.base_answers import NO_BASE
 from tests.support.engines import needs_vllm

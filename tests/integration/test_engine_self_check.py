@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 
+from evaluator.core.errors import EngineError
 from evaluator.engine import self_check
 from evaluator.engine.base import FixedSource, Generate, LoadReport, Response, Score
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.torch_engine import TorchEngine
 from evaluator.engine.vllm.engine import VLLMEngine
-from evaluator.errors import EngineError
 from tests.support.engines import both_runners, runs_v2
 from tests.support.models import save_tiny_model
 

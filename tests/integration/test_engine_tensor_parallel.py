@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from evaluator.core.errors import EngineError
 from evaluator.engine.base import FixedSource, Generate, Request, Response, Score
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.torch_engine import TorchEngine
 from evaluator.engine.vllm.engine import VLLMEngine
-from evaluator.errors import EngineError
 from tests.support.engines import both_runners
 from tests.support.models import save_tiny_model
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from evaluator.core.errors import EngineError, InputError
 from evaluator.engine.base import FixedSource, Generate, Score
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.torch_engine import TorchEngine
 from evaluator.engine.vllm.engine import VLLMEngine
-from evaluator.errors import EngineError, InputError
 from tests.support.engines import needs_vllm
 from tests.support.models import VOCABULARY, save_tiny_model
 

@@ -18,6 +18,7 @@ import pandas as pd
 import pytest
 from torch import Tensor
 
+from evaluator.core.records import Item, Record
 from evaluator.engine import ENGINES
 from evaluator.engine.base import Request
 from evaluator.engine.config import EngineConfig, EngineKind
@@ -31,7 +32,6 @@ from evaluator.probes.base import Asking, Cost, Inquiry, ItemProbe
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.recording import Recorder
 from evaluator.probes.reducing import KEY, where_measured
-from evaluator.records import Item, Record
 from evaluator.tasks import TASKS, Task
 from pruning.methods import METHODS
 from pruning.methods.base import ScoringMethod

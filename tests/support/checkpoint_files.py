@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 
 from evaluator.checkpoints.info import inspect_checkpoint
 from evaluator.checkpoints.tensors import INDEX, SINGLE
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 
 CONFIG = {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "vocab_size": 4, "dtype": "bfloat16"}
 

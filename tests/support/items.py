@@ -1,6 +1,6 @@
 """Items for tests."""
 
-from evaluator.records import Item
+from evaluator.core.records import Item
 
 
 def make_item(

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from evaluator.asking.prompts import Continuation, Prompt
 from evaluator.asking.questions import Question, questions_of
+from evaluator.core.records import Item
 from evaluator.engine.fake import FakeLM
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.planning import Plan, Planner
 from evaluator.probes.stream import ItemStream
-from evaluator.records import Item
 from evaluator.tasks import TaskData
 
 EOS = frozenset({0})

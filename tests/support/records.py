@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 
 import pandas as pd
 
-from evaluator.records import Format, Record, Status
+from evaluator.core.records import Format, Record, Status
 
 GOLD, OTHERS = "gold", ("b", "c", "d")
 EOS = 2

@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from evaluator.asking.prompts import Prompter
+from evaluator.core.records import Item
 from evaluator.engine.base import FixedSource, Request, Response, Score
-from evaluator.records import Item
 from tests.support.engines import needs_vllm
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -13,7 +13,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from evaluator.records import Record
+from evaluator.core.records import Record
 from evaluator.store.records import RecordStore, to_table
 
 WORDS = {

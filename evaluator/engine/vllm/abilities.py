@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from types import ModuleType
 from typing import Any
 
-from evaluator.errors import InputError, one_line
+from evaluator.core.errors import InputError, one_line
 
 _OLDEST = (0, 30)
 _ADVICE = "versions 0.30 to 0.33 are supported"

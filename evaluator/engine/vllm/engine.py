@@ -22,6 +22,7 @@ from typing import Any
 
 from evaluator.checkpoints.blueprint import Blueprint, read_blueprint
 from evaluator.checkpoints.tokenizer import read_eos_ids
+from evaluator.core.errors import EngineError, InputError
 from evaluator.engine import self_check
 from evaluator.engine.admission import room
 from evaluator.engine.base import EngineStats, FixedSource, Listener, LoadReport, RequestSource, Response
@@ -40,7 +41,6 @@ from evaluator.engine.vllm.start import (
     serves_cpus,
     start,
 )
-from evaluator.errors import EngineError, InputError
 
 
 class VLLMEngine:

@@ -9,11 +9,11 @@ from importlib.metadata import PackageNotFoundError, distribution
 
 from evaluator.checkpoints.info import CheckpointInfo
 from evaluator.checkpoints.quantisation import Quantisation
+from evaluator.core.errors import EngineError, InputError
 from evaluator.engine.config import DType, EngineConfig
 from evaluator.engine.processor import instruction_sets
 from evaluator.engine.vllm.rehearsal import rehearse
 from evaluator.engine.vllm.start import serves_cpus
-from evaluator.errors import EngineError, InputError
 
 # Layouts that left vLLM's core, and the packages that bring them back.
 _PLUGINS = {"gguf": "vllm-gguf-plugin", "bitsandbytes": "vllm-bnb-plugin"}

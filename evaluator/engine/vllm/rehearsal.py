@@ -27,12 +27,12 @@ from evaluator.checkpoints.info import read_config
 from evaluator.checkpoints.overlay import overlay, served_config
 from evaluator.checkpoints.quantisation import ONLINE, online_scheme
 from evaluator.checkpoints.tensors import INDEX, SINGLE, read_tensors
+from evaluator.core.errors import EngineError, InputError, one_line
 from evaluator.engine.base import FixedSource, Generate
 from evaluator.engine.config import EngineConfig, build_engine
 from evaluator.engine.processor import instruction_sets
 from evaluator.engine.self_check import Memory, code_digest
 from evaluator.engine.vllm.start import INT4_AS_W4A8, installed_version, serves_cpus
-from evaluator.errors import EngineError, InputError, one_line
 
 _ROOT = Path(__file__).resolve().parents[3]
 _POSITIONS = 64

@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any
 
 from evaluator.checkpoints.blueprint import Blueprint
 from evaluator.checkpoints.overlay import served_directory
+from evaluator.core.errors import EngineError, InputError, one_line
 from evaluator.engine.config import EngineConfig, Scoring
 from evaluator.engine.vllm.abilities import BATCH_INVARIANT, check_arguments, check_runner, check_version, check_vllm
 from evaluator.engine.vllm.arguments import of_device, of_runner
 from evaluator.engine.vllm.graphs import BREAKABLE
-from evaluator.errors import EngineError, InputError, one_line
 
 if TYPE_CHECKING:
     from evaluator.engine.vllm.device_clock import DeviceClock

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 from evaluator.metrics.columns import (
     AMOUNT,
     COUNT,

@@ -16,10 +16,10 @@ from zlib import crc32
 import numpy as np
 import pandas as pd
 
-from evaluator.errors import mapping_at
+from evaluator.core.errors import mapping_at
+from evaluator.core.records import SERVING
 from evaluator.metrics.comparability import rounded_activations, scoring_of, settings_of
 from evaluator.metrics.inputs import Inputs
-from evaluator.records import SERVING
 from evaluator.store.lm_eval import UNFILTERED, Logged, Sample
 
 ANSWERS = ("checkpoint", "task", "measure", "language", "item_id", "value", "said", "prompt", "cluster")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from evaluator.errors import mapping_at
+from evaluator.core.errors import mapping_at
 from evaluator.metrics.columns import rows_of
 from evaluator.metrics.gate.criteria import CRITERIA, EXTREMES, Criterion, Reported
 from evaluator.metrics.gate.decision import FEWEST, IMPLAUSIBLE, Check, Verdict, decide

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from evaluator.config import Registry
+from evaluator.core.config import Registry
 from evaluator.metrics.table import Table
 from evaluator.metrics.tables import (
     accuracy,

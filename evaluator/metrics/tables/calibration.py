@@ -20,6 +20,7 @@ from dataclasses import replace
 
 import pandas as pd
 
+from evaluator.core.text import code_of
 from evaluator.metrics.columns import (
     COUNT,
     LANGUAGE,
@@ -37,7 +38,6 @@ from evaluator.metrics.counting import measured
 from evaluator.metrics.inputs import MEAN, Inputs, Subject, in_language, slices
 from evaluator.metrics.measures import as_floats, difference, language_mean, rate
 from evaluator.metrics.table import Table
-from evaluator.text import code_of
 
 _COUNTS = columns_of(COUNT, "n", "excluded", "engine_error")
 

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import pandas as pd
 
+from evaluator.core.text import without_spaces
 from evaluator.metrics.columns import (
     AMOUNT,
     COUNT,
@@ -33,7 +34,6 @@ from evaluator.metrics.drops import CORRECT, floor_of, over_headroom, sides_of
 from evaluator.metrics.inputs import MEAN, Comparison, Inputs, Subject
 from evaluator.metrics.measures import Unbounded, as_floats, bounds, language_mean
 from evaluator.metrics.table import Lack, Table
-from evaluator.text import without_spaces
 
 _SUMMED = ("n", "excluded", "engine_error", "tokens", "units")
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from evaluator.config import Registry
+from evaluator.core.config import Registry
 from evaluator.report.figures import (
     accuracy,
     calibration,

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from benchmarks.processes import Child, answer_of, module_command, run_main
-from evaluator.errors import EngineError, InputError
+from evaluator.core.errors import EngineError, InputError
 
 ECHO = """
 import sys

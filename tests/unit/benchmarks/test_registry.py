@@ -5,7 +5,7 @@ import importlib.util
 import pytest
 
 from benchmarks.registry import BENCHMARKS
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 from launch.commands.bench import run_benchmarks
 from tests.support.runs import resurface
 

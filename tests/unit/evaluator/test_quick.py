@@ -6,9 +6,9 @@ from dataclasses import FrozenInstanceError, asdict, dataclass, field, replace
 
 import pytest
 
+from evaluator.core.records import Record
 from evaluator.engine.base import Cancel, Generate, Response, Score
 from evaluator.quick import quick
-from evaluator.records import Record
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ import torch
 from pydantic import ValidationError
 from safetensors.torch import load_file, save_file
 
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 from pruning.config import CalibrationConfig, PruneConfig
 from pruning.run import check, prune
 from tests.support import pruning as tiny

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 from pruning.config import CalibrationConfig, PruneConfig
 from pruning.layers import repair
 from pruning.output.manifest import MANIFEST_NAME, read_manifest

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from evaluator.checkpoints.info import inspect_checkpoint
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 from quantising.config import QuantiseConfig
 from quantising.errors import QuantiseError
 from quantising.llm_compressor import process

@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from evaluator.checkpoints.info import inspect_checkpoint
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 from pruning.config import PruneConfig
 from pruning.run import prune
 from quantising.config import QuantiseConfig

@@ -16,7 +16,7 @@ from benchmarks.cluster.answers import Answers
 from benchmarks.cluster.pretended_ray import Deaths, PretendedRay
 from benchmarks.cluster.simulation import mistakes, simulate
 from benchmarks.cluster.sweep import BASE, TASK, Size, made_up, questions_of
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 from launch.run import lock
 from launch.run.status import read_status
 from launch.run.work import Outcome

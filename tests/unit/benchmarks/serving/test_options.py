@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks.serving import workload
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 
 
 def parse(*arguments):

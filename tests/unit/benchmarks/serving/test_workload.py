@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.serving import workload
 from benchmarks.serving.sides import scored_pairs
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 from tests.support.models import save_tiny_model
 
 

@@ -13,8 +13,8 @@ import pytest
 
 from evaluator.asking.prompts import Prompter
 from evaluator.checkpoints.tokenizer import load_tokenizer
-from evaluator.errors import InputError
-from evaluator.records import Item
+from evaluator.core.errors import InputError
+from evaluator.core.records import Item
 from evaluator.tasks import gold_option, load_task
 from tests.support.items import make_item
 from tests.support.models import save_tiny_model

@@ -5,7 +5,7 @@ import pytest
 from evaluator.asking import prompt_trial
 from evaluator.asking.prompt_trial import try_prompts
 from evaluator.asking.templates import PromptTemplate
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 from tests.support.items import make_item
 
 pytestmark = pytest.mark.slow  # each is tried in a process of its own

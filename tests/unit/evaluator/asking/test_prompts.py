@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerFast
 from evaluator.asking.prompts import Prompt, Prompter, prompt_text
 from evaluator.asking.questions import exemplar_of
 from evaluator.checkpoints.tokenizer import load_tokenizer
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 from evaluator.tasks import load_task, select
 from tests.support.items import make_item
 from tests.support.models import save_tiny_model

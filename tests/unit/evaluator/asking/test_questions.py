@@ -3,13 +3,13 @@
 import pytest
 
 from evaluator.asking.questions import NO_DISTRACTOR, NO_UNRELATED, TOO_LONG, questions_of
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
+from evaluator.core.text import normalise
 from evaluator.probes import PROBES
 from evaluator.probes.base import ItemPlan
 from evaluator.probes.config import EvalConfig
 from evaluator.tasks import TaskData, select
 from evaluator.tasks.distractors import by_kind, choose_options, hard_distractors
-from evaluator.text import normalise
 from tests.support.items import make_item
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from evaluator.asking.template_trial import LONGEST, problem_of, try_template
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 
 ENDLESS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
 

@@ -5,7 +5,7 @@ import pytest
 from evaluator.asking.prompts import Prompter
 from evaluator.asking.templates import PromptTemplate, Wording, checked, checked_name, lists_options
 from evaluator.checkpoints.tokenizer import load_tokenizer
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 from launch.sweep.models import resolve_model
 from tests.support.items import make_item
 

@@ -7,7 +7,7 @@ import pytest
 
 from evaluator.checkpoints.blueprint import read_blueprint
 from evaluator.checkpoints.tokenizer import read_eos_ids
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 from tests.support.models import VOCABULARY, save_tiny_model
 
 

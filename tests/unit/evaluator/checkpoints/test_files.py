@@ -8,7 +8,7 @@ import pytest
 from evaluator.checkpoints.files import is_inside
 from evaluator.checkpoints.info import MANIFEST
 from evaluator.checkpoints.tensors import INDEX
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 from pruning.model.checkpoint import Checkpoint
 from pruning.output.manifest import read_manifest
 from tests.support.checkpoint_files import CONFIG, only_error, tensors, write, write_sharded

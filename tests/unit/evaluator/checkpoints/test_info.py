@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from evaluator.checkpoints import info as described
 from evaluator.checkpoints.info import MANIFEST, inspect_checkpoint, recognise
 from evaluator.checkpoints.tensors import SINGLE
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 from tests.support.checkpoint_files import CONFIG, only_error, tensors, write, write_sharded
 from tests.support.models import save_tiny_model
 from tests.support.quantised import LAYOUTS, compressed_tensors, floats, with_quantisation

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from evaluator.checkpoints.quantisation import Quantisation, read_quantisation
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 from tests.support.quantised import compressed_tensors, floats, integers
 
 TOKEN = integers(8, "token", dynamic=True)

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from evaluator.checkpoints.info import inspect_checkpoint
 from evaluator.checkpoints.tensors import _CHUNK, INDEX, SINGLE, read_header, read_tensors
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 from tests.support.checkpoint_files import only_error, tensors, write, write_sharded
 
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from evaluator.core.errors import EngineError
 from evaluator.engine.base import Cancel, FixedSource, Generate, Response, Score
 from evaluator.engine.fake import FakeEngine, FakeLM
-from evaluator.errors import EngineError
 
 ASKED = [Generate(request_id=str(n), prompt_ids=(n,), max_tokens=3) for n in range(6)]
 

@@ -10,10 +10,10 @@ import pytest
 
 from evaluator.checkpoints.info import inspect_checkpoint
 from evaluator.checkpoints.tokenizer import load_tokenizer
+from evaluator.core.errors import EngineError, InputError
 from evaluator.engine.base import FixedSource, Generate, Score
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.torch_engine import TorchEngine
-from evaluator.errors import EngineError, InputError
 from tests.support.models import collapse, save_tiny_model
 from tests.support.traps import lay_traps
 

@@ -13,7 +13,7 @@ import pytest
 from markupsafe import escape
 from rich.console import Console
 
-from evaluator.errors import InputError, ResurfaceError
+from evaluator.core.errors import InputError, ResurfaceError
 from evaluator.metrics import TABLES, Inputs, Lack, Table, compute_tables, reduce_records
 from evaluator.metrics.columns import COUNT, PERCENTAGE, POINTS, REASON, TEXT, Column, columns_of, typed_frame
 from evaluator.report import write_report

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from evaluator.core.text import normalise
 from evaluator.probes.controls import Posed, controls_of, paraphrases
-from evaluator.text import normalise
 
 
 def posed(number: int, *answers: str, language: str = "english") -> Posed:

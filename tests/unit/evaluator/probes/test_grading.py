@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from evaluator.core.text import normalise, split_tokens, without_spaces
 from evaluator.probes.grading import Grade, grade, strip_thinking, token_f1
-from evaluator.text import normalise, split_tokens, without_spaces
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,11 @@ from transformers import AutoModelForCausalLM
 
 from evaluator.asking.questions import Window
 from evaluator.checkpoints.tokenizer import load_tokenizer
+from evaluator.core.errors import InputError
 from evaluator.engine.base import Response
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.fake import FakeEngine, FakeLM
 from evaluator.engine.torch_engine import TorchEngine
-from evaluator.errors import InputError
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.item import ItemProbes
 from evaluator.probes.perplexity import PIECE, windows_of

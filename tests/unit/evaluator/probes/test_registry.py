@@ -11,9 +11,9 @@ import pandas as pd
 import pytest
 from pydantic import ValidationError
 
+from evaluator.core.errors import EngineError, InputError, ResurfaceError
 from evaluator.engine.base import Generate
 from evaluator.engine.fake import FakeEngine
-from evaluator.errors import EngineError, InputError, ResurfaceError
 from evaluator.metrics import Inputs, reduce_records
 from evaluator.metrics.left_out import left_out
 from evaluator.probes import PROBES

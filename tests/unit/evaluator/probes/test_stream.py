@@ -6,14 +6,14 @@ from dataclasses import replace
 import pytest
 
 from evaluator.asking.questions import NO_GOLD, Question
+from evaluator.core.errors import EngineError
+from evaluator.core.records import Record
 from evaluator.engine.base import Cancel, Generate, Request, Response, Score
 from evaluator.engine.fake import FakeEngine
-from evaluator.errors import EngineError
 from evaluator.probes.aligned_rank import NOT_SAID
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.planning import Planner
 from evaluator.probes.stream import evaluate
-from evaluator.records import Record
 from evaluator.store.records import to_table
 from evaluator.store.schema import RECORDS
 from tests.support.letters import (

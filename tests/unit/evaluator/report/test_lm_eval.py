@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 from evaluator.metrics.compare import compare, side_of_logged, side_of_run
 from evaluator.report import read_inputs
 from evaluator.report.lm_eval import export

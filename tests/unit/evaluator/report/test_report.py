@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 from evaluator.metrics import TABLES
 from evaluator.metrics.gate import summary
 from evaluator.probes import PROBES

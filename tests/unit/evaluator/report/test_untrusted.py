@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 from evaluator.report import write_part, write_report
 from evaluator.report.embed import safe_json
 from evaluator.report.lm_eval import export

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 from evaluator.probes.controls import controls_of
 from evaluator.probes.matcher import Verdict
 from evaluator.store.controls import (

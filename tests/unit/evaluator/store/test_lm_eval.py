@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 from evaluator.store.lm_eval import is_logged, read_logged
 
 # A line as lm-eval 0.4.13 writes it for gsm8k, once for each of its two filters; texts shortened.

@@ -20,8 +20,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from evaluator.asking.questions import Question
-from evaluator.errors import InputError, ResurfaceError
-from evaluator.records import Item, Record
+from evaluator.core.errors import InputError, ResurfaceError
+from evaluator.core.records import Item, Record
 from evaluator.store import reading, whole
 from evaluator.store import records as store
 from evaluator.store.files import parquet_bytes, write_atomically

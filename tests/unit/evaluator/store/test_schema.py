@@ -8,7 +8,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from evaluator.records import Meaning, Record
+from evaluator.core.records import Meaning, Record
 from evaluator.store import schema
 from evaluator.store.records import RecordStore
 from tests.support.records import Seen, records

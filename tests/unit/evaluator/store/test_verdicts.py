@@ -8,9 +8,9 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from evaluator.errors import EngineError, InputError
+from evaluator.core.errors import EngineError, InputError
+from evaluator.core.records import Record
 from evaluator.probes.matcher import Claim, Verdict
-from evaluator.records import Record
 from evaluator.store.records import RecordStore, to_table
 from evaluator.store.schema import VERDICTS
 from evaluator.store.verdicts import VerdictStore, responses

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from evaluator.core.text import code_of
 from evaluator.tasks.answer_types import WORDS, answer_type
-from evaluator.text import code_of
 
 
 @pytest.mark.parametrize(

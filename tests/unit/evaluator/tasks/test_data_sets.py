@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 from evaluator.tasks import Source, TaskSpec, items_by_language, load_task, task_name
 from evaluator.tasks.rows import Place, Rows
 

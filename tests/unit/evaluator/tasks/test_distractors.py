@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
+from evaluator.core.text import normalise
 from evaluator.tasks import load_task, select
 from evaluator.tasks.answer_types import answer_type
 from evaluator.tasks.distractors import by_kind, choose_options, hard_distractors, similar_length, unrelated_candidates
-from evaluator.text import normalise
 from tests.support.items import make_item
 
 answers = st.lists(st.sampled_from(["Nile", "nile.", "The Nile", "Po", "Ob", "...", "", "1", "1.", "Ob!"]), max_size=2)

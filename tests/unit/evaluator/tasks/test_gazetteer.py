@@ -9,7 +9,8 @@ from typing import get_args
 
 import pytest
 
-from evaluator.records import Item
+from evaluator.core.records import Item
+from evaluator.core.text import normalise
 from evaluator.tasks.gazetteer import (
     FACTS_PER_PASSAGE,
     LANGUAGES,
@@ -21,7 +22,6 @@ from evaluator.tasks.gazetteer import (
     load_grammar,
     word_stream,
 )
-from evaluator.text import normalise
 
 # Published numbers rest on these texts. A change of this digest is a new task: give it a new name.
 GOLDEN_SHA256 = "7a506e485e77662bfd96716d48a371e0459a24080c2c227d9a30653a235235f2"

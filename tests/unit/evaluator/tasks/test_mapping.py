@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 from evaluator.tasks.mapping import RowMapping
 from evaluator.tasks.source import Fields, Source
 

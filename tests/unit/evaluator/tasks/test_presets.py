@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 from evaluator.tasks import TASKS, is_excluded
 from evaluator.tasks.distractors import choose_options
 from evaluator.tasks.mapping import RowMapping

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.errors import InputError
-from evaluator.records import Item
+from evaluator.core.errors import InputError
+from evaluator.core.records import Item
 from evaluator.tasks import TASKS, Argument, Task, TaskSpec, items_by_language, load_task, task_name
 from evaluator.tasks.jsonl import read_jsonl
 from evaluator.tasks.tydiqa import read_tydiqa

@@ -15,7 +15,7 @@ import jsonschema
 import pytest
 import yaml
 
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 from launch.cluster.rendering import _seconds, render
 from launch.cluster.settings import ClusterSettings
 from launch.sweep.parts import Part

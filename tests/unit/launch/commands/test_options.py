@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 from launch.commands.options import eval_sweep, match_request
 from launch.sweep.config import SweepConfig
 

@@ -6,7 +6,7 @@ import shutil
 import pytest
 from typer.testing import CliRunner
 
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 from launch.commands.cli import app
 from launch.commands.options import PruneOptions, prune_request
 from launch.commands.prune import run_prune

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 from evaluator.tasks import TASKS
 from launch.commands.show_prompt import show_prompt
 from launch.commands.tasks import tasks

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from evaluator.core.errors import EngineError, InputError
 from evaluator.engine.base import Generate, LoadReport, Request, Response, Score
 from evaluator.engine.self_check import TOLERANCES
-from evaluator.errors import EngineError, InputError
 from launch.doctor import card
 from launch.doctor.examination import Examination, briefed, examine
 from tests.support.examined import CPU, GPU, ScriptedEngine, scripted

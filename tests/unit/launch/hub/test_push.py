@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from evaluator.checkpoints.info import inspect_checkpoint
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 from launch.hub.card import model_card
 from launch.hub.push import base_of, check_repository, fates_of, need_own_files, whole
 from launch.sweep.models import is_hub_id

@@ -4,7 +4,7 @@ import huggingface_hub
 import pytest
 from huggingface_hub import constants
 
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 from launch.commands.prune import prune
 from launch.sweep.models import resolve_model
 from pruning.output.manifest import MANIFEST_NAME

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from evaluator.core.errors import EngineError
 from evaluator.engine.config import EngineConfig
-from evaluator.errors import EngineError
 from launch.run import actors
 from launch.run.actors import EngineActor, enter_engine_process, start_actor
 from launch.run.nodes import Place

@@ -19,14 +19,14 @@ import pytest
 
 from evaluator.asking.questions import Window
 from evaluator.checkpoints.info import CheckpointInfo
+from evaluator.core.errors import EngineError, InputError
+from evaluator.core.records import Format, Item, Record
 from evaluator.engine.fake import FakeEngine, FakeLM
-from evaluator.errors import EngineError, InputError
 from evaluator.probes.base import BaseAnswer
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.planning import Plan, WindowPlan
 from evaluator.probes.recording import Recorder
 from evaluator.probes.stream import evaluate
-from evaluator.records import Format, Item, Record
 from evaluator.store.records import RecordStore, to_table
 from launch.run.base_answers import NO_BASE, BaseAnswers, BaseSource
 from launch.run.board import Board

@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from evaluator.core.records import Item
 from evaluator.probes.matcher import Verdict
 from evaluator.probes.recording import Recorder
-from evaluator.records import Item
 from evaluator.store.controls import ControlStore
 from evaluator.store.records import RecordStore, to_table
 from evaluator.store.schema import KEY, VERDICTS

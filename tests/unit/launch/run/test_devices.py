@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 from launch.run import board as module
 from launch.run.board import Board
 from launch.run.failures import Ledger, Trouble

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from evaluator.core.errors import EngineError
 from evaluator.engine.base import EngineStats, LoadReport
-from evaluator.errors import EngineError
 from launch.run import driver, workers
 from launch.run.board import Board
 from launch.run.nodes import FreeGpus, Node, Place

@@ -10,9 +10,9 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from evaluator.errors import EngineError, InputError
+from evaluator.core.errors import EngineError, InputError
+from evaluator.core.records import Item, Status
 from evaluator.probes.recording import Recorder
-from evaluator.records import Item, Status
 from evaluator.store.failures import COLUMNS, Failure, failures_of
 from evaluator.store.records import RecordStore, failed_throughout, to_table
 from launch.run.failure_log import FailureLog, told, try_again

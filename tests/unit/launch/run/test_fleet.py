@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from evaluator.errors import EngineError, ResurfaceError
+from evaluator.core.errors import EngineError, ResurfaceError
 from launch.run.fleet import Fleet
 from launch.run.nodes import Node, Place
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.errors import InputError, ResurfaceError
+from evaluator.core.errors import InputError, ResurfaceError
 from launch.run import live
 from launch.run.live import Both, LiveState
 

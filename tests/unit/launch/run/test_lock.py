@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 from evaluator.store import files
 from evaluator.store.files import need_unfenced, write_atomically
 from launch.run import lock

@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 
 from evaluator.checkpoints.tokenizer import load_tokenizer
+from evaluator.core.text import normalise
 from evaluator.engine.base import Request, Response
 from evaluator.engine.fake import FakeEngine
 from evaluator.metrics.judging import judges
@@ -22,7 +23,6 @@ from evaluator.probes.matcher import Matcher
 from evaluator.report import write_report
 from evaluator.store.controls import ControlStore, read_controls, write_fit_only
 from evaluator.store.verdicts import VerdictStore, responses
-from evaluator.text import normalise
 from launch.run.matching import controls_by_task, match_controls, match_parts
 from launch.sweep.models import BUNDLED_MODEL
 from tests.support.synthetic import write_run

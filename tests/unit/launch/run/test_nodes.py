@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 from launch.run.nodes import FreeGpus, Node, missing_places, place_engines, prune_options
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from ray.exceptions import OutOfMemoryError, RayTaskError, TaskCancelledError, WorkerCrashedError
 
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 from launch.run import prune_tasks
 from launch.run.nodes import FreeGpus, Node
 from launch.run.prune_tasks import PruneTasks

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from evaluator.core.errors import InputError
 from evaluator.engine import ENGINES
 from evaluator.engine.config import EngineConfig, EngineKind
 from evaluator.engine.fake import FakeEngine, FakeLM
-from evaluator.errors import InputError
 from evaluator.probes.config import EvalConfig
 from launch.run.base_answers import NO_BASE, BaseSource
 from launch.run.references import drop_references, references_of

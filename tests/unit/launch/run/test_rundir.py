@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 from launch.run.rundir import RunDirectory
 
 IDENTITY = {

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 from evaluator.store.records import RecordStore, to_table
 from launch.run.lease import Claim, Pace
 from launch.run.live import LiveState

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 from evaluator import report
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 from launch.run.trackers import tracker_of
 from launch.run.tracking import Tracked, Tracking, ended, flattened, numbers_of
 from tests.support.synthetic import write_run

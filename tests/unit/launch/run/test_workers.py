@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayTaskError
 
+from evaluator.core.errors import EngineError, ResurfaceError
 from evaluator.engine.config import EngineConfig
-from evaluator.errors import EngineError, ResurfaceError
 from launch.run import workers
 from launch.run.board import Board
 from launch.run.hangs import Hung

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from evaluator.core.errors import InputError
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.vllm import quantised
 from evaluator.engine.vllm.rehearsal import Rehearsal
-from evaluator.errors import InputError
 from launch.sweep.config import SweepConfig, load_sweep, validated
 from launch.sweep.estimate import estimate
 from launch.sweep.jobs import expand

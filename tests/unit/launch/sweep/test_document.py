@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 from launch.sweep.config import find_recipe, load_sweep
 from launch.sweep.document import read_document
 from launch.sweep.jobs import expand

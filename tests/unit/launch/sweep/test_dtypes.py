@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from evaluator.checkpoints.info import CheckpointInfo, inspect_checkpoint
+from evaluator.core.errors import InputError
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.vllm import engine
-from evaluator.errors import InputError
 from launch.sweep.config import SweepConfig, validated
 from launch.sweep.dtypes import check_dtypes
 from launch.sweep.jobs import expand

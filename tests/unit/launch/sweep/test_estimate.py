@@ -8,7 +8,7 @@ import sys
 import pytest
 from rich.console import Console
 
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 from evaluator.probes.config import EvalConfig
 from launch.commands.dry_run import print_estimate
 from launch.sweep import estimate

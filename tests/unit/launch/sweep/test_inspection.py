@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from evaluator.checkpoints.info import inspect_checkpoint
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 from launch.sweep import inspection
 from launch.sweep.inspection import Inspections
 from launch.sweep.jobs import CheckpointJob

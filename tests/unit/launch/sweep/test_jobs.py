@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 from launch.sweep.config import RECIPES, SweepConfig, find_recipe, load_sweep, validated
 from launch.sweep.jobs import expand
 

@@ -5,7 +5,7 @@ import types
 
 import pytest
 
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 from launch.sweep.config import SweepConfig
 from launch.sweep.models import BUNDLED, BUNDLED_MODEL, local_directory, model_name, names_of, resolve_model
 

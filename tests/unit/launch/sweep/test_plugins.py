@@ -4,12 +4,12 @@ import sys
 
 import pytest
 
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 from evaluator.tasks import TASKS
 from launch.sweep.plugins import load_plugins
 
 PLUGIN = """
-from evaluator.records import Item
+from evaluator.core.records import Item
 from evaluator.tasks import TASKS, Task
 
 TASKS.register(Task(name="riddles", help="my own", read_items=lambda _: [

@@ -5,9 +5,9 @@ import shutil
 
 import pytest
 
+from evaluator.core.errors import InputError
 from evaluator.engine.vllm import quantised
 from evaluator.engine.vllm.rehearsal import Rehearsal
-from evaluator.errors import InputError
 from launch.commands.options import eval_sweep
 from launch.run.rundir import RunDirectory
 from launch.sweep.config import SweepConfig, validated

@@ -8,7 +8,7 @@ import pytest
 from evaluator.asking.prompts import Prompter
 from evaluator.asking.templates import Wording
 from evaluator.checkpoints.tokenizer import load_tokenizer
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.planning import Planner
 from evaluator.tasks import Task, TaskData

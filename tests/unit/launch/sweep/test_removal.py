@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 from launch.sweep.config import SweepConfig, validated
 from launch.sweep.jobs import expand
 from launch.sweep.preflight import prepare

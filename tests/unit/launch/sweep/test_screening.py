@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 from evaluator.screen import Screen
 from launch.commands.dry_run import print_estimate
 from launch.sweep.config import SweepConfig, validated

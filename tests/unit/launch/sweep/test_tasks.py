@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 from evaluator.probes.config import EvalConfig
 from launch.sweep.config import SweepConfig, digest, load_sweep, validated
 from launch.sweep.jobs import CheckpointJob, expand

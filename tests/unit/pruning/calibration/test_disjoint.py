@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 from pruning.calibration.disjoint import check_disjoint, text_digest
 from pruning.config import CalibrationConfig, PruneConfig
 from pruning.output.manifest import read_manifest

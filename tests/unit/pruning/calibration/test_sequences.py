@@ -11,7 +11,7 @@ import struct
 import datasets
 import pytest
 
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 from pruning.calibration import sequences
 from pruning.config import CalibrationConfig
 from tests.support import pruning as tiny

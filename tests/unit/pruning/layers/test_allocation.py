@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 from pruning.layers.allocation import owl
 
 

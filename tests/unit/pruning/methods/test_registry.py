@@ -6,7 +6,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 from pruning.config import PruneConfig, needs_calibration
 from pruning.methods import METHODS
 from pruning.methods.base import Method, ScoringMethod, Statistic

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from evaluator.checkpoints.tensors import INDEX, SINGLE, read_header, read_tensors
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 from pruning.model.checkpoint import Checkpoint
 from tests.support import pruning as tiny
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 from pruning.config import PruneConfig
 from pruning.errors import PruneError
 from pruning.output import export, owner

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from evaluator.checkpoints.info import inspect_checkpoint
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 from pruning.config import CalibrationConfig, PruneConfig
 from pruning.model.checkpoint import Checkpoint
 from pruning.model.decoder import Decoder

@@ -9,8 +9,8 @@ import torch
 from safetensors.torch import load_file
 
 from evaluator.checkpoints.info import inspect_checkpoint
+from evaluator.core.errors import InputError
 from evaluator.engine.vllm.dequantised import Matrix
-from evaluator.errors import InputError
 from quantising.config import QuantiseConfig
 from quantising.methods.rounding import ignored
 from quantising.run import quantise

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from evaluator.core.errors import InputError
 from evaluator.engine.vllm import abilities as module
 from evaluator.engine.vllm import start
 from evaluator.engine.vllm.abilities import check_arguments, check_runner, check_version, check_vllm
-from evaluator.errors import InputError
 from tests.support.engines import needs_vllm
 
 Modules = dict[str, ModuleType]

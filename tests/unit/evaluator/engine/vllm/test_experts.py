@@ -14,10 +14,10 @@ from torch import nn
 from torch.nn import functional
 
 from evaluator.checkpoints.blueprint import read_blueprint
+from evaluator.core.errors import EngineError
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.vllm.engine import VLLMEngine
 from evaluator.engine.vllm.weights import WorkerExtension
-from evaluator.errors import EngineError
 from tests.support.models import save_tiny_model
 
 EXPERTS, WIDTH, INNER = 5, 16, 8

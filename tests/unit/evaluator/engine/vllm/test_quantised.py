@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from evaluator.checkpoints.info import CheckpointInfo, inspect_checkpoint
+from evaluator.core.errors import InputError
 from evaluator.engine.config import EngineConfig, check_served
 from evaluator.engine.vllm import quantised
 from evaluator.engine.vllm.rehearsal import Rehearsal
-from evaluator.errors import InputError
 from tests.support.checkpoint_files import tensors, write
 from tests.support.quantised import LAYOUTS, compressed_tensors, integers, with_quantisation
 

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from evaluator.checkpoints.blueprint import Blueprint, read_blueprint
+from evaluator.core.errors import InputError
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.vllm import arguments, start
 from evaluator.engine.vllm.abilities import BATCH_INVARIANT
 from evaluator.engine.vllm.graphs import BREAKABLE
-from evaluator.errors import InputError
 from tests.support.models import save_tiny_model
 
 

@@ -12,10 +12,10 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
+from evaluator.core.errors import EngineError
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.vllm.engine import VLLMEngine
 from evaluator.engine.vllm.weights import WorkerExtension
-from evaluator.errors import EngineError
 
 HIDDEN, HEADS, SIZE, MIDDLE, WORDS = 16, 4, 4, 24, 70
 SHAPES = {

@@ -11,7 +11,7 @@ import statsmodels.api as sm
 from scipy.stats import t, ttest_1samp, ttest_rel
 from statsmodels.stats.contingency_tables import mcnemar
 
-from evaluator.errors import InputError
+from evaluator.core.errors import InputError
 from evaluator.metrics import Inputs, reduce_records
 from evaluator.metrics.comparability import ROUNDED
 from evaluator.metrics.compare import Compared, Side, compare, side_of_logged, side_of_run

@@ -2,7 +2,7 @@
 
 import pytest
 
-from evaluator.errors import (
+from evaluator.core.errors import (
     InputError,
     field,
     mapping_at,

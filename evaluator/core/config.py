@@ -15,7 +15,7 @@ from typing import Generic, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
-from evaluator.errors import InputError, unknown
+from evaluator.core.errors import InputError, unknown
 
 
 class Frozen(BaseModel):

@@ -5,7 +5,7 @@ import unicodedata
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluator.text import code_of, name_of, normalise
+from evaluator.core.text import code_of, name_of, normalise
 
 
 def test_names_and_codes_mean_the_same_language() -> None:

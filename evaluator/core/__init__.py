@@ -1,0 +1,1 @@
+"""The ground floor: records, settings, errors and text that every other package uses."""
