@@ -101,8 +101,8 @@ PANDAS = {each.name: _PANDAS[each.arrow] for each in _RECORD if each.arrow in _P
 
 _HEAD = """# What a run keeps
 
-`python -m evaluator.store.schema > docs/records.md` generates this page from `evaluator/core/records.py`. A test compares
-them.
+`python -m evaluator.store.schema > docs/records.md` generates this page from `evaluator/core/records.py`. A test
+compares them.
 
 Every part is a Parquet file that is written whole or not at all. A number is null where it was not measured: no column
 holds a sentinel. Any Parquet reader takes a run's records as one table:
