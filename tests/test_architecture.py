@@ -1,10 +1,12 @@
 """The house rules that a linter does not know: sizes, who imports vLLM and Ray, and no drawers for leftovers."""
 
 import ast
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import setuptools
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("evaluator", "pruning", "quantising", "launch")
@@ -57,9 +59,8 @@ def test_only_the_engine_folder_imports_vllm() -> None:
 
 
 def test_only_launch_imports_ray() -> None:
-    """And the benchmark that takes Ray's place."""
     importers = {path.relative_to(ROOT).parts[:2] for path in SOURCES for name in _imports(path) if name == "ray"}
-    assert importers == {("launch", "run"), ("benchmarks", "cluster")}
+    assert importers == {("launch", "run")}
 
 
 def test_nothing_is_decided_by_a_clock_that_can_be_set() -> None:
@@ -79,6 +80,12 @@ def test_nothing_is_decided_by_a_clock_that_can_be_set() -> None:
         "launch/doctor/card.py",
         "launch/run/status.py",
     }
+
+
+def test_the_wheel_contains_the_product_only() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
+    shipped = setuptools.find_packages(str(ROOT), include=settings["packages"]["find"]["include"])
+    assert {name.split(".")[0] for name in shipped} == set(PACKAGES)
 
 
 def test_no_module_is_a_drawer() -> None:

@@ -1,20 +1,57 @@
-"""`resurface bench`: runs benchmarks, each in a process of its own."""
+"""`resurface bench` runs benchmarks of the checkout, each in its own process. The wheel does not contain them."""
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from benchmarks.processes import environment, module_command
-from benchmarks.registry import BENCHMARKS
-from evaluator.core.errors import ResurfaceError, unknown
+from evaluator.core.config import Registry
+from evaluator.core.errors import InputError, ResurfaceError, unknown
 from launch.commands.options import described
 
-ALL = "all"  # the name for every benchmark, one after another
-NAMES = (*BENCHMARKS.names, ALL)
+CHECKOUT = Path(__file__).resolve().parents[2]  # in a wheel: the folder of installed packages
+ALL = "all"  # runs every benchmark, one after another
+
+
+@dataclass(frozen=True, slots=True)
+class Benchmark:
+    """A benchmark by name. `python -m benchmarks.MODULE` runs it; this program never imports it."""
+
+    name: str
+    module: str
+    help: str  # one line: the two things that it compares
+
+
+BENCHMARKS = Registry(
+    "benchmark",
+    (
+        Benchmark(
+            "score", "serving.score", "log-likelihoods of options on a shared context, against a request per option"
+        ),
+        Benchmark("beam", "serving.beam", "beam search without a barrier, against LLM.beam_search"),
+        Benchmark(
+            "fidelity",
+            "serving.fidelity",
+            "divergence from a base over the vocabulary, against prompt_logprobs=-1",
+        ),
+        Benchmark("swap", "serving.swap", "a checkpoint swapped into a running engine, against a new engine"),
+        Benchmark(
+            "pass",
+            "serving.checkpoint_pass",
+            "all probes of a checkpoint as one stream, against a call per probe",
+        ),
+        Benchmark("driver", "driver", "requests per second of driver, records and Parquet; the engine costs nothing"),
+        Benchmark("gate", "gate.run", "the gate's error rates and power on made-up checkpoints with known losses"),
+        Benchmark("prune", "pruning.prune", "Wanda and SparseGPT, against the published recipe"),
+    ),
+)
 
 
 def bench(
@@ -23,20 +60,25 @@ def bench(
         str, typer.Argument(metavar="NAME", help=f"{described(BENCHMARKS)}\n\n{ALL}: one benchmark after another")
     ],
 ) -> None:
-    """Run a benchmark of the README; further options go to it."""
+    """Run a benchmark of the README; it receives all further options. Needs a checkout of Resurface."""
     run_benchmarks(name, context.args)
 
 
 def run_benchmarks(name: str, arguments: Sequence[str]) -> None:
     """Run benchmark `name`, or every one for `all`, with `arguments`.
 
-    Raises InputError for an unknown name, ResurfaceError when a benchmark fails. Arguments that one refuses end the
-    command with exit code 2: the benchmark has said in one line what is wrong.
+    Raises InputError for an unknown name or without a checkout, ResurfaceError when a benchmark fails. A benchmark that
+    refuses its arguments prints one line; the command then exits with code 2.
     """
-    if name not in NAMES:
-        raise unknown(BENCHMARKS.kind, name, NAMES)
+    names = (*BENCHMARKS.names, ALL)
+    if name not in names:
+        raise unknown(BENCHMARKS.kind, name, names)
+    if not (CHECKOUT / "benchmarks").is_dir():
+        raise InputError("no benchmarks are installed; run this in a checkout of Resurface (`make install`)")
+    path = os.pathsep.join([str(CHECKOUT), *filter(None, [os.environ.get("PYTHONPATH")])])
     for each in BENCHMARKS if name == ALL else (BENCHMARKS[name],):
-        done = subprocess.run(module_command(each.module, *arguments), env=environment(), check=False)
+        command = [sys.executable, "-P", "-m", f"benchmarks.{each.module}", *arguments]
+        done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, check=False)
         if done.returncode == 2:
             raise typer.Exit(2)
         if done.returncode:

@@ -11,8 +11,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from benchmarks.cluster.opening import open_pages
 from evaluator.report import write_report
+from tests.support.browser import open_pages
 from tests.support.synthetic import HOSTILE, write_run
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

@@ -1,9 +1,9 @@
 """A cluster's sweep on one machine: the real board, driver, records, live state and report, and engines that cost
 nothing and die at random.
 
-    resurface bench cluster                                   # small
-    resurface bench cluster --engines 100 --checkpoints 1000 --items 1800 --deaths 200
-    resurface bench cluster --pace 25                         # at the pace of real engines
+    python -m tests.cluster
+    python -m tests.cluster --engines 100 --checkpoints 1000 --items 1800 --deaths 200
+    python -m tests.cluster --pace 25                         # at the pace of real engines
 
 Ray is pretended (`pretended_ray.py`), records are made up (`answers.py`); what both take of the processor is taken off.
 What Ray itself takes in the driver's process is not in the figures. Reported are the driver's processor time, as a
@@ -22,13 +22,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cluster.answers import Answers
-from benchmarks.cluster.opening import open_pages
-from benchmarks.cluster.pretended_ray import Deaths, PretendedRay
-from benchmarks.cluster.simulation import Cost, mistakes, profiled, simulate
-from benchmarks.cluster.sweep import Size, made_up, questions_of
 from benchmarks.processes import Options, answer_of, count, module_command, run_main
 from evaluator.core.errors import InputError, ResurfaceError
+from tests.cluster.answers import Answers
+from tests.cluster.pretended_ray import Deaths, PretendedRay
+from tests.cluster.simulation import Cost, Size, made_up, mistakes, questions_of, simulate
+from tests.support.browser import open_pages
 
 _GPUS = 8  # of a node
 _PACE = 25.0  # items per second of an engine, for the share
@@ -41,7 +40,7 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory(dir=options.work) as folder:
         found = _run(options, Path(folder) / "run")
-        print(json.dumps({"benchmark": "cluster", **found}))
+        print(json.dumps(found))
         if found["mistakes"]:
             raise ResurfaceError(f"records are not those of an undisturbed run: {found['mistakes']}")
 
@@ -59,7 +58,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--report", action="store_true", help="build the report too")
     parser.add_argument("--browser", help="open every page of the report in this Chromium")
     parser.add_argument("--report-of", type=Path, help=argparse.SUPPRESS)  # in a process of its own
-    parser.add_argument("--profile", type=int, default=0, metavar="N", help="the N dearest functions")
     parser.add_argument(
         "--work", type=Path, help="where the run is written for a while (default: the temporary folder)"
     )
@@ -96,12 +94,11 @@ def _run(options: argparse.Namespace, out: Path) -> dict[str, Any]:
         pace=options.pace,
         load_seconds=0.0 if options.pace is None else 1.0,
     )
-    with profiled(options.profile):
-        cost = simulate(prepared, ray, out, terminal=options.terminal)
+    cost = simulate(prepared, ray, out, terminal=options.terminal)
     found = _told(cost, size, ray)
     found["mistakes"] = mistakes(prepared, answers, out)
     if options.report:
-        found["report"] = answer_of("report", module_command(__spec__.name, "--report-of", out))
+        found["report"] = answer_of("report", module_command("tests.cluster", "--report-of", out))
         print(found["report"])
     if options.browser is not None:
         report = out / "report"

@@ -12,14 +12,13 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from benchmarks.cluster.answers import Answers
-from benchmarks.cluster.pretended_ray import Deaths, PretendedRay
-from benchmarks.cluster.simulation import mistakes, simulate
-from benchmarks.cluster.sweep import BASE, TASK, Size, made_up, questions_of
 from evaluator.core.errors import InputError
 from launch.run import lock
 from launch.run.status import read_status
 from launch.run.work import Outcome
+from tests.cluster.answers import Answers
+from tests.cluster.pretended_ray import Deaths, PretendedRay
+from tests.cluster.simulation import BASE, TASK, Size, made_up, mistakes, questions_of, simulate
 
 SIZE = Size(engines=8, checkpoints=20, items=40, shard_items=10)
 PREPARED = made_up(SIZE)

@@ -28,12 +28,12 @@ from unittest import mock
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError
 
-from benchmarks.cluster.answers import Answers
 from evaluator.checkpoints.info import CheckpointInfo
 from evaluator.engine.base import EngineStats, LoadReport
 from evaluator.store.files import parquet_bytes
 from evaluator.store.records import failed_throughout
 from launch.run.work import EngineSetup, EvalJob, Shard, ShardResult, Where
+from tests.cluster.answers import Answers
 
 _NO_PROCESS = 2**23  # process ids begin here: Linux gives none that is so high
 
