@@ -77,7 +77,7 @@ def test_nothing_is_decided_by_a_clock_that_can_be_set() -> None:
     assert {path for path in users if path.split("/")[0] in PACKAGES} == {
         "evaluator/engine/vllm/requests.py",
         "evaluator/report/lm_eval.py",
-        "launch/doctor/card.py",
+        "launch/doctor/report.py",
         "launch/run/status.py",
     }
 
@@ -156,7 +156,7 @@ def test_nothing_is_unpickled() -> None:
         for name in _imports(path)
         if name.split(".")[0] in readers
     }
-    assert importers == {"launch/doctor/hearing.py"}
+    assert importers == {"launch/doctor/process.py"}
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))

@@ -19,7 +19,7 @@ from launch.run.place import nearest_existing
 from launch.sweep.models import BUNDLED_MODEL
 
 if TYPE_CHECKING:
-    from launch.doctor.examination import Examination
+    from launch.doctor.report import Report
 
 
 def doctor(
@@ -28,12 +28,12 @@ def doctor(
         typer.Option(
             "--out",
             metavar="CARD.md",
-            help="write a result card there, after each step what is known, and the engines' logs into CARD.logs/",
+            help="write a result card, renewed after each run, and the engines' logs into CARD.logs/",
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON in place of the table")] = False,
     dtype: Annotated[
-        str, typer.Option(help=f"that engines compute in: {', '.join(DTYPES)}; auto: as in a run")
+        str, typer.Option(help=f"the engines' dtype: {', '.join(DTYPES)}; auto: as in an evaluation")
     ] = "auto",
 ) -> None:
     """Check every fast path against its slow one on this machine, with the bundled model; exit code 1 if one fails.
@@ -49,54 +49,54 @@ def doctor(
         logs = out.absolute().with_suffix(".logs")
         _make_folder(logs)
     from evaluator.store.files import write_atomically
-    from launch.doctor import card
+    from launch.doctor import report as doctor_report
 
-    def keep(examination: Examination) -> None:
-        if out is not None:  # it may be cut off: what is known by then is worth a card
-            write_atomically(out, card.markdown(examination).encode())
+    def keep(report: Report) -> None:
+        if out is not None:  # after every run, because a later run may be cut off
+            write_atomically(out, doctor_report.markdown(report).encode())
 
-    examination = _examined(dtype, logs, keep)
+    report = _report(dtype, logs, keep)
     if as_json:
-        print(json.dumps(card.document(examination)))
+        print(json.dumps(doctor_report.document(report)))
     else:
-        console.print(card.table(examination))
-        console.print(card.verdict(examination), highlight=False)
+        console.print(doctor_report.table(report))
+        console.print(doctor_report.verdict(report), highlight=False)
     if out is not None:
-        keep(examination)
+        keep(report)
         errors.print(f"card: {escape(str(out))}, logs: {escape(str(logs))}", highlight=False)
-    if examination.failed:
+    if report.failed:
         raise typer.Exit(1)
 
 
-def _examined(dtype: str, logs: Path | None, so_far: Callable[[Examination], None]) -> Examination:
-    from launch.doctor.evidence import Statement
-    from launch.doctor.examination import briefed, examine
+def _report(dtype: str, logs: Path | None, so_far: Callable[[Report], None]) -> Report:
     from launch.doctor.machine import this_machine
-    from launch.doctor.witnesses import Witness
+    from launch.doctor.report import inputs_for, run_checks
+    from launch.doctor.results import RunResult
+    from launch.doctor.runs import Run
 
     machine = this_machine()
     for name, value in machine.lines():
         errors.print(f"[bold]{name:>12}[/bold]  {escape(value)}", highlight=False)
 
-    def ended(witness: Witness, said: Statement | str) -> None:
-        outcome = f"[red]{escape(said)}[/red]" if isinstance(said, str) else f"{said.seconds:.1f} s"
-        errors.print(f"[dim]{witness.what}:[/dim] {outcome}", highlight=False)
+    def ended(run: Run, result: RunResult | str) -> None:
+        outcome = f"[red]{escape(result)}[/red]" if isinstance(result, str) else f"{result.seconds:.1f} s"
+        errors.print(f"[dim]{run.what}:[/dim] {outcome}", highlight=False)
 
     with (
         tempfile.TemporaryDirectory(prefix="resurface-doctor-", ignore_cleanup_errors=True) as scratch,
         errors.status("") as status,
     ):
-        return examine(
+        return run_checks(
             machine,
-            briefed(BUNDLED_MODEL, Path(scratch), dtype, logs),
-            starting=lambda witness: status.update(witness.what),
+            inputs_for(BUNDLED_MODEL, Path(scratch), dtype, logs),
+            starting=lambda run: status.update(run.what),
             ended=ended,
             so_far=so_far,
         )
 
 
 def _need_file_place(out: Path) -> None:
-    """Raises InputError for what can be no file."""
+    """Raises InputError if no file can be written there."""
     if out.is_dir():
         raise InputError(f"{out}: --out: is a directory, not a file")
     if not nearest_existing(out.parent).is_dir():
@@ -104,7 +104,7 @@ def _need_file_place(out: Path) -> None:
 
 
 def _make_folder(folder: Path) -> None:
-    """Raises InputError where it cannot be made."""
+    """Raises InputError if the folder cannot be made."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -1,8 +1,8 @@
 """`resurface doctor`: what this machine is, and whether every fast path agrees with its slow one on it.
 
-witnesses    engines and pruning jobs, each in a process of its own, all asked the same questions
-evidence     what they answered
-checks       what is held against what, in which tolerance: pure
-examination  machine, witnesses and checks in turn
-card         the result as a table, a Markdown file, JSON
+cases        the requests that every run answers
+runs         engines and pruning jobs; each answers the cases in a separate process
+results      the answers of each run
+checks       which results are compared, and their tolerances: pure
+report       executes the runs and checks; prints a table, Markdown or JSON
 """

@@ -1,4 +1,4 @@
-"""What an examination holds against what, and how far apart the two may be. Pure: evidence in, findings out.
+"""The doctor's checks: which results are compared, and how far apart they may be. Pure.
 
 A check is an object in `CHECKS`. It measures distances, one for each thing compared, and passes if the largest and the
 mean are within the tolerance of what the engine computed in.
@@ -13,8 +13,8 @@ from typing import Literal
 
 from evaluator.engine.self_check import TOLERANCES, Precision
 from launch.doctor import comparisons
-from launch.doctor.evidence import DisagreementError, Evidence, NotHereError
-from launch.doctor.witnesses import (
+from launch.doctor.results import DisagreementError, NotHereError, Results
+from launch.doctor.runs import (
     BY_PROMPT,
     DETERMINISTIC,
     DIVIDED,
@@ -22,7 +22,7 @@ from launch.doctor.witnesses import (
     PRUNING,
     SERVED,
     TRANSFORMERS,
-    Witness,
+    Run,
 )
 
 Status = Literal["pass", "fail", "skipped"]
@@ -44,7 +44,7 @@ NATS: Mapping[Precision, Tolerance] = {name: Tolerance(*allowed) for name, allow
 # The same between two programs, which round half precision in other places, however exact the logits are. We measured
 # vLLM and transformers in bfloat16 on CPUs: 0.12 / 0.013 (bundled model), 0.43 / 0.073 (a random one of 16 layers).
 APART: Mapping[Precision, Tolerance] = {**NATS, "half, float32 logits": NATS["half"]}
-# Of the logarithm of the ratio of two ranks: neighbours that are closer than the rounding change places.
+# Log ratio of two ranks: rounding swaps neighbours that are close.
 RANKS: Mapping[Precision, Tolerance] = {
     "float32": Tolerance(math.log(2) + 1e-9, 0.01),
     "float32 on a GPU": Tolerance(math.log(3), 0.05),
@@ -52,61 +52,61 @@ RANKS: Mapping[Precision, Tolerance] = {
     "half": Tolerance(math.log(8), 0.3),
 }
 EXACT: Mapping[Precision, Tolerance] = dict.fromkeys(NATS, Tolerance(0, 0))
-# Of answers that may differ: a draw that falls between two tokens goes either way when logits are rounded otherwise.
+# Share of answers that differ: rounded logits can turn a draw between two tokens either way.
 DRAWS: Mapping[Precision, Tolerance] = {
     "float32": Tolerance(0, 0),
     "float32 on a GPU": Tolerance(1, 0.05),
     "half, float32 logits": Tolerance(1, 0.35),
     "half": Tolerance(1, 0.35),
 }
-# Of a matrix's weights that only one side prunes.
+# Share of a matrix's weights that only one side prunes.
 MASKS = dict.fromkeys(NATS, Tolerance(2e-3, 5e-4))
-# The same where one side, a GPU, computes in the checkpoint's dtype, and the other, a CPU, in float32. Of the bundled
-# model, a CPU that is made to compute in its bfloat16 differs by 2.5e-3 / 9.4e-4 (of the solver's, by 0.011 / 0.0037).
+# The same between a GPU in the checkpoint's dtype and a CPU in float32. Measured on a CPU with the bundled model in
+# bfloat16: 2.5e-3 / 9.4e-4; for the solver 0.011 / 0.0037.
 ROUNDED_MASKS = dict.fromkeys(NATS, Tolerance(0.01, 0.004))
 SOLVED = dict.fromkeys(NATS, Tolerance(0.05, 0.02))  # a solver's later columns depend on every earlier choice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What the machine offers to an examination."""
+    """The limits of this machine."""
 
-    gpus: int  # that engines run on; 0: engines run on the CPU
+    gpus: int  # for engines; 0: engines run on the CPU
     precision: Precision
-    unavailable: Mapping[str, str]  # witness -> why it cannot be asked here
+    unavailable: Mapping[str, str]  # run -> why it is impossible here
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One thing that is held against another."""
+    """One comparison of a fast path with a slow one."""
 
     name: str
     fast: str
     slow: str
-    witnesses: tuple[Witness, ...]  # without which it is skipped
-    measure: Callable[[Evidence], list[float]]
+    runs: tuple[Run, ...]  # the check is skipped without them
+    measure: Callable[[Results], list[float]]
     tolerance: Mapping[Precision, Tolerance]
     unit: str = "nats"
 
-    def find(self, evidence: Evidence, setting: Setting) -> Finding:
-        """Hold the two against each other. A disagreement that cannot be measured fails with its reason."""
+    def compare(self, results: Results, setting: Setting) -> CheckResult:
+        """Compare both. Answers that cannot be compared fail with the reason."""
         tolerance = self.tolerance[setting.precision]
-        for witness in self.witnesses:
-            if witness.name in setting.unavailable:
-                why = setting.unavailable[witness.name]
-                return Finding(check=self, status="skipped", tolerance=tolerance, why=why)
+        for run in self.runs:
+            if run.name in setting.unavailable:
+                why = setting.unavailable[run.name]
+                return CheckResult(check=self, status="skipped", tolerance=tolerance, why=why)
         try:
-            distances = self.measure(evidence)
+            distances = self.measure(results)
         except NotHereError as error:
-            return Finding(check=self, status="skipped", tolerance=tolerance, why=str(error))
+            return CheckResult(check=self, status="skipped", tolerance=tolerance, why=str(error))
         except DisagreementError as error:
-            return Finding(check=self, status="fail", tolerance=tolerance, why=str(error))
+            return CheckResult(check=self, status="fail", tolerance=tolerance, why=str(error))
         if not distances:
-            return Finding(check=self, status="fail", tolerance=tolerance, why="there was nothing to compare")
+            return CheckResult(check=self, status="fail", tolerance=tolerance, why="there was nothing to compare")
         largest, mean = max(distances), math.fsum(distances) / len(distances)
         # Written so that NaN fails.
         holds = largest <= tolerance.largest and mean <= tolerance.mean
-        return Finding(
+        return CheckResult(
             check=self,
             status="pass" if holds else "fail",
             tolerance=tolerance,
@@ -117,20 +117,20 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """What came of a check."""
+class CheckResult:
+    """The result of a check."""
 
     check: Check
     status: Status
     tolerance: Tolerance
-    why: str = ""  # it was skipped, or failed without a measurement
+    why: str = ""  # reason of a skip, or of a failure without a measurement
     largest: float | None = None
     mean: float | None = None
     compared: int = 0
 
     @property
     def measured(self) -> str:
-        """The distances in words, or why there are none."""
+        """The distances in words, or the reason for their absence."""
         if self.largest is None or self.mean is None:
             return self.why
         return f"{_short(self.largest)} / {_short(self.mean)} {self.check.unit}, of {self.compared}"
@@ -141,8 +141,8 @@ def _short(value: float) -> str:
     return f"{value:.2g}"
 
 
-def _stages(one: Witness, stage: str, other: Witness, other_stage: str, kind: str) -> Callable[[Evidence], list[float]]:
-    """Compares the answers of a kind, of two witnesses or stages."""
+def _stages(one: Run, stage: str, other: Run, other_stage: str, kind: str) -> Callable[[Results], list[float]]:
+    """Compares one kind of answers between two runs or stages."""
     compare = {
         "score": comparisons.of_scores,
         "greedy": comparisons.of_greedy,
@@ -151,65 +151,63 @@ def _stages(one: Witness, stage: str, other: Witness, other_stage: str, kind: st
     }[kind]
     requests = "score" if kind == "rank" else kind
 
-    def measure(evidence: Evidence) -> list[float]:
-        ours = evidence.answers(one.name, stage, f"{requests}-")
-        return compare(ours, evidence.answers(other.name, other_stage, f"{requests}-"))
+    def measure(results: Results) -> list[float]:
+        ours = results.answers(one.name, stage, f"{requests}-")
+        return compare(ours, results.answers(other.name, other_stage, f"{requests}-"))
 
     return measure
 
 
-def _forced(one: Witness, other: Witness) -> Callable[[Evidence], list[float]]:
-    """Compares the scores of a witness that forces tokens with another's."""
+def _forced(one: Run, other: Run) -> Callable[[Results], list[float]]:
+    """Compares the scores of a run that forces tokens with another's."""
 
-    def measure(evidence: Evidence) -> list[float]:
-        evidence.forced(one.name)
-        return _stages(one, "dense", other, "dense", "score")(evidence)
+    def measure(results: Results) -> list[float]:
+        results.forced(one.name)
+        return _stages(one, "dense", other, "dense", "score")(results)
 
     return measure
 
 
-def _both(*measures: Callable[[Evidence], list[float]]) -> Callable[[Evidence], list[float]]:
-    return lambda evidence: [distance for measure in measures for distance in measure(evidence)]
+def _both(*measures: Callable[[Results], list[float]]) -> Callable[[Results], list[float]]:
+    return lambda results: [distance for measure in measures for distance in measure(results)]
 
 
-def _scores_and_greedy(one: Witness, stage: str, other: Witness, other_stage: str) -> Callable[[Evidence], list[float]]:
+def _scores_and_greedy(one: Run, stage: str, other: Run, other_stage: str) -> Callable[[Results], list[float]]:
     return _both(*(_stages(one, stage, other, other_stage, kind) for kind in ("score", "greedy")))
 
 
-def _twins(*witnesses: Witness) -> Callable[[Evidence], list[float]]:
-    """Strict by their own statement: nothing is held against another."""
-    return lambda evidence: [
-        distance
-        for witness in witnesses
-        for distance in comparisons.of_twin_ranks(evidence.answers(witness.name, "tied", "score-"))
+def _twins(*runs: Run) -> Callable[[Results], list[float]]:
+    """Whether each run counts ranks strictly; no other run is needed."""
+    return lambda results: [
+        distance for run in runs for distance in comparisons.of_twin_ranks(results.answers(run.name, "tied", "score-"))
     ]
 
 
-def _beams(evidence: Evidence) -> list[float]:
-    """Beams as transformers finds them, in float32. In less, a rounding may lead the search elsewhere: what was found
-    must have the score that transformers gives it."""
-    ours, theirs = evidence.of(SERVED.name), evidence.of(TRANSFORMERS.name)
+def _beams(results: Results) -> list[float]:
+    """In float32: the beams that transformers finds. In half precision, rounding may change the search, so only the
+    scores of the found beams must be those of transformers."""
+    ours, theirs = results.of(SERVED.name), results.of(TRANSFORMERS.name)
     distances = comparisons.of_beam_scores(ours.beams, theirs.answers.get("beams", {}))
     if ours.dtype == "float32":
         distances += comparisons.of_beams(ours.beams, theirs.beams)
     return distances
 
 
-def _deterministic(evidence: Evidence) -> list[float]:
-    said = evidence.of(DETERMINISTIC.name)
-    if not said.answers:
-        raise NotHereError("; ".join(said.notes))
-    return _stages(DETERMINISTIC, "dense", DETERMINISTIC, "alone", "sample")(evidence)
+def _deterministic(results: Results) -> list[float]:
+    result = results.of(DETERMINISTIC.name)
+    if not result.answers:
+        raise NotHereError("; ".join(result.notes))
+    return _stages(DETERMINISTIC, "dense", DETERMINISTIC, "alone", "sample")(results)
 
 
-def _graphs(evidence: Evidence) -> list[float]:
-    if evidence.of(SERVED.name).facts.get("graphs") == "NONE":
+def _graphs(results: Results) -> list[float]:
+    if results.of(SERVED.name).facts.get("graphs") == "NONE":
         raise NotHereError("vLLM uses none for this model and device")
-    return _scores_and_greedy(SERVED, "dense", EAGER, "dense")(evidence)
+    return _scores_and_greedy(SERVED, "dense", EAGER, "dense")(results)
 
 
-def _masks(comparison: str) -> Callable[[Evidence], list[float]]:
-    return lambda evidence: list(evidence.of(PRUNING.name).shares.get(comparison, {}).values())
+def _masks(comparison: str) -> Callable[[Results], list[float]]:
+    return lambda results: list(results.of(PRUNING.name).shares.get(comparison, {}).values())
 
 
 CHECKS: tuple[Check, ...] = (
@@ -217,7 +215,7 @@ CHECKS: tuple[Check, ...] = (
         name="scores",
         fast="forced scores",
         slow="prompt log-probabilities",
-        witnesses=(SERVED, BY_PROMPT),
+        runs=(SERVED, BY_PROMPT),
         measure=_forced(SERVED, BY_PROMPT),
         tolerance=NATS,
     ),
@@ -225,7 +223,7 @@ CHECKS: tuple[Check, ...] = (
         name="scores, oracle",
         fast="forced scores",
         slow="transformers",
-        witnesses=(SERVED, TRANSFORMERS),
+        runs=(SERVED, TRANSFORMERS),
         measure=_stages(SERVED, "dense", TRANSFORMERS, "dense", "score"),
         tolerance=APART,
     ),
@@ -233,7 +231,7 @@ CHECKS: tuple[Check, ...] = (
         name="ranks",
         fast="ranks of scored tokens",
         slow="transformers",
-        witnesses=(SERVED, TRANSFORMERS),
+        runs=(SERVED, TRANSFORMERS),
         measure=_stages(SERVED, "dense", TRANSFORMERS, "dense", "rank"),
         tolerance=RANKS,
         unit="log ratio",
@@ -242,7 +240,7 @@ CHECKS: tuple[Check, ...] = (
         name="ranks, ties",
         fast="ranks where every token has an equal",
         slow="strict counting, by both ways to score",
-        witnesses=(SERVED, BY_PROMPT),
+        runs=(SERVED, BY_PROMPT),
         measure=_twins(SERVED, BY_PROMPT),
         tolerance=EXACT,
         unit="not strict",
@@ -251,7 +249,7 @@ CHECKS: tuple[Check, ...] = (
         name="greedy",
         fast="greedy answers in a batch",
         slow="transformers, one at a time",
-        witnesses=(SERVED, TRANSFORMERS),
+        runs=(SERVED, TRANSFORMERS),
         measure=_stages(SERVED, "dense", TRANSFORMERS, "dense", "greedy"),
         tolerance=APART,
     ),
@@ -259,7 +257,7 @@ CHECKS: tuple[Check, ...] = (
         name="beams",
         fast="beams along streamed rollouts",
         slow="transformers' beam search",
-        witnesses=(SERVED, TRANSFORMERS),
+        runs=(SERVED, TRANSFORMERS),
         measure=_beams,
         tolerance=APART,
         unit="nats per token",
@@ -268,7 +266,7 @@ CHECKS: tuple[Check, ...] = (
         name="samples",
         fast="seeded samples in a batch",
         slow="each alone",
-        witnesses=(SERVED,),
+        runs=(SERVED,),
         measure=_stages(SERVED, "dense", SERVED, "alone", "sample"),
         tolerance=DRAWS,
         unit="differ",
@@ -277,7 +275,7 @@ CHECKS: tuple[Check, ...] = (
         name="two runs",
         fast="the second run of an engine",
         slow="its first",
-        witnesses=(SERVED,),
+        runs=(SERVED,),
         measure=_scores_and_greedy(SERVED, "again", SERVED, "dense"),
         tolerance=NATS,
     ),
@@ -285,7 +283,7 @@ CHECKS: tuple[Check, ...] = (
         name="swap",
         fast="a pruned checkpoint, swapped in",
         slow="a fresh engine",
-        witnesses=(SERVED, BY_PROMPT),
+        runs=(SERVED, BY_PROMPT),
         measure=_scores_and_greedy(SERVED, "pruned", BY_PROMPT, "pruned"),
         tolerance=NATS,
     ),
@@ -293,7 +291,7 @@ CHECKS: tuple[Check, ...] = (
         name="swap, oracle",
         fast="a pruned checkpoint, swapped in",
         slow="transformers",
-        witnesses=(SERVED, TRANSFORMERS),
+        runs=(SERVED, TRANSFORMERS),
         measure=_scores_and_greedy(SERVED, "pruned", TRANSFORMERS, "pruned"),
         tolerance=APART,
     ),
@@ -301,7 +299,7 @@ CHECKS: tuple[Check, ...] = (
         name="swap back",
         fast="the dense checkpoint, swapped back",
         slow="before the swaps",
-        witnesses=(SERVED,),
+        runs=(SERVED,),
         measure=_scores_and_greedy(SERVED, "back", SERVED, "dense"),
         tolerance=NATS,
     ),
@@ -309,7 +307,7 @@ CHECKS: tuple[Check, ...] = (
         name="CUDA graphs",
         fast="an engine with CUDA graphs",
         slow="one without",
-        witnesses=(SERVED, EAGER),
+        runs=(SERVED, EAGER),
         measure=_graphs,
         tolerance=NATS,
     ),
@@ -317,7 +315,7 @@ CHECKS: tuple[Check, ...] = (
         name="swap, eager",
         fast="a pruned checkpoint, swapped in without CUDA graphs",
         slow="a fresh engine",
-        witnesses=(EAGER, BY_PROMPT),
+        runs=(EAGER, BY_PROMPT),
         measure=_scores_and_greedy(EAGER, "pruned", BY_PROMPT, "pruned"),
         tolerance=NATS,
     ),
@@ -325,7 +323,7 @@ CHECKS: tuple[Check, ...] = (
         name="swap back, eager",
         fast="the dense checkpoint, swapped back without CUDA graphs",
         slow="before the swaps",
-        witnesses=(EAGER,),
+        runs=(EAGER,),
         measure=_scores_and_greedy(EAGER, "back", EAGER, "dense"),
         tolerance=NATS,
     ),
@@ -333,7 +331,7 @@ CHECKS: tuple[Check, ...] = (
         name="samples, deterministic",
         fast="seeded samples in a batch, with batch-invariant kernels",
         slow="each alone",
-        witnesses=(DETERMINISTIC,),
+        runs=(DETERMINISTIC,),
         measure=_deterministic,
         tolerance=EXACT,
         unit="differ",
@@ -342,7 +340,7 @@ CHECKS: tuple[Check, ...] = (
         name="tensor parallel",
         fast="an engine on two GPUs, before and after a swap",
         slow="on one",
-        witnesses=(DIVIDED, SERVED),
+        runs=(DIVIDED, SERVED),
         measure=_both(
             _forced(DIVIDED, SERVED),
             *(_scores_and_greedy(DIVIDED, stage, SERVED, stage) for stage in ("dense", "pruned")),
@@ -353,7 +351,7 @@ CHECKS: tuple[Check, ...] = (
         name="masks",
         fast="Wanda, layer by layer",
         slow="the published algorithm, written plainly",
-        witnesses=(PRUNING,),
+        runs=(PRUNING,),
         measure=_masks("plain"),
         tolerance=MASKS,
         unit="of a matrix's weights",
@@ -362,7 +360,7 @@ CHECKS: tuple[Check, ...] = (
         name="masks, GPU",
         fast="Wanda on the GPU",
         slow="on the CPU",
-        witnesses=(PRUNING, EAGER),
+        runs=(PRUNING, EAGER),
         measure=_masks("gpu_wanda"),
         tolerance=ROUNDED_MASKS,
         unit="of a matrix's weights",
@@ -371,7 +369,7 @@ CHECKS: tuple[Check, ...] = (
         name="solver, GPU",
         fast="SparseGPT on the GPU",
         slow="on the CPU",
-        witnesses=(PRUNING, EAGER),
+        runs=(PRUNING, EAGER),
         measure=_masks("gpu_sparsegpt"),
         tolerance=SOLVED,
         unit="of a matrix's weights",

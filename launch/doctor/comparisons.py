@@ -1,7 +1,7 @@
 """How far two sides are apart, answer by answer. Pure.
 
-Every function returns one distance for each thing that was compared: nats where log-probabilities are, 0 or 1 where
-something either agrees or does not. It raises DisagreementError where the sides did not even answer the same.
+Every function returns one distance per compared thing: nats for log-probabilities, 0 or 1 for agreement. It raises
+DisagreementError if the two sides did not answer the same requests.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 
 from evaluator.engine.base import Response
 from evaluator.engine.beam import Hypothesis
-from launch.doctor.evidence import Answers, DisagreementError
+from launch.doctor.results import Answers, DisagreementError
 
 Beams = Mapping[str, tuple[Hypothesis, ...]]
 

@@ -9,16 +9,16 @@ import pytest
 from typer.testing import CliRunner
 
 from launch.commands.cli import app
-from launch.doctor import examination, machine
-from tests.support.examined import CPU, scripted
+from launch.doctor import machine, report
+from tests.support.doctor import CPU, scripted
 from tests.support.runs import resurface
 
 
 @pytest.fixture
 def doctor(monkeypatch):
-    def run(*arguments, hear=None, **bent):
+    def run(*arguments, run_apart=None, **bent):
         monkeypatch.setattr(machine, "this_machine", lambda: CPU)
-        monkeypatch.setattr(examination, "hear", hear or scripted(monkeypatch, bent))
+        monkeypatch.setattr(report, "run_apart", run_apart or scripted(monkeypatch, bent))
         return CliRunner().invoke(app, ["doctor", *map(str, arguments)])
 
     return run
@@ -37,13 +37,13 @@ def test_a_sound_machine_exits_0_and_a_card_is_written(doctor, tmp_path):
 
 def test_the_witnesses_logs_lie_beside_the_card(doctor, monkeypatch, tmp_path):
     folders = set()
-    hears = scripted(monkeypatch, {})
+    executes = scripted(monkeypatch, {})
 
-    def hear(witness, brief):
-        folders.add(brief.logs)
-        return hears(witness, brief)
+    def run_apart(run, inputs):
+        folders.add(inputs.logs)
+        return executes(run, inputs)
 
-    done = doctor("--out", tmp_path / "card.md", hear=hear)
+    done = doctor("--out", tmp_path / "card.md", run_apart=run_apart)
     assert folders == {tmp_path / "card.logs"}
     assert (tmp_path / "card.logs").is_dir()
     assert f"logs: {tmp_path}" in done.output.replace("\n", "")

@@ -10,7 +10,7 @@ from evaluator.engine.base import Response
 from evaluator.engine.beam import Hypothesis
 from launch.doctor import comparisons
 from launch.doctor.checks import CHECKS, Setting
-from launch.doctor.evidence import DisagreementError, Evidence, NotHereError, Statement
+from launch.doctor.results import DisagreementError, NotHereError, Results, RunResult
 
 
 def greedy(*ids: int, logprobs=None, listed=None) -> dict[str, Response]:
@@ -76,32 +76,32 @@ def test_beams():
 
 
 def test_a_witness_that_says_nothing_or_not_what_was_asked_is_no_evidence():
-    evidence = Evidence({"one": "no GPU left", "two": Statement()})
+    results = Results({"one": "no GPU left", "two": RunResult()})
     for name, why in (
         ("one", "one: no GPU left"),
         ("two", "two: no answer of stage 'dense'"),
-        ("three", "was not asked"),
+        ("three", "it did not run"),
     ):
         with pytest.raises(DisagreementError, match=why):
-            evidence.answers(name, "dense")
+            results.answers(name, "dense")
 
 
 def test_scores_that_an_engine_gave_up_are_wrong_and_those_that_it_cannot_force_are_not_here():
-    wrong = Statement(scoring="prompt_logprobs", notes=("they differ",), facts={"self-check": "failed"})
-    older = Statement(scoring="prompt_logprobs", notes=("no trace replay",), facts={"self-check": "not needed"})
-    evidence = Evidence({"sound": Statement(), "wrong": wrong, "older": older})
-    assert evidence.forced("sound") == Statement()
+    wrong = RunResult(scoring="prompt_logprobs", notes=("they differ",), facts={"self-check": "failed"})
+    older = RunResult(scoring="prompt_logprobs", notes=("no trace replay",), facts={"self-check": "not needed"})
+    results = Results({"sound": RunResult(), "wrong": wrong, "older": older})
+    assert results.forced("sound") == RunResult()
     with pytest.raises(DisagreementError, match="wrong: they differ"):
-        evidence.forced("wrong")
+        results.forced("wrong")
     with pytest.raises(NotHereError, match="no trace replay"):
-        evidence.forced("older")
+        results.forced("older")
 
 
 def test_graphs_that_vllm_does_without_are_not_taken_for_tried():
     (check,) = (each for each in CHECKS if each.name == "CUDA graphs")
-    heard = {"served": Statement(facts={"graphs": "NONE"}), "eager": Statement(facts={"graphs": "NONE"})}
-    found = check.find(Evidence(heard), Setting(gpus=1, precision="half", unavailable={}))
+    by_run = {"served": RunResult(facts={"graphs": "NONE"}), "eager": RunResult(facts={"graphs": "NONE"})}
+    found = check.compare(Results(by_run), Setting(gpus=1, precision="half", unavailable={}))
     assert (found.status, found.why) == ("skipped", "vLLM uses none for this model and device")
-    heard["served"] = Statement(facts={"graphs": "FULL_DECODE_ONLY"})
-    found = check.find(Evidence(heard), Setting(gpus=1, precision="half", unavailable={}))
+    by_run["served"] = RunResult(facts={"graphs": "FULL_DECODE_ONLY"})
+    found = check.compare(Results(by_run), Setting(gpus=1, precision="half", unavailable={}))
     assert found.status == "fail"  # neither has answered anything

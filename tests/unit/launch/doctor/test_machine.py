@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from evaluator.engine.processor import instruction_sets, usable_cores
 from launch.doctor.machine import gpus, this_machine
-from tests.support.examined import CPU, GPU
+from tests.support.doctor import CPU, GPU
 
 CPUINFO = (
     "processor\t: 0\nmodel name\t: Some\nflags\t\t: fpu sse2 avx2 fma avx512f amx_bf16\n\nprocessor\t: 1\nflags\t: x\n"

@@ -1,4 +1,4 @@
-"""What every witness is asked: the same few questions of the bundled task, as token ids."""
+"""The cases: a few requests about the bundled task, the same for every run."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 
 from evaluator.engine.base import Generate, Score
 
-PROMPT_TOKENS = 384  # of a prompt at most: several cache blocks, the last one partly filled
+PROMPT_TOKENS = 384  # longest prompt: several cache blocks, the last one partly filled
 BEAM_WIDTH, BEAM_TOKENS = 5, 16
-_LANGUAGES = 6  # one question of each
+_LANGUAGES = 6  # one question per language
 _GREEDY_TOKENS, _LISTED = 24, 8
 _SAMPLES, _SAMPLE_TOKENS, _TOP_P = 4, 12, 0.9
 _CUTS, _LONG = (1, 31, 32, 129, 256), 33  # contexts that end within, before and after a cache block's end
@@ -17,7 +17,7 @@ _SEARCHED = 3  # prompts that beams start from
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Questions:
+class Cases:
     """Requests by kind; the ids of a kind begin with its name."""
 
     scores: tuple[Score, ...]
@@ -28,12 +28,12 @@ class Questions:
 
     @property
     def exact(self) -> tuple[Score | Generate, ...]:
-        """Those whose answers do not depend on a draw."""
+        """The requests without random draws."""
         return (*self.scores, *self.greedy)
 
 
-def questions_for(checkpoint: Path) -> Questions:
-    """The questions in the tokens of a checkpoint: the same for every one with that tokenizer."""
+def cases_for(checkpoint: Path) -> Cases:
+    """The cases in a checkpoint's tokens: the same for all checkpoints with its tokenizer."""
     from evaluator.asking.prompts import Prompter
     from evaluator.asking.questions import questions_of
     from evaluator.checkpoints.tokenizer import load_tokenizer
@@ -60,7 +60,7 @@ def questions_for(checkpoint: Path) -> Questions:
             )
             for option, continuation in enumerate(plan.scored.values())
         ]
-        # Half a prompt is continued for many tokens, a whole one is answered in a few and ended by EOS.
+        # The model continues half a prompt for many tokens; it answers a whole one in a few and ends with EOS.
         greedy += [
             Generate(
                 request_id=f"greedy-{number}.{part}", prompt_ids=ids, max_tokens=_GREEDY_TOKENS, top_logprobs=_LISTED
@@ -83,7 +83,7 @@ def questions_for(checkpoint: Path) -> Questions:
         Score(request_id=f"score-long.{cut}", prompt_ids=text[:cut], continuation_ids=text[cut : cut + _LONG])
         for cut in _CUTS
     ]
-    return Questions(
+    return Cases(
         scores=tuple(scores),
         greedy=tuple(greedy),
         samples=tuple(samples),

@@ -1,16 +1,16 @@
-"""The questions that every witness is asked, in the bundled model's tokens."""
+"""The questions that every run is asked, in the bundled model's tokens."""
 
 from __future__ import annotations
 
 import pytest
 
-from launch.doctor.questions import PROMPT_TOKENS, questions_for
+from launch.doctor.cases import PROMPT_TOKENS, cases_for
 from launch.sweep.models import BUNDLED_MODEL
 
 
 @pytest.mark.slow
 def test_they_fit_and_cross_cache_blocks():
-    asked = questions_for(BUNDLED_MODEL)
+    asked = cases_for(BUNDLED_MODEL)
     lengths = {len(score.prompt_ids) for score in asked.scores}
     assert {1, 31, 32, 129, 256} <= lengths
     assert {len(score.continuation_ids) for score in asked.scores} >= {2, 33}

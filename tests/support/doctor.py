@@ -1,4 +1,4 @@
-"""An examination whose witnesses are scripted: the doctor's own witnesses, on engines without a model."""
+"""The doctor's own runs on scripted engines, without a model."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import numpy as np
 from evaluator.engine.base import Generate, LoadReport, Request, Response, Score
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.fake import FakeEngine, FakeLM
-from launch.doctor import divisible, witnesses
-from launch.doctor.evidence import Statement
+from launch.doctor import checkpoints, runs
+from launch.doctor.cases import Cases
 from launch.doctor.machine import Gpu, Machine
-from launch.doctor.questions import Questions
-from launch.doctor.witnesses import PRUNING, Brief, Witness
+from launch.doctor.results import RunResult
+from launch.doctor.runs import PRUNING, Inputs, Run
 
 Bend = Callable[[Request, Response], Response]  # makes a sound answer a wrong one
 
@@ -59,8 +59,8 @@ class ScriptedEngine(FakeEngine):
         return super().load(checkpoint)
 
 
-def asked(_: Path) -> Questions:
-    return Questions(
+def asked(_: Path) -> Cases:
+    return Cases(
         scores=tuple(
             Score(request_id=f"score-{n}", prompt_ids=ids, continuation_ids=(9, 2, 5)) for n, ids in enumerate(PROMPTS)
         ),
@@ -79,8 +79,8 @@ def asked(_: Path) -> Questions:
 
 def scripted(
     monkeypatch, bent: dict[str, Bend | Exception] | None = None, visible: int = 8
-) -> Callable[[Witness, Brief], Statement | str]:
-    """A hearing of the real witnesses on scripted engines; `bent`: by witness, how its engine is wrong, or dies.
+) -> Callable[[Run, Inputs], RunResult | str]:
+    """Executes the real runs on scripted engines. `bent`: by run, how its engine errs or fails.
 
     `visible` GPUs are all that a process may use.
     """
@@ -92,29 +92,29 @@ def scripted(
             raise bend
         return ScriptedEngine(bend)
 
-    monkeypatch.setattr(witnesses, "build_engine", build)
-    monkeypatch.setattr(witnesses, "questions_for", asked)
-    monkeypatch.setattr(divisible, "write_divisible", _write_nothing)
+    monkeypatch.setattr(runs, "build_engine", build)
+    monkeypatch.setattr(runs, "cases_for", asked)
+    monkeypatch.setattr(checkpoints, "write_divisible", _write_nothing)
     monkeypatch.setattr(
-        witnesses,
+        runs,
         "_transformers_beams",
-        lambda brief, dtype, questions: witnesses._search(_loaded(ScriptedEngine(), brief.dense), questions),
+        lambda inputs, dtype, questions: runs._search(_loaded(ScriptedEngine(), inputs.dense), questions),
     )
 
-    def hearing(witness: Witness, brief: Brief) -> Statement | str:
-        now.append(witness.name)
-        if witness is PRUNING:
-            for checkpoint in (brief.dense, brief.pruned, brief.tied):
+    def execute_run(run: Run, inputs: Inputs) -> RunResult | str:
+        now.append(run.name)
+        if run is PRUNING:
+            for checkpoint in (inputs.dense, inputs.pruned, inputs.tied):
                 checkpoint.mkdir(exist_ok=True)
             same = {"model.layers.0.up_proj.weight": 0.0}
             shares = {"plain": same, "gpu_wanda": same, "gpu_sparsegpt": same}
-            return Statement(facts={"device": "a device", "gpus": str(visible)}, shares=shares)
+            return RunResult(facts={"device": "a device", "gpus": str(visible)}, shares=shares)
         try:
-            return witnesses.statement_of(witness, brief)
+            return runs.execute_here(run, inputs)
         except Exception as error:
             return f"{type(error).__name__}: {error}"
 
-    return hearing
+    return execute_run
 
 
 def _write_nothing(_: Path, target: Path) -> Path:

@@ -1,4 +1,4 @@
-"""Pruning on this machine, and the published algorithm written plainly beside it; also makes what engines swap in."""
+"""The checkpoints that the runs load, and the masks of pruning beside those of the published algorithm."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from evaluator.checkpoints.info import read_config
 from evaluator.checkpoints.overlay import overlay
 from evaluator.checkpoints.tokenizer import load_tokenizer
-from launch.doctor.evidence import Statement
+from launch.doctor.results import RunResult
 from launch.sweep.calibration import SOURCES
 from pruning.calibration import sequences
 from pruning.config import CalibrationConfig, PruneConfig
@@ -23,7 +23,7 @@ RATIO = 0.5
 _CALIBRATION = CalibrationConfig(source="gazetteer", samples=18, sequence_length=128)
 
 
-def prunings(dense: Path, pruned: Path, tied: Path, scratch: Path) -> Statement:
+def prunings(dense: Path, pruned: Path, tied: Path, scratch: Path) -> RunResult:
     """Makes the checkpoint of twins at `tied` and prunes `dense` into `pruned`, by Wanda on the CPU.
 
     `shares` are those of each matrix's weights that were kept on one side and not on the other: against the published
@@ -38,7 +38,7 @@ def prunings(dense: Path, pruned: Path, tied: Path, scratch: Path) -> Statement:
         shares["gpu_sparsegpt"] = differing(*sides)
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
     facts = {"device": device, "gpus": str(torch.cuda.device_count())}  # those that CUDA_VISIBLE_DEVICES leaves
-    return Statement(dtype="float32", facts=facts, shares=shares)
+    return RunResult(dtype="float32", facts=facts, shares=shares)
 
 
 def write_twins(source: Path, target: Path) -> Path:
@@ -56,6 +56,26 @@ def write_twins(source: Path, target: Path) -> Path:
                 pairs = len(tensor) // 2
                 tensor[1 : 2 * pairs : 2] = tensor[0 : 2 * pairs : 2].clone()
         save_file(tensors, file, metadata={"format": "pt"})
+    return target
+
+
+def write_divisible(source: Path, target: Path) -> Path:
+    """A copy of a checkpoint whose model two workers can share: it computes the same.
+
+    Every query head gets its own copy of the key and value heads that it shared: six queries get six pairs.
+    """
+    config = read_config(source)
+    queries, keys, size = (config[name] for name in ("num_attention_heads", "num_key_value_heads", "head_dim"))
+    target.mkdir(parents=True)
+    overlay(source, target, {**config, "num_key_value_heads": queries})  # the program's own files may be read-only
+    for weights in target.glob("*.safetensors"):
+        tensors = load_file(weights)
+        weights.unlink()
+        for name, tensor in tensors.items():
+            if name.endswith(("k_proj.weight", "v_proj.weight")):
+                heads = tensor.reshape(keys, size, -1).repeat_interleave(queries // keys, dim=0)
+                tensors[name] = heads.reshape(queries * size, -1).contiguous()
+        save_file(tensors, weights, metadata={"format": "pt"})
     return target
 
 

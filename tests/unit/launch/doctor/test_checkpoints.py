@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
 
 from launch.doctor import checks
-from launch.doctor.divisible import write_divisible
-from launch.doctor.masks import _prune, differing, masks_of, write_twins
+from launch.doctor.checkpoints import _prune, differing, masks_of, write_divisible, write_twins
 from launch.sweep.models import BUNDLED_MODEL
 from pruning.model import onednn
 from pruning.model.decoder import Decoder
@@ -33,6 +33,15 @@ def test_twins_have_equal_embeddings_and_everything_else_stays(tmp_path):
     assert torch.equal(made["model.layers.0.mlp.up_proj.weight"], tensors["model.layers.0.mlp.up_proj.weight"])
     assert (tmp_path / "twins" / "config.json").is_file()
     assert (source / "model.safetensors").read_bytes() == before
+
+
+def test_more_key_heads_than_before_and_the_same_logits(tmp_path):
+    written = write_divisible(BUNDLED_MODEL, tmp_path / "made" / "dense")
+    one, other = (AutoModelForCausalLM.from_pretrained(path, dtype="float32") for path in (BUNDLED_MODEL, written))
+    assert (one.config.num_key_value_heads, other.config.num_key_value_heads) == (3, 6)
+    ids = torch.arange(2, 34)[None]
+    with torch.no_grad():
+        assert torch.allclose(one(ids).logits, other(ids).logits, atol=1e-5)
 
 
 @pytest.mark.parametrize("write", [write_twins, write_divisible])

