@@ -18,7 +18,7 @@ from benchmarks.gpu.night import check_model, chosen, night, run, variables
 from benchmarks.gpu.steps import Step
 from benchmarks.processes import environment, run_main
 from evaluator.core.errors import InputError
-from tests.support.examined import CPU, GPU
+from tests.support.doctor import CPU, GPU
 
 HANGS = 'sleep 600 & one=$!; setsid sleep 600 & echo $$ $one $! > "$0"; wait'  # a child of its group, and one outside
 
