@@ -64,7 +64,7 @@ TASK = Task(
     name="hf",
     help=(
         "any data set of the hub, or in Parquet, JSON or CSV files; which columns hold what stands beside it in a "
-        "sweep file, or in FILE.yaml (docs/tasks.md)"
+        "sweep file, or in FILE.yaml (docs/your-data.md)"
     ),
     argument=Argument("ORG/NAME", required=True),
     named_after="file",

@@ -1,6 +1,6 @@
 """The prompts of a sweep's own: named templates, and the tasks that they pose.
 
-prompts:                                 # name: template (docs/tasks.md); or the name of a file with such a mapping
+prompts:                                 # name: template (docs/your-data.md); or the name of a file with such a mapping
   terse: "{{ context }}\\n\\nQ: {{ question }}\\nA:"
 tasks:
   - {task: xquad, prompts: [paper, terse]}     # by default the paper's and every one

@@ -37,6 +37,11 @@ def blocks(page: Path) -> list[Block]:
     return [Block(page.name, language, text, file or None) for file, language, text in found]
 
 
+def example(page: str, file: str) -> str:
+    """What a page of docs/ shows as the content of a file."""
+    return next(each.text for each in blocks(ROOT / "docs" / page) if each.file == file)
+
+
 def commands(page: Path) -> list[list[str]]:
     """Every command line of a page's blocks without a language, split into words; comments are left out."""
     lines = [

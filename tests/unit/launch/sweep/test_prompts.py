@@ -1,7 +1,6 @@
 """`prompts:` of a sweep: which tasks it makes, under which names, and what is refused."""
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -20,6 +19,7 @@ from launch.sweep.config import SweepConfig, load_sweep
 from launch.sweep.jobs import expand
 from launch.sweep.models import resolve_model
 from launch.sweep.tasks import TaskPreparation
+from tests.support.documents import example
 from tests.support.items import make_item
 
 TERSE = "{{ context }} Q: {{ question }} A:"
@@ -212,12 +212,11 @@ def test_show_prompt(tmp_path, capsys):
 
 
 def test_the_example_of_the_documentation(tmp_path):
-    told = (Path(__file__).parents[4] / "docs" / "tasks.md").read_text(encoding="utf-8")
     file = tmp_path / "prompts.yaml"
-    file.write_text(told.split("# prompts.yaml\n")[1].split("```")[0], encoding="utf-8")
+    file.write_text(example("your-data.md", "prompts.yaml"), encoding="utf-8")
     [dense] = expand(load_sweep(file), tmp_path)
-    assert list(dense.tasks) == ["gazetteer", "gazetteer+terse", "gazetteer+asking", "sciq", "sciq+terse"]
-    terse = Wording(dense.tasks["sciq+terse"].template)
+    assert list(dense.tasks) == ["gazetteer", "gazetteer+terse", "gazetteer+reading", "short+terse"]
+    terse = Wording(dense.tasks["short+terse"].template)
     asked = make_item(context="", question="Who?")
     assert terse.whole(asked, "", ()) == "Q: Who?\nA:"
     assert terse.whole(asked, "Ann did.", ()) == "Ann did.\n\nQ: Who?\nA:"

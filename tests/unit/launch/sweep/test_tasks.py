@@ -13,8 +13,8 @@ from evaluator.probes.config import EvalConfig
 from launch.sweep.config import SweepConfig, digest, load_sweep, validated
 from launch.sweep.jobs import CheckpointJob, expand
 from launch.sweep.tasks import TaskPreparation
+from tests.support.documents import example
 
-DOCUMENTED = Path(__file__).parents[4] / "docs" / "tasks.md"
 ROWS = [{"n": number, "q": f"q{number}?", "short": f"s{number}", "long": f"l{number}"} for number in range(4)]
 SHORT = {"id": "n", "question": "q", "answers": "short"}
 LONG = {"id": "n", "question": "q", "answers": "long"}
@@ -103,9 +103,8 @@ def test_a_sweep_file_finds_data_beside_it(rows):
 
 
 def test_the_example_of_the_documentation(tmp_path):
-    told = DOCUMENTED.read_text(encoding="utf-8")
-    sweep, lines = (told.split(f"```{kind}\n")[1].split("```")[0] for kind in ("yaml", "json"))
-    (tmp_path / "sweep.yaml").write_text(sweep, encoding="utf-8")
+    lines = example("your-data.md", "riddles/test.jsonl")
+    (tmp_path / "sweep.yaml").write_text(example("your-data.md", "riddles.yaml"), encoding="utf-8")
     (tmp_path / "riddles").mkdir()
     (tmp_path / "riddles" / "test.jsonl").write_text(lines, encoding="utf-8")
     [job] = expand(load_sweep(tmp_path / "sweep.yaml"), tmp_path / "run", resolve=Path)
