@@ -10,7 +10,7 @@ LOCK := $(if $(GPU),requirements/gpu.lock,requirements/cpu.lock)
 STAMP := $(VENV)/.installed-$(notdir $(LOCK))
 OUT ?= runs/demo
 
-.PHONY: demo example test test-fast test-long chaos test-real check bench gpu-card install lock clean
+.PHONY: demo example test test-fast test-long chaos test-real check docs bench gpu-card install lock clean
 
 demo: install
 	$(BIN)/resurface demo --out $(OUT)
@@ -46,6 +46,13 @@ check: install
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest tests/test_architecture.py
 
+docs: install  ## the site of all pages, in build/site; a dead link is an error
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements/docs.lock
+	rm -rf build/pages build/site && mkdir -p build/pages
+	cp --parents LICENSE *.md docs/*.md benchmarks/README.md benchmarks/results/* examples/README.md \
+		launch/reference_model/README.md build/pages
+	$(BIN)/zensical build --strict
+
 bench: install
 	$(BIN)/resurface bench all
 
@@ -75,4 +82,4 @@ lock: install
 	requirements/compile.sh
 
 clean:
-	rm -rf $(VENV) runs .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) runs build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

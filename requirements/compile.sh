@@ -64,6 +64,12 @@ resolve example.lock --constraints cpu.lock --constraints cuda-libraries.lock --
 without cpu.lock example.lock
 without cuda-libraries.lock example.lock
 write example.lock " from example.in: what it needs besides cpu.lock"
+# `make docs` builds the site with Zensical: MkDocs 1.x is no longer maintained.
+echo zensical==0.0.73 > "$work/docs.lock.in"
+resolve docs.lock --constraints cpu.lock --constraints cuda-libraries.lock
+without cpu.lock docs.lock
+without cuda-libraries.lock docs.lock
+write docs.lock ": what Zensical needs besides cpu.lock"
 # `compress:` runs llm-compressor in an environment of its own, which shares nothing with ours.
 echo llmcompressor==0.14.0.1 > "$work/llm-compressor.lock.in"
 resolve llm-compressor.lock

@@ -1,6 +1,7 @@
 """The documentation holds what it promises: its length, its English, its links, its figures, and what it names."""
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from typer.main import get_command
 
 from launch.commands import cli
 from launch.sweep.config import SweepConfig, validated
-from tests.support.documents import PAGES, ROOT, anchors, blocks, commands, links
+from tests.support.documents import DOCS, PAGES, PROSE, ROOT, anchors, blocks, commands, links, sentences
 
 README = ROOT / "README.md"
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -19,6 +20,14 @@ def test_the_readme_is_short():
     text = README.read_text(encoding="utf-8")
     assert text.count("\n") <= 110
     assert len(text.split()) <= 900
+
+
+def test_the_prose_is_plain():
+    """A smoke detector: long sentences are hard to read."""
+    found = [sentence for page in PROSE for sentence in sentences(page)]
+    lengths = [len(sentence.split()) for sentence in found]
+    assert sum(lengths) / len(lengths) <= 15
+    assert sum(length > 25 for length in lengths) / len(lengths) <= 0.1
 
 
 @every_page
@@ -45,6 +54,18 @@ def test_the_figures_of_the_readme_are_those_of_the_card():
 def _table(page: Path, beginning: str) -> list[str]:
     text = page.read_text(encoding="utf-8")
     return text[text.index(beginning) :].partition("\n\n")[0].splitlines()[2:]
+
+
+def test_the_site_leads_to_every_page():
+    def pages(entries):
+        return [
+            page for entry in entries for _, value in entry.items()
+            for page in (pages(value) if isinstance(value, list) else [value])
+        ]  # fmt: skip
+
+    named = pages(tomllib.loads((ROOT / "zensical.toml").read_text(encoding="utf-8"))["project"]["nav"])
+    assert {ROOT / page for page in named} == {README, ROOT / "CHANGELOG.md", *DOCS} - {ROOT / "docs" / "index.md"}
+    assert {path for path, _ in links(ROOT / "docs" / "index.md")} == {page.name for page in DOCS} - {"index.md"}
 
 
 @every_page
