@@ -10,7 +10,7 @@ LOCK := $(if $(GPU),requirements/gpu.lock,requirements/cpu.lock)
 STAMP := $(VENV)/.installed-$(notdir $(LOCK))
 OUT ?= runs/demo
 
-.PHONY: demo example test test-fast test-long chaos test-real check docs bench gpu-card install lock clean
+.PHONY: demo example test test-fast test-more test-long chaos test-real check docs bench gpu-card install lock clean
 
 demo: install
 	$(BIN)/resurface demo --out $(OUT)
@@ -19,17 +19,20 @@ example: OUT = runs/smollm2
 example: install  ## a real model from start to report; ITEMS=200, TASK=xquad:DIR, CHAT=1 and OUT= are optional
 	$(BIN)/python -m examples.run_smollm2 --out $(OUT) $(if $(ITEMS),--items $(ITEMS)) $(if $(TASK),--task $(TASK)) $(if $(CHAT),--chat)
 
-PYTEST := $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
-test: install  ## two files at a time, or up to four where there are cores; the house rules are in `make check`
-	$(PYTEST) --ignore tests/test_architecture.py --no-loadscope-reorder --durations 30
-	$(PYTEST) --runner V2 tests/unit/evaluator/engine tests/integration --durations 10
+PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist loadfile --durations 30
+test: install  ## the test suite, a file at a time in each process (tests/conftest.py sets their number)
+	$(PYTEST) --ignore tests/test_architecture.py --no-loadscope-reorder
 	@# Tests of a GPU one to a process: an engine's memory is free again when its process has ended.
 	$(if $(GPU),$(BIN)/python -m tests.gpu)
 
-test-fast: install  ## without the tests that start an engine
-	$(BIN)/python -m pytest -m "not slow"
+test-fast: install  ## without the tests that start an engine or Ray
+	$(PYTEST) -m "not slow"
 
-test-long: install  ## what `make test` leaves out: minutes for one more case of what it covers
+test-more: install  ## what must hold besides: the GPU's model runner, and rehearsals that take minutes
+	$(PYTEST) -m more
+	$(PYTEST) --runner V2 tests/integration tests/unit/evaluator/engine --no-loadscope-reorder
+
+test-long: install  ## minutes for one more case of what `make test` covers
 	$(PYTEST) -m long
 
 chaos: install  ## KILLS=100 random kills of drivers, engines and Ray; every run ends with the records of an undisturbed one

@@ -1,5 +1,6 @@
 """Shared by every test: quiet, offline, without a GPU unless a test asks for one, and no engine outside slow tests."""
 
+import itertools
 import os
 
 import hypothesis
@@ -34,35 +35,37 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """One process more than cores, since tests wait for the processes that they start; memory is enough for four."""
+    return min(4, len(os.sched_getaffinity(0)) + 1)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Commands that start a whole run serve it with vLLM, whose builds for GPUs cannot do without one."""
-    if "long" not in config.option.markexpr:
-        later = [item for item in items if item.get_closest_marker("long")]
-        config.hook.pytest_deselected(items=later)
-        items[:] = [item for item in items if item not in later]
-    _select_runner(config, items)
-    if vllm_serves_cpus():
-        return
+    runs_v2 = config.option.runner == "V2"
+    due = [_is_due(item, config.option.markexpr, runs_v2=runs_v2) for item in items]
+    config.hook.pytest_deselected(items=[item for item, kept in zip(items, due, strict=True) if not kept])
+    items[:] = itertools.compress(items, due)
+    reason = v2.missing() if runs_v2 else None
     for item in items:
-        if item.get_closest_marker("slow") and item.path.parent.name in ("integration", "real"):
+        if reason is not None:
+            item.add_marker(pytest.mark.skip(reason=reason))
+        elif not vllm_serves_cpus() and _starts_a_run(item):
             item.add_marker(pytest.mark.skip(reason="no vLLM that serves on a CPU is installed"))
 
 
-def _select_runner(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave the tests of the runner that the option names."""
-    runs_v2 = config.option.runner == "V2"
-    marks = ("runners", "v2") if runs_v2 else ()
-    others = [
-        item
-        for item in items
-        if (runs_v2 and not any(map(item.get_closest_marker, marks))) or (not runs_v2 and item.get_closest_marker("v2"))
-    ]
-    config.hook.pytest_deselected(items=others)
-    items[:] = [item for item in items if item not in others]
-    why = v2.missing() if runs_v2 else None
-    if why is not None:
-        for item in items:
-            item.add_marker(pytest.mark.skip(reason=why))
+def _is_due(item: pytest.Item, expression: str, *, runs_v2: bool) -> bool:
+    """Whether the test belongs to the model runner, and to what `-m EXPRESSION` names."""
+    marks = {mark.name for mark in item.iter_markers()}
+    if "long" in marks and "long" not in expression:
+        return False
+    if runs_v2:
+        return bool(marks & {"runners", "v2"})
+    return "v2" not in marks and ("more" not in marks or "more" in expression)
+
+
+def _starts_a_run(item: pytest.Item) -> bool:
+    return item.get_closest_marker("slow") is not None and item.path.parent.name in ("integration", "real")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -15,7 +15,7 @@ from benchmarks.gpu.steps import TESTS, VARIANTS, steps
 from benchmarks.processes import environment, module_command
 from tests.support.engines import needs_vllm
 
-pytestmark = needs_vllm
+pytestmark = [*needs_vllm, pytest.mark.more]
 NEED_A_GPU = {*TESTS, *list(VARIANTS)[1:], "tests"}
 MEASURED = {"doctor", "pace", "pass", "prune", "score", "swap"}
 
