@@ -162,7 +162,7 @@ def _start(config: EngineConfig, checkpoint: Path, blueprint: Blueprint, served:
         llm = LLMEngine.from_vllm_config(engine_config, disable_log_stats=True)
         if config.tensor_parallel > 1:
             on_workers(llm, "end_with_parent")
-        on_workers(llm, "prepare_v2" if dialect.v2 else "prepare_v1", *(() if dialect.v2 else (not config.compile,)))
+        on_workers(llm, "prepare_v2" if dialect.v2 else "prepare_v1")
         if config.scoring == "forced":
             dialect = dataclasses.replace(dialect, one_step=_scores_in_one_step(llm, v2=dialect.v2))
     except Exception as error:  # whatever vLLM raises while it starts

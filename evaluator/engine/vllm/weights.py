@@ -138,9 +138,8 @@ class WorkerExtension:
         """What is wrong, in words, with how this worker ranks; None if nothing is."""
         return wrong_rank(self.model_runner)
 
-    def prepare_v1(self, fused_norms: bool) -> None:
-        """Put our sampler and scores into the V1 runner, and with `fused_norms` vLLM's own kernel for norms."""
-        from evaluator.engine.vllm.v1.norms import fuse_norms
+    def prepare_v1(self) -> None:
+        """Put our sampler and scores into the V1 runner."""
         from evaluator.engine.vllm.v1.one_step import scores_of_prompts
         from evaluator.engine.vllm.v1.sampler import RowSampler
 
@@ -149,8 +148,6 @@ class WorkerExtension:
         runner.sampler = RowSampler()
         own = runner._get_prompt_logprobs_dict
         runner._get_prompt_logprobs_dict = functools.partial(scores_of_prompts, runner, own)
-        if fused_norms:
-            fuse_norms(runner.get_model())
 
     def prepare_v2(self) -> None:
         """Put our ranks and scores into the V2 runner, and have its top-p compiled."""
