@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pandas as pd
 
+from evaluator.metrics import TABLES
 from evaluator.report.figures import draw
 from evaluator.report.page import standalone
 
 
 def main() -> None:
     run, table, out = Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
-    svg = draw(table, pd.read_csv(run / "tables" / f"{table}.csv"))
+    svg = draw(TABLES[table], pd.read_csv(run / "tables" / f"{table}.csv"))
     if svg is None:
         raise SystemExit(f"{run}: the table {table!r} has nothing to draw")
     out.parent.mkdir(parents=True, exist_ok=True)

@@ -19,6 +19,7 @@ import pandas as pd
 from evaluator.metrics.columns import Column, Row, names_of
 from evaluator.metrics.comparability import rounded_activations
 from evaluator.metrics.counting import joined_reasons
+from evaluator.metrics.figure import Figure
 from evaluator.metrics.inputs import Inputs
 from evaluator.metrics.long_frame import Holm, LongFrame, filed
 from evaluator.metrics.measures import WHY
@@ -61,6 +62,7 @@ class Table:
     needs: str
     columns: tuple[Column, ...]
     compute: Callable[[Inputs], Iterable[Row]]
+    figure: Figure | None = None
     lacks: tuple[Lack, ...] = ()
     counts: str = "n"
     drawn: bool = False

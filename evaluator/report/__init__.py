@@ -95,7 +95,7 @@ def write_part(run_dir: Path, checkpoints: Collection[str], folder: Path) -> Res
     for name, parts in results.files.items():
         write_atomically(folder / "tables" / f"{name}.csv", csv_parts(parts))
     for name, table in results.tables.items():
-        figure = None if table.note else draw(name, table.shown)
+        figure = None if table.note else draw(table.table, table.shown)
         if figure is not None:
             write_atomically(folder / "figures" / f"{name}.svg", standalone(figure).encode())
     return results

@@ -123,7 +123,7 @@ def _section(filled: FilledTable, paper: pd.DataFrame) -> dict[str, Any]:
         "lacks": filled.lacks,
         "more": f"{len(frame):,} of {rows:,} rows; all are in tables/{table.name}.csv." if len(frame) < rows else "",
         "paper": None if beside.empty else published_grid(beside),
-        "figure": Markup("" if filled.note else draw(table.name, frame) or ""),
+        "figure": Markup("" if filled.note else draw(table, frame) or ""),
         "grid": None if frame.empty else grid(frame, table.columns),
     }
 

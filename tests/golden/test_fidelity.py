@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from evaluator.metrics import TABLES, Inputs, reduce_records
-from evaluator.metrics.tables.fidelity import BOUND
+from evaluator.metrics.tables.fidelity import BOUND, TABLE
 from evaluator.report.figures import draw
 from tests.support.records import Seen, records
 from tests.support.tables import only as only_row
@@ -89,8 +89,8 @@ def test_what_it_is_held_against(frame):
     assert math.isnan(floor["mc_only_rate"])
     text = found(frame, "small", along="text", task="book")
     assert (text["n"], text["positions"], text["kld"]) == (3, 6, pytest.approx(0.9 / 6))
-    assert draw("fidelity", frame) is not None
-    assert draw("fidelity", frame[frame["task"] == "book"]) is not None
+    assert draw(TABLE, frame) is not None
+    assert draw(TABLE, frame[frame["task"] == "book"]) is not None
 
 
 def test_a_bound_is_called_one():

@@ -33,6 +33,7 @@ from evaluator.metrics.columns import (
 )
 from evaluator.metrics.counting import joined_reasons, measured
 from evaluator.metrics.drops import CORRECT, floor_of, over_headroom, paired_drop, sides_of
+from evaluator.metrics.figure import Dots, Figure, Heat, Series, whole_percent
 from evaluator.metrics.inputs import MEAN, Comparison, Inputs, Subject, slices
 from evaluator.metrics.intervals import ItemNumbers
 from evaluator.metrics.long_frame import Holm
@@ -159,6 +160,23 @@ TABLE = Table(
         REASON,
     ),
     compute=_rows,
+    figure=Figure(
+        (
+            Dots(
+                "Accuracy, languages pooled",
+                (
+                    Series("accuracy", "greedy", "open: says it", {"probe": "greedy"}),
+                    Series("accuracy", "choice", "choice: recognises it", {"probe": "choice"}),
+                ),
+                width=1.15,
+                linked=True,
+                text=whole_percent,
+                legend=4,
+            ),
+            Heat("Open accuracy by language, %", "accuracy", "greedy", {"probe": "greedy"}),
+        ),
+        rows=lambda frame: frame[frame["format"] == "open"],
+    ),
     corrections=(Holm(("task", "format", "probe", "language")),),
     lacks=(
         Lack("probe", "the probe greedy", "greedy"),

@@ -35,6 +35,7 @@ from evaluator.metrics.columns import (
     names_of,
 )
 from evaluator.metrics.counting import measured
+from evaluator.metrics.figure import Dots, Figure, Series
 from evaluator.metrics.inputs import MEAN, Inputs, Subject, in_language, slices
 from evaluator.metrics.measures import as_floats, difference, language_mean, rate
 from evaluator.metrics.table import Table
@@ -119,6 +120,10 @@ def _subject_rows(inputs: Inputs, subject: Subject, kind: str, items: pd.DataFra
     return [rows[0], mean, *rows[1:]]
 
 
+def _named_by_kind(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame.assign(checkpoint=frame["checkpoint"] + " (" + frame["kind"].str.replace("_", " ") + ")")
+
+
 TABLE = Table(
     name="calibration",
     title="Does calibration close the gap?",
@@ -137,4 +142,25 @@ TABLE = Table(
         REASON,
     ),
     compute=_rows,
+    figure=Figure(
+        (
+            Dots(
+                "Accuracy",
+                (Series("open_accuracy", "greedy", "open"), Series("choice_accuracy", "choice", "choice")),
+                width=1.15,
+                linked=True,
+                legend=4,
+            ),
+            Dots(
+                "Gap: choice minus open",
+                (
+                    Series("choice_minus_open", "mc_only", "pooled", shift=-0.12),
+                    Series("choice_minus_open", "mc_only", "mean over languages", {"language": MEAN}, 0.12, True),
+                ),
+                "points",
+                legend=4,
+            ),
+        ),
+        rows=_named_by_kind,
+    ),
 )

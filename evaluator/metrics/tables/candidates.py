@@ -25,6 +25,7 @@ from evaluator.metrics.columns import (
     columns_of,
 )
 from evaluator.metrics.counting import joined_reasons, measured
+from evaluator.metrics.figure import Dots, Figure, Series
 from evaluator.metrics.inputs import Inputs, in_language, slices
 from evaluator.metrics.intervals import ItemNumbers
 from evaluator.metrics.long_frame import Holm
@@ -92,6 +93,21 @@ TABLE = Table(
         REASON,
     ),
     compute=_rows,
+    figure=Figure(
+        (
+            Dots(
+                "Open accuracy by what is listed as candidates",
+                (
+                    Series("accuracy", "greedy", "none", {"format": "open"}),
+                    Series("accuracy", "lost", "distractors only", {"format": "distractors_only"}),
+                    Series("accuracy", "negative", "unrelated", {"format": "unrelated"}),
+                    Series("accuracy", "shown", "gold among them", {"format": "shown"}),
+                ),
+                linked=True,
+                legend=4,
+            ),
+        )
+    ),
     corrections=(Holm(("task", "language", "format")),),
     lacks=tuple(Lack("format", f"the format {format} with the probe greedy", format) for format in COMPARED),
 )

@@ -27,6 +27,7 @@ from evaluator.metrics.columns import (
     columns_of,
 )
 from evaluator.metrics.fates import FATES, fate_measured, known_items
+from evaluator.metrics.figure import Bars, Figure, Heat, Note
 from evaluator.metrics.inputs import Comparison, Inputs, in_language, slices
 from evaluator.metrics.measures import as_floats, difference, rate
 from evaluator.metrics.table import Table
@@ -112,4 +113,17 @@ TABLE = Table(
         REASON,
     ),
     compute=_rows,
+    figure=Figure(
+        (
+            Bars(
+                "What became of the answers that the dense model knew, %",
+                {f"{fate}_rate": (fate, fate, 1.0) for fate in FATES},
+                width=1.35,
+                legend=4,
+                note=Note("n", lambda n: f"n = {n or 0:.0f}"),
+            ),
+            Heat("mc_only by language, %", "mc_only_rate", "mc_only"),
+        ),
+        rows=lambda frame: frame[frame.groupby(["task", "checkpoint"])["n"].transform("max") > 0],
+    ),
 )

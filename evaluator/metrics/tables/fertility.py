@@ -31,6 +31,7 @@ from evaluator.metrics.columns import (
 )
 from evaluator.metrics.counting import measured
 from evaluator.metrics.drops import CORRECT, floor_of, over_headroom, sides_of
+from evaluator.metrics.figure import Figure, Scatter
 from evaluator.metrics.inputs import MEAN, Comparison, Inputs, Subject
 from evaluator.metrics.measures import Unbounded, as_floats, bounds, language_mean
 from evaluator.metrics.table import Lack, Table
@@ -113,6 +114,19 @@ def _drops(inputs: Inputs, comparison: Comparison | None, *languages: str) -> Ro
     return row
 
 
+_DRAWN = 4  # checkpoints
+
+
+def _largest_drops(frame: pd.DataFrame) -> pd.DataFrame:
+    """The rows of the checkpoints with the largest drops."""
+    frame = frame[frame["open_drop"].notna() & frame["fertility"].notna() & (frame["language"] != MEAN)]
+    drops = frame.groupby(["task", "checkpoint"], sort=False)["open_drop"].mean()
+    chosen = drops.sort_values(ascending=False, kind="stable").index[:_DRAWN]
+    parts = [frame[(frame["task"] == task) & (frame["checkpoint"] == checkpoint)] for task, checkpoint in chosen]
+    shown: pd.DataFrame = pd.concat(parts or [frame])
+    return shown.assign(hollow=shown["unit"] == "character")
+
+
 TABLE = Table(
     name="fertility",
     title="Do finely cut languages lose more?",
@@ -134,5 +148,23 @@ TABLE = Table(
         REASON,
     ),
     compute=_rows,
+    figure=Figure(
+        (
+            Scatter(
+                "open drop",
+                "fertility",
+                "open_drop",
+                "greedy",
+                "language",
+                "hollow",
+                "tokens per word or character",
+                "open drop",
+                axis="points",
+                each=True,
+                labels=("per word", "per character"),
+            ),
+        ),
+        rows=_largest_drops,
+    ),
     lacks=(Lack("open_drop", "the probe greedy on a checkpoint and its base"),),
 )

@@ -31,6 +31,7 @@ from evaluator.metrics.columns import (
 from evaluator.metrics.comparability import settings_of
 from evaluator.metrics.counting import joined_reasons, left_out_of, why_left_out
 from evaluator.metrics.fates import FATES, item_fates, known_items
+from evaluator.metrics.figure import Figure, Scatter
 from evaluator.metrics.inputs import ALL, Inputs, Subject, slices
 from evaluator.metrics.intervals import Floats, ItemNumbers
 from evaluator.metrics.means import Mean
@@ -181,6 +182,20 @@ def _answered(inputs: Inputs, subject: Subject) -> Row:
     return row
 
 
+_LEAST = 1e-9  # nats, on a logarithmic axis
+
+
+def _drawn(frame: pd.DataFrame) -> pd.DataFrame:
+    """The divergence along the greedy answer. In a run that has only texts, the acceptance replaces the accuracy."""
+    whole = frame[(frame["language"] == ALL) & (frame["group"] == ALL) & frame["kld"].notna()]
+    if whole.empty:
+        return whole
+    along = next(each for each in ("greedy answer", "gold answer", "text") if (whole["along"] == each).any())
+    whole = whole[whole["along"] == along]
+    answered = whole[["mc_only_rate", "accuracy"]].notna().any(axis=None)
+    return whole.assign(kld=whole["kld"].clip(lower=_LEAST), acceptance=np.nan if answered else whole["acceptance"])
+
+
 TABLE = Table(
     name="fidelity",
     title="How far are the distributions from the base's?",
@@ -213,4 +228,24 @@ TABLE = Table(
         REASON,
     ),
     compute=_rows,
+    figure=Figure(
+        tuple(
+            Scatter(
+                title,
+                "kld",
+                column,
+                colour,
+                "checkpoint",
+                "floor",
+                "divergence from the base, nats (hollow: the base from itself), {along}",
+                log=True,
+            )
+            for column, colour, title in (
+                ("mc_only_rate", "mc_only", "mc_only"),
+                ("accuracy", "greedy", "Open accuracy"),
+                ("acceptance", "rank", "Expected acceptance"),
+            )
+        ),
+        rows=_drawn,
+    ),
 )

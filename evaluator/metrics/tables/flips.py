@@ -31,6 +31,7 @@ from evaluator.metrics.columns import (
 )
 from evaluator.metrics.counting import joined_reasons
 from evaluator.metrics.drops import CORRECT, UNPAIRED, sides_of, why_unpaired
+from evaluator.metrics.figure import Bars, Figure
 from evaluator.metrics.inputs import ALL, Comparison, Inputs, slices
 from evaluator.metrics.intervals import Floats
 from evaluator.metrics.long_frame import Holm
@@ -100,6 +101,8 @@ def _margins(items: pd.DataFrame, probe: str) -> Floats:
     return as_floats(items["answer_logprob_dense"]) / as_floats(items["answer_tokens_dense"])
 
 
+_PAINTS = {"right_to_wrong": ("lost", 1.0), "wrong_to_right": ("kept", 1.0), "wrong_to_other": ("muted", 0.35)}
+
 TABLE = Table(
     name="flips",
     title="How many answers changed?",
@@ -122,6 +125,18 @@ TABLE = Table(
         REASON,
     ),
     compute=_rows,
+    figure=Figure(
+        tuple(
+            Bars(
+                title,
+                {f"{name}_rate": (name.replace("_", " "), *paint) for name, paint in _PAINTS.items()},
+                {"probe": probe},
+                legend=4 * (probe == "greedy"),
+            )
+            for probe, title in (("greedy", "Open answers that changed, %"), ("choice", "Choices that changed, %"))
+        ),
+        rows=lambda frame: frame[(frame["margin"] == ALL) & (frame["n"] > 0)],
+    ),
     corrections=(Holm(("task", "language", "probe", "margin")),),
     lacks=(Lack("probe", "the probe greedy", "greedy"), Lack("probe", "the probe choice", "choice")),
 )

@@ -24,6 +24,7 @@ from evaluator.metrics.columns import (
     columns_of,
 )
 from evaluator.metrics.counting import joined_reasons, measured
+from evaluator.metrics.figure import Dots, Figure, Series
 from evaluator.metrics.inputs import Comparison, Inputs, slices
 from evaluator.metrics.long_frame import Holm
 from evaluator.metrics.measures import as_floats, difference, paired_difference, rate
@@ -98,6 +99,21 @@ TABLE = Table(
         REASON,
     ),
     compute=_rows,
+    figure=Figure(
+        tuple(
+            Dots(
+                title,
+                (
+                    Series(f"standard_{column}", "choice", "standard distractors"),
+                    Series(f"hard_{column}", "lost", "hard distractors"),
+                ),
+                "rates" if column == "accuracy" else "points",
+                linked=True,
+                legend=4 * (column == "accuracy"),
+            )
+            for column, title in (("accuracy", "Choice accuracy"), ("dissociation", "Recognised, no longer said"))
+        )
+    ),
     corrections=(Holm(("task", "language")),),
     lacks=(Lack("known", _GREEDY),),
 )

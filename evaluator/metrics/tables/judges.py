@@ -12,8 +12,9 @@ import pandas as pd
 
 from evaluator.metrics.columns import COUNT, LANGUAGE, PERCENTAGE, REASON, TEXT, Column, Row, columns_of
 from evaluator.metrics.counting import joined_reasons
+from evaluator.metrics.figure import Dots, Figure, Series
 from evaluator.metrics.inputs import Inputs, slices
-from evaluator.metrics.judging import MATCHING, fitness_of
+from evaluator.metrics.judging import BAR, MATCHING, fitness_of
 from evaluator.metrics.measures import as_floats, rate
 from evaluator.metrics.table import Table
 
@@ -71,5 +72,19 @@ TABLE = Table(
         REASON,
     ),
     compute=_rows,
+    figure=Figure(
+        (
+            Dots(
+                "On control pairs; unfit with a whole interval at the left of the line",
+                (
+                    Series("sensitivity", "kept", "accepts right answers", shift=-0.1),
+                    Series("specificity", "choice", "denies wrong answers", shift=0.1),
+                ),
+                line=BAR,
+                legend=4,
+            ),
+        ),
+        rows=lambda frame: frame[frame["n"] > 0],
+    ),
     silent=True,
 )

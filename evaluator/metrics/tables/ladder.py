@@ -25,6 +25,7 @@ from evaluator.metrics.columns import (
 )
 from evaluator.metrics.draws import intervals, over_languages
 from evaluator.metrics.drops import CORRECT, floor_of, headroom, normalised, over_headroom, sides_of
+from evaluator.metrics.figure import Axis, Dots, Figure, Series, amount
 from evaluator.metrics.inputs import ALL, MEAN, Comparison, Inputs
 from evaluator.metrics.intervals import ItemNumbers
 from evaluator.metrics.long_frame import Holm
@@ -102,6 +103,12 @@ def _language_means(items: pd.DataFrame, probe: str, contexts: ItemNumbers) -> R
     return row
 
 
+_PAINTS = {"open": "greedy", "shown": "shown", "choice": "choice"}
+_DROPS: tuple[tuple[str, str, Axis], ...] = (
+    ("drop", "Drop in points", "points"),
+    ("normalised_drop", "Drop relative to headroom", "changes"),
+)
+
 TABLE = Table(
     name="ladder",
     title="Does more support mean less damage?",
@@ -126,6 +133,32 @@ TABLE = Table(
         REASON,
     ),
     compute=_rows,
+    figure=Figure(
+        (
+            *(
+                Dots(
+                    title,
+                    tuple(Series(column, colour, rung, {"rung": rung}) for rung, colour in _PAINTS.items()),
+                    axis,
+                    linked=True,
+                    legend=4 * (column == "drop"),
+                )
+                for column, title, axis in _DROPS
+            ),
+            Dots(
+                "Perplexity, {perplexity_task}",
+                (
+                    Series("perplexity_dense", "muted", "base", {"rung": "open"}, hollow=True),
+                    Series("perplexity", "rank", "perplexity", {"rung": "open"}),
+                ),
+                "amounts",
+                width=0.7,
+                linked=True,
+                text=amount,
+            ),
+        ),
+        rows=lambda frame: frame[frame["n"] > 0],
+    ),
     corrections=(Holm(("task", "language", "rung")),),
     lacks=(
         Lack("rung", "the probe greedy (the rung open)", "open"),

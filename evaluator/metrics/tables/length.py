@@ -32,6 +32,7 @@ from evaluator.metrics.columns import (
 from evaluator.metrics.comparability import settings_of
 from evaluator.metrics.counting import joined_reasons
 from evaluator.metrics.drops import sides_of, why_unpaired
+from evaluator.metrics.figure import Dots, Figure, Series
 from evaluator.metrics.inputs import SIDES, Comparison, Inputs, in_language, slices
 from evaluator.metrics.means import Ratio
 from evaluator.metrics.measures import as_floats, difference, of_mean, rate
@@ -107,4 +108,26 @@ TABLE = Table(
         REASON,
     ),
     compute=_rows,
+    figure=Figure(
+        (
+            Dots(
+                "Tokens of an answer, in multiples of the base's",
+                (Series("ratio", "rank", "tokens"),),
+                "amounts",
+                width=1.15,
+                line=1,
+                text=lambda value: f"{value:.2f}",
+            ),
+            Dots(
+                "Answers cut off at the limit",
+                (
+                    Series("base_at_limit", "muted", "base", hollow=True),
+                    Series("at_limit", "lost", "checkpoint"),
+                ),
+                linked=True,
+                legend=4,
+            ),
+        ),
+        rows=lambda frame: frame[frame["ratio"].notna()],
+    ),
 )

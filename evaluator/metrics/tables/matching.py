@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import combinations, cycle
 
 import numpy as np
 import pandas as pd
@@ -43,6 +43,7 @@ from evaluator.metrics.columns import (
 from evaluator.metrics.counting import LEAST, joined_reasons, left_out_of
 from evaluator.metrics.draws import DRAWS, intervals
 from evaluator.metrics.drops import HIT
+from evaluator.metrics.figure import Dots, Figure, Series
 from evaluator.metrics.inputs import ALL, ITEM, Inputs, Subject, in_language
 from evaluator.metrics.intervals import Floats
 from evaluator.metrics.judging import Fitness, corrected, judges, panel_fitness, unfit
@@ -301,6 +302,36 @@ def pi_of_sums(agreed: Floats, one: Floats, other: Floats, count: Floats) -> Flo
     return scott_pi(agreed / count, one / count, other / count)
 
 
+_COLOURS = ("greedy", "choice", "beam", "sample", "shown", "lost")  # of graders, containment first
+
+
+def _judged_first(frame: pd.DataFrame) -> pd.DataFrame:
+    """Greedy open answers, or what was judged instead; a Scott's pi without an interval is not drawn."""
+    first = frame.loc[frame["n"] > 0, ["format", "probe"]].drop_duplicates().head(1)
+    frame = frame.merge(first, on=["format", "probe"])
+    return frame.assign(
+        scott_pi=frame["scott_pi"].where(frame["scott_pi_low"].notna()),
+        against=frame["against"].fillna(""),  # empty: the grader's own accuracy
+    )
+
+
+def _graders(frame: pd.DataFrame) -> Sequence[Series]:
+    graders = frame.loc[frame["against"] == "", "grader"].drop_duplicates().tolist()
+    spread = max(len(graders) - 1, 1)
+    return [
+        Series("accuracy", colour, grader, {"grader": grader, "against": ""}, 0.36 * (number / spread - 0.5))
+        for number, (grader, colour) in enumerate(zip(graders, cycle(_COLOURS), strict=False))
+    ]
+
+
+def _pairs(frame: pd.DataFrame) -> Sequence[Series]:
+    agreed = frame.loc[frame["scott_pi"].notna(), ["grader", "against"]].drop_duplicates()
+    return [
+        Series("scott_pi", colour, f"{grader} and {against}", {"grader": grader, "against": against})
+        for (grader, against), colour in zip(agreed.itertuples(index=False, name=None), cycle(_COLOURS), strict=False)
+    ]
+
+
 TABLE = Table(
     name="matching",
     title="Does a second grader change the picture?",
@@ -327,4 +358,11 @@ TABLE = Table(
         REASON,
     ),
     compute=_rows,
+    figure=Figure(
+        (
+            Dots("Accuracy by grader", _graders, legend=2),
+            Dots("Scott's pi", _pairs, "changes", legend=1),
+        ),
+        rows=_judged_first,
+    ),
 )

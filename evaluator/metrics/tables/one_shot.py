@@ -26,6 +26,7 @@ from evaluator.metrics.columns import (
 )
 from evaluator.metrics.counting import joined_reasons
 from evaluator.metrics.drops import why_unpaired
+from evaluator.metrics.figure import Dots, Figure, Heat, Series
 from evaluator.metrics.inputs import ITEM, SIDES, Inputs, slices
 from evaluator.metrics.long_frame import Holm
 from evaluator.metrics.measures import as_floats, difference, paired_difference, rate
@@ -67,6 +68,8 @@ def _gap_columns(shot: str) -> tuple[Column, ...]:
     return gap, *columns_of(P_VALUE, f"{shot}_shot_mcnemar_p", f"{shot}_shot_holm_p")
 
 
+_GAPS = (("zero_shot_gap", "greedy", "0-shot"), ("one_shot_gap", "kept", "1-shot"))
+
 TABLE = Table(
     name="one_shot",
     title="Does one example repair it?",
@@ -88,6 +91,22 @@ TABLE = Table(
         REASON,
     ),
     compute=_rows,
+    figure=Figure(
+        (
+            Dots(
+                "Gap to the dense model",
+                tuple(Series(column, colour, label) for column, colour, label in _GAPS),
+                "points",
+                width=1.15,
+                linked=True,
+                legend=4,
+            ),
+            *(
+                Heat(f"{label} gap by language, points", column, colour, strength=lambda gap: 2 * abs(gap))
+                for column, colour, label in _GAPS
+            ),
+        )
+    ),
     corrections=tuple(Holm(("task", "language"), f"{shot}_shot_mcnemar_p", f"{shot}_shot_holm_p") for shot in SHOTS),
     lacks=(
         Lack(

@@ -46,6 +46,7 @@ from evaluator.metrics.columns import COUNT, RATIO, REASON, SCORE, TEXT, Column,
 from evaluator.metrics.counting import LEAST, joined_reasons
 from evaluator.metrics.draws import intervals
 from evaluator.metrics.drops import CORRECT
+from evaluator.metrics.figure import Dots, Figure, Series
 from evaluator.metrics.inputs import ALL, Inputs, Subject
 from evaluator.metrics.intervals import Floats, ItemNumbers
 from evaluator.metrics.measures import as_floats, bounds, item_numbers
@@ -292,6 +293,12 @@ def _ends(frame: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
+def _sure_pairs(frame: pd.DataFrame) -> pd.DataFrame:
+    """A row per pair, by error consistency; a kappa without an interval is not drawn."""
+    frame = frame[frame["kappa_low"].notna() & (frame["measure"] == ERRORS)]
+    return frame.assign(checkpoint=frame["checkpoint"] + " and " + frame["other"], language=ALL)
+
+
 TABLE = Table(
     name="overlap",
     title="Do they miss the same items?",
@@ -315,6 +322,21 @@ TABLE = Table(
         REASON,
     ),
     compute=_rows,
+    figure=Figure(
+        tuple(
+            Dots(
+                title,
+                tuple(
+                    Series("kappa", probe, label, {"probe": probe, "among": among})
+                    for probe, label in (("greedy", "open"), ("choice", "choice"))
+                ),
+                "changes",
+                legend=4 * (among == ALL),
+            )
+            for among, title in ((ALL, "Kappa, all items"), (LOST, "Kappa, items that are right in the base"))
+        ),
+        rows=_sure_pairs,
+    ),
     silent=True,
     page=_ends,
 )

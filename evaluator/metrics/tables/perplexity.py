@@ -17,6 +17,7 @@ import pandas as pd
 
 from evaluator.metrics.columns import AMOUNT, COUNT, FACTOR, LANGUAGE, REASON, SUBJECT, Column, Row, columns_of
 from evaluator.metrics.counting import joined_reasons, left_out_of, why_left_out
+from evaluator.metrics.figure import Dots, Figure, Series, amount
 from evaluator.metrics.inputs import ALL, ITEM, MEAN, Inputs, Subject
 from evaluator.metrics.measures import Unbounded, as_floats, bounds
 from evaluator.metrics.table import Lack, Table
@@ -140,5 +141,18 @@ TABLE = Table(
         REASON,
     ),
     compute=_rows,
+    figure=Figure(
+        (
+            Dots("Perplexity", (Series("perplexity", "rank", "perplexity"),), "amounts", text=amount),
+            Dots(
+                "Relative to the base",
+                (Series("perplexity_ratio", "lost", "relative to the base"),),
+                "amounts",
+                line=1,
+                text=lambda value: f"{value:,.2f}",
+            ),
+        ),
+        rows=lambda frame: frame[frame["perplexity"].notna() & (frame["language"] != MEAN)],
+    ),
     lacks=(Lack("perplexity_ratio", "the same text on the base"),),
 )

@@ -17,6 +17,7 @@ import pandas as pd
 from evaluator.metrics.columns import (
     COUNT,
     LANGUAGE,
+    MINUS,
     PERCENTAGE,
     RATIO,
     REASON,
@@ -29,6 +30,7 @@ from evaluator.metrics.columns import (
 from evaluator.metrics.counting import joined_reasons
 from evaluator.metrics.draws import Kinds, intervals, over_languages
 from evaluator.metrics.drops import CORRECT, headroom, normalised, over_headroom
+from evaluator.metrics.figure import Dots, Figure, Heat, Series
 from evaluator.metrics.inputs import ALL, MEAN, SIDES, Comparison, Inputs, measured_in_both, slices
 from evaluator.metrics.intervals import Floats
 from evaluator.metrics.measures import bounds
@@ -132,4 +134,26 @@ TABLE = Table(
         REASON,
     ),
     compute=_rows,
+    figure=Figure(
+        (
+            Dots(
+                "Delta_PR = d_open - d_choice",
+                (
+                    Series("delta_pr", "mc_only", "pooled over items", shift=-0.12),
+                    Series("delta_pr", "mc_only", "mean over languages", {"language": MEAN}, 0.12, hollow=True),
+                ),
+                "changes",
+                legend=4,
+            ),
+            Heat(
+                "Delta_PR by language",
+                "delta_pr",
+                "mc_only",
+                width=1.15,
+                negative="negative",
+                text=lambda value: f"{value:+.2f}".replace("-", MINUS),
+            ),
+        ),
+        rows=lambda frame: frame[frame.groupby(["task", "checkpoint"])["delta_pr"].transform("count") > 0],
+    ),
 )

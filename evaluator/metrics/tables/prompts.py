@@ -13,9 +13,11 @@ A spread is above 0 by chance alone: `cochran_p` says whether the prompts differ
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from itertools import combinations
 
 import numpy as np
+import pandas as pd
 
 from evaluator.metrics.columns import (
     COUNT,
@@ -32,6 +34,7 @@ from evaluator.metrics.columns import (
 )
 from evaluator.metrics.counting import joined_reasons, left_out_of, why_left_out
 from evaluator.metrics.drops import CORRECT
+from evaluator.metrics.figure import Dots, Figure, Series
 from evaluator.metrics.inputs import ALL, Inputs, Subject, in_language
 from evaluator.metrics.intervals import ALPHA, Floats, ItemNumbers
 from evaluator.metrics.means import FEWEST, Mean, too_few
@@ -115,6 +118,23 @@ def extremes(right_PI: Floats, contexts: ItemNumbers) -> Row:
     return bounds("worst", worst) | bounds("spread", (max(0.0, least), most))
 
 
+def _pooled_open(frame: pd.DataFrame) -> pd.DataFrame:
+    frame = frame[(frame["format"] == "open") & (frame["language"] == ALL) & (frame["n"] > 0)]
+    return frame.assign(of_prompt=frame["accuracy"])  # a column without whiskers
+
+
+def _prompts(probe: str, frame: pd.DataFrame) -> list[Series]:
+    """The mean over the prompts, and a little above it each prompt as a hollow dot. The table names the prompts."""
+    every = [prompt for prompt in frame["prompt"].unique() if prompt != ALL]
+    return [
+        Series("accuracy", probe, "mean over prompts", {"probe": probe, "prompt": ALL}, 0.12),
+        *(
+            Series("of_prompt", "muted", label, {"probe": probe, "prompt": prompt}, -0.16, True)
+            for prompt, label in zip(every, ["one prompt", *[""] * len(every)], strict=False)
+        ),
+    ]
+
+
 TABLE = Table(
     name="prompts",
     title="How much of it is the prompt?",
@@ -140,5 +160,12 @@ TABLE = Table(
         REASON,
     ),
     compute=_rows,
+    figure=Figure(
+        tuple(
+            Dots(title, partial(_prompts, probe), legend=4 * (probe == "greedy"))
+            for probe, title in (("greedy", "Open, under each prompt"), ("choice", "Choice, under each prompt"))
+        ),
+        rows=_pooled_open,
+    ),
     silent=True,
 )

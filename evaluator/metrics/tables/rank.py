@@ -28,6 +28,7 @@ from evaluator.metrics.columns import (
 )
 from evaluator.metrics.counting import left_out_of
 from evaluator.metrics.fates import UNMEASURED, item_fates
+from evaluator.metrics.figure import Bars, Figure, Note
 from evaluator.metrics.inputs import Comparison, Inputs, Subject, slices
 from evaluator.metrics.intervals import Floats, ItemNumbers
 from evaluator.metrics.measures import as_floats, median, rate
@@ -144,6 +145,13 @@ def _ranks(name: str, ranks: Floats, contexts: ItemNumbers) -> Row:
     return row
 
 
+_PAINTS = {"_1": ("rank 1", 1.0), "_2_5": ("2-5", 0.68), "_6_20": ("6-20", 0.4), "_over_20": ("over 20", 0.16)}
+_PANELS = (  # group, whose ranks, title
+    ("mc_only", "rank", "No longer said (mc_only)"),
+    ("mc_only", "aligned_rank", "The same, aligned"),
+    ("all", "rank", "All items"),
+)
+
 TABLE = Table(
     name="rank",
     title="How far down is the answer?",
@@ -170,5 +178,20 @@ TABLE = Table(
         REASON,
     ),
     compute=_rows,
+    figure=Figure(
+        tuple(
+            Bars(
+                title,
+                {f"{ranks}{band}": (name, "rank", alpha) for band, (name, alpha) in _PAINTS.items()},
+                {"group": group},
+                legend=4 * (title == _PANELS[0][2]),
+                note=Note(
+                    f"{ranks}_median", lambda rank: "none" if rank is None else f"median {rank:,g}", {"group": group}
+                ),
+            )
+            for group, ranks, title in _PANELS
+        ),
+        rows=lambda frame: frame[frame["side"] == "own"],
+    ),
     lacks=(Lack("aligned_n", "the probe aligned_rank on a base and what is compared with it (for aligned ranks)"),),
 )

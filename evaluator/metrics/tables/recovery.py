@@ -26,6 +26,7 @@ from evaluator.metrics.columns import (
 )
 from evaluator.metrics.counting import left_out_of
 from evaluator.metrics.drops import HIT, paired_drop
+from evaluator.metrics.figure import Dots, Figure, Note, Series, whole_percent
 from evaluator.metrics.inputs import SIDES, Comparison, Inputs, slices
 from evaluator.metrics.long_frame import Holm
 from evaluator.metrics.measures import as_floats, rate
@@ -93,6 +94,8 @@ def _asked_of_both(items: pd.DataFrame) -> Iterator[pd.Series]:
         yield (dense & pruned).rename(probe)
 
 
+_FOUND = {"greedy": "greedy says it", "beam": "in any beam", "sample": "in any sample"}
+
 TABLE = Table(
     name="recovery",
     title="Can the answer still be reached?",
@@ -114,6 +117,29 @@ TABLE = Table(
         REASON,
     ),
     compute=_rows,
+    figure=Figure(
+        (
+            Dots(
+                "All items with beams and samples",
+                tuple(
+                    Series("rate", probe, label, {"population": "all_items", "probe": probe})
+                    for probe, label in _FOUND.items()
+                ),
+                width=1.15,
+                linked=True,
+                text=whole_percent,
+                legend=4,
+            ),
+            Dots(
+                "Recovered among its own greedy failures",
+                tuple(
+                    Series("rate", probe, _FOUND[probe], {"population": "greedy_failures", "probe": probe}, shift)
+                    for probe, shift in (("beam", -0.13), ("sample", 0.13))
+                ),
+                note=Note("n", lambda n: f"n = {n or 0:.0f}", {"population": "greedy_failures", "probe": "sample"}),
+            ),
+        )
+    ),
     corrections=(Holm(("task", "language", "population", "probe")),),
     drawn=True,
     lacks=(

@@ -17,6 +17,7 @@ from evaluator.metrics.columns import COUNT, LANGUAGE, PERCENTAGE, REASON, SUBJE
 from evaluator.metrics.counting import joined_reasons
 from evaluator.metrics.draws import Kinds, intervals, over_languages
 from evaluator.metrics.drops import CORRECT, UNPAIRED, floor_of, headroom, normalised, sides_of, why_unpaired
+from evaluator.metrics.figure import Dots, Figure, Heat, Series, whole_percent
 from evaluator.metrics.inputs import MEAN, Comparison, Inputs, slices
 from evaluator.metrics.intervals import Floats
 from evaluator.metrics.measures import bounds
@@ -109,5 +110,24 @@ TABLE = Table(
         REASON,
     ),
     compute=_rows,
+    figure=Figure(
+        (
+            Dots(
+                "Accuracy in % of the base's",
+                (
+                    Series("recovery", "greedy", "open", {"probe": "greedy"}),
+                    Series("recovery", "choice", "choice", {"probe": "choice"}),
+                ),
+                "share",
+                width=1.15,
+                linked=True,
+                line=1,
+                text=whole_percent,
+                legend=4,
+            ),
+            Heat("Open by language, % of the base's", "recovery", "greedy", {"probe": "greedy"}),
+        ),
+        rows=lambda frame: frame[frame["recovery"].notna()],
+    ),
     lacks=(Lack("probe", "the probe greedy", "greedy"), Lack("probe", "the probe choice", "choice")),
 )

@@ -18,6 +18,7 @@ from evaluator.metrics.columns import (
     Row,
     columns_of,
 )
+from evaluator.metrics.figure import Dots, Figure, Series
 from evaluator.metrics.inputs import Inputs, slices
 from evaluator.metrics.measures import as_floats, rate
 from evaluator.metrics.table import Table
@@ -75,6 +76,20 @@ TABLE = Table(
         REASON,
     ),
     compute=_rows,
+    figure=Figure(
+        (
+            Dots(
+                "Recovered by samples among greedy failures, over the run seeds",
+                (
+                    Series("lowest", "beam", "lowest"),
+                    Series("mean", "greedy", "mean"),
+                    Series("highest", "sample", "highest"),
+                ),
+                linked=True,
+                legend=4,
+            ),
+        )
+    ),
     drawn=True,
     counts="n_max",
 )

@@ -43,6 +43,7 @@ from evaluator.metrics.columns import (
 )
 from evaluator.metrics.counting import joined_reasons, left_out_of
 from evaluator.metrics.drops import CORRECT
+from evaluator.metrics.figure import Dots, Figure, Series
 from evaluator.metrics.inputs import ALL, Inputs, Subject
 from evaluator.metrics.intervals import Floats, ItemNumbers
 from evaluator.metrics.means import Mean
@@ -233,6 +234,21 @@ def _counted(row: Row, inputs: Inputs) -> Row:
     return row | left_out_of(pd.concat(status))
 
 
+_DRAWN = (  # rule, name, colour
+    ("accuracy", "mean accuracy", "muted"),
+    ("borda", "borda", "greedy"),
+    ("copeland", "copeland", "choice"),
+    ("minimax", "minimax", "rank"),
+)
+
+
+def _over_all_tasks(frame: pd.DataFrame) -> pd.DataFrame:
+    """The places over all tasks, or of each task where there is one only."""
+    frame = frame[frame["borda_place"].notna()]
+    over_all = frame[frame["task"] == ALL]
+    return (frame if over_all.empty else over_all).assign(language=ALL)
+
+
 TABLE = Table(
     name="vote",
     title="Which checkpoint would the languages and tasks vote for?",
@@ -261,5 +277,20 @@ TABLE = Table(
         REASON,
     ),
     compute=_rows,
+    figure=Figure(
+        tuple(
+            Dots(
+                title,
+                tuple(
+                    Series(f"{rule}_place", colour, name, {"probe": probe}, 0.16 * (number - 1.5), rule == "accuracy")
+                    for number, (rule, name, colour) in enumerate(_DRAWN)
+                ),
+                "places",
+                legend=4 * (probe == "greedy"),
+            )
+            for probe, title in (("greedy", "Place, open"), ("choice", "Place, choice"))
+        ),
+        rows=_over_all_tasks,
+    ),
     silent=True,
 )

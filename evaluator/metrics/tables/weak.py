@@ -34,7 +34,8 @@ from evaluator.metrics.columns import (
     few,
 )
 from evaluator.metrics.drops import CORRECT, sides_of
-from evaluator.metrics.inputs import SIDES, Comparison, Inputs
+from evaluator.metrics.figure import Dots, Figure, Series
+from evaluator.metrics.inputs import ALL, SIDES, Comparison, Inputs
 from evaluator.metrics.kinds import KINDS, kinds_of
 from evaluator.metrics.long_frame import Holm
 from evaluator.metrics.means import Mean
@@ -132,6 +133,16 @@ def _weakest(frame: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([dropped.head(0), *(group.nlargest(_SHOWN, "drop") for _, group in groups)], ignore_index=True)
 
 
+_PROBES = {"greedy": "open", "choice": "choice"}
+_DRAWN = 16  # kinds
+
+
+def _worst_kinds(frame: pd.DataFrame) -> pd.DataFrame:
+    """A row per checkpoint and kind."""
+    worst = frame[frame["drop"].notna()].nlargest(_DRAWN, "drop")
+    return worst.assign(checkpoint=worst["checkpoint"] + ": " + worst["by"] + ", " + worst["kind"], language=ALL)
+
+
 TABLE = Table(
     name="weak",
     title="Which kinds of questions does it lose?",
@@ -153,6 +164,18 @@ TABLE = Table(
         REASON,
     ),
     compute=_rows,
+    figure=Figure(
+        tuple(
+            Dots(
+                title,
+                tuple(Series(column, probe, label, {"probe": probe}) for probe, label in _PROBES.items()),
+                "points",
+                legend=4 * (column == "drop"),
+            )
+            for column, title in (("drop", "Drop from the base"), ("excess", "More than the other kinds"))
+        ),
+        rows=_worst_kinds,
+    ),
     corrections=(Holm(("task", "checkpoint", "probe")),),
     any_of="drop",
     silent=True,

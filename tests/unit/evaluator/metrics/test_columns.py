@@ -8,7 +8,7 @@ import pytest
 
 from evaluator.metrics.columns import FACTOR, PERCENTAGE, POINTS, SUBJECT, rounded
 from evaluator.metrics.headline import _percent
-from evaluator.report.figures import theme
+from evaluator.report import theme
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,9 @@ import pandas as pd
 import pytest
 
 from evaluator.metrics import TABLES, Inputs, reduce_records
-from evaluator.report.figures import FIGURES, draw
-from evaluator.report.figures.theme import COLOURS, as_amount, in_two_lines, spread
+from evaluator.metrics.figure import amount
+from evaluator.report.figures import draw
+from evaluator.report.theme import COLOURS, in_two_lines, spread
 from tests.support.records import Seen, judged, records
 
 ITEMS = [f"english/{i}" for i in range(20)] + [f"korean/{i}" for i in range(20)]
@@ -49,19 +50,19 @@ def inputs() -> Inputs:
     return Inputs(reduce_records(pd.concat(parts)), verdicts=pd.concat(verdicts), controls=controls)
 
 
-@pytest.mark.parametrize("name", FIGURES.names)
+@pytest.mark.parametrize("name", [table.name for table in TABLES if table.figure])
 def test_every_figure_is_of_a_table_and_the_same_twice(inputs, name):
     frame = TABLES[name].frame(inputs)
-    svg = draw(name, frame)
+    svg = draw(TABLES[name], frame)
     assert svg is not None
     assert ElementTree.fromstring(svg).tag.endswith("svg")
-    assert svg == draw(name, frame)
+    assert svg == draw(TABLES[name], frame)
     assert TABLES[name].title
     assert TABLES[name].reading
 
 
 def test_a_figure_has_page_colours_prefixed_ids_and_escaped_labels(inputs):
-    svg = draw("accuracy", TABLES["accuracy"].frame(inputs))
+    svg = draw(TABLES["accuracy"], TABLES["accuracy"].frame(inputs))
     assert not [placeholder for placeholder in COLOURS.values() if placeholder in svg]
     assert "var(--greedy)" in svg
     assert all(found.startswith("figure-accuracy-") for found in re.findall(r'\bid="([^"]+)"', svg))
@@ -70,8 +71,8 @@ def test_a_figure_has_page_colours_prefixed_ids_and_escaped_labels(inputs):
 
 
 def test_a_table_without_rows_has_no_figure(inputs):
-    assert draw("accuracy", TABLES["accuracy"].frame(inputs).iloc[:0]) is None
-    assert draw("headline", TABLES["accuracy"].frame(inputs)) is None
+    assert draw(TABLES["accuracy"], TABLES["accuracy"].frame(inputs).iloc[:0]) is None
+    assert draw(TABLES["screening"], TABLES["accuracy"].frame(inputs)) is None
 
 
 @pytest.mark.parametrize(("name", "measure"), [("overlap", "kappa"), ("matching", "scott_pi")])
@@ -79,17 +80,17 @@ def test_an_agreement_without_an_interval_is_not_drawn(inputs, name, measure):
     frame = TABLES[name].frame(inputs)
     unsure = frame.assign(**{f"{measure}_low": float("nan"), f"{measure}_high": float("nan")})
     gone = unsure.assign(**{measure: float("nan")})
-    assert draw(name, unsure) == draw(name, gone) != draw(name, frame)
+    assert draw(TABLES[name], unsure) == draw(TABLES[name], gone) != draw(TABLES[name], frame)
 
 
 def test_a_checkpoint_without_its_base_still_draws():
     lonely = Inputs(
         reduce_records(records("p", {key: Seen(True, True, rank=2, margin=-1.0) for key in ITEMS}, base="x"))
     )
-    assert "var(--greedy)" in draw("accuracy", TABLES["accuracy"].frame(lonely))
-    assert draw("fates", TABLES["fates"].frame(lonely)) is None
-    assert draw("pr_gap", TABLES["pr_gap"].frame(lonely)) is None
-    assert draw("ladder", TABLES["ladder"].frame(lonely)) is None
+    assert "var(--greedy)" in draw(TABLES["accuracy"], TABLES["accuracy"].frame(lonely))
+    assert draw(TABLES["fates"], TABLES["fates"].frame(lonely)) is None
+    assert draw(TABLES["pr_gap"], TABLES["pr_gap"].frame(lonely)) is None
+    assert draw(TABLES["ladder"], TABLES["ladder"].frame(lonely)) is None
 
 
 def test_labels_that_would_touch_are_moved_apart_and_others_stay():
@@ -104,7 +105,7 @@ def test_labels_that_would_touch_are_moved_apart_and_others_stay():
     [(1.0, "1"), (12.34, "12.3"), (999.4, "999"), (999.6, "1,000"), (4123.4, "4,120"), (1.5e6, "1,500,000"), (0, "0")],
 )
 def test_an_amount_is_spelled_out(value, text):
-    assert as_amount(value) == text
+    assert amount(value) == text
 
 
 def test_a_large_perplexity_is_labelled_in_plain_digits():
@@ -112,7 +113,7 @@ def test_a_large_perplexity_is_labelled_in_plain_digits():
     for name, base, logprob in (("dense", None, -30.0), ("p", "dense", -83.25)):  # exp(3) and exp(8.325) = 4,126
         windows = {f"text/{i}": Seen(window=(logprob, 10)) for i in range(4)}
         parts.append(records(name, windows, base=base, task="text-wiki"))
-    svg = draw("perplexity", TABLES["perplexity"].frame(Inputs(reduce_records(pd.concat(parts)))))
+    svg = draw(TABLES["perplexity"], TABLES["perplexity"].frame(Inputs(reduce_records(pd.concat(parts)))))
     assert ">4,130<" in svg
     assert not re.search(r">[^<]*\de\+?\d[^<]*<", svg)
 

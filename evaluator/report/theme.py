@@ -20,8 +20,10 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patches import Rectangle
+from matplotlib.ticker import MaxNLocator
 
 from evaluator.metrics.columns import rounded
+from evaluator.metrics.figure import Axis, amount
 
 Axes = Any  # matplotlib is untyped here
 
@@ -111,6 +113,21 @@ def change_axis(panel: Axes, *, points: bool = False) -> None:
         panel.xaxis.set_major_formatter(as_points)
 
 
+def set_axis(panel: Axes, axis: Axis, values: Sequence[float]) -> None:
+    """The axis of dots, which are drawn; `values` are theirs."""
+    if axis == "rates":
+        percent_axis(panel, -0.02, 1.04)
+    elif axis == "share":
+        panel.set_xlim(min(panel.get_xlim()[0], 0.9), max(panel.get_xlim()[1], 1.05))
+        panel.xaxis.set_major_formatter(as_percent)
+    elif axis in ("points", "changes"):
+        change_axis(panel, points=axis == "points")
+    elif axis == "amounts":
+        factor_axis(panel, values)
+    else:
+        panel.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
 def as_percent(value: float, _: object = None) -> str:
     """A share as a whole percentage, for an axis."""
     return f"{rounded(100 * value)} %"
@@ -119,12 +136,6 @@ def as_percent(value: float, _: object = None) -> str:
 def as_points(value: float, _: object = None) -> str:
     """A difference of two shares in whole percentage points, for an axis."""
     return f"{rounded(100 * value)} pp"
-
-
-def as_amount(value: float, _: object = None) -> str:
-    """A positive amount in three significant digits, spelled out: 4,120 and not 4.12e+03."""
-    rounded = float(f"{value:.3g}")
-    return f"{rounded:,.0f}" if rounded >= 1000 else f"{rounded:g}"
 
 
 def factor_axis(panel: Axes, values: Sequence[float]) -> None:
@@ -139,13 +150,11 @@ def factor_axis(panel: Axes, values: Sequence[float]) -> None:
     panel.set_xlim(low, high)
     ticks = [digit * 10.0**power for power in range(-2, 9) for digit in (1, 2, 5)]
     ticks = [tick for tick in ticks if low <= tick <= high][:: 1 if high / low < 100 else 3]
-    panel.set_xticks(ticks, [as_amount(tick) for tick in ticks])
+    panel.set_xticks(ticks, [amount(tick) for tick in ticks])
     panel.set_xticks([], minor=True)
 
 
-def label_values(
-    panel: Axes, *series: Sequence[float | None], text: Callable[[float], str] = lambda value: rounded(100 * value)
-) -> None:
+def label_values(panel: Axes, *series: Sequence[float | None], text: Callable[[float], str]) -> None:
     """Each value above its dot; labels that would touch are moved apart, equal labels are drawn once.
 
     To be called when the axis has its final limits and scale.
@@ -217,6 +226,15 @@ def name_points(panel: Axes, xs: Sequence[float], ys: Sequence[float], names: Se
         panel.annotate(
             _short(name), (x, y), xytext=(5 * side, 8 * above), textcoords="offset points", va="center",
             ha=("center", "left", "right")[side], fontsize=7.3, color=COLOURS["muted"],
+        )  # fmt: skip
+
+
+def name_beside(panel: Axes, xs: Sequence[float], ys: Sequence[float], names: Sequence[str]) -> None:
+    """A scatter's dots with longer names, each at the right of its dot."""
+    for x, y, name in zip(xs, ys, names, strict=True):
+        panel.annotate(
+            in_two_lines(name), (x, y), xytext=(5, 0), textcoords="offset points", va="center", fontsize=7.3,
+            color=COLOURS["muted"],
         )  # fmt: skip
 
 

@@ -1,0 +1,186 @@
+"""Draws the figures that tables describe (`evaluator.metrics.figure`) as inline SVG."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from evaluator.metrics.figure import Bars, Dots, Figure, Heat, Note, Panel, Scatter, Series
+from evaluator.metrics.inputs import ALL, MEAN, rows_where
+from evaluator.metrics.table import Table
+from evaluator.report import theme
+
+_SCATTER_ROWS = 7  # the height of a scatter
+_TITLE_CHARACTERS = 96  # of all panels, side by side
+Numbers = list[float | None]
+Axes = Any  # matplotlib is untyped here
+
+
+def draw(table: Table, frame: pd.DataFrame) -> str | None:
+    """The figure of a table as inline SVG; None where the table has no figure, or the frame nothing to show."""
+    if table.figure is None or frame.empty:
+        return None
+    with theme.styled():
+        made = _painted(table.figure, table.figure.rows(frame))
+        if made is None:
+            return None
+        return theme.to_svg(made, f"figure-{table.name.replace('_', '-')}", f"Figure of table {table.name}")
+
+
+def _painted(figure: Figure, frame: pd.DataFrame) -> Any:
+    rows = _Rows(frame)
+    shown = [panel for panel in figure.panels if rows.keys and _has_values(panel, frame)]
+    if not shown:
+        return None
+    if isinstance(shown[0], Scatter):
+        return _scatters([panel for panel in shown if isinstance(panel, Scatter)], rows)
+    made, panels = theme.figure(len(rows.keys), [each.width for each in shown if not isinstance(each, Scatter)])
+    theme.label_rows(panels[0], rows.labels)
+    for axes, panel in zip(panels, shown, strict=True):
+        if isinstance(panel, Dots):
+            _dots(axes, panel, rows)
+        elif isinstance(panel, Bars):
+            _bars(axes, panel, rows)
+        elif isinstance(panel, Heat):
+            _heat(axes, panel, rows)
+        axes.set_title(_written(panel.title, frame))
+        if _legend(panel):
+            theme.legend(axes, columns=_legend(panel))
+    if not any(map(_legend, shown)) and any(map(_legend, figure.panels)):
+        theme.legend(panels[0])  # the panel with the legend is left out
+    return made
+
+
+def _legend(panel: Panel) -> int:
+    return panel.legend if isinstance(panel, Dots | Bars) else 0
+
+
+def _has_values(panel: Panel, frame: pd.DataFrame) -> bool:
+    if isinstance(panel, Dots):
+        wanted = [(each.column, each.where) for each in _series(panel, frame)]
+    elif isinstance(panel, Bars):
+        wanted = [(column, panel.where) for column in panel.parts]
+    elif isinstance(panel, Heat):
+        return bool(rows_where(frame, panel.where)[panel.column].notna().any())
+    else:
+        return bool((frame[panel.x].notna() & frame[panel.y].notna()).any())
+    return any(rows_where(frame, {"language": ALL, **where})[column].notna().any() for column, where in wanted)
+
+
+def _series(panel: Dots, frame: pd.DataFrame) -> Sequence[Series]:
+    return panel.series(frame) if callable(panel.series) else panel.series
+
+
+def _written(title: str, frame: pd.DataFrame) -> str:
+    """A title with the first value of each column that it names."""
+    for name in frame.columns:
+        if f"{{{name}}}" in title:
+            title = title.replace(f"{{{name}}}", str(frame[name].dropna().iloc[0]))
+    return title
+
+
+class _Rows:
+    """The checkpoints of a frame in display order, and lookups that give one value per checkpoint."""
+
+    def __init__(self, frame: pd.DataFrame) -> None:
+        self.frame = frame
+        self.keys = list(frame[["task", "checkpoint"]].drop_duplicates().itertuples(index=False, name=None))
+        self.labels = [self.label(task, checkpoint) for task, checkpoint in self.keys]
+
+    def label(self, task: str, checkpoint: str) -> str:
+        return checkpoint if self.frame["task"].nunique() == 1 else f"{checkpoint} · {task}"
+
+    def values(self, column: str, where: Mapping[str, str]) -> Numbers:
+        rows = rows_where(self.frame, {"language": ALL, **where})
+        found = dict(zip(zip(rows["task"], rows["checkpoint"], strict=True), rows[column], strict=True))
+        picked = [found.get(key) for key in self.keys]
+        return [None if value is None or pd.isna(value) else float(value) for value in picked]
+
+
+def _dots(axes: Axes, panel: Dots, rows: _Rows) -> None:
+    found = [(each, rows.values(each.column, each.where)) for each in _series(panel, rows.frame)]
+    drawn = [(each, values) for each, values in found if not panel.linked or any(each is not None for each in values)]
+    if panel.linked:
+        theme.link(axes, *(values for _, values in drawn))
+    for each, values in drawn:
+        whiskers: list[tuple[float | None, float | None]] = []
+        if f"{each.column}_low" in rows.frame:
+            ends = (rows.values(f"{each.column}{end}", each.where) for end in ("_low", "_high"))
+            whiskers = list(zip(*ends, strict=True))
+        theme.dots(axes, values, each.colour, each.label, whiskers=whiskers, shift=each.shift, hollow=each.hollow)
+    if panel.line is not None:
+        axes.axvline(panel.line, color=theme.COLOURS["muted"], linewidth=1)
+    known = [value for _, values in drawn for value in values if value is not None]
+    theme.set_axis(axes, panel.axis, known if panel.line is None else [panel.line, *known])
+    if panel.text is not None:
+        theme.label_values(axes, *(values for each, values in drawn if not each.hollow), text=panel.text)
+    if panel.note is not None:
+        _notes(axes, panel.note, rows, 1.06)
+
+
+def _bars(axes: Axes, panel: Bars, rows: _Rows) -> None:
+    shares = {name: rows.values(column, panel.where) for column, (name, _, _) in panel.parts.items()}
+    theme.stacked(axes, shares, {name: (colour, alpha) for name, colour, alpha in panel.parts.values()})
+    if panel.note is not None:
+        _notes(axes, panel.note, rows, 1.012)
+    theme.percent_axis(axes, 0.0, 1.0)
+
+
+def _notes(axes: Axes, note: Note, rows: _Rows, end: float) -> None:
+    for y, value in enumerate(rows.values(note.column, note.where)):
+        x = 0.0 if value is None else end
+        axes.text(x, y, note.text(value), va="center", fontsize=7.8, color=theme.COLOURS["muted"])
+
+
+def _heat(axes: Axes, panel: Heat, rows: _Rows) -> None:
+    languages, cells = sorted(set(rows.frame["language"]) - {ALL, MEAN}), {}
+    for language in languages:
+        for row, value in enumerate(rows.values(panel.column, {**panel.where, "language": language})):
+            if value is not None:
+                colour = panel.negative if panel.negative and value < 0 else panel.colour
+                cells[row, language] = panel.text(value), panel.strength(value), colour
+    theme.heat(axes, languages, cells)
+
+
+def _scatters(panels: Sequence[Scatter], rows: _Rows) -> Any:
+    """A panel for each scatter, or for each checkpoint and task of one scatter."""
+    frame = rows.frame
+    parts = [(panel, _written(panel.title, frame), frame[frame[panel.y].notna()]) for panel in panels]
+    if panels[0].each:
+        parts = [
+            (panels[0], label, frame[(frame["task"] == task) & (frame["checkpoint"] == checkpoint)])
+            for (task, checkpoint), label in zip(rows.keys, rows.labels, strict=True)
+        ]
+    made, axes = theme.figure(_SCATTER_ROWS, [1.0] * len(parts))
+    low, high = min(0.0, frame[panels[0].y].min()) - 0.03, frame[panels[0].y].max() + 0.05
+    for at, (panel, title, part) in zip(axes, parts, strict=True):
+        hollow = part[panel.hollow].astype(bool)
+        edge = theme.COLOURS[panel.colour]
+        for chosen, face, label in (
+            (~hollow, edge, panel.labels[0]),
+            (hollow, theme.COLOURS["paper"], panel.labels[1]),
+        ):
+            dots = part[chosen]
+            at.scatter(dots[panel.x], dots[panel.y], s=30, facecolor=face, edgecolor=edge, label=label, zorder=3)
+        if panel.log:
+            at.set_xscale("log")
+        at.set_ylim(*((-0.04, 1.04) if panel.axis == "rates" else (low, high)))
+        at.yaxis.set_major_formatter(theme.as_percent if panel.axis == "rates" else theme.as_points)
+        at.grid(axis="y", color=theme.COLOURS["grid"], linewidth=0.7)
+        at.set_xlabel(_written(panel.x_title, part))
+        at.margins(x=0.15 if panel.each else 0.2)
+        spots = part[panel.x].tolist(), part[panel.y].tolist()
+        if panel.each:
+            theme.name_points(at, *spots, part[panel.name].tolist())
+        else:
+            theme.name_beside(
+                at, *spots, [rows.label(*key) for key in zip(part["task"], part[panel.name], strict=True)]
+            )
+            at.tick_params(labelleft=True)
+        at.set_title(theme.in_two_lines(title, _TITLE_CHARACTERS // len(parts)))
+    axes[0].set_ylabel(panels[0].y_title)
+    if any(panels[0].labels) and frame[panels[0].hollow].any():
+        theme.legend(axes[0])
+    return made
