@@ -1,39 +1,101 @@
-"""The README's commands, run as a reader would, on a tiny model in one directory."""
+"""The commands of the README and of docs/, run as a reader would, on a tiny model in one directory.
+
+The README's come first, then those of the other pages in the order of READING. A file has the content that a page
+shows under `<!-- example: FILE -->`.
+"""
 
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support.documents import ROOT, blocks, commands
+from launch.commands import cli
+from tests.support.documents import DOCS, PAGES, ROOT, blocks, commands
 from tests.support.models import save_tiny_model
 from tests.support.runs import resurface
 
 README = ROOT / "README.md"
+READING = sorted(DOCS, key=lambda page: page.name != "first-run.md")  # it makes runs/grid
 pytestmark = pytest.mark.slow
+
+# What does not run here, and why. `tests/unit/test_documents.py` has looked at the options of each.
+ELSEWHERE = {
+    "bench": "benchmarks have tests of their own",
+    "demo": "minutes; it is the first command of `make`",
+    "doctor": "test_doctor.py",
+    "match": "test_match.py",
+    "--push": "needs the hub: test_hub.py",
+    "--track": "needs a tracker: its tests are in tests/unit",
+    "models/mine-w4a16": "needs a quantised model: test_quantised_run.py",
+}
 
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the reader works, after the README's commands."""
+    """Where the reader works: what the pages call files, and what the README's commands make."""
     path = tmp_path_factory.mktemp("reader")
     save_tiny_model(path / "models" / "mine", "qwen3")
     (path / "calibration.txt").write_text("\n".join(f"Line {n} of plain text." for n in range(40)), encoding="utf-8")
-    line = next(each.text for each in blocks(README) if each.file == "questions.jsonl")
+    for block in (each for page in PAGES for each in blocks(page) if each.file):
+        (path / str(block.file)).parent.mkdir(exist_ok=True)
+        (path / str(block.file)).write_text(block.text, encoding="utf-8")
+    line = (path / "questions.jsonl").read_text(encoding="utf-8").strip()
     assert set(json.loads(line)) == {"id", "language", "context", "question", "answers"}
-    questions = [line.strip().replace("q1", f"q{n}").replace("1701", str(1701 + n)) for n in range(4)]
+    questions = [line.replace("q1", f"q{n}").replace("1701", str(1701 + n)) for n in range(4)]
     (path / "questions.jsonl").write_text("\n".join(questions), encoding="utf-8")
-    for words in commands(README):
-        if words[0] == "resurface" and words[1] in ("prune", "eval", "gate"):
-            done = resurface(*words[1:], cwd=path)
-            assert done.returncode == 0, (words, done.stderr)
+    for words in here(README):
+        done = resurface(*words, cwd=path)
+        assert done.returncode == 0, (words, done.stderr)
+    for copy in ("before", "after"):
+        shutil.copytree(path / "runs" / "mine", path / "runs" / copy)
     return path
 
 
+def here(page: Path) -> list[list[str]]:
+    """The arguments of a page's commands that run here."""
+    found = [words[1:] for words in commands(page) if words[0] == "resurface"]
+    return [words for words in found if not ELSEWHERE.keys() & set(words)]
+
+
 def test_the_readme_prunes_evaluates_and_judges(directory: Path) -> None:
-    assert [words[1] for words in commands(README) if words[0] == "resurface"] == ["prune", "eval", "gate", "doctor"]
+    assert [words[0] for words in here(README)] == ["prune", "eval", "gate"]
     assert (directory / "pruned" / "wanda-0.5" / "prune_manifest.json").is_file()
     assert (directory / "runs" / "mine" / "report" / "index.html").is_file()
     assert (directory / "runs" / "mine" / "gate.json").is_file()
+
+
+@pytest.mark.parametrize("page", READING, ids=lambda page: page.stem)
+def test_the_commands_of_a_page_run(
+    page: Path, directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(directory)
+    for words in here(page):
+        if words[0] in ("eval", "prune") or (words[0] == "sweep" and "--dry-run" not in words):
+            done = resurface(*words, cwd=directory)
+            code, output = done.returncode, done.stdout + done.stderr
+        else:
+            monkeypatch.setattr(sys, "argv", ["resurface", *words])
+            with pytest.raises(SystemExit) as ended:
+                cli.main()
+            code, output = ended.value.code, "".join(capsys.readouterr())
+        assert code in ({0, 4} if words[0] == "gate" else {0}), (words, output)
+
+
+def test_the_python_of_the_pages_runs(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(directory)
+    for block in (each for page in DOCS for each in blocks(page) if each.language == "python" and not each.file):
+        exec(compile(block.text.replace("RUN/", "runs/mine/"), block.page, "exec"), {})
+
+
+def test_the_plugin_of_the_pages_is_found(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(directory), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.setenv("RESURFACE_PLUGINS", "riddles")
+    (directory / "my.txt").write_text("Who barks?\tdog\nWho purrs?\tcat\n", encoding="utf-8")
+    done = resurface("show-prompt", "riddles:my.txt", "--model", "bundled", cwd=directory)
+    assert done.returncode == 0, done.stderr
+    assert "Who barks?" in done.stdout
