@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field, PrivateAttr, field_validator, model_
 
 from evaluator.core.config import Frozen
 from pruning.methods import METHODS
-from pruning.methods.removal import Removal
+from pruning.methods.base import Removal
 from pruning.patterns import UNSTRUCTURED, Group, NofM, Pattern, Removed, parse
 
 Allocation = Literal["uniform", "owl"]

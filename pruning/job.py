@@ -16,12 +16,12 @@ from pruning.calibration import sequences
 from pruning.calibration.passages import PassageSource, is_local
 from pruning.config import PruneConfig
 from pruning.digests import digest_of_file, digest_once
-from pruning.layers.counts import check_divides
+from pruning.methods.masks import check_divides
 from pruning.model.checkpoint import Checkpoint
 from pruning.model.decoder import Decoder
 from pruning.output import export
 from pruning.output.manifest import PruneManifest, read_manifest
-from pruning.structured.check import check
+from pruning.structured.choose import check
 
 # Where a job runs and where its input lies do not change what it makes; digests say whether the input is the same.
 _NOT_IDENTITY = {"source", "device"}
@@ -35,7 +35,7 @@ class Job:
     config: PruneConfig
     out: Path
     sources: Mapping[str, PassageSource]  # named passages that calibration may take
-    held_out: Mapping[str, str]  # digests of texts that no passage may be (see `disjoint`), each with what it is
+    held_out: Mapping[str, str]  # digests of texts that no passage may be (see `check_disjoint`), each with what it is
     checkpoint: Checkpoint = field(init=False)
 
     def __post_init__(self) -> None:

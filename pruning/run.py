@@ -21,19 +21,17 @@ from pruning.calibration.sequences import Calibration
 from pruning.config import PruneConfig, needs_calibration
 from pruning.job import Job
 from pruning.layers import allocation
-from pruning.layers.activations import Activations
-from pruning.layers.flow import Flow
+from pruning.layers.flow import Activations, Flow
 from pruning.layers.sequential import leave_dense, prune_layers
 from pruning.model import memory
-from pruning.model.batches import batches
 from pruning.model.decoder import Decoder
+from pruning.model.packing import batches
 from pruning.output import export
 from pruning.output.manifest import MatrixRecord, PruneManifest, RemovedParts
 from pruning.patterns import NofM, Pattern, Share, written
 from pruning.structured.choose import choose
 from pruning.structured.cut import Cut, first_cut, slices, weights_left
-from pruning.structured.settings import check_built, mended
-from pruning.structured.write import write
+from pruning.structured.write import check_built, mended, write
 
 _BATCH_TOKENS_CUDA = 16_384  # enough for full-speed products
 # On a CPU: few enough that a layer's widest activation stays in the cache between one operation and the next.
@@ -82,7 +80,7 @@ def prune(
     """Prune `config.source` into `out`, which is complete afterwards, or absent if anything fails.
 
     `sources` are named passages that calibration may take; `held_out` are the digests of texts that no passage may
-    be (see `disjoint`), each with what it is; `provenance` goes into the manifest; `progress` is called with (layers
+    be, each with what it is; `provenance` goes into the manifest; `progress` is called with (layers
     done, layers); activations beyond `activation_bytes` go to disk. An `out` that the same job has already finished is
     returned at once. Raises InputError for what the user can mend and PruneError for a job that failed.
     """

@@ -29,7 +29,7 @@ from launch.sweep.references import check_references, keeps, positions_prepared,
 from launch.sweep.removal import check_distinct, check_divided
 from launch.sweep.screening import check_screening
 from launch.sweep.tasks import PreparedTask, TaskPreparation
-from pruning.calibration.disjoint import text_digest
+from pruning.calibration.passages import text_digest
 from pruning.output.manifest import read_manifest
 
 _BYTES_PER_RECORD = 400  # a generous measured size of one record in a part, for the estimate of disk space

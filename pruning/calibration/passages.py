@@ -1,15 +1,20 @@
-"""Where calibration text comes from: files on disk and hub data sets, as the name of the source says.
+"""Where calibration text comes from, as the name of the source says, and which texts are held out.
 
 A passage keeps its origin, so that the manifest can say which row of which file was used. Hub data sets are streamed:
 only the first rows of the first shard are fetched. `c4:windows` alone draws from the whole shard.
+
+No text of a task may decide what is pruned. The caller passes such texts as digests (`held_out`). Passages are compared
+with them when they are read; a manifest stores the digests of a finished checkpoint. Texts that differ only in case,
+punctuation and white space are equal.
 """
 
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
@@ -17,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from evaluator.core.errors import InputError, one_line
-from evaluator.core.text import code_of
+from evaluator.core.text import code_of, normalise
 from pruning.config import CalibrationConfig
 
 # (samples, seed) -> passages in order: a source that a caller supplies under its own name.
@@ -154,3 +159,21 @@ def _wikipedia(shares: Mapping[str, int]) -> Iterator[Passage]:
                 f"calibration.source: {_WIKIPEDIA} {name} has {len(found)} passages, {requested} were requested"
             )
         yield from found
+
+
+def text_digest(text: str) -> str:
+    """sha256, hexadecimal, of the normalised text; empty for a text of which nothing is left."""
+    words = normalise(text)
+    return hashlib.sha256(words.encode("utf-8", "surrogatepass")).hexdigest() if words else ""
+
+
+def check_disjoint(passages: Iterable[tuple[str, int, str]], held_out: Mapping[str, str]) -> None:
+    """Raises InputError for the first passage whose digest is held out.
+
+    `passages`: (origin, row, digest); `held_out`: what has that digest, in words, by `text_digest`.
+    """
+    for origin, row, digest in passages:
+        if digest and digest in held_out:
+            raise InputError(
+                f"calibration.source: passage {row} of {origin} is also {held_out[digest]}; leave one of the two out"
+            )

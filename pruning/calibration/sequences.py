@@ -17,8 +17,7 @@ from typing import Any
 from evaluator.core.config import Frozen
 from evaluator.core.errors import InputError
 from pruning.calibration import passages
-from pruning.calibration.disjoint import check_disjoint, text_digest
-from pruning.calibration.passages import Passage, PassageSource
+from pruning.calibration.passages import Passage, PassageSource, check_disjoint, text_digest
 from pruning.config import CalibrationConfig
 from pruning.digests import digest_of_file
 from pruning.pulse import PULSE
@@ -35,7 +34,7 @@ class PassageRecord(Frozen):
     offset: int = 0  # of the sequence's first token in its document
     tokens: int
     sha256: str  # of the passage's UTF-8 text
-    text_digest: str = ""  # of its normalised text (see `disjoint`); empty in manifests that were written without it
+    text_digest: str = ""  # of its normalised text, by `text_digest`
 
 
 class CalibrationManifest(Frozen):
@@ -51,7 +50,7 @@ class CalibrationManifest(Frozen):
     passages: tuple[PassageRecord, ...]
 
     def check_disjoint(self, held_out: Mapping[str, str]) -> None:
-        """Raises InputError if a passage that the pruning saw is held out (see `disjoint`)."""
+        """Raises InputError if a passage that the pruning saw is held out (see `check_disjoint`)."""
         check_disjoint(((passage.origin, passage.row, passage.text_digest) for passage in self.passages), held_out)
 
 
@@ -107,7 +106,7 @@ def load(
     sources: Mapping[str, PassageSource],
     held_out: Mapping[str, str] | None = None,
 ) -> Calibration:
-    """Read and encode the calibration passages; `held_out`: texts that none of them may be (see `disjoint`).
+    """Read and encode the calibration passages; `held_out`: texts that none of them may be (see `check_disjoint`).
 
     Raises InputError for whatever is wrong with the source (see `passages.iterate`, `take_passages`) and for a
     passage that gives no token.

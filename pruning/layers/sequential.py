@@ -1,9 +1,12 @@
 """The layer-by-layer driver: each decoder layer is read, observed, pruned, written, run again and forgotten.
 
-Statistics of a layer are gathered on inputs that the already pruned layers produced; one dense pass observes all its
-Linear modules at once; then all of them are pruned, perhaps repaired, and the layer is run again for the next one's
+Statistics of a layer are gathered on inputs that the pruned layers before it produced. One dense pass observes all its
+Linear modules at once. Then all of them are pruned, perhaps repaired, and the layer runs again for the next one's
 inputs. Memory holds one layer's weights, one layer's statistics, and the activations of the calibration tokens (or one
 batch of them).
+
+Where the Hessians of many experts would fill the memory, `portions` splits a layer: some experts at a time, the rest
+last. No expert reads another's output, so the outcome is that of one pass.
 """
 
 from __future__ import annotations
@@ -12,16 +15,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pruning.config import PruneConfig
-from pruning.layers.counts import check_counts, count_true, count_zeros
 from pruning.layers.flow import Flow
 from pruning.layers.observer import Observer
-from pruning.layers.portions import portions
 from pruning.layers.repair import LeastSquares
 from pruning.methods import METHODS
 from pruning.methods.base import Method, Statistic
+from pruning.methods.masks import check_counts, count_true, count_zeros
+from pruning.model.architectures import Routed
 from pruning.model.decoder import Decoder
 from pruning.patterns import Pattern
 
@@ -154,3 +157,34 @@ def leave_dense(decoder: Decoder) -> list[PrunedMatrix]:
         PrunedMatrix(name=name, rows=rows, columns=columns, requested=0, zeros=count_zeros(read(name)))
         for name, (rows, columns) in decoder.matrices().items()
     ]
+
+
+HESSIAN_BYTES = 8 << 30  # of experts whose statistics are held at once
+_ENTRY = 4  # bytes, float32
+
+
+def portions(
+    linears: Mapping[str, nn.Linear], statistic: Statistic, limit: int = HESSIAN_BYTES
+) -> list[dict[str, nn.Linear]]:
+    """A layer's modules in the order in which they are observed and pruned; each portion takes a pass of its own."""
+    experts: dict[str, dict[str, nn.Linear]] = {}
+    for name, module in linears.items():
+        if isinstance(module, Routed):
+            experts.setdefault(name.rpartition(".")[0], {})[name] = module
+    sizes = {name: _bytes(modules) for name, modules in experts.items()}
+    if statistic is not Statistic.HESSIAN or sum(sizes.values()) <= limit:
+        return [dict(linears)]
+    found: list[dict[str, nn.Linear]] = []
+    room = 0
+    for name, modules in experts.items():
+        if sizes[name] > room:
+            found.append({})
+            room = limit
+        found[-1] |= modules
+        room -= sizes[name]
+    return [*found, {name: module for name, module in linears.items() if not isinstance(module, Routed)}]
+
+
+def _bytes(modules: Mapping[str, nn.Linear]) -> int:
+    """Of an expert's Hessians: gate and up read the same input."""
+    return sum(width**2 * _ENTRY for width in {module.in_features for module in modules.values()})

@@ -7,10 +7,9 @@ read the object. Importing this needs no torch, so that a mistyped name is repor
 from __future__ import annotations
 
 from evaluator.core.config import Registry
-from pruning.methods.base import Method
+from pruning.methods.base import Method, Removal
 from pruning.methods.layers import Drop, Layers
 from pruning.methods.magnitude import Magnitude
-from pruning.methods.removal import Removal
 from pruning.methods.ria import RIA
 from pruning.methods.sparsegpt import SparseGPT
 from pruning.methods.wanda import Wanda

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pruning.methods.removal import Removal
+from pruning.methods.base import Removal
 
 
 class Layers(Removal):

@@ -1,8 +1,8 @@
-"""Exact masks from scores. Pure. True marks a weight that goes.
+"""Exact masks from scores, and counts of zeros. Pure. True marks a weight that goes.
 
-Every function gives what a stable ascending sort would: the lowest scores go, of equal ones those of the lowest column
-(in a whole matrix: of the lowest row, then column), and the number of weights is exact. Selection finds the k-th
-smallest score and resolves its ties, which takes linear time; the sort of the published code takes O(n log n).
+Every mask equals that of a stable ascending sort: the lowest scores go, and their number is exact. Among equal scores
+the lowest column goes first (in a whole matrix: the lowest row, then column). Selection finds the k-th smallest score
+and resolves its ties in linear time; the published code sorts in O(n log n).
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from evaluator.core.errors import InputError
+from pruning.errors import PruneError
 from pruning.patterns import Group, NofM, Pattern
 
 _FEW_ROWS = 64  # fewer than this leave most of a GPU idle where each is one multiprocessor's
@@ -116,3 +118,37 @@ def groups_hold(zero_OI: Tensor, n: int, m: int) -> bool:
     """Whether every `m` consecutive columns of every row have at least `n` zeros."""
     rows, columns = zero_OI.shape
     return columns % m == 0 and bool((zero_OI.view(rows, columns // m, m).sum(dim=2) >= n).all())
+
+
+def check_divides(matrices: dict[str, tuple[int, int]], pattern: Pattern) -> None:
+    """Raises InputError naming the first matrix whose columns an N:M pattern does not divide."""
+    if not isinstance(pattern, NofM):
+        return
+    for name, (_, columns) in matrices.items():
+        if columns % pattern.m:
+            raise InputError(f"pattern: {pattern.n}:{pattern.m} does not divide the {columns} columns of matrix {name}")
+
+
+def count_zeros(weight_OI: Tensor) -> int:
+    """Weights that are zero, of either sign. A matrix on the CPU."""
+    # By bits: numpy counts integers at the speed of memory, torch takes forty times as long for bfloat16.
+    bits_OI = weight_OI.contiguous().view(_INTEGERS[weight_OI.element_size()]).numpy()
+    return int(weight_OI.numel() - np.count_nonzero(bits_OI.view(f"u{weight_OI.element_size()}") << 1))
+
+
+def count_true(mask_OI: Tensor) -> int:
+    """Weights that a mask takes."""
+    if mask_OI.device.type != "cpu":
+        return int(mask_OI.sum())
+    return int(np.count_nonzero(mask_OI.numpy()))
+
+
+def check_counts(name: str, *, requested: int, pruned: int, zeros: int) -> None:
+    """Raises PruneError if a mask took another number than requested, or a written matrix has fewer zeros.
+
+    It may have more: dense weights that were zero and that no mask took.
+    """
+    if pruned != requested or zeros < requested:
+        raise PruneError(
+            f"matrix {name}: {requested} weights should be pruned; the mask took {pruned} and {zeros} are zero"
+        )

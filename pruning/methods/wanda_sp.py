@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pruning.methods.removal import ScoredRemoval
+from pruning.methods.base import ScoredRemoval
 
 if TYPE_CHECKING:
     from torch import Tensor

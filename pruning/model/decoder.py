@@ -17,11 +17,10 @@ from torch import Tensor, nn
 
 from evaluator.core.errors import InputError, one_line
 from pruning.errors import PruneError
-from pruning.model import experts, memory, onednn
-from pruning.model.architectures import check_by_layers, recognise
-from pruning.model.batches import Batch
+from pruning.model import memory, onednn
+from pruning.model.architectures import check_by_layers, recognise, separate
 from pruning.model.checkpoint import FLOATS, Checkpoint
-from pruning.model.packing import pack, register
+from pruning.model.packing import Batch, pack, register
 
 _KEPT_MASKS = 1 << 27  # elements of all sliding-window masks that are kept, a byte each
 _EMBEDDED = 1024  # tokens that are embedded at once: their masks grow with the square
@@ -75,7 +74,7 @@ class Decoder:
         if device.type == "cpu" and onednn.faster():
             onednn.substitute(self.layers)
         if architecture.experts is not None:
-            experts.separate(self.layers, architecture.experts)
+            separate(self.layers, architecture.experts)
         self._check_tensors()
         # A CPU computes in float32, a GPU in the checkpoint's own dtype.
         self._released = 0

@@ -1,15 +1,15 @@
-"""Sequences of different lengths in one forward pass, laid end to end without padding: results as one at a time.
+"""Sequences of different lengths share one forward pass, end to end and without padding: results equal batch 1.
 
-Everything in a decoder layer but attention works on each token by itself, so it can be given the tokens of several
-sequences as one long row. Attention is told where the sequences end and runs each by itself, through the library's
-own function. On a CPU the outcome equals batch 1 bit for bit: a row of a matrix product does not depend on how many
-rows there are, once there are a few (see `ALONE_BELOW`), whereas padded attention is summed in another order.
+Everything in a decoder layer but attention works on single tokens, so a layer takes several sequences as one long row.
+Attention receives the lengths and runs each sequence separately, through the library's own function. On a CPU the
+result equals batch 1 bit for bit: a row of a matrix product does not depend on the number of rows, above a few (see
+`ALONE_BELOW`). Padded attention would sum in another order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
@@ -82,3 +82,41 @@ def pack(keywords: Sequence[Mapping[str, Any]], lengths: tuple[int, ...]) -> dic
         else:
             packed[name] = first
     return packed
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Sequences that run together, end to end."""
+
+    sequences: tuple[Tensor, ...]  # of int64 ids
+    order: tuple[int, ...]  # which sequence of the calibration each is
+    lengths: tuple[int, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "lengths", tuple(len(ids) for ids in self.sequences))
+
+    @property
+    def runs(self) -> list[tuple[int, int]]:
+        """Sequences of one length that stand side by side: the length, and how many there are."""
+        return [(length, len(list(group))) for length, group in groupby(self.lengths)]
+
+    def only(self, tokens_R: Tensor) -> Batch:
+        """Of each sequence the tokens among `tokens_R`, which count from the batch's first, in ascending order."""
+        ends = torch.tensor(self.lengths).cumsum(dim=0)
+        of_sequence = torch.bincount(torch.bucketize(tokens_R.cpu(), ends, right=True), minlength=len(self.lengths))
+        return Batch(torch.split(torch.cat(self.sequences)[tokens_R.cpu()], of_sequence.tolist()), self.order)
+
+
+def batches(sequences: Sequence[Sequence[int]], token_budget: int) -> list[Batch]:
+    """Batches of at most `token_budget` tokens (a longer sequence is alone), sequences of like length together."""
+    order = sorted(range(len(sequences)), key=lambda i: (-len(sequences[i]), i))
+    made: list[list[int]] = []
+    room = 0
+    for i in order:
+        length = len(sequences[i])
+        if length > room or length < ALONE_BELOW:
+            made.append([])
+            room = token_budget
+        made[-1].append(i)
+        room -= length
+    return [Batch(tuple(torch.tensor(sequences[i]) for i in rows), tuple(rows)) for rows in made]

@@ -11,15 +11,13 @@ import torch
 
 from evaluator.core.errors import InputError
 from pruning.digests import digest_of_file
-from pruning.layers.counts import count_zeros
-from pruning.methods.masks import groups_hold
+from pruning.methods.masks import count_zeros, groups_hold
 from pruning.model.checkpoint import FLOATS, Checkpoint
 from pruning.model.decoder import Decoder
 from pruning.output import export
 from pruning.output.manifest import MANIFEST_NAME, PruneManifest, RemovedParts, read_manifest
 from pruning.patterns import NofM, parse, read_numbers
-from pruning.structured.cut import Cut, slices
-from pruning.structured.layout import parts_of
+from pruning.structured.cut import Cut, parts_of, slices
 from pruning.structured.write import content
 
 

@@ -13,11 +13,11 @@ from pruning.config import PruneConfig
 from pruning.errors import PruneError
 from pruning.layers.flow import Flow
 from pruning.methods import METHODS
-from pruning.methods.base import Statistic
-from pruning.methods.removal import ScoredRemoval
+from pruning.methods.base import ScoredRemoval, Statistic
 from pruning.model.decoder import Decoder
-from pruning.structured.cut import Cut, count_gone, first_cut
-from pruning.structured.layout import OUTPUT, columns_of, parts_of
+from pruning.patterns import Removed
+from pruning.structured.cut import OUTPUT, Cut, columns_of, count_gone, first_cut, parts_of, slices
+from pruning.structured.write import check_built
 
 
 def choose(config: PruneConfig, decoder: Decoder, flow: Flow | None, progress: Callable[[int, int], None]) -> Cut:
@@ -89,3 +89,9 @@ def _lowest(
         gone.append(tuple(sorted(taken_P.tolist())))
         progress(index + 1, len(decoder))
     return Cut(unit=method.unit, of=parts, gone=tuple(gone))
+
+
+def check(decoder: Decoder, removed: Removed) -> None:
+    """Raises InputError for a share of which nothing would go, and for a model that cannot be built without it."""
+    cut = first_cut(decoder, removed)
+    check_built(decoder, cut, slices(decoder, cut))

@@ -10,12 +10,12 @@ import torch
 
 from pruning.config import CalibrationConfig, PruneConfig
 from pruning.digests import digest_of_file
-from pruning.layers.activations import Activations
+from pruning.layers.flow import Activations
 from pruning.layers.repair import LeastSquares
 from pruning.methods import masks, solver
 from pruning.methods.base import Pruned
-from pruning.model.batches import Batch
 from pruning.model.checkpoint import Checkpoint
+from pruning.model.packing import Batch
 from pruning.patterns import Unstructured
 from pruning.pulse import PULSE
 from pruning.run import prune

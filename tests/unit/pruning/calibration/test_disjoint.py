@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from evaluator.core.errors import InputError
-from pruning.calibration.disjoint import check_disjoint, text_digest
+from pruning.calibration.passages import check_disjoint, text_digest
 from pruning.config import CalibrationConfig, PruneConfig
 from pruning.output.manifest import read_manifest
 from pruning.run import check, prune

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pruning.layers.activations import Activations
-from pruning.model.batches import Batch
+from pruning.layers.flow import Activations
+from pruning.model.packing import Batch
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

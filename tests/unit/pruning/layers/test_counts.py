@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pruning.layers.counts import count_true, count_zeros
+from pruning.methods.masks import count_true, count_zeros
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])

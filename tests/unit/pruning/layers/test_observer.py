@@ -9,12 +9,10 @@ import torch
 from torch import nn
 
 from pruning.errors import PruneError
-from pruning.layers.observer import Observer
-from pruning.layers.statistics import ColumnNorms, Hessian
-from pruning.model.batches import Batch, batches
+from pruning.layers.observer import ColumnNorms, Hessian, Observer
 from pruning.model.checkpoint import Checkpoint
 from pruning.model.decoder import Decoder
-from pruning.model.packing import ALONE_BELOW
+from pruning.model.packing import ALONE_BELOW, Batch, batches
 from tests.support import pruning as tiny
 
 CPU = torch.device("cpu")

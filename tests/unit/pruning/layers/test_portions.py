@@ -9,9 +9,9 @@ from torch import nn
 
 from pruning.config import CalibrationConfig, PruneConfig
 from pruning.layers import sequential
-from pruning.layers.portions import portions
+from pruning.layers.sequential import portions
 from pruning.methods.base import Statistic
-from pruning.model.experts import Routed
+from pruning.model.architectures import Routed
 from pruning.run import prune
 from tests.support import pruning as tiny
 

@@ -7,9 +7,8 @@ import torch
 import transformers
 from torch import nn
 
-from pruning.model.batches import Batch
-from pruning.model.experts import Experts, Routed, separate
-from pruning.model.packing import ALONE_BELOW
+from pruning.model.architectures import Experts, Routed, separate
+from pruning.model.packing import ALONE_BELOW, Batch
 from tests.support import brute_force
 from tests.support import pruning as tiny
 
