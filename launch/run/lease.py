@@ -44,7 +44,7 @@ def decide(last: Claim | None, sight: Sight, locked_by_another: bool) -> Decisio
     """What to do about the latest claim. `sight`: what can be seen of its owner; `locked_by_another`: the file lock is.
 
     The file lock works at once, but not on every file system, and a process that is stopped keeps it. It decides only
-    where nobody can have it who has a claim: then an older version of Resurface writes, or somebody is just claiming.
+    where nobody can have it who has a claim: then a process is just claiming the directory.
     """
     if last is None or last.released or sight == "gone":
         unexplained = locked_by_another and (last is None or last.locked)

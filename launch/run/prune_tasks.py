@@ -20,7 +20,6 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from evaluator.core.errors import InputError
 from launch.run.actors import end_process, make_checkpoint
 from launch.run.engine_log import last_words, size
-from launch.run.given import given
 from launch.run.hangs import Hung
 from launch.run.nodes import FreeGpus, prune_options
 from launch.run.provenance import provenance
@@ -29,7 +28,6 @@ from launch.sweep.config import Resources
 from launch.sweep.jobs import CheckpointJob
 
 _LOOK_SECONDS = 2.0  # between two looks at whether tasks get on
-_ASK_SECONDS = 15.0  # between two questions to Ray which process has a task of which nothing has been heard
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +80,7 @@ class PruneTasks:
         self._task = ray.remote(**prune_options(gpu=free is not None))(make_checkpoint)
         self._log_dir = log_dir.absolute()
         self._held_out = ray.put(dict(held_out))
-        self._looked = self._asked = time.monotonic()
+        self._looked = time.monotonic()
 
     @property
     def left(self) -> int:
@@ -136,7 +134,6 @@ class PruneTasks:
         now = time.monotonic()
         if now - self._looked > _LOOK_SECONDS:
             self._looked = now
-            self._ask(now)
             for pending, task in list(self._running.items()):
                 self._look(pending, task, now)
         return ended
@@ -150,14 +147,6 @@ class PruneTasks:
             error = failure
         self._close(task, error)
         return error is None
-
-    def _ask(self, now: float) -> None:
-        """Ask Ray which tasks have a process, where that has not said so itself: others wait for their place."""
-        silent = [pending for pending, task in self._running.items() if task.watch.where is None]
-        if silent and now - self._asked > _ASK_SECONDS:
-            self._asked = now
-            for pending, where in given(make_checkpoint.__name__, silent).items():
-                self._running[pending].watch.given(where, now)
 
     def _look(self, pending: Any, task: _Task, now: float) -> None:
         """End the process of a task that hangs. That it has ended, Ray says of the task."""

@@ -58,10 +58,9 @@ class TaskWatch:
     """The driver's side: what has been read of one task, and since when there was nothing new."""
 
     path: Path
-    load_seconds: float  # until its first word, and then until its first step: it imports, and reads the configuration
+    load_seconds: float  # from its first sign of life until its first step: it reads the configuration
     stall_seconds: float  # between two steps; more where longer pauses have ended well
-    where: Where | None = None  # None: it waits for its place, as far as is known
-    _told: bool = False  # by its process
+    where: Where | None = None  # None: it waits for its place, or has given no sign of life yet
     _beats: int = 0
     _stepped: bool = False
     _watch: Watch = field(init=False)
@@ -75,12 +74,6 @@ class TaskWatch:
         with contextlib.suppress(OSError):
             self.path.unlink()
 
-    def given(self, where: Where, now: float) -> None:
-        """Ray says which process has the task, and that may hang before its first word."""
-        if self.where is None:
-            self.where = where
-            self._watch.begin(now)
-
     def check(self, now: float) -> None:
         """Read what is new. Raises Hung."""
         found = self._read()
@@ -93,8 +86,8 @@ class TaskWatch:
         self._watch.begin(now)
 
     def _heard(self, where: Where, beats: int, now: float) -> None:
-        if not self._told:
-            self._told, self.where, self._beats = True, where, beats
+        if self.where is None:
+            self.where, self._beats = where, beats
             self._watch.begin(now)
         elif beats != self._beats:
             if not self._stepped:

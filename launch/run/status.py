@@ -7,7 +7,6 @@ with how many items it holds), what the driver does from `live.json`, and whethe
 from __future__ import annotations
 
 import csv
-import fcntl
 import json
 import os
 import time
@@ -21,7 +20,7 @@ from evaluator.core.errors import InputError, one_line, parse
 from evaluator.store.screening import screened_of
 from launch.run.lease import Claim, Pace
 from launch.run.live import NAME as LIVE
-from launch.run.lock import FOLDER, LOCK, PACE, beats_of, latest_claim
+from launch.run.lock import FOLDER, PACE, beats_of, latest_claim
 from pruning.output.owner import sight
 
 Part = tuple[str, str]  # checkpoint, task
@@ -237,9 +236,8 @@ def _names(path: Path) -> list[str]:
 def driver_of(run_dir: Path, *, pace: Pace = PACE, sleep: Callable[[float], None] = time.sleep) -> Driver:
     """Whether the driver of a run that says that it is running still is."""
     claim = latest_claim(run_dir)
-    if claim is None:  # an older version, which had the file lock alone
-        alive = _locked(run_dir / LOCK)
-        return Driver(name="a process of an older version", alive=alive, why="its driver is gone")
+    if claim is None:
+        return Driver(name="an unknown process", alive=False, why="its driver is gone")
     name = "an unknown process" if claim.owner is None else str(claim.owner)
     if claim.released:
         return Driver(name=name, alive=False, why=f"its driver ({name}) is gone")
@@ -261,15 +259,6 @@ def _beats(run_dir: Path, claim: Claim, pace: Pace, sleep: Callable[[float], Non
     for _ in range(5):
         sleep(pace.beat_seconds / 2)
         if beats_of(run_dir, claim) != first:
-            return True
-    return False
-
-
-def _locked(file: Path) -> bool:
-    with suppress(OSError), file.open("rb") as opened:
-        try:
-            fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError:
             return True
     return False
 

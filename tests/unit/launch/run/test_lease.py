@@ -27,7 +27,7 @@ def test_a_directory_without_an_owner_is_free() -> None:
 
 
 @pytest.mark.parametrize("last", [None, replace(CLAIM, released=True), CLAIM])
-def test_a_lock_that_no_claim_explains_is_an_older_version_at_work(last) -> None:
+def test_a_lock_that_no_claim_explains_is_a_process_that_is_just_claiming(last) -> None:
     assert decide(last, "gone", locked_by_another=True) == "refuse"
 
 

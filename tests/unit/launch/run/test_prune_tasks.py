@@ -38,7 +38,6 @@ class Ray:
         self.outcomes = outcomes
         self.begun: list[tuple[str, Any]] = []  # jobs, with their scheduling strategies
         self.cancelled: list[str] = []
-        self.given: dict[str, Where] = {}  # jobs to processes
         self._running: dict[int, tuple[str, Any]] = {}
 
     def remote(self, **_: object) -> Any:
@@ -55,10 +54,6 @@ class Ray:
         if callable(outcome):
             outcome(log, pulse)
         return len(self.begun)
-
-    def given_of(self, function: str, pending: Sequence[int]) -> dict[int, Where]:
-        assert function == "make_checkpoint"
-        return {each: self.given[name] for each in pending if (name := self._running[each][0]) in self.given}
 
     def put(self, value: object) -> object:
         return value
@@ -109,7 +104,6 @@ def desk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
         monkeypatch.setattr(prune_tasks, "ray", ray)
         monkeypatch.setattr(prune_tasks, "time", clock)
         monkeypatch.setattr(prune_tasks, "end_process", ended.append)
-        monkeypatch.setattr(prune_tasks, "given", ray.given_of)
         monkeypatch.setattr(prune_tasks, "provenance", lambda: None)
         nodes = [Node(node_id=name, name=name, cpus=1, gpus=1) for name in gpus]
         config = SimpleNamespace(absolute=lambda: "config")
@@ -273,35 +267,6 @@ def test_before_its_first_step_it_has_the_time_of_a_load_and_in_the_queue_any(de
     pulse = tmp_path / "prune-x.pulse"
     alive(pulse, 1)
     at.turn(100.0)
-    at.turn(299.0)
-    assert at.ended == []
-    at.turn(3.0)
-    assert at.ended == [PROCESS]
-
-
-def test_one_that_stops_before_its_first_word_is_ended(desk) -> None:
-    """Ray has given it a process. The other one waits in Ray's queue all the while."""
-    at = desk({"x": [lambda *_: None, None], "y": [lambda *_: None]})
-    at.turn(3000.0)
-    at.ray.given = {"x": PROCESS}
-    at.turn(20.0)
-    at.turn(299.0)
-    assert at.ended == []
-    at.turn(3.0)
-    assert (at.ended, at.ray.cancelled) == ([PROCESS], ["x"])
-    at.ray.given = {}
-    at.ray.end("x", TaskCancelledError())
-    assert [at.turn(), at.turn()] == [[], ["x"]]
-    assert at.warned == ["x could not be made (no sign of progress for 302 s); trying it again"]
-
-
-def test_from_its_first_word_it_has_the_time_of_a_load_again(desk, tmp_path) -> None:
-    at = desk({"x": [lambda *_: None]})
-    at.ray.given = {"x": dataclasses.replace(PROCESS, node="")}
-    at.turn(20.0)
-    at.turn(299.0)
-    alive(tmp_path / "prune-x.pulse", 1)
-    at.turn(3.0)
     at.turn(299.0)
     assert at.ended == []
     at.turn(3.0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import itertools
 import json
 import os
@@ -229,12 +228,9 @@ def test_clocks_that_jump_are_waited_out(tmp_path: Path, monkeypatch: pytest.Mon
     assert 0 < found.seconds_left < 3600 * 120 / 20
 
 
-def test_a_driver_of_an_older_version_has_the_lock_alone(tmp_path: Path) -> None:
+def test_a_run_that_nobody_has_claimed_is_stale(tmp_path: Path) -> None:
     _write(tmp_path)
     assert read_status(tmp_path).state == "stale"
-    with (tmp_path / ".lock").open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        assert read_status(tmp_path).state == "running"
 
 
 @pytest.mark.parametrize(
