@@ -49,14 +49,11 @@ class Item:
     context: Annotated[str, Meaning("the passage that the question is about")]
     question: Annotated[str, Meaning("the question")]
     answers: Annotated[tuple[str, ...], Meaning("gold answers; the first is the gold option")]
-    cluster: Annotated[
-        str, Meaning("questions about one context share it: confidence intervals resample clusters, not items")
-    ]
+    cluster: Annotated[str, Meaning("questions about one context share it; intervals resample clusters")]
     options: Annotated[
         tuple[str, ...],
         Meaning(
-            "on disk: the options of the `choice` probe in order, gold option included, empty where nothing needs "
-            "them; in memory: the distractors that the task brings, empty where the protocol draws them",
+            "on disk: the options of `choice` in order, gold included; in memory: the task's own distractors",
             reported=False,
         ),
     ] = ()
@@ -68,41 +65,34 @@ class Origin:
     """Which checkpoint a record is of, and how that was compressed: its first columns."""
 
     checkpoint: Annotated[str, Meaning("the checkpoint's name in this run", key=True)]
-    weights_digest: Annotated[
-        str, Meaning("SHA-256 (hex) over name, dtype, shape and bytes of every tensor of the checkpoint", key=True)
-    ]
+    weights_digest: Annotated[str, Meaning("SHA-256 over name, dtype, shape and bytes of every tensor", key=True)]
     base: Annotated[str | None, Meaning("the dense checkpoint that this one is compared with; null for a dense one")]
     method: Annotated[
         str | None,
         Meaning(
-            "the method of pruning, or of quantising as far as it is known (`gptq`, or else `quantised`); of both "
-            "`wanda + gptq`, of a pruning that was repaired `wanda + least_squares`; null for a dense checkpoint"
+            "how it was compressed: `wanda`, `gptq`, `wanda + gptq`, `wanda + least_squares` (repaired), "
+            "`quantised` (unknown); null for a dense one"
         ),
     ]
     pattern: Annotated[
         str | None,
         Meaning(
-            "the pattern of zeros (`unstructured`, `2:4`, ...) or what was taken out (`layers`, `heads`, `channels`, a "
-            "list of layers: `20-25,28`), the scheme of quantised weights (`W4A16 (gptq, group 128)`), or both "
-            "(`2:4 + FP8 (per channel)`); null for a dense one"
+            "zeros (`unstructured`, `2:4`), removed parts (`layers`, `heads`, `channels`, `20-25,28`), scheme "
+            "(`W4A16 (gptq, group 128)`), or both (`2:4 + FP8 (per channel)`); null for a dense one"
         ),
     ]
     sparsity: Annotated[
         float | None,
         Meaning(
-            "the achieved share of zeros in the pruned matrices; where layers, heads or channels went, the share of "
-            "the weights in the layers' matrices that went with them",
+            "the achieved share of zeros in the pruned matrices, or the removed share of the layers' weights",
             unit="0 to 1",
         ),
     ]
-    calibration: Annotated[
-        str | None, Meaning("the source of the calibration text; null where none was used or none is known")
-    ]
+    calibration: Annotated[str | None, Meaning("the source of the calibration text; null if none is known")]
     requested_sparsity: Annotated[
         float | None,
         Meaning(
-            "the requested share of zeros in the pruned matrices, or of the layers, heads or channels; N / M of a "
-            "pattern N:M",
+            "the share in the setting; N / M for a pattern N:M",
             unit="0 to 1",
             later=True,
         ),
@@ -120,32 +110,29 @@ class Record(Origin):
     format: Annotated[
         Format,
         Meaning(
-            "how the item was posed; `open_capped` is `open` with the context cut to 500 characters, which `one_shot` "
-            "is compared with",
+            "the form of the question",
             key=True,
         ),
     ]
     probe: Annotated[
         str,
         Meaning(
-            "how an answer was looked for (see Probes); `choice` and `hard_choice` may share options; `perplexity` and "
-            "`text_fidelity` have one record for each window of a task of text",
+            "how an answer was looked for (see Probes)",
             key=True,
         ),
     ]
     index: Annotated[
         int,
         Meaning(
-            "number of the beam, sample, option or window, from 0; 0 for `greedy`, `rank` and `aligned_rank`; of "
-            "`fidelity` 0 is the base's greedy answer and 1 the gold answer",
+            "number of the beam, sample, option or window, from 0; `fidelity`: 0 is the base's greedy answer, 1 the "
+            "gold answer; 0 elsewhere",
             key=True,
         ),
     ]
     seed: Annotated[
         int,
         Meaning(
-            "the run's seed; for `sample` the sample seed, one of which is the run's: samples of several seeds differ "
-            "in `seed` alone, and `index` starts at 0 for each",
+            "the run's seed; for `sample` the seed of the sample",
             key=True,
             arrow="int64",
         ),
@@ -153,49 +140,39 @@ class Record(Origin):
     status: Annotated[
         Status,
         Meaning(
-            "`ok`; `truncated`: `ok`, with a context that was cut; `excluded`: the item cannot be posed this way (no "
-            "gold answer, no distractor in its pool, no exemplar left, a window that predicts nothing; for "
-            "`aligned_rank` no gold answer in the base's greedy answer, or no base), one record, index 0; "
-            "`engine_error`: the engine failed"
+            "`ok`; `truncated`: `ok` with a shortened context; `excluded`: the item cannot be posed this way, and "
+            "`text` has the reason; `engine_error`: the engine failed"
         ),
     ]
     text: Annotated[
         str | None,
-        Meaning(
-            "the decoded response; for `aligned_rank` the lead-in, what the base said before the answer; the reason of "
-            "an `excluded` or `engine_error` record"
-        ),
+        Meaning("the decoded response; `aligned_rank`: the lead-in; `excluded` and `engine_error`: the reason"),
     ] = None
     token_ids: Annotated[
         tuple[int, ...] | None,
-        Meaning(
-            "generated ids, EOS included, or the scored continuation, for `aligned_rank` the aligned answer; null for "
-            "`perplexity` and `text_fidelity`"
-        ),
+        Meaning("generated ids with EOS, or the scored continuation; null for running text"),
     ] = None
     logprob: Annotated[
         float | None,
         Meaning(
-            "log-probability summed over `token_ids`, for `perplexity` and `text_fidelity` over the window's predicted "
-            "tokens: perplexity over any windows is exp(-sum(logprob) / sum(prompt_tokens))",
+            "log-probability summed over `token_ids` or over the window: perplexity is exp(-sum(logprob) / "
+            "sum(prompt_tokens))",
             unit="nats",
         ),
     ] = None
     rank: Annotated[
         int | None,
         Meaning(
-            "of the gold answer's first token in the vocabulary, after the open prompt: 1 + the number of likelier "
-            "tokens; for `aligned_rank` of the aligned answer's first token, after open prompt and lead-in"
+            "1 + the number of tokens likelier than the gold answer's first token, after the open prompt; "
+            "`aligned_rank`: after prompt and lead-in"
         ),
     ] = None
     margin: Annotated[
         float | None,
-        Meaning("log-probability of the token that `rank` is of minus the likeliest token's; <= 0", unit="nats"),
+        Meaning("log-probability of the ranked token minus the likeliest token's; <= 0", unit="nats"),
     ] = None
     is_gold: Annotated[bool | None, Meaning("whether the scored option is the gold answer")] = None
-    option_text: Annotated[str | None, Meaning("the scored option; for `aligned_rank` the aligned answer, decoded")] = (
-        None
-    )
+    option_text: Annotated[str | None, Meaning("the scored option; `aligned_rank`: the aligned answer")] = None
     contains: Annotated[bool | None, Meaning("whether the response contains a gold answer, both normalised")] = None
     exact_match: Annotated[bool | None, Meaning("whether the response equals a gold answer, both normalised")] = None
     token_f1: Annotated[
@@ -204,31 +181,27 @@ class Record(Origin):
     prompt_tokens: Annotated[
         int | None,
         Meaning(
-            "length of the prompt. Fewer in a `choice`, `hard_choice` or `rank` record than in its item's open prompt: "
-            "the tokenizer merged prompt and answer, and the split was moved back to the last token in common. For "
-            "`aligned_rank` of prompt and lead-in together. For `perplexity` and `text_fidelity` "
-            "the number of predicted tokens: all of the window but its first, or all where the tokenizer brings a BOS "
-            "to predict it from",
+            "length of the prompt; `aligned_rank`: with the lead-in; running text: the number of predicted tokens. "
+            "A scored option may have fewer, where the tokenizer merges prompt and answer",
             unit="tokens",
         ),
     ] = None
-    truncated: Annotated[bool | None, Meaning("whether the context was cut to fit the prompt's token cap")] = None
+    truncated: Annotated[bool | None, Meaning("whether the context was cut to fit")] = None
     cached_tokens: Annotated[
-        int | None, Meaning("prompt tokens that came from the engine's prefix cache", unit="tokens", reported=False)
+        int | None, Meaning("prompt tokens from the prefix cache", unit="tokens", reported=False)
     ] = None
     engine: Annotated[str, Meaning("the engine's name")]
-    engine_version: Annotated[str, Meaning("the version of the library that it serves with")]
-    dtype: Annotated[str, Meaning("what it computed in")]
+    engine_version: Annotated[str, Meaning("the version of its library")]
+    dtype: Annotated[str, Meaning("the engine's number format")]
     device: Annotated[
         str | None,
-        Meaning("what it computed on: the names of its GPUs, or else of the processor", reported=False, later=True),
+        Meaning("the names of its GPUs, or of the processor", reported=False, later=True),
     ] = None
     kld: Annotated[
         tuple[float, ...] | None,
         Meaning(
-            "for `fidelity` and `text_fidelity`, like the columns that follow: one value for each token of `token_ids` "
-            "or of the window. The divergence of this checkpoint's distribution Q from its base's P, "
-            "sum P (ln P - ln Q); of a base from itself, computed again",
+            "`fidelity` and `text_fidelity`, like all following columns: one value per token. sum P (ln P - ln Q), "
+            "with the base's distribution P and this checkpoint's Q",
             unit="nats",
             later=True,
         ),
@@ -237,10 +210,12 @@ class Record(Origin):
     acceptance: Annotated[
         tuple[float, ...] | None, Meaning("expected acceptance rate: sum min(P, Q)", unit="0 to 1", later=True)
     ] = None
-    same_top: Annotated[tuple[bool, ...] | None, Meaning("whether the likeliest token is the same", later=True)] = None
+    same_top: Annotated[tuple[bool, ...] | None, Meaning("whether both have the same likeliest token", later=True)] = (
+        None
+    )
     top_agreement: Annotated[
         tuple[float, ...] | None,
-        Meaning("the share of the first 5 ranks on which the same token stands in both", unit="0 to 1", later=True),
+        Meaning("the share of the first 5 ranks with the same token in both", unit="0 to 1", later=True),
     ] = None
     token_logprobs: Annotated[tuple[float, ...] | None, Meaning("ln Q of the token", unit="nats", later=True)] = None
     base_token_logprobs: Annotated[tuple[float, ...] | None, Meaning("ln P of the token", unit="nats", later=True)] = (
@@ -255,13 +230,13 @@ class VerdictRow:
 
     matcher: Annotated[str, Meaning("the matcher's name")]
     matcher_digest: Annotated[str, Meaning("digest of the matcher's weights, as `weights_digest`", reported=False)]
-    verdict: Annotated[bool | None, Meaning("whether the response means what a gold answer does; null: not measured")]
+    verdict: Annotated[bool | None, Meaning("whether the response means the same as a gold answer; null: not measured")]
     probability: Annotated[
-        float | None, Meaning("of yes, against no alone; null: not measured", unit="0 to 1", reported=False)
+        float | None, Meaning("of yes, against no; null: not measured", unit="0 to 1", reported=False)
     ]
     status: Annotated[
         Status,
-        Meaning("`truncated`: the response was cut to fit the matcher's prompt; `excluded`: even without it, no room"),
+        Meaning("`truncated`: the response was cut to fit the matcher's prompt; `excluded`: no room even without it"),
     ]
 
 
@@ -271,7 +246,7 @@ class ControlRow(VerdictRow):
 
     task: Annotated[str, Meaning("the task's name")]
     language: Annotated[str, Meaning("as the task spells it")]
-    item_id: Annotated[str, Meaning("the item that is asked about")]
+    item_id: Annotated[str, Meaning("the question's item")]
     control: Annotated[
         ControlKind,
         Meaning(
@@ -279,7 +254,7 @@ class ControlRow(VerdictRow):
             "another item's reference, which does not match"
         ),
     ]
-    response: Annotated[str, Meaning("what was to be judged")]
+    response: Annotated[str, Meaning("the response that the matcher judges")]
 
 
 # A checkpoint's own columns, equal in all of its records, and those of them that say how it was pruned.

@@ -101,11 +101,10 @@ PANDAS = {each.name: _PANDAS[each.arrow] for each in _RECORD if each.arrow in _P
 
 _HEAD = """# What a run keeps
 
-`python -m evaluator.store.schema > docs/records.md` generates this page from `evaluator/core/records.py`. A test
-compares them.
+`python -m evaluator.store.schema > docs/records.md` generates this page. A test compares them.
 
-Every part is a Parquet file that is written whole or not at all. A number is null where it was not measured: no column
-holds a sentinel. Any Parquet reader takes a run's records as one table:
+Every part is a Parquet file that appears whole or not at all. A number that was not measured is null. Any Parquet
+reader takes a run's records as one table:
 
 ```python
 import pandas as pd
@@ -117,11 +116,11 @@ _FILES = (
     (
         "Records",
         "RUN/records/<checkpoint>/<task>/<shard>.parquet",
-        "One row for each record: the outcome of one probe of one item on one checkpoint. All records of an item lie "
+        "One row for each record: the outcome of one probe of one item on one checkpoint. All records of an item are "
         f"in one part. A record's key: {', '.join(f'`{name}`' for name in KEY)}.",
         _RECORD,
     ),
-    ("Items", "RUN/items/<task>.parquet", "One row for each item: what was asked.", _ITEM),
+    ("Items", "RUN/items/<task>.parquet", "One row for each item: the questions of the run.", _ITEM),
     (
         "Verdicts",
         "RUN/verdicts/<matcher>/<checkpoint>/<task>.parquet",
@@ -131,8 +130,7 @@ _FILES = (
     (
         "Controls",
         "RUN/controls/<matcher>/<task>.parquet",
-        "One row for each control pair: a response of which it is known whether it matches, so that it shows whether a "
-        "matcher is fit to judge.",
+        "One row for each control pair: a response with a known result, which shows whether a matcher is fit to judge.",
         _CONTROL,
     ),
 )
@@ -144,7 +142,7 @@ def document() -> str:
 
 
 def _section(title: str, path: str, rows: str, columns: Sequence[Stored]) -> str:
-    lines = [f"## {title}", "", f"`{path}`", "", rows, "", "| column | type | unit | meaning |", "|---|---|---|---|"]
+    lines = [f"## {title}", "", f"`{path}`", "", rows, "", "| column | type | meaning |", "|---|---|---|"]
     return "\n".join([*lines, *map(_line, columns), ""])
 
 
@@ -154,12 +152,9 @@ def _probes() -> str:
 
 
 def _line(each: Stored) -> str:
-    meaning = each.meaning.text
-    if each.values:
-        meaning += f" (one of {', '.join(f'`{value}`' for value in each.values)})"
-    return (
-        f"| `{each.name}` | `{each.arrow}`{', nullable' if each.nullable else ''} | {each.meaning.unit} | {meaning} |"
-    )
+    kind = ", ".join(filter(None, [f"`{each.arrow}`", "nullable" if each.nullable else "", each.meaning.unit]))
+    values = f" (one of {', '.join(f'`{value}`' for value in each.values)})" if each.values else ""
+    return f"| `{each.name}` | {kind} | {each.meaning.text}{values} |"
 
 
 if __name__ == "__main__":

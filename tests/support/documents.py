@@ -18,6 +18,7 @@ PAGES = [
     ROOT / "benchmarks" / "README.md",
     ROOT / "examples" / "README.md",
     ROOT / "launch" / "reference_model" / "README.md",
+    ROOT / "tests" / "gpu" / "README.md",
 ]
 _BLOCK = re.compile(r"^(?:<!-- example: (\S+) -->\n)?```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 

@@ -1,11 +1,11 @@
-"""The table of docs/gpus.md names tests that exist, and that run where it says."""
+"""The table of tests/gpu/README.md names tests that exist, and that run where it says."""
 
 import ast
 import re
 from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
-GPUS = TESTS.parent / "docs" / "gpus.md"
+GPUS = TESTS / "gpu" / "README.md"
 ON_V2 = ("both_runners", "only_v2")
 
 
