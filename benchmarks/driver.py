@@ -41,7 +41,7 @@ from evaluator.engine.fake import FakeEngine
 from evaluator.probes.planning import Plan, Planner
 from evaluator.probes.stream import evaluate
 from evaluator.store.records import RecordStore, to_table
-from launch.sweep.references import vocabulary_of
+from launch.sweep.estimate import vocabulary_of
 
 _SHARD_ITEMS = 20
 EVERY_PROBE = (*workload.PROBES, "aligned_rank", "hard_choice")  # that asks questions

@@ -18,7 +18,7 @@ from evaluator.engine.vllm.sampling import Dialect
 from evaluator.engine.vllm.start import Started
 from evaluator.probes.base import ItemPlan
 from evaluator.probes.planning import Plan
-from launch.sweep.references import vocabulary_of
+from launch.sweep.estimate import vocabulary_of
 
 _LEAD_IN = 3  # tokens before the gold answer
 

@@ -37,8 +37,8 @@ from evaluator.probes.config import EvalConfig
 from evaluator.probes.planning import Planner
 from evaluator.probes.recording import Stamp
 from evaluator.tasks import load_task
+from launch.sweep.estimate import vocabulary_of
 from launch.sweep.models import resolve_model
-from launch.sweep.references import vocabulary_of
 
 # The paper's, which the other sides of a benchmark ask too.
 PROBES = ("greedy", "beam", "sample", "choice", "rank")

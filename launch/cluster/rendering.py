@@ -16,7 +16,7 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 
 from evaluator.core.errors import InputError, unknown
 from launch.cluster.settings import ClusterSettings
-from launch.sweep.parts import Part
+from launch.sweep.jobs import Part
 
 RAY_PORT = 6379
 

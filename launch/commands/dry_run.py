@@ -11,7 +11,7 @@ from evaluator.probes import PROBES
 from evaluator.probes.config import EvalConfig
 from launch.sweep.config import SweepConfig
 from launch.sweep.estimate import JobEstimate, Work, assumptions, estimate
-from launch.sweep.screening import check_screening, most_saved, screened_groups
+from launch.sweep.jobs import check_screening, most_saved, screened_groups
 
 
 def print_estimate(console: Console, config: SweepConfig) -> None:

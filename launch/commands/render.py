@@ -64,7 +64,7 @@ def render_files(
     given["out"] = Path(os.path.abspath(out))
     if format == "kuberay":
         given["ray_version"] = ray_version or _installed_ray()
-    from launch.sweep.parts import parts_of
+    from launch.sweep.jobs import parts_of
 
     rendered = render(format, ClusterSettings(**given), parts_of(config))
     from evaluator.store.files import write_atomically

@@ -229,7 +229,7 @@ def make_checkpoint(
     """
     _log_to(log_path)
     with telling(pulse_path):
-        from launch.sweep.calibration import SOURCES
+        from launch.sweep.prunings import SOURCES
 
         load_plugins()
         told = {**provenance, **machine()}

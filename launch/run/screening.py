@@ -23,7 +23,7 @@ from launch.run.board import Board
 from launch.run.progress import Progress
 from launch.run.shards import shards_of
 from launch.run.work import Assignment, Part
-from launch.sweep.screening import Group, screened_groups
+from launch.sweep.jobs import Group, screened_groups
 
 if TYPE_CHECKING:
     import pandas as pd

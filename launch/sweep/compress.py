@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from evaluator.core.errors import InputError, unknown
-from launch.sweep.calibration import spelled_source
 from launch.sweep.config import DENSE, CompressSetting, SweepConfig, validated
 from launch.sweep.document import read_document
+from launch.sweep.prunings import spelled_source
 from pruning.config import CalibrationConfig
 from quantising.config import QuantiseConfig
 from quantising.methods import METHODS

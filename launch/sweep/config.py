@@ -41,7 +41,7 @@ from evaluator.thresholds import Thresholds
 from launch.sweep.document import read_document
 from launch.sweep.models import BUNDLED
 from launch.sweep.prompts import PromptFile, Prompts, problem_of, prompts_in
-from launch.sweep.prune_setting import OneOrMany, PruneSetting
+from launch.sweep.prunings import OneOrMany, PruneSetting
 from pruning.config import CalibrationConfig
 from quantising.config import IGNORED
 from quantising.config import MethodName as QuantiseName

@@ -13,22 +13,24 @@ larger, and whether one takes a morning or a week.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from evaluator.asking.prompts import CAPPED_FORMATS
+from evaluator.checkpoints.info import read_config
 from evaluator.checkpoints.quantisation import ONLINE
 from evaluator.checkpoints.text_model import text_model
 from evaluator.probes.base import Cost
 from evaluator.probes.config import EvalConfig
 from evaluator.tasks import DEEP_ITEMS, UNKNOWN_SIZE, items_by_language, load_task
+from launch.sweep.checks import bytes_of
 from launch.sweep.compress import given
 from launch.sweep.config import SweepConfig
 from launch.sweep.jobs import CheckpointJob, expand
 from launch.sweep.models import local_directory
-from launch.sweep.quantisation import bytes_of
-from launch.sweep.references import keeps, reference_bytes, vocabulary_of
+from launch.sweep.tasks import PreparedTask
 from pruning.config import CalibrationConfig, PruneConfig
 from pruning.methods import METHODS
 from quantising.config import QuantiseConfig
@@ -39,6 +41,7 @@ PREFILL, DECODE = 0.4, 0.15  # shares of PEAK that prompts and generated tokens 
 REQUEST = 0.002  # seconds that the driver and the engine's scheduler spend on a request
 LOAD = 60.0  # seconds to swap one checkpoint in and start its first requests
 DISK = 1e9  # bytes per second
+_LISTED_BYTES = 8  # bytes of one listed token: its id and its log-probability
 
 # Mean tokens, measured with Qwen's vocabulary on 60 items in each language of XQuAD (caps 512 and 1024).
 _PROMPT = {"open": 328, "open_capped": 250, "one_shot": 428}
@@ -249,3 +252,28 @@ def assumptions() -> tuple[str, ...]:
         f"{1e3 * REQUEST:.0f} ms of Python for each request; {LOAD:.0f} s to load a checkpoint; "
         f"{DISK / 1e9:.0f} GB/s of disk. The speeds are not measured. Nothing was started and nothing fetched.",
     )
+
+
+def keeps(job: CheckpointJob, jobs: Sequence[CheckpointJob]) -> bool:
+    """Whether a checkpoint keeps its distributions: it is compared with itself, or another with it."""
+    return (job.base is None and not job.is_made) or any(other.base == job.name for other in jobs)
+
+
+def reference_bytes(task: EvalConfig, positions: int, vocabulary: int, dtype: str) -> int:
+    """Of so many positions of one base. A model's logits have the dtype that it computes in; `auto` may be float32."""
+    if task.fidelity_top:
+        return positions * _LISTED_BYTES * min(task.fidelity_top, vocabulary)
+    return positions * vocabulary * (2 if dtype == "bfloat16" else 4)
+
+
+def positions_prepared(task: PreparedTask) -> int:
+    """At how many positions of a task a base keeps a distribution, at most: answers that run to their cap."""
+    if task.config.is_text:
+        return sum(len(window.token_ids) for window in task.windows)
+    return sum(probe.cost(task.config).compared for probe in task.config.item_probes) * len(task.questions)
+
+
+def vocabulary_of(checkpoint: Path) -> int:
+    """The columns of a model's logits; 0 where its configuration does not say."""
+    size: Any = text_model(read_config(checkpoint)).get("vocab_size")
+    return size if isinstance(size, int) else 0

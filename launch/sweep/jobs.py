@@ -17,14 +17,14 @@ from evaluator.core.records import FORMATS
 from evaluator.core.text import code_of
 from evaluator.probes import PROBES
 from evaluator.probes.config import EvalConfig
+from evaluator.screen import Screen
 from evaluator.tasks import Source, task_name
 from evaluator.tasks.distractors import DrawnOptions
-from launch.sweep.calibration import spelled_source
 from launch.sweep.compress import given, name_of, quantisations
 from launch.sweep.config import SweepConfig
-from launch.sweep.models import resolve_model
+from launch.sweep.models import local_directory, resolve_model
 from launch.sweep.prompts import posed_tasks
-from launch.sweep.prune_setting import PruneSetting
+from launch.sweep.prunings import PruneSetting, spelled_source
 from pruning.config import CalibrationConfig, PruneConfig, Repair, needs_calibration
 from quantising.config import QuantiseConfig
 
@@ -296,3 +296,65 @@ def _compared(task: EvalConfig, setting: str) -> object:
         return tuple(map(code_of, task.languages))
     value: object = getattr(task, setting)
     return value
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Models of a sweep that share bases, so that they run together. `name`: that of the first."""
+
+    models: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return self.models[0]
+
+
+def parts_of(config: SweepConfig) -> tuple[Part, ...]:
+    """The parts of a sweep, in the order of its models. Fetches nothing. Raises InputError as `expand` does."""
+    jobs = expand(config, Path("RUN"), resolve=lambda value: local_directory(value) or Path(value))
+    dense = {job.name: job.model for job in jobs if not job.is_made}
+    home = {model: model for model in dict.fromkeys(job.model for job in jobs)}
+    for job in jobs:
+        if job.base is not None and job.base in dense:
+            ours, theirs = home[job.model], home[dense[job.base]]
+            first = min(ours, theirs, key=list(home).index)
+            home = {model: first if at in (ours, theirs) else at for model, at in home.items()}
+    named = {name for grid in _grids(config) for name in grid.models}  # a given compressed one goes with its base
+    groups = ([model for model, at in home.items() if at == first and model in named] for first in home.values())
+    return tuple(Part(models) for models in dict.fromkeys(map(tuple, groups)))
+
+
+Group = tuple[str, str]  # base, task
+
+
+def screened_groups(jobs: Sequence[CheckpointJob]) -> dict[Group, tuple[str, ...]]:
+    """The checkpoints that the gate may decide early, by base and task: those that are no base themselves."""
+    bases = {job.name: job for job in jobs if any(other.base == job.name for other in jobs)}
+    found: dict[Group, tuple[str, ...]] = {}
+    for job in jobs:
+        base = bases.get(job.base or "")
+        if base is None or job.name in bases:
+            continue
+        for name, task in job.tasks.items():
+            if name in base.tasks and _is_judged(task) and _is_judged(base.tasks[name]):
+                found[base.name, name] = (*found.get((base.name, name), ()), job.name)
+    return found
+
+
+def check_screening(jobs: Sequence[CheckpointJob], rule: Screen | None) -> None:
+    """Raises InputError where a screened sweep has nothing to screen."""
+    if rule is not None and not screened_groups(jobs):
+        raise InputError(
+            "screen: there is nothing to screen: no compressed checkpoint and its base share a task with open answers "
+            "(probe greedy, format open)"
+        )
+
+
+def most_saved(groups: Mapping[Group, Sequence[str]], items: Mapping[str, int], rule: Screen) -> int:
+    """How many items a screened sweep saves at most. `items`: of each task."""
+    return sum(len(names) * max(0, items[task] - rule.items) for (_, task), names in groups.items())
+
+
+def _is_judged(task: EvalConfig) -> bool:
+    """The gate passes nothing whose open answers were not measured."""
+    return not task.is_text and "greedy" in task.probes and "open" in task.formats

@@ -18,16 +18,22 @@ from evaluator.core.errors import InputError
 from evaluator.core.records import Item
 from evaluator.engine.config import EngineConfig
 from evaluator.store.failures import Failure
-from launch.sweep.calibration import SOURCES
+from launch.sweep.checks import (
+    bytes_of,
+    check_distinct,
+    check_divided,
+    check_dtypes,
+    check_environments,
+    check_quantisations,
+    check_references,
+    damaged,
+    served_here,
+)
 from launch.sweep.config import SweepConfig
-from launch.sweep.dtypes import check_dtypes
+from launch.sweep.estimate import keeps, positions_prepared, reference_bytes, vocabulary_of
 from launch.sweep.inspection import Inspections
-from launch.sweep.jobs import CheckpointJob, expand
-from launch.sweep.made import damaged
-from launch.sweep.quantisation import bytes_of, check_environments, check_quantisations, served_here
-from launch.sweep.references import check_references, keeps, positions_prepared, reference_bytes, vocabulary_of
-from launch.sweep.removal import check_distinct, check_divided
-from launch.sweep.screening import check_screening
+from launch.sweep.jobs import CheckpointJob, check_screening, expand
+from launch.sweep.prunings import SOURCES
 from launch.sweep.tasks import PreparedTask, TaskPreparation
 from pruning.calibration.passages import text_digest
 from pruning.output.manifest import read_manifest

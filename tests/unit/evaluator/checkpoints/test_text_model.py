@@ -10,7 +10,7 @@ from evaluator.checkpoints.info import read_positions, stored_dtype
 from evaluator.checkpoints.mixture import expert_field
 from evaluator.checkpoints.text_model import text_model
 from evaluator.engine.vllm.combination import architecture_in_words
-from launch.sweep.references import vocabulary_of
+from launch.sweep.estimate import vocabulary_of
 
 SIZES = {"vocab_size": 262_208, "max_position_embeddings": 131_072, "head_dim": 256, "dtype": "bfloat16"}
 WHOLE = {"model_type": "gemma3", "text_config": {**SIZES, "model_type": "gemma3_text", "num_experts": 8}}

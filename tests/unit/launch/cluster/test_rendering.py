@@ -18,7 +18,7 @@ import yaml
 from evaluator.core.errors import InputError
 from launch.cluster.rendering import _seconds, render
 from launch.cluster.settings import ClusterSettings
-from launch.sweep.parts import Part
+from launch.sweep.jobs import Part
 
 SHARED = Path('/shared/my runs/it\'s $(touch owned); "x" `id`')  # the worst directory
 PARTS = (Part(("small", "small-int8")), Part(("large",)))

@@ -13,11 +13,11 @@ from evaluator.engine.fake import FakeEngine, FakeLM
 from evaluator.probes.config import EvalConfig
 from launch.run.base_answers import NO_BASE, BaseSource
 from launch.run.references import drop_references, references_of
+from launch.sweep.checks import check_references
 from launch.sweep.config import SweepConfig
-from launch.sweep.estimate import estimate
+from launch.sweep.estimate import estimate, keeps, reference_bytes
 from launch.sweep.jobs import CheckpointJob
 from launch.sweep.preflight import prepare
-from launch.sweep.references import check_references, keeps, reference_bytes
 from launch.sweep.tasks import PreparedTask
 
 TASK = EvalConfig(task="gazetteer", languages=("english",), items=4, probes=("greedy", "fidelity"), max_new_tokens=11)

@@ -1,8 +1,12 @@
-"""One line under `prune:` of a sweep file, and the prunings that it asks for."""
+"""The lines under `prune:` in a sweep file, and the bundled calibration passages.
+
+The source `gazetteer` takes nine languages in turn, `gazetteer:LANG` only one, by name or code.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -10,6 +14,10 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from evaluator.core.config import Frozen
+from evaluator.core.text import name_of
+from evaluator.tasks.gazetteer import LANGUAGES, gazetteer_passages
+from pruning.calibration import passages
+from pruning.calibration.passages import PassageSource
 from pruning.config import Allocation, CalibrationConfig, MethodName, PruneConfig, Repair
 from pruning.patterns import Group
 
@@ -64,3 +72,29 @@ class PruneSetting(Frozen):
         shared = {"method": self.method, "allocation": self.allocation, "group": self.group}
         for pattern, repair in product(patterns, self.repair):
             yield {**shared, "repair": repair, **pattern}
+
+
+# What a calibration source may be called, for help texts.
+KINDS = (*passages.KINDS, "gazetteer", "gazetteer:LANG")
+
+
+def gazetteer(samples: int, seed: int, languages: Sequence[str] = LANGUAGES) -> Iterator[str]:
+    """`samples` bundled passages, the languages in turn, disjoint from the bundled items; every seed has its own."""
+    each = -(-samples // len(languages))
+    streams = [gazetteer_passages(language, start=seed * each, count=each) for language in languages]
+    for number in range(samples):
+        yield next(streams[number % len(streams)])
+
+
+SOURCES: Mapping[str, PassageSource] = {
+    "gazetteer": gazetteer,
+    **{f"gazetteer:{language}": partial(gazetteer, languages=(language,)) for language in LANGUAGES},
+}
+
+
+def spelled_source(calibration: CalibrationConfig) -> CalibrationConfig:
+    """The same settings with the language of `gazetteer:LANG` by its name, under which SOURCES has it."""
+    kind, colon, language = calibration.source.partition(":")
+    if kind != "gazetteer" or not colon:
+        return calibration
+    return calibration.model_copy(update={"source": f"{kind}:{name_of(language)}"})

@@ -1,0 +1,242 @@
+"""The checks of a sweep's jobs before anything starts: quantisations, sizes, dtypes, probes, damaged checkpoints.
+
+An engine decides whether it can serve a scheme: the model's first layer, rounded to nearest, goes through the engine's
+own rehearsal. An hour of GPTQ should not end with "no kernel".
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from evaluator.checkpoints.info import CheckpointInfo, inspect_checkpoint, read_config
+from evaluator.checkpoints.quantisation import ONLINE
+from evaluator.checkpoints.tensors import read_tensors
+from evaluator.checkpoints.text_model import text_model
+from evaluator.core.errors import InputError
+from evaluator.engine.config import ENGINES, EngineConfig, check_served
+from evaluator.probes.base import PROBES
+from launch.sweep.jobs import CheckpointJob
+from launch.sweep.prunings import SOURCES
+from launch.sweep.tasks import PreparedTask
+from pruning.output.manifest import read_manifest as read_prune_manifest
+from quantising.config import QuantiseConfig
+from quantising.manifest import read_manifest
+from quantising.methods import METHODS
+from quantising.schemes import SCHEMES
+
+_WIDTH = 16  # bits of a weight that is not quantised, as most checkpoints store it
+
+
+def check_quantisations(jobs: Sequence[CheckpointJob], held_out: Mapping[str, str]) -> None:
+    """Raises InputError for a quantisation that cannot be done, or whose calibration text holds what is asked."""
+    for job in jobs:
+        if job.quantise is None:
+            continue
+        from quantising.run import check  # torch
+
+        dense = next(each for each in jobs if each.name == job.model)
+        config = job.quantise.model_copy(update={"source": dense.path})
+        try:
+            check(config, job.path, sources=SOURCES, held_out=held_out, source_to_come=job.after is not None)
+        except InputError as error:
+            raise InputError(f"{job.name}: {error}") from error
+
+
+def check_environments(jobs: Sequence[CheckpointJob]) -> None:
+    """Raises InputError where what a quantisation runs in cannot be had. The first time, making it takes minutes."""
+    for job in jobs:
+        if job.quantise is not None and read_manifest(job.path) is None:
+            try:
+                METHODS[job.quantise.method].check_here()
+            except InputError as error:
+                raise InputError(f"{job.name}: {error}") from error
+
+
+def bytes_of(job: CheckpointJob, dense: int) -> int:
+    """About what the checkpoint of a job takes on the disk, made from a dense one of `dense` bytes."""
+    if job.quantise is None:
+        return dense
+    if job.quantise.method == ONLINE:
+        return 0
+    return int(dense * bits_of(job.quantise) / _WIDTH)
+
+
+def bits_of(config: QuantiseConfig) -> float:
+    """Of a quantised weight, with its share of a scale."""
+    scheme = SCHEMES[config.scheme]
+    group = config.group_size or scheme.group
+    return scheme.bits + (_WIDTH / group if group else 0.0)
+
+
+def served_here(
+    engine: EngineConfig, jobs: Sequence[CheckpointJob], dense: Mapping[str, CheckpointInfo], *, here: bool
+) -> tuple[str, ...]:
+    """What there is to say of how checkpoints are served, a line each; those to be quantised are seen by stand-ins.
+
+    Raises InputError for the first that cannot be served.
+    """
+    to_make = [job for job in jobs if job.quantise is not None]
+    if not to_make:
+        return check_served(engine, list(dense.values()), here=here)
+    with tempfile.TemporaryDirectory(prefix="resurface-stand-ins-") as folder:
+        stand_ins = list(_stand_ins(to_make, dense, Path(folder)))
+        try:
+            return check_served(engine, [*dense.values(), *stand_ins], here=here)
+        except InputError as error:
+            message = str(error)
+            for each in stand_ins:
+                message = message.replace(f"checkpoint {each.path}:", f"compress: {each.name}:")
+            raise InputError(message) from error
+
+
+def _stand_ins(
+    jobs: Sequence[CheckpointJob], dense: Mapping[str, CheckpointInfo], folder: Path
+) -> Iterator[CheckpointInfo]:
+    """For each way in which a model is quantised, its first layer rounded to nearest, under the job's name."""
+    from evaluator.engine.vllm.rehearsal import first_layer
+    from pruning.model.checkpoint import Checkpoint
+
+    seen: set[tuple[object, ...]] = set()
+    for number, job in enumerate(jobs):
+        config = job.quantise
+        assert config is not None
+        key = (job.model, config.method == ONLINE, config.wanted)
+        if key in seen:
+            continue
+        seen.add(key)
+        shortened, made = folder / f"{number}-layer", folder / str(number)
+        shortened.mkdir()
+        made.mkdir()
+        source = Checkpoint(first_layer(dense[job.model].path, shortened))
+        METHODS[ONLINE if config.method == ONLINE else "rtn"].write(source, made, config.wanted, ())
+        for file in source.directory.iterdir():
+            if file.is_file() and file.suffix != ".safetensors" and not (made / file.name).exists():
+                (made / file.name).symlink_to(file.resolve())  # tokenizer, generation config
+        yield inspect_checkpoint(made, job.name)
+
+
+def check_distinct(jobs: Sequence[CheckpointJob]) -> None:
+    """Raises InputError where two shares round to the same parts, and would make the same checkpoint twice."""
+    first: dict[str, str] = {}
+    for job in jobs:
+        if job.prune is None or not job.prune.removes or job.prune.sparsity is None:
+            continue
+        from pruning.run import settings_after  # torch
+
+        key = job.prune.model_dump_json(exclude={"sparsity"}) + json.dumps(settings_after(job.prune), default=str)
+        if (other := first.setdefault(key, job.name)) != job.name:
+            raise InputError(
+                f"{job.name}: {job.prune.method}: sparsity: {job.prune.sparsity} takes out as many "
+                f"{job.prune.pattern} as {other} does: they would be one checkpoint"
+            )
+
+
+def check_divided(engine: EngineConfig, jobs: Sequence[CheckpointJob]) -> None:
+    """Raises InputError for sizes that the engine's GPUs or a scheme's groups do not divide."""
+    prunings = {job.name: job.prune for job in jobs}
+    for job in jobs:
+        if not job.is_made and (reason := next(_among_gpus(engine, _sizes(job.path)), None)):
+            raise InputError(f"{job.path / 'config.json'}: {job.name} has {reason}")
+        prune = job.prune or prunings.get(job.after or "")
+        if prune is None or prune.pattern not in ("heads", "channels"):
+            continue
+        from pruning.run import settings_after  # torch
+
+        settings = settings_after(prune)
+        reasons = [*_among_gpus(engine, settings), *_in_groups(job.quantise, settings)]
+        if reasons:
+            raise InputError(f"{job.name}: {prune.method}: sparsity: {prune.sparsity} leaves {reasons[0]}")
+
+
+def _sizes(checkpoint: Path) -> dict[str, int]:
+    """The counts of heads that a model's own configuration has."""
+    named = text_model(read_config(checkpoint))
+    return {
+        name: value
+        for name in ("num_attention_heads", "num_key_value_heads")
+        if isinstance(value := named.get(name), int) and value > 0
+    }
+
+
+def _among_gpus(engine: EngineConfig, settings: Mapping[str, Any]) -> Iterator[str]:
+    """vLLM's rules (vllm/model_executor/layers/linear.py): key-value heads may also be repeated."""
+    gpus = engine.tensor_parallel if engine.kind == "vllm" else 1
+    sizes = {
+        "attention heads": settings.get("num_attention_heads", gpus),
+        "key-value heads": settings.get("num_key_value_heads", gpus),
+        "MLP channels": settings.get("intermediate_size", gpus),
+    }
+    for name, count in sizes.items():
+        if count % gpus and not (name == "key-value heads" and gpus % count == 0):
+            yield f"{count} {name}, which engine.tensor_parallel {gpus} does not divide"
+
+
+def _in_groups(quantise: QuantiseConfig | None, settings: Mapping[str, Any]) -> Iterator[str]:
+    scheme = None if quantise is None else SCHEMES.get(quantise.scheme)
+    if quantise is None or scheme is None:
+        return
+    group = quantise.group_size or scheme.group or 1
+    heads = settings["num_attention_heads"]
+    size = settings.get("head_dim") or settings["hidden_size"] // heads
+    for name, columns in {"o_proj": heads * size, "down_proj": settings["intermediate_size"]}.items():
+        if columns % group:
+            yield f"{columns} columns of {name}, which scheme {scheme.name}'s groups of {group} do not divide"
+
+
+def check_dtypes(engine: EngineConfig, jobs: Sequence[CheckpointJob], dense: Mapping[str, CheckpointInfo]) -> None:
+    """Raises InputError for the first checkpoint whose own dtype is not its base's, where engines compute in that.
+
+    `dense`: what exists before the run, by name. What a run makes itself has the dtype of what it is made from.
+    """
+    if engine.dtype != "auto" or engine.mixed_dtypes or not ENGINES[engine.kind].own_dtypes():
+        return
+    for job in jobs:
+        own, base = dense.get(job.name), dense.get(job.base or "")
+        if own is not None and base is not None and own.dtype != base.dtype:
+            raise InputError(
+                f"checkpoint {own.path}: dtype auto would compute it in {own.dtype}, and its base {base.name} in "
+                f"{base.dtype}: set --dtype bfloat16 (engine.dtype in a sweep file) for both, or --mixed-dtypes "
+                "(engine.mixed_dtypes) to have them compared all the same, and every table say so"
+            )
+
+
+def damaged(jobs: Iterable[CheckpointJob]) -> dict[str, str]:
+    """By name, why made checkpoints cannot be used: manifest, configuration or headers are broken, or files are gone.
+
+    Weights are not read: their digest is known when they are evaluated.
+    """
+    found = {}
+    for job in jobs:
+        try:
+            _check_whole(job)
+        except InputError as error:
+            found[job.name] = f"{error}; remove {job.path}, and the same command makes it again"
+    return found
+
+
+def _check_whole(job: CheckpointJob) -> None:
+    """Raises InputError for a checkpoint that is there and not whole."""
+    manifest = read_manifest(job.path) if job.prune is None else read_prune_manifest(job.path)
+    if manifest is None:  # it is written last
+        return
+    for name in manifest.files:
+        if not (job.path / name).is_file():
+            raise InputError(f"{job.path / name}: the manifest lists this file, and it is gone")
+    read_config(job.path)
+    read_tensors(job.path)
+
+
+def check_references(engine: EngineConfig, tasks: Iterable[PreparedTask]) -> None:
+    """Raises InputError for a probe that compares distributions on an engine that cannot."""
+    able = [kind.name for kind in ENGINES if kind.references]
+    for task in tasks:
+        if task.config.references and engine.kind not in able:
+            probe = next(name for name in task.config.probes if PROBES[name].references)
+            raise InputError(
+                f"engine: kind: {engine.kind!r} compares no distributions, which the probe {probe} of task "
+                f"{task.name!r} needs: use {' or '.join(able)}"
+            )
