@@ -116,10 +116,7 @@ class Record(Origin):
     ]
     probe: Annotated[
         str,
-        Meaning(
-            "how an answer was looked for (see Probes)",
-            key=True,
-        ),
+        Meaning("how an answer was looked for", key=True),
     ]
     index: Annotated[
         int,

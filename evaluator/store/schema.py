@@ -16,7 +16,6 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 import pyarrow as pa
 
 from evaluator.core.records import ControlRow, Item, Meaning, Record, VerdictRow
-from evaluator.probes import PROBES
 
 _ARROW: dict[Any, str] = {
     str: "string",
@@ -137,8 +136,8 @@ _FILES = (
 
 
 def document() -> str:
-    """docs/records.md: every column of every file, with type, unit and meaning, and what the probes look for."""
-    return "\n".join([_HEAD, *(_section(*each) for each in _FILES), _probes()])
+    """docs/records.md: every column of every file, with type, unit and meaning."""
+    return "\n".join([_HEAD, *(_section(*each) for each in _FILES)])
 
 
 def _section(title: str, path: str, rows: str, columns: Sequence[Stored]) -> str:
@@ -146,15 +145,11 @@ def _section(title: str, path: str, rows: str, columns: Sequence[Stored]) -> str
     return "\n".join([*lines, *map(_line, columns), ""])
 
 
-def _probes() -> str:
-    rows = [f"| `{each.name}` | {each.help} |" for each in PROBES]
-    return "\n".join(["## Probes", "", "| probe | what its records hold |", "|---|---|", *rows, ""])
-
-
 def _line(each: Stored) -> str:
     kind = ", ".join(filter(None, [f"`{each.arrow}`", "nullable" if each.nullable else "", each.meaning.unit]))
-    values = f" (one of {', '.join(f'`{value}`' for value in each.values)})" if each.values else ""
-    return f"| `{each.name}` | {kind} | {each.meaning.text}{values} |"
+    values = [f"`{value}`" for value in each.values if f"`{value}`" not in each.meaning.text]
+    named = f" ({', '.join(values)})" if values else ""
+    return f"| `{each.name}` | {kind} | {each.meaning.text}{named} |"
 
 
 if __name__ == "__main__":

@@ -16,10 +16,12 @@ README = ROOT / "README.md"
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
 
-def test_the_readme_is_short():
+def test_the_pages_are_short():
     text = README.read_text(encoding="utf-8")
     assert text.count("\n") <= 110
     assert len(text.split()) <= 900
+    pages = [README, *DOCS, ROOT / "CHANGELOG.md"]
+    assert sum(len(page.read_text(encoding="utf-8").split()) for page in pages) <= 18_000
 
 
 def test_the_prose_is_plain():
