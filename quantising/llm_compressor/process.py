@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from evaluator.core.errors import InputError, one_line
+from evaluator.core.errors import InputError
+from evaluator.core.isolated import run_isolated
 from pruning.pulse import PULSE
 from quantising.environment import pins, python_of
 from quantising.errors import QuantiseError
@@ -27,7 +26,6 @@ LOCK = Path(__file__).parents[2] / "requirements" / "llm-compressor.lock"
 _JOB = Path(__file__).with_name("job.py")
 _OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
 _QUIET = {"TOKENIZERS_PARALLELISM": "false"}
-_LOOK_SECONDS = 2.0  # between two looks at whether it gets on
 _SECRETS = ("TOKEN", "SECRET", "PASSWORD", "API_KEY", "CREDENTIAL")  # in the names of variables
 
 
@@ -65,45 +63,33 @@ def apply_recipe(recipe: str, source: Path, folder: Path, sequences: Sequence[Se
             "answer": str(answer),
         }
         request.write_text(json.dumps(document), encoding="utf-8")
-        code = _run([str(python), "-I", str(_JOB), str(request)], Path(scratch), log, folder)
-        said = log.read_text(encoding="utf-8", errors="replace")
-        print(said, file=sys.stderr)
-        if code or not answer.exists():
-            lines = [line for line in said.splitlines() if line.strip()] or [f"ended with exit code {code}"]
-            ending = f" (died of {signal.Signals(-code).name})" if code < 0 else ""
-            raise QuantiseError(f"{NAME}: {one_line(lines[-1], 300)}{ending}")
+        kept = {name: value for name, value in os.environ.items() if not any(part in name.upper() for part in _SECRETS)}
+        ending = run_isolated(
+            [str(python), "-I", str(_JOB), str(request)],
+            log,
+            env=kept | _OFFLINE | _QUIET,
+            cwd=Path(scratch),
+            meanwhile=_beat_while_growing(log, folder),
+        )
+        print(log.read_text(encoding="utf-8", errors="replace"), file=sys.stderr)
+        if ending.code or not answer.exists():
+            has_said = ending.code is not None and ending.code > 0 and ending.last_line
+            raise QuantiseError(f"{NAME}: {ending.last_line if has_said else f'its process {ending.how}'}")
         versions: dict[str, str] = json.loads(answer.read_text(encoding="utf-8"))
         return versions
 
 
-def _run(command: list[str], folder: Path, log: Path, target: Path) -> int:
-    """Run it in `folder`, where it leaves files of its own; end it and its children whatever happens here.
+def _beat_while_growing(log: Path, target: Path) -> Callable[[], None]:
+    """The job gets on while `log`, in which it counts its layers, or what it writes to `target` grows."""
+    seen = -1
 
-    It gets on while `log`, in which it counts its layers, or what it writes to `target` grows.
-    """
-    kept = {name: value for name, value in os.environ.items() if not any(part in name.upper() for part in _SECRETS)}
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            command,
-            env=kept | _OFFLINE | _QUIET,
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-        )
-        seen = -1
-        try:
-            while True:
-                with suppress(subprocess.TimeoutExpired):
-                    return process.wait(_LOOK_SECONDS)
-                if (written := _written(log, target)) != seen:
-                    seen = written
-                    PULSE.beat()
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+    def look() -> None:
+        nonlocal seen
+        if (written := _written(log, target)) != seen:
+            seen = written
+            PULSE.beat()
+
+    return look
 
 
 def _written(log: Path, target: Path) -> int:

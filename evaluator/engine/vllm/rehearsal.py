@@ -14,8 +14,6 @@ import contextlib
 import json
 import os
 import re
-import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -28,13 +26,13 @@ from evaluator.checkpoints.overlay import overlay, served_config
 from evaluator.checkpoints.quantisation import ONLINE, online_scheme
 from evaluator.checkpoints.tensors import INDEX, SINGLE, read_tensors
 from evaluator.core.errors import EngineError, InputError, one_line
+from evaluator.core.isolated import run_module
 from evaluator.engine.base import FixedSource, Generate
 from evaluator.engine.config import EngineConfig, build_engine
 from evaluator.engine.processor import instruction_sets
 from evaluator.engine.self_check import Memory, code_digest
 from evaluator.engine.vllm.start import INT4_AS_W4A8, installed_version, serves_cpus
 
-_ROOT = Path(__file__).resolve().parents[3]
 _POSITIONS = 64
 _REASON = 500  # characters
 _LAYERS = "num_hidden_layers"
@@ -79,42 +77,11 @@ def _combination(checkpoint: Path, config: EngineConfig) -> dict[str, str]:
 def _in_a_process(checkpoint: Path, config: EngineConfig) -> Rehearsal:
     with tempfile.TemporaryDirectory(prefix="resurface-rehearsal-") as folder:
         answer, log = Path(folder) / "answer.json", Path(folder) / "log"
-        path = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-        module = "evaluator.engine.vllm.rehearsal"
-        command = [
-            sys.executable,
-            "-P",
-            "-m",
-            module,
-            str(checkpoint.absolute()),
-            config.model_dump_json(),
-            str(answer),
-        ]
-        with log.open("wb") as output:
-            process = subprocess.Popen(
-                command,
-                env=os.environ | {"PYTHONPATH": path, "HF_HUB_OFFLINE": "1"},
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
-            try:
-                process.wait()
-            finally:  # also of the workers that it may have left behind
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+        arguments = [str(checkpoint.absolute()), config.model_dump_json(), str(answer)]
+        ending = run_module("evaluator.engine.vllm.rehearsal", arguments, log)
         if answer.exists():
             return _read(answer.read_text(encoding="utf-8"))
-        code = process.returncode
-        ending = f"died of {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        return Rehearsal(reason=f"vLLM's process {ending} when it tried to{_last_line(log)}")
-
-
-def _last_line(log: Path) -> str:
-    lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    return f" ({one_line(lines[-1], 120)})" if lines else ""
+        return Rehearsal(reason=f"vLLM's process {ending.how} when it tried to")
 
 
 def shortened(config: Mapping[str, Any]) -> dict[str, Any]:

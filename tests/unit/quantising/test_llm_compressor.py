@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from evaluator.checkpoints.info import inspect_checkpoint
+from evaluator.core import isolated
 from evaluator.core.errors import InputError
 from quantising.config import QuantiseConfig
 from quantising.errors import QuantiseError
@@ -96,7 +97,7 @@ def test_what_fails_is_one_line_and_leaves_nothing(source, tmp_path, job, more, 
 
 @pytest.mark.parametrize("grows", ["print(n, flush=True)", "(out / f'{n}.safetensors').write_bytes(b'x')"])
 def test_it_gets_on_while_its_log_or_what_it_writes_grows(tmp_path, monkeypatch, grows):
-    monkeypatch.setattr(process, "_LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(isolated, "_LOOK_SECONDS", 0.001)
     log, target, heard = tmp_path / "log", tmp_path / "out", tmp_path / "heard"
     target.mkdir()
     script = f"""
@@ -117,7 +118,9 @@ for n in range(3):
             heard.touch()
 
     monkeypatch.setattr(process, "PULSE", SimpleNamespace(beat=beat))
-    assert process._run([sys.executable, "-c", script], tmp_path, log, target) == 0
+    look = process._beat_while_growing(log, target)
+    ending = isolated.run_isolated([sys.executable, "-c", script], log, env={}, meanwhile=look)
+    assert ending.code == 0
     assert beats == sorted(set(beats))
     assert len([each for each in beats if each]) == 3
 

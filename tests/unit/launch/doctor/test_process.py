@@ -44,9 +44,7 @@ def run_apart(monkeypatch, tmp_path, logs):
     monkeypatch.setenv("MARK", "in ")
     popen = subprocess.Popen
     monkeypatch.setattr(
-        process.subprocess,
-        "Popen",
-        lambda command, **more: popen([sys.executable, "-c", PROGRAM, *command[4:]], **more),
+        subprocess, "Popen", lambda command, **more: popen([sys.executable, "-c", PROGRAM, *command[4:]], **more)
     )
 
     def named(name: str) -> RunResult | str:
@@ -67,8 +65,8 @@ def test_the_result(run_apart):
     ("name", "why"),
     [
         ("raises", "ValueError: two lines"),
-        ("killed", "its process ended with signal 9 (SIGKILL)"),
-        ("leaves", "its process ended with exit code 3: the last word"),
+        ("killed", "its process died of SIGKILL"),
+        ("leaves", "its process ended with exit code 3 (the last word)"),
     ],
 )
 def test_the_reason_of_a_missing_result(run_apart, name, why):
@@ -77,7 +75,7 @@ def test_the_reason_of_a_missing_result(run_apart, name, why):
 
 def test_one_that_hangs_is_ended(run_apart, monkeypatch):
     monkeypatch.setattr(process, "_SECONDS", 0.01)
-    assert run_apart("answered") == "no result after 0.01 s"
+    assert run_apart("answered") == "its process has no result after 0.01 s"
 
 
 def test_what_it_writes_is_kept_in_a_log_of_its_own(run_apart, logs):

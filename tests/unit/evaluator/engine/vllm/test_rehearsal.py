@@ -83,14 +83,14 @@ def test_a_checkpoint_of_other_names_is_rehearsed_whole(checkpoint: Path, tmp_pa
     ("program", "reason"),
     [
         ("import os, signal; os.kill(os.getpid(), signal.SIGABRT)", "vLLM's process died of SIGABRT when it tried to"),
-        ("print('no space left'); raise SystemExit(3)", "ended with exit code 3 when it tried to (no space left)"),
+        ("print('no space left'); raise SystemExit(3)", "ended with exit code 3 (no space left) when it tried to"),
     ],
 )
 def test_a_process_that_dies_is_an_answer(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch, program: str, reason: str
 ) -> None:
     real = subprocess.Popen
-    monkeypatch.setattr(rehearsal.subprocess, "Popen", lambda _, **how: real([sys.executable, "-c", program], **how))
+    monkeypatch.setattr(subprocess, "Popen", lambda _, **how: real([sys.executable, "-c", program], **how))
     found = rehearse(checkpoint, EngineConfig(dtype="bfloat16"))
     assert found.reason is not None
     assert reason in found.reason
@@ -105,5 +105,5 @@ def test_the_answer_of_a_process_is_read(checkpoint: Path, monkeypatch: pytest.M
         return real([sys.executable, "-c", ""], **how)  # type: ignore[call-overload]
 
     real = subprocess.Popen
-    monkeypatch.setattr(rehearsal.subprocess, "Popen", popen)
+    monkeypatch.setattr(subprocess, "Popen", popen)
     assert rehearse(checkpoint, EngineConfig(dtype="bfloat16")) == GOOD

@@ -1,0 +1,83 @@
+"""Work in a separate process. When it ends, its whole process group is killed, so that nothing stays behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from evaluator.core.errors import one_line
+
+_ROOT = Path(__file__).resolve().parents[2]
+_LOOK_SECONDS = 2.0  # between two calls of `meanwhile`
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a process ended."""
+
+    code: int | None  # negative: a signal; None: it was killed at its time limit
+    last_line: str  # of its output
+    how: str  # "ended with exit code 1 (the last line)"
+
+
+def run_isolated(
+    command: Sequence[str],
+    log: Path,
+    *,
+    env: Mapping[str, str],
+    cwd: Path | None = None,
+    timeout: float | None = None,
+    meanwhile: Callable[[], None] | None = None,
+) -> Ending:
+    """Run `command` to its end, or for `timeout` seconds. Its output goes to `log`. `meanwhile` runs every 2 s."""
+    end = None if timeout is None else time.monotonic() + timeout
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command,
+            env=env,
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+        code: int | None = None
+        try:
+            while code is None and (end is None or time.monotonic() < end):
+                left = _LOOK_SECONDS if end is None else max(0.0, min(_LOOK_SECONDS, end - time.monotonic()))
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    code = process.wait(left)
+                if code is None and meanwhile is not None:
+                    meanwhile()
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    last = one_line(lines[-1], 300) if lines else ""
+    if code is None:
+        how = f"has no result after {timeout:g} s"
+    else:
+        how = f"died of {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+    return Ending(code, last, f"{how} ({last})" if last else how)
+
+
+def run_module(
+    module: str,
+    arguments: Sequence[str],
+    log: Path,
+    *,
+    defaults: Mapping[str, str] | None = None,
+    timeout: float | None = None,
+) -> Ending:
+    """`run_isolated` for a module of this program, offline. `defaults` are variables that the user may set."""
+    path = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    env = {**(defaults or {}), **os.environ, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1"}
+    return run_isolated([sys.executable, "-P", "-m", module, *arguments], log, env=env, timeout=timeout)
