@@ -1,4 +1,4 @@
-"""The command line: one file per command, assembled here; how errors end a command.
+"""The command line: assembles the commands of this folder, and ends a command on errors.
 
 Modules of this folder import nothing heavy: torch, Ray and pandas are imported by the functions that need them, so that
 a typing mistake is reported at once. Help texts that list registered names are evaluated when a command is built, after
@@ -18,20 +18,15 @@ from typer.exceptions import TyperException
 from evaluator.core.errors import InputError, ResurfaceError, one_line
 from launch.commands.bench import bench
 from launch.commands.compare import compare
-from launch.commands.demo import demo
 from launch.commands.doctor import doctor
-from launch.commands.eval import evaluate
-from launch.commands.export import export
-from launch.commands.gate import gate
+from launch.commands.gate import gate, screen
 from launch.commands.match import match
 from launch.commands.prune import prune
 from launch.commands.render import render_files
-from launch.commands.report import report
-from launch.commands.screen import screen
-from launch.commands.show_prompt import show_prompt
+from launch.commands.report import export, report
+from launch.commands.running import demo, evaluate, sweep
 from launch.commands.status import status
-from launch.commands.sweep import sweep
-from launch.commands.tasks import tasks
+from launch.commands.tasks import show_prompt, tasks
 from launch.commands.terminal import errors
 from launch.run.termination import end_by_sigterm, is_stop
 from launch.sweep.plugins import load_plugins

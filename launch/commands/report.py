@@ -1,4 +1,4 @@
-"""`resurface report`: tables and report of a run, from its records alone."""
+"""`resurface report` and `resurface export`: a run's tables and page, or another tool's format."""
 
 from __future__ import annotations
 
@@ -20,6 +20,24 @@ def report(run: Annotated[Path, typer.Argument(metavar="RUN", help="a run direct
 
 
 def need_records(run: Path) -> None:
-    """Raises InputError for what is no run directory."""
+    """Raises InputError if `run` is no run directory."""
     if not (run / "records").is_dir():
         raise InputError(f"{run}: not a run directory: it has no records/")
+
+
+def export(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="a run directory")],
+    lm_eval: Annotated[
+        bool, typer.Option("--lm-eval", help="results_*.json and samples_*.jsonl as lm-eval 0.4 writes them")
+    ] = False,
+    out: Annotated[Path | None, typer.Option("--out", help="a folder (default: RUN/lm-eval)")] = None,
+) -> None:
+    """Write a run's answers in another tool's format."""
+    if not lm_eval:
+        raise InputError("Missing option '--lm-eval': the format to write")
+    need_records(run)
+    from evaluator.report.lm_eval import export as write
+
+    folder = out or run / "lm-eval"
+    files = write(run, folder)
+    console.print(f"{len(files)} files in {folder}", highlight=False, markup=False, soft_wrap=True)

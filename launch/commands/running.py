@@ -1,38 +1,45 @@
-"""What `demo`, `sweep` and `eval` share: check, run, report, and say what could not be done."""
+"""`resurface demo`, `sweep` and `eval`: check, run, write the report, print what failed."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
 
-from evaluator.core.errors import one_line
+from evaluator.core.errors import InputError, one_line
+from evaluator.core.records import FORMATS
+from evaluator.engine.config import engines_help
+from evaluator.probes import PROBES
+from evaluator.probes.config import EvalConfig
+from evaluator.tasks import tasks_help
+from launch.commands.options import DTYPES, Out, Prompts, Seed, Track, described, eval_sweep, listed
 from launch.commands.terminal import console, errors
 from launch.run.here import check_here
 from launch.run.place import need_place
 from launch.run.termination import stop_in_order
-from launch.sweep.config import SweepConfig
+from launch.sweep.config import RECIPES, SweepConfig, bundled_recipes, find_recipe, load_sweep
+from launch.sweep.models import BUNDLED
 
 if TYPE_CHECKING:
     from evaluator.store.failures import Failure
     from launch.run.tracking import Tracker, Tracking
     from launch.sweep.preflight import Prepared
 
+
 WITH_FAILURES = 3  # exit code
 _NAMED = 3  # checkpoints
 
 
 def run_and_report(config: SweepConfig, out: Path, track: str | None = None) -> None:
-    """Do what `config` asks for and `out` does not hold yet, then rebuild the report there.
+    """Run what `config` requests and `out` lacks, then rebuild the report there.
 
-    `track`: the experiment tracker that is told of each checkpoint as it ends.
+    `track`: the experiment tracker that gets each checkpoint as it ends.
 
-    Raises InputError for what the user can mend, ResurfaceError when the work itself failed; typer.Exit with code 3
-    when only a part of it did.
+    Raises InputError for bad input, ResurfaceError if the run failed, typer.Exit with code 3 if a part of it failed.
     """
     tracker = None
     if track is not None:
@@ -84,7 +91,7 @@ def _tracking(tracker: Tracker, prepared: Prepared, out: Path) -> Tracking:
 
 
 def summary(failures: Sequence[Failure]) -> str:
-    """What was not done, in one line: each checkpoint with its first reason, as many as are easily read."""
+    """The failures in one line: the first few checkpoints, each with its first reason."""
     first: dict[str, Failure] = {}
     for failure in failures:
         first.setdefault(failure.checkpoint, failure)
@@ -92,3 +99,76 @@ def summary(failures: Sequence[Failure]) -> str:
     count = "1 checkpoint" if len(named) == 1 else f"{len(named)} checkpoints"
     more = f", and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
     return f"{count}, wholly or in part: {', '.join(named[:_NAMED])}{more}"
+
+
+PROBES_BY_DEFAULT = ",".join(EvalConfig.model_fields["probes"].default)
+
+
+def evaluate(
+    checkpoints: Annotated[list[str], typer.Argument(metavar="CHECKPOINT...", help=f"directory, hub id, {BUNDLED!r}")],
+    task: Annotated[str, typer.Option(help=tasks_help())],
+    out: Out,
+    languages: Annotated[str | None, typer.Option(help="comma-separated, names or codes; all by default")] = None,
+    items: Annotated[int, typer.Option(help="per language; 0 = all")] = 200,
+    formats: Annotated[str, typer.Option(help=", ".join(FORMATS))] = "open",
+    probes: Annotated[str, typer.Option(help=described(PROBES))] = PROBES_BY_DEFAULT,
+    base: Annotated[str | None, typer.Option(help="the dense checkpoint that the others are compared with")] = None,
+    engine: Annotated[str, typer.Option(help=engines_help())] = "vllm",
+    dtype: Annotated[str, typer.Option(help=f"{', '.join(DTYPES)}; auto: float32 on a CPU, its own on a GPU")] = "auto",
+    mixed_dtypes: Annotated[
+        bool, typer.Option(help="compare checkpoints of another dtype than their base too, and say so in every table")
+    ] = False,
+    scoring: Annotated[str, typer.Option(help="forced; prompt_logprobs: vllm's own way, slow, to check")] = "forced",
+    seed: Seed = 0,
+    options: Annotated[
+        str | None, typer.Option(help="distractors that are drawn: any (the paper's way), alike (default of a new run)")
+    ] = None,
+    chat: Annotated[bool, typer.Option(help="prompt through the tokenizer's chat template")] = False,
+    prompts: Prompts = None,
+    engines: Annotated[int | None, typer.Option(help="engines to run; default one per GPU")] = None,
+    shard_items: Annotated[int, typer.Option(help="items per Parquet part: what a crash can lose")] = 20,
+    trust_remote_code: Annotated[bool, typer.Option(help="run the checkpoint's own code; off by default")] = False,
+    track: Track = None,
+) -> None:
+    """Evaluate checkpoints: every question, every probe, one engine."""
+    config = eval_sweep(
+        checkpoints,
+        base=base,
+        task={"task": task, "languages": languages, "items": items, "formats": formats, "probes": probes,
+              "seed": seed, "chat": chat, "options": options},
+        engine={"kind": engine, "dtype": dtype, "mixed_dtypes": mixed_dtypes, "scoring": scoring,
+                "trust_remote_code": trust_remote_code},
+        resources={"engines": engines, "shard_items": shard_items},
+        prompts=prompts,
+    )  # fmt: skip
+    run_and_report(config, out, track)
+
+
+def sweep(
+    recipe: Annotated[
+        str, typer.Argument(metavar="RECIPE", help=f"a YAML file, or a bundled recipe: {', '.join(bundled_recipes())}")
+    ],
+    out: Annotated[Path | None, typer.Option("--out", help="as everywhere; not needed for a dry run")] = None,
+    only: Annotated[
+        str | None, typer.Option(metavar="MODEL,...", help="of its models these alone, with what is pruned from them")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="say what it would cost; start nothing")] = False,
+    track: Track = None,
+) -> None:
+    """Prune, quantise, evaluate and report a whole grid; the same command resumes."""
+    config = load_sweep(find_recipe(recipe))
+    if only is not None:
+        config = config.model_copy(update={"only": tuple(listed("only", only))})
+    if dry_run:
+        from launch.commands.dry_run import print_estimate
+
+        print_estimate(console, config)
+    elif out is None:
+        raise InputError("Missing option '--out': the directory where everything is written")
+    else:
+        run_and_report(config, out, track)
+
+
+def demo(out: Out = Path("runs/demo")) -> None:
+    """Prune the bundled model five ways, ask the bundled questions, print the headline, write the report."""
+    run_and_report(load_sweep(RECIPES / "demo.yaml"), out)

@@ -1,16 +1,28 @@
-"""`resurface tasks`: what can be asked, each task with a sample item and its prompts."""
+"""`resurface tasks` lists the tasks with samples; `resurface show-prompt` shows one item's exact prompts and tokens."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Annotated
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
 from evaluator.asking.prompts import prompt_text
-from evaluator.tasks import TASKS, Task
-from evaluator.tasks.distractors import choose_options
+from evaluator.core.errors import InputError, unknown
+from evaluator.core.records import FORMATS, Format, Item
+from evaluator.tasks import TASKS, Task, TaskData, TaskSpec, load_task, tasks_help
+from evaluator.tasks.distractors import DrawnOptions, choose_options
+from evaluator.tasks.posing import PAPER
+from launch.commands.options import Prompts
 from launch.commands.terminal import printed
+
+if TYPE_CHECKING:
+    from evaluator.asking.prompts import Prompt, Prompter
+    from evaluator.asking.questions import Question
+    from evaluator.asking.templates import PromptTemplate
+
 
 _DRAWN = "choice: the answer among three answers of other questions in its language"
 
@@ -55,3 +67,174 @@ def _described(task: Task) -> Iterator[str]:
 
 def _block(text: str) -> Iterator[str]:
     yield from (f"    | {line}".rstrip() for line in text.split("\n"))
+
+
+SAMPLE = "sample"
+
+
+def show_prompt(
+    task: Annotated[str, typer.Argument(metavar="TASK", help=tasks_help())],
+    model: Annotated[str, typer.Option(help="whose tokenizer and chat template: directory, hub id, 'bundled'")],
+    item: Annotated[str | None, typer.Option(help="its id; 'sample': the task's own sample; default the first")] = None,
+    language: Annotated[str | None, typer.Option(help="name or code; of an id that several languages have")] = None,
+    format: Annotated[str, typer.Option(help=", ".join(FORMATS))] = "open",
+    chat: Annotated[bool, typer.Option(help="prompt through the tokenizer's chat template")] = False,
+    items: Annotated[int, typer.Option(min=0, help="per language, as in eval: decides the example of one_shot")] = 200,
+    seed: Annotated[int, typer.Option(min=0, help="run seed of the distractors")] = 0,
+    options: Annotated[str, typer.Option(help="how distractors are drawn, as in eval: any, alike")] = "alike",
+    prompts: Prompts = None,
+    prompt: Annotated[str | None, typer.Option(help="of --prompts this one only")] = None,
+) -> None:
+    """Print an item's prompt, where its tokens begin and end, and what choice scores after it. Starts no engine."""
+    if format not in FORMATS:
+        raise unknown("format", format, FORMATS)
+    if options not in get_args(DrawnOptions):
+        raise unknown("--options", options, get_args(DrawnOptions))
+    templates = _templates(prompts, prompt)
+    data, found = _found(task, item, language)
+    posed = _Posed(task, data, found, format, items, seed, options == "alike")
+    from evaluator.checkpoints.tokenizer import load_tokenizer
+    from launch.sweep.models import resolve_model
+
+    tokenizer = load_tokenizer(resolve_model(model))
+    blocks = [list(posed.shown(each, tokenizer, chat)) for each in templates]
+    if prompts is not None:
+        blocks = [
+            [f"prompt {PAPER if each is None else each.name}", *block]
+            for each, block in zip(templates, blocks, strict=True)
+        ]
+    printed("\n\n".join("\n".join(block) for block in blocks))
+
+
+def _templates(file: Path | None, only: str | None) -> list[PromptTemplate | None]:
+    """The prompts to show; None is the paper's. Raises InputError for a name that is not there."""
+    from evaluator.asking.templates import PromptTemplate
+    from launch.sweep.config import read_prompts
+
+    texts = {} if file is None else read_prompts(file)
+    if only not in (None, PAPER, *texts):
+        raise unknown("prompt", str(only), [PAPER, *texts])
+    names = [PAPER, *texts] if only is None else [only]
+    return [None if name == PAPER else PromptTemplate(name=name, text=texts[name]) for name in names]
+
+
+@dataclass(frozen=True)
+class _Posed:
+    """The item that is shown, and how."""
+
+    task: str
+    data: TaskData
+    item: Item
+    format: Format
+    items: int
+    seed: int
+    alike: bool
+
+    def shown(self, template: PromptTemplate | None, tokenizer: Any, chat: bool) -> Iterator[str]:
+        """The lines of one prompt. Raises InputError where it cannot be made."""
+        from evaluator.asking.prompt_trial import try_prompts
+        from evaluator.asking.prompts import Prompter
+        from evaluator.asking.templates import lists_options
+        from evaluator.probes.config import EvalConfig
+        from launch.sweep.prompts import misfit
+
+        if template is not None and (why := misfit([self.format], template)):
+            raise InputError(f"format {why}")
+        question = self._question(template is not None and lists_options(template.text))
+        if not question.can_pose(self.format):
+            raise InputError(f"item {self.item.item_id!r}: format {self.format!r}: {question.why_not(self.format)}")
+        candidates = question.candidates.get(self.format, ())
+        if template is not None:
+            try_prompts(template, [(self.item, candidates)])
+        caps = {name: EvalConfig.model_fields[name].default for name in ("prompt_tokens", "one_shot_prompt_tokens")}
+        prompter = Prompter(tokenizer, chat=chat, template=template, **caps)
+        prompt = prompter.build(self.item, self.format, candidates=candidates, exemplar=question.exemplar)
+        yield from _shown(question, prompt, self.format, prompter, tokenizer)
+
+    def _question(self, lists_options: bool) -> Question:
+        """The item as `questions_of` poses it. Raises InputError for one that is excluded."""
+        from evaluator.asking.questions import Wanted, questions_of
+
+        data, found = self.data, self.item
+        if not found.answers:
+            raise InputError(f"task {self.task!r}, item {found.item_id!r}: no right answer, so that it is excluded")
+        pools = {found.language: data.every_pool[found.language]}
+        one = TaskData(name=data.name, digest=data.digest, pools=pools, every_pool=data.every_pool)
+        # An item that is not among those that a run would ask is posed the same way, but for the example of one_shot.
+        for count in (self.items, 0):
+            wanted = Wanted(
+                items=count,
+                seed=self.seed,
+                formats=(self.format,),
+                options=True,
+                alike=self.alike,
+                lists_options=lists_options,
+                fits=lambda _: True,
+            )
+            for question in questions_of(one, wanted):
+                if question.item is found:
+                    return question
+        raise AssertionError("every item of the pool is asked")
+
+
+def _found(task: str, item_id: str | None, language: str | None) -> tuple[TaskData, Item]:
+    parsed = TaskSpec.parse(task)
+    if parsed.task.kind == "text":
+        raise InputError(f"task {task!r}: a text has no items, and no prompts")
+    if item_id == SAMPLE and parsed.task.sample is not None:
+        item = parsed.task.sample()
+        pools = {item.language: (item,)}
+        return TaskData(name=task, digest="", pools=pools, every_pool=pools), item
+    data = load_task(task, None if language is None else [language])
+    known = [item for pool in data.pools.values() for item in pool]
+    if item_id is None:
+        return data, next((item for item in known if item.answers), known[0])
+    same = [item for item in known if item.item_id == item_id]
+    if not same:
+        raise InputError(
+            f"task {task!r}: there is no item {item_id!r} (the first are {', '.join(i.item_id for i in known[:3])})"
+        )
+    if len(same) > 1:
+        languages = ", ".join(item.language for item in same)
+        raise InputError(
+            f"task {task!r}: item {item_id!r} is in several languages: name one with --language ({languages})"
+        )
+    return data, same[0]
+
+
+def _shown(question: Question, prompt: Prompt, format: Format, prompter: Prompter, tokenizer: Any) -> Iterator[str]:
+    item = question.item
+    cut = ", its context cut to fit" if prompt.truncated else ""
+    yield f"item {item.item_id}, {item.language}, format {format}: {len(prompt.token_ids)} tokens{cut}"
+    yield ""
+    yield prompt.text
+    yield ""
+    yield "tokens (| between two; \\n a line break; (3) a character of 3 tokens):"
+    yield "|".join(_pieces(prompt.token_ids, prompter, tokenizer))
+    yield ""
+    yield f"right: {' / '.join(item.answers)}"
+    if question.options is None or format != "open":
+        return  # of one item alone, no other answer can be drawn
+    yield ""
+    yield "choice scores, after this prompt (* is right):"
+    texts = question.options.texts
+    for number, (text, scored) in enumerate(zip(texts, prompter.continuations(prompt, texts), strict=True)):
+        moved = len(prompt.token_ids) - len(scored.prompt_ids)
+        note = f"   [from {moved} tokens before the prompt's end: the tokenizer merges across it]" if moved else ""
+        pieces = "|".join(_pieces(scored.continuation_ids, prompter, tokenizer))
+        yield f"{'*' if number == question.options.gold else ' '} {text}: {pieces}{note}"
+
+
+def _pieces(token_ids: Sequence[int], prompter: Prompter, tokenizer: Any) -> Iterator[str]:
+    """The text of each token; tokens that are parts of one character stand together, a special one by its name."""
+    told, held = "", 0
+    for end in range(1, len(token_ids) + 1):
+        text = prompter.decode(token_ids[:end])
+        held += 1
+        if text.endswith("\ufffd") and end < len(token_ids):
+            continue
+        piece = text[len(told) :].replace("|", "\\|").replace("\n", "\\n")
+        if not piece:
+            piece = str(tokenizer.convert_ids_to_tokens(token_ids[end - 1]))
+        yield piece if held == 1 else f"({held}){piece}"
+        told, held = text, 0

@@ -9,8 +9,7 @@ import pytest
 
 from evaluator.core.errors import InputError
 from evaluator.tasks import TASKS
-from launch.commands.show_prompt import show_prompt
-from launch.commands.tasks import tasks
+from launch.commands.tasks import show_prompt, tasks
 from launch.commands.terminal import printed
 
 

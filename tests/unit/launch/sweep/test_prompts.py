@@ -13,7 +13,7 @@ from evaluator.probes.planning import Planner
 from evaluator.tasks import Task, TaskData
 from evaluator.tasks.posing import one_of_each, posed_as, task_and_prompt
 from launch.commands.options import eval_sweep
-from launch.commands.show_prompt import show_prompt
+from launch.commands.tasks import show_prompt
 from launch.sweep import tasks as preparing
 from launch.sweep.config import SweepConfig, load_sweep
 from launch.sweep.jobs import expand
