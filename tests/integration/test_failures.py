@@ -169,8 +169,9 @@ def test_bad_checkpoints_are_set_aside_and_done_once_they_are_mended(tmp_path: P
     _alike(among, alone)
 
 
+@pytest.mark.more
 def test_what_is_damaged_before_a_sweep_begins_costs_only_itself(tmp_path: Path) -> None:
-    """And what would be made of it. Others are asked, also by a command that finds the damage when it goes on."""
+    """It and what would be made of it are set aside. So is what is found damaged when the run goes on."""
     files = {"cut": "model.safetensors", "mute": "tokenizer.json"}
     for seed, name in enumerate(("good", *files)):
         save_tiny_model(tmp_path / name, seed=seed)
@@ -180,33 +181,38 @@ def test_what_is_damaged_before_a_sweep_begins_costs_only_itself(tmp_path: Path)
         for name, content in contents.items():
             (tmp_path / name / files[name]).write_bytes(content)
 
+    def reasons(code: int) -> dict[str, str]:
+        """Why checkpoints are not done, by name, after a run with this exit code."""
+        done = resurface("sweep", sweep, "--out", run)
+        assert done.returncode == code, done.stdout + done.stderr
+        return _failures(run).set_index("checkpoint")["reason"].to_dict() if code else {}
+
     pruned = {"prune": [{"method": "magnitude", "sparsity": 0.5}]}
     sweep, run = _sweep(tmp_path, ["good", *files], kind="torch", sections=pruned), tmp_path / "run"
     write(cut=whole["cut"][:-99], mute=b"{")
-    done = resurface("sweep", sweep, "--out", run)
-    assert done.returncode == 3, done.stdout + done.stderr
-    found = _failures(run).set_index("checkpoint")
-    assert found["stage"].to_dict() == {
-        "cut": "load",
-        "cut-magnitude-0.5": "prune",
-        "mute": "load",
-        "mute-magnitude-0.5": "prune",
-    }
-    assert "model.safetensors: truncated" in found["reason"]["cut"]
-    assert found["reason"]["cut-magnitude-0.5"] == "cut, of which it is made, cannot be used"
+    found = reasons(3)
+    stages = {"cut": "load", "cut-magnitude-0.5": "prune", "mute": "load", "mute-magnitude-0.5": "prune"}
+    assert _failures(run).set_index("checkpoint")["stage"].to_dict() == stages
+    assert "model.safetensors: truncated" in found["cut"]
+    assert found["cut-magnitude-0.5"] == "cut, of which it is made, cannot be used"
     assert set(records(run)["checkpoint"]) == {"good", "good-magnitude-0.5"}
 
-    # one is mended, and of what is finished one is damaged, and one has lost its records
     write(mute=whole["mute"])
-    assert resurface("sweep", sweep, "--out", run).returncode == 3
+    assert set(reasons(3)) == {"cut", "cut-magnitude-0.5"}
     expected = records(run)
+
+    # The other one is mended. Of what is finished, one is damaged, one has lost its records, one its weights.
+    made = run / "checkpoints" / "good-magnitude-0.5"
     write(mute=b"{", cut=whole["cut"])
+    os.truncate(made / "model.safetensors", 99)
     shutil.rmtree(run / "records" / "good")
-    assert resurface("sweep", sweep, "--out", run).returncode == 3
-    assert set(_failures(run)["checkpoint"]) == {"mute", "mute-magnitude-0.5"}
+    found = reasons(3)
+    assert set(found) == {"mute", "mute-magnitude-0.5", "good-magnitude-0.5"}
+    assert found["good-magnitude-0.5"].endswith(f"remove {made}, and the same command makes it again")
+
     write(mute=whole["mute"])
-    done = resurface("sweep", sweep, "--out", run)
-    assert done.returncode == 0, done.stdout + done.stderr
+    shutil.rmtree(made)
+    assert reasons(0) == {}
     everything = records(run)
     assert everything.groupby("checkpoint").size().to_dict() == dict.fromkeys(
         [name + end for name in ("good", *files) for end in ("", "-magnitude-0.5")], len(expected) // 4
@@ -215,21 +221,13 @@ def test_what_is_damaged_before_a_sweep_begins_costs_only_itself(tmp_path: Path)
     before = everything[everything["checkpoint"].isin(expected["checkpoint"])].sort_values(keys)
     _alike(before, expected.sort_values(keys))
 
-    # what the run itself has made is no better
-    made = run / "checkpoints" / "good-magnitude-0.5"
-    os.truncate(made / "model.safetensors", 99)
-    shutil.rmtree(run / "records" / "good")
-    assert resurface("sweep", sweep, "--out", run).returncode == 3
-    found = _failures(run).set_index("checkpoint")["reason"].to_dict()
-    assert list(found) == ["good-magnitude-0.5"]
-    assert found["good-magnitude-0.5"].endswith(f"remove {made}, and the same command makes it again")
-    shutil.rmtree(made)
-    assert resurface("sweep", sweep, "--out", run).returncode == 0
-    _alike(records(run).sort_values(keys), everything.sort_values(keys))
 
-    # the base of a given checkpoint is needed, and so is one that can be used
+def test_a_base_that_cannot_be_used_refuses_the_sweep(tmp_path: Path) -> None:
+    """Nothing can be compared without it. A sweep with no other checkpoint has nothing to do."""
+    for name in ("good", "cut"):
+        save_tiny_model(tmp_path / name)
+    (tmp_path / "cut" / "model.safetensors").write_bytes(b"")
     given = {"compress": [{"checkpoint": str(tmp_path / "good"), "base": "cut", "label": "given"}]}
-    write(cut=b"")
     for sections, models in ((given, ["good", "cut"]), (None, ["cut"])):
         refused = resurface("sweep", _sweep(tmp_path, models, sections=sections), "--out", tmp_path / "refused")
         assert refused.returncode == 2, refused.stdout + refused.stderr

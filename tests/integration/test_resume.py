@@ -143,6 +143,7 @@ def _without(driver: subprocess.Popen[bytes], program: str, how: str, run: Path,
     assert json.loads((run / "run.json").read_text())["state"] == "failed"
 
 
+@pytest.mark.more
 def test_workers_are_stopped_and_killed_and_then_ray_itself(desk: Desk, undisturbed: pd.DataFrame) -> None:
     """A prune task dies, an engine stops and its successor dies, and the driver goes on by itself.
 
