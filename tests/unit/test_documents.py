@@ -40,6 +40,14 @@ def test_links_lead_somewhere(page: Path):
         assert not anchor or anchor in anchors(target), f"{path}#{anchor}"
 
 
+def test_the_map_names_files_that_exist():
+    named = re.findall(
+        r"(?:evaluator|launch|pruning|quantising|benchmarks|tests)/[\w./-]*", (ROOT / "ARCHITECTURE.md").read_text()
+    )
+    assert len(named) > 30
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
 def test_the_figures_of_the_readme_are_those_of_the_card():
     """Open, choice and picked only as in the card; still said is the rest, which the card gives as lost."""
     card = (ROOT / "benchmarks" / "results" / "smollm2.md").read_text(encoding="utf-8")
