@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from evaluator.checkpoints.text_model import text_model
+from evaluator.checkpoints.shapes import text_model
 from pruning.calibration import sequences
 from pruning.calibration.passages import PassageSource
 from pruning.calibration.sequences import Calibration

@@ -8,8 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-from evaluator.checkpoints import manifests
-from evaluator.checkpoints.manifests import Files, of_version
+from evaluator.checkpoints.files import Files, of_version, parse_manifest
 from evaluator.checkpoints.quantisation import QUANTISE_MANIFEST
 from evaluator.core.config import Frozen
 from pruning.calibration.sequences import CalibrationManifest
@@ -37,4 +36,4 @@ def read_manifest(directory: Path) -> QuantiseManifest | None:
 
     Raises InputError for a broken one.
     """
-    return manifests.read(directory / QUANTISE_MANIFEST, QuantiseManifest)
+    return parse_manifest(directory / QUANTISE_MANIFEST, QuantiseManifest)

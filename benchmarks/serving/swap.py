@@ -70,7 +70,7 @@ class Swapper:
 
     def uncached(self, *, ahead: bool) -> float:
         """Seconds of a swap whose files are not in the page cache; `ahead`: they are read ahead of it."""
-        from evaluator.checkpoints.readahead import read_ahead
+        from evaluator.checkpoints.files import read_ahead
 
         self._engine.load(self._dense)
         _forget(_weights(self._other))

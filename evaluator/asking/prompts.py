@@ -22,7 +22,7 @@ from evaluator.asking.templates import PromptTemplate, Wording
 from evaluator.checkpoints.tokenizer import eos_ids_of
 from evaluator.core.errors import InputError, one_line
 from evaluator.core.records import Format, Item
-from evaluator.tasks.selection import gold_option
+from evaluator.tasks.loading import gold_option
 
 CAPPED_CONTEXT_CHARS = 500  # of the item in `one_shot`, and in `open_capped`, the 0-shot column beside it
 EXEMPLAR_CONTEXT_CHARS = 300

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from evaluator.core.config import Frozen
 from evaluator.core.errors import InputError, one_line, unknown
 from evaluator.core.records import Item
-from evaluator.tasks.posing import PAPER
+from evaluator.tasks.base import PAPER
 
 if TYPE_CHECKING:
     from jinja2 import Environment, Template

@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from evaluator.checkpoints.info import INCIDENTAL, read_config, stored_dtype
-from evaluator.checkpoints.mixture import expert_field
 from evaluator.checkpoints.quantisation import Quantisation, read_quantisation
+from evaluator.checkpoints.shapes import expert_field, text_model
 from evaluator.checkpoints.tensors import read_tensors
-from evaluator.checkpoints.text_model import text_model
 from evaluator.core.errors import InputError, one_line
 
 # Two checkpoints whose classes are named differently, or in one of them not at all, are compared by their tensors. The

@@ -1,16 +1,21 @@
 """What may lie in a checkpoint directory before anything of it is read: ordinary files, small descriptions, no code.
 
 A checkpoint is somebody else's data. Links are followed, as the hub's own cache is made of them; what they lead to must
-be a regular file, since a pipe never ends and a device may be endless.
+be a regular file, since a pipe never ends and a device may be endless. The manifests of pruned and quantised
+checkpoints share one reader. `read_ahead` loads the next checkpoint's files into the page cache.
 """
 
 from __future__ import annotations
 
 import os
 import stat
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Annotated, Any, TypeVar
+
+import psutil
+from pydantic import AfterValidator, BaseModel, ValidationError
 
 from evaluator.core.errors import InputError
 
@@ -92,3 +97,79 @@ def _fields(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
                 yield name, value
             elif isinstance(value, dict):
                 waiting.append(value)
+
+
+_Manifest = TypeVar("_Manifest", bound=BaseModel)
+
+
+def _all_inside(files: dict[str, str]) -> dict[str, str]:
+    for name in files:
+        if not is_inside(name):
+            raise ValueError(f"{name!r} is not in its directory")
+    return files
+
+
+Files = Annotated[dict[str, str], AfterValidator(_all_inside)]  # sha256 of files of the manifest's directory, by name
+
+
+def of_version(wanted: int) -> AfterValidator:
+    """Of a field: it has the version that this code reads and writes."""
+
+    def check(version: int) -> int:
+        if version != wanted:
+            raise ValueError(f"{version}: was written by another version of Resurface, this one reads {wanted}")
+        return version
+
+    return AfterValidator(check)
+
+
+def parse_manifest(file: Path, kind: type[_Manifest]) -> _Manifest | None:
+    """A manifest; None where there is none. Raises InputError for a broken one, naming the file and the field."""
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{file}: cannot be read: {error}") from None
+    try:
+        return kind.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "the file"
+        raise InputError(f"{file}: {where}: {first['msg'].removeprefix('Value error, ')}") from None
+
+
+_SHARE = 0.5  # of the available memory: what is read ahead must not push out what is in use
+
+
+def read_ahead(checkpoint: Path) -> threading.Thread | None:
+    """Begin to read the safetensors of `checkpoint` in the background.
+
+    Returns the thread that reads, or None where nothing is read: there are no such files, they are larger than half of
+    the available memory, or the system has no posix_fadvise. A missing file is skipped; loading will report it.
+    """
+    files = sorted(checkpoint.glob("*.safetensors"))
+    if not files or not hasattr(os, "posix_fadvise"):
+        return None
+    if sum(file.stat().st_size for file in files) > _SHARE * _available_bytes():
+        return None
+    thread = threading.Thread(target=_advise, args=(files,), name="read-ahead", daemon=True)
+    thread.start()
+    return thread
+
+
+def _advise(files: list[Path]) -> None:
+    for file in files:
+        try:
+            descriptor = os.open(file, os.O_RDONLY)
+        except OSError:
+            continue
+        try:
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_WILLNEED)
+        finally:
+            os.close(descriptor)
+
+
+def _available_bytes() -> int:
+    """Memory that can be had without swapping."""
+    return int(psutil.virtual_memory().available)

@@ -16,11 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from evaluator.checkpoints.files import FileStates, changed_file, check_files, check_no_code, file_states, is_inside
-from evaluator.checkpoints.mixture import expert_field
 from evaluator.checkpoints.quantisation import Quantisation, online_scheme, read_quantisation
-from evaluator.checkpoints.shapes import check_shapes
+from evaluator.checkpoints.shapes import check_shapes, expert_field, text_model
 from evaluator.checkpoints.tensors import Tensor, identity, read_tensors
-from evaluator.checkpoints.text_model import text_model
 from evaluator.core.errors import InputError, field, of_kind, parse
 
 MANIFEST = "prune_manifest.json"

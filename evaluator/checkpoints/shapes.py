@@ -2,6 +2,9 @@
 
 An engine builds the model from config.json and finds out what does not fit while it loads, minutes later. Only what
 holds for every good checkpoint of the architectures in `_DECODERS` is compared; what does not apply is skipped.
+
+Some models keep the settings of their text part in a section of config.json (`text_model`). In a mixture of experts
+each token passes a few of many feed-forward networks.
 """
 
 from __future__ import annotations
@@ -78,3 +81,18 @@ def _compare(file: Path, field: str, wanted: int | None, tensor: Tensor, size: i
             f"{file}: field {field!r} is {wanted}, but tensor {tensor.name!r} of {tensor.file.name} has shape "
             f"{list(tensor.shape)}"
         )
+
+
+_FIELDS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_intermediate_size")
+
+
+def expert_field(config: Mapping[str, Any]) -> str | None:
+    """The field of config.json, or of its text_config, that says so; None for a model without experts."""
+    settings = text_model(config)
+    return next((field for field in _FIELDS if settings.get(field)), None)
+
+
+def text_model(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of config.json, and over them those of its `text_config`, which a model of several towers has."""
+    text = config.get("text_config")
+    return {**config, **(text if isinstance(text, Mapping) else {})}

@@ -22,7 +22,7 @@ from evaluator.metrics.drops import CORRECT
 from evaluator.metrics.inputs import ALL, Inputs, Subject
 from evaluator.metrics.intervals import Floats, ItemNumbers
 from evaluator.metrics.outcomes import MEASURED
-from evaluator.tasks.posing import PAPER, task_and_prompt
+from evaluator.tasks.base import PAPER, task_and_prompt
 
 _KEY = ["language", "item_id"]
 

@@ -22,7 +22,7 @@ from evaluator.probes.base import Asking, Cost, Excluded, Inquiry, ItemProbe, Re
 from evaluator.probes.packing import pack
 from evaluator.probes.passages import PIECE, Passage
 from evaluator.probes.recording import Recorder, failed
-from evaluator.tasks.selection import gold_option
+from evaluator.tasks.loading import gold_option
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,7 +10,7 @@ from evaluator.core.records import Record
 from evaluator.engine.base import Request
 from evaluator.probes.base import Asking, Cost, Inquiry, ItemProbe
 from evaluator.probes.recording import Recorder, scored
-from evaluator.tasks.selection import gold_option
+from evaluator.tasks.loading import gold_option
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -13,9 +13,19 @@ from __future__ import annotations
 
 from evaluator.tasks import gazetteer, hf, jsonl, text, tydiqa, xquad
 from evaluator.tasks.base import TASKS, Argument, Task, TaskSpec, tasks_help
-from evaluator.tasks.loading import UNKNOWN_SIZE, TaskData, items_by_language, load_task, spelled, task_name
+from evaluator.tasks.loading import (
+    DEEP_ITEMS,
+    UNKNOWN_SIZE,
+    TaskData,
+    gold_option,
+    is_excluded,
+    items_by_language,
+    load_task,
+    select,
+    spelled,
+    task_name,
+)
 from evaluator.tasks.presets import preset_tasks
-from evaluator.tasks.selection import DEEP_ITEMS, gold_option, is_excluded, select
 from evaluator.tasks.source import Source
 
 __all__ = [

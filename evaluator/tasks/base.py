@@ -9,6 +9,9 @@
     TASKS.register(MINE)            # --task riddles:FILE
 
 `evaluator/tasks/__init__.py` registers the tasks that ship with Resurface, one line each.
+
+A task that uses a prompt of the user's own has a name of its own: `xquad+terse` is `xquad` with the prompt `terse`. It
+has the same items, and its own records and rows in tables. The tables `prompts` and `prompt_order` join them.
 """
 
 from __future__ import annotations
@@ -23,7 +26,6 @@ from typing import Literal, Protocol
 from evaluator.core.config import Registry
 from evaluator.core.errors import InputError
 from evaluator.core.records import Item
-from evaluator.tasks.posing import PLUS
 from evaluator.tasks.source import Source
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+(@[\w./-]+)?")
@@ -152,3 +154,28 @@ def tasks_help() -> str:
         elif task.name == presets[0]:
             paragraphs.append(f"{', '.join(presets)}: from the hub, or from files as NAME:DIR (see resurface tasks)")
     return "\n\n".join(paragraphs)
+
+
+PAPER = "paper"  # the prompts of evaluator/asking/prompts.py
+PLUS = "+"
+
+
+def posed_as(task: str, prompt: str) -> str:
+    """What records call `task` when it is posed with `prompt`."""
+    return task if prompt == PAPER else task + PLUS + prompt
+
+
+def task_and_prompt(name: str) -> tuple[str, str]:
+    """The plain task and the prompt that a name stands for."""
+    task, plus, prompt = name.partition(PLUS)
+    return (task, prompt) if plus else (task, PAPER)
+
+
+def one_of_each(names: Iterable[str]) -> list[str]:
+    """Of the tasks that differ in their prompts alone one: with the paper's prompt, or else the first."""
+    found: dict[str, str] = {}
+    for name in names:
+        task, prompt = task_and_prompt(name)
+        if prompt == PAPER or task not in found:
+            found[task] = name
+    return list(found.values())

@@ -21,7 +21,7 @@ from typing import Literal
 from evaluator.core.errors import InputError
 from evaluator.core.records import Item
 from evaluator.tasks.answer_types import answer_type
-from evaluator.tasks.selection import gold_option, is_excluded, normalised
+from evaluator.tasks.loading import gold_option, is_excluded, normalised
 
 DrawnOptions = Literal["any", "alike"]  # the rules
 DISTRACTORS = 3

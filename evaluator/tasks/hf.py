@@ -15,8 +15,8 @@ from pathlib import Path
 
 from evaluator.core.records import Item
 from evaluator.tasks.base import Argument, Task
-from evaluator.tasks.dataset import read_data_set
 from evaluator.tasks.presets import DataSource, document
+from evaluator.tasks.rows import read_data_set
 from evaluator.tasks.source import Source
 
 

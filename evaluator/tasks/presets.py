@@ -20,8 +20,8 @@ from pydantic import Field, ValidationError
 from evaluator.core.errors import InputError, one_line
 from evaluator.core.records import Item
 from evaluator.tasks.base import Argument, Task
-from evaluator.tasks.dataset import read_data_set
 from evaluator.tasks.mapping import RowMapping
+from evaluator.tasks.rows import read_data_set
 from evaluator.tasks.source import Source
 
 FOLDER = Path(__file__).parent / "presets"

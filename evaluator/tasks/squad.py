@@ -1,8 +1,9 @@
-"""Reader of SQuAD-format JSON files, which XQuAD and TyDi QA GoldP share: `data[].paragraphs[].qas[]`."""
+"""Readers that XQuAD and TyDi QA GoldP share: SQuAD-format JSON files (`data[].paragraphs[].qas[]`), and the hub."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,3 +72,37 @@ def _answers(question: Any, place: str) -> tuple[str, ...]:
     answers = field(question, "answers", list, place)
     texts = (field(answer, "text", str, f"{place}.answers[{number}]") for number, answer in enumerate(answers))
     return tuple(dict.fromkeys(texts))
+
+
+_SPLIT = "validation"
+
+
+def hub_item(task: str, language: str, row: Mapping[str, Any], cluster: str) -> Item:
+    """The item of one row of a data set."""
+    return Item(
+        task=task,
+        language=language,
+        item_id=row["id"],
+        context=row["context"],
+        question=row["question"],
+        answers=tuple(dict.fromkeys(row["answers"]["text"])),
+        cluster=cluster,
+    )
+
+
+def hub_rows(task: str, dataset: str, config: str) -> Iterable[Mapping[str, Any]]:
+    """The rows of a data set's validation split. Raises InputError, in one line, where it cannot be loaded."""
+    import datasets  # seconds of imports, for those who ask the hub only
+
+    # It logs every retry; what users need to know of them is in the one error below.
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
+    try:
+        found: Iterable[Mapping[str, Any]] = datasets.load_dataset(dataset, config, split=_SPLIT)
+    # Offline, a missing data set, a proxy and a broken cache each raise another library's exceptions.
+    except Exception as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise InputError(
+            f"task {task!r}: cannot load data set {dataset!r} (config {config!r}, split {_SPLIT!r}): {reason}; "
+            f"with its files on disk, use {task}:DIR"
+        ) from error
+    return found

@@ -8,7 +8,7 @@ from pathlib import Path
 from evaluator.core.errors import InputError
 from evaluator.core.records import Item
 from evaluator.core.text import name_of
-from evaluator.tasks import hub, squad
+from evaluator.tasks import squad
 from evaluator.tasks.base import Argument, Task
 
 _DATASET = "google-research-datasets/tydiqa"
@@ -39,8 +39,8 @@ def read_tydiqa(path: Path) -> list[Item]:
 def load_tydiqa() -> list[Item]:
     """The items of the gold-passage task on the hub; the language is the id's prefix. Raises InputError."""
     return [
-        hub.item("tydiqa", row["id"].partition("-")[0], row, row["id"])
-        for row in hub.rows("tydiqa", _DATASET, "secondary_task")
+        squad.hub_item("tydiqa", row["id"].partition("-")[0], row, row["id"])
+        for row in squad.hub_rows("tydiqa", _DATASET, "secondary_task")
     ]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from evaluator.core.records import Item
-from evaluator.tasks import hub, squad
+from evaluator.tasks import squad
 from evaluator.tasks.base import Argument, Task
 
 _DATASET = "google/xquad"
@@ -28,9 +28,9 @@ def load_xquad() -> list[Item]:
     for language in _LANGUAGES:
         # Numbered in order of appearance, which is the same in every language.
         contexts: dict[str, str] = {}
-        for row in hub.rows("xquad", _DATASET, f"xquad.{language}"):
+        for row in squad.hub_rows("xquad", _DATASET, f"xquad.{language}"):
             cluster = contexts.setdefault(row["context"], f"context {len(contexts)}")
-            items.append(hub.item("xquad", language, row, cluster))
+            items.append(squad.hub_item("xquad", language, row, cluster))
     return items
 
 

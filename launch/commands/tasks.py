@@ -13,8 +13,8 @@ from evaluator.asking.prompts import prompt_text
 from evaluator.core.errors import InputError, unknown
 from evaluator.core.records import FORMATS, Format, Item
 from evaluator.tasks import TASKS, Task, TaskData, TaskSpec, load_task, tasks_help
+from evaluator.tasks.base import PAPER
 from evaluator.tasks.distractors import DrawnOptions, choose_options
-from evaluator.tasks.posing import PAPER
 from launch.commands.options import Prompts
 from launch.commands.terminal import printed
 

@@ -162,7 +162,7 @@ class EngineActor:
 
     @ray.method(concurrency_group=AHEAD)  # type: ignore[untyped-decorator]
     def read_ahead(self, checkpoint: Path) -> None:
-        from evaluator.checkpoints.readahead import read_ahead
+        from evaluator.checkpoints.files import read_ahead
 
         read_ahead(checkpoint)
 

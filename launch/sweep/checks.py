@@ -14,8 +14,8 @@ from typing import Any
 
 from evaluator.checkpoints.info import CheckpointInfo, inspect_checkpoint, read_config
 from evaluator.checkpoints.quantisation import ONLINE
+from evaluator.checkpoints.shapes import text_model
 from evaluator.checkpoints.tensors import read_tensors
-from evaluator.checkpoints.text_model import text_model
 from evaluator.core.errors import InputError
 from evaluator.engine.config import ENGINES, EngineConfig, check_served
 from evaluator.probes.base import PROBES

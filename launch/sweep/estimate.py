@@ -21,7 +21,7 @@ from typing import Any
 from evaluator.asking.prompts import CAPPED_FORMATS
 from evaluator.checkpoints.info import read_config
 from evaluator.checkpoints.quantisation import ONLINE
-from evaluator.checkpoints.text_model import text_model
+from evaluator.checkpoints.shapes import text_model
 from evaluator.probes.base import Cost
 from evaluator.probes.config import EvalConfig
 from evaluator.tasks import DEEP_ITEMS, UNKNOWN_SIZE, items_by_language, load_task

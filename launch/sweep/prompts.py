@@ -21,7 +21,7 @@ from evaluator.core.errors import InputError, unknown
 from evaluator.core.records import Format
 from evaluator.probes.config import EvalConfig
 from evaluator.tasks import task_name
-from evaluator.tasks.posing import PAPER, posed_as
+from evaluator.tasks.base import PAPER, posed_as
 from launch.sweep.document import read_document
 
 Prompts = dict[Annotated[str, AfterValidator(checked_name)], Annotated[str, AfterValidator(checked)]]

@@ -17,7 +17,7 @@ from evaluator.core.records import Item
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.perplexity import windows_of
 from evaluator.tasks import TaskData, load_task, spelled
-from evaluator.tasks.posing import task_and_prompt
+from evaluator.tasks.base import task_and_prompt
 from launch.sweep.config import digest
 from launch.sweep.jobs import CheckpointJob
 

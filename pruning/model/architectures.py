@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from evaluator.checkpoints.mixture import expert_field
+from evaluator.checkpoints.shapes import expert_field
 from evaluator.core.errors import InputError
 from pruning.model.checkpoint import Checkpoint
 from pruning.model.packing import ALONE_BELOW

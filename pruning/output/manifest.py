@@ -10,8 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field
 
-from evaluator.checkpoints import manifests
-from evaluator.checkpoints.manifests import Files, of_version
+from evaluator.checkpoints.files import Files, of_version, parse_manifest
 from evaluator.core.config import Frozen
 from pruning.calibration.sequences import CalibrationManifest
 from pruning.patterns import Unit
@@ -89,7 +88,7 @@ class PruneManifest(Frozen):
 
 def read_manifest(directory: Path) -> PruneManifest | None:
     """The manifest of a pruned checkpoint; None where there is none. Raises InputError for a broken one."""
-    return manifests.read(directory / MANIFEST_NAME, PruneManifest)
+    return parse_manifest(directory / MANIFEST_NAME, PruneManifest)
 
 
 def to_json(manifest: PruneManifest) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from evaluator.checkpoints.blueprint import Blueprint
-from evaluator.checkpoints.text_model import text_model
+from evaluator.checkpoints.shapes import text_model
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.processor import instruction_sets
 from evaluator.engine.self_check import code_digest

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from evaluator.checkpoints.text_model import text_model
+from evaluator.checkpoints.shapes import text_model
 
 _MOST_TOKENS, _LEAST_TOKENS = 16_384, 2_048  # of prompts and answers together, in a step
 _MOST_REQUESTS, _LEAST_REQUESTS = 256, 16  # at a time: more cost the driver more than they give the GPU

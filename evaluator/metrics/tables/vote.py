@@ -50,7 +50,7 @@ from evaluator.metrics.means import Mean
 from evaluator.metrics.measures import as_floats, item_numbers, of_mean
 from evaluator.metrics.outcomes import MEASURED
 from evaluator.metrics.table import Table
-from evaluator.tasks.posing import one_of_each
+from evaluator.tasks.base import one_of_each
 
 Counts = npt.NDArray[np.intp]
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.checkpoints import readahead
+from evaluator.checkpoints import files as readahead
 
 
 @pytest.fixture

@@ -7,8 +7,7 @@ import json
 import pytest
 
 from evaluator.checkpoints.info import read_positions, stored_dtype
-from evaluator.checkpoints.mixture import expert_field
-from evaluator.checkpoints.text_model import text_model
+from evaluator.checkpoints.shapes import expert_field, text_model
 from evaluator.engine.vllm.combination import architecture_in_words
 from launch.sweep.estimate import vocabulary_of
 

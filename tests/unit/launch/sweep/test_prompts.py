@@ -11,7 +11,7 @@ from evaluator.core.errors import InputError
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.planning import Planner
 from evaluator.tasks import Task, TaskData
-from evaluator.tasks.posing import one_of_each, posed_as, task_and_prompt
+from evaluator.tasks.base import one_of_each, posed_as, task_and_prompt
 from launch.commands.options import eval_sweep
 from launch.commands.tasks import show_prompt
 from launch.sweep import tasks as preparing
