@@ -36,7 +36,7 @@ class AlignedRank(ItemProbe):
     """The rank of the aligned answer's first token, its margin, and the log-likelihood of the whole aligned answer."""
 
     name = "aligned_rank"
-    help = "the rank of the answer's first token after the words with which the base led up to it"
+    help = "the rank of the answer's first token after the base's own lead-in"
     evidence = "reachable"
     view = "aligned"
     title = "first token of the answer, after the base's words before it"

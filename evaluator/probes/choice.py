@@ -105,7 +105,7 @@ class HardChoice(Choice):
     """`choice` with the distractors most like the gold answer."""
 
     name = "hard_choice"
-    help = "as choice, among the distractors most like the gold answer"
+    help = "choice among the distractors most like the gold answer"
     title = "choice among hard distractors"
     options = "hard"
     columns: Mapping[str, str] = {"hard_recognised": "boolean"}

@@ -63,8 +63,8 @@ def _at(path: Path) -> _Data:
 TASK = Task(
     name="hf",
     help=(
-        "any data set of the hub, or in Parquet, JSON or CSV files; which columns hold what stands beside it in a "
-        "sweep file, or in FILE.yaml (docs/your-data.md)"
+        "any data set of the hub, or in Parquet, JSON or CSV files; a sweep file or FILE.yaml maps its "
+        "columns (docs/your-data.md)"
     ),
     argument=Argument("ORG/NAME", required=True),
     named_after="file",

@@ -60,7 +60,7 @@ def bench(
         str, typer.Argument(metavar="NAME", help=f"{described(BENCHMARKS)}\n\n{ALL}: one benchmark after another")
     ],
 ) -> None:
-    """Run a benchmark of the README; it receives all further options. Needs a checkout of Resurface."""
+    """Run a benchmark, with all further options. Needs a checkout of Resurface."""
     run_benchmarks(name, context.args)
 
 

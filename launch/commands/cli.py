@@ -33,10 +33,9 @@ from launch.sweep.plugins import load_plugins
 
 app = typer.Typer(
     name="resurface",
-    help="What can a compressed language model still say, and not only recognise?",
-    epilog="With any command, --debug shows the traceback of an error. Exit codes: 0 done; 1 failed; 2 you can mend "
-    "it; 3 finished, but for what RUN/tables/failures.csv names; 4 a gate that blocks; 130 interrupted; 143 stopped by "
-    "SIGTERM.",
+    help="Shows whether a compressed language model has lost an answer, or only stopped saying it.",
+    epilog="With any command, --debug shows the traceback of an error. Exit codes: 0 done; 1 failed; 2 bad input; "
+    "3 finished without what RUN/tables/failures.csv names; 4 the gate blocks; 130 interrupted; 143 SIGTERM.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -97,8 +96,8 @@ app.command(epilog="Example: resurface match runs/demo --matcher qwen3-4b --matc
 
 
 def main() -> None:
-    """The console command: one line and exit code 2 for what the user can mend, 1 for a failed run, 3 for one that
-    finished without some checkpoints."""
+    """The console command. Exit codes: 2 for bad input, in one line; 1 for a failed run; 3 for one without some
+    checkpoints."""
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     debug = len(arguments) < len(sys.argv) - 1
     code = 0

@@ -28,19 +28,19 @@ def compare(
     run_b: Annotated[Path, typer.Argument(metavar="B", help="the same")],
     pair: Annotated[
         list[str] | None,
-        typer.Option(metavar="A=B", help="a checkpoint of A and its counterpart in B; else those of one name"),
+        typer.Option(metavar="A=B", help="a checkpoint of A and its partner in B; default: equal names"),
     ] = None,
     pair_task: Annotated[
-        list[str] | None, typer.Option(metavar="A=B", help="a task of A and its counterpart in B; likewise")
+        list[str] | None, typer.Option(metavar="A=B", help="a task of A and its partner in B; default: equal names")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON instead of tables")] = False,
-    csv: Annotated[Path | None, typer.Option("--csv", help="write every row there")] = None,
+    csv: Annotated[Path | None, typer.Option("--csv", help="write every row to this file")] = None,
 ) -> None:
-    """What moved between two runs (another version, machine, dtype or seed), and is it more than noise?
+    """Compare two runs item by item: what moved, and is it more than noise?
 
-    Items pair by language and id. Scores of 0 or 1 are compared by McNemar's exact test, other numbers by a paired
-    t-test that is robust to shared contexts, both with Holm's correction over all comparisons of two models. Says too
-    what was set otherwise. Exit code 0 whatever it finds.
+    Items pair by language and id. McNemar's exact test compares scores of 0 or 1; a paired t-test that is robust to
+    shared contexts compares other numbers. Holm's correction covers all comparisons of two models. Also lists settings
+    that differ. Exit code 0 whatever it finds.
     """
     for path in (run_a, run_b):
         if not path.exists():

@@ -36,7 +36,7 @@ def doctor(
         str, typer.Option(help=f"the engines' dtype: {', '.join(DTYPES)}; auto: as in an evaluation")
     ] = "auto",
 ) -> None:
-    """Check every fast path against its slow one on this machine, with the bundled model; exit code 1 if one fails.
+    """Compare each fast path with its slow reference on this machine. Exit code 1 if a check fails.
 
     Takes one to three minutes on two cores, and needs no network.
     """

@@ -55,7 +55,7 @@ def gate(
         bool | None, typer.Option("--languages/--no-languages", help="judge each language too")
     ] = None,
 ) -> None:
-    """Judge each compressed checkpoint against its base: exit code 4 if one is BLOCK, else 0.
+    """Judge each compressed checkpoint against its base. Exit code 4 if one is BLOCK, else 0.
 
     PASS: every loss is surely within its tolerance. BLOCK: a loss is surely beyond it, or settings differ. WARN:
     undecided. ANOMALOUS: the base only guesses, or the checkpoint gains over 5 points. Tolerances come from the
@@ -149,13 +149,13 @@ def screen(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="a run directory that evaluated everything")],
     items: Annotated[int | None, _option("items")] = None,
     seed: Annotated[int | None, _option("seed")] = None,
-    repeats: Annotated[int, typer.Option(min=1, max=_MOST_REPEATS, help="how many times the run is drawn anew")] = 200,
+    repeats: Annotated[int, typer.Option(min=1, max=_MOST_REPEATS, help="how many times the run is resampled")] = 200,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON instead of a table")] = False,
 ) -> None:
-    """What `screen:` in a sweep would have saved on a finished run, and which verdicts it would have given.
+    """Show what `screen:` would have saved on a finished run, and its verdicts.
 
-    Draws the run's contexts anew, with replacement and in random order, and stops where the gate is sure. Starts no
-    engine and writes nothing. Settings come from the options, then from `screen:` of the run's sweep file.
+    Resamples the run's contexts in random order and stops when the gate is sure. Starts no engine and writes nothing.
+    Settings come from the options, then from `screen:` of the run's sweep file.
     """
     typed = {name: value for name, value in locals().items() if name in _SCREEN_FIELDS and value is not None}
     need_records(run)

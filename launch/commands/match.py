@@ -22,33 +22,27 @@ CONTROLS = 30
 
 def match(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="a run directory")],
-    matcher: Annotated[
-        list[str], typer.Option(help="a checkpoint that judges; several make a panel, one after the other")
-    ],
+    matcher: Annotated[list[str], typer.Option(help="a checkpoint that judges; several make a panel")],
     everything: Annotated[
-        bool, typer.Option("--all", help="judge also responses that contain a gold answer: agreement needs it")
+        bool, typer.Option("--all", help="judge all responses, not only the misses; agreement needs it")
     ] = False,
     probes: Annotated[
         str,
-        typer.Option(help=f"{', '.join(answering_probes())}: whose responses are judged, in all formats asked"),
+        typer.Option(help=f"{', '.join(answering_probes())}: whose responses are judged, in all formats"),
     ] = "greedy",
     controls: Annotated[
         int,
-        typer.Option(
-            min=0, help="items of each language of which control pairs are made, to see whether a judge is fit"
-        ),
+        typer.Option(min=0, help="items per language that become control pairs, which show whether a judge is fit"),
     ] = CONTROLS,
-    fit_only: Annotated[
-        bool, typer.Option("--fit-only", help="a judge that is unfit by its control pairs has no vote in the panel")
-    ] = False,
+    fit_only: Annotated[bool, typer.Option("--fit-only", help="an unfit judge has no vote in the panel")] = False,
     engine: Annotated[str, typer.Option(help=engines_help())] = "vllm",
     dtype: Annotated[str, typer.Option(help=f"{', '.join(DTYPES)}; as in eval")] = "auto",
     trust_remote_code: Annotated[bool, typer.Option(help="run the matcher's own code; off by default")] = False,
 ) -> None:
-    """Ask matcher models whether responses mean the reference answer; the same command resumes.
+    """Let matcher models judge whether responses mean the reference answer. The same command resumes.
 
-    One engine at a time: it takes one matcher, judges the whole run, and makes room for the next. Each is asked about
-    control pairs first, of which it is known whether they match: a judge that fails them is named as unfit.
+    Runs one engine at a time: each matcher judges the whole run. Each first judges control pairs with a known result;
+    a judge that fails them is named as unfit.
     """
     need_records(run)
     settings = {"kind": engine, "dtype": dtype, "trust_remote_code": trust_remote_code}

@@ -20,17 +20,15 @@ from pruning.config import Allocation, PruneConfig, Repair, needs_calibration
 from pruning.methods import METHODS
 from pruning.patterns import Group
 
-Out = Annotated[Path, typer.Option("--out", help="Where everything is written; the same command resumes there.")]
-Seed = Annotated[int, typer.Option(help="Run seed of distractors, samples and pruning.")]
+Out = Annotated[Path, typer.Option("--out", help="The run directory; the same command resumes there.")]
+Seed = Annotated[int, typer.Option(help="the seed of distractors, samples and pruning")]
 Track = Annotated[
     str | None,
-    typer.Option("--track", metavar="mlflow|wandb", help="tell an experiment tracker of each checkpoint as it ends"),
+    typer.Option("--track", metavar="mlflow|wandb", help="send each finished checkpoint to an experiment tracker"),
 ]
 Prompts = Annotated[
     Path | None,
-    typer.Option(
-        "--prompts", metavar="FILE", help="YAML, name: template; each poses the task beside the paper's own prompts"
-    ),
+    typer.Option("--prompts", metavar="FILE", help="YAML, name: template; poses the task in these words too"),
 ]
 DTYPES: tuple[str, ...] = get_args(DType)
 

@@ -35,34 +35,34 @@ def prune(
     method: Annotated[str | None, typer.Option(help=described(METHODS))] = None,
     out: Annotated[Path | None, typer.Option("--out", help="the pruned checkpoint's directory")] = None,
     sparsity: Annotated[
-        float | None, typer.Option(help="share of zeros, or of the layers, heads or channels that go, e.g. 0.5")
+        float | None, typer.Option(help="share of zeros, or of removed layers, heads or channels, e.g. 0.5")
     ] = None,
     pattern: Annotated[
-        str | None, typer.Option(help="N:M, e.g. 2:4 zeroes 2 of every 4; of method drop the layers, e.g. 20-25,28")
+        str | None, typer.Option(help="N:M, e.g. 2:4 zeroes 2 of every 4; for drop the layers, e.g. 20-25,28")
     ] = None,
     allocation: Annotated[
-        str, typer.Option(help=f"of the ratio over layers: {', '.join(get_args(Allocation))}")
+        str, typer.Option(help=f"how the sparsity varies over layers: {', '.join(get_args(Allocation))}")
     ] = _UNASKED.allocation,
     group: Annotated[
-        str | None, typer.Option(help=f"scores compared within: {', '.join(get_args(Group))}; default the method's")
+        str | None, typer.Option(help=f"where scores are compared: {', '.join(get_args(Group))}; default the method's")
     ] = None,
     repair: Annotated[
-        str, typer.Option(help=f"of the weights that stay, on the calibration text: {', '.join(get_args(Repair))}")
+        str, typer.Option(help=f"fit the remaining weights to the calibration text: {', '.join(get_args(Repair))}")
     ] = _UNASKED.repair,
     calibration: Annotated[str | None, typer.Option(help=", ".join(KINDS))] = None,
     samples: Annotated[int, typer.Option(help="calibration passages")] = _UNASKED.samples,
     sequence_length: Annotated[int, typer.Option(help="tokens per passage at most")] = _UNASKED.sequence_length,
     seed: Seed = _UNASKED.seed,
     push: Annotated[
-        str | None, typer.Option(metavar="ORG/NAME", help="upload the checkpoint to the hub; alone, that of --out")
+        str | None, typer.Option(metavar="ORG/NAME", help="upload to the hub; without MODEL, the checkpoint in --out")
     ] = None,
     run: Annotated[
-        Path | None, typer.Option("--run", help="with --push: a run that asked it; its fates stand on the card")
+        Path | None, typer.Option("--run", help="with --push: a run that evaluated it; the card shows its fates")
     ] = None,
-    public: Annotated[bool, typer.Option("--public", help="with --push: a new repository is not private")] = False,
-    verify: Annotated[Path | None, typer.Option(help="a pruned checkpoint to check against its manifest")] = None,
+    public: Annotated[bool, typer.Option("--public", help="with --push: make a new repository public")] = False,
+    verify: Annotated[Path | None, typer.Option(help="compare a pruned checkpoint with its manifest")] = None,
 ) -> None:
-    """Prune a checkpoint into a sparse or smaller one that any server of safetensors loads; --verify or --push one."""
+    """Prune a checkpoint; any server of safetensors loads the result. --verify checks one, --push uploads one."""
     if push is None and (run is not None or public):
         raise InputError("--run and --public go with --push")
     options = PruneOptions(

@@ -19,38 +19,40 @@ from launch.sweep.config import bundled_recipes, find_recipe, load_sweep
 def render_files(
     format: Annotated[str, typer.Argument(metavar="FORMAT", help=described(FORMATS.values()))],
     recipe: Annotated[
-        str, typer.Argument(metavar="SWEEP", help="a YAML file, or a bundled recipe, as of `resurface sweep`")
+        str, typer.Argument(metavar="SWEEP", help="a YAML file or a bundled recipe, as in `resurface sweep`")
     ],
     out: Annotated[Path, typer.Option("--out", help="the run directory, on a file system that all nodes share")],
     to: Annotated[Path, typer.Option("--to", help="the folder that the files are written to")] = Path("cluster"),
     sweep_path: Annotated[
-        str | None, typer.Option(help="the sweep file as the cluster's machines see it; default: where it is here")
+        str | None, typer.Option(help="the sweep file's path on the cluster; default: its path here")
     ] = None,
-    name: Annotated[str, typer.Option(help="of the job")] = "resurface",
-    nodes: Annotated[int, typer.Option(help="machines")] = 1,
-    gpus: Annotated[int, typer.Option(help="GPUs of each")] = 0,
-    cpus: Annotated[int | None, typer.Option(help="cores of each")] = None,
-    memory: Annotated[str | None, typer.Option(help="of each: 64G, or 64Gi for Kubernetes")] = None,
-    time: Annotated[str | None, typer.Option(help="limit: minutes, HH:MM:SS or D-HH:MM:SS")] = None,
-    partition: Annotated[str | None, typer.Option(help="slurm")] = None,
-    account: Annotated[str | None, typer.Option(help="slurm")] = None,
+    name: Annotated[str, typer.Option(help="the job's name")] = "resurface",
+    nodes: Annotated[int, typer.Option(help="number of machines")] = 1,
+    gpus: Annotated[int, typer.Option(help="GPUs per machine")] = 0,
+    cpus: Annotated[int | None, typer.Option(help="cores per machine")] = None,
+    memory: Annotated[str | None, typer.Option(help="per machine: 64G, or 64Gi for Kubernetes")] = None,
+    time: Annotated[str | None, typer.Option(help="time limit: minutes, HH:MM:SS or D-HH:MM:SS")] = None,
+    partition: Annotated[str | None, typer.Option(help="slurm: the partition")] = None,
+    account: Annotated[str | None, typer.Option(help="slurm: the account")] = None,
     setup: Annotated[
-        str | None, typer.Option(help="slurm, up: a command before all others, as 'source .venv/bin/activate'")
+        str | None, typer.Option(help="slurm, up: the first command, e.g. 'source .venv/bin/activate'")
     ] = None,
     mode: Annotated[str, typer.Option(help="slurm: symmetric, start or array")] = "symmetric",
     image: Annotated[str | None, typer.Option(help="kuberay: the image of all pods")] = None,
     claim: Annotated[str | None, typer.Option(help="kuberay: the PersistentVolumeClaim with all files")] = None,
     mount: Annotated[str, typer.Option(help="kuberay: where pods see the claim")] = "/shared",
-    namespace: Annotated[str | None, typer.Option(help="kuberay")] = None,
+    namespace: Annotated[str | None, typer.Option(help="kuberay: the namespace")] = None,
     queue: Annotated[str | None, typer.Option(help="kuberay: Kueue's local queue")] = None,
-    tries: Annotated[int, typer.Option(help="kuberay: clusters that are tried, one after another")] = 3,
-    ray_version: Annotated[str | None, typer.Option(help="kuberay: of the image; default: the one here")] = None,
+    tries: Annotated[int, typer.Option(help="kuberay: how many clusters to try")] = 3,
+    ray_version: Annotated[
+        str | None, typer.Option(help="kuberay: the image's Ray version; default: the one here")
+    ] = None,
     address: Annotated[str | None, typer.Option(help="job: the dashboard, http://HOST:8265")] = None,
     head: Annotated[str | None, typer.Option(help="up: the head's host")] = None,
     workers: Annotated[str | None, typer.Option(metavar="HOST,...", help="up: the other hosts")] = None,
-    user: Annotated[str | None, typer.Option(help="up: who ssh is on the hosts")] = None,
+    user: Annotated[str | None, typer.Option(help="up: the user for ssh")] = None,
 ) -> None:
-    """Write files that run a sweep on a cluster; nothing is started."""
+    """Write files that run a sweep on a cluster. Starts nothing."""
     given: dict[str, Any] = {key: value for key, value in locals().items() if key in ClusterSettings.__slots__}
     file = find_recipe(recipe)
     config = load_sweep(file)

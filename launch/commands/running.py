@@ -116,12 +116,12 @@ def evaluate(
     engine: Annotated[str, typer.Option(help=engines_help())] = "vllm",
     dtype: Annotated[str, typer.Option(help=f"{', '.join(DTYPES)}; auto: float32 on a CPU, its own on a GPU")] = "auto",
     mixed_dtypes: Annotated[
-        bool, typer.Option(help="compare checkpoints of another dtype than their base too, and say so in every table")
+        bool, typer.Option(help="permit another dtype than the base's; every table names it")
     ] = False,
-    scoring: Annotated[str, typer.Option(help="forced; prompt_logprobs: vllm's own way, slow, to check")] = "forced",
+    scoring: Annotated[str, typer.Option(help="forced; prompt_logprobs: vLLM's own way, slow, as a check")] = "forced",
     seed: Seed = 0,
     options: Annotated[
-        str | None, typer.Option(help="distractors that are drawn: any (the paper's way), alike (default of a new run)")
+        str | None, typer.Option(help="how distractors are drawn: alike (default), any (the paper's way)")
     ] = None,
     chat: Annotated[bool, typer.Option(help="prompt through the tokenizer's chat template")] = False,
     prompts: Prompts = None,
@@ -130,7 +130,7 @@ def evaluate(
     trust_remote_code: Annotated[bool, typer.Option(help="run the checkpoint's own code; off by default")] = False,
     track: Track = None,
 ) -> None:
-    """Evaluate checkpoints: every question, every probe, one engine."""
+    """Evaluate checkpoints with every question and every probe. The same command resumes."""
     config = eval_sweep(
         checkpoints,
         base=base,
@@ -148,14 +148,14 @@ def sweep(
     recipe: Annotated[
         str, typer.Argument(metavar="RECIPE", help=f"a YAML file, or a bundled recipe: {', '.join(bundled_recipes())}")
     ],
-    out: Annotated[Path | None, typer.Option("--out", help="as everywhere; not needed for a dry run")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="the run directory; not needed for a dry run")] = None,
     only: Annotated[
-        str | None, typer.Option(metavar="MODEL,...", help="of its models these alone, with what is pruned from them")
+        str | None, typer.Option(metavar="MODEL,...", help="only these models and their compressed versions")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="say what it would cost; start nothing")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="estimate time and disk; start nothing")] = False,
     track: Track = None,
 ) -> None:
-    """Prune, quantise, evaluate and report a whole grid; the same command resumes."""
+    """Prune, quantise, evaluate and report a whole grid. The same command resumes."""
     config = load_sweep(find_recipe(recipe))
     if only is not None:
         config = config.model_copy(update={"only": tuple(listed("only", only))})
@@ -170,5 +170,5 @@ def sweep(
 
 
 def demo(out: Out = Path("runs/demo")) -> None:
-    """Prune the bundled model five ways, ask the bundled questions, print the headline, write the report."""
+    """Prune the bundled model in five ways, pose the bundled questions, print the headline and write the report."""
     run_and_report(load_sweep(RECIPES / "demo.yaml"), out)

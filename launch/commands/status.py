@@ -27,15 +27,13 @@ _ROWS = 24  # of tasks and checkpoints; of more, those that run or failed are sh
 
 def status(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="a run directory")],
-    watch: Annotated[bool, typer.Option("--watch", help="look again every two seconds, until nobody runs it")] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="as JSON, one document; with --watch a line for each")
-    ] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="repeat every two seconds until the run ends")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON; with --watch, a line each time")] = False,
 ) -> None:
-    """What is done, running and failed; pace, time left, engines, last errors.
+    """Show what is done, running and failed, the time left, the engines and the last errors.
 
-    It reads files alone, also while the run goes on, on any machine that sees them. A state of "stale" means that the
-    run was not ended and its driver is gone: the same command resumes it.
+    Reads files alone, on any machine that sees them, also while the run works. "stale" means that the run did not end
+    and its driver is gone: the same command resumes it.
     """
     from launch.run.status import read_status
 

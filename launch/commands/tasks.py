@@ -30,9 +30,9 @@ _DRAWN = "choice: the answer among three answers of other questions in its langu
 def tasks(
     task: Annotated[str | None, typer.Argument(metavar="[TASK]", help="one task only; all by default")] = None,
 ) -> None:
-    """List the tasks, each with a sample item and its exact prompts. Without a network.
+    """List the tasks, each with a sample item and its prompts. Needs no network.
 
-    Samples are our own; `resurface show-prompt` shows an item of the data itself, cut into a model's tokens.
+    Samples are our own. `resurface show-prompt` shows an item of the data itself, in a model's tokens.
     """
     for each in TASKS if task is None else (TASKS[task],):
         printed("\n".join([*_described(each), ""]))
@@ -74,18 +74,22 @@ SAMPLE = "sample"
 
 def show_prompt(
     task: Annotated[str, typer.Argument(metavar="TASK", help=tasks_help())],
-    model: Annotated[str, typer.Option(help="whose tokenizer and chat template: directory, hub id, 'bundled'")],
-    item: Annotated[str | None, typer.Option(help="its id; 'sample': the task's own sample; default the first")] = None,
-    language: Annotated[str | None, typer.Option(help="name or code; of an id that several languages have")] = None,
+    model: Annotated[str, typer.Option(help="its tokenizer and chat template are used: directory, hub id, 'bundled'")],
+    item: Annotated[
+        str | None, typer.Option(help="an item's id, or 'sample': the task's own sample; default: the first item")
+    ] = None,
+    language: Annotated[str | None, typer.Option(help="name or code; for an id that several languages have")] = None,
     format: Annotated[str, typer.Option(help=", ".join(FORMATS))] = "open",
     chat: Annotated[bool, typer.Option(help="prompt through the tokenizer's chat template")] = False,
-    items: Annotated[int, typer.Option(min=0, help="per language, as in eval: decides the example of one_shot")] = 200,
-    seed: Annotated[int, typer.Option(min=0, help="run seed of the distractors")] = 0,
+    items: Annotated[
+        int, typer.Option(min=0, help="per language, as in eval; it decides the example of one_shot")
+    ] = 200,
+    seed: Annotated[int, typer.Option(min=0, help="the seed of the distractors")] = 0,
     options: Annotated[str, typer.Option(help="how distractors are drawn, as in eval: any, alike")] = "alike",
     prompts: Prompts = None,
-    prompt: Annotated[str | None, typer.Option(help="of --prompts this one only")] = None,
+    prompt: Annotated[str | None, typer.Option(help="only this one of --prompts")] = None,
 ) -> None:
-    """Print an item's prompt, where its tokens begin and end, and what choice scores after it. Starts no engine."""
+    """Print an item's prompt, its tokens, and the options that choice scores. Starts no engine."""
     if format not in FORMATS:
         raise unknown("format", format, FORMATS)
     if options not in get_args(DrawnOptions):

@@ -18,7 +18,7 @@ class Layers(Removal):
     """
 
     name = "layers"
-    help = "the block of layers across which the residual stream turns least (angular distance)"
+    help = "removes the consecutive layers that turn the residual stream least (angular distance)"
     unit = "layers"
     passes = 1
 
@@ -27,6 +27,6 @@ class Drop(Removal):
     """The layers that the pattern lists."""
 
     name = "drop"
-    help = "the layers that --pattern lists, e.g. 20-25,28; needs no calibration text"
+    help = "removes the layers in --pattern, e.g. 20-25,28; needs no calibration text"
     unit = "layers"
     listed = True

@@ -14,7 +14,7 @@ class Magnitude(ScoringMethod):
     """|W|."""
 
     name = "magnitude"
-    help = "the smallest weights of each matrix go; needs no calibration text"
+    help = "removes the smallest weights of each matrix; needs no calibration text"
 
     def score(self, weight_OI: Tensor, norm_sq_I: Tensor | None) -> Tensor:
         return weight_OI.float().abs()

@@ -16,7 +16,7 @@ class RIA(ScoringMethod):
     """(|W| / column sum + |W| / row sum) * ||x||^POWER; an all-zero row or column has importance 0, not 0 / 0."""
 
     name = "ria"
-    help = "weights relative to the sums of their row and column, times the root of the norms of their inputs"
+    help = "removes weights relative to their row and column sums, times the root of the input norm"
     statistic = Statistic.COLUMN_NORMS
     passes = 2
 

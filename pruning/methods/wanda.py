@@ -14,7 +14,7 @@ class Wanda(ScoringMethod):
     """|W| * ||x||, compared within a row, as published."""
 
     name = "wanda"
-    help = "weights times the norms of their inputs, compared within each row"
+    help = "removes weights by weight times the norm of the input, within each row"
     statistic = Statistic.COLUMN_NORMS
     group = "row"
     passes = 2

@@ -25,7 +25,7 @@ class Heads(WandaSP):
     """Query heads, with the key and value that they share."""
 
     name = "heads"
-    help = "attention heads, with the key and value that they share, by their Wanda scores in o_proj (Wanda-sp)"
+    help = "removes attention heads with their key and value, by Wanda scores in o_proj (Wanda-sp)"
     unit = "heads"
 
 
@@ -33,5 +33,5 @@ class Channels(WandaSP):
     """Channels of the MLP."""
 
     name = "channels"
-    help = "channels of the MLP by their Wanda scores in down_proj (Wanda-sp)"
+    help = "removes channels of the MLP by Wanda scores in down_proj (Wanda-sp)"
     unit = "channels"
