@@ -3,29 +3,47 @@
 A model that answers in sentences ("The river is the Nile.") does not begin with the answer: the rank of the answer's
 first token right after the prompt says little. Where the greedy answer of the *base* to the open prompt contains a gold
 answer, the base's words before it are the *lead-in*, and the tokens with which the base wrote it are the *aligned
-answer* (`evaluator.probes.alignment` has the exact rule). Every checkpoint is asked how likely the aligned answer is
+answer*. Every checkpoint is asked how likely the aligned answer is
 after prompt and lead-in. The base asks it of its own greedy answer, in the same stream; every token of the aligned
 answer was its own choice, so its aligned rank is 1, up to ties and rounding.
 
 Without a base, or where the base's greedy answer contains no gold answer, the probe is not defined: `excluded`.
+
+The exact rule (`align`, pure):
+
+    tokens   It | 's|  the|  Ni|le|,|  in|  Egypt|.           gold answer "Nile"
+    lead-in  It | 's|  the|           aligned answer   Ni|le
+
+`ids` are an answer's token ids without EOS. A text *contains* a gold answer as in grading: both normalised, and without
+spans of thinking.
+
+    k = the smallest number such that the decoding of ids[:k] contains a gold answer
+    j = the largest number below k such that the decoding of ids[j:k] contains one
+
+The lead-in is ids[:j], the aligned answer ids[j:k]. Nothing is tokenised again: after the prompt and the lead-in, each
+token of the aligned answer is the model's own choice. Spans of thinking are those of the whole answer, so that neither
+a tag that k cuts in two nor a slice that begins after its tag shows a thought as if it were said.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from evaluator.asking.prompts import Continuation
 from evaluator.core.records import Record
+from evaluator.core.text import normalise
 from evaluator.engine.base import Cancel, Request, Response, Score
-from evaluator.probes.alignment import Alignment, align
 from evaluator.probes.base import Asking, Cost, Excluded, Inquiry, ItemProbe
+from evaluator.probes.grading import gradable, thinking_spans
 from evaluator.probes.recording import Recorder, failed, scored
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from evaluator.probes.settings import Settings
+    from evaluator.probes.base import Settings
+
 
 # Why it is not defined: the text of an excluded record.
 NOT_SAID = "the base's greedy answer contains no gold answer"
@@ -119,3 +137,43 @@ class _Aligned(Inquiry):
             columns["text"] = self._asking.decode(self._alignment.lead_in)
             columns["option_text"] = self._asking.decode(self._alignment.answer)
         return columns
+
+
+@dataclass(frozen=True, slots=True)
+class Alignment:
+    """A generated answer, cut at the gold answer in it."""
+
+    lead_in: tuple[int, ...]
+    answer: tuple[int, ...]  # at least one token
+
+
+def align(
+    token_ids: tuple[int, ...], answers: Sequence[str], decode: Callable[[Sequence[int]], str]
+) -> Alignment | None:
+    """Cut an answer (ids without EOS) by the rule above; None where its text contains no gold answer."""
+    wanted = gradable(answers)
+    thoughts = thinking_spans(decode(token_ids))
+
+    def contains(start: int, end: int) -> bool:
+        text = decode(token_ids[start:end])
+        if thoughts:
+            # A slice may decode to fewer characters than its part of the whole (a leading space), or to more (a
+            # character of which it has some bytes): its end is where the whole's is.
+            text = _without(thoughts, text, len(decode(token_ids[:end])) - len(text))
+        said = normalise(text)
+        return any(answer in said for answer in wanted)
+
+    if not contains(0, len(token_ids)):
+        return None
+    end = next(end for end in range(1, len(token_ids) + 1) if contains(0, end))
+    start = next(start for start in reversed(range(end)) if contains(start, end))
+    return Alignment(lead_in=token_ids[:start], answer=token_ids[start:end])
+
+
+def _without(spans: Sequence[tuple[int, int]], text: str, place: int) -> str:
+    """A text that stands at `place` of a whole, without the whole's `spans`."""
+    kept, at = "", 0
+    for first, last in spans:
+        kept += text[at : max(at, first - place)]
+        at = max(at, last - place)
+    return kept + text[at:]

@@ -14,7 +14,7 @@ from evaluator.probes.recording import Recorder, failed
 if TYPE_CHECKING:
     import pandas as pd
 
-    from evaluator.probes.settings import Settings
+    from evaluator.probes.base import Settings
 
 REQUESTS = 3  # per beam: measured 15 for a width of 5
 

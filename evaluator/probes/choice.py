@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
 
-    from evaluator.probes.base import ItemPlan
-    from evaluator.probes.settings import Settings
+    from evaluator.probes.base import ItemPlan, Settings
 
 
 class Choice(ItemProbe):

@@ -8,8 +8,7 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from evaluator.asking.questions import Wanted
 from evaluator.asking.templates import PromptTemplate, lists_options
-from evaluator.probes.base import PROBES, ItemProbe, TextProbe
-from evaluator.probes.settings import Settings, each_once
+from evaluator.probes.base import PROBES, ItemProbe, Settings, TextProbe, each_once
 from evaluator.tasks import TASKS, Source
 from evaluator.tasks.distractors import DrawnOptions
 

@@ -17,8 +17,7 @@ from evaluator.probes.recording import Recorder, failed
 if TYPE_CHECKING:
     import pandas as pd
 
-    from evaluator.probes.base import ItemPlan
-    from evaluator.probes.settings import Settings
+    from evaluator.probes.base import ItemPlan, Settings
 
 
 class Greedy(ItemProbe):

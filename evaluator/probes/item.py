@@ -13,8 +13,7 @@ from collections.abc import Iterator, Sequence
 from evaluator.core.records import Item, Record
 from evaluator.engine.base import NOT_NUMBERS, Cancel, Generate, Hear, Request, Response
 from evaluator.probes.config import EvalConfig
-from evaluator.probes.faults import Blaming, blame
-from evaluator.probes.planning import Plan, inquiries
+from evaluator.probes.planning import Blaming, Plan, blame, inquiries
 from evaluator.probes.recording import Decode, Recorder, Stamp
 
 

@@ -25,7 +25,7 @@ from evaluator.probes.recording import Recorder, failed
 if TYPE_CHECKING:
     import pandas as pd
 
-    from evaluator.probes.settings import Settings
+    from evaluator.probes.base import Settings
 
 PIECE = 64  # tokens of one request
 

@@ -15,7 +15,7 @@ from evaluator.tasks.loading import gold_option
 if TYPE_CHECKING:
     import pandas as pd
 
-    from evaluator.probes.settings import Settings
+    from evaluator.probes.base import Settings
 
 
 class Rank(ItemProbe):

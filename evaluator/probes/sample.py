@@ -14,7 +14,7 @@ from evaluator.probes.recording import Recorder, failed
 if TYPE_CHECKING:
     import pandas as pd
 
-    from evaluator.probes.settings import Settings
+    from evaluator.probes.base import Settings
 
 
 class Sample(ItemProbe):

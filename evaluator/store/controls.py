@@ -17,8 +17,8 @@ import pandas as pd
 import pyarrow as pa
 
 from evaluator.core.errors import InputError, parse
-from evaluator.probes.controls import Control, Posed
-from evaluator.probes.matcher import Verdict
+from evaluator.judging.controls import Control, Posed
+from evaluator.judging.matcher import Verdict
 from evaluator.store.files import write_atomically, write_parquet
 from evaluator.store.reading import read_part
 from evaluator.store.schema import CONTROL_COLUMNS, CONTROLS, ITEM_COLUMNS, READ_CONTROLS

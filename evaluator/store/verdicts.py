@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 
 from evaluator.core.errors import InputError
 from evaluator.core.records import VerdictRow
+from evaluator.judging.matcher import Claim, Verdict
 from evaluator.probes.grading import strip_thinking
-from evaluator.probes.matcher import Claim, Verdict
 from evaluator.store.files import write_parquet
 from evaluator.store.reading import read_part
 from evaluator.store.records import RecordStore

@@ -23,8 +23,8 @@ from evaluator.checkpoints.tokenizer import load_tokenizer
 from evaluator.core.errors import EngineError, InputError, ResurfaceError, one_line
 from evaluator.engine.base import Engine
 from evaluator.engine.config import EngineConfig, build_engine, check_served
-from evaluator.probes.controls import Control, controls_of
-from evaluator.probes.matcher import Claim, Matcher, Verdict
+from evaluator.judging.controls import Control, controls_of
+from evaluator.judging.matcher import Claim, Matcher, Verdict
 from evaluator.store.controls import ControlStore, key_of, read_posed, unanswered, write_fit_only
 from evaluator.store.records import RecordStore
 from evaluator.store.verdicts import Answered, Part, Pending, VerdictStore, pending, responses

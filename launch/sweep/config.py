@@ -34,8 +34,8 @@ from pydantic_core import ErrorDetails
 from evaluator.core.config import Frozen
 from evaluator.core.errors import InputError, unknown
 from evaluator.engine.config import EngineConfig
+from evaluator.probes.base import Seed
 from evaluator.probes.config import EvalConfig
-from evaluator.probes.settings import Seed
 from evaluator.screen import Screen
 from evaluator.thresholds import Thresholds
 from launch.sweep.document import read_document

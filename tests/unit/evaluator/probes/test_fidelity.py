@@ -14,9 +14,8 @@ from evaluator.engine.fake import FakeEngine, FakeLM
 from evaluator.metrics.outcomes import reduce_records
 from evaluator.probes.base import BaseAnswer, References
 from evaluator.probes.config import EvalConfig
-from evaluator.probes.fidelity import NO_PLACE, NOT_OPEN
+from evaluator.probes.fidelity import NO_DIVERGENCES, NO_PLACE, NOT_OPEN, PIECE
 from evaluator.probes.packing import BANDS, unpack
-from evaluator.probes.passages import NO_DIVERGENCES, PIECE
 from evaluator.probes.planning import WindowPlan
 from evaluator.probes.stream import evaluate
 from evaluator.store.records import to_table

@@ -8,8 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from evaluator.core.errors import InputError
-from evaluator.probes.controls import controls_of
-from evaluator.probes.matcher import Verdict
+from evaluator.judging.controls import controls_of
+from evaluator.judging.matcher import Verdict
 from evaluator.store.controls import (
     ControlStore,
     key_of,

@@ -10,7 +10,7 @@ import pytest
 
 from evaluator.core.errors import EngineError, InputError
 from evaluator.core.records import Record
-from evaluator.probes.matcher import Claim, Verdict
+from evaluator.judging.matcher import Claim, Verdict
 from evaluator.store.records import RecordStore, to_table
 from evaluator.store.schema import VERDICTS
 from evaluator.store.verdicts import VerdictStore, responses

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from evaluator.core.records import Item
-from evaluator.probes.matcher import Verdict
+from evaluator.judging.matcher import Verdict
 from evaluator.probes.recording import Recorder
 from evaluator.store.controls import ControlStore
 from evaluator.store.records import RecordStore, to_table

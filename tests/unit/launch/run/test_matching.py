@@ -17,9 +17,9 @@ from evaluator.checkpoints.tokenizer import load_tokenizer
 from evaluator.core.text import normalise
 from evaluator.engine.base import Request, Response
 from evaluator.engine.fake import FakeEngine
+from evaluator.judging.matcher import Matcher
 from evaluator.metrics.judging import judges
 from evaluator.metrics.tables.matching import PANEL
-from evaluator.probes.matcher import Matcher
 from evaluator.report import write_report
 from evaluator.store.controls import ControlStore, read_controls, write_fit_only
 from evaluator.store.verdicts import VerdictStore, responses

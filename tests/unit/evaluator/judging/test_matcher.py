@@ -11,7 +11,7 @@ from evaluator.checkpoints.tokenizer import load_tokenizer
 from evaluator.core.errors import EngineError
 from evaluator.engine.base import Request, Response, Score
 from evaluator.engine.fake import FakeEngine, FakeLM
-from evaluator.probes.matcher import Claim, Matcher, Verdict
+from evaluator.judging.matcher import Claim, Matcher, Verdict
 from launch.sweep.models import BUNDLED_MODEL
 
 TEMPLATE = (

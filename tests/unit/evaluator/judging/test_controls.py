@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from evaluator.core.text import normalise
-from evaluator.probes.controls import Posed, controls_of, paraphrases
+from evaluator.judging.controls import Posed, controls_of, paraphrases
 
 
 def posed(number: int, *answers: str, language: str = "english") -> Posed:

@@ -21,8 +21,8 @@ from zlib import crc32
 
 from evaluator.core.records import ControlKind
 from evaluator.core.text import code_of, normalise
+from evaluator.judging.matcher import Claim
 from evaluator.probes.grading import gradable
-from evaluator.probes.matcher import Claim
 from evaluator.tasks.answer_types import answer_type
 
 _ARTICLES = {
