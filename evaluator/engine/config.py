@@ -34,7 +34,7 @@ class EngineConfig(Frozen):
     gpu_memory_utilization: float = Field(default=0.9, gt=0, le=1)
     tensor_parallel: int = Field(default=1, ge=1, le=64)  # GPUs of one node
     compile: bool = False  # vLLM's torch.compile: slower to start, faster for large models
-    # GPU only: which steps are CUDA graphs (vllm/graphs.py, docs/gpus.md). None and true: full; false: none.
+    # GPU only: which steps are CUDA graphs (vllm/setup/gpu.py, docs/gpus.md). None and true: full; false: none.
     cuda_graphs: Graphs | None = None
     # Whether a running engine takes the next checkpoint's weights in place; without, each has a fresh engine.
     swap: bool = True

@@ -3,8 +3,8 @@
 Forced scores and prompt log-probabilities are the same numbers by two ways through an engine. Kernels differ between
 builds, devices, dtypes and runners, and so may what is wrong with them: the first engine of a combination scores a few
 short continuations both ways before it serves. Both ways rank with the same kernel, so ranks are held against a count
-over whole distributions and against a planted table (`vllm/ranks.py`). Pure but for `Memory`, a folder with a file for
-each combination that has passed; `vllm/engine.py` asks.
+over whole distributions and against a planted table (`vllm/verify/ranks.py`). Pure but for `Memory`, a folder with a
+file for each combination that has passed. `vllm/engine.py` runs it.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ def _stand_ins(
     jobs: Sequence[CheckpointJob], dense: Mapping[str, CheckpointInfo], folder: Path
 ) -> Iterator[CheckpointInfo]:
     """For each way in which a model is quantised, its first layer rounded to nearest, under the job's name."""
-    from evaluator.engine.vllm.rehearsal import first_layer
+    from evaluator.engine.vllm.verify.rehearsal import first_layer
     from pruning.model.checkpoint import Checkpoint
 
     seen: set[tuple[object, ...]] = set()

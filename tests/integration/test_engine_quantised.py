@@ -20,7 +20,7 @@ from evaluator.engine.base import FixedSource, Generate, Score
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.processor import instruction_sets
 from evaluator.engine.vllm.engine import VLLMEngine
-from evaluator.engine.vllm.rehearsal import rehearse
+from evaluator.engine.vllm.verify.rehearsal import rehearse
 from tests.support.engines import both_runners
 from tests.support.models import VOCABULARY, save_tiny_model
 from tests.support.quantised import LAYOUTS, quantise, rounding_inputs

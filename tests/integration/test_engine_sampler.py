@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from evaluator.engine.vllm.extra_args import FORCED
+from evaluator.engine.vllm.prompt_scores import FORCED
 from tests.support.engines import needs_vllm
 
 pytestmark = needs_vllm

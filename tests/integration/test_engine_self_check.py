@@ -48,7 +48,6 @@ def served(checkpoint: Path, config: EngineConfig = CONFIG) -> tuple[LoadReport,
 
 def count_ties(patch: pytest.MonkeyPatch) -> None:
     """Rank as vLLM does."""
-    from evaluator.engine.vllm import ranks
 
     def counted(scores: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
         return (scores >= values).sum(-1)
@@ -68,7 +67,9 @@ def count_ties(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(logprob, "_ranks_kernel", logprob._ranks_kernel)  # an engine replaces it; afterwards it is back
         patch.setattr(v2_ranks, "strict_ranks_kernel", Kernel())
     else:
-        patch.setattr(ranks, "_strict_ranks", counted)
+        from evaluator.engine.vllm.v1 import sampler
+
+        patch.setattr(sampler, "_strict_ranks", counted)
 
 
 def score_other_tokens(patch: pytest.MonkeyPatch) -> None:
@@ -87,7 +88,7 @@ def score_other_tokens(patch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("scoring", [pytest.param("forced", marks=pytest.mark.long), "prompt_logprobs"])
 def test_an_engine_whose_prompt_log_probabilities_are_nonsense_is_not_used(scoring, tmp_path, cache, monkeypatch):
-    from evaluator.engine.vllm.requests import InFlightPromptScore
+    from evaluator.engine.vllm.requests.in_flight import InFlightPromptScore
 
     right = InFlightPromptScore.response
 
@@ -111,7 +112,7 @@ def test_an_engine_that_ranks_by_vllm_s_rule_is_not_used(tmp_path, cache, monkey
 
 def test_an_engine_that_reports_the_ranks_of_other_rows_is_not_used(tmp_path, cache, monkeypatch):
     """Each is right where it is counted, and is reported for another token."""
-    from evaluator.engine.vllm.requests import InFlightPromptScore
+    from evaluator.engine.vllm.requests.in_flight import InFlightPromptScore
 
     right = InFlightPromptScore.response
 
@@ -128,7 +129,7 @@ def test_an_engine_that_reports_the_ranks_of_other_rows_is_not_used(tmp_path, ca
 
 
 def test_forced_scores_with_wrong_ranks_are_replaced(tmp_path, cache, monkeypatch):
-    from evaluator.engine.vllm.requests import InFlightOneStepScore
+    from evaluator.engine.vllm.requests.in_flight import InFlightOneStepScore
 
     right = InFlightOneStepScore.response
 

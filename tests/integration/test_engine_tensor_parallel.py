@@ -60,7 +60,7 @@ def test_two_workers_answer_like_the_oracle_before_and_after_a_swap(engine, chec
 
 def _keep_old_weights(worker, files: list[str]) -> None:
     """In the second worker: whatever is to be read from now on, `files` are."""
-    from evaluator.engine.vllm import weights
+    from evaluator.engine.vllm.verify import weights
 
     read = weights._read
     if worker.rank == 1:

@@ -117,7 +117,7 @@ def test_a_checkpoint_with_other_constants_is_refused(engine, tmp_path):
 
 
 def test_weights_that_did_not_arrive_are_noticed(engine, checkpoint, tmp_path, monkeypatch):
-    from evaluator.engine.vllm import weights
+    from evaluator.engine.vllm.verify import weights
 
     other = save_tiny_model(tmp_path / "other", "qwen3_untied", 5)
     monkeypatch.setattr(weights, "_read", lambda files: list(_read_other(checkpoint)))

@@ -24,13 +24,19 @@ from evaluator.checkpoints.blueprint import Blueprint
 from evaluator.checkpoints.overlay import served_directory
 from evaluator.core.errors import EngineError, InputError, one_line
 from evaluator.engine.config import EngineConfig, Scoring
-from evaluator.engine.vllm.abilities import BATCH_INVARIANT, check_arguments, check_runner, check_version, check_vllm
-from evaluator.engine.vllm.arguments import of_device, of_runner
-from evaluator.engine.vllm.graphs import BREAKABLE
+from evaluator.engine.vllm.setup.abilities import (
+    BATCH_INVARIANT,
+    check_arguments,
+    check_runner,
+    check_version,
+    check_vllm,
+)
+from evaluator.engine.vllm.setup.arguments import of_device, of_runner
+from evaluator.engine.vllm.setup.gpu import BREAKABLE
 
 if TYPE_CHECKING:
-    from evaluator.engine.vllm.device_clock import DeviceClock
-    from evaluator.engine.vllm.sampling import Dialect
+    from evaluator.engine.vllm.counters import DeviceClock
+    from evaluator.engine.vllm.requests.sampling import Dialect
 
 _REASONS = 400  # characters of an error that lists reasons
 INT4_AS_W4A8 = "VLLM_CPU_INT4_W4A8"  # in the environment: int4 weights are computed with int8 activations, on AMX
@@ -141,9 +147,9 @@ def _start(config: EngineConfig, checkpoint: Path, blueprint: Blueprint, served:
     from vllm.platforms import current_platform
     from vllm.v1.engine.llm_engine import LLMEngine
 
-    from evaluator.engine.vllm.device_clock import device_clock
-    from evaluator.engine.vllm.free_memory import wait_for_memory
-    from evaluator.engine.vllm.sampling import Dialect
+    from evaluator.engine.vllm.counters import device_clock
+    from evaluator.engine.vllm.requests.sampling import Dialect
+    from evaluator.engine.vllm.setup.gpu import wait_for_memory
 
     on_cpu = bool(current_platform.is_cpu())
     if config.deterministic:
@@ -197,7 +203,7 @@ def _lengths(wanted: int, longest: int | None) -> tuple[int, int]:
 
 def _scores_in_one_step(llm: Any, *, v2: bool) -> bool:
     """Have the scheduler keep what scores need out of the cache, and share parts of blocks; whether it can."""
-    from evaluator.engine.vllm.context import keep_last_context_token
+    from evaluator.engine.vllm.prompt_scores import keep_last_context_token
 
     core = getattr(llm.engine_core, "engine_core", None)  # None: it was told to live in another process
     if core is None or not keep_last_context_token(core.scheduler):

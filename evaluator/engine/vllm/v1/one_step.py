@@ -1,9 +1,12 @@
 """Scores on vLLM's V1 model runner: read off the rows of a prompt that holds context and continuation.
 
 vLLM has such prompt log-probabilities, but computes the whole prompt for them, request by request. Here
-`scores_of_prompts` takes the place of the runner's own method. The context comes from the prefix cache (context.py).
-The wanted rows of all requests of a step go through the output head together. Where a score has a reference, whole
-distributions are kept or compared here.
+the context comes from the prefix cache (prompt_scores.py). The wanted rows of all requests of a step go through the
+output head together. Where a score has a reference, whole distributions are kept or compared here.
+
+Replaces `GPUModelRunner._get_prompt_logprobs_dict`, and calls it for other requests. Reads the runner's
+`num_prompt_logprobs`, `requests` (`sampling_params`, `prompt_token_ids`, `num_computed_tokens`), `query_start_loc`,
+`input_batch.req_id_to_index` and `model.compute_logits`. Makes `LogprobsTensors`.
 """
 
 from __future__ import annotations
@@ -15,8 +18,7 @@ import torch
 from vllm.v1.outputs import LogprobsTensors
 
 from evaluator.engine.base import Reference
-from evaluator.engine.vllm.extra_args import FORCED, REFERENCE, SCORED_FROM
-from evaluator.engine.vllm.references import reports
+from evaluator.engine.vllm.prompt_scores import FORCED, REFERENCE, SCORED_FROM, reports
 from evaluator.engine.vllm.v1.sampler import Order, sample
 
 # The runner's own method: a step's hidden states and scheduled tokens -> each request's log-probabilities

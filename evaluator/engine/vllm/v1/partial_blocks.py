@@ -11,6 +11,9 @@ Why this is safe: a block's content is known from the last request that it was a
 them earlier steps have computed, and the hash of everything before), whether or not that request is still there. Every
 allocation passes through `update_state_after_alloc` or `build_connector_meta`, so content that was overwritten is never
 taken; copies are read before anything is written in the same step. With new weights, `reset_cache` forgets everything.
+
+Replaces nothing: vLLM loads it as a KV connector. Subclasses `KVConnectorBase_V1` and `KVConnectorMetadata`. Reads of a
+`Request` its tokens, `block_hashes`, `num_computed_tokens`, `num_preemptions` and `skip_reading_prefix_cache`.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorRole,
 )
 
-from evaluator.engine.vllm.context import cacheable_tokens
+from evaluator.engine.vllm.prompt_scores import cacheable_tokens
 
 _REMEMBERED = 4096  # blocks whose content is known, the latest: what is shared is shared within moments
 _WORTH_WAITING = 8  # tokens: for fewer, a request is not put off by a step

@@ -10,6 +10,10 @@ beams have top lists.
 - A greedy row generates the likeliest token, of equals the one with the lowest id.
 - A sampled row draws from its nucleus (Holtzman et al., 2020) with the generator of its request: the same seed gives
   the same draw whatever else is in the batch.
+
+Replaces `GPUModelRunner.sampler`, a `Sampler`, and `vllm.v1.sample.sampler.batched_count_greater_than`, by which vLLM
+ranks prompts. Subclasses `Sampler` (`forward`) and `LogitsProcessor` (`update_state`, from a `BatchUpdate` and its
+`MoveDirectionality`); makes `SamplerOutput` and `LogprobsTensors`.
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor
 from vllm.v1.sample.logits_processor.interface import MoveDirectionality
 from vllm.v1.sample.sampler import Sampler
 
-from evaluator.engine.vllm.extra_args import FORCED, NUCLEUS
+from evaluator.engine.vllm.prompt_scores import FORCED, NUCLEUS
 
 _BLOCK = 64  # tokens: the best of a row are looked for in the blocks with the highest peaks
 _FIRST_LOOK = 64  # how many of the likeliest tokens are tried first as the nucleus
@@ -242,3 +246,23 @@ def _blocks(logits_RV: torch.Tensor) -> torch.Tensor:
     if missing:
         logits_RV = torch.nn.functional.pad(logits_RV, (0, missing), value=float("-inf"))
     return logits_RV.reshape(len(logits_RV), -1, _BLOCK)
+
+
+def rank_strictly() -> None:
+    """From now on the V1 runner of this process ranks prompts strictly: 1 + the number of tokens that are likelier."""
+    from vllm.v1.sample import sampler
+
+    sampler.batched_count_greater_than = _strict_ranks
+
+
+def ranks_in_place(logits_RV: torch.Tensor, tokens_R: torch.Tensor) -> torch.Tensor:
+    """The ranks that the V1 runner finds, with the count that is in place now."""
+    from vllm.v1.sample import sampler
+
+    found_R: torch.Tensor = sampler.batched_count_greater_than(logits_RV, logits_RV.gather(1, tokens_R[:, None]))
+    return found_R
+
+
+def _strict_ranks(scores_RV: torch.Tensor, values_R1: torch.Tensor) -> torch.Tensor:
+    ranks: torch.Tensor = (scores_RV > values_R1).sum(-1, dtype=torch.int32) + 1
+    return ranks

@@ -2,6 +2,8 @@
 
 vLLM's own kernel counts the tokens that are at least as likely. Ties are common in bfloat16, and there the two differ.
 Our kernel has the same parameters and takes its place. vLLM calls it for sampled tokens and for those of prompts.
+
+Replaces `vllm.v1.worker.gpu.sample.logprob._ranks_kernel`.
 """
 
 # ruff: noqa: ANN001, ANN201  (Triton looks annotations up when it compiles, and knows its own alone)

@@ -1,10 +1,14 @@
 """Scores on vLLM's V2 model runner: read off the rows of a prompt that holds context and continuation.
 
-The context comes from the prefix cache (context.py), and one row for each token of the continuation is computed. vLLM
-computes a long prompt in chunks, so the rows of one continuation may lie in several steps.
+The context comes from the prefix cache (prompt_scores.py), and one row for each token of the continuation is computed.
+vLLM computes a long prompt in chunks, so the rows of one continuation may lie in several steps.
 
 The runner calls its `prompt_logprobs_worker` after every step. `ScoringWorker` stands before that worker. Every worker
 of a model that several GPUs share calls the output head in the same order, as the head's all-gather requires.
+
+Replaces `GPUModelRunner.prompt_logprobs_worker`, a `PromptLogprobsWorker` (`add_request`, `remove_request`,
+`compute_prompt_logprobs`). Reads the batch's `req_ids`, `idx_mapping_np`, `num_computed_prefill_tokens_np`,
+`num_scheduled_tokens` and `query_start_loc_np`. Calls `prompt_logprob.compute_topk_scores`; makes `LogprobsTensors`.
 """
 
 from __future__ import annotations
@@ -19,8 +23,7 @@ from vllm.v1.outputs import LogprobsTensors
 from vllm.v1.worker.gpu.sample import prompt_logprob
 
 from evaluator.engine.base import Reference
-from evaluator.engine.vllm.extra_args import FORCED, REFERENCE, SCORED_FROM
-from evaluator.engine.vllm.references import reports
+from evaluator.engine.vllm.prompt_scores import FORCED, REFERENCE, SCORED_FROM, reports
 
 Logits = Callable[[torch.Tensor], torch.Tensor]
 

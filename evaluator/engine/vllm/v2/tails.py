@@ -8,6 +8,11 @@ Why this is safe. A block's content is known from the request that it was last a
 them earlier steps have computed, and the hash of everything before. Every allocation passes through `remember`, and
 every block that is handed out again through `forget`. Blocks that the same step fills are passed over. vLLM keeps both
 blocks until the copy is made. New weights forget all.
+
+Replaces methods of a scheduler's `KVCacheManager` (`get_computed_blocks`, `allocate_slots`, `reset_prefix_cache`,
+`take_kv_cache_block_copies`) and of its `BlockPool` (`get_new_blocks`). Reads `Scheduler.block_size`,
+`KVCacheManager.enable_caching`, `.create_kv_cache_blocks` and `.get_block_ids`, and of a `Request` its tokens,
+`block_hashes`, `num_computed_tokens`, `num_preemptions` and `skip_reading_prefix_cache`.
 """
 
 from __future__ import annotations
@@ -16,7 +21,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from evaluator.engine.vllm.context import cacheable_tokens
+from evaluator.engine.vllm.prompt_scores import cacheable_tokens
 
 _REMEMBERED = 4096  # blocks, the latest: requests of one context follow each other within moments
 _Place = tuple[int, bytes | None]  # a block's number in its sequence, and the hash of all tokens before it
@@ -103,7 +108,7 @@ class Tails:
 
 
 def share_tails(scheduler: Any) -> None:
-    """Have a vLLM scheduler take over parts of blocks. It has one kind of full attention (context.py)."""
+    """Have a vLLM scheduler take over parts of blocks. It has one kind of full attention."""
     manager, pool = scheduler.kv_cache_manager, scheduler.kv_cache_manager.block_pool
     size: int = scheduler.block_size
     tails = Tails(size)

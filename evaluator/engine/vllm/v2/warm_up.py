@@ -3,6 +3,9 @@
 On CUDA, vLLM compiles these kernels when a step first samples, and then every request waits. Its own warm-up samples
 with top-k as well, which is another kernel than ours. Triton keeps what it compiled in TRITON_CACHE_DIR.
 Not yet tested on a GPU.
+
+Replaces nothing. Calls `vllm.v1.sample.ops.topk_topp_sampler.apply_top_k_top_p`; reads the runner's `max_num_reqs`,
+`vocab_size` and `device`.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ import pytest
 
 from evaluator.checkpoints.info import read_positions, stored_dtype
 from evaluator.checkpoints.shapes import expert_field, text_model
-from evaluator.engine.vllm.combination import architecture_in_words
+from evaluator.engine.vllm.setup.combination import architecture_in_words
 from launch.sweep.estimate import vocabulary_of
 
 SIZES = {"vocab_size": 262_208, "max_position_embeddings": 131_072, "head_dim": 256, "dtype": "bfloat16"}

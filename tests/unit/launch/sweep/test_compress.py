@@ -9,8 +9,8 @@ import yaml
 
 from evaluator.core.errors import InputError
 from evaluator.engine.config import EngineConfig
-from evaluator.engine.vllm import quantised
-from evaluator.engine.vllm.rehearsal import Rehearsal
+from evaluator.engine.vllm.verify import quantised
+from evaluator.engine.vllm.verify.rehearsal import Rehearsal
 from launch.sweep.config import SweepConfig, load_sweep, validated
 from launch.sweep.estimate import estimate
 from launch.sweep.jobs import expand

@@ -6,8 +6,8 @@ import shutil
 import pytest
 
 from evaluator.core.errors import InputError
-from evaluator.engine.vllm import quantised
-from evaluator.engine.vllm.rehearsal import Rehearsal
+from evaluator.engine.vllm.verify import quantised
+from evaluator.engine.vllm.verify.rehearsal import Rehearsal
 from launch.commands.options import eval_sweep
 from launch.run.rundir import RunDirectory
 from launch.sweep.config import SweepConfig, validated

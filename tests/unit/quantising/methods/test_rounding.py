@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 from evaluator.checkpoints.info import inspect_checkpoint
 from evaluator.core.errors import InputError
-from evaluator.engine.vllm.dequantised import Matrix
+from evaluator.engine.vllm.verify.dequantised import Matrix
 from quantising.config import QuantiseConfig
 from quantising.methods.rounding import ignored
 from quantising.run import quantise

@@ -8,8 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from evaluator.engine.vllm.counters import Counters
-from evaluator.engine.vllm.device_clock import DeviceClock, device_clock
+from evaluator.engine.vllm.counters import Counters, DeviceClock, device_clock
 
 
 class Gpu:

@@ -14,9 +14,10 @@ import pytest
 from evaluator.checkpoints.blueprint import Blueprint, read_blueprint
 from evaluator.core.errors import InputError
 from evaluator.engine.config import EngineConfig
-from evaluator.engine.vllm import arguments, start
-from evaluator.engine.vllm.abilities import BATCH_INVARIANT
-from evaluator.engine.vllm.graphs import BREAKABLE
+from evaluator.engine.vllm import start
+from evaluator.engine.vllm.setup import arguments
+from evaluator.engine.vllm.setup.abilities import BATCH_INVARIANT
+from evaluator.engine.vllm.setup.gpu import BREAKABLE
 from tests.support.models import save_tiny_model
 
 

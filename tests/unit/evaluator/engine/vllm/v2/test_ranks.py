@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from evaluator.engine.vllm.abilities import check_runner
+from evaluator.engine.vllm.setup.abilities import check_runner
 from evaluator.engine.vllm.start import installed_version
 from tests.support.engines import only_v2
 from tests.support.v2 import HOOK

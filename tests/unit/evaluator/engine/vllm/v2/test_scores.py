@@ -67,7 +67,7 @@ class Runner:
 
 
 def parameters(reference: Reference | None) -> Any:
-    from evaluator.engine.vllm.sampling import Dialect
+    from evaluator.engine.vllm.requests.sampling import Dialect
 
     score = Score(request_id="one", prompt_ids=PROMPT, continuation_ids=CONTINUATION, reference=reference)
     dialect = Dialect(v2=True, one_step=True)

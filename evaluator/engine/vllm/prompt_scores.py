@@ -1,0 +1,87 @@
+"""Scores that are read off the rows of a prompt, as far as both model runners need it.
+
+Forced decoding takes one step for each token of a continuation. Here the continuation, except for its last token, is
+part of the prompt, and the score takes one step. The cache provides the context. vLLM computes one row for each token
+of the continuation: the row of the token before it.
+
+The first of these rows is that of the context's last token. vLLM would take it from the cache where a hit reaches
+further, because options that begin alike fill a cache block. So the hit must end before it. Both runners have the same
+scheduler.
+
+Replaces `KVCacheManager.get_computed_blocks` of a scheduler. Reads `Scheduler.kv_cache_config`, `.kv_cache_manager` and
+`.block_size`, `KVCacheManager.create_kv_cache_blocks`, `FullAttentionSpec` and `LogprobsTensors`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from vllm.v1.outputs import LogprobsTensors
+
+from evaluator.engine.base import Reference
+from evaluator.engine.distributions import carry_out
+
+# What `SamplingParams.extra_args` carries: orders of a request that vLLM has no field for.
+FORCED = "forced_token_ids"  # the tokens to generate
+NUCLEUS = "nucleus"  # top_p of a row that our own sampler draws
+SCORED_FROM = "scored_from"  # how many tokens of the prompt are the context; the rest is a continuation
+REFERENCE = "reference"  # the fields of a Score's reference
+
+
+def keep_last_context_token(scheduler: Any) -> bool:
+    """Make the prefix cache of a vLLM scheduler end before the rows that a score needs.
+
+    Returns False, and changes nothing, where cached blocks cannot be cut short: those of a sliding window end where the
+    hit does, and so do caches of several kinds.
+    """
+    from vllm.v1.kv_cache_interface import FullAttentionSpec
+
+    groups = scheduler.kv_cache_config.kv_cache_groups
+    if len(groups) != 1 or not isinstance(groups[0].kv_cache_spec, FullAttentionSpec):
+        return False
+    manager = scheduler.kv_cache_manager
+    block_size: int = scheduler.block_size
+    lookup = manager.get_computed_blocks
+
+    def get_computed_blocks(request: Any, *limit: Any) -> Any:  # vLLM 0.33 has a limit of its own as well
+        blocks, tokens, *rest = lookup(request, *limit)
+        most = cacheable_tokens(request)
+        if tokens > most:
+            keep = most // block_size
+            blocks = manager.create_kv_cache_blocks(tuple(group[:keep] for group in blocks.blocks))
+            tokens = keep * block_size
+        return (blocks, tokens, *rest)
+
+    manager.get_computed_blocks = get_computed_blocks
+    return True
+
+
+def cacheable_tokens(request: Any) -> int:
+    """How many tokens of a vLLM Request the cache may provide: the token before the first wanted row is computed."""
+    arguments = request.sampling_params.extra_args or {}
+    most: int = arguments.get(SCORED_FROM, request.num_tokens) - 1
+    return most
+
+
+def reports(
+    tables: LogprobsTensors, raw_RV: torch.Tensor, tokens: Sequence[int], references: Sequence[tuple[int, Reference]]
+) -> list[Any]:
+    """Keep or compare the distributions of each reference, and return one LogprobsTensors for each.
+
+    `raw_RV` are the logits that predict `tokens`, and `tables` are these tokens' log-probabilities and ranks. Each of
+    `references` comes with its number of rows. A report that compares has a further column for each field of a
+    Divergence.
+    """
+    made = []
+    start = 0
+    for count, reference in references:
+        here = slice(start, start + count)
+        start += count
+        compared = carry_out(reference, raw_RV[here], tokens[here])
+        logprobs = tables.logprobs[here]
+        if compared is not None:
+            logprobs = torch.cat((logprobs, compared.to(logprobs.device)), 1)
+        made.append(LogprobsTensors(tables.logprob_token_ids[here], logprobs, tables.selected_token_ranks[here]))
+    return made

@@ -1,0 +1,1 @@
+"""Requests and responses of vLLM's engine core."""

@@ -1,0 +1,179 @@
+"""Whether this machine's vLLM can serve a quantised checkpoint, found out by doing it, in a process of its own::
+
+    python -m evaluator.engine.vllm.verify.rehearsal CHECKPOINT ENGINE ANSWER
+
+Which kernels there are depends on vLLM's build, the processor's instructions, layout, dtype and shapes, and what is
+lacking shows in many ways: the process may end, or a kernel compute something else (int8 products overflow where a
+processor has no VNNI instructions). So an engine loads the checkpoint's first layer, with all checks of a whole one. On
+a GPU vLLM only reads the configuration: the memory may be in use, and engines may be on other nodes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from evaluator.checkpoints.info import read_config
+from evaluator.checkpoints.overlay import overlay, served_config
+from evaluator.checkpoints.quantisation import ONLINE, online_scheme
+from evaluator.checkpoints.tensors import INDEX, SINGLE, read_tensors
+from evaluator.core.errors import EngineError, InputError, one_line
+from evaluator.core.isolated import run_module
+from evaluator.engine.base import FixedSource, Generate
+from evaluator.engine.config import EngineConfig, build_engine
+from evaluator.engine.processor import instruction_sets
+from evaluator.engine.self_check import Memory, code_digest
+from evaluator.engine.vllm.start import INT4_AS_W4A8, installed_version, serves_cpus
+
+_POSITIONS = 64
+_REASON = 500  # characters
+_LAYERS = "num_hidden_layers"
+_LISTED = ("layer_types", "mlp_layer_types")  # with an entry for each layer
+_LATER_LAYER = re.compile(r"(?:^|\.)layers\.[1-9][0-9]*\.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rehearsal:
+    """What was found out."""
+
+    reason: str | None = None  # why the checkpoint cannot be served, in one line; None: it can
+    dtype: str | None = None  # that it was computed in; None where only the configuration was read
+    kernels: tuple[str, ...] = ()  # vLLM's names of those that multiplied the quantised matrices
+
+
+def rehearse(checkpoint: Path, config: EngineConfig) -> Rehearsal:
+    """Find it out, or remember that it has been found out: what has failed is tried again."""
+    combination = _combination(checkpoint, config)
+    memory = Memory(Memory().folder.with_name("rehearsals"))
+    if (known := memory.text(combination)) is not None:
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            return _read(known)
+    found = _in_a_process(checkpoint, config)
+    if found.reason is None:
+        memory.add(combination, _written(found))
+    return found
+
+
+def _combination(checkpoint: Path, config: EngineConfig) -> dict[str, str]:
+    return {
+        "config": json.dumps(shortened(read_config(checkpoint)), sort_keys=True),
+        "dtype": config.dtype,
+        "tensor_parallel": str(config.tensor_parallel),
+        "vllm": installed_version(),
+        "instructions": " ".join(instruction_sets()),
+        "int4": os.environ.get(INT4_AS_W4A8, ""),
+        "code": code_digest(Path(__file__).parents[1]),
+    }
+
+
+def _in_a_process(checkpoint: Path, config: EngineConfig) -> Rehearsal:
+    with tempfile.TemporaryDirectory(prefix="resurface-rehearsal-") as folder:
+        answer, log = Path(folder) / "answer.json", Path(folder) / "log"
+        arguments = [str(checkpoint.absolute()), config.model_dump_json(), str(answer)]
+        ending = run_module("evaluator.engine.vllm.verify.rehearsal", arguments, log)
+        if answer.exists():
+            return _read(answer.read_text(encoding="utf-8"))
+        return Rehearsal(reason=f"vLLM's process {ending.how} when it tried to")
+
+
+def shortened(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration with one decoder layer; the same one if it does not say how many there are."""
+    if _LAYERS not in config:
+        return dict(config)
+    return {**config, _LAYERS: 1, **{name: config[name][:1] for name in _LISTED if isinstance(config.get(name), list)}}
+
+
+def first_layer(checkpoint: Path, directory: Path) -> Path:
+    """Fill the empty `directory` with the checkpoint of one layer: everything but the layers after the first."""
+    from safetensors import safe_open
+    from safetensors.torch import save_file
+
+    config = read_config(checkpoint)
+    tensors = read_tensors(checkpoint)
+    kept = [each for each in tensors if not _LATER_LAYER.search(each.name)]
+    if _LAYERS not in config or len(kept) == len(tensors):
+        return checkpoint
+    weights: dict[str, Any] = {}
+    for file in sorted({each.file for each in kept}):
+        with safe_open(file, framework="pt") as opened:
+            weights |= {each.name: opened.get_tensor(each.name) for each in kept if each.file == file}
+    overlay(checkpoint, directory, shortened(config))
+    for file in (*directory.glob("*.safetensors"), directory / INDEX):
+        file.unlink(missing_ok=True)
+    save_file(weights, directory / SINGLE, metadata={"format": "pt"})
+    return directory
+
+
+def _written(found: Rehearsal) -> str:
+    return json.dumps(asdict(found))
+
+
+def _read(text: str) -> Rehearsal:
+    said = json.loads(text)
+    return Rehearsal(reason=said["reason"], dtype=said["dtype"], kernels=tuple(said["kernels"]))
+
+
+def _read_by_vllm(checkpoint: Path) -> Rehearsal:
+    """Whether vLLM knows the layout and takes the configuration, and this GPU is not too old for it."""
+    from vllm.model_executor.layers.quantization import get_quantization_config
+
+    config = read_config(checkpoint)
+    if (scheme := online_scheme(config)) is not None:
+        from vllm.config.quantization import ONLINE_QUANT_SHORTHAND_NAMES
+
+        if scheme not in ONLINE_QUANT_SHORTHAND_NAMES:
+            return Rehearsal(reason=f"this vLLM does not quantise to {scheme} while it loads")
+        return _for_this_gpu(get_quantization_config(ONLINE))
+    config = dict(served_config(config))
+    said = dict(config.get("quantization_config") or config["compression_config"])
+    kind = get_quantization_config(str(said.get("quant_method", "compressed-tensors")).lower())
+    kind.from_config(said)
+    return _for_this_gpu(kind)
+
+
+def _for_this_gpu(kind: Any) -> Rehearsal:
+    """Whether the GPU is new enough for one of vLLM's ways to quantise."""
+    from vllm.platforms import current_platform
+
+    if not current_platform.has_device_capability(kind.get_min_capability()):
+        capability = kind.get_min_capability() / 10
+        return Rehearsal(reason=f"vLLM serves it on GPUs of compute capability {capability:.1f} or more")
+    return Rehearsal()
+
+
+def _answer(checkpoint: Path, config: EngineConfig) -> Rehearsal:
+    if not serves_cpus():
+        return _read_by_vllm(checkpoint)
+    settings = {"max_model_len": _POSITIONS, "max_num_seqs": 1, "compile": False, "scoring": "prompt_logprobs"}
+    with tempfile.TemporaryDirectory(prefix="resurface-rehearsal-") as folder:
+        engine: Any = build_engine(config.model_copy(update=settings))
+        engine.load(first_layer(checkpoint, Path(folder)))
+        list(engine.run(FixedSource([Generate(request_id="rehearsal", prompt_ids=(0, 1, 2, 3), max_tokens=2)])))
+        return Rehearsal(dtype=engine.dtype, kernels=engine.quantised_kernels())
+
+
+def main() -> None:
+    checkpoint, config, answer = sys.argv[1:]
+    try:
+        found = _answer(Path(checkpoint), EngineConfig.model_validate_json(config))
+    except (EngineError, InputError) as error:
+        # The directory of one layer is gone, and the checkpoint's is named by who asked.
+        found = Rehearsal(reason=re.sub(r"^/\S+: ", "", one_line(error, _REASON)))
+    except BaseException as error:  # whatever vLLM raises, of which DeprecationWarning is one
+        found = Rehearsal(reason=f"{type(error).__name__}: {one_line(error, _REASON)}")
+    written = Path(f"{answer}.writing")
+    written.write_text(_written(found), encoding="utf-8")
+    written.replace(answer)
+    os._exit(0)  # vLLM's threads and workers need not be waited for
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,264 @@
+"""What runs beside the weights, inside vLLM's worker: it swaps them in place, compares them with the files, and ranks.
+
+vLLM mixes `WorkerExtension` into its worker class (`worker_extension_cls`) and `collective_rpc` calls its methods by
+name, in this process or, with tensor parallelism, in each worker's.
+
+On a CPU, vLLM 0.32's `reload_weights` silently leaves the packed copy of a tied output head stale: the swapped engine
+computes with the old output matrix. `swap_weights` packs it again.
+"""
+
+from __future__ import annotations
+
+import functools
+import multiprocessing
+import os
+import threading
+from collections.abc import Iterable, Iterator
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from torch import nn
+
+from evaluator.engine.vllm.verify.dequantised import (
+    computes_with,
+    computes_with_experts,
+    holds_experts,
+    quantised_sources,
+)
+from evaluator.engine.vllm.verify.ranks import wrong_rank
+from evaluator.engine.vllm.verify.sharding import pieces, rows_held, sampled
+
+_FLOAT32_TOLERANCE = 1.0e-4  # relative; packed kernels sum in another order
+_LOW_PRECISION_TOLERANCE = 3.0e-2
+_PLAIN = (torch.float32, torch.bfloat16, torch.float16)
+
+
+class WorkerExtension:
+    """Methods that vLLM's worker gains. Names must not clash with the worker's own."""
+
+    model_runner: Any
+    reload_weights: Any
+
+    def swap_weights(self, files: list[str]) -> tuple[int, list[str]]:
+        """Load the tensors of `files` into the running model.
+
+        Returns how many tensors were read, and the parameters that did not get a value.
+        """
+        model = self.model_runner.get_model()
+        expected = {name for name, _ in model.named_parameters()}
+        loaded: set[str] = set()
+        read = 0
+        load_weights = model.load_weights
+
+        def counted() -> Iterator[tuple[str, torch.Tensor]]:
+            nonlocal read
+            for name, tensor in _read(files):
+                read += 1
+                yield name, tensor
+
+        def remember(weights: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
+            loaded.update(load_weights(weights))
+            return loaded
+
+        model.load_weights = remember
+        try:
+            self.reload_weights(weights_iterator=counted())
+        finally:
+            del model.load_weights
+        _repack_output_head(model)
+        return read, sorted(expected - loaded)
+
+    def compare_weights(self, files: list[str]) -> tuple[int, list[str], list[str]]:
+        """Compare a sample of every matrix and vector in this worker with the files.
+
+        Returns how many matrices were compared, the names of those that differ (vectors as well), and of matrices that
+        cannot be compared. A matrix that vLLM packed for a CPU kernel and dropped is compared through what it computes,
+        and so are every quantised one and experts.
+        With tensor parallelism, this worker's shard is compared with its part of the files.
+        """
+        model = self.model_runner.get_model()
+        packed: dict[str, list[str]] = getattr(model, "packed_modules_mapping", {})
+        compared = 0
+        differing: list[str] = []
+        not_compared: list[str] = []
+        with _Files(files) as tensors, torch.no_grad():
+            for name, module in model.named_modules():
+                matrices = quantised_sources(name, packed, tensors)
+                if matrices or holds_experts(module):
+                    if matrices:
+                        what, held = "product", "weight"
+                        computed = computes_with(module, matrices, self.model_runner.model_config.dtype)
+                    else:
+                        what, held = "experts", "w13_weight"
+                        computed = computes_with_experts(name, module, tensors)
+                    compared += computed is not None
+                    if computed is False:
+                        differing.append(f"the {what} of {name}")
+                    elif computed is None:
+                        not_compared.append(f"{name}.{held}")
+                    continue
+                for own, parameter in module.named_parameters(recurse=False):
+                    is_weight = own == "weight"
+                    sources = _sources(name, packed, tensors) if is_weight else []
+                    same = _same(module, [tensors[source] for source in sources]) if sources else None
+                    is_vector = parameter.ndim < 2 and not (is_weight and _is_packed(module))
+                    compared += same is not None and not is_vector
+                    if same is False:
+                        differing.append(f"{name}.{own}")
+                    elif same is None and not is_vector:
+                        not_compared.append(f"{name}.{own}")
+        return compared, differing, not_compared
+
+    def logits_dtype(self) -> str:
+        """What this worker's output head computes its logits in: "float32", "bfloat16"."""
+        from vllm.model_executor.layers.logits_processor import LogitsProcessor
+
+        processors = (each for each in self.model_runner.get_model().modules() if isinstance(each, LogitsProcessor))
+        own = getattr(next(processors, None), "head_dtype", None)
+        return str(own or self.model_runner.model_config.dtype).removeprefix("torch.")
+
+    def quantised_kernels(self) -> list[str]:
+        """vLLM's names of the kernels that compute with this worker's quantised matrices."""
+        found: set[str] = set()
+        for module in self.model_runner.get_model().modules():
+            for holder in (getattr(module, "scheme", None), getattr(module, "quant_method", None)):
+                held: Iterable[Any] = vars(holder).values() if hasattr(holder, "__dict__") else ()
+                found |= {type(each).__name__ for each in held if type(each).__name__.endswith("Kernel")}
+        return sorted(found)
+
+    def end_with_parent(self) -> None:
+        """From now on this worker's process ends when the engine's does, whatever it is doing then.
+
+        vLLM only closes the queues of a worker whose parent was killed. One that waits for another worker in the middle
+        of a step would never look at them, and keep its GPU memory from the engine that is started next.
+        """
+        parent = multiprocessing.parent_process()
+        if parent is not None:
+            threading.Thread(target=_end_after, args=(parent,), daemon=True, name="end with parent").start()
+
+    def wrong_rank(self) -> str | None:
+        """What is wrong, in words, with how this worker ranks; None if nothing is."""
+        return wrong_rank(self.model_runner)
+
+    def prepare_v1(self) -> None:
+        """Put our sampler and scores into the V1 runner."""
+        from evaluator.engine.vllm.v1.one_step import scores_of_prompts
+        from evaluator.engine.vllm.v1.sampler import RowSampler, rank_strictly
+
+        rank_strictly()
+        runner = self.model_runner
+        runner.sampler = RowSampler()
+        own = runner._get_prompt_logprobs_dict
+        runner._get_prompt_logprobs_dict = functools.partial(scores_of_prompts, runner, own)
+
+    def prepare_v2(self) -> None:
+        """Put our ranks and scores into the V2 runner, and have its top-p compiled."""
+        from evaluator.engine.vllm.v2.ranks import rank_strictly
+        from evaluator.engine.vllm.v2.scores import score_in_prompts
+        from evaluator.engine.vllm.v2.warm_up import warm_top_p
+
+        rank_strictly()
+        score_in_prompts(self.model_runner)
+        warm_top_p(self.model_runner)
+
+
+def _end_after(process: BaseProcess) -> None:
+    process.join()
+    os._exit(1)
+
+
+def _read(files: list[str]) -> Iterator[tuple[str, torch.Tensor]]:
+    for file in files:
+        with safe_open(file, framework="pt") as opened:
+            for name in opened.keys():  # noqa: SIM118  (not a dict)
+                yield name, opened.get_tensor(name)
+
+
+def _repack_output_head(model: nn.Module) -> None:
+    from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
+
+    for module in model.modules():
+        if isinstance(module, ParallelLMHead):
+            module.quant_method.process_weights_after_loading(module)
+
+
+class _Files:
+    """The tensors of several safetensors files by name, as slices: only what is sliced is read."""
+
+    def __init__(self, files: list[str]) -> None:
+        self._opened: list[Any] = [safe_open(file, framework="pt") for file in files]
+        self._where: dict[str, Any] = {}
+
+    def __enter__(self) -> _Files:
+        for opened in self._opened:
+            opened.__enter__()
+            self._where.update(dict.fromkeys(opened.keys(), opened))
+        return self
+
+    def __exit__(self, *reason: object) -> None:
+        for opened in self._opened:
+            opened.__exit__(*reason)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._where
+
+    def __getitem__(self, name: str) -> Any:
+        return self._where[name].get_slice(name)
+
+
+def _sources(module: str, packed: dict[str, list[str]], tensors: _Files) -> list[str]:
+    """The tensors of the files, in order, whose rows are those of a module's weight; empty if there are none."""
+    if f"{module}.weight" in tensors:
+        return [f"{module}.weight"]
+    parent, _, name = module.rpartition(".")
+    sources = [f"{parent}.{part}.weight" for part in packed.get(name, ())]
+    if sources and all(source in tensors for source in sources):
+        return sources
+    if name == "lm_head" and "model.embed_tokens.weight" in tensors:
+        return ["model.embed_tokens.weight"]  # tied
+    return []
+
+
+def _same(module: Any, slices: list[Any]) -> bool | None:
+    """Whether sampled rows of a module's weight are those of the files; None if they cannot be compared."""
+    weight: torch.Tensor = module.weight
+    shapes = [tuple(each.get_shape()) for each in slices]
+    if len(shapes[0]) == 1:
+        return bool(torch.equal(slices[0][:].to(weight), weight)) if weight.shape == shapes[0] else None
+    if weight.dtype not in _PLAIN:  # quantised: its values are the files' only together with scales
+        return None
+    held = pieces(module, shapes) if len(shapes[0]) == 2 else None
+    if not held:
+        return None
+    width = held[0].columns.stop - held[0].columns.start
+    output_PO, probe_PI = None, torch.empty(0)
+    if _is_packed(module):  # it may be all that is left of the weight
+        probe_PI = torch.randn(2, width, generator=torch.Generator().manual_seed(0)).to(weight)
+        output_PO = module.quant_method.apply(module, probe_PI)
+    shape = (rows_held(held), width)
+    if weight.ndim == 2 and weight.shape[0] < shape[0] and weight.shape[1] >= shape[0]:
+        weight = weight.T  # some kernels want columns first
+    is_whole = weight.ndim == 2 and weight.shape[0] >= shape[0] and weight.shape[1] == shape[1]
+    if output_PO is None and not is_whole:
+        return None
+    for piece, where, of_file in sampled(held):
+        expected_RI = slices[piece.source][of_file, piece.columns].to(weight)
+        if is_whole and not torch.equal(weight[where], expected_RI):
+            return False
+        if output_PO is not None and not _close(output_PO[:, where], probe_PI, expected_RI):
+            return False
+    return True
+
+
+def _is_packed(module: Any) -> bool:
+    """Whether a CPU kernel has a copy of its own of the weight, which may be dropped then."""
+    return getattr(module, "cpu_linear", None) is not None
+
+
+def _close(output_PR: torch.Tensor, probe_PI: torch.Tensor, weight_RI: torch.Tensor) -> bool:
+    expected_PR = probe_PI.float() @ weight_RI.float().T
+    scale_PR = probe_PI.float().abs() @ weight_RI.float().abs().T
+    tolerance = _FLOAT32_TOLERANCE if output_PR.dtype == torch.float32 else _LOW_PRECISION_TOLERANCE
+    return bool(((output_PR.float() - expected_PR).abs() <= tolerance * scale_PR + 1e-12).all())

@@ -1,0 +1,219 @@
+"""`VLLMEngine.run` against a core without a model that schedules steps ahead, as vLLM does on a GPU: when a run ends,
+a step that computed its last requests once more is still under way, and its outputs arrive during the next run."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import itertools
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import pytest
+
+from evaluator.checkpoints.blueprint import Blueprint
+from evaluator.engine.base import Cancel, FixedSource, Generate, Response, Score
+from evaluator.engine.config import EngineConfig
+from evaluator.engine.vllm.engine import VLLMEngine
+from evaluator.engine.vllm.start import Started
+from tests.support.engines import needs_vllm
+
+pytestmark = needs_vllm
+
+STALE = 9  # the token that a step under way generates for a request that has ended
+ASKED = [Generate(request_id=str(n), prompt_ids=(n + 1,), max_tokens=2 + n, temperature=1.0) for n in range(4)]
+
+
+class LateCore:
+    """Generates a request's first prompt token until it has enough, and then STALE, one step too late."""
+
+    def __init__(self) -> None:
+        self.ids: list[str] = []  # of all requests, in the order of their arrival
+        self.aborted: list[str] = []
+        self._left: dict[str, tuple[int, int]] = {}  # id -> (token, how many are still to come)
+        self._under_way: list[str] = []
+
+    def add_request(self, request) -> None:
+        self.ids.append(request.request_id)
+        self._left[request.request_id] = (request.prompt_token_ids[0], request.sampling_params.max_tokens)
+
+    def abort_requests(self, request_ids: list[str]) -> None:
+        self.aborted += request_ids
+        self._under_way += [each for each in request_ids if self._left.pop(each, None)]
+
+    def get_output(self) -> SimpleNamespace:
+        outputs = [self._output(each, STALE, last=True) for each in self._under_way]
+        self._under_way = []
+        for request_id, (token, left) in list(self._left.items()):
+            outputs.append(self._output(request_id, token, last=left == 1))
+            self._left[request_id] = (token, left - 1)
+            if left == 1:
+                del self._left[request_id]
+                self._under_way.append(request_id)
+        return SimpleNamespace(outputs=outputs)
+
+    @staticmethod
+    def _output(request_id: str, token: int, *, last: bool) -> SimpleNamespace:
+        return SimpleNamespace(
+            request_id=request_id,
+            new_token_ids=[token],
+            new_logprobs=None,
+            new_prompt_logprobs_tensors=None,
+            prefill_stats=None,
+            finish_reason="length" if last else None,
+        )
+
+
+@pytest.fixture
+def core() -> LateCore:
+    return LateCore()
+
+
+@pytest.fixture
+def engine(core: LateCore) -> Iterator[VLLMEngine]:
+    from evaluator.engine.vllm.requests.sampling import Dialect
+
+    engine = VLLMEngine(EngineConfig())
+    llm = SimpleNamespace(engine_core=core)
+    engine._started = Started(
+        llm=llm,
+        dialect=Dialect(v2=True),
+        max_model_len=64,
+        positions=64,
+        max_num_seqs=2,
+        dtype="bfloat16",
+        scoring="forced",
+    )
+    engine._blueprint = Blueprint(
+        config={}, tensors={}, files=(), dtype="bfloat16", bytes=0, vocabulary=64, longest=None
+    )
+    yield engine
+    engine._started = None
+
+
+def tokens(responses: Iterator[Response]) -> dict[str, tuple[int, ...]]:
+    return {each.request_id: each.token_ids for each in responses}
+
+
+def test_the_same_requests_asked_again_do_not_get_what_is_left_of_their_first_time(engine, core):
+    expected = {each.request_id: each.prompt_ids * each.max_tokens for each in ASKED}
+    assert tokens(engine.run(FixedSource(ASKED))) == expected
+    assert tokens(engine.run(FixedSource(ASKED))) == expected
+    assert len(set(core.ids)) == len(core.ids) == 2 * len(ASKED)
+
+
+def test_a_run_that_is_abandoned_leaves_nothing_for_the_next(engine, core):
+    run = engine.run(FixedSource(ASKED))
+    next(run)
+    run.close()
+    assert core.aborted
+    expected = {each.request_id: each.prompt_ids * each.max_tokens for each in ASKED}
+    assert tokens(engine.run(FixedSource(ASKED))) == expected
+    assert len(set(core.ids)) == len(core.ids)
+
+
+def test_a_run_searches_for_dead_cycles_rarely_and_leaves_that_as_it_was(engine):
+    before = gc.get_threshold()
+    run = engine.run(FixedSource(ASKED))
+    next(run)
+    assert gc.get_threshold()[0] >= 50_000
+    run.close()
+    assert gc.get_threshold() == before
+
+
+class Follow:
+    """Each answer brings another request, until there are enough; notes how many each `take` could have."""
+
+    def __init__(self, first: int, following: int, cancelled: int | None = None) -> None:
+        self.limits: list[int] = []
+        self._ready: list[Generate | Cancel] = [self._next(number) for number in range(first)]
+        self._numbers = iter(range(first, first + following))
+        self._cancelled = cancelled
+
+    @staticmethod
+    def _next(number: int) -> Generate:
+        return Generate(request_id=str(number), prompt_ids=(1,), max_tokens=2 + number % 5, temperature=1.0)
+
+    def take(self, limit: int) -> list[Generate | Cancel]:
+        self.limits.append(limit)
+        if len(self.limits) == self._cancelled:
+            return [Cancel(request_id="0")]
+        taken, self._ready = self._ready[:limit], self._ready[limit:]
+        return taken
+
+    def answered(self) -> None:
+        self._ready += [self._next(number) for number in itertools.islice(self._numbers, 1)]
+
+
+def follow(engine: VLLMEngine, source: Follow) -> list[str]:
+    names = []
+    for response in engine.run(source):
+        names.append(response.request_id)
+        source.answered()
+    return sorted(names, key=int)
+
+
+def in_bursts(engine: VLLMEngine, rows: int) -> None:
+    engine._started = dataclasses.replace(engine._started, max_num_seqs=rows, graphs="FULL_DECODE_ONLY")
+
+
+@pytest.mark.parametrize(("first", "following"), [(1, 0), (1, 20), (3, 50), (40, 200)])
+def test_bursts_never_stall_an_engine_however_few_requests_there_are(engine, first, following):
+    in_bursts(engine, 32)
+    source = Follow(first, following)
+    assert follow(engine, source) == [str(number) for number in range(first + following)]
+    assert all(limit == 0 or limit >= 4 for limit in source.limits)
+
+
+def test_cancels_are_taken_while_a_burst_is_waited_for(engine, core):
+    in_bursts(engine, 16)
+    source = Follow(16, 0, cancelled=2)
+    assert follow(engine, source) == [str(number) for number in range(1, 16)]
+    assert source.limits[:2] == [16, 0]
+    assert core.aborted == [core.ids[0]]
+
+
+@pytest.mark.parametrize("graphs", ["NONE", "FULL"])
+def test_an_engine_whose_steps_are_launched_alike_is_kept_full(engine, graphs):
+    """As on a CPU, which has no graphs."""
+    engine._started = dataclasses.replace(engine._started, max_num_seqs=16, graphs=graphs)
+    source = Follow(17, 20)
+    assert follow(engine, source) == [str(number) for number in range(37)]
+    assert source.limits[:2] == [24, 7]
+
+
+@pytest.mark.parametrize("has_connector", [False, True])
+def test_a_swap_resets_a_connector_only_where_there_is_one(engine, core, has_connector, tmp_path):
+    """Older vLLM answers False where it is asked for one that is not there."""
+    core.reset_prefix_cache = lambda *, reset_connector: has_connector or not reset_connector
+    llm = SimpleNamespace(engine_core=core, collective_rpc=lambda method, args: [(1, [])])
+    started = dataclasses.replace(engine._started, llm=llm, has_connector=has_connector)
+    engine._swap(started, tmp_path, [])
+    assert engine._started is not None  # it was not given up
+
+
+@pytest.mark.parametrize(("positions", "refused"), [(64, ["fills"]), (65, [])])
+def test_scores_that_fill_the_engine_are_refused_by_prompts_only_where_the_model_ends_there(core, positions, refused):
+    from evaluator.engine.vllm.counters import Counters
+    from evaluator.engine.vllm.requests.batch import Batch, Served
+    from evaluator.engine.vllm.requests.sampling import Dialect
+
+    for by_prompt in (False, True):
+        served = Served(
+            dialect=Dialect(v2=True),
+            eos_ids=[0],
+            vocabulary=64,
+            max_model_len=64,
+            positions=positions,
+            max_top_logprobs=1,
+            by_prompt=by_prompt,
+        )
+        batch = Batch(core, served, Counters(), itertools.count(len(core.ids)))
+        lengths = {"fits": 59, "fills": 60, "exceeds": 61}
+        batch.submit(
+            [Score(request_id=name, prompt_ids=(9,) * n, continuation_ids=(5, 6, 7, 8)) for name, n in lengths.items()]
+        )
+        errors = {each.request_id: each.error for each in batch.responses()}
+        assert errors.pop("exceeds") == "61 prompt tokens and 4 more do not fit the engine's 64 (max_model_len)"
+        assert list(errors) == (refused if by_prompt else [])
+        assert all("its 64 tokens fill the model's 64 positions" in error for error in errors.values())

@@ -1,0 +1,81 @@
+"""Sampling parameters that are copied from a template are those that vLLM makes and checks one by one."""
+
+import pytest
+
+from evaluator.engine.base import Generate, Score
+from tests.support.engines import needs_vllm
+
+pytestmark = needs_vllm
+
+SCORE = Score(request_id="s", prompt_ids=(1, 2, 9), continuation_ids=(3, 4))
+ASKED = {
+    "greedy": Generate(request_id="g", prompt_ids=(1,), max_tokens=5),
+    "beam": Generate(request_id="g", prompt_ids=(1,), max_tokens=7, top_logprobs=6, stream=True),
+    "sample": Generate(request_id="g", prompt_ids=(1,), max_tokens=5, temperature=1.0, top_p=0.9, seed=12),
+    "whole": Generate(request_id="g", prompt_ids=(1,), max_tokens=5, temperature=0.5, seed=2**62),
+    "unseeded": Generate(request_id="g", prompt_ids=(1,), max_tokens=5, temperature=0.5),
+}
+VOCABULARY, EOS = 100, [2, 1]
+
+
+def slowly(**settings):
+    from vllm import SamplingParams
+
+    from evaluator.engine.vllm.requests.sampling import _ALWAYS
+
+    return SamplingParams(**settings, **_ALWAYS)
+
+
+@pytest.mark.parametrize("v2", [False, True])
+def test_scores(v2):
+    from evaluator.engine.vllm.prompt_scores import FORCED, SCORED_FROM
+    from evaluator.engine.vllm.requests.sampling import Dialect
+
+    forced = {"trace_decode_token_ids": [3, 4]} if v2 else {"extra_args": {FORCED: [3, 4]}}
+    for _ in range(2):  # what one request has of its own does not stay in the template
+        assert Dialect(v2=v2).score(SCORE) == slowly(
+            temperature=0.0, max_tokens=2, logprobs=1, ignore_eos=True, **forced
+        )
+        other = Dialect(v2=v2).score(Score(request_id="o", prompt_ids=(1,), continuation_ids=(7,)))
+        assert other.max_tokens == 1
+    last = {"trace_decode_token_ids": [4]} if v2 else {"prompt_logprobs": 1}
+    assert Dialect(v2=v2).one_step_score(SCORE) == slowly(
+        temperature=0.0,
+        max_tokens=1,
+        logprobs=1,
+        skip_reading_prefix_cache=False,
+        ignore_eos=True,
+        extra_args={SCORED_FROM: 3} if v2 else {FORCED: [4], SCORED_FROM: 3},
+        **last,
+    )
+
+
+@pytest.mark.parametrize("v2", [False, True])
+@pytest.mark.parametrize("name", ASKED)
+def test_generations(name, v2):
+    from evaluator.engine.vllm.prompt_scores import NUCLEUS
+    from evaluator.engine.vllm.requests.sampling import Dialect
+
+    request = ASKED[name]
+    greedy = request.temperature == 0
+    ours = not greedy and not v2 and request.top_p < 1
+    for _ in range(2):
+        assert Dialect(v2=v2).generate(request, EOS, VOCABULARY) == slowly(
+            temperature=request.temperature,
+            top_p=1.0 if greedy or ours else request.top_p,
+            extra_args={NUCLEUS: request.top_p} if ours else None,
+            seed=request.seed,
+            max_tokens=request.max_tokens,
+            stop_token_ids=EOS,
+            logprobs=request.top_logprobs if request.top_logprobs or greedy else None,
+        )
+
+
+def test_a_temperature_that_vllm_refuses_is_refused():
+    from vllm.exceptions import VLLMValidationError
+
+    from evaluator.engine.vllm.requests.sampling import Dialect
+
+    request = Generate(request_id="g", prompt_ids=(1,), max_tokens=5, temperature=3.0)
+    with pytest.raises(VLLMValidationError, match="temperature"):
+        Dialect(v2=True).generate(request, EOS, VOCABULARY)

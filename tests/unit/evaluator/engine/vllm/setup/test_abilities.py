@@ -1,0 +1,153 @@
+"""What is needed of a vLLM, with modules that stand in for those of other versions."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import make_dataclass
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from evaluator.core.errors import InputError
+from evaluator.engine.vllm import start
+from evaluator.engine.vllm.setup import abilities as module
+from evaluator.engine.vllm.setup.abilities import check_arguments, check_runner, check_version, check_vllm
+from tests.support.engines import needs_vllm
+
+Modules = dict[str, ModuleType]
+KERNEL = SimpleNamespace(fn=lambda output_ptr, logits_ptr, logits_stride, token_ids_ptr, vocab_size, BLOCK_SIZE: None)
+
+
+class Struct:
+    """A class with fields as msgspec has them."""
+
+    def __init_subclass__(cls, fields: tuple[str, ...], defaults: int) -> None:
+        cls.__struct_fields__ = fields
+        cls.__struct_defaults__ = (None,) * defaults
+
+
+def struct(name: str, fields: tuple[str, ...], defaults: int = 0) -> type[Struct]:
+    return type(name, (Struct,), {}, fields=fields, defaults=defaults)
+
+
+@pytest.fixture
+def vllm(monkeypatch: pytest.MonkeyPatch) -> Modules:
+    """A vLLM with everything that either runner needs."""
+    made: Modules = {}
+    for needed in (module._NEEDED, module._NEEDED_BY_V1, module._NEEDED_BY_V2):
+        for name, wanted in needed.items():
+            made.setdefault(name, ModuleType(name))
+            for each in wanted:
+                setattr(made[name], each, object())
+            monkeypatch.setitem(sys.modules, name, made[name])
+    made[module._V2_LOGPROB] = ModuleType(module._V2_LOGPROB)
+    made[module._V2_LOGPROB]._ranks_kernel = KERNEL
+    monkeypatch.setitem(sys.modules, module._V2_LOGPROB, made[module._V2_LOGPROB])
+    made["vllm"].EngineArgs = make_dataclass("EngineArgs", ["model", "dtype"])
+    made["vllm"].SamplingParams = struct("SamplingParams", (*module._SAMPLING, *module._SAMPLING_BY_V2))
+    made["vllm.v1.engine"].EngineCoreRequest = struct("EngineCoreRequest", (*module._REQUEST, "priority"), 1)
+    return made
+
+
+def test_a_vllm_with_everything(vllm):
+    check_vllm("0.32.0")
+    check_runner("0.32.0", v2=True)
+    check_runner("0.32.0", v2=False)
+
+
+@pytest.mark.parametrize("version", ["0.24.0", "0.29.1", "0.9.2.post1"])
+def test_an_older_vllm_is_one_line(version):
+    with pytest.raises(InputError) as error:
+        check_version(version)
+    assert str(error.value) == f"engine 'vllm': vLLM {version} is too old: versions 0.30 to 0.33 are supported"
+
+
+@pytest.mark.parametrize("version", ["0.30.0", "0.33.0", "0.33.1.dev7+gabc", "1.0.0"])
+def test_newer_ones_are_looked_into(version):
+    check_version(version)
+
+
+@pytest.mark.parametrize("v2", [False, True])
+def test_a_vllm_without_the_other_runner_will_do(vllm, monkeypatch, v2):
+    for name in module._NEEDED_BY_V1 if v2 else module._NEEDED_BY_V2:
+        if name not in module._NEEDED:
+            monkeypatch.setitem(sys.modules, name, None)  # importing it raises ModuleNotFoundError
+    check_vllm("0.34.0")
+    check_runner("0.34.0", v2=v2)
+    with pytest.raises(InputError, match=r"vLLM 0.34.0 lacks vllm\.|vLLM 0.34.0 cannot be imported"):
+        check_runner("0.34.0", v2=not v2)
+
+
+def test_the_v2_runner_must_replay_given_tokens(vllm):
+    vllm["vllm"].SamplingParams = struct("SamplingParams", module._SAMPLING)
+    check_runner("0.34.0", v2=False)
+    with pytest.raises(InputError, match=r"lacks SamplingParams\(trace_decode_token_ids=\);"):
+        check_runner("0.34.0", v2=True)
+
+
+def refused(vllm: Modules, change: Any) -> str:
+    change(vllm)
+    with pytest.raises(InputError) as error:
+        check_vllm("0.40.0")
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+@pytest.mark.parametrize("name", ["vllm.v1.outputs", "vllm.v1.kv_cache_interface", "vllm.platforms"])
+def test_a_name_that_moved_is_one_line(vllm, name):
+    wanted = module._NEEDED[name][0]
+    text = refused(vllm, lambda vllm: delattr(vllm[name], wanted))
+    assert text == f"engine 'vllm': vLLM 0.40.0 lacks {name}.{wanted}; versions 0.30 to 0.33 are supported"
+
+
+def test_a_module_that_moved_is_one_line(vllm, monkeypatch):
+    monkeypatch.setitem(module._NEEDED, "vllm.v1.moved_away", ("Anything",))
+    sys.modules["vllm"].__path__ = []  # a package that holds no such module
+    assert "lacks vllm.v1.moved_away;" in refused(vllm, lambda _: sys.modules.pop("vllm.v1", None))
+
+
+def test_a_parameter_that_moved_is_one_line(vllm):
+    fields = tuple(name for name in module._SAMPLING if name != "flat_logprobs")
+    text = refused(vllm, lambda vllm: setattr(vllm["vllm"], "SamplingParams", struct("SamplingParams", fields)))
+    assert "lacks SamplingParams(flat_logprobs=);" in text
+
+
+def test_a_request_that_wants_more_is_one_line(vllm):
+    wider = struct("EngineCoreRequest", (*module._REQUEST, "tenant", "priority"), 1)
+    text = refused(vllm, lambda vllm: setattr(vllm["vllm.v1.engine"], "EngineCoreRequest", wider))
+    assert text.endswith("vLLM 0.40.0 wants a field of EngineCoreRequest that is unknown here: tenant")
+
+
+def test_an_engine_argument_that_moved_is_one_line(vllm):
+    with pytest.raises(InputError, match=r"vLLM 0.40.0 lacks EngineArgs\(logprobs_mode=\); versions 0.30"):
+        check_arguments("0.40.0", vllm["vllm"].EngineArgs, ["model", "logprobs_mode"])
+
+
+def test_a_library_that_is_missing_is_one_line(vllm, monkeypatch):
+    def broken(name: str) -> ModuleType:
+        raise ImportError("libcudart.so.13: cannot open shared object file\nNo such file or directory")
+
+    monkeypatch.setattr(module.importlib, "import_module", broken)
+    text = refused(vllm, lambda _: None)
+    assert text.startswith("engine 'vllm': vLLM 0.40.0 cannot be imported: libcudart.so.13: cannot open shared")
+
+
+@pytest.mark.parametrize("kernel", [None, lambda output_ptr, logits_ptr: None], ids=["none", "other parameters"])
+def test_a_v2_runner_whose_ranks_cannot_be_replaced_is_one_line(vllm, monkeypatch, kernel):
+    changed = ModuleType(module._V2_LOGPROB)
+    changed._ranks_kernel = kernel
+    monkeypatch.setitem(sys.modules, module._V2_LOGPROB, changed)
+    with pytest.raises(InputError, match=r"lacks vllm.v1.worker.gpu.sample.logprob._ranks_kernel\(output_ptr, "):
+        check_runner("0.40.0", v2=True)
+    changed._ranks_kernel = SimpleNamespace(fn=lambda output_ptr, logits_ptr, logits_stride, token_ids_ptr,
+                                            vocab_size, BLOCK_SIZE: None)  # fmt: skip
+    check_runner("0.40.0", v2=True)
+
+
+class TestInstalledVllm:
+    pytestmark = needs_vllm
+
+    def test_it_has_what_is_needed(self):
+        check_vllm(start.installed_version())
+        check_runner(start.installed_version(), v2=False)

@@ -1,0 +1,152 @@
+"""Which CUDA graphs vLLM is asked for, and what vLLM makes of it, without a GPU."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from evaluator.engine.vllm.setup.gpu import FASTER_DECODE, capture_sizes, graph_arguments
+from tests.support.engines import needs_vllm
+
+REQUESTS, TOKENS = 200, 16_384
+KINDS = ("full", "piecewise", "decode")
+
+
+def arguments(graphs: Any, *, compile: bool = False, requests: int = REQUESTS, tokens: int = TOKENS) -> dict[str, Any]:
+    return graph_arguments(graphs, compile=compile, requests=requests, tokens=tokens)
+
+
+def test_graphs_are_the_default_and_compiling_is_not():
+    assert arguments(None) == arguments(True) == arguments("full")
+    assert arguments(None)["compilation_config"]["mode"] == 0
+    assert arguments(False) == {"enforce_eager": True}
+    # vLLM's own, with graphs of its pieces
+    assert arguments(None, compile=True) == {"enforce_eager": False, "compilation_config": {}}
+    assert arguments(False, compile=True)["compilation_config"] == {"cudagraph_mode": "NONE"}
+
+
+def test_no_graph_is_padded_by_more_than_an_eighth_and_eight_tokens():
+    sizes = capture_sizes(2048, 256)
+    assert len(sizes) == 51
+    assert sizes[0] == 1
+    assert sizes[-1] == 2048
+    for smaller, larger in pairwise(sizes):
+        assert larger - smaller <= max(8, smaller // 8)
+
+
+@pytest.mark.parametrize(("most", "requests"), [(2048, 200), (60, 60), (1000, 7), (8, 3), (1, 1)])
+def test_a_full_batch_and_the_largest_step_have_graphs(most: int, requests: int):
+    sizes = capture_sizes(most, requests)
+    assert {most, requests} <= set(sizes)
+    assert sizes == sorted(set(sizes))
+    assert sizes[-1] == most
+
+
+def test_more_requests_than_the_largest_graph_still_have_one():
+    for kind in KINDS:
+        assert arguments(kind, requests=3000)["compilation_config"]["cudagraph_capture_sizes"][-1] == 3000
+
+
+class TestInstalledVllm:
+    pytestmark = needs_vllm
+
+    def test_each_kind_is_an_engine_argument_without_compiling(self, tmp_path):
+        from vllm import EngineArgs
+        from vllm.config.compilation import CompilationMode
+
+        modes = {}
+        for kind in KINDS:
+            asked = arguments(kind)
+            chosen = EngineArgs(model=str(tmp_path), **asked)
+            assert chosen.enforce_eager is False
+            assert chosen.compilation_config.mode == CompilationMode.NONE
+            assert sized(kind).cudagraph_capture_sizes == asked["compilation_config"]["cudagraph_capture_sizes"]
+            modes[kind] = chosen.compilation_config.cudagraph_mode.name
+        assert modes == {"full": "FULL", "piecewise": "FULL_AND_PIECEWISE", "decode": "FULL_DECODE_ONLY"}
+        assert set(FASTER_DECODE) == {modes["piecewise"], modes["decode"]}
+        for name in FASTER_DECODE:
+            assert type(sized("full").cudagraph_mode)[name].separate_routine()
+
+    @pytest.mark.parametrize(
+        ("kind", "support", "became"),
+        [
+            ("full", "ALWAYS", "FULL"),
+            ("full", "UNIFORM_BATCH", "FULL_DECODE_ONLY"),
+            ("full", "UNIFORM_SINGLE_TOKEN_DECODE", "FULL_DECODE_ONLY"),
+            ("piecewise", "UNIFORM_BATCH", "FULL_AND_PIECEWISE"),
+            ("decode", "UNIFORM_BATCH", "FULL_DECODE_ONLY"),
+            ("decode", "NEVER", "NONE"),
+        ],
+    )
+    def test_vllm_falls_back_where_attention_cannot_do_it(self, kind, support, became):
+        assert resolved(kind, support).name == became
+
+    def test_vllm_refuses_whole_steps_where_attention_has_no_graphs_at_all(self):
+        with pytest.raises(ValueError, match="FULL is not supported"):
+            resolved("full", "NEVER")
+
+    @pytest.mark.parametrize(
+        ("kind", "generating", "mixed", "large"),
+        [
+            ("full", "FULL", "FULL", "NONE"),
+            ("piecewise", "FULL", "PIECEWISE", "NONE"),
+            ("decode", "FULL", "NONE", "NONE"),
+        ],
+    )
+    def test_which_steps_are_graphs(self, kind, generating, mixed, large):
+        manager = dispatching(kind)
+
+        def mode_of(requests: int, tokens: int, each: int | None) -> str:
+            return manager.dispatch(requests, tokens, each, 0).cg_mode.name
+
+        assert {mode_of(count, count, 1) for count in range(1, REQUESTS + 1)} == {generating}
+        assert {mode_of(REQUESTS - 1, tokens, None) for tokens in (REQUESTS, 1000, 2048)} == {mixed}
+        assert mode_of(REQUESTS, 2049, None) == large
+
+
+def sized(kind: str) -> Any:
+    """vLLM's compilation configuration, with the sizes that it settles on."""
+    from vllm.config import CompilationConfig, VllmConfig
+
+    config = CompilationConfig(**arguments(kind)["compilation_config"])
+    VllmConfig._set_cudagraph_sizes(
+        SimpleNamespace(
+            model_config=SimpleNamespace(enforce_eager=False),
+            compilation_config=config,
+            scheduler_config=SimpleNamespace(max_num_batched_tokens=TOKENS, max_num_seqs=REQUESTS),
+            uniform_decode_query_len=1,
+            performance_mode="balanced",
+            parallel_config=SimpleNamespace(tensor_parallel_size=1),
+        )
+    )
+    return config
+
+
+def resolved(kind: str, support: str) -> Any:
+    """The graphs that vLLM uses where attention supports so much."""
+    from vllm.v1.attention.backend import AttentionCGSupport
+
+    config = sized(kind)
+    config.set_splitting_ops_for_v1(all2all_backend="")
+    return config.resolve_cudagraph_mode_and_sizes(AttentionCGSupport[support], "its name", use_v2_model_runner=True)
+
+
+def dispatching(kind: str) -> Any:
+    """The V2 runner's choice of a graph for each step, as if all were captured."""
+    from vllm.v1.worker.gpu.cudagraph_utils import CudaGraphManager
+
+    manager = object.__new__(CudaGraphManager)
+    config = sized(kind)
+    manager.vllm_config = SimpleNamespace(
+        speculative_config=None, cache_config=SimpleNamespace(use_kda_recoverssm=False), num_speculative_tokens=0
+    )
+    manager.compilation_config, manager.cudagraph_mode = config, config.cudagraph_mode
+    manager.max_num_reqs, manager.decode_query_len, manager.varlen_decode = REQUESTS, 1, False
+    manager.lora_capture_cases, manager.ubatch_runner = [0], None
+    manager._lora_dispatch_map, manager._max_lora_case = {}, 0
+    manager._candidates, manager._capture_descs, manager._graphs_captured = {}, {}, True
+    manager._init_candidates()
+    return manager

@@ -1,0 +1,113 @@
+"""The values that quantised tensors stand for, and whether a layer computes with them: against values made here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file
+from torch import nn
+
+from evaluator.engine.vllm.verify.dequantised import Matrix, computes_with, quantised_sources
+from evaluator.engine.vllm.verify.weights import WorkerExtension
+from tests.support.models import save_tiny_model
+from tests.support.quantised import LAYOUTS, WEIGHTS, quantise
+
+LAYER = "model.layers.0"
+QKV = [f"{LAYER}.self_attn.{name}_proj" for name in "qkv"]
+FUSED = {"qkv_proj": ["q_proj", "k_proj", "v_proj"], "gate_up_proj": ["gate_proj", "up_proj"]}
+
+
+class Slices:
+    """What weights.py opens the files with."""
+
+    def __init__(self, file: Path) -> None:
+        self._opened: Any = safe_open(file, framework="pt")
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._opened.keys()  # noqa: SIM118  (not a dict)
+
+    def __getitem__(self, name: str) -> Any:
+        return self._opened.get_slice(name)
+
+
+class Layer(nn.Module):
+    """A layer that multiplies with `weight_OI`, whatever it would be stored as."""
+
+    def __init__(self, weight_OI: torch.Tensor, **said: object) -> None:
+        super().__init__()
+        self.weight_scale = nn.Parameter(torch.ones(len(weight_OI), 1), requires_grad=False)
+        self.quant_method = SimpleNamespace(apply=lambda module, inputs: inputs.float() @ weight_OI.float().T)
+        for name, value in said.items():
+            setattr(self, name, value)
+
+
+@pytest.fixture(scope="module")
+def dense(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny_model(tmp_path_factory.mktemp("dense") / "m", "qwen3_untied", dtype="bfloat16")
+
+
+@pytest.fixture(params=LAYOUTS)
+def stored(request: pytest.FixtureRequest, dense: Path, tmp_path: Path) -> tuple[Slices, dict[str, torch.Tensor]]:
+    """A quantised checkpoint, and the values that it stands for."""
+    quantise(dense, tmp_path / "quantised", request.param, twin=tmp_path / "twin")
+    return Slices(tmp_path / "quantised" / WEIGHTS), load_file(tmp_path / "twin" / WEIGHTS)
+
+
+def test_any_rows_have_the_values_that_they_stand_for(stored: tuple[Slices, dict[str, torch.Tensor]]) -> None:
+    tensors, values = stored
+    for name, value in values.items():
+        if not name.endswith("_proj.weight"):
+            assert quantised_sources(name.removesuffix(".weight"), FUSED, tensors) == []
+            continue
+        matrix = Matrix(tensors, name.removesuffix(".weight"))
+        assert matrix.shape == tuple(value.shape)
+        for first, stop in ((0, 8), (3, 5), (value.shape[0] - 9, value.shape[0])):
+            rows = matrix.rows(first, stop)
+            assert rows is not None
+            assert torch.equal(rows, value[first:stop])
+
+
+def test_a_layer_is_compared_with_its_part_of_each_file(stored: tuple[Slices, dict[str, torch.Tensor]]) -> None:
+    tensors, values = stored
+    qkv = torch.cat([values[f"{name}.weight"] for name in QKV])
+    said: dict[str, Any] = {"num_heads": 2, "total_num_heads": 2, "num_kv_heads": 1, "total_num_kv_heads": 1}
+    said |= {"num_kv_head_replicas": 1, "head_size": 32, "tp_rank": 0, "tp_size": 1}
+    matrices = quantised_sources(f"{LAYER}.self_attn.qkv_proj", FUSED, tensors)
+    assert len(matrices) == 3
+    assert computes_with(Layer(qkv, **said), matrices, torch.bfloat16) is True
+    for row in (0, 64, 96 + 31):  # the first of q, the first of k, the last of v
+        wrong = qkv.clone()
+        wrong[row] = -wrong[row]
+        assert computes_with(Layer(wrong, **said), matrices, torch.bfloat16) is False
+
+
+def test_columns_that_another_worker_holds_are_left_out(stored: tuple[Slices, dict[str, torch.Tensor]]) -> None:
+    tensors, values = stored
+    down = values[f"{LAYER}.mlp.down_proj.weight"]
+    said = {"input_size_per_partition": 64, "tp_rank": 1, "tp_size": 2}
+    matrices = quantised_sources(f"{LAYER}.mlp.down_proj", FUSED, tensors)
+    assert computes_with(Layer(down[:, 64:], **said), matrices, torch.bfloat16) is True
+    assert computes_with(Layer(down[:, :64], **said), matrices, torch.bfloat16) is False
+
+
+def test_the_worker_counts_quantised_matrices_and_names_those_that_differ(dense: Path, tmp_path: Path) -> None:
+    quantise(dense, tmp_path / "quantised", "w8a8", twin=tmp_path / "twin")
+    values = load_file(tmp_path / "twin" / WEIGHTS)
+    worker = WorkerExtension()
+    model = nn.Module()
+    model.packed_modules_mapping = FUSED  # type: ignore[assignment]
+    model.model = nn.Module()
+    model.model.layers = nn.ModuleList([nn.Module()])
+    model.model.layers[0].mlp = nn.Module()
+    model.model.layers[0].mlp.down_proj = Layer(values[f"{LAYER}.mlp.down_proj.weight"])
+    config = SimpleNamespace(dtype=torch.bfloat16)
+    worker.model_runner = SimpleNamespace(get_model=lambda: model, model_config=config)
+    files = [str(tmp_path / "quantised" / WEIGHTS)]
+    assert worker.compare_weights(files) == (1, [], [])
+    model.model.layers[0].mlp.down_proj = Layer(values[f"{LAYER}.mlp.down_proj.weight"].flip(0))
+    assert worker.compare_weights(files) == (1, [f"the product of {LAYER}.mlp.down_proj"], [])

@@ -1,0 +1,139 @@
+"""Experts are compared through what a layer computes, whatever order its kernel keeps them in."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+from torch.nn import functional
+
+from evaluator.checkpoints.blueprint import read_blueprint
+from evaluator.core.errors import EngineError
+from evaluator.engine.config import EngineConfig
+from evaluator.engine.vllm.engine import VLLMEngine
+from evaluator.engine.vllm.verify.weights import WorkerExtension
+from tests.support.models import save_tiny_model
+
+EXPERTS, WIDTH, INNER = 5, 16, 8
+BASE = "model.layers.0.mlp.experts"
+
+
+class Layer(nn.Module):
+    """A worker's shard of `tensors`, as vLLM's layers say it; its kernel keeps columns in reverse order."""
+
+    def __init__(self, tensors: dict[str, torch.Tensor], rank: int = 0, size: int = 1) -> None:
+        super().__init__()
+
+        def of(name: str, dim: int) -> torch.Tensor:
+            return torch.stack([tensors[f"{BASE}.{e}.{name}.weight"].chunk(size, dim)[rank] for e in range(EXPERTS)])
+
+        w13, w2 = torch.cat((of("gate_proj", 0), of("up_proj", 0)), dim=1), of("down_proj", 1)
+        self.w13_weight = nn.Parameter(w13.flip(-1), requires_grad=False)
+        self.w2_weight = nn.Parameter(w2.flip(-1), requires_grad=False)
+        self.ckpt_gate_proj_name, self.ckpt_up_proj_name, self.ckpt_down_proj_name = "gate_proj", "up_proj", "down_proj"
+        self.global_num_experts, self.expert_map = EXPERTS, None
+        self.activation = SimpleNamespace(value="silu")
+        self.moe_config = SimpleNamespace(tp_rank=rank, tp_size=size)
+        self.quant_method = SimpleNamespace(apply=self.apply_experts)
+
+    def apply_experts(self, layer, x, topk_weights, topk_ids, shared_experts, shared_experts_input):
+        outputs = torch.zeros_like(x)
+        for row, (ids, weights) in enumerate(zip(topk_ids, topk_weights, strict=True)):
+            for expert, weight in zip(ids, weights, strict=True):
+                gate, up = functional.linear(x[row], layer.w13_weight[expert].flip(-1)).chunk(2)
+                middle = functional.silu(gate) * up
+                outputs[row] += weight * functional.linear(middle, layer.w2_weight[expert].flip(-1))
+        return outputs
+
+
+def worker(layer: nn.Module) -> WorkerExtension:
+    model = nn.Module()
+    inner = model
+    for name in [*BASE.split("."), "routed_experts"][:-1]:
+        inner.add_module(name, nn.Module())
+        inner = inner.get_submodule(name)
+    inner.routed_experts = layer
+    made = WorkerExtension()
+    made.model_runner = SimpleNamespace(get_model=lambda: model)
+    return made
+
+
+@pytest.fixture
+def tensors() -> dict[str, torch.Tensor]:
+    draw = torch.Generator().manual_seed(0)
+    shapes = {"gate_proj": (INNER, WIDTH), "up_proj": (INNER, WIDTH), "down_proj": (WIDTH, INNER)}
+    return {
+        f"{BASE}.{expert}.{name}.weight": torch.randn(shape, generator=draw)
+        for expert in range(EXPERTS)
+        for name, shape in shapes.items()
+    }
+
+
+@pytest.fixture
+def files(tensors, tmp_path: Path) -> list[str]:
+    save_file(tensors, tmp_path / "model.safetensors")
+    return [str(tmp_path / "model.safetensors")]
+
+
+@pytest.mark.parametrize(("rank", "size"), [(0, 1), (0, 2), (1, 2)])
+def test_the_experts_of_the_files_are_recognised(tensors, files, rank, size):
+    assert worker(Layer(tensors, rank, size)).compare_weights(files) == (1, [], [])
+
+
+def test_the_shard_of_another_worker_is_not(tensors, files):
+    layer = Layer(tensors, 1, 2)
+    layer.moe_config.tp_rank = 0
+    assert worker(layer).compare_weights(files)[1] == [f"the experts of {BASE}.routed_experts"]
+
+
+@pytest.mark.parametrize("expert", [0, 2, 4])
+@pytest.mark.parametrize("name", ["w13_weight", "w2_weight"])
+def test_a_changed_or_pruned_expert_is_found(tensors, files, name, expert):
+    layer = Layer(tensors)
+    getattr(layer, name)[expert, :, ::2] = 0
+    assert worker(layer).compare_weights(files) == (1, [f"the experts of {BASE}.routed_experts"], [])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"expert_map": torch.zeros(5)}, {"ckpt_gate_proj_name": "w1"}, {"activation": SimpleNamespace(value="gelu")}],
+)
+def test_what_cannot_be_compared_is_said(tensors, files, change):
+    layer = Layer(tensors)
+    for name, value in change.items():
+        setattr(layer, name, value)
+    assert worker(layer).compare_weights(files) == (0, [], [f"{BASE}.routed_experts.w13_weight"])
+
+
+def test_experts_on_a_gpu_are_not_compared_and_that_is_said(tensors, files):
+    """As the docs say. The device `meta` stands for a GPU."""
+    layer = Layer(tensors).to("meta")
+    assert worker(layer).compare_weights(files) == (0, [], [f"{BASE}.routed_experts.w13_weight"])
+
+
+@pytest.mark.parametrize(("experts", "outcome"), [(4, "started anew"), (0, "swapped")])
+def test_a_mixture_gets_an_engine_of_its_own(experts, outcome, tmp_path, monkeypatch):
+    checkpoint = save_tiny_model(tmp_path / "model")
+    config = json.loads((checkpoint / "config.json").read_text()) | {"num_local_experts": experts}
+    (checkpoint / "config.json").write_text(json.dumps(config))
+
+    def ends(message: str) -> Callable[..., None]:
+        def end(*_: object) -> None:
+            raise EngineError(message)
+
+        return end
+
+    monkeypatch.setattr("evaluator.engine.vllm.engine.start", ends("started anew"))
+    monkeypatch.setattr(VLLMEngine, "_swap", ends("swapped"))
+    engine = VLLMEngine(EngineConfig())
+    core = SimpleNamespace(shutdown=lambda: None)
+    engine._started = SimpleNamespace(llm=SimpleNamespace(engine_core=core))
+    engine._first, engine._blueprint = checkpoint, read_blueprint(checkpoint)
+    with pytest.raises(EngineError, match=outcome):
+        engine.load(checkpoint)

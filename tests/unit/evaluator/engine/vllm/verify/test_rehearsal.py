@@ -1,0 +1,109 @@
+"""What a rehearsal is given and what is remembered of it; the engine that it starts is tested in tests/integration."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from evaluator.checkpoints.info import inspect_checkpoint
+from evaluator.engine.config import EngineConfig
+from evaluator.engine.vllm.verify import rehearsal
+from evaluator.engine.vllm.verify.rehearsal import Rehearsal, first_layer, rehearse, shortened
+from tests.support.checkpoint_files import CONFIG, write
+from tests.support.models import save_tiny_model
+from tests.support.quantised import LAYOUTS, WEIGHTS, quantise, with_quantisation
+
+GOOD = Rehearsal(dtype="bfloat16", kernels=("SomeKernel",))
+BAD = Rehearsal(reason="no kernel")
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return with_quantisation(write(tmp_path / "m"), LAYOUTS["w8a8"].config)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The dtypes that a process was started for, which finds that only bfloat16 works."""
+    dtypes: list[str] = []
+
+    def in_a_process(_: Path, config: EngineConfig) -> Rehearsal:
+        dtypes.append(config.dtype)
+        return GOOD if config.dtype == "bfloat16" else BAD
+
+    monkeypatch.setattr(rehearsal, "_in_a_process", in_a_process)
+    return dtypes
+
+
+def test_what_has_worked_is_remembered_and_what_has_not_is_tried_again(checkpoint: Path, asked: list[str]) -> None:
+    for _ in range(2):
+        assert rehearse(checkpoint, EngineConfig(dtype="bfloat16")) == GOOD
+        assert rehearse(checkpoint, EngineConfig(dtype="float32")) == BAD
+    assert asked == ["bfloat16", "float32", "float32"]
+
+
+def test_another_scheme_and_a_spoilt_memory_are_rehearsed(checkpoint: Path, asked: list[str], tmp_path: Path) -> None:
+    config = EngineConfig(dtype="bfloat16")
+    rehearse(checkpoint, config)
+    (kept,) = (tmp_path / "cache" / "resurface" / "rehearsals").iterdir()
+    kept.write_text("not JSON")
+    assert rehearse(checkpoint, config) == GOOD
+    with_quantisation(checkpoint, LAYOUTS["fp8"].config)
+    assert rehearse(checkpoint, config) == GOOD
+    assert len(asked) == 3
+
+
+def test_one_layer_is_rehearsed_with_its_own_weights(tmp_path: Path) -> None:
+    dense = save_tiny_model(tmp_path / "dense", dtype="bfloat16")
+    checkpoint = quantise(dense, tmp_path / "m", "w8a8")
+    (tmp_path / "short").mkdir()
+    short = first_layer(checkpoint, tmp_path / "short")
+    config = json.loads((short / "config.json").read_text())
+    assert (config["num_hidden_layers"], config["layer_types"]) == (1, ["full_attention"])
+    assert config["quantization_config"] == LAYOUTS["w8a8"].config
+    whole, kept = load_file(checkpoint / WEIGHTS), load_file(short / WEIGHTS)
+    assert kept.keys() == {name for name in whole if "layers.1." not in name} < whole.keys()
+    assert all(torch.equal(tensor, whole[name]) for name, tensor in kept.items())
+    assert inspect_checkpoint(short).tensors == len(kept)
+
+
+def test_a_checkpoint_of_other_names_is_rehearsed_whole(checkpoint: Path, tmp_path: Path) -> None:
+    assert first_layer(checkpoint, tmp_path / "short") == checkpoint
+    assert shortened(CONFIG) == CONFIG
+
+
+@pytest.mark.parametrize(
+    ("program", "reason"),
+    [
+        ("import os, signal; os.kill(os.getpid(), signal.SIGABRT)", "vLLM's process died of SIGABRT when it tried to"),
+        ("print('no space left'); raise SystemExit(3)", "ended with exit code 3 (no space left) when it tried to"),
+    ],
+)
+def test_a_process_that_dies_is_an_answer(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch, program: str, reason: str
+) -> None:
+    real = subprocess.Popen
+    monkeypatch.setattr(subprocess, "Popen", lambda _, **how: real([sys.executable, "-c", program], **how))
+    found = rehearse(checkpoint, EngineConfig(dtype="bfloat16"))
+    assert found.reason is not None
+    assert reason in found.reason
+
+
+def test_the_answer_of_a_process_is_read(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = json.dumps({"reason": None, "dtype": "bfloat16", "kernels": ["SomeKernel"]})
+
+    def popen(command: list[str], **how: object) -> object:
+        assert Path(command[-3]) == checkpoint
+        Path(command[-1]).write_text(written)
+        return real([sys.executable, "-c", ""], **how)  # type: ignore[call-overload]
+
+    real = subprocess.Popen
+    monkeypatch.setattr(subprocess, "Popen", popen)
+    assert rehearse(checkpoint, EngineConfig(dtype="bfloat16")) == GOOD

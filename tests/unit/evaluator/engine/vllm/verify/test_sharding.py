@@ -1,0 +1,180 @@
+"""Which part of the files each worker holds: on stand-ins with the attributes of vLLM's layers, whose expected rows are
+written out, and on vLLM's own layers, filled by their own weight loaders."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from evaluator.engine.vllm.verify.sharding import pieces, rows_held
+from tests.support.engines import needs_vllm
+
+HIDDEN = 8
+
+
+def held_rows(module: SimpleNamespace, *rows: int, columns: int = HIDDEN) -> list[tuple[int, int]] | None:
+    """(tensor, row) for every row of the weight, of tensors of that many rows."""
+    found = pieces(module, [(each, columns) for each in rows])
+    if found is None:
+        return None
+    listed = {
+        piece.start + row: (piece.source, piece.rows.start + row) for piece in found for row in range(piece.height)
+    }
+    assert sorted(listed) == list(range(rows_held(found)))
+    return [listed[row] for row in sorted(listed)]
+
+
+def attention(rank: int, workers: int, heads: int, kv_heads: int, size: int) -> SimpleNamespace:
+    held_kv = max(1, kv_heads // workers)
+    return SimpleNamespace(
+        tp_rank=rank, tp_size=workers, head_size=size, v_head_size=size,
+        num_heads=heads // workers, total_num_heads=heads, num_kv_heads=held_kv, total_num_kv_heads=kv_heads,
+        num_kv_head_replicas=max(1, workers // kv_heads), input_size_per_partition=HIDDEN,
+    )  # fmt: skip
+
+
+def test_query_key_and_value_are_cut_each_by_its_own_heads():
+    assert held_rows(attention(1, 2, heads=4, kv_heads=2, size=2), 8, 4, 4) == [
+        (0, 4), (0, 5), (0, 6), (0, 7), (1, 2), (1, 3), (2, 2), (2, 3),
+    ]  # fmt: skip
+
+
+def test_workers_beyond_the_key_value_heads_share_them():
+    third, fourth = (held_rows(attention(rank, 4, heads=4, kv_heads=2, size=2), 8, 4, 4) for rank in (2, 3))
+    assert third == [(0, 4), (0, 5), (1, 2), (1, 3), (2, 2), (2, 3)]
+    assert fourth == [(0, 6), (0, 7), (1, 2), (1, 3), (2, 2), (2, 3)]
+
+
+def test_a_tensor_that_is_fused_in_the_file_is_cut_part_by_part():
+    assert held_rows(attention(1, 2, heads=2, kv_heads=2, size=2), 12) == [
+        (0, 2), (0, 3), (0, 6), (0, 7), (0, 10), (0, 11),
+    ]  # fmt: skip
+    gate_up = SimpleNamespace(
+        tp_rank=1, tp_size=2, output_sizes=[4, 4], output_partition_sizes=[2, 2], input_size_per_partition=HIDDEN
+    )
+    assert held_rows(gate_up, 8) == [(0, 2), (0, 3), (0, 6), (0, 7)]
+    assert held_rows(gate_up, 4, 4) == [(0, 2), (0, 3), (1, 2), (1, 3)]
+
+
+def test_a_row_parallel_layer_holds_columns_of_all_rows():
+    down = SimpleNamespace(tp_rank=1, tp_size=2, output_partition_sizes=[4], input_size_per_partition=HIDDEN // 2)
+    (piece,) = pieces(down, [(4, HIDDEN)])
+    assert (piece.rows, piece.columns, piece.start) == (slice(0, 4), slice(4, 8), 0)
+
+
+def test_a_replicated_layer_is_whole_on_every_worker():
+    replicated = SimpleNamespace(tp_rank=1, tp_size=2, output_partition_sizes=[4])
+    assert held_rows(replicated, 4) == [(0, row) for row in range(4)]
+    assert held_rows(torch.nn.Linear(HIDDEN, 3), 3) == [(0, row) for row in range(3)]
+
+
+def vocabulary(first: int, end: int, size: int) -> SimpleNamespace:
+    held = SimpleNamespace(org_vocab_start_index=first, org_vocab_end_index=end)
+    return SimpleNamespace(shard_indices=held, org_vocab_size=size, tp_size=2)
+
+
+def test_the_padding_of_a_vocabulary_is_left_out():
+    assert held_rows(vocabulary(0, 64, 70), 70) == [(0, row) for row in range(64)]
+    assert held_rows(vocabulary(64, 70, 70), 70) == [(0, row) for row in range(64, 70)]
+    assert held_rows(vocabulary(70, 70, 70), 70) == []  # nothing but padding
+
+
+def test_what_does_not_fit_the_files_is_not_guessed_at():
+    assert held_rows(vocabulary(0, 64, 70), 72) is None
+    assert held_rows(SimpleNamespace(tp_rank=3, tp_size=2, output_partition_sizes=[4]), 8) is None
+    assert held_rows(SimpleNamespace(tp_rank=0, tp_size=2, input_size_per_partition=3), 4) is None
+    assert held_rows(attention(1, 2, heads=4, kv_heads=2, size=2), 7, 5, 4) is None  # a part across two tensors
+
+
+@pytest.fixture
+def worker(monkeypatch: pytest.MonkeyPatch):
+    """Makes the layers that follow believe that they are built in one worker of several."""
+    from vllm.config import VllmConfig, set_current_vllm_config
+    from vllm.model_executor import parameter
+    from vllm.model_executor.layers import linear, vocab_parallel_embedding
+
+    def become(rank: int, workers: int) -> None:
+        for module in (linear, vocab_parallel_embedding, parameter):
+            monkeypatch.setattr(module, "get_tensor_model_parallel_rank", lambda: rank)
+            monkeypatch.setattr(module, "get_tensor_model_parallel_world_size", lambda: workers)
+
+    with set_current_vllm_config(VllmConfig()):
+        yield become
+
+
+def numbered(rows: int, columns: int, start: int = 0) -> torch.Tensor:
+    """A matrix all of whose values differ."""
+    return torch.arange(start, start + rows * columns, dtype=torch.float32).reshape(rows, columns)
+
+
+def assembled(module, tensors: list[torch.Tensor]) -> torch.Tensor:
+    """The rows of a weight as `pieces` has them."""
+    found = pieces(module, [tuple(each.shape) for each in tensors])
+    assert found
+    return torch.cat([tensors[piece.source][piece.rows, piece.columns] for piece in found])
+
+
+class TestVllmsOwnLayers:
+    pytestmark = needs_vllm
+
+    @pytest.mark.parametrize(("workers", "kv_heads"), [(1, 2), (2, 2), (2, 4), (4, 2), (4, 1)])
+    def test_qkv(self, worker, workers, kv_heads):
+        from vllm.model_executor.layers.linear import QKVParallelLinear
+
+        heads, size = 4, 2
+        rows = [heads * size, kv_heads * size, kv_heads * size]
+        tensors = [numbered(each, HIDDEN, 1000 * index) for index, each in enumerate(rows)]
+        for rank in range(workers):
+            worker(rank, workers)
+            layer = QKVParallelLinear(HIDDEN, size, heads, kv_heads, bias=False)
+            for name, tensor in zip("qkv", tensors, strict=True):
+                layer.weight.weight_loader(layer.weight, tensor, name)
+            assert torch.equal(assembled(layer, tensors), layer.weight)
+            fused = QKVParallelLinear(HIDDEN, size, heads, kv_heads, bias=False)
+            fused.weight.weight_loader(fused.weight, torch.cat(tensors))
+            assert torch.equal(assembled(fused, [torch.cat(tensors)]), fused.weight)
+
+    @pytest.mark.parametrize("workers", [1, 2, 4])
+    def test_gate_up_down_and_replicated(self, worker, workers):
+        from vllm.model_executor.layers import linear
+
+        gate, up, down = numbered(12, HIDDEN), numbered(12, HIDDEN, 1000), numbered(HIDDEN, 12)
+        for rank in range(workers):
+            worker(rank, workers)
+            merged = linear.MergedColumnParallelLinear(HIDDEN, [12, 12], bias=False)
+            for index, tensor in enumerate((gate, up)):
+                merged.weight.weight_loader(merged.weight, tensor, index)
+            assert torch.equal(assembled(merged, [gate, up]), merged.weight)
+            assert torch.equal(assembled(merged, [torch.cat((gate, up))]), merged.weight)
+            column = linear.ColumnParallelLinear(HIDDEN, 12, bias=False)
+            column.weight.weight_loader(column.weight, gate)
+            assert torch.equal(assembled(column, [gate]), column.weight)
+            row = linear.RowParallelLinear(12, HIDDEN, bias=False)
+            row.weight.weight_loader(row.weight, down)
+            assert torch.equal(assembled(row, [down]), row.weight)
+            whole = linear.ReplicatedLinear(HIDDEN, 12, bias=False)
+            whole.weight.weight_loader(whole.weight, gate)
+            assert torch.equal(assembled(whole, [gate]), whole.weight)
+
+    @pytest.mark.parametrize("size", [64, 70, 128, 300])
+    @pytest.mark.parametrize("workers", [1, 2, 4])
+    def test_vocabulary(self, worker, workers, size):
+        from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
+
+        tensor = numbered(size, HIDDEN, 1)
+        kinds = (VocabParallelEmbedding, ParallelLMHead)
+        rows = dict.fromkeys(kinds, 0)
+        for rank in range(workers):
+            worker(rank, workers)
+            for kind in kinds:
+                layer = kind(size, HIDDEN)
+                layer.weight_loader(layer.weight, tensor)
+                found = pieces(layer, [tuple(tensor.shape)])
+                rows[kind] += rows_held(found)
+                for piece in found:
+                    held = layer.weight[piece.start : piece.start + piece.height]
+                    assert torch.equal(held, tensor[piece.rows, piece.columns])
+                assert not layer.weight[rows_held(found) :].any()  # vLLM fills its padding with zeros
+        assert set(rows.values()) == {size}

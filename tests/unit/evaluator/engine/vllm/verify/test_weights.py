@@ -1,0 +1,230 @@
+"""What is compared after a checkpoint was loaded: fake workers that hold shards of a file's tensors."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from evaluator.core.errors import EngineError
+from evaluator.engine.config import EngineConfig
+from evaluator.engine.vllm.engine import VLLMEngine
+from evaluator.engine.vllm.verify.weights import WorkerExtension
+
+HIDDEN, HEADS, SIZE, MIDDLE, WORDS = 16, 4, 4, 24, 70
+SHAPES = {
+    "model.embed_tokens.weight": (WORDS, HIDDEN),
+    "model.layers.0.input_layernorm.weight": (HIDDEN,),
+    "model.layers.0.self_attn.q_proj.weight": (HEADS * SIZE, HIDDEN),
+    "model.layers.0.self_attn.k_proj.weight": (SIZE, HIDDEN),
+    "model.layers.0.self_attn.v_proj.weight": (SIZE, HIDDEN),
+    "model.layers.0.self_attn.o_proj.weight": (HIDDEN, HEADS * SIZE),
+    "model.layers.0.mlp.gate_proj.weight": (MIDDLE, HIDDEN),
+    "model.layers.0.mlp.up_proj.weight": (MIDDLE, HIDDEN),
+    "model.layers.0.mlp.down_proj.weight": (HIDDEN, MIDDLE),
+}
+MATRICES = 6  # qkv, o, gate_up, down, the embedding, and the output head that is tied to it
+
+
+class Layer(nn.Module):
+    """A weight, and what vLLM's layers say of it."""
+
+    def __init__(self, weight: torch.Tensor, **said: object) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(weight.clone(), requires_grad=False)
+        for name, value in said.items():
+            setattr(self, name, value)
+
+
+class Worker(WorkerExtension):
+    """One of two workers, holding its shards of `tensors`. There is one key-value head: both have it."""
+
+    def __init__(self, rank: int, tensors: dict[str, torch.Tensor]) -> None:
+        layer = {name.removeprefix("model.layers.0.").removesuffix(".weight"): each for name, each in tensors.items()}
+
+        def half(tensor: torch.Tensor, dim: int = 0) -> torch.Tensor:
+            return tensor.chunk(2, dim)[rank]
+
+        attention = nn.Module()
+        q, k, v = (layer[f"self_attn.{name}_proj"] for name in "qkv")
+        attention.qkv_proj = Layer(
+            torch.cat((half(q), k, v)), tp_rank=rank, tp_size=2, num_heads=HEADS // 2, total_num_heads=HEADS,
+            num_kv_heads=1, total_num_kv_heads=1, num_kv_head_replicas=2, head_size=SIZE,
+        )  # fmt: skip
+        o_proj = half(layer["self_attn.o_proj"], 1)
+        attention.o_proj = Layer(
+            o_proj, tp_rank=rank, tp_size=2, output_partition_sizes=[HIDDEN], input_size_per_partition=HEADS * SIZE // 2
+        )
+        mlp = nn.Module()
+        mlp.gate_up_proj = Layer(
+            torch.cat((half(layer["mlp.gate_proj"]), half(layer["mlp.up_proj"]))), tp_rank=rank, tp_size=2,
+            output_sizes=[MIDDLE, MIDDLE], output_partition_sizes=[MIDDLE // 2, MIDDLE // 2],
+        )  # fmt: skip
+        mlp.down_proj = Layer(
+            half(layer["mlp.down_proj"], 1), tp_rank=rank, tp_size=2, input_size_per_partition=MIDDLE // 2,
+            output_partition_sizes=[HIDDEN],
+        )  # fmt: skip
+        decoder = nn.Module()
+        decoder.self_attn, decoder.mlp = attention, mlp
+        decoder.input_layernorm = Layer(layer["input_layernorm"])
+        # 70 words are padded to 128, of which each worker has 64: 58 rows of the second are padding.
+        first, end = (0, 64) if rank == 0 else (64, WORDS)
+        words = torch.zeros(64, HIDDEN)
+        words[: end - first] = tensors["model.embed_tokens.weight"][first:end]
+        held = SimpleNamespace(org_vocab_start_index=first, org_vocab_end_index=end)
+        inner = nn.Module()
+        inner.embed_tokens = Layer(words, shard_indices=held, org_vocab_size=WORDS)
+        inner.layers = nn.ModuleList([decoder])
+        self.model = nn.Module()
+        self.model.model = inner
+        self.model.lm_head = Layer(words, shard_indices=held, org_vocab_size=WORDS)
+        self.model.packed_modules_mapping = {
+            "qkv_proj": ["q_proj", "k_proj", "v_proj"],
+            "gate_up_proj": ["gate_proj", "up_proj"],
+        }
+        self.model_runner = SimpleNamespace(get_model=lambda: self.model)
+
+    def weight(self, name: str) -> torch.Tensor:
+        return self.model.get_submodule(name).weight
+
+
+@pytest.fixture
+def tensors() -> dict[str, torch.Tensor]:
+    draw = torch.Generator().manual_seed(0)
+    return {name: torch.randn(shape, generator=draw) for name, shape in SHAPES.items()}
+
+
+@pytest.fixture
+def files(tensors: dict[str, torch.Tensor], tmp_path: Path) -> list[str]:
+    save_file(tensors, tmp_path / "model.safetensors")
+    return [str(tmp_path / "model.safetensors")]
+
+
+@pytest.fixture
+def workers(tensors: dict[str, torch.Tensor]) -> list[Worker]:
+    return [Worker(0, tensors), Worker(1, tensors)]
+
+
+def test_every_matrix_of_every_worker_is_compared(workers, files):
+    for worker in workers:
+        assert worker.compare_weights(files) == (MATRICES, [], [])
+
+
+@pytest.mark.parametrize(
+    ("name", "row"),
+    [
+        ("model.layers.0.self_attn.qkv_proj", 0),
+        ("model.layers.0.self_attn.qkv_proj", HEADS * SIZE // 2),  # the first of the key head, which both workers hold
+        ("model.layers.0.self_attn.qkv_proj", -1),
+        ("model.layers.0.self_attn.o_proj", 0),
+        ("model.layers.0.mlp.gate_up_proj", 0),
+        ("model.layers.0.mlp.gate_up_proj", -1),
+        ("model.layers.0.mlp.down_proj", -1),
+        ("model.embed_tokens", 0),
+        ("lm_head", WORDS - 64 - 1),  # the last word; what follows is padding
+    ],
+)
+def test_a_corrupted_shard_of_the_second_worker_is_found(workers, files, name, row):
+    workers[1].weight(name)[row, 3] += 1
+    assert workers[0].compare_weights(files)[1] == []
+    assert workers[1].compare_weights(files)[1] == [f"{name}.weight"]
+
+
+def test_the_shards_of_another_worker_are_found(workers, tensors, files):
+    swapped = Worker(0, tensors)
+    for name in ("qkv_proj", "o_proj"):
+        getattr(swapped.model.model.layers[0].self_attn, name).tp_rank = 1
+    _, differing, _ = swapped.compare_weights(files)
+    assert differing == ["model.layers.0.self_attn.qkv_proj.weight", "model.layers.0.self_attn.o_proj.weight"]
+
+
+def test_a_vector_that_differs_is_found(workers, files):
+    workers[1].weight("model.layers.0.input_layernorm")[0] += 1
+    assert workers[1].compare_weights(files)[1] == ["model.layers.0.input_layernorm.weight"]
+
+
+def test_columns_first_is_another_layout_of_the_same_matrix(workers, files):
+    down = workers[0].model.model.layers[0].mlp.down_proj
+    down.weight = nn.Parameter(down.weight.T.contiguous(), requires_grad=False)
+    assert workers[0].compare_weights(files) == (MATRICES, [], [])
+    down.weight[0, 0] += 1
+    assert workers[0].compare_weights(files)[1] == ["model.layers.0.mlp.down_proj.weight"]
+
+
+def test_what_cannot_be_compared_is_named_and_no_difference(workers, files):
+    """A quantised weight is the file's only together with its scales; a weight of unknown layout is not guessed at."""
+    layer = workers[0].model.model.layers[0]
+    layer.mlp.down_proj.weight = nn.Parameter(layer.mlp.down_proj.weight.to(torch.float8_e4m3fn).T, requires_grad=False)
+    layer.self_attn.o_proj.weight = nn.Parameter(torch.zeros(3, 3), requires_grad=False)
+    layer.mlp.experts = Layer(torch.zeros(2, 3))
+    assert workers[0].compare_weights(files) == (
+        MATRICES - 2,
+        [],
+        [f"model.layers.0.{name}.weight" for name in ("self_attn.o_proj", "mlp.down_proj", "mlp.experts")],
+    )
+
+
+class Core:
+    def shutdown(self) -> None:
+        """Nothing runs."""
+
+
+def verify(workers: list[Worker], files: list[str]) -> tuple[str, ...]:
+    """What the engine makes of its workers' answers."""
+
+    def collective_rpc(method: str, args: tuple[object, ...]) -> list[object]:
+        return [getattr(worker, method)(*args) for worker in workers]
+
+    engine = VLLMEngine(EngineConfig(tensor_parallel=len(workers)))
+    engine._started = SimpleNamespace(llm=SimpleNamespace(collective_rpc=collective_rpc, engine_core=Core()))
+    return engine._verify(engine._started, Path("model"), files)
+
+
+def test_the_engine_hears_every_worker(workers, files):
+    assert verify(workers, files) == ()
+    workers[1].weight("model.layers.0.mlp.gate_up_proj")[5] += 1
+    with pytest.raises(EngineError, match=r"mlp.gate_up_proj.weight in the engine is not .* \(worker 1 of 2\)$"):
+        verify(workers, files)
+
+
+def test_a_worker_of_which_no_matrix_could_be_compared_is_an_error(workers, files):
+    for module in workers[1].model.modules():
+        if isinstance(module, Layer) and module.weight.ndim == 2:
+            module.weight = nn.Parameter(module.weight.to(torch.float8_e4m3fn), requires_grad=False)
+    with pytest.raises(EngineError, match=r"nothing to compare \(worker 1 of 2\)$"):
+        verify(workers, files)
+
+
+ENGINE = """
+import multiprocessing, time
+from evaluator.engine.vllm.verify.weights import WorkerExtension
+
+
+def work():
+    WorkerExtension().end_with_parent()
+    print("ready", flush=True)
+    while True:  # as if it waited for another worker in the middle of a step
+        time.sleep(1)
+
+
+if __name__ == "__main__":
+    worker = multiprocessing.get_context("spawn").Process(target=work)
+    worker.start()
+    worker.join()
+"""
+
+
+@pytest.mark.slow
+def test_a_worker_that_hangs_ends_with_its_engine(tmp_path):
+    script = tmp_path / "engine.py"
+    script.write_text(ENGINE)
+    with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True) as engine:
+        assert engine.stdout.readline() == "ready\n"
+        engine.kill()
+        assert engine.stdout.read() == ""  # ends once neither engine nor worker is left to hold the other end
