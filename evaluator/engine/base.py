@@ -12,10 +12,10 @@ responses (the next step of a beam search) join the running batch without a barr
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Literal, NamedTuple, Protocol
 
 from evaluator.quick import quick
 
@@ -71,11 +71,6 @@ class Cancel:
 
 
 Request = Generate | Score
-
-
-# Is told a token of a streamed Generate when it is computed: its id, and top_ids and top_logprobs of its step as in
-# Response. No log-probability of it is NaN.
-Hear = Callable[[int, tuple[int, ...], tuple[float, ...]], None]
 
 
 NOT_NUMBERS = "the model's log-probabilities are not numbers (NaN)"
@@ -190,16 +185,6 @@ class RequestSource(Protocol):
         Every Cancel that is ready comes with them, before them, however small the limit: it makes room. It names a
         request that was given before.
         """
-        ...
-
-
-@runtime_checkable
-class Listener(Protocol):
-    """A RequestSource that would rather be told the tokens of streamed requests one by one than be handed a Response
-    for each. An engine may hand out responses all the same; the final one always comes."""
-
-    def hearer(self, request_id: str) -> Hear:
-        """Who is told the tokens of a streamed request that was taken; those of a step before the next `take`."""
         ...
 
 

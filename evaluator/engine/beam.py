@@ -39,7 +39,7 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heapreplace
 from math import inf
 
-from evaluator.engine.base import Cancel, Generate, Hear, Response
+from evaluator.engine.base import Cancel, Generate, Response
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,10 +162,6 @@ class BeamSearch:
             if response.final:
                 del self._in_flight[response.request_id]
             self._add(rollout, response)
-
-    def hearer(self, request_id: str) -> Hear:
-        """Who is told the tokens of one of our requests; what follows from them waits for `advance`."""
-        return self._in_flight[request_id].add
 
     def advance(self) -> list[Generate | Cancel]:
         """What follows from the responses that were added: requests, possibly none yet."""

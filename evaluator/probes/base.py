@@ -24,7 +24,7 @@ from pydantic import Field, field_validator
 
 from evaluator.core.config import Frozen, Registry
 from evaluator.core.records import Format, Record
-from evaluator.engine.base import Cancel, Generate, Hear, Request, Response, Score
+from evaluator.engine.base import Cancel, Generate, Request, Response, Score
 from evaluator.engine.distributions import RANKS
 
 if TYPE_CHECKING:
@@ -282,7 +282,7 @@ class Asking:
 class Inquiry(ABC):
     """One probe of one item or window on one checkpoint."""
 
-    gathers: ClassVar[bool] = False  # `hearer` and `follow` are called too
+    gathers: ClassVar[bool] = False  # `follow` is called too
 
     def __init__(self) -> None:
         self.responses: dict[str, Response] = {}  # final ones, by request id
@@ -299,23 +299,6 @@ class Inquiry(ABC):
         if response.final:
             self.responses[response.request_id] = response
         return ()
-
-    def hearer(self, request_id: str) -> Hear:
-        """Who is told the tokens of a streamed request, where `gathers` says so; what follows from them is for `follow`
-        to say. Some engines bring responses that are not final instead, and by default a token is taken as one."""
-
-        def hear(token_id: int, top_ids: tuple[int, ...], top_logprobs: tuple[float, ...]) -> None:
-            self.receive(
-                Response(
-                    request_id=request_id,
-                    final=False,
-                    token_ids=(token_id,),
-                    top_ids=(top_ids,),
-                    top_logprobs=(top_logprobs,),
-                )
-            )
-
-        return hear
 
     def follow(self) -> Sequence[Request | Cancel]:
         """What follows from all that came since the last call, if anything, where `gathers` says so: an engine answers

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from evaluator.core.records import Record
-from evaluator.engine.base import Cancel, Hear, Request, Response
+from evaluator.engine.base import Cancel, Request, Response
 from evaluator.engine.beam import BeamSearch
 from evaluator.probes.base import Asking, Cost, Inquiry, ItemProbe
 from evaluator.probes.recording import Recorder, failed
@@ -66,9 +66,6 @@ class _Beams(Inquiry):
     def receive(self, response: Response) -> Sequence[Request | Cancel]:
         self._search.add(response)
         return ()
-
-    def hearer(self, request_id: str) -> Hear:
-        return self._search.hearer(request_id)
 
     def follow(self) -> Sequence[Request | Cancel]:
         return self._search.advance()

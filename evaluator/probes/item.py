@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 
 from evaluator.core.records import Item, Record
-from evaluator.engine.base import NOT_NUMBERS, Cancel, Generate, Hear, Request, Response
+from evaluator.engine.base import NOT_NUMBERS, Cancel, Generate, Request, Response
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.planning import Blaming, Plan, blame, inquiries
 from evaluator.probes.recording import Decode, Recorder, Stamp
@@ -70,20 +70,6 @@ class ItemProbes:
             if next_ones:
                 following += self._sent(probe, next_ones)
         return following
-
-    def hearer(self, request_id: str) -> Hear:
-        """Who is told the tokens of a streamed request. After some of them `follow` is to be called."""
-        readers = self._readers[request_id]
-        hearers = [(probe, inquiry.hearer(request_id)) for probe, inquiry in self._gatherers if probe in readers]
-
-        def hear(token_id: int, top_ids: tuple[int, ...], top_logprobs: tuple[float, ...]) -> None:
-            for probe, each in hearers:
-                try:
-                    each(token_id, top_ids, top_logprobs)
-                except Exception as error:
-                    blame(probe, self._item, error)
-
-        return hear
 
     def follow(self) -> list[Request | Cancel]:
         """The requests that follow from all that probes have gathered."""

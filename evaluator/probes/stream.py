@@ -13,7 +13,7 @@ from itertools import islice
 
 from evaluator.core.errors import EngineError
 from evaluator.core.records import Item, Record
-from evaluator.engine.base import Cancel, Engine, Hear, Request, Response
+from evaluator.engine.base import Cancel, Engine, Request, Response
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.item import ItemProbes
 from evaluator.probes.planning import Plan
@@ -89,18 +89,6 @@ class ItemStream:
             self._gathering[serial] = item
         elif item.done:
             self.ended.append(self._active.pop(serial))
-
-    def hearer(self, request_id: str) -> Hear:
-        """Who is told the tokens of a streamed request; what follows from them is worked out at the next `take`."""
-        serial = request_id.partition("/")[0]
-        item = self._active[serial]
-        told = item.hearer(request_id)
-
-        def hear(token_id: int, top_ids: tuple[int, ...], top_logprobs: tuple[float, ...]) -> None:
-            self._gathering[serial] = item
-            told(token_id, top_ids, top_logprobs)
-
-        return hear
 
     def _follow(self) -> None:
         """Let items say what follows from all that came since the last `take`."""

@@ -26,7 +26,7 @@ from evaluator.checkpoints.tokenizer import read_eos_ids
 from evaluator.core.errors import EngineError, InputError
 from evaluator.engine import self_check
 from evaluator.engine.admission import room
-from evaluator.engine.base import EngineStats, FixedSource, Listener, LoadReport, RequestSource, Response
+from evaluator.engine.base import EngineStats, FixedSource, LoadReport, RequestSource, Response
 from evaluator.engine.config import EngineConfig, EngineKind
 from evaluator.engine.vllm.counters import Counters
 from evaluator.engine.vllm.setup.arguments import MAX_TOP_LOGPROBS
@@ -127,8 +127,7 @@ class VLLMEngine:
         )
         core, counters = self._started.llm.engine_core, self._counters
         rows, bursts = self._started.max_num_seqs, self._started.graphs in FASTER_DECODE
-        listener = source if isinstance(source, Listener) else None
-        batch = Batch(core, served, counters, self._numbers, listener)
+        batch = Batch(core, served, counters, self._numbers)
         counters.begin_run()
         try:
             with rare_collections():

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from evaluator.engine.admission import SharedScores, refusal, refuse
-from evaluator.engine.base import Cancel, Generate, Listener, Request, Response, Score
+from evaluator.engine.base import Cancel, Generate, Request, Response, Score
 from evaluator.engine.vllm.counters import Counters
 from evaluator.engine.vllm.requests.in_flight import (
     InFlight,
@@ -38,9 +38,7 @@ class Served:
 class Batch:
     """What is in the engine core, which scores ride on it, and which responses wait to be handed out."""
 
-    def __init__(
-        self, core: Any, served: Served, counters: Counters, numbers: Iterator[int], listener: Listener | None = None
-    ) -> None:
+    def __init__(self, core: Any, served: Served, counters: Counters, numbers: Iterator[int]) -> None:
         """`core` is vLLM's EngineCoreClient.
 
         `numbers` gives each request the id by which the core knows it, never one that the core has had: where steps are
@@ -50,7 +48,6 @@ class Batch:
         self._served = served
         self._counters = counters
         self._numbers = numbers
-        self._listener = listener  # knows who hears streamed tokens
         self._in_flight: dict[str, InFlight] = {}  # by the core's id
         self._core_ids: dict[str, str] = {}  # of the requests in flight
         self._shared = SharedScores()
@@ -92,11 +89,7 @@ class Batch:
                 del self._in_flight[output.request_id], self._core_ids[pending.request.request_id]
                 self._count(pending)
                 self._ready.extend(self._shared.answer(pending.response().or_error(vocabulary)))
-            elif not pending.streams:
-                continue
-            elif pending.hear is not None:
-                pending.tell(pending.hear, output.new_token_ids, rows)
-            else:
+            elif pending.streams:
                 self._ready.append(pending.news().or_error(vocabulary))
         self.was_emptied = not self._in_flight
 
@@ -147,8 +140,6 @@ class Batch:
             parameters, pending = served.dialect.one_step_score(request), InFlightOneStepScore(request)
         else:
             parameters = served.dialect.score(request)
-        if pending.streams and self._listener is not None:
-            pending.hear = self._listener.hearer(request.request_id)
         core_id = str(next(self._numbers))
         self._core.add_request(to_core(core_id, pending, parameters))
         self._in_flight[core_id] = pending

@@ -11,7 +11,6 @@ import dataclasses
 import time
 from collections.abc import Sequence
 from itertools import islice
-from math import isnan
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ import numpy.typing as npt
 from vllm import SamplingParams
 from vllm.v1.engine import EngineCoreRequest
 
-from evaluator.engine.base import Generate, Hear, Request, Response, Score
+from evaluator.engine.base import Generate, Request, Response, Score
 from evaluator.engine.distributions import divergences_of
 
 Top = tuple[tuple[int, ...], tuple[float, ...]]  # ids and log-probabilities, most likely first
@@ -47,7 +46,7 @@ def to_core(core_id: str, pending: InFlight, parameters: SamplingParams) -> Engi
 class InFlight:
     """One request in the engine, and what has come back for it."""
 
-    __slots__ = ("_handed", "_rows", "_tokens", "_wanted", "cached_tokens", "hear", "request", "streams")
+    __slots__ = ("_handed", "_rows", "_tokens", "_wanted", "cached_tokens", "request", "streams")
 
     def __init__(self, request: Request) -> None:
         self.request = request
@@ -55,7 +54,6 @@ class InFlight:
         self._wanted = 1 if isinstance(request, Score) else request.top_logprobs
         # Whether its tokens are handed out as they come, and how many have been.
         self.streams = isinstance(request, Generate) and request.stream
-        self.hear: Hear | None = None  # who is told; None: they are handed out as responses
         self._handed = 0
         self._tokens: list[int] = []
         self._rows: list[Row] = []  # one for each token, or none at all
@@ -87,14 +85,6 @@ class InFlight:
         """What came since the last call."""
         first, self._handed = self._handed, len(self._tokens)
         return self._response(first, final=False)
-
-    def tell(self, hear: Hear, token_ids: Sequence[int], rows: Sequence[Row]) -> None:
-        """Tell what has just come, up to what is no number: from there on, only the final response tells."""
-        for token_id, row in zip(token_ids, rows, strict=False):  # a sample may have no rows: its end tells it all
-            if isnan(row[0]):
-                self.streams = False
-                break
-            hear(token_id, *top_of(row, self._wanted))
 
     def response(self) -> Response:
         """Everything that came back."""

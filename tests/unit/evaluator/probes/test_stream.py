@@ -102,31 +102,6 @@ def test_results_do_not_depend_on_order_window_or_cut() -> None:
     assert sorted(parts, key=repr) == whole
 
 
-class Telling(FakeEngine):
-    """Tells the tokens of streamed requests to their hearers, as VLLMEngine does."""
-
-    heard = 0
-
-    def run(self, source):
-        for response in super().run(source):
-            if response.final:
-                yield response
-                continue
-            self.heard += 1
-            hear = source.hearer(response.request_id)
-            for row in zip(response.token_ids, response.top_ids, response.top_logprobs, strict=True):
-                hear(*row)
-
-
-def test_tokens_that_are_heard_give_what_responses_give() -> None:
-    questions = letter_questions(letter_items(14), CONFIG)
-    whole = sorted(_evaluate(FakeEngine(letter_model().answer), questions, CONFIG), key=repr)
-    for seed, room in ((1, 1), (2, 7), (3, 500)):
-        engine = Telling(letter_model().answer, reorder_seed=seed, room=room)
-        assert sorted(_evaluate(engine, questions, CONFIG), key=repr) == whole
-        assert engine.heard > 100
-
-
 def test_a_probe_alone_gives_what_it_gives_among_all() -> None:
     questions = letter_questions(letter_items(8), CONFIG)
     everything = _evaluate(FakeEngine(letter_model().answer), questions, CONFIG)
