@@ -33,7 +33,7 @@ from benchmarks.pruning.synthetic import SHAPES
 from evaluator.core.errors import InputError, one_line, unknown
 from evaluator.store.files import write_atomically
 from launch.doctor.machine import Machine, this_machine
-from launch.run.termination import stop_in_order
+from launch.process import stop_in_order
 
 _ROOT = Path(__file__).resolve().parents[2]
 _LINES = 20  # of its output, on a step's card

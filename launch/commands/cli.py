@@ -28,7 +28,7 @@ from launch.commands.running import demo, evaluate, sweep
 from launch.commands.status import status
 from launch.commands.tasks import show_prompt, tasks
 from launch.commands.terminal import errors
-from launch.run.termination import end_by_sigterm, is_stop
+from launch.process import end_by_sigterm, is_stop
 from launch.sweep.plugins import load_plugins
 
 app = typer.Typer(
@@ -46,7 +46,7 @@ app = typer.Typer(
 
 def _tell_version(wanted: bool) -> None:
     if wanted:
-        from launch.run.provenance import provenance
+        from launch.provenance import provenance
 
         told = provenance()
         commit = f" ({str(told['commit'])[:9]}{', changed' if told['dirty'] else ''})" if told["commit"] else ""

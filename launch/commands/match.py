@@ -15,7 +15,7 @@ from launch.commands.report import need_records
 from launch.commands.terminal import console
 
 if TYPE_CHECKING:
-    from launch.run.work import Matched
+    from launch.run.decide.assignments import Matched
 
 CONTROLS = 30
 
@@ -47,8 +47,8 @@ def match(
     need_records(run)
     settings = {"kind": engine, "dtype": dtype, "trust_remote_code": trust_remote_code}
     chosen, config = match_request(probes, settings)
-    from launch.run.matching import Asked, match_run
-    from launch.run.quiet import captured
+    from launch.matching import Asked, match_run
+    from launch.process import captured
 
     asked = Asked(probes=chosen, everything=everything, controls=controls, fit_only=fit_only)
     with captured(console, run / "logs" / "match.log"), console.status("matching") as status:

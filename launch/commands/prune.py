@@ -21,7 +21,7 @@ from pruning.methods import METHODS
 from pruning.patterns import Group
 
 if TYPE_CHECKING:
-    from launch.hub.card import Row
+    from launch.trackers.hub import Row
     from pruning.output.manifest import PruneManifest
 
 _LINES = 10  # of progress, about, where there is no terminal
@@ -116,7 +116,7 @@ def run_prune(
     config = config.model_copy(update={"source": source})
     if config.calibration is not None:  # before torch is imported
         check_named(config.calibration, config.seed, SOURCES)
-    from launch.run.provenance import provenance
+    from launch.provenance import provenance
     from pruning.run import check
     from pruning.run import prune as make
 
@@ -138,7 +138,7 @@ def run_prune_and_push(
     console: Console, name: str, model: str, out: Path | None, options: PruneOptions, run: Path | None, *, public: bool
 ) -> None:
     """Prune a model and upload it; whether the hub takes it is asked before. Raises InputError or PruneError."""
-    from launch.hub.push import check_repository, need_own_files, open_repository, whole
+    from launch.trackers.hub import check_repository, need_own_files, open_repository, whole
 
     check_repository(name)
     if run is not None:
@@ -155,7 +155,7 @@ def run_prune_and_push(
 
 def run_push(console: Console, name: str, out: Path | None, run: Path | None, *, public: bool) -> None:
     """Upload a checkpoint that was pruned before. Raises InputError."""
-    from launch.hub.push import check_repository, fates_of, open_repository, whole
+    from launch.trackers.hub import check_repository, fates_of, open_repository, whole
 
     check_repository(name)
     if out is None:
@@ -200,7 +200,7 @@ def _upload(
 ) -> None:
     from huggingface_hub.utils.tqdm import disable_progress_bars
 
-    from launch.hub.push import base_of, push
+    from launch.trackers.hub import base_of, push
 
     if not errors.is_terminal:  # the hub's library draws them into files too
         disable_progress_bars()

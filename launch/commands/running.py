@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import platform
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,22 +14,24 @@ from rich.markup import escape
 
 from evaluator.core.errors import InputError, one_line
 from evaluator.core.records import FORMATS
-from evaluator.engine.config import engines_help
+from evaluator.engine.config import ENGINES, engines_help
+from evaluator.engine.processor import usable_cores
 from evaluator.probes import PROBES
 from evaluator.probes.config import EvalConfig
 from evaluator.tasks import tasks_help
 from launch.commands.options import DTYPES, Out, Prompts, Seed, Track, described, eval_sweep, listed
 from launch.commands.terminal import console, errors
-from launch.run.here import check_here
-from launch.run.place import need_place
-from launch.run.termination import stop_in_order
+from launch.process import stop_in_order
+from launch.provenance import count_gpus
+from launch.run.decide.nodes import Node, place_engines
+from launch.run.directory.location import need_place
 from launch.sweep.config import RECIPES, SweepConfig, bundled_recipes, find_recipe, load_sweep
 from launch.sweep.models import BUNDLED
 
 if TYPE_CHECKING:
     from evaluator.store.failures import Failure
-    from launch.run.tracking import Tracker, Tracking
     from launch.sweep.preflight import Prepared
+    from launch.trackers.tracking import Tracker, Tracking
 
 
 WITH_FAILURES = 3  # exit code
@@ -43,13 +47,13 @@ def run_and_report(config: SweepConfig, out: Path, track: str | None = None) -> 
     """
     tracker = None
     if track is not None:
-        from launch.run.trackers import tracker_of
+        from launch.trackers.services import tracker_of
 
         tracker = tracker_of(track)
     stop_in_order()
     need_place(out)
-    check_here(config)
-    from launch.run.progress import Progress
+    check_this_machine(config)
+    from launch.run.work.progress import Progress
     from launch.sweep.preflight import prepare
 
     with ExitStack() as held:  # the run directory, until the report is written too
@@ -60,7 +64,7 @@ def run_and_report(config: SweepConfig, out: Path, track: str | None = None) -> 
                 progress.warned(note)
             for note in prepared.served:
                 progress.noted(note)
-            from launch.run.driver import open_run, run_sweep  # with Ray: only a sweep that can be done needs it
+            from launch.run.work.driver import open_run, run_sweep  # with Ray: only a sweep that can be done needs it
 
             directory = held.enter_context(open_run(prepared, out, progress))
             tracking = None if tracker is None else held.enter_context(_tracking(tracker, prepared, out))
@@ -80,7 +84,7 @@ def run_and_report(config: SweepConfig, out: Path, track: str | None = None) -> 
 
 
 def _tracking(tracker: Tracker, prepared: Prepared, out: Path) -> Tracking:
-    from launch.run.tracking import Tracking, flattened, tracked
+    from launch.trackers.tracking import Tracking, flattened, tracked
 
     document = prepared.config.model_dump(mode="json", exclude_defaults=True)
 
@@ -172,3 +176,14 @@ def sweep(
 def demo(out: Out = Path("runs/demo")) -> None:
     """Prune the bundled model in five ways, pose the bundled questions, print the headline and write the report."""
     run_and_report(load_sweep(RECIPES / "demo.yaml"), out)
+
+
+def check_this_machine(config: SweepConfig) -> None:
+    """Raises InputError for engines that this machine cannot have, where it is the one that they are to run on."""
+    if os.environ.get("RAY_ADDRESS"):
+        return
+    ENGINES[config.engine.kind].check_here(config.engine)
+    gpus = count_gpus()
+    if gpus is not None:
+        node = Node(node_id="", name=platform.node(), cpus=usable_cores(), gpus=gpus, driver=True)
+        place_engines([node], config.engine.tensor_parallel, config.resources.engines, spare=1)

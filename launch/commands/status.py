@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from launch.run.status import EngineStatus, PartStatus, RunStatus
+    from launch.status import EngineStatus, PartStatus, RunStatus
 
 _LOOK_SECONDS = 2.0
 _ROWS = 24  # of tasks and checkpoints; of more, those that run or failed are shown, and the others counted
@@ -35,7 +35,7 @@ def status(
     Reads files alone, on any machine that sees them, also while the run works. "stale" means that the run did not end
     and its driver is gone: the same command resumes it.
     """
-    from launch.run.status import read_status
+    from launch.status import read_status
 
     found = read_status(run)
     if as_json:
@@ -57,7 +57,7 @@ def status(
 
 def _until_ended(run: Path, found: RunStatus) -> Iterator[RunStatus]:
     """Ctrl-C is how a watch is ended, and no error."""
-    from launch.run.status import read_status
+    from launch.status import read_status
 
     while found.state == "running":
         try:

@@ -18,7 +18,7 @@ from evaluator.metrics.headline import COLUMNS
 from evaluator.metrics.inputs import ALL
 from evaluator.metrics.long_frame import LongFrame
 from evaluator.report import write_report
-from launch.run.work import Outcome
+from launch.run.decide.assignments import Outcome
 
 
 def finish(console: Console, run_dir: Path, outcome: Outcome | None = None) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from evaluator.engine.processor import instruction_sets, usable_cores
-from launch.run.provenance import provenance
+from launch.provenance import provenance
 
 _GPU_FIELDS = ("name", "memory.total", "driver_version", "compute_cap")
 

@@ -32,7 +32,7 @@ from evaluator.checkpoints.info import CheckpointInfo
 from evaluator.engine.base import EngineStats, LoadReport
 from evaluator.store.files import parquet_bytes
 from evaluator.store.records import failed_throughout
-from launch.run.work import EngineSetup, EvalJob, Shard, ShardResult, Where
+from launch.run.decide.assignments import EngineSetup, EvalJob, Shard, ShardResult, Where
 from tests.cluster.answers import Answers
 
 _NO_PROCESS = 2**23  # process ids begin here: Linux gives none that is so high

@@ -24,10 +24,10 @@ from evaluator.core.errors import InputError
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.recording import Stamp
 from evaluator.store.records import RecordStore
-from launch.run.driver import open_run, run_sweep
-from launch.run.progress import Progress
-from launch.run.work import Outcome
-from launch.run.workers import EngineWorker
+from launch.run.decide.assignments import Outcome
+from launch.run.work.driver import open_run, run_sweep
+from launch.run.work.progress import Progress
+from launch.run.work.workers import EngineWorker
 from launch.sweep.config import Resources, SweepConfig
 from launch.sweep.jobs import CheckpointJob
 from launch.sweep.preflight import Prepared

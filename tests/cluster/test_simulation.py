@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from evaluator.core.errors import InputError
-from launch.run import lock
-from launch.run.status import read_status
-from launch.run.work import Outcome
+from launch.run.decide.assignments import Outcome
+from launch.run.directory import lock
+from launch.status import read_status
 from tests.cluster.answers import Answers
 from tests.cluster.pretended_ray import Deaths, PretendedRay
 from tests.cluster.simulation import BASE, TASK, Size, made_up, mistakes, questions_of, simulate

@@ -18,7 +18,7 @@ from evaluator.engine.config import EngineConfig
 from evaluator.engine.torch_engine import TorchEngine
 from evaluator.probes.aligned_rank import NOT_SAID
 from evaluator.tasks import load_task
-from launch.run.base_answers import NO_BASE
+from launch.run.decide.base_answers import NO_BASE
 from tests.support.engines import needs_vllm
 from tests.support.rounding import rank_bounds
 from tests.support.runs import records, resurface

@@ -20,9 +20,8 @@ import ray
 import yaml
 
 from evaluator.engine.vllm import start
-from launch.commands import cli
-from launch.run import here
-from launch.run.lock import RunLock
+from launch.commands import cli, running
+from launch.run.directory.lock import RunLock
 from launch.sweep import preflight
 from tests.support.models import save_tiny_model
 from tests.support.runs import resurface
@@ -349,7 +348,7 @@ ENGINES: list[tuple[dict[str, Any], list[str]]] = [
 @pytest.mark.parametrize(("changes", "named"), ENGINES)
 def test_engines_that_this_machine_cannot_have(desk: Desk, changes: dict[str, Any], named: list[str]) -> None:
     desk.monkeypatch.setattr(start, "serves_cpus", lambda: True)
-    desk.monkeypatch.setattr(here, "usable_cores", lambda: 2)
+    desk.monkeypatch.setattr(running, "usable_cores", lambda: 2)
     desk.monkeypatch.delenv("RAY_ADDRESS", raising=False)
     error = desk.refused("sweep", desk.sweep(**changes), "--out", desk.directory / "run")
     assert all(part in error for part in named), error

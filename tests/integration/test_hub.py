@@ -1,4 +1,4 @@
-"""`resurface prune --push` as it is typed; the rest is in tests/unit/launch/hub."""
+"""`resurface prune --push` as it is typed; the rest is in tests/unit/launch/trackers."""
 
 from __future__ import annotations
 

@@ -12,10 +12,10 @@ import ray
 import yaml
 
 from evaluator.engine.config import EngineConfig
-from launch.run.actors import GROUPS, EngineActor, start_actor
-from launch.run.cluster import Cluster
-from launch.run.nodes import place_engines
-from launch.run.work import EngineSetup
+from launch.run.decide.assignments import EngineSetup
+from launch.run.decide.nodes import place_engines
+from launch.run.work.actors import GROUPS, EngineActor, start_actor
+from launch.run.work.cluster import Cluster
 from pruning.output.manifest import read_manifest
 from tests.support import pruning as tiny
 from tests.support.kills import ENGINE, Desk, check_same, family, parts, when

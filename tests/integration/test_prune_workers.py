@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import ray
 
-from launch.run.nodes import prune_options
+from launch.run.decide.nodes import prune_options
 from tests.support.ray_nodes import FIRST_GPU, gpus_by_name
 
 pytestmark = pytest.mark.slow

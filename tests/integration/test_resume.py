@@ -24,8 +24,8 @@ pytestmark = pytest.mark.slow
 
 # A driver whose silence counts as death after two seconds.
 HASTY = """
-from launch.run import lock
-from launch.run.lease import Pace
+from launch.run.directory import lock
+from launch.run.directory.lease import Pace
 lock.PACE = Pace(beat_seconds=0.2, missed=10, look_seconds=0.1)
 from launch.commands.cli import main
 main()
@@ -34,7 +34,7 @@ main()
 # A driver that takes longer to leave Ray than Ray's own handler of SIGTERM grants.
 SLOW_TO_LEAVE = """
 import time
-from launch.run import cluster
+from launch.run.work import cluster
 keep = cluster._keep_logs
 cluster._keep_logs = lambda *places: (time.sleep(4), keep(*places))
 from launch.commands.cli import main
@@ -46,7 +46,7 @@ main()
 STOPPED_IN_RAY = """
 import os, signal, time
 from ray._private import worker
-from launch.run.rundir import RunDirectory
+from launch.run.directory.rundir import RunDirectory
 connect, mark = worker.connect, RunDirectory.mark
 
 def connected(*args, **kwargs):

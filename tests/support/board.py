@@ -7,8 +7,8 @@ from pathlib import Path
 
 from evaluator.checkpoints.info import CheckpointInfo
 from evaluator.probes.config import EvalConfig
-from launch.run.base_answers import BaseSource
-from launch.run.work import Assignment, EvalJob, Shard
+from launch.run.decide.assignments import Assignment, EvalJob, Shard
+from launch.run.decide.base_answers import BaseSource
 
 
 def _checkpoint(name: str, architecture: str = "qwen3") -> CheckpointInfo:

@@ -28,7 +28,7 @@ from evaluator.store.files import parquet_bytes, write_atomically
 from evaluator.store.reading import record_parts
 from evaluator.store.records import RecordStore, to_table
 from evaluator.store.schema import RECORDS
-from launch.run.lock import LeaseLost, RunLock
+from launch.run.directory.lock import LeaseLost, RunLock
 
 
 def _record(number: int = 0, language: str = "english", digest: str = "d1") -> Record:

@@ -14,7 +14,7 @@ from evaluator.judging.matcher import Claim, Verdict
 from evaluator.store.records import RecordStore, to_table
 from evaluator.store.schema import VERDICTS
 from evaluator.store.verdicts import VerdictStore, responses
-from launch.run.matching import match_parts
+from launch.matching import match_parts
 from tests.support.synthetic import write_run
 
 CHECKPOINTS = ("dense", "wanda-0.6")

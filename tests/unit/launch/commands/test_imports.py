@@ -87,5 +87,5 @@ def test_a_report_needs_no_engine(tmp_path):
 
 
 def test_the_board_needs_no_ray():
-    program = "import launch.run.board, launch.run.work, launch.run.shards, sys; sys.exit('ray' in sys.modules)"
+    program = "import launch.run.decide.board, launch.run.decide.fleet, sys; sys.exit('ray' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], env=environment(), check=False).returncode == 0

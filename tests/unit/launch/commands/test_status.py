@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from launch.run.lock import RunLock
+from launch.run.directory.lock import RunLock
 from tests.support.commands import typed
 from tests.support.runs import command, resurface
 

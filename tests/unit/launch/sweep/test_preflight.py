@@ -9,7 +9,7 @@ from evaluator.core.errors import InputError
 from evaluator.engine.vllm.verify import quantised
 from evaluator.engine.vllm.verify.rehearsal import Rehearsal
 from launch.commands.options import eval_sweep
-from launch.run.rundir import RunDirectory
+from launch.run.directory.rundir import RunDirectory
 from launch.sweep.config import SweepConfig, validated
 from launch.sweep.preflight import prepare
 from pruning.config import CalibrationConfig, PruneConfig

@@ -1,0 +1,257 @@
+"""Matcher models over a run's responses: one engine actor per matcher, verdicts written part by part.
+
+Control pairs come first, of which it is known whether they match: they show whether a matcher is fit to judge. The same
+call resumes: it asks again only where the engine failed. A response that was judged for one checkpoint is not asked
+about for another. The run is locked meanwhile, as by the driver that made it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import RayError, RayTaskError
+
+from evaluator.asking.template_trial import try_template
+from evaluator.checkpoints.info import CheckpointInfo, inspect_checkpoint, read_positions
+from evaluator.checkpoints.tokenizer import load_tokenizer
+from evaluator.core.errors import EngineError, InputError, ResurfaceError, one_line
+from evaluator.engine.base import Engine
+from evaluator.engine.config import EngineConfig, build_engine, check_served
+from evaluator.judging.controls import Control, controls_of
+from evaluator.judging.matcher import Claim, Matcher, Verdict
+from evaluator.store.controls import ControlStore, key_of, read_posed, unanswered, write_fit_only
+from evaluator.store.records import RecordStore
+from evaluator.store.verdicts import Answered, Part, Pending, VerdictStore, pending, responses
+from launch.run.decide.assignments import EngineSetup, Matched
+from launch.run.decide.nodes import place_engines
+from launch.run.directory.damaged import set_verdicts_aside
+from launch.run.directory.lock import RunLock
+from launch.run.work.actors import enter_engine_process, start_actor
+from launch.run.work.cluster import Cluster, cluster
+from launch.sweep.models import names_of, resolve_model
+
+_PROMPT_TOKENS = 2048  # room for long references; a response has some tens of tokens
+_VERDICT_TOKENS = 8  # " yes" and " no" in the worst vocabulary, and what a boundary may move
+
+Ask = Callable[[Sequence[Claim]], list[Verdict]]
+Tell = Callable[[str], None]
+
+
+class MatchActor:
+    """Owns the engine of one matcher."""
+
+    def __init__(self, setup: EngineSetup) -> None:
+        enter_engine_process(setup)
+        self._config = setup.config
+        self._engine: Engine | None = None
+
+    def load(self, checkpoint: Path) -> None:
+        self._engine = build_engine(self._config)
+        self._engine.load(checkpoint)
+
+    def verdicts(self, checkpoint: Path, claims: Sequence[Claim], prompt_tokens: int) -> list[Verdict]:
+        assert self._engine is not None, "load comes before verdicts"
+        tokenizer = load_tokenizer(checkpoint, trust_remote_code=self._config.trust_remote_code)
+        return Matcher(tokenizer, prompt_tokens=prompt_tokens).verdicts(self._engine, claims)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What matchers are asked: control pairs of so many items of a language (`controls`), then the responses of some
+    probes, or only those that contain no gold answer. `fit_only` is for the report: unfit matchers have no vote."""
+
+    probes: Sequence[str]
+    everything: bool
+    controls: int
+    fit_only: bool
+
+
+def match_run(
+    run_dir: Path, matchers: Sequence[str], asked: Asked, *, engine: EngineConfig, tell: Tell, warn: Tell
+) -> list[Matched]:
+    """Have every matcher judge what it has not judged yet; `warn` hears of verdicts that are damaged.
+
+    Raises InputError for what the user can mend, ResurfaceError when the work itself failed.
+    """
+    infos = [
+        inspect_checkpoint(resolve_model(matcher), name, trust_remote_code=engine.trust_remote_code)
+        for name, matcher in names_of(matchers, "--matcher").items()
+    ]
+    for info in infos:  # an unusable tokenizer, chat template or context length is reported before Ray starts
+        tokenizer = load_tokenizer(info.path, trust_remote_code=engine.trust_remote_code)
+        if tokenizer.chat_template:
+            try_template(tokenizer)
+        room = _prompt_tokens(info)
+        scores, _ = Matcher(tokenizer, prompt_tokens=room).requests(
+            Claim(question="x", answers=("x",), response="x"), "check"
+        )
+        if not scores:
+            raise InputError(
+                f"{info.path / 'config.json'}: field 'max_position_embeddings' leaves a prompt {room} tokens, in which "
+                "not even a response of one letter can be judged"
+            )
+    check_served(engine, infos, here=not os.environ.get("RAY_ADDRESS"))
+    lock = RunLock(run_dir)
+    try:
+        RecordStore(run_dir).clean()
+        answered = responses(run_dir, asked.probes, everything=asked.everything)
+        work = _Work(run_dir, answered, controls_by_task(run_dir, asked.controls))
+        for info in infos:
+            set_verdicts_aside(run_dir, info.name, warn)
+        write_fit_only(run_dir, asked.fit_only)
+        with contextlib.ExitStack() as stack:
+            ray_of = _Lazily(stack, run_dir / "logs")
+            return [_match(work, info, _MatcherEngine(info, engine, ray_of, tell), tell) for info in infos]
+    finally:
+        lock.release()
+
+
+def controls_by_task(run_dir: Path, per_language: int) -> dict[str, list[Control]]:
+    """The control pairs of every task of a run; none of a task without gradable answers, or for 0 items."""
+    made = {task: controls_of(items, per_language) for task, items in read_posed(run_dir).items()}
+    return {task: controls for task, controls in made.items() if controls}
+
+
+def match_controls(store: ControlStore, controls: Mapping[str, Sequence[Control]], ask: Ask, tell: Tell) -> int:
+    """Ask task after task what has no verdict yet, and write it; how many pairs were asked."""
+    asked = 0
+    for task, pairs in controls.items():
+        said = store.read(task)
+        left = unanswered(pairs, said)
+        if left:
+            judged = ask([each.claim for each in left])
+            store.write(task, said | {key_of(each): verdict for each, verdict in zip(left, judged, strict=True)})
+        asked += len(left)
+        tell(f"{task}: {len(left)} control pairs asked about, {len(pairs)} in all")
+    return asked
+
+
+def match_parts(
+    store: VerdictStore, answered: Mapping[Part, Sequence[Answered]], ask: Ask, tell: Tell
+) -> tuple[int, list[Verdict]]:
+    """Ask and write part after part; how many comparisons were asked, and all current verdicts.
+
+    Raises InputError, before anything is asked, where the store holds verdicts of another matcher.
+    """
+    done = {part: store.read(part) for part in answered}
+    elsewhere: dict[Claim, Verdict] = {}
+    for part, records in answered.items():
+        pending(records, done[part], elsewhere)
+    asked = 0
+    verdicts: list[Verdict] = []
+    for part, records in answered.items():
+        left: Pending = pending(records, done[part], elsewhere)
+        judged = ask(left.claims) if left.claims else []
+        elsewhere.update((claim, each) for claim, each in zip(left.claims, judged, strict=True) if not each.failed)
+        complete = left.complete(judged)
+        if complete != done[part]:
+            store.write(part, complete)
+        asked += len(left.claims)
+        verdicts += complete.values()
+        tell(f"{part[0]}, {part[1]}: {len(left.claims)} responses asked about, {len(complete)} in all")
+    return asked, verdicts
+
+
+class _Lazily:
+    """Ray, started when the first response has to be judged: a run that is judged already needs none."""
+
+    def __init__(self, stack: contextlib.ExitStack, log_dir: Path) -> None:
+        self._stack = stack
+        self._cluster: Cluster | None = None
+        self.log_dir = log_dir
+
+    def machines(self) -> Cluster:
+        if self._cluster is None:
+            self._cluster = self._stack.enter_context(cluster(self.log_dir))
+        return self._cluster
+
+
+class _MatcherEngine:
+    """The engine of one matcher, started when the first response has to be judged."""
+
+    def __init__(self, info: CheckpointInfo, config: EngineConfig, ray_of: _Lazily, tell: Tell) -> None:
+        self._info = info
+        self._prompt_tokens = _prompt_tokens(info)
+        self._config = config.model_copy(update={"max_model_len": self._prompt_tokens + _VERDICT_TOKENS})
+        self._ray_of = ray_of
+        self._log = (ray_of.log_dir / f"matcher-{info.name}.log").absolute()
+        self._tell = tell
+        self._actor: Any = None
+
+    def verdicts(self, claims: Sequence[Claim]) -> list[Verdict]:
+        """A verdict on each comparison. Raises ResurfaceError when the engine or Ray fails."""
+        machines = self._ray_of.machines()
+        path = self._info.path.absolute()
+        try:
+            if self._actor is None:
+                self._actor = self._start(machines)
+                ray.get(self._actor.load.remote(path))
+            verdicts: list[Verdict] = ray.get(self._actor.verdicts.remote(path, claims, self._prompt_tokens))
+        except RayError as error:
+            machines.check()
+            raise self._failure(error) from error
+        return verdicts
+
+    def close(self) -> None:
+        """Ending the process is what frees an engine's memory."""
+        if self._actor is not None:
+            with contextlib.suppress(RayError):
+                ray.kill(self._actor)
+
+    def _start(self, machines: Cluster) -> Any:
+        (place,) = place_engines(machines.nodes(), self._config.tensor_parallel, 1, spare=0)
+        needs = f", as soon as {place.gpus} of one node's GPUs are free" if place.gpus else ""
+        self._tell(f"starting the engine{needs}")
+        return start_actor(MatchActor, EngineSetup(config=self._config, log_path=self._log, place=place))
+
+    def _failure(self, error: RayError) -> ResurfaceError:
+        cause = error.cause if isinstance(error, RayTaskError) else error
+        if isinstance(cause, ResurfaceError) and not isinstance(cause, EngineError):
+            return cause
+        return EngineError(
+            f"matcher {self._info.name!r} failed: {one_line(cause)}; see {self._log}; "
+            "the same command goes on from here"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class _Work:
+    """What every matcher is asked."""
+
+    run_dir: Path
+    answered: Mapping[Part, Sequence[Answered]]
+    controls: Mapping[str, Sequence[Control]]
+
+
+def _match(work: _Work, info: CheckpointInfo, engine: _MatcherEngine, tell: Tell) -> Matched:
+    def tell_of(what: str) -> None:
+        tell(f"{info.name}: {what}")
+
+    try:
+        store = VerdictStore(work.run_dir, info.name, info.weights_digest)
+        for part in work.answered:  # verdicts of another matcher of that name are found before anything is asked
+            store.read(part)
+        control_store = ControlStore(work.run_dir, info.name, info.weights_digest)
+        match_controls(control_store, work.controls, engine.verdicts, tell_of)
+        asked, verdicts = match_parts(store, work.answered, engine.verdicts, tell_of)
+    finally:
+        engine.close()
+    return Matched(
+        matcher=info.name,
+        asked=asked,
+        verdicts=sum(verdict.verdict is not None for verdict in verdicts),
+        yes=sum(bool(verdict.verdict) for verdict in verdicts),
+        too_long=sum(verdict.status == "excluded" for verdict in verdicts),
+        failed=sum(verdict.failed for verdict in verdicts),
+    )
+
+
+def _prompt_tokens(info: CheckpointInfo) -> int:
+    positions = read_positions(info.path, unknown=_PROMPT_TOKENS + _VERDICT_TOKENS, least=_VERDICT_TOKENS + 1)
+    return min(_PROMPT_TOKENS, positions - _VERDICT_TOKENS)

@@ -1,0 +1,1 @@
+"""What a run does next: decisions without Ray and without files."""

@@ -1,0 +1,231 @@
+"""The engines of a run: started where GPUs are free, and on nodes that join later; a lost node's work goes to others.
+
+Nodes are told, not asked for: nothing here knows Ray. An engine that has had nothing to do for a while ends, and frees
+its GPUs; if work comes back, a new one is started. An engine belongs to its node, and ends with it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Sequence
+from typing import Generic, Protocol, TypeVar
+
+from evaluator.core.errors import EngineError, ResurfaceError
+from launch.run.decide.board import Board
+from launch.run.decide.nodes import FreeGpus, Node, Place, missing_places, place_engines
+
+_RETIRED = 2  # engines, after which it may be their node that is at fault
+SPARE = 1  # cores of the driver's node that engines on CPUs leave to it
+
+
+class Worker(Protocol):
+    """The driver's thread for one engine; see `work/workers.py`."""
+
+    number: int
+    failure: BaseException | None
+    retired: str | None
+
+    @property
+    def place(self) -> Place: ...
+    @property
+    def node_id(self) -> str: ...
+    @property
+    def serving(self) -> bool: ...
+    def start(self) -> None: ...
+    def is_alive(self) -> bool: ...
+    def join(self, timeout: float | None = None) -> None: ...
+    def lose_node(self) -> None: ...
+
+
+AnyWorker = TypeVar("AnyWorker", bound=Worker)
+
+
+class Fleet(Generic[AnyWorker]):
+    """Every engine that a run has had. One thread uses it, the driver's."""
+
+    def __init__(
+        self,
+        nodes: Sequence[Node],
+        board: Board,
+        make: Callable[[int, Place], AnyWorker],
+        *,
+        tensor_parallel: int,
+        wanted: int | None,
+    ) -> None:
+        """`make`: the worker of an engine, not started. Raises InputError for more engines than fit."""
+        places = place_engines(nodes, tensor_parallel, wanted, spare=SPARE)
+        self.workers: list[AnyWorker] = []
+        self.free = FreeGpus(nodes)
+        self._board = board
+        self._make = make
+        self._wanted = wanted
+        self._first = places[0]
+        self._nodes = tuple(nodes)
+        self._numbers = itertools.count()  # no number is used twice: logs and statistics go by it
+        self._waiting = deque(make(next(self._numbers), place) for place in places)
+        self._holds: dict[int, str] = {}  # the node of whose GPUs an engine has its own
+        self._alone_since: float | None = None  # since when there has been work, and no engine
+
+    @property
+    def on_gpus(self) -> bool:
+        return self._first.gpus > 0
+
+    @property
+    def working(self) -> bool:
+        """Whether an engine works, or may do so later."""
+        return bool(self._waiting) or any(worker.is_alive() for worker in self.workers)
+
+    def start(self, most: int | None = None) -> list[AnyWorker]:
+        """Start the engines for which there are GPUs, `most` of them, and return them."""
+        started: list[AnyWorker] = []
+        for worker in list(self._waiting):
+            if len(started) == most:
+                break
+            if self.free.take(worker.place.node_id, worker.place.gpus):
+                self._holds[worker.number] = worker.place.node_id
+                self._waiting.remove(worker)
+                self.workers.append(worker)
+                worker.start()
+                started.append(worker)
+        return started
+
+    def start_first(self) -> None:
+        """One engine where there is something to evaluate, before prune jobs get GPUs; unless it would take all."""
+        if not self.on_gpus or sum(node.gpus for node in self._nodes) <= self._first.gpus:
+            return
+        if self._board.has_work and not any(worker.serving for worker in self.workers):
+            self._fill()
+            self.start(1)
+
+    def join(self, seconds: float) -> None:
+        """Wait so long for an engine to end."""
+        alive = next((each for each in self.workers if each.is_alive()), None)
+        time.sleep(seconds) if alive is None else alive.join(timeout=seconds)
+
+    def follow(self, nodes: Sequence[Node]) -> list[Node]:
+        """Have engines where the nodes are now; returns those that have come."""
+        before, there = {node.node_id for node in self._nodes}, {node.node_id for node in nodes}
+        self._nodes = tuple(nodes)
+        self.free.follow(nodes)
+        for worker in self.workers:
+            self._settle(worker, there)
+        self._waiting = deque(each for each in self._waiting if each.place.node_id in there)
+        if self._board.has_work:
+            self._fill()
+        return [node for node in nodes if node.node_id not in before]
+
+    def _settle(self, worker: Worker, there: Collection[str]) -> None:
+        """Tell a worker that its node is gone, and count the GPUs that it has where it has them."""
+        alive, gpus, held = worker.is_alive(), worker.place.gpus, self._holds.get(worker.number)
+        if not alive:
+            if worker.retired is None and held is not None:
+                del self._holds[worker.number]
+                self.free.give_back(held, gpus)
+            return
+        node_id = worker.node_id
+        if held is not None and node_id != held and node_id in there:  # Ray had no room where it was to be
+            self.free.move(held, node_id, gpus)
+            self._holds[worker.number] = node_id
+        if worker.serving and not {node_id, worker.place.node_id} <= set(there):
+            worker.lose_node()
+
+    def _fill(self) -> None:
+        """Have a worker wait for each engine that is missing."""
+        serving = [each for each in self.workers if each.serving]
+        standing = Counter(each.node_id for each in (*serving, *self._waiting))
+        there = {node.node_id for node in self._nodes}
+        ended = [each for each in self.workers if each.retired is not None]
+        held = [self._holds.get(each.number, each.place.node_id) for each in ended]  # where Ray has put them
+        retired = Counter(node_id for node_id in held if node_id in there)
+        for node in self._spent(standing, retired):
+            retired[node.node_id] = self._room(node)
+        for place in missing_places(self._nodes, standing, retired, self._first, self._wanted, spare=SPARE):
+            self._waiting.append(self._make(next(self._numbers), place))
+
+    def _spent(self, standing: Counter[str], retired: Counter[str]) -> list[Node]:
+        """Nodes that get no engine any more: several were retired there and none is left, and another node has room.
+
+        One engine that is left shows that the node can do its work.
+        """
+        usable = [node for node in self._nodes if self.on_gpus and self._room(node) > retired[node.node_id]]
+        spent = [node for node in usable if retired[node.node_id] >= _RETIRED and not standing[node.node_id]]
+        return spent if len(spent) < len(usable) else []
+
+    def _room(self, node: Node) -> int:
+        """How many engines a node's GPUs are enough for."""
+        return node.gpus // self._first.gpus
+
+    def check(self, placement_seconds: float, *, pruning: bool = False, short: bool = False) -> None:
+        """Raises what ends the run: an engine that could not do its work, or work for which there is no engine.
+
+        `pruning`: prune jobs run, whose GPUs will be free; `short`: some wait for a GPU.
+        """
+        for worker in self.workers:
+            if worker.failure is not None:
+                raise worker.failure
+        if not self.working and self._board.has_work:
+            self._fill()  # the last one may have ended only now
+        lacks, has_work = self._board.lacks, self._board.has_work
+        retired = [worker.retired for worker in self.workers if worker.retired is not None]
+        if retired and has_work and not self.working:
+            raise EngineError(f"no engine that works is left: {retired[-1]}; the same command goes on from here")
+        goes_on = lacks is None and (pruning or any(worker.is_alive() for worker in self.workers))
+        if goes_on or not (has_work or short):
+            self._alone_since = None
+            return
+        now = time.monotonic()
+        self._alone_since = now if self._alone_since is None else self._alone_since
+        waited = now - self._alone_since
+        if waited > placement_seconds and lacks is not None:
+            raise ResurfaceError(
+                f"resources.same_device: what is left needs {lacks!r}, as the records that are there, and no engine "
+                f"has had that for {waited:.0f} s (resources.placement_seconds); finished work is kept, the same "
+                "command resumes"
+            )
+        if waited > placement_seconds:
+            what = "an engine" if has_work else "a prune job"
+            raise ResurfaceError(
+                f"no node has had room for {what} for {waited:.0f} s (resources.placement_seconds); finished work "
+                "is kept, the same command resumes"
+            )
+
+
+class TimeLimits:
+    """How long a run waits for its engines; for that, which of them have a process. Thread-safe."""
+
+    def __init__(self, *, placement_seconds: float, load_seconds: float, stall_seconds: float) -> None:
+        """`placement_seconds`: for which no engine may have a process; the others: see `Watch.least`."""
+        self.load_seconds = load_seconds
+        self.stall_seconds = stall_seconds
+        self._seconds = placement_seconds
+        self._engines: set[int] = set()
+        self._lost = 0.0  # when one last lost its process
+        self._lock = threading.Lock()
+
+    def add(self, engine: int) -> None:
+        with self._lock:
+            self._engines.add(engine)
+
+    def remove(self, engine: int) -> None:
+        with self._lock:
+            if engine in self._engines:
+                self._engines.remove(engine)
+                self._lost = time.monotonic()
+
+    def check(self, gpus: int, since: float) -> None:
+        """Raises ResurfaceError when no engine, of `gpus` GPUs each, has had a process for too long.
+
+        `since`: the time.monotonic() at which the one that asks began to wait.
+        """
+        with self._lock:
+            waited = time.monotonic() - max(since, self._lost)
+            if self._engines or waited <= self._seconds:
+                return
+        needs = f"{gpus} free GPU{'s' if gpus > 1 else ''} on one node" if gpus else "a process"
+        raise ResurfaceError(
+            f"no engine has found {needs} for {waited:.0f} s (resources.placement_seconds): others hold them, or "
+            "nodes are gone; finished work is kept, the same command resumes"
+        )

@@ -1,0 +1,285 @@
+"""One driver at a time writes a run directory, on any file system; one that has lost it cannot write there.
+
+    RUN/.lease/000007.json       the latest claim: host, process, token, and whether it was given back
+    RUN/.lease/000007.beat       its owner's beats: a count that grows while the owner lives
+    RUN/.lease/000007-<token>/   where its owner makes every file before the file gets its name
+    RUN/.lock                    the file lock, where the file system has any
+
+A claim is made by linking a finished file to the next number, which one process alone can do. A driver that takes over
+removes the folder of the one before it, before it reads what is there. A driver that was paused has then nothing left
+to rename: what it had renamed before counts as finished, and what it had only checked or written is gone with the
+folder. There is no moment between check and write. `lease.py` decides who may take over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import secrets
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import IO
+
+from evaluator.core.errors import InputError, ResurfaceError
+from evaluator.store.files import fence, lift_fence
+from launch.run.directory.lease import Claim, Decision, Pace, Watch, decide
+from pruning.output.owner import Owner, Sight, sight, this_process
+
+FOLDER = ".lease"
+LOCK = ".lock"
+PACE = Pace()
+_LISTINGS = 40  # of a folder whose names may be gone by the time they are read
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
+
+
+class LeaseLost(ResurfaceError):
+    """Another driver has taken the run directory over; this one must not write there any more."""
+
+
+class RunLock:
+    """Held by the one driver that writes a run directory. However it ends, another one can have it afterwards."""
+
+    def __init__(self, run_dir: Path, *, tell: Callable[[str], None] | None = None, pace: Pace | None = None) -> None:
+        """Take the directory; `tell` hears it when that means waiting for a driver that may be dead.
+
+        Raises InputError when another process writes there, OSError when nothing can be written.
+        """
+        self._run_dir = run_dir
+        self._pace = PACE if pace is None else pace
+        self._tell = tell or (lambda text: None)
+        self._lost: LeaseLost | None = None
+        self._given_back = False
+        (run_dir / FOLDER).mkdir(exist_ok=True)
+        self._file: IO[str] = (run_dir / LOCK).open("a")
+        try:
+            self._claim = self._take(_locked(self._file))
+        except BaseException:
+            self._file.close()
+            raise
+        fence(run_dir, self)
+        self._ended = threading.Event()
+        self._beating = threading.Thread(target=self._beat, name="lease-beat", daemon=True)
+        self._beating.start()
+
+    @property
+    def folder(self) -> Path:
+        """Where this process makes a file before it gets its name; it is gone as soon as the lease is."""
+        return _folder(self._run_dir, self._claim)
+
+    def check(self) -> None:
+        """Raises LeaseLost when another driver has taken the directory over."""
+        if self._lost is None:
+            last = latest_claim(self._run_dir)
+            if last is None or last.number != self._claim.number or not self.folder.is_dir():
+                self._lose(last)
+        self.need_unlost()
+
+    def folder_is_gone(self) -> None:
+        """Raises LeaseLost: only who takes over removes the folder."""
+        if self._lost is None:
+            self._lose(latest_claim(self._run_dir))
+        self.need_unlost()
+
+    def need_unlost(self) -> None:
+        """`check` of what is known already: it looks at no file. What is known is at most a beat old."""
+        if self._lost is not None:
+            raise self._lost
+
+    def release(self) -> None:
+        """Give the directory back; nothing happens where it is lost."""
+        if self._given_back:
+            return
+        self._given_back = True
+        self._ended.set()
+        self._beating.join()
+        lift_fence(self._run_dir, self)
+        self._file.close()
+        with contextlib.suppress(OSError):  # lost, or the disk is full: then its owner is soon known to be gone
+            self._publish(json.dumps(asdict(replace(self._claim, released=True))), f"{self._claim.number:06d}.json")
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _take(self, locked: bool | None) -> Claim:
+        """`locked`: whether the file lock is ours; None: the file system has none."""
+        while True:
+            last = latest_claim(self._run_dir)
+            seen = _sight(last)
+            decision = decide(last, seen, locked_by_another=locked is False)
+            if decision == "watch" and last is not None:
+                decision = self._watched(last, seen)
+            if decision == "refuse":
+                whose = "" if last is None or last.released or last.owner is None else f": {last.owner}"
+                raise InputError(f"{self._run_dir}: another resurface process is writing this run directory{whose}")
+            if decision == "take":
+                number = 1 if last is None else last.number + 1
+                claim = Claim(
+                    number=number, token=secrets.token_hex(8), owner=this_process(), locked=locked is not False
+                )
+                if self._made(claim):
+                    self._remove_others(claim)
+                    return claim
+
+    def _watched(self, last: Claim, seen: Sight) -> Decision:
+        """What comes of watching the owner of the latest claim; watch: there is another claim, or it was released."""
+        watch = Watch(self._pace, now=time.monotonic(), beats=beats_of(self._run_dir, last))
+        who = "another process" if last.owner is None else str(last.owner)
+        self._tell(
+            f"{who} holds {self._run_dir} and {'is stopped' if seen == 'stopped' else 'may be dead'}: looking for a "
+            f"sign of life for up to {self._pace.silence:.0f} s"
+        )
+        decision: Decision = "watch"
+        while decision == "watch":
+            time.sleep(self._pace.look_seconds)
+            now = latest_claim(self._run_dir)
+            if now is None or now.token != last.token or now.released:
+                return "watch"
+            decision = watch.look(now=time.monotonic(), beats=beats_of(self._run_dir, last))
+        return decision
+
+    def _made(self, claim: Claim) -> bool:
+        """Make a claim, if nobody else has that number or a higher one."""
+        unseen = self._run_dir / FOLDER / f".{claim.number:06d}-{claim.token}.json"
+        named = _file(self._run_dir, claim.number)
+        text = json.dumps(asdict(claim))
+        _folder(self._run_dir, claim).mkdir()
+        try:
+            unseen.write_text(text, encoding="utf-8")
+            with contextlib.suppress(FileExistsError):  # it is ours if a file server's answer was lost; see below
+                _link(unseen, named, text)
+        finally:
+            unseen.unlink(missing_ok=True)
+        last = latest_claim(self._run_dir)
+        if last is not None and last.token == claim.token:
+            return True
+        with contextlib.suppress(OSError):  # whoever has the claim may have removed it
+            _folder(self._run_dir, claim).rmdir()
+        return False
+
+    def _remove_others(self, claim: Claim) -> None:
+        """Leave nothing of the claims before this one; what their owners were writing first of all."""
+        own = {_file(self._run_dir, claim.number).name, _folder(self._run_dir, claim).name}
+        for each in sorted((self._run_dir / FOLDER).iterdir(), key=lambda path: not path.is_dir()):
+            number = each.name.lstrip(".")[:6]
+            if each.name in own or not number.isdecimal() or int(number) > claim.number:
+                continue
+            if each.is_dir():
+                _remove_folder(each)
+            else:
+                each.unlink(missing_ok=True)
+
+    def _beat(self) -> None:
+        count = 0
+        while not self._ended.wait(self._pace.beat_seconds):
+            count += 1
+            try:
+                self._publish(str(count), f"{self._claim.number:06d}.beat")
+            except FileNotFoundError:
+                with contextlib.suppress(LeaseLost, OSError):
+                    self.folder_is_gone()
+                return
+            except OSError:  # a full disk, or a file server that is away for a moment
+                continue
+
+    def _publish(self, text: str, name: str) -> None:
+        made = self.folder / name
+        made.write_text(text, encoding="utf-8")
+        made.replace(self._run_dir / FOLDER / name)
+
+    def _lose(self, last: Claim | None) -> None:
+        taker = last.owner if last is not None and last.number != self._claim.number else None
+        what = "the lease is gone" if taker is None else f"{taker} has taken over"
+        self._lost = LeaseLost(
+            f"{self._run_dir}: {what}: this process ({self._claim.owner}) had given no sign of life for too long; it "
+            "writes nothing more there, and what it had finished is kept"
+        )
+
+
+def latest_claim(run_dir: Path) -> Claim | None:
+    """The claim with the highest number; None where there has been none."""
+    for _ in range(_LISTINGS):
+        try:
+            names = [name for name in os.listdir(run_dir / FOLDER) if name.endswith(".json") and name[:-5].isdecimal()]
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        if not names:
+            return None
+        number = max(int(name[:-5]) for name in names)
+        try:
+            return _read(number, _file(run_dir, number).read_bytes())
+        except FileNotFoundError:  # a higher one has just replaced it
+            time.sleep(0.05)
+        except IsADirectoryError:
+            break
+    return Claim(number=number, token="", owner=None, locked=False)
+
+
+def _read(number: int, text: bytes) -> Claim:
+    """A claim that cannot be read is half-written, where a file system has no links."""
+    try:
+        found = json.loads(text)
+        token, locked, released = str(found["token"]), bool(found["locked"]), bool(found["released"])
+        return Claim(number=number, token=token, owner=Owner(**found["owner"]), locked=locked, released=released)
+    except (ValueError, TypeError, KeyError):
+        return Claim(number=number, token="", owner=None, locked=False)
+
+
+def beats_of(run_dir: Path, claim: Claim) -> int | None:
+    """How many beats the owner of a claim has given; None: none yet."""
+    with contextlib.suppress(OSError, ValueError):
+        return int((run_dir / FOLDER / f"{claim.number:06d}.beat").read_text(encoding="ascii"))
+    return None
+
+
+def _sight(claim: Claim | None) -> Sight:
+    return "elsewhere" if claim is None or claim.owner is None else sight(claim.owner)
+
+
+def _file(run_dir: Path, number: int) -> Path:
+    return run_dir / FOLDER / f"{number:06d}.json"
+
+
+def _folder(run_dir: Path, claim: Claim) -> Path:
+    return run_dir / FOLDER / f"{claim.number:06d}-{claim.token}"
+
+
+def _locked(file: IO[str]) -> bool | None:
+    """Whether this process has got the file lock; None where the file system has none."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return None if error.errno in _NO_LOCKS else False
+    return True
+
+
+def _link(unseen: Path, named: Path, text: str) -> None:
+    """Give a finished file a name that no other file has. Raises FileExistsError."""
+    try:
+        os.link(unseen, named)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        with named.open("x", encoding="utf-8") as file:  # for a moment it is there and empty
+            file.write(text)
+
+
+def _remove_folder(folder: Path) -> None:
+    """Remove what another process may still be writing into.
+
+    It is renamed first, so that no path leads there. A network file system may remember where the path led; there the
+    end comes with the folder itself.
+    """
+    aside = folder.with_name(f".{folder.name.lstrip('.')}")
+    with contextlib.suppress(FileNotFoundError):
+        folder.replace(aside)
+    for _ in range(5):
+        shutil.rmtree(aside, ignore_errors=True)
+        if not aside.exists():
+            return
+        time.sleep(0.2)

@@ -1,0 +1,280 @@
+"""What runs in Ray's processes: one engine per actor, one checkpoint per prune task.
+
+An actor evaluates shards as one stream and yields each as soon as its last item ends. `give_up` takes back shards that
+it has not begun, for an idle engine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import signal
+import sys
+import threading
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from evaluator.asking.questions import Posed
+from evaluator.checkpoints.files import changed_file, file_states
+from evaluator.checkpoints.info import CheckpointInfo, recognise
+from evaluator.core.errors import EngineError
+from evaluator.engine.config import build_engine
+from launch.provenance import device, machine
+from launch.run.decide.assignments import EngineSetup, EvalJob, Shard, ShardResult, Where
+from launch.run.decide.base_answers import BaseAnswers
+from launch.run.decide.nodes import NO_GPUS
+from launch.run.decide.shards import ShardCollector
+from launch.run.work.prune_watch import telling
+from launch.sweep.plugins import load_plugins
+from pruning.config import PruneConfig
+from quantising.config import QuantiseConfig
+
+if TYPE_CHECKING:
+    from evaluator.asking.prompts import Prompter
+    from evaluator.engine.base import Engine, EngineStats, LoadReport
+    from evaluator.probes.planning import Plan
+
+# The concurrency groups of calls that are answered while a stream is running; reading ahead may take minutes.
+CONTROL, AHEAD = "control", "ahead"
+GROUPS = {CONTROL: 1, AHEAD: 1}
+
+
+class EngineActor:
+    """Owns one engine. `start_actor` gives it its node and its GPUs."""
+
+    def __init__(self, setup: EngineSetup) -> None:
+        enter_engine_process(setup)
+        self._config = setup.config
+        self._engine: Engine | None = None
+        # (task, tokenizer) -> the tokenised questions, by position: for every checkpoint that tokenises alike.
+        self._plans: dict[tuple[str, str], dict[int, Plan]] = {}
+        self._waiting: deque[Shard] = deque()  # shards that are not begun
+        self._lock = threading.Lock()
+        self._items = 0  # done since the process began
+        self._thread: int | None = None  # that computes
+
+    def load(self, checkpoint: CheckpointInfo) -> LoadReport:
+        """Serve a checkpoint. Raises InputError if its files are others than when it was inspected."""
+        self._need_one_thread()
+        if self._engine is None:
+            self._engine = build_engine(self._config)
+        before = recognise(checkpoint, trust_remote_code=self._config.trust_remote_code)
+        report = self._engine.load(checkpoint.path)
+        if (changed := changed_file(before, file_states(checkpoint.path))) is not None:
+            raise EngineError(f"{checkpoint.path / changed}: was written while it was loaded")
+        return report
+
+    def evaluate(
+        self, job: EvalJob, shards: Sequence[Shard], questions: Sequence[Posed], base: BaseAnswers | None
+    ) -> Iterator[ShardResult]:
+        """Stream `shards` through the engine; each is yielded when its last item is done.
+
+        `base` is what the checkpoint's base answered, where `job` has probes that read it.
+        """
+        from evaluator.engine.refusing import Refusing
+        from evaluator.probes.stream import evaluate
+        from evaluator.store.files import parquet_bytes
+        from evaluator.store.records import failed_throughout, to_table
+
+        self._need_one_thread()
+        engine = self._engine
+        assert engine is not None, "load comes before evaluate"
+        prompter = self._prompter(job)
+        with self._lock:
+            self._waiting = deque(shards)
+        collector = ShardCollector()
+        plans = self._begin(job, questions, prompter, collector)
+        if job.references is not None:
+            plans = (replace(plan, references=job.references) for plan in plans)
+        for item, records in evaluate(
+            engine if job.refusal is None else Refusing(engine, job.refusal),
+            plans if base is None else map(base.beside, plans),
+            config=job.config,
+            stamp=replace(job.stamp.served_by(engine), device=device()),
+            decode=prompter.decode,
+            eos_ids=prompter.eos_ids,
+        ):
+            self._items += 1
+            complete = collector.add(item, records)
+            if complete is not None:
+                shard, of_shard = complete
+                table = to_table(of_shard)
+                yield ShardResult(shard=shard, part=parquet_bytes(table), failed=failed_throughout(table))
+
+    def _need_one_thread(self) -> None:
+        """Raises EngineError where Ray computes on another thread than before.
+
+        vLLM's CUDA stream belongs to a thread: steps on another one would not wait for the weights that were loaded.
+        """
+        here = threading.get_ident()
+        self._thread = here if self._thread is None else self._thread
+        if here != self._thread:
+            raise EngineError(
+                f"Ray {ray.__version__} calls an engine's load and evaluate on different threads, which vLLM does not "
+                "allow; install the Ray of requirements/"
+            )
+
+    def _begin(
+        self, job: EvalJob, questions: Sequence[Posed], prompter: Prompter, collector: ShardCollector
+    ) -> Iterator[Plan]:
+        """The plans of one waiting shard after another, each shard begun when the stream has room for it."""
+        from evaluator.probes.planning import Planner
+
+        planner = Planner(prompter, job.config)
+        plans = self._plans.setdefault((job.task_key, _tokenizer_key(job.checkpoint)), {})
+        while (shard := self._next_shard()) is not None:
+            collector.begin(shard, [questions[position].item for position in shard.questions])
+            for position in shard.questions:
+                if position not in plans:
+                    plans[position] = planner.plan(questions[position])
+                yield plans[position]
+
+    def _prompter(self, job: EvalJob) -> Prompter:
+        from evaluator.asking.prompts import Prompter
+        from evaluator.checkpoints.tokenizer import load_tokenizer
+
+        return Prompter(
+            load_tokenizer(job.checkpoint, trust_remote_code=self._config.trust_remote_code),
+            chat=job.config.chat,
+            prompt_tokens=job.config.prompt_tokens,
+            one_shot_prompt_tokens=job.config.one_shot_prompt_tokens,
+            template=job.config.template,
+        )
+
+    @ray.method(concurrency_group=CONTROL)  # type: ignore[untyped-decorator]
+    def give_up(self, count: int) -> list[Shard]:
+        """Take up to `count` shards back, the last ones first, of those that this engine has not begun."""
+        with self._lock:
+            return [self._waiting.pop() for _ in range(min(count, len(self._waiting)))]
+
+    @ray.method(concurrency_group=CONTROL)  # type: ignore[untyped-decorator]
+    def where(self) -> Where:
+        """The answer means that this process has its place: Ray queues the call until then."""
+        node_id = ray.get_runtime_context().get_node_id()
+        return Where(node=platform.node(), node_id=node_id, device=device(), pid=os.getpid())
+
+    @ray.method(concurrency_group=AHEAD)  # type: ignore[untyped-decorator]
+    def read_ahead(self, checkpoint: Path) -> None:
+        from evaluator.checkpoints.files import read_ahead
+
+        read_ahead(checkpoint)
+
+    @ray.method(concurrency_group=CONTROL)  # type: ignore[untyped-decorator]
+    def stats(self) -> EngineStats | None:
+        return None if self._engine is None else self._engine.stats()
+
+    @ray.method(concurrency_group=CONTROL)  # type: ignore[untyped-decorator]
+    def pulse(self) -> tuple[int, ...]:
+        """Numbers that change while items are being evaluated."""
+        stats = None if self._engine is None else self._engine.stats()
+        counted = () if stats is None else (stats.steps, stats.requests, stats.generated_tokens)
+        return self._items, *counted
+
+    def _next_shard(self) -> Shard | None:
+        with self._lock:
+            return self._waiting.popleft() if self._waiting else None
+
+
+def start_actor(actor: type, setup: EngineSetup, **options: Any) -> Any:
+    """An actor for an engine, on the node of `setup` if that lives and has room, else on any that has."""
+    if "OMP_NUM_THREADS" in os.environ:  # the user's word; its process has it from the environment
+        setup = replace(setup, place=replace(setup.place, threads=None))
+    return ray.remote(
+        **({"num_gpus": setup.place.gpus} if setup.place.gpus else NO_GPUS),
+        num_cpus=0,  # an engine that held a CPU for the whole run could keep the prune tasks that it waits for out
+        max_restarts=0,  # the driver replaces it itself, with a checkpoint to load
+        # Ray puts an actor that needs nothing anywhere: neither SPREAD nor a node's name counts for it. A byte does.
+        memory=1,
+        scheduling_strategy=NodeAffinitySchedulingStrategy(
+            setup.place.node_id, soft=True, _spill_on_unavailable=setup.place.gpus > 0
+        ),
+        **options,
+    )(actor).remote(setup)
+
+
+def end_process(where: Where) -> None:
+    """Kill a process of this run without asking it, wherever it is; one that is gone already is no error."""
+    kill = ray.remote(num_cpus=0, max_retries=0)(_kill)
+    here = ray.get_runtime_context().get_node_id()
+    if where.node_id == here:
+        _kill(where.pid)
+    else:
+        kill.options(scheduling_strategy=NodeAffinitySchedulingStrategy(where.node_id, soft=False)).remote(where.pid)
+
+
+def _kill(pid: int) -> None:
+    with contextlib.suppress(OSError):
+        if b"ray::" in Path(f"/proc/{pid}/cmdline").read_bytes():  # the number may be another process's by now
+            os.kill(pid, signal.SIGKILL)
+
+
+def make_checkpoint(
+    config: PruneConfig | QuantiseConfig,
+    out: Path,
+    held_out: Mapping[str, str],
+    provenance: Mapping[str, object],
+    log_path: Path,
+    pulse_path: Path,
+) -> None:
+    """The body of a prune task, or of one that quantises: the manifest in `out` is its result.
+
+    `provenance` is the driver's, which looks at `pulse_path` to see whether this gets on.
+    """
+    _log_to(log_path)
+    with telling(pulse_path):
+        from launch.sweep.prunings import SOURCES
+
+        load_plugins()
+        told = {**provenance, **machine()}
+        if isinstance(config, QuantiseConfig):
+            from quantising.run import quantise
+
+            quantise(config, out, sources=SOURCES, held_out=held_out, provenance=told)
+        else:
+            from pruning.run import prune
+
+            prune(config, out, sources=SOURCES, held_out=held_out, provenance=told)
+
+
+def _tokenizer_key(checkpoint: Path) -> str:
+    """Equal for checkpoints that tokenise alike: a pruned one carries its source's tokenizer files byte for byte."""
+    import hashlib
+
+    content = hashlib.sha256()
+    for name in ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json",
+                 "chat_template.jinja", "generation_config.json"):  # fmt: skip
+        path = checkpoint / name
+        content.update(path.read_bytes() if path.exists() else b"-")
+    return content.hexdigest()
+
+
+def enter_engine_process(setup: EngineSetup) -> None:
+    """What a Ray process does before it builds an engine."""
+    _log_to(setup.log_path)
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "INFO")  # which runner, graphs and kernels vLLM chose
+    load_plugins()
+    if setup.place.threads is not None:
+        # Ray makes it 1 for an actor without CPUs of its own. OpenMP reads it once, when torch is imported. vLLM
+        # pins threads to cores in worker processes only; ours are free to move when a core is busy.
+        os.environ["OMP_NUM_THREADS"] = str(max(1, min(setup.place.threads, len(os.sched_getaffinity(0)))))
+    # Inherited from a launcher, these would make a single engine believe that it is a part of a larger one.
+    for name in [name for name in os.environ if name.startswith("VLLM_DP_")]:
+        del os.environ[name]
+
+
+def _log_to(path: Path) -> None:
+    """Send this process's stdout and stderr, C++ side included, to a file of the run."""
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab") as log:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os.dup2(log.fileno(), 1)
+            os.dup2(log.fileno(), 2)

@@ -1,0 +1,196 @@
+"""Ray: a local one by default, the cluster of RAY_ADDRESS when that is set; quiet either way, and watched.
+
+When its control service dies, Ray ends the driver's process after a minute without a word to the program; when a local
+raylet dies, it waits for another. `Cluster.check` notices both sooner.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import ActorUnavailableError, ObjectLostError, RayError
+
+from evaluator.core.errors import ResurfaceError, one_line
+from evaluator.store.files import need_unfenced
+from launch.process import check_stop, noting_stop
+from launch.run.decide.nodes import Node
+from launch.sweep.plugins import VARIABLE
+
+_OBJECT_STORE_BYTES = 256 * 2**20  # shards and questions are small; Ray's own default takes 30 % of the memory
+_LOOK_SECONDS = 0.25
+_SILENCE_SECONDS = 20.0  # without an answer of Ray's control service; it ends this process itself after 60
+
+
+class ClusterError(ResurfaceError):
+    """Ray itself cannot be started or reached, or died."""
+
+
+class Cluster:
+    """A connected Ray. A thread of its own looks several times a second whether it lives."""
+
+    def __init__(self, *, local: bool) -> None:
+        self._name = "the local Ray" if local else "the Ray cluster"
+        self._local = local
+        self._node = ray.get_runtime_context().get_node_id()
+        self._answered = time.monotonic()
+        self._listing: list[dict[str, Any]] = ray.nodes()
+        self._raylet_died = False
+        self._closed = threading.Event()
+        threading.Thread(target=self._watch, name="ray-watch", daemon=True).start()
+
+    @property
+    def lost(self) -> str | None:
+        """How Ray died; None while it lives. Answers at once."""
+        if self._raylet_died:
+            return "its raylet is gone"
+        silence = time.monotonic() - self._answered
+        return f"no answer for {silence:.0f} s" if silence > _SILENCE_SECONDS else None
+
+    def nodes(self) -> tuple[Node, ...]:
+        """The nodes that were alive when last looked, this process's own first. Answers at once."""
+        found = [
+            Node(
+                node_id=each["NodeID"],
+                name=each["NodeManagerHostname"],
+                cpus=int(each["Resources"].get("CPU", 0)),
+                gpus=int(each["Resources"].get("GPU", 0)),
+                driver=each["NodeID"] == self._node,
+            )
+            for each in self._listing
+            if each["Alive"]
+        ]
+        return tuple(sorted(found, key=lambda node: (not node.driver, node.name, node.node_id)))
+
+    def check(self) -> None:
+        """Raises ClusterError when Ray is gone."""
+        if (how := self.lost) is not None:
+            raise ClusterError(f"{self._name} died ({how}); finished work is kept, the same command resumes")
+
+    def close(self) -> None:
+        self._closed.set()
+
+    def _watch(self) -> None:
+        while not self._closed.wait(_LOOK_SECONDS):
+            with contextlib.suppress(Exception):  # `lost` decides what Ray's silence means
+                self._raylet_died = self._raylet_died or self._raylet_ended()
+                self._listing = ray.nodes()
+                alive = {node["NodeID"]: node["Alive"] for node in self._listing}
+                self._answered = time.monotonic()
+                self._raylet_died = self._raylet_died or not alive.get(self._node, True)
+
+    def _raylet_ended(self) -> bool:
+        """Ray learns of it after some ten seconds, and then ends this process; there is no public way to ask sooner."""
+        if not self._local:
+            return False
+        return any(kind == "raylet" for kind, _ in ray._private.worker._global_node.dead_processes())
+
+
+def lives(node_id: str) -> bool:
+    """Whether Ray knows nothing of a node's end."""
+    with contextlib.suppress(Exception):  # without an answer, nothing is known
+        return all(node["Alive"] for node in ray.nodes() if node["NodeID"] == node_id)
+    return True
+
+
+@contextlib.contextmanager
+def cluster(log_dir: Path) -> Iterator[Cluster]:
+    """Connect to Ray, and leave it on the way out; a local one's logs are kept in `log_dir`/ray.
+
+    Raises ClusterError when no Ray can be started or reached.
+    """
+    address = os.environ.get("RAY_ADDRESS")
+    try:
+        with noting_stop():  # Ray has a handler of its own
+            context = _connect(address)
+        connected = Cluster(local=not address)
+    except Exception as error:
+        where = f"cannot reach the Ray cluster at RAY_ADDRESS={address}" if address else "cannot start a local Ray"
+        raise ClusterError(f"{where}: {one_line(error, 300)}") from error
+    try:
+        check_stop()
+        yield connected
+    finally:
+        connected.close()
+        session = None if address else context.address_info.get("session_dir")
+        if connected.lost is None:  # else its C++ side could end this process before anyone has said why
+            with contextlib.suppress(Exception):
+                ray.shutdown()
+        if session:
+            _keep_logs(Path(session) / "logs", log_dir / "ray")
+            if connected.lost is None:
+                shutil.rmtree(session, ignore_errors=True)  # Ray leaves one behind for every run
+
+
+def _connect(address: str | None) -> Any:
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": True}
+    if not address:
+        # "local" starts one of our own even where somebody else's is running on this machine.
+        return ray.init(address="local", include_dashboard=False, object_store_memory=_OBJECT_STORE_BYTES, **quiet)
+    if sent := _sent_environment(os.environ):
+        quiet["runtime_env"] = {"env_vars": sent}
+    return ray.init(address=address, **quiet)
+
+
+def _sent_environment(own: Mapping[str, str]) -> dict[str, str]:
+    """What of this process's environment `own` the processes of a cluster get; those of a local Ray inherit it.
+
+    They were started in other directories, so the places where modules are looked for are absolute. A node's own
+    places come after them.
+    """
+    sent = {VARIABLE: own[VARIABLE]} if VARIABLE in own else {}
+    places = [os.path.abspath(place) for place in own.get("PYTHONPATH", "").split(os.pathsep) if place]
+    return sent | ({"PYTHONPATH": os.pathsep.join([*places, "${PYTHONPATH}"])} if places else {})
+
+
+def _keep_logs(source: Path, target: Path) -> None:
+    """Copy what is small and not empty, unless another driver has the directory now."""
+    with contextlib.suppress(OSError, ResurfaceError):
+        need_unfenced(target)
+        shutil.rmtree(target, ignore_errors=True)
+        target.mkdir(parents=True, exist_ok=True)
+        for path in source.glob("*"):
+            if path.is_file() and 0 < path.stat().st_size < 2**22:
+                shutil.copyfile(path, target / path.name)
+
+
+SOON_SECONDS = 3.0  # for Ray to know that a process has ended
+VERDICT_SECONDS = 90.0  # for Ray to know that a node is gone
+OUT_OF_REACH = (ActorUnavailableError, ObjectLostError)  # what was only on a node that is gone is lost, too
+_PULSE_SECONDS = 1.0  # for an actor to answer
+
+
+class NodeLost(Exception):
+    """The actor's node is gone, before Ray has said so of the actor."""
+
+
+def fate(actor: Any, node_id: str, seconds: float, over: Callable[[], bool]) -> Exception | None:
+    """The error that says what has become of an actor; None where it answers, or nothing is known in time.
+
+    It has a method `pulse`. `over`: whether nobody needs to know any more.
+    """
+    until = time.monotonic() + seconds
+    while time.monotonic() < until and not over():
+        if not lives(node_id):
+            return NodeLost()
+        pulse = actor.pulse.remote()
+        if not ray.wait([pulse], timeout=_PULSE_SECONDS)[0]:
+            continue
+        try:
+            ray.get(pulse)
+        except ActorUnavailableError:
+            time.sleep(_PULSE_SECONDS)
+        except RayError as error:
+            said: Exception = error
+            return said
+        else:
+            return None
+    return None

@@ -1,0 +1,346 @@
+"""A sweep from start to finish: prune, evaluate, report. The same call resumes.
+
+Prune tasks run while checkpoints are evaluated; a pruned checkpoint goes on the board as soon as its manifest is
+written. On GPUs pruning comes first, since an engine keeps its GPUs for as long as it has work: but for one engine,
+where there is a GPU for a prune job beside it, the others are started when no prune job waits for one of theirs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from evaluator.checkpoints.info import CheckpointInfo
+from evaluator.core.errors import InputError
+from evaluator.probes.base import References
+from evaluator.probes.recording import Stamp
+from evaluator.store.records import ItemKey, RecordStore
+from launch.process import captured
+from launch.run.decide.assignments import Assignment, EngineSetup, EvalJob, Outcome, Shard
+from launch.run.decide.base_answers import NO_BASE, OTHER_TOKENIZER, BaseSource
+from launch.run.decide.board import Board
+from launch.run.decide.failures import Ledger
+from launch.run.decide.fleet import Fleet, TimeLimits
+from launch.run.decide.nodes import Place
+from launch.run.decide.shards import shards_of
+from launch.run.directory.damaged import set_damaged_aside
+from launch.run.directory.live import Both, LiveState
+from launch.run.directory.lock import LeaseLost
+from launch.run.directory.rundir import RunDirectory, State, drop_references, references_of
+from launch.run.work.cluster import Cluster, cluster
+from launch.run.work.failure_log import FailureLog, try_again
+from launch.run.work.progress import Progress
+from launch.run.work.prune_tasks import PruneTasks
+from launch.run.work.screening import Screening
+from launch.run.work.workers import EngineWorker
+from launch.sweep.inspection import Inspections
+from launch.sweep.jobs import CheckpointJob
+from launch.sweep.preflight import Prepared
+from launch.sweep.tasks import PreparedTask
+from pruning.output.manifest import read_manifest
+from quantising.manifest import read_manifest as read_quantise_manifest
+
+_LOOK_SECONDS = 0.2  # between two looks at what has ended
+_NODES_SECONDS = 1.0  # between two looks at which nodes there are
+
+
+def open_run(prepared: Prepared, run_dir: Path, progress: Progress) -> RunDirectory:
+    """Take the directory of a run, until it is closed. Raises InputError as RunDirectory does."""
+    document = prepared.config.model_dump(mode="json")
+
+    def measured(name: str) -> bool:
+        try:
+            return RecordStore(run_dir).measured(name)
+        except InputError:  # what cannot be read may have been
+            return True
+
+    return RunDirectory(
+        run_dir,
+        prepared.identity,
+        document,
+        prepared.disk_bytes,
+        progress.noted,
+        measured=measured,
+        unusable=frozenset(each.checkpoint for each in prepared.unusable),
+    )
+
+
+def run_sweep(
+    prepared: Prepared, directory: RunDirectory, progress: Progress, ended: Callable[[], None] = lambda: None
+) -> Outcome:
+    """Do everything that the sweep asks for and its directory does not yet hold; the caller writes the report.
+
+    `ended` is called, by an engine's thread, whenever a checkpoint may be done.
+    Raises InputError for what the user can mend, ResurfaceError when the work itself failed; LeaseLost when another
+    driver has taken the directory over.
+    """
+    run_dir = directory.path
+    store = RecordStore(run_dir)
+    try:
+        store.clean()
+        set_damaged_aside(prepared, store, run_dir, progress.warned)
+        planned = {name: {task.name: len(task.questions) for task in tasks} for name, tasks in prepared.asked.items()}
+        log = FailureLog(prepared, directory, progress, try_again(prepared, directory, store))
+        directory.mark("running", planned=planned, failures=log.rows)
+        run = _Run(prepared, directory, store, progress, log, ended)
+        try:
+            with captured(progress.console, run_dir / "logs" / "driver.log"):
+                outcome = run.execute()
+        except (KeyboardInterrupt, SystemExit):  # Ctrl-C, or SIGTERM
+            directory.mark("interrupted", engine_stats=run.engine_stats, failures=log.rows)
+            raise
+        except LeaseLost:
+            raise
+        except BaseException as error:
+            said = str(error) or type(error).__name__
+            directory.mark("failed", error=said, engine_stats=run.engine_stats, failures=log.rows)
+            raise
+        infos = [dataclasses.asdict(info) for info in run.infos]
+        state: State = "finished_with_failures" if outcome.failures else "finished"
+        directory.mark(state, checkpoints=infos, engine_stats=run.engine_stats, failures=log.rows)
+        if not outcome.failures and not prepared.config.resources.keep_references:
+            drop_references(run_dir)
+        return outcome
+    finally:
+        store.close()  # an engine's thread may outlive this, and must not write once the lock is free
+
+
+class _Run:
+    """The state of a running sweep: which checkpoints exist, and what is left to evaluate of each."""
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        directory: RunDirectory,
+        store: RecordStore,
+        progress: Progress,
+        log: FailureLog,
+        ended: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._prepared = prepared
+        self._directory = directory
+        self._run_dir = directory.path
+        self._store = store
+        self._progress = progress
+        self._live = LiveState(directory.path, ended=ended)
+        self._board = Board(Ledger(attempts=prepared.config.resources.attempts))
+        self._log = log
+        self.infos: list[CheckpointInfo] = []
+        self.engine_stats: list[dict[str, Any]] = []  # of this call, per engine and loaded checkpoint
+        self._items = 0
+        self._screening = Screening(prepared, store, self._board, progress)
+        self._whole: dict[str, tuple[Shard, ...]] = {}  # the shards of a task, by its key
+
+    def execute(self) -> Outcome:
+        started = time.monotonic()
+        for task, questions in self._prepared.questions_by_task.items():
+            self._store.write_items(task, [(each.item, each.option_texts) for each in questions])
+        for lost in self._prepared.unusable:
+            self._board.abandon(lost.checkpoint, lost.reason, stage=lost.stage, attempts=1, mendable=True, expected=0)
+        self._log.look(self._board.setbacks, ())
+        to_prune = [job for job in self._prepared.jobs if _is_to_make(job)]
+        to_make = {job.name for job in to_prune}
+        there = [job for job in self._prepared.jobs if job.name not in to_make]
+        made = [job for job in there if job.name not in self._prepared.dense]
+        if made:
+            self._progress.stage(f"reading the weights of what was made before: {len(made)}")
+        trust = self._prepared.engine.trust_remote_code
+        with Inspections(made, trust=trust) as inspected:
+            for job in there:  # preflight has checked an existing one against its manifest and its settings
+                self._add(job, inspected)
+        self._screen()
+        if to_prune or self._board.has_work:
+            self._progress.stage("starting Ray")
+            with cluster(self._run_dir / "logs") as machines, Inspections(trust=trust) as inspected:
+                self._on(machines, to_prune, inspected)
+        self._store.need_kept()
+        self._log.look(self._board.setbacks, ())
+        self._log.need_something(self._store)
+        items = self._items + self._screening.items
+        return Outcome(items=items, seconds=time.monotonic() - started, failures=self._log.failures)
+
+    def _on(self, machines: Cluster, to_prune: Sequence[CheckpointJob], inspected: Inspections) -> None:
+        config = self._prepared.config
+        fleet = Fleet(
+            machines.nodes(),
+            self._board,
+            self._workers(),
+            tensor_parallel=config.engine.tensor_parallel,
+            wanted=config.resources.engines,
+        )
+        self._board.expect(len(to_prune))
+        pruning = PruneTasks(
+            to_prune,
+            log_dir=self._run_dir / "logs",
+            held_out=self._prepared.held_out,
+            free=fleet.free if fleet.on_gpus else None,
+            resources=config.resources,
+            warn=Both(self._progress, self._live).warned,
+        )
+        looked = time.monotonic()
+        try:
+            self._progress.pruning(0, len(to_prune))
+            self._live.pruning(0, len(to_prune))
+            while pruning.left or fleet.working or not self._board.over:
+                self._directory.check()
+                self._live.look(lambda: _stats(fleet.workers, latest=True))
+                fleet.start_first()
+                pruning.start()
+                fleet.start()
+                self._board.short(pruning.short)
+                if pruning.left:
+                    inspected.begin(*pruning.done(_LOOK_SECONDS))
+                    for lost in pruning.given_up():
+                        self._board.abandon(
+                            lost.job.name, lost.reason, attempts=lost.attempts, mendable=lost.mendable, expected=1
+                        )
+                    self._progress.pruning(len(to_prune) - pruning.left, len(to_prune))
+                    self._live.pruning(len(to_prune) - pruning.left, len(to_prune))
+                else:
+                    fleet.join(_LOOK_SECONDS)
+                for job in inspected.ended():
+                    self._add(job, inspected, expected=1)
+                self._screen()
+                self._log.look(self._board.setbacks, fleet.workers)
+                machines.check()
+                fleet.check(
+                    config.resources.placement_seconds,
+                    pruning=pruning.running,
+                    short=pruning.short and not pruning.running,
+                )
+                if time.monotonic() - looked > _NODES_SECONDS:
+                    looked = time.monotonic()
+                    for node in fleet.follow(machines.nodes()):
+                        self._progress.noted(f"node {node.name} has joined")
+            fleet.check(config.resources.placement_seconds)  # the last engine may have failed since
+        except BaseException:
+            self._board.stop()  # before Ray goes: no worker must take that for a death and try again
+            raise
+        finally:
+            self.engine_stats = _stats(fleet.workers)
+            self._log.look(self._board.setbacks, fleet.workers)
+
+    def _workers(self) -> Callable[[int, Place], EngineWorker]:
+        """What makes the worker of an engine, not started."""
+        resources = self._prepared.config.resources
+        questions = {task.key: ray.put(task.questions) for task in self._prepared.tasks}
+        limits = TimeLimits(
+            placement_seconds=resources.placement_seconds,
+            load_seconds=resources.load_seconds,
+            stall_seconds=resources.stall_seconds,
+        )
+
+        def make(number: int, place: Place) -> EngineWorker:
+            return EngineWorker(
+                number,
+                EngineSetup(
+                    config=self._prepared.engine,
+                    log_path=(self._run_dir / "logs").absolute() / f"engine-{number}.log",
+                    place=place,
+                ),
+                board=self._board,
+                store=self._store,
+                questions=questions,
+                reporter=Both(self._progress, self._live),
+                limits=limits,
+            )
+
+        return make
+
+    def _add(self, job: CheckpointJob, inspected: Inspections, expected: int = 0) -> None:
+        """Put what is left to evaluate of a checkpoint on the board.
+
+        One that was made here and cannot be used is set aside. Raises InputError before anything has started.
+        """
+        info = self._prepared.dense.get(job.name)
+        try:
+            info = info or inspected.result(job.name)
+            self._board.add(self._left(job, info), expected)
+        except InputError as error:
+            if (job.prune is None and job.quantise is None) or (info is not None and not expected):
+                raise
+            self._board.abandon(job.name, str(error), attempts=1, mendable=True, expected=expected)
+
+    def _screen(self) -> None:
+        """Put on the board what screening leaves of checkpoints, and write down what it decides."""
+        if self._screening.look():
+            self._directory.mark("running", screening=[dataclasses.asdict(row) for row in self._screening.rows])
+
+    def _left(self, job: CheckpointJob, info: CheckpointInfo) -> list[Assignment]:
+        """What is left to evaluate of a checkpoint, but for what is screened first. Raises InputError for damaged
+        records and for other weights'."""
+        info = dataclasses.replace(info, path=info.path.absolute())  # engines are in other directories
+        self.infos.append(info)
+        base = self._base_of(job, info)
+        if self._prepared.config.resources.same_device:
+            self._board.bind(job.name, job.base or job.name, self._store.devices(job.name))
+        assignments = []
+        for task in self._prepared.asked[job.name]:
+            finished = self._store.finished(job.name, task.name, info.weights_digest)
+            shards = self._shards_of(task, finished)
+            if not shards:
+                self._progress.already_done(job.name, task.name, len(task.questions))
+            eval_job = EvalJob(
+                checkpoint=info.path,
+                task_key=task.key,
+                config=task.config,
+                stamp=Stamp.of(info, job.base),
+                base=base if task.config.after_base else None,
+                references=self._references_of(job, task.name, base) if task.config.references else None,
+            )
+            assignment = Assignment(checkpoint=info, task=task.name, job=eval_job, shards=shards)
+            if not self._screening.hold(assignment, task, finished):
+                assignments.append(assignment)
+                self._items += assignment.items
+        return assignments
+
+    def _shards_of(self, task: PreparedTask, finished: Collection[ItemKey]) -> tuple[Shard, ...]:
+        """Checkpoints of which nothing is finished share theirs: there may be a thousand, of a hundred shards each."""
+        if finished or task.key not in self._whole:
+            shards = shards_of(task, finished, self._prepared.config.resources.shard_items)
+            if finished:
+                return shards
+            self._whole[task.key] = shards
+        return self._whole[task.key]
+
+    def _base_of(self, job: CheckpointJob, info: CheckpointInfo) -> BaseSource | None:
+        """Whose answers probes of a checkpoint read that come after its base; None: it is its own base."""
+        if job.base is None:
+            return None if info.method is None else BaseSource(missing=NO_BASE)
+        if job.name in self._prepared.other_tokenizer:
+            return BaseSource(missing=OTHER_TOKENIZER)
+        return BaseSource(name=job.base)
+
+    def _references_of(self, job: CheckpointJob, task: str, base: BaseSource | None) -> References:
+        return references_of(self._run_dir, job, task, base, self._prepared.jobs)
+
+
+def _stats(workers: Sequence[EngineWorker], *, latest: bool = False) -> list[dict[str, Any]]:
+    """The rows of `engine_stats`: a row for each engine and checkpoint that it has evaluated, or its latest alone."""
+    return [
+        {
+            "engine": worker.number,
+            "checkpoint": name,
+            "idle_share": stats.idle_share,
+            "waiting_share": stats.waiting_share,
+            **{name: getattr(where, name) for name in ("node", "node_id", "device")},
+            **dataclasses.asdict(stats),
+            "scoring": worker.reports[load].scoring,
+            "notes": list(worker.reports[load].notes),
+            "setup": dict(worker.reports[load].setup),
+        }
+        for worker in workers
+        for (load, name), (where, stats) in list(worker.stats.items())[-1 if latest else 0 :]
+    ]
+
+
+def _is_to_make(job: CheckpointJob) -> bool:
+    """Whether a checkpoint is still to be pruned or quantised: its manifest is written last."""
+    if job.quantise is not None:
+        return read_quantise_manifest(job.path) is None
+    return job.prune is not None and read_manifest(job.path) is None

@@ -1,0 +1,77 @@
+"""What a process of a run, an engine's or a prune task's, said last: all that is known of one that died."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from pathlib import Path
+
+from ray.exceptions import OutOfMemoryError, RayError, RayTaskError
+
+from evaluator.core.errors import ResurfaceError, one_line
+from launch.run.decide.hangs import Hung
+
+_TAIL_BYTES = 2**16
+_MOST_BYTES = 2**25  # of a log, before all but its end is dropped
+_ERROR = re.compile(
+    r"\b(?:[A-Za-z_][\w.]*(?:Error|Exception)\b:\s+\S.*"  # of Python: the last line of a traceback
+    r"|Fatal Python error: .*|SIG[A-Z]+ received at .*|Segmentation fault.*|Bus error.*|Illegal instruction.*"
+    r"|terminate called .*|Check failed: .*|(?:CUDA|NCCL|HIP) error.*"
+    r"|Worker proc .* died unexpectedly.*)"  # of vLLM: one of the processes that an engine's GPUs have
+)
+_EMPTY = re.compile(r"\b(?:RuntimeError|CancelledError): cancell?ed\s*$")  # what waited for a process that had ended
+
+
+def last_words(error: Exception, log: Path, start: int) -> str:
+    """An error in plain words, in one line: what the process wrote last, from byte `start` of its log, where Ray only
+    knows that it is gone."""
+    cause = error.cause if isinstance(error, RayTaskError) else error
+    said = str(cause) if isinstance(cause, ResurfaceError | Hung) else ""
+    if said and not _EMPTY.search(said):
+        return one_line(said, 300)
+    if isinstance(cause, OutOfMemoryError):
+        return "its process was ended by Ray, as its node was running out of memory"
+    if said or isinstance(cause, RayError):
+        said = last_error(tail(log, start)) or said
+        return one_line(said or "its process ended without a word: it was killed, or out of memory", 300)
+    return f"{type(cause).__name__}: {one_line(cause, 300)}"
+
+
+def last_error(log: str) -> str | None:
+    """The last thing in a log that says what went wrong, without what a logger puts before it; None without one."""
+    for line in reversed(log.splitlines()):
+        found = _ERROR.search(line)
+        if found is not None and not _EMPTY.search(found[0]):
+            return " ".join(found[0].split())
+    return None
+
+
+def size(path: Path) -> int:
+    """Bytes of a log; 0 where there is none."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def cut(path: Path) -> bool:
+    """Whether a log had grown too long; of one that had, the end is kept. Its process goes on writing behind that."""
+    if size(path) <= _MOST_BYTES:
+        return False
+    kept = tail(path, 0)
+    with contextlib.suppress(OSError):
+        os.truncate(path, 0)
+        with path.open("a", encoding="utf-8") as log:
+            log.write(f"(what came before was dropped at {_MOST_BYTES >> 20} MiB)\n{kept}")
+    return True
+
+
+def tail(path: Path, start: int) -> str:
+    """The end of a log, from byte `start` at the earliest; empty where it cannot be read, as on another node's disk."""
+    try:
+        with path.open("rb") as log:
+            log.seek(max(start, size(path) - _TAIL_BYTES))
+            return log.read().decode("utf-8", "replace")
+    except OSError:
+        return ""

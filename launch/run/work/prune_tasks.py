@@ -1,0 +1,198 @@
+"""The tasks of a run that make checkpoints, by pruning or quantising: as many at a time as there are GPUs, or CPUs.
+
+One that fails is tried again. So is one that shows no progress: its process is ended, and then it has failed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import RayError, RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from evaluator.core.errors import InputError
+from launch.provenance import provenance
+from launch.run.decide.hangs import Hung
+from launch.run.decide.nodes import FreeGpus, prune_options
+from launch.run.work.actors import end_process, make_checkpoint
+from launch.run.work.engine_log import last_words, size
+from launch.run.work.prune_watch import TaskWatch
+from launch.sweep.config import Resources
+from launch.sweep.jobs import CheckpointJob
+
+_LOOK_SECONDS = 2.0  # between two looks at whether tasks get on
+
+
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """A job that failed for good."""
+
+    job: CheckpointJob
+    reason: str
+    attempts: int
+    mendable: bool  # the input is at fault
+
+
+@dataclass(slots=True)
+class _Task:
+    """A job that has been given to Ray."""
+
+    job: CheckpointJob
+    node_id: str | None  # whose GPU it was given
+    log: Path
+    log_start: int  # of what it has written there
+    watch: TaskWatch
+    hung: Hung | None = None  # why its process was ended
+
+
+class PruneTasks:
+    """Starts prune jobs and hands them back as they are done. One that fails is tried again, elsewhere if possible."""
+
+    def __init__(
+        self,
+        jobs: Sequence[CheckpointJob],
+        *,
+        log_dir: Path,
+        held_out: Mapping[str, str],
+        free: FreeGpus | None,
+        resources: Resources,
+        warn: Callable[[str], None],
+    ) -> None:
+        """`free`: the GPUs that jobs and engines are given; None: jobs run on CPUs, and Ray has them wait for one.
+
+        `warn` is told of every job that is tried again.
+        """
+        self._resources = resources
+        self._warn = warn
+        self._failures: Counter[str] = Counter()  # by job
+        self._failed_on: dict[str, str] = {}  # the node on which a job failed last
+        self._given_up: list[GivenUp] = []
+        self._waiting = deque(jobs)
+        self._running: dict[Any, _Task] = {}
+        self._free = free
+        self._task = ray.remote(**prune_options(gpu=free is not None))(make_checkpoint)
+        self._log_dir = log_dir.absolute()
+        self._held_out = ray.put(dict(held_out))
+        self._looked = time.monotonic()
+
+    @property
+    def left(self) -> int:
+        """Jobs that are not done."""
+        return len(self._waiting) + len(self._running)
+
+    @property
+    def running(self) -> bool:
+        return bool(self._running)
+
+    @property
+    def short(self) -> bool:
+        """Whether a job waits for a GPU, when those that are free have been given out."""
+        return self._free is not None and self._next() is not None
+
+    def start(self) -> None:
+        """Start what there are GPUs for."""
+        while (job := self._next()) is not None:
+            node_id = None if self._free is None else self._free.take_one(self._failed_on.get(job.name))
+            if node_id is None and self._free is not None:
+                return
+            self._waiting.remove(job)
+            config = job.prune or job.quantise
+            assert config is not None
+            task = self._task
+            if node_id is not None:
+                task = task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=True))
+            elif self._failures[job.name]:
+                task = task.options(scheduling_strategy="SPREAD")
+            log = self._log_dir / f"prune-{job.name}.log"
+            watch = TaskWatch(log.with_suffix(".pulse"), self._resources.load_seconds, self._resources.stall_seconds)
+            started = _Task(job, node_id, log, size(log), watch)
+            arguments = (config.absolute(), job.path.absolute(), self._held_out, provenance(), log, watch.path)
+            self._running[task.remote(*arguments)] = started
+
+    def _next(self) -> CheckpointJob | None:
+        """The first waiting job whose source is there."""
+        to_come = {each.name for each in self._waiting} | {each.job.name for each in self._running.values()}
+        return next((job for job in self._waiting if job.after not in to_come), None)
+
+    def done(self, seconds: float) -> list[CheckpointJob]:
+        """The jobs that ended well since the last call; waits so long for one."""
+        if not self._running:  # they wait for GPUs, and Ray does not wait for nothing
+            time.sleep(seconds)
+        done, _ = ray.wait(list(self._running), num_returns=1, timeout=seconds)
+        ended = []
+        for pending in done:
+            task = self._running.pop(pending)
+            if self._ended(pending, task):
+                ended.append(task.job)
+        now = time.monotonic()
+        if now - self._looked > _LOOK_SECONDS:
+            self._looked = now
+            for pending, task in list(self._running.items()):
+                self._look(pending, task, now)
+        return ended
+
+    def _ended(self, pending: Any, task: _Task) -> bool:
+        """Whether it ended well."""
+        error: Exception | None = None
+        try:
+            ray.get(pending)
+        except RayError as failure:
+            error = failure
+        self._close(task, error)
+        return error is None
+
+    def _look(self, pending: Any, task: _Task, now: float) -> None:
+        """End the process of a task that hangs. That it has ended, Ray says of the task."""
+        try:
+            task.watch.check(now)
+        except Hung as error:
+            if task.hung is not None:  # as a process that waits for a broken disk, which nothing can end
+                del self._running[pending]
+                self._close(task, error)
+                return
+            task.hung = error
+            task.watch.again(now)
+            with contextlib.suppress(RayError):
+                ray.cancel(pending, force=True)
+            if task.watch.where is not None:
+                end_process(task.watch.where)  # Ray asks a process to end itself, which one that hangs may never hear
+
+    def _close(self, task: _Task, error: Exception | None) -> None:
+        """What follows from the end of a task; `error`: how it failed."""
+        task.watch.clear()
+        if error is not None:
+            self._failed(task, task.hung or error)
+        if self._free is not None and task.node_id is not None:
+            self._free.give_back(task.node_id)
+
+    def given_up(self) -> list[GivenUp]:
+        """The jobs that failed for good since the last call."""
+        found, self._given_up = self._given_up, []
+        return found
+
+    def _failed(self, task: _Task, error: Exception) -> None:
+        job = task.job
+        mendable = isinstance(error.cause if isinstance(error, RayTaskError) else error, InputError)
+        self._failures[job.name] += 1
+        tries, reason = self._failures[job.name], last_words(error, task.log, task.log_start)
+        if mendable or tries >= self._resources.attempts:
+            self._give_up(GivenUp(job, reason, tries, mendable))
+            return
+        self._warn(f"{job.name} could not be made ({reason}); trying it again")
+        if task.node_id is not None:
+            self._failed_on[job.name] = task.node_id
+        self._waiting.append(job)
+
+    def _give_up(self, lost: GivenUp) -> None:
+        """Give a job up, and what would have been made from its checkpoint."""
+        self._given_up.append(lost)
+        for job in [each for each in self._waiting if each.after == lost.job.name]:
+            self._waiting.remove(job)
+            self._give_up(GivenUp(job, f"{lost.job.name!r}, of which it is made, could not be made", 0, lost.mendable))

@@ -1,0 +1,218 @@
+"""A screened sweep: the board gets a checkpoint's items look by look, until the gate is sure.
+
+A base is evaluated on everything. A compressed checkpoint gets the items of the first look. When its records and its
+base's are there, the gate judges these items alone. PASS or BLOCK ends the checkpoint's evaluation. Otherwise the board
+gets the items of the next look. All of it follows from records on disk and the settings: a resumed run decides the
+same.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Collection
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from evaluator.core.records import Item
+from evaluator.store.reading import read_records
+from evaluator.store.records import ItemKey, RecordStore
+from evaluator.store.screening import Screened
+from launch.run.decide.assignments import Assignment, Part
+from launch.run.decide.board import Board
+from launch.run.decide.shards import shards_of
+from launch.run.work.progress import Progress
+from launch.sweep.jobs import Group, screened_groups
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from evaluator.metrics.gate import Verdict
+    from launch.sweep.preflight import Prepared
+    from launch.sweep.tasks import PreparedTask
+
+Gone = Callable[[Part], bool]  # whether a part was given up
+
+
+@dataclass(frozen=True, slots=True)
+class _Looks:
+    """The items of a task in the gate's order, and how many of them each look has."""
+
+    order: tuple[ItemKey, ...]
+    sizes: tuple[int, ...]
+
+    def covering(self, finished: Collection[ItemKey]) -> int:
+        """The first look that holds all of these items: no earlier one ends the evaluation."""
+        last = max((place for place, key in enumerate(self.order) if key in finished), default=0)
+        return next(look for look, size in enumerate(self.sizes) if size > last)
+
+
+@dataclass(slots=True)
+class _Held:
+    """One task of a checkpoint that the gate has not decided yet."""
+
+    assignment: Assignment  # of all that is not finished
+    task: PreparedTask
+    done: set[ItemKey]  # items that an earlier call finished, or that the board was given
+    looks: _Looks
+    first: int  # the first look that may decide
+    look: int = 0
+    passed: tuple[tuple[str, str], ...] = ()  # checks that an earlier look found within
+    given: bool = False  # the board was given the items of `look`
+
+
+@dataclass(slots=True)
+class _Group:
+    """One task of the compressed checkpoints of one base."""
+
+    base: str
+    task: str
+    names: tuple[str, ...]  # all that the sweep plans
+    held: dict[str, _Held] = field(default_factory=dict)
+    over: set[str] = field(default_factory=set)  # decided, or given up
+
+
+class Screening:
+    """Gives the board what is due. `rows` holds the decisions so far."""
+
+    def __init__(self, prepared: Prepared, store: RecordStore, board: Board, progress: Progress) -> None:
+        self._rule = prepared.config.screen
+        self._thresholds = prepared.config.gate
+        self._shard_items = prepared.config.resources.shard_items
+        self._store = store
+        self._board = board
+        self._progress = progress
+        groups = {} if self._rule is None else screened_groups(prepared.jobs)
+        self._groups: dict[Group, _Group] = {group: _Group(*group, names) for group, names in groups.items()}
+        self._looks: dict[str, _Looks] = {}  # by task
+        self.rows: list[Screened] = []
+        self.items = 0  # that the board was given
+
+    def hold(self, assignment: Assignment, task: PreparedTask, finished: Collection[ItemKey]) -> bool:
+        """Take charge of a task of a checkpoint, if it is screened, and announce it to the board. `finished`: the items
+        of an earlier call."""
+        name = assignment.checkpoint.name
+        group = self._groups.get((assignment.job.stamp.base or "", task.name))
+        if group is None or name not in group.names:
+            return False
+        if task.name not in self._looks:
+            self._looks[task.name] = self._looks_of(task)
+        looks = self._looks[task.name]
+        group.held[name] = _Held(assignment, task, {*finished}, looks, looks.covering(finished))
+        self._board.expect(1)
+        return True
+
+    def look(self) -> bool:
+        """Give the board what is due; whether anything was decided."""
+        known = len(self.rows)
+        if not all(len(group.over) == len(group.names) for group in self._groups.values()):
+            unfinished = self._board.unfinished  # before the setbacks: what leaves the board in between is among them
+            lost = {(each.checkpoint, each.task) for each in self._board.setbacks if each.stage != "item"}
+            for group in self._groups.values():
+                self._step(group, unfinished, lambda part: not lost.isdisjoint({part, (part[0], "")}))
+        return len(self.rows) > known
+
+    def _looks_of(self, task: PreparedTask) -> _Looks:
+        from evaluator.metrics.gate import in_order, looks
+
+        assert self._rule is not None
+        items = [question.item for question in task.questions]
+        contexts = np.unique([each.cluster for each in items], return_inverse=True)[1]
+        languages = np.array([each.language for each in items], dtype=object)
+        rng = np.random.default_rng([self._rule.seed, zlib.crc32(task.name.encode())])
+        order = in_order(contexts, languages, rng)
+        return _Looks(tuple(_key(items[place]) for place in order), looks(contexts[order], self._rule.items))
+
+    def _step(self, group: _Group, unfinished: Collection[Part], gone: Gone) -> None:
+        for name in group.names:
+            if name not in group.over and gone((name, group.task)):
+                group.over.add(name)
+                if group.held.pop(name, None) is not None:
+                    self._board.add([], expected=1)
+        if gone((group.base, group.task)):
+            self._evaluate_all(group)
+        for name, held in list(group.held.items()):
+            if not held.given:
+                held.given = True
+                if self._give(held, held.look):
+                    continue
+            if (name, group.task) not in unfinished and (group.base, group.task) not in unfinished:
+                self._decide(group, name, held)
+
+    def _give(self, held: _Held, look: int, expected: int = 0) -> bool:
+        """Give the board the items up to a look that it was not given yet; whether there are any."""
+        later = held.looks.order[held.looks.sizes[look] :]
+        assignment = replace(held.assignment, shards=shards_of(held.task, held.done | {*later}, self._shard_items))
+        held.done |= {*held.looks.order} - {*later}
+        self.items += assignment.items
+        self._board.add([assignment], expected=expected)
+        return bool(assignment.shards)
+
+    def _evaluate_all(self, group: _Group) -> None:
+        """The base has no answers to judge by."""
+        for name, held in group.held.items():
+            self._progress.noted(
+                f"screening: {name} is evaluated on all of {group.task}: its base {group.base} has no answers there"
+            )
+            self._give(held, -1, expected=1)
+            group.over.add(name)
+        group.held.clear()
+
+    def _decide(self, group: _Group, name: str, held: _Held) -> None:
+        """Let the gate judge the items of a look: end the evaluation, or go on to the next look."""
+        sizes = held.looks.sizes
+        while True:
+            row = Screened(
+                task=group.task,
+                checkpoint=name,
+                base=group.base,
+                decision="WARN",
+                asked=sizes[held.look],
+                items=sizes[-1],
+                looks=sizes,
+                passed=held.passed,
+            )
+            if verdict := self._verdict(row, held):
+                row = replace(row, decision=verdict.outcome)
+                held.passed = tuple((each.criterion.name, each.language) for each in verdict.having("within"))
+            if held.look >= held.first and (row.decision in ("PASS", "BLOCK") or not row.early):
+                break
+            held.look += 1
+            if self._give(held, held.look):
+                return
+        self._board.add([], expected=1)
+        self.rows.append(row)
+        group.over.add(name)
+        del group.held[name]
+        if row.early:
+            self._progress.noted(
+                f"screening {group.task}: {row.decision} for {name} after {row.asked:,} of {row.items:,} items"
+            )
+
+    def _verdict(self, row: Screened, held: _Held) -> Verdict | None:
+        """The gate's, on the items of the look alone."""
+        import pandas as pd
+
+        from evaluator.metrics import Inputs, judge
+
+        seen = {*held.looks.order[: row.asked]}
+        outcomes = [self._outcomes(each, row.task) for each in (row.base, row.checkpoint)]
+        there = [[key in seen for key in zip(each["language"], each["item_id"], strict=True)] for each in outcomes]
+        items = pd.DataFrame([asdict(question.item) for question in held.task.questions])
+        inputs = Inputs(
+            pd.concat([each[rows] for each, rows in zip(outcomes, there, strict=True)], ignore_index=True),
+            items[["task", "language", "item_id", "cluster"]].assign(task=row.task),
+            run={"screening": [asdict(row)]},
+        )
+        return next(iter(judge(inputs, self._thresholds)), None)
+
+    def _outcomes(self, name: str, task: str) -> pd.DataFrame:
+        from evaluator.metrics import empty_outcomes, reduce_records
+
+        parts = self._store.parts(name, task)
+        return reduce_records(read_records(parts)) if parts else empty_outcomes()
+
+
+def _key(item: Item) -> ItemKey:
+    return item.language, item.item_id

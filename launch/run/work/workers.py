@@ -1,0 +1,379 @@
+"""The driver's side of an engine: a thread that feeds one actor, writes its results, and replaces it when it dies.
+
+A shard is in the store as soon as it is done, so that a death costs only the shards in flight. A worker holds no work
+while its actor waits for GPUs: the others do it all, and a worker whose actor never gets any ends with the run. An
+actor that shows no progress is ended, and counts as dead. What a failure means is the board's to say; a worker whose
+engine is at fault is retired, and the others do its work.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+import ray
+from ray.exceptions import RayError, RayTaskError
+
+from evaluator.checkpoints.info import CheckpointInfo
+from evaluator.core.errors import EngineError, InputError, ResurfaceError
+from evaluator.engine.base import EngineStats, LoadReport
+from evaluator.store.records import RecordStore
+from launch.run.decide.assignments import Assignment, EngineSetup, Shard, ShardResult, Where
+from launch.run.decide.base_answers import BaseAnswers
+from launch.run.decide.board import Board
+from launch.run.decide.events import Reporter
+from launch.run.decide.failures import Remedy, Trouble
+from launch.run.decide.fleet import TimeLimits
+from launch.run.decide.hangs import Hung, Watch
+from launch.run.decide.nodes import Place
+from launch.run.work.actors import GROUPS, EngineActor, end_process, start_actor
+from launch.run.work.cluster import OUT_OF_REACH, SOON_SECONDS, VERDICT_SECONDS, NodeLost, fate, lives
+from launch.run.work.engine_log import cut, last_words, size
+
+_log = logging.getLogger(__name__)
+_LOOK_SECONDS = 2.0  # between two looks at how an actor is getting on
+_CONTROL_SECONDS = 20  # for an answer that needs no engine
+_RESTART_SECONDS = 30.0  # that work is kept for an actor that is started again on GPUs that have just been freed
+_TELL_SECONDS = 60.0  # without a place, after which the user is told
+
+_FAILURES = (RayError, EngineError, Hung, NodeLost)
+
+
+class EngineWorker(threading.Thread):
+    """Serves assignments from the board until there are none. `failure` holds what stopped it, if anything did."""
+
+    def __init__(
+        self,
+        number: int,
+        setup: EngineSetup,
+        *,
+        board: Board,
+        store: RecordStore,
+        questions: Mapping[str, Any],
+        reporter: Reporter,
+        limits: TimeLimits,
+    ) -> None:
+        """`questions`: task key -> object reference of its questions."""
+        super().__init__(name=f"engine-{number}", daemon=True)
+        self.number = number
+        self.failure: BaseException | None = None
+        self.retired: str | None = None  # why its engine is given nothing any more
+        self._gone = False  # its node
+        self.nodes: set[str] = set()  # hosts on which its actors ran
+        self._setup = setup
+        self._board = board
+        self._store = store
+        self._questions = questions
+        self._reporter = reporter
+        self._limits = limits
+        self._where: Where | None = None  # None: the actor, if there is one, has no place yet
+        self._actor: Any = None
+        self._loaded: str | None = None
+        self._architecture: str | None = None
+        self._loads = 0
+        self._log_start = 0  # of what the actor's process has written there
+        self._loading = Watch(limits.load_seconds)
+        self._working = Watch(limits.stall_seconds)
+        self.stats: dict[tuple[int, str], tuple[Where, EngineStats]] = {}  # by load and checkpoint
+        self.reports: dict[int, LoadReport] = {}  # by load
+        self._stage: Literal["load", "evaluate"] = "load"
+        self._ahead: str | None = None  # the checkpoint that the actor last read ahead
+
+    @property
+    def place(self) -> Place:
+        return self._setup.place
+
+    @property
+    def node_id(self) -> str:
+        """The node that its actor is on, or will be on as far as that is known."""
+        where = self._where
+        return self.place.node_id if where is None else where.node_id
+
+    @property
+    def serving(self) -> bool:
+        """Whether it will take work, now or as soon as it has a process."""
+        return self.is_alive() and not self._gone and self.retired is None
+
+    def lose_node(self) -> None:
+        """Its node is gone: it ends, and what it has not finished is there for others.
+
+        One that Ray has put on another node meanwhile ends when it has done what it has.
+        """
+        self._gone = True
+        self._board.leave(self.number, for_good=True)
+
+    def run(self) -> None:
+        try:
+            while (assignment := self._next()) is not None:
+                self._serve(assignment)
+        except BaseException as error:  # the driver's thread raises it
+            self.failure = error
+            self._board.stop()
+        finally:
+            self._kill()
+            self._board.leave(self.number)
+            self._reporter.left(self.number)
+
+    def _next(self) -> Assignment | None:
+        """Work, as soon as there are a process for it and work; None when there will never be both."""
+        while not self._board.over and self.retired is None and not self._gone:
+            try:
+                if self._has_place():
+                    return self._board.take(self.number, self._loaded, self._architecture)
+            except _FAILURES as error:
+                if not self._board.stopped and not self._left(error):
+                    reason = self._lose(error)
+                    self._apply(self._board.not_started(self.number), f"its process did not start: {reason}")
+        return None
+
+    def _has_place(self, seconds: float | None = None) -> bool:
+        """Whether the actor has its node and GPUs. Waits for them until the run is over, or for so many seconds."""
+        if self._where is not None:
+            return True
+        if self._actor is None:
+            self._log_start = size(self._setup.log_path)
+            self._actor = start_actor(EngineActor, self._setup, concurrency_groups=GROUPS)
+        started, told = time.monotonic(), False
+        place = self._actor.where.remote()
+        while not self._board.over and not self._gone:
+            found, _ = ray.wait([place], timeout=1.0)
+            waited = time.monotonic() - started
+            if found:
+                where: Where = ray.get(place)
+                self._where = where
+                self.nodes.add(where.node)
+                self._limits.add(self.number)
+                self._board.join(self.number, where.device)
+                return True
+            if seconds is not None and waited > seconds:
+                return False
+            self._limits.check(self._setup.place.gpus, started)
+            if not told and waited > _TELL_SECONDS:
+                told = True
+                self._board.leave(self.number)
+                self._reporter.unplaced(self.number, self._setup.place.gpus)
+        return False
+
+    def _serve(self, assignment: Assignment) -> None:
+        self._stage = "load"
+        try:
+            if self._load(assignment):
+                self._stage = "evaluate"
+                self._evaluate(assignment)
+        except _FAILURES as error:
+            self._failed(error, assignment)
+        finally:
+            self._board.end(self.number)  # what is unfinished is there for any engine again
+
+    def _failed(self, error: Exception, assignment: Assignment) -> None:
+        """Tell the board, and do with the engine what it says. Raises what is no engine's and no checkpoint's fault."""
+        if self._board.stopped:
+            return
+        if isinstance(error, OUT_OF_REACH):
+            found = self._fate(SOON_SECONDS)
+            if found is None:
+                self._out_of_reach(error)
+                return
+            error = found
+        if self._left(error):
+            return
+        cause = error.cause if isinstance(error, RayTaskError) else error
+        mendable = isinstance(cause, InputError)
+        if isinstance(cause, ResurfaceError) and not isinstance(cause, EngineError) and not mendable:
+            raise cause from None
+        stage, reason = self._stage, self._lose(error)
+        remedy = self._board.failed(self.number, Trouble(stage=stage, reason=reason, mendable=mendable))
+        self._apply(
+            remedy, f"it failed with one checkpoint after another, last with {assignment.checkpoint.name!r}: {reason}"
+        )
+
+    def _fate(self, seconds: float) -> Exception | None:
+        return fate(self._actor, self.node_id, seconds, lambda: self._gone or self._board.over)
+
+    def _out_of_reach(self, error: Exception) -> None:
+        """Others do the work until Ray knows whether the actor's node is gone."""
+        self._board.end(self.number)
+        self._board.leave(self.number)
+        error = self._fate(VERDICT_SECONDS) or error
+        if not self._board.over and not self._left(error):
+            self._apply(self._board.not_started(self.number), f"it was out of reach: {self._lose(error)}")
+
+    def _left(self, error: Exception) -> bool:
+        """Whether an error is nobody's fault: the actor's node is gone."""
+        if not self._gone and not isinstance(error, RayTaskError):
+            self._gone = isinstance(error, NodeLost) or (isinstance(error, RayError) and not lives(self.node_id))
+        if self._gone:
+            self._board.leave(self.number)
+            self._reporter.warned(f"engine {self.number}: its node is gone; others do its work")
+        return self._gone
+
+    def _lose(self, error: Exception) -> str:
+        """End what is left of the actor; why it failed, in one line."""
+        reason = last_words(error, self._setup.log_path, self._log_start)
+        if isinstance(error, Hung) and self._where is not None:
+            end_process(self._where)  # Ray asks a process to end itself, which one that hangs may never hear
+        self._kill()
+        self._reporter.died(self.number, reason)
+        return reason
+
+    def _apply(self, remedy: Remedy, why: str) -> None:
+        """Retire the engine, or have it show first that it can still load what is known to load."""
+        known = self._board.known
+        if remedy == "probe" and known is not None:
+            try:
+                while not self._has_place(_RESTART_SECONDS):
+                    if self._board.over or self._gone:
+                        return
+                self._hold(known)
+                self._board.proved(self.number)
+            except _FAILURES as error:
+                if self._left(error):
+                    return
+                self._lose(error)
+                remedy = "retire"
+        if remedy == "retire":
+            self.retired = f"engine {self.number}: {why}; see {self._setup.log_path}"
+            self._board.leave(self.number)
+            self._reporter.warned(f"engine {self.number} is given no more work: {why}")
+
+    def _load(self, assignment: Assignment) -> bool:
+        """Have the actor hold the assignment's checkpoint; False: it needs a new one, and that has to wait for GPUs."""
+        info = assignment.checkpoint
+        if self._loaded == info.weights_digest:
+            return True
+        # On a GPU only the end of a process surely frees the memory that another engine needs.
+        alone = self._architecture is not None and self.place.gpus > 0 and not self._setup.config.swap
+        if alone or self._architecture not in (None, info.architecture):
+            self._kill()
+            if not self._has_place(_RESTART_SECONDS):
+                return False
+        self._hold(info)
+        return True
+
+    def _hold(self, info: CheckpointInfo) -> None:
+        """Load a checkpoint, whatever the actor holds."""
+        self._reporter.loading(self.number, info.name)
+        report: LoadReport = self._answer(self._actor.load.remote(info), self._loading)
+        self._loaded, self._architecture = info.weights_digest, info.architecture
+        self._loads += 1
+        self._reporter.loaded(self.number, info.name, report.swapped, report.seconds)
+        for note in report.notes:
+            self._reporter.warned(f"{info.name}: {note}")
+        self.reports[self._loads] = report
+        self._board.loaded(self.number, info)
+
+    def _answer(self, pending: Any, watch: Watch) -> Any:
+        """What a call returns. Raises Hung where it takes too long."""
+        watch.begin(time.monotonic())
+        try:
+            while not ray.wait([pending], timeout=_LOOK_SECONDS)[0]:
+                self._check(watch)
+            answer = ray.get(pending)
+            watch.moved(time.monotonic())
+            return answer
+        finally:
+            watch.end()
+
+    def _results(self, stream: Any) -> Iterator[ShardResult]:
+        """What the actor yields. Raises Hung where neither a shard nor a step of its engine ends for too long."""
+        watch, pulse, steps = self._working, None, None
+        watch.begin(time.monotonic())
+        try:
+            while True:
+                if ray.wait([stream], timeout=_LOOK_SECONDS)[0]:
+                    pending = next(stream, None)
+                    if pending is None:
+                        return
+                    result: ShardResult = ray.get(pending)
+                    watch.moved(time.monotonic())
+                    yield result
+                    watch.begin(time.monotonic())  # what the driver does meanwhile is no pause
+                elif pulse is None:
+                    pulse = self._actor.pulse.remote()
+                elif ray.wait([pulse], timeout=0)[0]:
+                    before, steps, pulse = steps, ray.get(pulse), None
+                    if steps != before:
+                        watch.moved(time.monotonic())
+                self._check(watch)
+        finally:
+            watch.end()
+
+    def _check(self, watch: Watch) -> None:
+        """Raises Hung or NodeLost where an answer will not come. Keeps the engine's log short meanwhile."""
+        if cut(self._setup.log_path):
+            self._log_start = 0
+        if self._gone and not lives(self.node_id):
+            raise NodeLost
+        watch.check(time.monotonic())
+
+    def _evaluate(self, assignment: Assignment) -> None:
+        def give_up(count: int) -> list[Shard]:
+            actor = self._actor  # none while it is being replaced
+            if actor is None or self._gone or self._working.silence(time.monotonic()) > _CONTROL_SECONDS:
+                return []  # it may hang, and the board waits
+            # A late answer does no harm: the shards that the actor then skips are unfinished, and come again.
+            with contextlib.suppress(RayError):
+                given: list[Shard] = ray.get(actor.give_up.remote(count), timeout=_CONTROL_SECONDS)
+                return given
+            return []
+
+        shards = self._board.begin(self.number, give_up)
+        items = sum(len(shard.questions) for shard in shards)
+        self._reporter.began(self.number, assignment.checkpoint.name, assignment.task, items)
+        try:
+            self._read_ahead()
+            stream = self._actor.evaluate.options(num_returns="streaming").remote(
+                assignment.job, shards, self._questions[assignment.job.task_key], self._base_answers(assignment)
+            )
+            for result in self._results(stream):
+                if not self._keep(assignment, result):
+                    continue
+                self._reporter.advanced(self.number, len(result.shard.questions))
+                self._read_ahead()  # what comes next may only just have been pruned
+            self._keep_stats(assignment.checkpoint.name)
+        finally:
+            self._reporter.ended(self.number)
+
+    def _keep(self, assignment: Assignment, result: ShardResult) -> bool:
+        """Write a shard's records, unless every answer failed and another engine can be asked first."""
+        name, task = assignment.checkpoint.name, assignment.task
+        failed = result.failed
+        if failed is not None and assignment.job.refusal is None and self._board.doubts(self.number, result.shard):
+            return False
+        self._store.append(name, task, result.shard.name, result.part)
+        if failed is not None and not self._board.unmeasured(assignment.part) and self._store.measured(name, task):
+            failed = None
+        self._board.finished(self.number, result.shard, failed)
+        return True
+
+    def _base_answers(self, assignment: Assignment) -> BaseAnswers | None:
+        """What the base's records say, all of which are there: the board hands nothing out before."""
+        base = assignment.job.base
+        if base is None:
+            return None
+        return BaseAnswers(base, None if base.name is None else self._store.greedy_answers(base.name, assignment.task))
+
+    def _keep_stats(self, checkpoint: str) -> None:
+        stats: EngineStats | None = ray.get(self._actor.stats.remote(), timeout=_CONTROL_SECONDS)
+        if stats is not None and self._where is not None:
+            self.stats[self._loads, checkpoint] = self._where, stats
+
+    def _read_ahead(self) -> None:
+        """Have the actor bring the next checkpoint's files into the page cache, once."""
+        assert self._loaded is not None
+        upcoming = self._board.upcoming(self.number, self._loaded, self._architecture)
+        if upcoming is not None and upcoming.weights_digest != self._ahead:
+            self._ahead = upcoming.weights_digest
+            self._actor.read_ahead.remote(upcoming.path)
+
+    def _kill(self) -> None:
+        """Ending the process is what frees an engine's memory."""
+        if self._actor is not None:
+            with contextlib.suppress(RayError):
+                ray.kill(self._actor)
+        self._actor, self._where, self._loaded, self._architecture = None, None, None, None
+        self._limits.remove(self.number)

@@ -1,0 +1,244 @@
+"""The upload of a pruned checkpoint: exactly the files that its manifest lists, the manifest, and a model card."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from evaluator.checkpoints.info import inspect_checkpoint
+from evaluator.core.errors import InputError, one_line
+from evaluator.metrics.fates import FATES
+from pruning.digests import digest_of_file
+from pruning.output.manifest import MANIFEST_NAME, PruneManifest, read_manifest
+
+_REPOSITORY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,95}/[A-Za-z0-9][A-Za-z0-9_.-]{0,95}")
+# What servers read of a repository. Of an earlier upload, these would be mixed with this one's.
+_READ = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.tiktoken", "tokenizer*", "vocab*", "merges.txt")
+_REASON = 300  # characters of what the hub says
+
+
+def check_repository(name: str) -> None:
+    """Raises InputError for a name that no repository can have."""
+    if not _REPOSITORY.fullmatch(name):
+        raise InputError(f"--push: {name!r}: the name of a repository is ORG/NAME")
+
+
+def open_repository(name: str, *, public: bool) -> None:
+    """Make sure that there is a repository to push to: a new one, or one with a pruned checkpoint of before.
+
+    Raises InputError where the hub refuses, and for a repository whose weights are somebody's model.
+    """
+    from huggingface_hub import HfApi
+
+    try:
+        HfApi().create_repo(name, private=not public, exist_ok=True)
+        HfApi().auth_check(name, write=True)  # a repository that is there may be somebody else's
+        there = HfApi().list_repo_files(name)
+    except Exception as error:  # no network, no token, no right: each raises another library's exceptions
+        raise InputError(f"--push: {name!r}: the hub refuses: {_said(error)}") from error
+    weights = [file for file in there if file.endswith(".safetensors")]
+    if weights and MANIFEST_NAME not in there:
+        raise InputError(
+            f"--push: {name!r}: has {one_line(weights[0])} and no {MANIFEST_NAME}: a model that would be replaced; "
+            "name another repository"
+        )
+
+
+def push(name: str, directory: Path, manifest: PruneManifest, *, base: str | None, fates: Sequence[Row]) -> str:
+    """Upload a checkpoint that is `whole` to a repository that is open; its address.
+
+    One commit: the repository has all of it, or is what it was. `base`: the dense model's hub id, if it has one;
+    `fates`: the rows of a run's table that are about it. Raises InputError if the upload fails.
+    """
+    card = model_card(name, manifest, base, fates)
+    from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
+
+    files = [*(each for each in manifest.files if each not in (CARD, MANIFEST_NAME)), MANIFEST_NAME]
+    operations: list[Any] = [CommitOperationAdd(path_in_repo=each, path_or_fileobj=directory / each) for each in files]
+    operations.append(CommitOperationAdd(path_in_repo=CARD, path_or_fileobj=card.encode()))
+    message = f"{manifest.method}, {manifest.pattern}, sparsity {manifest.measured_sparsity:.4f}"
+    try:
+        outdated = {each for each in HfApi().list_repo_files(name) if _is_read(each)} - {*files}
+        operations += [CommitOperationDelete(path_in_repo=each) for each in sorted(outdated)]
+        done = HfApi().create_commit(name, operations, commit_message=one_line(message))
+    except Exception as error:
+        raise InputError(
+            f"--push: {name!r}: the upload failed: {_said(error)}; {directory} is whole: "
+            f"`resurface prune --push {name} --out {directory}` tries again"
+        ) from error
+    return str(done.repo_url)
+
+
+def whole(directory: Path) -> PruneManifest:
+    """The manifest of a directory that holds what it lists, byte for byte, and no links. Raises InputError."""
+    manifest = read_manifest(directory)
+    if manifest is None:
+        raise InputError(f"--push: {str(directory)!r} is no pruned checkpoint: there is no {MANIFEST_NAME}")
+    home = directory.resolve()
+    for name in (MANIFEST_NAME, *manifest.files):
+        file = directory / name
+        if file.resolve() != home / name:
+            raise InputError(f"--push: {file}: is a link, or in a folder that is one; prune again")
+        if not file.is_file():
+            raise InputError(f"--push: {file}: is missing; prune again")
+        if name in manifest.files and digest_of_file(file) != manifest.files[name]:
+            raise InputError(f"--push: {file}: its sha256 is not the manifest's; prune again")
+    return manifest
+
+
+def need_own_files(source: Path) -> None:
+    """Raises InputError for a dense checkpoint with a link to a file elsewhere: pruning copies what it leads to.
+
+    The hub's own cache keeps its files beside the snapshots, and links to them.
+    """
+    home = source.resolve()
+    blobs = home.parents[1] / "blobs" if len(home.parents) > 1 and home.parent.name == "snapshots" else home
+    for file in sorted(source.rglob("*")):
+        target = file.resolve()
+        if file.is_symlink() and not (target.is_relative_to(home) or target.is_relative_to(blobs)):
+            raise InputError(f"--push: {file}: is a link to {target}, which would be published; copy what is meant")
+
+
+def base_of(manifest: PruneManifest) -> str | None:
+    """The hub id and revision of the model that was pruned, where it came from the hub's cache."""
+    cached = re.search(
+        r"/models--([\w.-]+?)--([\w.-]+)/snapshots/([0-9a-f]{40})/?$", str(manifest.config.get("source"))
+    )
+    return None if cached is None else f"{cached[1]}/{cached[2]}@{cached[3]}"
+
+
+def fates_of(directory: Path, run: Path) -> Sequence[Row]:
+    """The rows of a run's table of fates that are about this checkpoint, whatever the run calls it.
+
+    Raises InputError for a run that did not ask it, or has no such table.
+    """
+    import pandas as pd
+
+    from evaluator.metrics.columns import rows_of
+    from evaluator.store.reading import read_run
+
+    digest = inspect_checkpoint(directory).weights_digest
+    asked = read_run(run).get("checkpoints")
+    rows = [row for row in asked if isinstance(row, dict)] if isinstance(asked, list) else []
+    names = [row["name"] for row in rows if row.get("weights_digest") == digest and isinstance(row.get("name"), str)]
+    if not names:
+        raise InputError(f"--run: {run}: has no finished checkpoint with the weights of {directory}")
+    table = run / "tables" / "fates.csv"
+    try:
+        frame = pd.read_csv(table, keep_default_na=False, dtype=str)
+    except (OSError, ValueError) as error:
+        raise InputError(f"--run: {table}: cannot be read: {one_line(error)}") from error
+    if missing := {"checkpoint", "task", "language", *FATES} - {*frame}:
+        raise InputError(f"--run: {table}: has no column {sorted(missing)[0]!r}")
+    found = [row for row in rows_of(frame) if row["checkpoint"] in names and any(row[fate] for fate in FATES)]
+    if not found:
+        raise InputError(f"--run: {table}: says nothing of {names[0]!r}")
+    return [row | {fate: _count(row[fate], fate, table) for fate in FATES} for row in found]
+
+
+def _count(value: str, column: str, table: Path) -> int:
+    digits = value.removesuffix(".0")  # of a column that has empty cells elsewhere
+    if not re.fullmatch("[0-9]{1,12}", digits):
+        raise InputError(f"--run: {table}: column {column!r}: {one_line(repr(value), 60)} is no count")
+    return int(digits)
+
+
+def _said(error: Exception) -> str:
+    """What the hub's library says; of a file that could not be sent, it says why in the cause."""
+    cause = error.__cause__ if isinstance(error, RuntimeError) else None
+    text = str(error) if cause is None else f"{error} {cause}"
+    return one_line(re.sub(r"\s*For more information check: \S+", "", text) or error, _REASON)
+
+
+def _is_read(name: str) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in _READ)
+
+
+CARD = "README.md"
+Row = Mapping[str, Any]
+
+
+def model_card(repository: str, manifest: PruneManifest, base: str | None, fates: Sequence[Row]) -> str:
+    """README.md of a repository. `base`: the dense model's hub id, if it has one; `fates`: rows of the table fates."""
+    front: dict[str, Any] = {"tags": ["pruned", _plain(manifest.method)], "library_name": "transformers"}
+    if base is not None:
+        front["base_model"] = base.partition("@")[0]
+    calibration = manifest.calibration
+    facts = {
+        "method": manifest.method,
+        "pattern": manifest.pattern,
+        "requested sparsity": f"{manifest.sparsity:g}",
+        "measured sparsity": f"{manifest.measured_sparsity:.6f} {_of_what(manifest)}",
+        "ratio over layers": manifest.allocation,
+        **({} if manifest.repair is None else {"repair": manifest.repair}),
+        "calibration": "none" if calibration is None else f"{calibration.source}, {calibration.samples} passages",
+        "seed": str(manifest.seed),
+        "weights": manifest.dtype,
+    }
+    if base is not None:
+        facts = {"dense model": base} | facts
+    lines = [
+        "---",
+        yaml.safe_dump(front, sort_keys=False, allow_unicode=True).strip(),
+        "---",
+        "",
+        f"# {_code(repository.partition('/')[2])}",
+        "",
+        f"A language model with {_done(manifest)}. An ordinary safetensors checkpoint: any server loads it.",
+        "",
+        "| | |",
+        "|---|---|",
+        *(f"| {name} | {_code(value)} |" for name, value in facts.items()),
+        "",
+        "`prune_manifest.json` has every setting, every matrix and the digest of every file;"
+        " `resurface prune --verify DIR` compares them.",
+    ]
+    return "\n".join([*lines, *_fates(fates)]) + "\n"
+
+
+def _done(manifest: PruneManifest) -> str:
+    return "weights set to zero" if manifest.removed is None else f"{manifest.removed.unit} taken out"
+
+
+def _of_what(manifest: PruneManifest) -> str:
+    if manifest.removed is None:
+        return f"over {len(manifest.matrices)} matrices"
+    return "of the weights in the layers' matrices"
+
+
+def _fates(rows: Sequence[Row]) -> list[str]:
+    """What became of the answers that the dense model knew, in the words of the report."""
+    if not rows:
+        return []
+    lines = [
+        "",
+        "## What became of the answers that the dense model knew",
+        "",
+        "Known: answers that the dense model both wrote and picked from options. Of these, this model still writes and"
+        " picks (kept), only picks (mc_only), only writes (produced_only) or does neither (lost).",
+        "",
+        "| task | language | known | " + " | ".join(FATES) + " |",
+        "|---|---|---:|" + "---:|" * len(FATES),
+    ]
+    for row in rows:
+        counts = [int(row[fate]) for fate in FATES]
+        cells = [_code(row["task"]), _code(row["language"]), str(sum(counts)), *map(str, counts)]
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def _code(value: object) -> str:
+    """A text as code within a cell of a table: one line, without what ends the code or the cell, or is not seen."""
+    seen = "".join(" " if unicodedata.category(each)[0] in "CZ" else each for each in str(value))
+    text = " ".join(seen.split()).replace("`", "'").replace("|", "/")
+    return f"`{text}`" if text else ""
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_.-]+", "-", name)

@@ -1,0 +1,322 @@
+"""The board's decisions, and that no shard is ever lost or done twice whatever engines do."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from launch.run.decide import board as module
+from launch.run.decide.assignments import Assignment, Shard
+from launch.run.decide.board import Board
+from tests.support.board import make_assignment, no_spare
+
+
+def _names(assignment: Assignment | None) -> list[str]:
+    assert assignment is not None
+    return [shard.name for shard in assignment.shards]
+
+
+def test_more_work_on_the_same_checkpoint_comes_first_then_the_same_architecture() -> None:
+    board = Board()
+    board.add([make_assignment("other", 1, "mistral"), make_assignment("sibling", 1), make_assignment("held", 1)])
+    order = []
+    for _ in range(3):
+        assignment = board.take(0, "digest of held", "qwen3")
+        assert assignment is not None
+        order.append(assignment.checkpoint.name)
+        board.begin(0, no_spare)
+        board.finished(0, assignment.shards[0])
+        board.end(0)
+    assert order == ["held", "sibling", "other"]
+    assert board.take(0, "digest of other", "mistral") is None
+
+
+def test_assignments_without_shards_are_no_work() -> None:
+    board = Board()
+    board.add([make_assignment("dense", 0)])
+    assert not board.has_work
+    assert board.take(0, None, None) is None
+
+
+def test_an_engine_waits_for_what_is_expected() -> None:
+    board = Board()
+    board.expect(1)
+    taken: list[Assignment | None] = []
+    thread = threading.Thread(target=lambda: taken.append(board.take(0, None, None)))
+    thread.start()
+    board.add([make_assignment("wanda", 2)], expected=1)
+    thread.join()
+    assert _names(taken[0]) == ["wanda-0", "wanda-1"]
+
+
+def test_an_expected_checkpoint_that_has_nothing_left_ends_the_waiting() -> None:
+    board = Board()
+    board.expect(1)
+    taken: list[Assignment | None] = []
+    thread = threading.Thread(target=lambda: taken.append(board.take(0, None, None)))
+    thread.start()
+    board.add([make_assignment("wanda", 0)], expected=1)
+    thread.join()
+    assert taken == [None]
+
+
+def test_an_engine_that_has_had_nothing_to_do_for_long_is_not_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "IDLE_SECONDS", -1.0)
+    board = Board()
+    board.add([make_assignment("dense", 1), make_assignment("wanda", 1, base="dense")])
+    assert _names(board.take(0, None, None)) == ["dense-0"]
+    taken: list[Assignment | None] = []
+    thread = threading.Thread(target=lambda: taken.append(board.take(1, None, None)))
+    thread.start()  # it waits: there is something to come
+    for shard in board.begin(0, no_spare):
+        board.finished(0, shard)
+    thread.join()
+    assert _names(taken[0]) == ["wanda-0"]
+    assert board.take(2, None, None) is None
+    assert not board.over
+
+
+def test_an_engine_that_waits_for_pruned_checkpoints_gives_way_to_the_prune_jobs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "IDLE_SECONDS", -1.0)
+    board = Board()
+    board.expect(1)
+    taken: list[Assignment | None] = []
+    thread = threading.Thread(target=lambda: taken.append(board.take(0, None, None)))
+    thread.start()
+    thread.join(timeout=0.05)
+    assert thread.is_alive()  # nobody needs its GPUs
+    board.short(True)
+    thread.join()
+    assert taken == [None]
+    assert not board.over
+    board.add([make_assignment("wanda", 1)], expected=1)
+    assert _names(board.take(1, None, None)) == ["wanda-0"]
+
+
+def test_stop_ends_the_waiting() -> None:
+    board = Board()
+    board.expect(1)
+    taken: list[Assignment | None] = []
+    thread = threading.Thread(target=lambda: taken.append(board.take(0, None, None)))
+    thread.start()
+    board.stop()
+    thread.join()
+    assert taken == [None]
+    assert board.stopped
+    board.add([make_assignment("dense", 1)])
+    assert board.take(0, None, None) is None
+
+
+def test_the_busiest_engine_is_relieved_of_half_of_what_it_has_not_begun() -> None:
+    board = Board()
+    board.add([make_assignment("small", 2), make_assignment("large", 8)])
+    asked: list[int] = []
+    large = make_assignment("large", 8).shards
+
+    def give_up(count: int) -> Sequence[Shard]:
+        asked.append(count)
+        return large[-2:]  # it had begun the others meanwhile
+
+    assert _names(board.take(0, None, None)) == ["small-0", "small-1"]
+    assert len(_names(board.take(1, None, None))) == 8
+    board.begin(0, no_spare)
+    board.begin(1, give_up)
+    relieved = board.take(2, None, None)
+    assert asked == [4]
+    assert _names(relieved) == ["large-6", "large-7"]
+    board.end(2)
+    assert _names(board.take(2, None, None)) == ["large-6", "large-7"]
+
+
+def test_an_engine_that_has_nothing_to_give_is_not_asked_all_the_time() -> None:
+    board = Board()
+    board.add([make_assignment("dense", 4)])
+    assert board.take(0, None, None) is not None
+    asked: list[int] = []
+
+    def give_up(count: int) -> Sequence[Shard]:
+        asked.append(count)
+        return []
+
+    board.begin(0, give_up)
+    for _ in range(3):
+        assert board._relieve(1) is None
+    assert asked == [2]
+    board._busy[0].ask_after = 0.0
+    assert board._relieve(1) is None
+    assert asked == [2, 2]
+
+
+def test_an_engine_that_still_loads_is_relieved_without_being_asked() -> None:
+    board = Board()
+    board.add([make_assignment("dense", 5)])
+    assert len(_names(board.take(0, None, None))) == 5
+    assert _names(board.take(1, None, None)) == ["dense-3", "dense-4"]
+    assert [shard.name for shard in board.begin(0, no_spare)] == ["dense-0", "dense-1", "dense-2"]
+
+
+def test_what_an_engine_leaves_unfinished_comes_next() -> None:
+    board = Board()
+    board.add([make_assignment("dense", 3), make_assignment("wanda", 1)])
+    board.take(0, None, None)
+    first, *_ = board.begin(0, no_spare)
+    board.finished(0, first)
+    board.end(0)  # it died
+    assert _names(board.take(0, None, None)) == ["dense-1", "dense-2"]
+
+
+def _do(board: Board, engine: int, held: str | None = None) -> tuple[str, str]:
+    """Take an assignment and finish it; what it was."""
+    assignment = board.take(engine, held, "qwen3")
+    assert assignment is not None
+    for shard in board.begin(engine, no_spare):
+        board.finished(engine, shard)
+    board.end(engine)
+    return assignment.part
+
+
+def test_a_checkpoint_waits_until_its_bases_records_of_the_task_are_there() -> None:
+    board = Board()
+    board.add([make_assignment("wanda", 2, base="dense"), make_assignment("dense", 3)])
+    first = board.take(0, "digest of wanda", "qwen3")  # holding its weights already is no reason
+    assert first is not None
+    assert first.part == ("dense", "gazetteer")
+    board.begin(0, no_spare)
+    taken: list[Assignment | None] = []
+    thread = threading.Thread(target=lambda: taken.append(board.take(1, "digest of wanda", "qwen3")))
+    thread.start()
+    for shard in first.shards:
+        assert not taken
+        board.finished(0, shard)
+    thread.join()  # the engine of the base need not have ended
+    assert _names(taken[0]) == ["wanda-0", "wanda-1"]
+
+
+def test_only_the_same_task_of_the_same_base_is_waited_for() -> None:
+    board = Board()
+    board.add(
+        [
+            make_assignment("dense", 2),
+            make_assignment("dense", 2, task="xquad"),
+            make_assignment("wanda", 1, base="dense"),
+            make_assignment("other", 1, base="second"),  # whose base has its records from an earlier call
+            make_assignment("wanda", 1, task="other"),  # with no probe that reads the base
+        ]
+    )
+    held = "digest of dense"
+    done = [_do(board, 0, held)]
+    assert board.take(1, "digest of wanda", "qwen3") is not None  # ready, though dense is not done with xquad
+    board.end(1)
+    while board.has_work:
+        done.append(_do(board, 0, held))
+    assert done[:2] == [("dense", "gazetteer"), ("dense", "xquad")]
+    assert set(done[2:]) == {("wanda", "gazetteer"), ("wanda", "other"), ("other", "gazetteer")}
+
+
+def test_among_equally_near_checkpoints_bases_that_others_wait_for_come_first() -> None:
+    board = Board()
+    board.add([make_assignment("alone", 1), make_assignment("wanda", 1, base="dense"), make_assignment("dense", 1)])
+    assert [_do(board, 0)[0] for _ in range(3)] == ["dense", "alone", "wanda"]
+
+
+def test_an_engine_without_work_relieves_the_base_that_others_wait_for_also_while_more_is_expected() -> None:
+    board = Board()
+    board.expect(1)
+    board.add([make_assignment("dense", 4), make_assignment("large", 9), make_assignment("wanda", 1, base="dense")])
+    dense, large = board.take(0, None, None), board.take(1, None, None)
+    assert (len(_names(dense)), len(_names(large))) == (4, 9)
+    asked: list[str] = []
+
+    def give_up(name: str) -> Callable[[int], Sequence[Shard]]:
+        def spare(count: int) -> Sequence[Shard]:
+            asked.append(name)
+            return make_assignment(name, 9).shards[2:4] if name == "dense" else []
+
+        return spare
+
+    board.begin(0, give_up("dense"))
+    board.begin(1, give_up("large"))
+    assert _names(board.take(2, None, None)) == ["dense-2", "dense-3"]
+    assert asked == ["dense"]
+    for shard in board.begin(2, no_spare):
+        board.finished(2, shard)
+    board.end(2)
+    assert dense is not None
+    board.finished(0, dense.shards[0])
+    board.finished(0, dense.shards[1])
+    assert _names(board.take(2, None, None)) == ["wanda-0"]
+
+
+def test_a_base_that_an_engine_left_unfinished_is_still_waited_for() -> None:
+    board = Board()
+    board.add([make_assignment("dense", 2), make_assignment("wanda", 1, base="dense")])
+    board.take(0, None, None)
+    first, _ = board.begin(0, no_spare)
+    board.finished(0, first)
+    board.end(0)  # it died
+    assert _names(board.take(0, "digest of wanda", "qwen3")) == ["dense-1"]
+
+
+@pytest.mark.parametrize("engines", [1, 2, 3])
+@settings(max_examples=25, deadline=None)
+@given(sizes=st.lists(st.integers(0, 9), min_size=1, max_size=4), seed=st.integers(0, 2**16))
+def test_every_shard_is_done_once_whatever_engines_do(engines: int, sizes: list[int], seed: int) -> None:
+    board = Board()
+    board.expect(len(sizes))
+    done: Counter[str] = Counter()
+    lock = threading.Lock()
+
+    def serve(number: int) -> None:
+        luck = random.Random(seed * 10 + number)
+        held = None
+        while (assignment := board.take(number, held, None)) is not None:
+            held = assignment.checkpoint.weights_digest
+            queue: list[Shard] = []
+            guard = threading.Lock()
+
+            def give_up(count: int, queue: list[Shard] = queue, guard: threading.Lock = guard) -> Sequence[Shard]:
+                with guard:
+                    return [queue.pop() for _ in range(min(count, len(queue)))]
+
+            try:
+                if luck.random() < 0.1:
+                    continue  # it died while it loaded
+                with guard:
+                    queue.extend(board.begin(number, give_up))
+                while True:
+                    with guard:
+                        shard = queue.pop(0) if queue else None
+                    if shard is None or luck.random() < 0.1:
+                        break  # finished, or died with the shard in flight
+                    with lock:
+                        done[shard.name] += 1
+                    board.finished(number, shard)
+            finally:
+                board.end(number)
+
+    threads = [threading.Thread(target=serve, args=(number,)) for number in range(engines)]
+    for thread in threads:
+        thread.start()
+    for number, size in enumerate(sizes):
+        board.add([make_assignment(f"checkpoint{number}", size)], expected=1)
+    for thread in threads:
+        thread.join()
+    assert done == Counter({f"checkpoint{number}-{i}": 1 for number, size in enumerate(sizes) for i in range(size)})
+
+
+def test_what_comes_next_is_the_nearest_other_checkpoint_and_stays_on_the_board() -> None:
+    board = Board()
+    board.add([make_assignment("other", 1, "mistral"), make_assignment("sibling", 1), make_assignment("held", 1)])
+    upcoming = board.upcoming(0, "digest of held", "qwen3")
+    assert upcoming is not None
+    assert upcoming.name == "sibling"
+    assert _names(board.take(0, "digest of sibling", "qwen3")) == ["sibling-0"]
+    assert Board().upcoming(0, "digest of held", "qwen3") is None

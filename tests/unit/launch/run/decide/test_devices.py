@@ -1,0 +1,156 @@
+"""A base and its compressed checkpoints on one type of device: who may take what, and what happens without one."""
+
+from __future__ import annotations
+
+import pytest
+
+from evaluator.core.errors import InputError
+from launch.run.decide import board as module
+from launch.run.decide.assignments import Assignment
+from launch.run.decide.board import Board
+from launch.run.decide.failures import Ledger, Trouble
+from tests.support.board import make_assignment, no_spare
+
+FAMILY = ("dense", "wanda", "gptq")
+
+
+def _board(*devices: str, attempts: int = 3, **bound: str) -> Board:
+    """With an engine of each device, two families, and records of those that are `bound`."""
+    board = Board(Ledger(attempts=attempts))
+    for engine, device in enumerate(devices):
+        board.join(engine, device)
+    for name in (*FAMILY, "other"):
+        family = "dense" if name in FAMILY else name
+        board.bind(name, family, [bound[name]] if name in bound else [])
+        board.add([make_assignment(name, 1)])
+    return board
+
+
+def _take(board: Board, engine: int) -> str | None:
+    """The checkpoint that an engine is given, which it then finishes; None: there is nothing that it may take."""
+    assignment = board._nearest(engine, None, None)
+    if assignment is None:
+        return None
+    board._waiting.insert(0, assignment)
+    taken = board.take(engine, None, None)
+    assert taken is not None
+    _finish(board, engine)
+    return taken.checkpoint.name
+
+
+def _finish(board: Board, engine: int) -> None:
+    for shard in board.begin(engine, no_spare):
+        board.finished(engine, shard)
+    board.end(engine)
+
+
+def test_what_is_begun_on_one_type_goes_on_there() -> None:
+    board = _board("A100", "H100", "A100")
+    assert _take(board, 0) == "dense"
+    assert _take(board, 1) == "other"
+    assert _take(board, 1) is None
+    assert _take(board, 2) == "wanda"
+    assert _take(board, 0) == "gptq"
+    assert board.over
+
+
+def test_records_that_are_there_say_which_type() -> None:
+    board = _board("A100", "H100", wanda="H100")
+    assert _take(board, 0) == "other"
+    assert _take(board, 0) is None
+    assert board.upcoming(0, "digest of other", None) is None
+    assert board.upcoming(1, "digest of other", None) is not None
+    assert [_take(board, 1) for _ in FAMILY] == list(FAMILY)
+
+
+def test_records_of_two_types_are_refused() -> None:
+    with pytest.raises(InputError, match=r"same_device: 'dense' and its .* of 'A100' and, 'gptq', of 'H100'; set it"):
+        _board(wanda="A100", gptq="H100")
+
+
+def test_without_same_device_everybody_takes_everything() -> None:
+    board = Board()
+    for engine, device in enumerate(("A100", "H100")):
+        board.join(engine, device)
+    board.add([make_assignment("dense", 1), make_assignment("wanda", 1)])
+    assert _take(board, 0) == "dense"
+    assert _take(board, 1) == "wanda"
+
+
+def test_an_engine_of_another_type_takes_over_nothing() -> None:
+    board = Board()
+    for engine, device in enumerate(("A100", "H100", "A100")):
+        board.join(engine, device)
+    board.bind("dense", "dense", [])
+    board.add([make_assignment("dense", 4)])
+    assert board.take(0, None, None) is not None
+    assert board._relieve(1) is None
+    relieved = board._relieve(2)
+    assert isinstance(relieved, Assignment)
+    assert len(relieved.shards) == 2
+
+
+def test_a_failure_is_tried_again_on_an_engine_of_the_same_type() -> None:
+    """One of another type is none: where no other is left, the same engine tries again."""
+    board = _board("A100", "H100", "A100", dense="A100")
+    taken = board.take(0, None, None)
+    assert taken is not None
+    board.failed(0, Trouble(stage="load", reason="bad"))
+    names = {each.checkpoint.name for each in board._waiting}
+    assert taken.checkpoint.name in names
+    assert not board._may_take(0, taken)
+    assert not board._may_take(1, taken)
+    assert board._may_take(2, taken)
+    board.leave(2)
+    assert board._may_take(0, taken)
+    assert not board._may_take(1, taken)
+
+
+def test_a_type_on_which_nothing_came_about_binds_nobody() -> None:
+    board = _board("A100", "H100", "A100")
+    for engine in (0, 2):
+        assert board.take(engine, None, None) is not None
+    board.failed(0, Trouble(stage="load", reason="out of memory"))
+    assert board._ledger.devices.wanted("dense") == "A100"  # the other one is still at it
+    board.end(2)
+    assert board._ledger.devices.wanted("dense") is None
+    assert [_take(board, 1) for _ in FAMILY] == ["wanda", "gptq", "other"]
+    assert _take(board, 1) == "dense"
+    assert board._ledger.devices.wanted("dense") == "H100"
+
+
+def test_an_engine_that_has_left_for_good_is_given_nothing() -> None:
+    board = _board("A100")
+    board.leave(0, for_good=True)
+    board.expect(1)
+    assert board.take(0, None, None) is None
+    assert board.has_work
+
+
+def test_input_that_is_at_fault_waits_for_no_engine_of_another_type() -> None:
+    board = _board("A100", "H100", dense="A100")
+    taken = board.take(0, None, None)
+    assert taken is not None
+    board.failed(0, Trouble(stage="load", reason="no such file", mendable=True))
+    assert [each.checkpoint for each in board.setbacks] == [taken.checkpoint.name]
+
+
+def test_work_that_none_of_the_engines_fits_is_told() -> None:
+    board = _board("A100", dense="H100")
+    assert board.lacks is None  # the other family can be done
+    assert _take(board, 0) == "other"
+    assert board.lacks == "H100"
+    board.join(1, "H100")
+    assert board.lacks is None
+    board.leave(1)
+    board.leave(0)
+    assert board.lacks is None  # without engines, that is what is missing
+
+
+def test_an_engine_that_none_of_the_work_fits_gives_way_to_prune_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "IDLE_SECONDS", -1.0)
+    board = _board("A100", dense="H100", other="H100")
+    board.expect(1)
+    board.short(True)
+    assert board.take(0, None, None) is None
+    assert board.has_work

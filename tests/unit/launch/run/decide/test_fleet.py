@@ -1,0 +1,274 @@
+"""Engines where the nodes are: they come, go, end when there is nothing to do, and come back."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from evaluator.core.errors import EngineError, ResurfaceError
+from launch.run.decide.fleet import Fleet
+from launch.run.decide.nodes import Node, Place
+
+
+class Worker:
+    """Takes the place of an engine's worker."""
+
+    def __init__(self, number: int, place: Place) -> None:
+        self.number, self.place, self.node_id = number, place, place.node_id
+        self.failure: Exception | None = None
+        self.retired: str | None = None
+        self.alive = self.lost = False
+
+    @property
+    def serving(self) -> bool:
+        return self.alive and not self.lost
+
+    def start(self) -> None:
+        self.alive = True
+
+    def is_alive(self) -> bool:
+        return self.alive
+
+    def lose_node(self) -> None:
+        self.lost, self.alive = True, False
+
+
+def _nodes(**gpus: int) -> list[Node]:
+    return [Node(node_id=name, name=name, cpus=4, gpus=count, driver=name == "a") for name, count in gpus.items()]
+
+
+def _fleet(work: bool = True, wanted: int | None = None, **gpus: int) -> tuple[Any, Any]:
+    board = SimpleNamespace(has_work=work, lacks=None)
+    fleet: Any = Fleet(_nodes(**gpus), board, Worker, tensor_parallel=1, wanted=wanted)  # type: ignore[arg-type]
+    fleet.start()
+    return fleet, board
+
+
+def _stand(fleet: Any) -> str:
+    return "".join(f"{worker.number}{worker.node_id}" for worker in fleet.workers if worker.alive)
+
+
+def test_a_node_that_joins_gets_engines() -> None:
+    fleet, _ = _fleet(a=1)
+    assert [node.name for node in fleet.follow(_nodes(a=1, b=2))] == ["b"]
+    fleet.start()
+    assert _stand(fleet) == "0a1b2b"
+    assert fleet.follow(_nodes(a=1, b=2)) == []
+    assert fleet.start() == []
+
+
+def test_engines_of_a_node_that_is_lost_end_and_do_not_crowd_another() -> None:
+    fleet, _ = _fleet(a=0, b=0)
+    assert _stand(fleet) == "0a1b"
+    fleet.follow(_nodes(a=0))
+    fleet.start()
+    assert fleet.workers[1].lost
+    assert _stand(fleet) == "0a"
+    fleet.follow(_nodes(a=0, c=0))
+    fleet.start()
+    assert _stand(fleet) == "0a2c"
+
+
+def test_an_engine_that_ended_for_lack_of_work_frees_its_gpu_and_comes_back_with_work() -> None:
+    fleet, board = _fleet(work=False, a=2)
+    fleet.workers[1].alive = False
+    fleet.follow(_nodes(a=2))
+    fleet.follow(_nodes(a=2))
+    assert fleet.start() == []
+    board.has_work = True
+    fleet.follow(_nodes(a=2))
+    fleet.start()
+    assert _stand(fleet) == "0a2a"
+    assert not fleet.free.take("a", 1)
+
+
+def test_a_retired_engine_keeps_its_gpu_and_has_no_successor() -> None:
+    fleet, _ = _fleet(a=2)
+    fleet.workers[1].alive, fleet.workers[1].retired = False, "bad"
+    fleet.follow(_nodes(a=2))
+    assert fleet.start() == []
+    assert not fleet.free.take("a", 1)
+
+
+def test_an_engine_that_waits_for_gpus_of_a_lost_node_is_forgotten() -> None:
+    board: Any = SimpleNamespace(has_work=True, lacks=None)
+    fleet: Any = Fleet(_nodes(a=1, b=1), board, Worker, tensor_parallel=1, wanted=None)  # type: ignore[arg-type]
+    assert fleet.free.take("b", 1)  # a prune job has it
+    fleet.start()
+    assert fleet.working
+    fleet.follow(_nodes(a=1))
+    fleet.workers[0].alive = False
+    assert not fleet.working
+
+
+def test_what_ends_the_run() -> None:
+    fleet, board = _fleet(a=1)
+    fleet.check(0.0)
+    fleet.workers[0].alive = False
+    fleet.follow([])
+    fleet.check(3600.0)  # a node may come
+    fleet._alone_since -= 3601
+    with pytest.raises(ResurfaceError, match="no node has had room for an engine for 3601 s"):
+        fleet.check(3600.0)
+    board.has_work = False
+    fleet.check(0.0)
+    board.has_work = True
+    fleet.workers[0].retired = "engine 0: it failed"
+    fleet.follow(_nodes(a=1))
+    with pytest.raises(EngineError, match="no engine that works is left: engine 0: it failed"):
+        fleet.check(3600.0)
+    fleet.workers[0].failure = ValueError("a probe")
+    with pytest.raises(ValueError, match="a probe"):
+        fleet.check(3600.0)
+
+
+def test_prune_jobs_without_any_gpu_end_the_run() -> None:
+    fleet, _ = _fleet(work=False, a=1)
+    fleet.workers[0].alive = False
+    fleet.follow([])
+    for more in ({"pruning": True}, {"short": True}):
+        fleet.check(3600.0, **more)
+        assert (fleet._alone_since is None) == ("pruning" in more)
+    fleet._alone_since -= 3601
+    with pytest.raises(ResurfaceError, match="no node has had room for a prune job for 3601 s"):
+        fleet.check(3600.0, short=True)
+    fleet.workers[0].alive = True  # when it ends, its GPU is a prune job's
+    fleet.check(0.0, short=True)
+    assert fleet._alone_since is None
+
+
+def test_engines_that_wait_for_gpus_which_nobody_frees_end_the_run() -> None:
+    board: Any = SimpleNamespace(has_work=True, lacks=None)
+    fleet: Any = Fleet(_nodes(a=1), board, Worker, tensor_parallel=1, wanted=None)  # type: ignore[arg-type]
+    assert fleet.free.take("a", 1)
+    fleet.start()
+    fleet.check(0.0, pruning=True)  # it will be free
+    fleet.check(3600.0)
+    fleet._alone_since -= 3601
+    with pytest.raises(ResurfaceError, match="no node has had room for an engine for 3601 s"):
+        fleet.check(3600.0)
+
+
+def test_the_last_engine_fails_when_another_has_ended_for_lack_of_work() -> None:
+    """Its work is there again between two looks at the nodes: an engine takes the place of the one that ended."""
+    fleet, board = _fleet(work=False, a=2)
+    fleet.workers[0].alive = False
+    fleet.follow(_nodes(a=2))
+    fleet.workers[1].alive, fleet.workers[1].retired = False, "engine 1: it failed"
+    board.has_work = True
+    fleet.check(0.0)
+    fleet.start()
+    assert _stand(fleet) == "2a"
+
+
+def test_no_number_is_used_twice() -> None:
+    board: Any = SimpleNamespace(has_work=True, lacks=None)
+    fleet: Any = Fleet(_nodes(a=1, b=1, c=1), board, Worker, tensor_parallel=1, wanted=None)  # type: ignore[arg-type]
+    for node_id in "abc":
+        assert fleet.free.take(node_id, 1)  # prune jobs have them
+    fleet.start()
+    fleet.follow(_nodes(a=1, c=1))  # number 1 never started
+    fleet.follow(_nodes(a=1, c=1, d=2))
+    fleet.start()
+    fleet.free.give_back("a")
+    fleet.free.give_back("c")
+    fleet.start()
+    assert _stand(fleet) == "3d4d0a2c"
+
+
+def test_an_engine_that_ray_put_elsewhere_is_counted_there() -> None:
+    fleet, _ = _fleet(wanted=1, a=1, b=1)
+    fleet.workers[0].node_id = "b"  # somebody else has a's GPU
+    fleet.follow(_nodes(a=1, b=1))
+    assert not fleet.free.take("b", 1)
+    fleet.workers[0].alive = False
+    for _ in range(2):
+        fleet._board.has_work = False
+        fleet.follow(_nodes(a=1, b=1))
+    assert fleet.free.take("b", 1)
+    assert not fleet.free.take("b", 1)
+    assert fleet.free.take("a", 1)
+
+
+def test_a_retired_engine_keeps_the_gpu_that_ray_gave_it_and_none_elsewhere() -> None:
+    fleet, _ = _fleet(wanted=1, a=1, b=1)
+    fleet.workers[0].node_id = "b"
+    fleet.follow(_nodes(a=1, b=1))
+    fleet.workers[0].alive, fleet.workers[0].retired = False, "bad"
+    fleet.follow(_nodes(a=1, b=1))
+    fleet.start()
+    assert _stand(fleet) == "1a"
+
+
+def test_a_retired_engine_of_a_lost_node_takes_no_room_of_another() -> None:
+    fleet, _ = _fleet(a=1, b=1)
+    fleet.workers[1].alive, fleet.workers[1].retired = False, "bad"
+    fleet.follow(_nodes(a=1, c=1))
+    fleet.start()
+    assert _stand(fleet) == "0a2c"
+
+
+def _retire(fleet: Any, number: int) -> None:
+    fleet.workers[number].alive, fleet.workers[number].retired = False, "bad"
+
+
+def test_a_node_whose_engines_were_retired_one_after_another_gets_no_other() -> None:
+    fleet, _ = _fleet(wanted=2, a=4, b=1)
+    assert _stand(fleet) == "0a1b"
+    _retire(fleet, 0)
+    fleet.follow(_nodes(a=4, b=1))
+    fleet.start()
+    assert _stand(fleet) == "1b2a"  # it may have been that one GPU
+    _retire(fleet, 2)
+    fleet.follow(_nodes(a=4, b=1))
+    assert fleet.start() == []
+    fleet.follow(_nodes(a=4, b=1, c=1))
+    fleet.start()
+    assert _stand(fleet) == "1b3c"
+
+
+def test_a_node_keeps_getting_engines_while_one_works_there_and_while_no_other_has_room() -> None:
+    fleet, _ = _fleet(wanted=3, a=7, b=1)
+    assert _stand(fleet) == "0a1b2a"
+    for retired, stand in (((0,), "1b2a3a"), ((2,), "1b3a4a"), ((3, 4), "1b"), ((1,), "5a6a7a")):
+        for number in retired:
+            _retire(fleet, number)
+        fleet.follow(_nodes(a=7, b=1))
+        fleet.start()
+        assert _stand(fleet) == stand
+
+
+def test_an_engine_that_outlives_its_node_elsewhere_ends_with_what_it_has() -> None:
+    fleet, _ = _fleet(a=1, b=2)
+    assert _stand(fleet) == "0a1b2b"
+    fleet.workers[0].node_id = "b"
+    fleet.follow(_nodes(b=2))
+    assert [worker.lost for worker in fleet.workers] == [True, False, False]
+
+
+def test_one_engine_goes_before_prune_jobs_where_they_have_other_gpus() -> None:
+    board: Any = SimpleNamespace(has_work=False, lacks=None)
+    for gpus, expected in ((1, ""), (3, "0a")):
+        board.has_work = False
+        fleet: Any = Fleet(_nodes(a=gpus), board, Worker, tensor_parallel=1, wanted=None)  # type: ignore[arg-type]
+        fleet.start_first()
+        assert _stand(fleet) == ""
+        board.has_work = True
+        for _ in range(2):
+            fleet.start_first()
+        assert _stand(fleet) == expected
+
+
+def test_a_run_whose_records_need_another_device_ends() -> None:
+    fleet, board = _fleet(a=1)
+    board.lacks = "H100"
+    fleet.check(3600.0)  # one may come
+    fleet._alone_since -= 3601
+    with pytest.raises(ResurfaceError, match=r"what is left needs 'H100', .* had that for 3601 s"):
+        fleet.check(3600.0)
+    board.lacks = None
+    fleet.check(3600.0)
+    board.lacks = "H100"
+    fleet.check(3600.0)

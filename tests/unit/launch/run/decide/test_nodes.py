@@ -1,0 +1,183 @@
+"""What processes need of the cluster's nodes, and which node each gets."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from evaluator.core.errors import InputError
+from launch.run.decide.nodes import FreeGpus, Node, missing_places, place_engines, prune_options
+
+
+def _nodes(*gpus: int, cpus: int = 8) -> list[Node]:
+    """Nodes a, b, ...: the driver runs on the first."""
+    return [
+        Node(node_id=name, name=f"host-{name}", cpus=cpus, gpus=count, driver=not number)
+        for number, (name, count) in enumerate(zip("abcdefghijklmnop", gpus, strict=False))
+    ]
+
+
+def _stand(*gpus: int, tensor_parallel: int = 1, wanted: int | None = None) -> str:
+    """The nodes of the engines, in order."""
+    places = place_engines(_nodes(*gpus), tensor_parallel, wanted, spare=1)
+    assert {place.gpus for place in places} == {tensor_parallel if any(gpus) else 0}
+    return "".join(place.node_id for place in places)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "tensor_parallel", "stand"),
+    [
+        ((3, 3, 3), 2, "abc"),  # nine GPUs, but no fourth pair on one node
+        ((8,), 1, "aaaaaaaa"),
+        ((0, 4, 2), 1, "bcbcbb"),  # a head without GPUs gets no engine
+        ((2, 8), 4, "bb"),
+        ((1, 1), 1, "ab"),
+    ],
+)
+def test_engines_are_counted_for_each_node(gpus: tuple[int, ...], tensor_parallel: int, stand: str) -> None:
+    assert _stand(*gpus, tensor_parallel=tensor_parallel) == stand
+
+
+def test_fewer_engines_than_fit_are_spread() -> None:
+    assert _stand(4, 4, wanted=2) == "ab"
+    assert _stand(4, 4, tensor_parallel=2, wanted=3) == "aba"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "tensor_parallel", "wanted", "message"),
+    [
+        ((0, 0), 1, 65, "resources.engines: 65: at most 4 for each core, and there are 16 cores"),
+        (
+            (3, 3, 3),
+            2,
+            4,
+            "resources.engines: 4 of tensor_parallel 2: 3 fit: 1 in 3 GPUs on host-a, 1 in 3 GPUs on host-b, "
+            "1 in 3 GPUs on host-c",
+        ),
+        ((1, 0), 1, 2, "resources.engines: 2: 1 fits: 1 in 1 GPU on host-a, 0 in 0 GPUs on host-b"),
+        (
+            (1, 2),
+            4,
+            None,
+            "engine.tensor_parallel: 4: no node has so many GPUs: 1 GPU on host-a, 2 GPUs on host-b",
+        ),
+    ],
+)
+def test_more_engines_than_fit_are_refused_in_one_line(
+    gpus: tuple[int, ...], tensor_parallel: int, wanted: int | None, message: str
+) -> None:
+    with pytest.raises(InputError) as refused:
+        place_engines(_nodes(*gpus), tensor_parallel, wanted, spare=1)
+    assert str(refused.value) == message
+
+
+def test_an_error_does_not_list_every_node_of_a_large_cluster() -> None:
+    with pytest.raises(InputError, match=r"1 in 1 GPU on host-h, 2 nodes more$"):
+        place_engines(_nodes(*[1] * 10), 1, 11, spare=1)
+
+
+def test_without_gpus_engines_take_turns_on_the_nodes_and_share_their_cores() -> None:
+    nodes = _nodes(0, 0)
+    assert _stand(0, 0) == "ab"
+    assert _stand(0, 0, wanted=3) == "aba"
+    assert [place.threads for place in place_engines(nodes, 1, 3, spare=1)] == [3, 8, 3]  # the driver's core is spared
+    assert [place.threads for place in place_engines(nodes, 1, 2, spare=0)] == [8, 8]
+    assert [place.threads for place in place_engines(nodes[:1], 1, 20, spare=1)] == [1] * 20
+
+
+def test_a_node_that_was_started_without_cpus_gets_no_engine_but_where_there_is_no_other() -> None:
+    head, other = Node(node_id="a", name="a", cpus=0, gpus=0, driver=True), _nodes(0, 0)[1]
+    assert [place.node_id for place in place_engines([head, other], 1, 2, spare=1)] == ["b", "b"]
+    assert [place.node_id for place in place_engines([head], 1, None, spare=1)] == ["a"]
+
+
+def test_a_prune_process_ends_with_its_task_where_it_has_a_gpu() -> None:
+    on_gpu, on_cpu = prune_options(gpu=True), prune_options(gpu=False)
+    assert (on_gpu["num_gpus"], on_gpu["max_calls"]) == (1, 1)
+    assert (on_cpu["num_gpus"], on_cpu["max_calls"]) == (0, 0)
+
+
+def test_a_prune_process_without_a_gpu_sees_none() -> None:
+    assert prune_options(gpu=False)["runtime_env"]["env_vars"] == {"CUDA_VISIBLE_DEVICES": ""}
+    assert "runtime_env" not in prune_options(gpu=True)
+
+
+def test_prune_tasks_leave_whole_groups_of_gpus_to_engines() -> None:
+    free = FreeGpus(_nodes(4, 2))
+    assert [free.take_one() for _ in range(3)] == ["b", "b", "a"]
+    assert free.take("a", 2)
+    assert not free.take("a", 2)
+    assert Counter(free.take_one() for _ in range(2)) == Counter(["a", None])
+    free.give_back("b")
+    assert not free.take("b", 2)
+    free.give_back("b")
+    assert free.take("b", 2)
+
+
+def _missing(
+    gpus: list[int], standing: str, *, retired: str = "", tensor_parallel: int = 1, wanted: int | None = None
+) -> str:
+    """The nodes of the engines that are missing where some stand already."""
+    first = place_engines(_nodes(8, 8), tensor_parallel, None, spare=1)[0]
+    found = missing_places(_nodes(*gpus), Counter(standing), Counter(retired), first, wanted, spare=1)
+    return "".join(each.node_id for each in found)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "standing", "retired", "tensor_parallel", "wanted", "missing"),
+    [
+        ([2, 2], "abab", "", 1, None, ""),
+        ([2, 2, 2], "abab", "", 1, None, "cc"),  # a node has come
+        ([2], "aa", "", 1, None, ""),  # one has gone, and its engines with it
+        ([2, 2], "ab", "", 1, None, "ab"),  # engines have gone
+        ([4, 4], "ab", "", 1, 2, ""),  # as many as are wanted
+        ([4, 4, 4], "a", "", 1, 2, "b"),
+        ([2, 2], "aa", "", 1, 6, "bb"),  # fewer fit than are wanted
+        ([4, 2, 1], "aa", "", 2, None, "b"),
+        ([1], "", "", 2, None, ""),  # no room
+        ([], "", "", 1, None, ""),
+        ([2, 2], "aab", "b", 1, None, ""),  # what failed there is not tried again
+        ([2, 2], "a", "b", 1, 2, "a"),  # but elsewhere
+        ([1, 1], "a", "b", 1, 2, ""),
+        ([2], "aaa", "", 1, None, ""),  # more than fit
+    ],
+)
+def test_engines_that_are_missing(
+    gpus: list[int], standing: str, retired: str, tensor_parallel: int, wanted: int | None, missing: str
+) -> None:
+    found = _missing(gpus, standing, retired=retired, tensor_parallel=tensor_parallel, wanted=wanted)
+    assert found == missing
+
+
+def test_a_run_on_cpus_stays_on_cpus_and_one_on_gpus_on_gpus() -> None:
+    (on_cpu,) = place_engines(_nodes(0), 1, None, spare=1)
+    found = missing_places(_nodes(0, 4), {"a": 1}, {}, on_cpu, None, spare=1)
+    assert [(each.node_id, each.gpus, each.threads) for each in found] == [("b", 0, 8)]
+    (on_gpu,) = place_engines(_nodes(1), 1, None, spare=1)
+    assert missing_places(_nodes(0, 0), {}, {}, on_gpu, None, spare=1) == ()
+
+
+def test_gpus_of_nodes_that_come_and_go() -> None:
+    free = FreeGpus(_nodes(1, 2))
+    assert free.take("b", 2)
+    free.follow(_nodes(1, 2, 4))
+    assert not free.take("b", 1)
+    assert free.take("c", 4)
+    free.follow(_nodes(1))
+    free.give_back("c", 4)  # it is gone
+    assert not free.take("c", 1)
+    assert free.take("a", 1)
+
+
+def test_gpus_that_were_found_elsewhere() -> None:
+    free = FreeGpus(_nodes(2, 2))
+    assert free.take("a", 1)
+    assert free.take("b", 2)
+    free.move("a", "b", 1)  # somebody else holds one of a's, and none of b's: there is one fewer than was thought
+    assert free.take_one() == "a"
+    assert free.take_one() == "a"
+    assert free.take_one() is None
+    free.give_back("b", 2)
+    assert free.take_one() == "b"
+    assert free.take_one() is None

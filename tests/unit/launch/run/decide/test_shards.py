@@ -1,0 +1,76 @@
+"""What is left of a task is cut into shards, and what comes back in any order is put together again."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launch.run.decide.assignments import Shard
+from launch.run.decide.shards import ShardCollector, shards_of
+
+
+def _task(count: int) -> Any:
+    keys = [(f"language{number % 3}", f"item{number}") for number in range(count)]
+    items = [SimpleNamespace(language=language, item_id=item_id) for language, item_id in keys]
+    return SimpleNamespace(questions=[SimpleNamespace(item=item) for item in items])
+
+
+def _key(task: Any, position: int) -> tuple[str, str]:
+    item = task.questions[position].item
+    return item.language, item.item_id
+
+
+@given(count=st.integers(0, 60), finished=st.sets(st.integers(0, 70)), size=st.integers(1, 70))
+def test_shards_hold_what_is_not_finished_once_and_in_order(count: int, finished: set[int], size: int) -> None:
+    task = _task(count)
+    done = {_key(task, position) for position in finished if position < count}
+    shards = shards_of(task, done, size)
+    positions = [position for shard in shards for position in shard.questions]
+    assert positions == [position for position in range(count) if position not in finished]
+    assert all(1 <= len(shard.questions) <= size for shard in shards)
+
+
+@given(count=st.integers(1, 60), sizes=st.lists(st.integers(1, 9), min_size=2, max_size=4), data=st.data())
+def test_parts_of_earlier_runs_are_never_written_over(count: int, sizes: list[int], data: st.DataObject) -> None:
+    """A run that is resumed again and again, each time with another shard size, gives each part its own name."""
+    task = _task(count)
+    done: set[tuple[str, str]] = set()
+    names: list[str] = []
+    for size in sizes:
+        shards = shards_of(task, done, size)
+        kept = [shard for shard in shards if data.draw(st.booleans())]
+        names += [shard.name for shard in kept]
+        done |= {_key(task, position) for shard in kept for position in shard.questions}
+    assert len(set(names)) == len(names)
+
+
+@given(sizes=st.lists(st.integers(1, 4), min_size=1, max_size=4), data=st.data())
+def test_items_in_any_order_become_whole_shards_in_the_order_of_their_questions(
+    sizes: list[int], data: st.DataObject
+) -> None:
+    task = _task(sum(sizes))
+    items = [question.item for question in task.questions]
+    positions = iter(range(len(items)))
+    shards = [Shard(name=str(number), questions=tuple(next(positions) for _ in range(n)))
+              for number, n in enumerate(sizes)]  # fmt: skip
+    collector = ShardCollector()
+    for shard in shards:
+        collector.begin(shard, [items[position] for position in shard.questions])
+    complete = {}
+    left = set(range(len(items)))
+    for position in data.draw(st.permutations(range(len(items)))):
+        left.discard(position)
+        records: Any = [f"{position} greedy", f"{position} beam"]
+        done = collector.add(items[position], records)
+        assert (done is not None) == any(
+            position in shard.questions and left.isdisjoint(shard.questions) for shard in shards
+        )
+        if done is not None:
+            complete[done[0].name] = done[1]
+    assert complete == {
+        shard.name: [f"{position} {probe}" for position in shard.questions for probe in ("greedy", "beam")]
+        for shard in shards
+    }

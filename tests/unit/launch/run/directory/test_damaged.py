@@ -1,0 +1,140 @@
+"""Which parts are asked again when some of them are damaged, and what is said of that."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from evaluator.core.records import Item
+from evaluator.judging.matcher import Verdict
+from evaluator.probes.recording import Recorder
+from evaluator.store.controls import ControlStore
+from evaluator.store.records import RecordStore, to_table
+from evaluator.store.schema import KEY, VERDICTS
+from evaluator.store.verdicts import VerdictStore
+from launch.run.directory.damaged import set_damaged_aside, set_verdicts_aside
+from tests.support.stamps import STAMP
+
+
+def _part(store: RecordStore, checkpoint: str, task: str, number: int) -> Path:
+    item = Item(
+        task=task, language="english", item_id=f"i{number}", context="", question="q", answers=("a",), cluster=""
+    )
+    record = Recorder(replace(STAMP, checkpoint=checkpoint), item, 0, str).record("greedy", status="ok", text="a")
+    return store.append(checkpoint, task, f"{number:06d}-1", to_table([record]))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> RecordStore:
+    made = RecordStore(tmp_path)
+    for checkpoint in ("dense", "merged", "wanda"):
+        for task in ("plain", "compared"):
+            for number in range(2):
+                _part(made, checkpoint, task, number)
+    return made
+
+
+def _prepared() -> Any:
+    """`wanda` was made of `merged`, which was made of `dense`."""
+    tasks = [
+        SimpleNamespace(name=name, config=SimpleNamespace(references=name == "compared"))
+        for name in ("plain", "compared")
+    ]
+    bases = {"dense": None, "merged": "dense", "wanda": "merged"}
+    jobs = [SimpleNamespace(name=name, base=base) for name, base in bases.items()]
+    return SimpleNamespace(jobs=jobs, asked=dict.fromkeys(bases, tasks))
+
+
+def _left(store: RecordStore) -> dict[str, int]:
+    return {f"{name} {task}": len(store.parts(name, task)) for name in _names() for task in ("plain", "compared")}
+
+
+def _names() -> tuple[str, ...]:
+    return ("dense", "merged", "wanda")
+
+
+WHOLE = {f"{name} {task}": 2 for name in _names() for task in ("plain", "compared")}
+
+
+def test_nothing_is_said_where_all_is_whole(store: RecordStore, tmp_path: Path) -> None:
+    told: list[str] = []
+    set_damaged_aside(_prepared(), store, tmp_path, told.append)
+    assert told == []
+    assert _left(store) == WHOLE
+    assert not (tmp_path / "damaged").exists()
+
+
+def test_a_damaged_part_alone_is_made_again(store: RecordStore, tmp_path: Path) -> None:
+    part = store.parts("wanda", "plain")[0]
+    part.write_bytes(b"")
+    told: list[str] = []
+    set_damaged_aside(_prepared(), store, tmp_path, told.append)
+    (line,) = told
+    assert line.startswith(f"1 part is damaged, and moved to {tmp_path / 'damaged'}: {part} (")
+    assert line.endswith("); its items are asked again")
+    assert _left(store) == WHOLE | {"wanda plain": 1}
+
+
+def test_many_are_told_in_one_line(store: RecordStore, tmp_path: Path) -> None:
+    for name in ("dense", "merged"):
+        for part in store.parts(name, "plain"):
+            part.write_bytes(b"PAR1")
+    told: list[str] = []
+    set_damaged_aside(_prepared(), store, tmp_path, told.append)
+    (line,) = told
+    assert line.startswith("4 parts are damaged")
+    assert line.endswith(", and 1 more; their items are asked again")
+    assert _left(store) == WHOLE | {"dense plain": 0, "merged plain": 0}
+
+
+def test_a_base_whose_distributions_are_gone_keeps_them_again(store: RecordStore, tmp_path: Path) -> None:
+    """And its own base, with which it is compared; what is not compared stays."""
+    store.parts("wanda", "compared")[0].write_bytes(b"")
+    told: list[str] = []
+    set_damaged_aside(_prepared(), store, tmp_path, told.append)
+    assert told[0].endswith(
+        "its items are asked again; all of compared on dense too, whose distributions are gone; "
+        "all of compared on merged too, whose distributions are gone"
+    )
+    assert _left(store) == WHOLE | {"wanda compared": 1, "merged compared": 0, "dense compared": 0}
+    assert len(list((tmp_path / "damaged").rglob("*.parquet"))) == 5
+
+
+def test_a_base_whose_distributions_are_there_is_asked_nothing_again(store: RecordStore, tmp_path: Path) -> None:
+    (tmp_path / "references" / "merged" / "compared").mkdir(parents=True)
+    store.parts("wanda", "compared")[0].write_bytes(b"")
+    store.parts("dense", "compared")[1].write_bytes(b"")
+    set_damaged_aside(_prepared(), store, tmp_path)
+    assert _left(store) == WHOLE | {"wanda compared": 1, "dense compared": 1}
+
+
+@pytest.mark.parametrize("kind", ["verdicts", "controls"])
+def test_verdicts_that_cannot_be_read_make_room(kind: str, tmp_path: Path) -> None:
+    """The file of another matcher, and one that is whole, stay."""
+    yes = Verdict(verdict=True, probability=0.9, status="ok")
+    judged = {tuple(0 if pa.types.is_integer(VERDICTS.field(name).type) else name for name in KEY): yes}
+    pairs = {("english", "i0", "gold", "a"): yes}
+
+    def written(matcher: str, task: str) -> Path:
+        if kind == "verdicts":
+            return VerdictStore(tmp_path, matcher, "digest").write(("dense", task), judged)
+        return ControlStore(tmp_path, matcher, "digest").write(task, pairs)
+
+    cut, whole, others = written("judge", "cut"), written("judge", "whole"), written("other", "cut")
+    for path in (cut, others):
+        path.write_bytes(path.read_bytes()[:-9])
+    told: list[str] = []
+    set_verdicts_aside(tmp_path, "judge", told.append)
+    (line,) = told
+    moved = tmp_path / "damaged" / cut.relative_to(tmp_path)
+    assert line.startswith(f"{cut} is damaged (")
+    assert line.endswith(f"), and moved to {moved}; this command asks again")
+    assert moved.is_file()
+    assert not cut.exists()
+    assert whole.is_file()
+    assert others.is_file()

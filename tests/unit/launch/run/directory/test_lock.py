@@ -1,0 +1,369 @@
+"""Run directories change hands between drivers: what each of them can still write."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+from evaluator.core.errors import InputError
+from evaluator.store import files
+from evaluator.store.files import need_unfenced, write_atomically
+from launch.run.directory import lock
+from launch.run.directory.lease import Claim, Pace
+from launch.run.directory.location import need_place
+from launch.run.directory.lock import FOLDER, LeaseLost, RunLock, beats_of, latest_claim
+from pruning.output.owner import Owner, this_process
+
+PACE = Pace(beat_seconds=0.02, missed=10, look_seconds=0.01)
+QUIET = Pace(beat_seconds=3600.0)
+ELSEWHERE = Owner(host="node-b", machine="node-b 1", pid=12, started="34")
+
+
+def _lock(run: Path, pace: Pace = PACE) -> RunLock:
+    return RunLock(run, pace=pace)
+
+
+def _claimed(run: Path, number: int, owner: Owner, *, released: bool = False, locked: bool = True) -> Path:
+    """What a driver leaves that claimed a directory and was killed; where it made its files."""
+    claim = Claim(number=number, token="ab", owner=owner, locked=locked, released=released)
+    folder = run / FOLDER / f"{number:06d}-ab"
+    folder.mkdir(parents=True)
+    (run / FOLDER / f"{number:06d}.json").write_text(json.dumps(asdict(claim)))
+    return folder
+
+
+def _dead() -> Owner:
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    return replace(this_process(), pid=ended.pid)
+
+
+def _names(run: Path) -> list[str]:
+    return sorted(each.name for each in (run / FOLDER).iterdir())
+
+
+def test_a_directory_is_given_back_and_taken_again(tmp_path: Path) -> None:
+    first = _lock(tmp_path, QUIET)
+    write_atomically(tmp_path / "tables" / "a.csv", b"a")
+    with pytest.raises(
+        InputError, match=f"another resurface process is writing this run directory: process {os.getpid()}"
+    ):
+        _lock(tmp_path)
+    first.release()
+    first.release()
+    assert _names(tmp_path) == ["000001.json"]
+    second = _lock(tmp_path, QUIET)
+    claim = latest_claim(tmp_path)
+    assert claim is not None
+    assert (claim.number, claim.owner, claim.released) == (2, this_process(), False)
+    assert _names(tmp_path) == ["000002-" + claim.token, "000002.json"]
+    second.release()
+    assert (tmp_path / "tables" / "a.csv").read_bytes() == b"a"
+
+
+def test_beats_grow_while_the_owner_lives(tmp_path: Path) -> None:
+    held = _lock(tmp_path)
+    claim = latest_claim(tmp_path)
+    assert claim is not None
+    while (beats_of(tmp_path, claim) or 0) < 3:
+        time.sleep(0.01)
+    held.release()
+
+
+def test_a_dead_process_of_this_machine_is_replaced_at_once(tmp_path: Path) -> None:
+    folder = _claimed(tmp_path, 7, _dead())
+    (folder / "3.writing").write_bytes(b"half")
+    told: list[str] = []
+    held = RunLock(tmp_path, tell=told.append, pace=QUIET)
+    assert not folder.exists()
+    assert latest_claim(tmp_path) == replace(latest_claim(tmp_path), number=8)
+    assert told == []
+    held.release()
+
+
+def test_a_claim_that_is_no_file_is_taken_for_one_that_nobody_can_read(tmp_path: Path) -> None:
+    (tmp_path / FOLDER / "000007.json").mkdir(parents=True)
+    held = RunLock(tmp_path, pace=PACE)
+    assert held.folder.name.startswith("000008-")
+    assert "000007.json" not in _names(tmp_path)
+    held.release()
+
+
+def test_a_silent_process_elsewhere_is_waited_for_and_replaced(tmp_path: Path) -> None:
+    _claimed(tmp_path, 7, ELSEWHERE)
+    told: list[str] = []
+    held = RunLock(tmp_path, tell=told.append, pace=PACE)
+    assert told == [f"process 12 on node-b holds {tmp_path} and may be dead: looking for a sign of life for up to 0 s"]
+    held.release()
+
+
+@pytest.fixture
+def beating(tmp_path: Path) -> Iterator[Path]:
+    """A directory whose owner is on another machine, and alive."""
+    _claimed(tmp_path, 7, ELSEWHERE)
+    ended = threading.Event()
+
+    def beat() -> None:
+        count = 0
+        while not ended.wait(0.01):
+            count += 1
+            write_atomically(tmp_path / FOLDER / "000007.beat", str(count).encode())
+
+    thread = threading.Thread(target=beat)
+    thread.start()
+    yield tmp_path
+    ended.set()
+    thread.join()
+
+
+def test_a_process_elsewhere_that_beats_is_left_alone(beating: Path) -> None:
+    with pytest.raises(InputError, match=r"another resurface process .*: process 12 on node-b"):
+        _lock(beating, Pace(beat_seconds=0.02, missed=10_000, look_seconds=0.01))
+
+
+@pytest.fixture
+def jumping(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock jumps by a day, forwards or backwards, whenever somebody looks at it."""
+    real, jumps = time.time, itertools.cycle((0.0, 86400.0, -86400.0))
+    monkeypatch.setattr(time, "time", lambda: real() + next(jumps))
+
+
+def _touched(file: Path, hours: int) -> None:
+    """As a file server whose clock is so far off says when a file was written."""
+    with contextlib.suppress(FileNotFoundError):
+        os.utime(file, (time.monotonic() + 3600 * hours,) * 2)
+
+
+@pytest.mark.usefixtures("jumping")
+@pytest.mark.parametrize("hours", [-24, 24])
+def test_a_living_driver_keeps_its_run_whatever_the_clocks_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hours: int
+) -> None:
+    """Another one that sees its files alone, not its process, finds its beats."""
+    held = _lock(tmp_path)
+    monkeypatch.setattr(lock, "sight", lambda owner: "elsewhere")
+    beat = tmp_path / FOLDER / "000001.beat"
+    for _ in range(3):
+        with pytest.raises(InputError, match="another resurface process is writing"):
+            RunLock(tmp_path, tell=lambda text: _touched(beat, hours), pace=replace(PACE, missed=10_000))
+        held.check()
+        write_atomically(tmp_path / "records" / "a.parquet", b"a")
+    held.release()
+
+
+@pytest.mark.usefixtures("jumping")
+@pytest.mark.parametrize("hours", [-24, 24])
+def test_a_silent_driver_is_replaced_whatever_the_clocks_say(tmp_path: Path, hours: int) -> None:
+    """Its last beat looks as if it came tomorrow, or yesterday; and it may write nothing more."""
+    old = _lock(tmp_path, QUIET)
+    folder, beat = old.folder, tmp_path / FOLDER / "000001.beat"
+    claim = latest_claim(tmp_path)
+    assert claim is not None
+    (tmp_path / FOLDER / "000001.json").write_text(json.dumps(asdict(replace(claim, owner=ELSEWHERE))))
+    beat.write_text("7")
+    _touched(beat, hours)
+    new = _lock(tmp_path)
+    assert not folder.exists()
+    with pytest.raises(LeaseLost):
+        old.check()
+    new.check()
+    old.release()
+    new.release()
+
+
+def test_whoever_waits_takes_over_what_is_given_back_meanwhile(tmp_path: Path) -> None:
+    _claimed(tmp_path, 7, ELSEWHERE)
+
+    def give_back(text: str) -> None:
+        claim = latest_claim(tmp_path)
+        assert claim is not None
+        write_atomically(tmp_path / FOLDER / "000007.json", json.dumps(asdict(replace(claim, released=True))).encode())
+
+    held = RunLock(tmp_path, tell=give_back, pace=Pace(look_seconds=0.01))
+    held.release()
+
+
+def test_a_driver_that_was_paused_writes_nothing_any_more(tmp_path: Path) -> None:
+    """Taken over between any two of its steps: before it writes, and after it has written but not renamed."""
+    old = _lock(tmp_path, QUIET)
+    part = tmp_path / "records" / "a.parquet"
+    write_atomically(part, b"old")
+    with (old.folder / "half.writing").open("wb") as half:  # paused here
+        half.write(b"late")
+        _, paused = _take_over(tmp_path), half.name
+    with pytest.raises(FileNotFoundError):
+        os.replace(paused, part)
+    for write in (lambda: write_atomically(part, b"new"), lambda: need_unfenced(part), old.check, old.need_unlost):
+        with pytest.raises(LeaseLost, match=r"node-b has taken over: this process .* writes nothing more"):
+            write()
+    assert part.read_bytes() == b"old"
+    old.release()
+    assert latest_claim(tmp_path).owner == ELSEWHERE  # type: ignore[union-attr]
+    write_atomically(tmp_path / "elsewhere.txt", b"nobody's")  # no fence is left behind
+
+
+def _take_over(run: Path) -> None:
+    """What another driver does that has seen this one's claim expire."""
+    last = latest_claim(run)
+    assert last is not None
+    lock._remove_folder(run / FOLDER / f"{last.number:06d}-{last.token}")
+    _claimed(run, last.number + 1, ELSEWHERE)
+
+
+def test_a_folder_that_is_gone_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network file system may still show the old claim, and the folder, to the machine that was cut off."""
+    old = _lock(tmp_path, QUIET)
+    claim = latest_claim(tmp_path)
+    _take_over(tmp_path)
+    monkeypatch.setattr(lock, "latest_claim", lambda run_dir: claim)
+    with pytest.raises(LeaseLost, match="the lease is gone"):
+        write_atomically(tmp_path / "run.json", b"{}")
+    old.release()
+
+
+def test_the_beat_finds_out(tmp_path: Path) -> None:
+    old = _lock(tmp_path)
+    _take_over(tmp_path)
+    while old._lost is None:
+        time.sleep(0.01)
+    with pytest.raises(LeaseLost):  # what the driver's loop asks, which looks at no file
+        old.need_unlost()
+    old.release()
+
+
+def test_a_stopped_process_of_this_machine_loses_its_lease(tmp_path: Path) -> None:
+    """It keeps the file lock meanwhile, which must be in nobody's way: neither its successor's nor the next one's."""
+    code = f"""
+import time
+from pathlib import Path
+from launch.run.directory.lease import Pace
+from launch.run.directory.lock import RunLock
+held = RunLock(Path({str(tmp_path)!r}), pace=Pace(beat_seconds=0.02))
+print("held", flush=True)
+while True:
+    held.need_unlost()
+    time.sleep(0.01)
+"""
+    owner = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert owner.stdout is not None
+    assert owner.stderr is not None
+    assert owner.stdout.readline() == "held\n"
+    with pytest.raises(InputError, match=f"process {owner.pid} on"):
+        _lock(tmp_path)
+    owner.send_signal(signal.SIGSTOP)
+    while Path(f"/proc/{owner.pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+        time.sleep(0.01)
+    second = _lock(tmp_path)
+    with pytest.raises(InputError, match=f"process {os.getpid()} on"):
+        _lock(tmp_path)
+    second.release()
+    third = _lock(tmp_path)
+    owner.send_signal(signal.SIGCONT)
+    _, error = owner.communicate()
+    assert owner.returncode == 1
+    assert f"LeaseLost: {tmp_path}: process {os.getpid()} on" in error
+    third.check()
+    third.release()
+
+
+def test_an_older_version_that_writes_is_respected(tmp_path: Path) -> None:
+    with (tmp_path / ".lock").open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(InputError, match=r"another resurface process is writing this run directory$"):
+            _lock(tmp_path)
+    _lock(tmp_path).release()
+
+
+def test_a_file_system_without_locks_and_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*_: object) -> None:
+        raise OSError(errno.EOPNOTSUPP, "not supported")
+
+    monkeypatch.setattr(fcntl, "flock", none)
+    monkeypatch.setattr(os, "link", none)
+    held = _lock(tmp_path, QUIET)
+    with pytest.raises(InputError, match="another resurface process"):
+        _lock(tmp_path)
+    held.release()
+    _claimed(tmp_path, 2, ELSEWHERE)
+    (tmp_path / FOLDER / "000002.json").write_text("")  # its writer was killed between name and content
+    _lock(tmp_path).release()
+
+
+def test_of_many_that_come_at_once_one_gets_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the file lock, in every order in which threads may come."""
+    monkeypatch.setattr(lock, "_locked", lambda file: None)
+    _claimed(tmp_path, 3, _dead())
+    ready, got, refused = threading.Barrier(8), [], []
+
+    def take() -> None:
+        ready.wait()
+        try:
+            got.append(_lock(tmp_path, QUIET))
+        except InputError:
+            refused.append(1)
+
+    threads = [threading.Thread(target=take) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (len(got), len(refused)) == (1, 7)
+    got[0].check()
+    got[0].release()
+
+
+def test_a_link_to_another_file_system_is_written_to_after_a_check(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = _lock(tmp_path, QUIET)
+    rename = Path.replace
+
+    def across(self: Path, target: Path) -> Path:
+        if self.parent != Path(target).parent:
+            raise OSError(errno.EXDEV, "another device")
+        return rename(self, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "replace", across)
+        write_atomically(tmp_path / "records" / "a", b"a")
+        assert (tmp_path / "records" / "a").read_bytes() == b"a"
+        _take_over(tmp_path)
+        with pytest.raises(LeaseLost):
+            write_atomically(tmp_path / "records" / "a", b"b")
+    held.release()
+    assert [each.name for each in (tmp_path / "records").iterdir()] == ["a"]
+
+
+def test_a_driver_that_ended_before_it_wrote_anything_leaves_a_place_for_the_next(tmp_path: Path) -> None:
+    _lock(tmp_path).release()
+    need_place(tmp_path)
+    folder = tmp_path / "records" / "dense" / "xquad"
+    folder.mkdir(parents=True)  # as where somebody removed the run while an engine's answers were written
+    need_place(tmp_path)
+    for mine in (folder / "notes.txt", tmp_path / "notes"):
+        mine.symlink_to(tmp_path / "records")
+        with pytest.raises(InputError, match="is not a run directory"):
+            need_place(tmp_path)
+        mine.unlink()
+
+
+def test_fences_are_by_directory(tmp_path: Path) -> None:
+    held = _lock(tmp_path, QUIET)
+    assert files._fence_of(tmp_path / "tables" / "a.csv") is held
+    assert files._fence_of(tmp_path.parent / "b") is None
+    held.release()
+    assert files._fence_of(tmp_path / "tables" / "a.csv") is None

@@ -1,0 +1,257 @@
+"""Whom a run directory belongs to, and what is said when it is somebody else's."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+from collections import namedtuple
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evaluator.core.errors import InputError
+from launch.run.directory.rundir import RunDirectory
+
+IDENTITY = {
+    "models": {"dense": "9f3c"},
+    "checkpoints": [{"name": "wanda-0.5", "prune": {"method": "wanda", "sparsity": 0.5}}],
+    "tasks": {"gazetteer": "k1"},
+}
+
+
+def _open(path: Path, identity: Any = IDENTITY, needed: int = 0) -> RunDirectory:
+    return RunDirectory(path, identity, {"seed": 0}, needed)
+
+
+def _changed(**changes: Any) -> dict[str, Any]:
+    return json.loads(json.dumps(IDENTITY)) | changes
+
+
+def test_a_new_directory_is_made_and_reopened(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "run"
+    directory = _open(path)
+    directory.mark("running")
+    directory.close()
+    document = json.loads((path / "run.json").read_text())
+    assert document["state"] == "running"
+    assert document["identity"] == IDENTITY
+    assert {"schema_version", "digest", "config", "provenance"} <= document.keys()
+    again = _open(path)
+    again.mark("finished", checkpoints=[])
+    again.close()
+    assert json.loads((path / "run.json").read_text())["state"] == "finished"
+
+
+def test_what_earlier_calls_said_of_their_engines_is_kept(tmp_path: Path) -> None:
+    def engine_stats() -> list[dict[str, Any]]:
+        return json.loads((tmp_path / "run.json").read_text())["engine_stats"]
+
+    first, second = {"engine": 0, "notes": ["slow"]}, {"engine": 1, "notes": []}
+    for said, state, told in (
+        ([first], "interrupted", [first]),
+        ([second], "failed", [first, second]),
+        ([], "finished", [first, second]),
+    ):
+        directory = _open(tmp_path)
+        directory.mark("running")
+        assert engine_stats() == [each for each in told if each not in said]
+        directory.mark(state, engine_stats=said)
+        directory.close()
+        assert engine_stats() == told
+
+
+@pytest.mark.parametrize(
+    ("settings", "kept"),
+    [({}, True), ({"screen": {"items": 50}}, False), ({"gate": {"max_drop": 1}}, False), ({"screen": None}, False)],
+)
+def test_what_screening_decided_is_kept_until_it_is_decided_again(
+    tmp_path: Path, settings: dict[str, Any], kept: bool
+) -> None:
+    usual = {"screen": {"items": 100}, "gate": {"max_drop": 2}}
+    row = {"checkpoint": "wanda-0.5", "task": "t", "out": True}
+    with RunDirectory(tmp_path, IDENTITY, usual, 0) as directory:
+        directory.mark("running", screening=[row])
+    with RunDirectory(tmp_path, IDENTITY, usual | settings, 0) as again:
+        again.mark("running")
+        assert json.loads((tmp_path / "run.json").read_text()).get("screening") == ([row] if kept else None)
+        again.mark("running", screening=[row, row])
+    assert json.loads((tmp_path / "run.json").read_text())["screening"] == [row, row]
+
+
+@pytest.mark.parametrize("stats", [None, "x", {"engine": 0}, ["x", 3]])
+def test_engine_stats_that_are_none_are_dropped(tmp_path: Path, stats: Any) -> None:
+    directory = _open(tmp_path)
+    directory.mark("finished")
+    directory.close()
+    document = json.loads((tmp_path / "run.json").read_text())
+    (tmp_path / "run.json").write_text(json.dumps(document | {"engine_stats": stats}))
+    again = _open(tmp_path)
+    again.mark("finished")
+    again.close()
+    assert json.loads((tmp_path / "run.json").read_text())["engine_stats"] == []
+
+
+def test_an_empty_directory_may_be_taken(tmp_path: Path) -> None:
+    _open(tmp_path).close()
+    assert (tmp_path / ".lock").exists()
+
+
+@pytest.mark.parametrize(
+    ("identity", "difference"),
+    [
+        (_changed(models={"dense": "1111"}), 'models.dense is "9f3c" there, "1111" here'),
+        (_changed(models={"dense": "9f3c", "b": "2"}), 'models.b is null there, "2" here'),
+        (
+            _changed(checkpoints=[{"name": "wanda-0.5", "prune": {"method": "wanda", "sparsity": 0.6}}]),
+            "checkpoints.0.prune.sparsity is 0.5 there, 0.6 here",
+        ),
+        (_changed(checkpoints=[]), "checkpoints is ["),
+    ],
+)
+def test_the_first_difference_from_another_sweep_is_named(tmp_path: Path, identity: Any, difference: str) -> None:
+    directory = _open(tmp_path)
+    directory.mark("finished")
+    directory.close()
+    with pytest.raises(InputError) as refused:
+        _open(tmp_path, identity)
+    assert f"{tmp_path / 'run.json'}: digest: the directory belongs to another sweep" in str(refused.value)
+    assert difference in str(refused.value)
+
+
+def test_another_schema_is_refused(tmp_path: Path) -> None:
+    directory = _open(tmp_path)
+    directory.mark("finished")
+    directory.close()
+    document = json.loads((tmp_path / "run.json").read_text())
+    (tmp_path / "run.json").write_text(json.dumps(document | {"schema_version": 99}))
+    with pytest.raises(InputError, match="schema_version: 99 was written by another version"):
+        _open(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "not a readable run file: Invalid JSON"),
+        ("[]", "digest: missing; this is not a run directory of Resurface"),
+        ("{}", "digest: missing; this is not a run directory of Resurface"),
+        ('{"digest": "d", "identity": 3}', "identity: Input should be an object"),
+    ],
+)
+def test_what_is_no_run_file_is_refused(tmp_path: Path, content: str, message: str) -> None:
+    (tmp_path / "run.json").write_text(content)
+    with pytest.raises(InputError) as refused:
+        _open(tmp_path)
+    assert str(refused.value).startswith(f"{tmp_path / 'run.json'}: {message}")
+
+
+def test_space_is_asked_for_before_anything_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(0, 0, 5 * 2**20))
+    with pytest.raises(InputError, match=r"--out: the disk has 5 MiB free, the run needs about 10 MiB"):
+        _open(tmp_path / "run", needed=10 * 2**20)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_one_driver_at_a_time(tmp_path: Path) -> None:
+    directory = _open(tmp_path)
+    directory.mark("running")
+    with pytest.raises(InputError, match="another resurface process"):
+        _open(tmp_path)
+    directory.close()
+
+
+FAILED = {"checkpoint": "dense", "stage": "load", "reason": "no"}
+
+
+def _ended(path: Path, *failures: dict[str, Any]) -> None:
+    directory = _open(path)
+    directory.mark("finished_with_failures", failures=list(failures))
+    directory.close()
+
+
+def _again(path: Path, *, measured: bool = False, identity: Any = None) -> RunDirectory:
+    return RunDirectory(path, identity or _changed(models={"dense": "1111"}), {}, 0, measured=lambda name: measured)
+
+
+def test_what_an_earlier_call_could_not_do_is_read_back(tmp_path: Path) -> None:
+    _ended(tmp_path, FAILED, {"reason": "of nothing"})
+    directory = _open(tmp_path)
+    assert [(each.checkpoint, each.reason) for each in directory.earlier_failures] == [("dense", "no")]
+    assert directory.was_ended
+    assert directory.mended == ()
+    directory.mark("interrupted", failures=[FAILED])
+    directory.close()
+    with contextlib.closing(_open(tmp_path)) as again:
+        assert not again.was_ended
+
+
+def test_a_checkpoint_that_failed_may_come_back_with_other_weights(tmp_path: Path) -> None:
+    _ended(tmp_path, FAILED)
+    directory = _again(tmp_path)
+    assert directory.mended == ("dense",)
+    directory.mark("finished", failures=[])
+    directory.close()
+    assert json.loads((tmp_path / "run.json").read_text())["identity"]["models"] == {"dense": "1111"}
+    with contextlib.closing(_again(tmp_path)) as again:
+        assert again.mended == ()
+
+
+@pytest.mark.parametrize(
+    ("failures", "measured"), [([], False), ([FAILED | {"checkpoint": "other"}], False), ([FAILED], True)]
+)
+def test_any_other_checkpoint_may_not(tmp_path: Path, failures: list[dict[str, Any]], measured: bool) -> None:
+    _ended(tmp_path, *failures)
+    with pytest.raises(InputError, match=r'models\.dense is "9f3c" there, "1111" here'):
+        _again(tmp_path, measured=measured)
+
+
+def test_nothing_else_may_change_with_it(tmp_path: Path) -> None:
+    _ended(tmp_path, FAILED)
+    with pytest.raises(InputError, match=r"tasks\.gazetteer"):
+        _again(tmp_path, identity=_changed(models={"dense": "1111"}, tasks={"gazetteer": "k2"}))
+
+
+def _two(*names: str, **more: Any) -> dict[str, Any]:
+    """The identity of a sweep that knows these models, and a pruned version of each."""
+    made = [f"{name}-wanda" for name in names]
+    return {
+        "models": dict.fromkeys(names, "9f3c"),
+        "bases": dict.fromkeys(names) | {f"{name}-wanda": name for name in names},
+        "checkpoints": [{"name": name} for name in made],
+        "tasks": {name: {"gazetteer": "k"} for name in (*names, *made)},
+        **more,
+    }
+
+
+def _lost(*names: str) -> list[dict[str, Any]]:
+    return [{"checkpoint": name, "stage": "load", "reason": "broken"} for name in names]
+
+
+def test_a_checkpoint_that_could_not_be_used_comes_to_what_is_there(tmp_path: Path) -> None:
+    def never(name: str) -> bool:
+        return False
+
+    lost = ("a", "a-wanda")
+    with contextlib.closing(RunDirectory(tmp_path, _two("b"), {}, 0, unusable=lost)) as directory:
+        directory.mark("finished_with_failures", failures=_lost(*lost))
+    for _ in range(2):  # the second time, nobody has failed any more
+        with contextlib.closing(
+            RunDirectory(tmp_path, _two("a", "b"), {}, 0, measured=lambda name: False)
+        ) as directory:
+            directory.mark("finished", failures=[])
+    with pytest.raises(InputError, match=r"bases\.c.* is null there"):  # nobody said that it could not be used
+        RunDirectory(tmp_path, _two("a", "b", "c"), {}, 0)
+
+
+def test_one_that_was_measured_and_cannot_be_used_now_stays_known(tmp_path: Path) -> None:
+    with contextlib.closing(RunDirectory(tmp_path, _two("a", "b"), {}, 0)) as directory:
+        directory.mark("finished")
+    with contextlib.closing(RunDirectory(tmp_path, _two("b"), {}, 0, unusable=("a", "a-wanda"))) as directory:
+        directory.mark("finished_with_failures", failures=_lost("a", "a-wanda"))
+    other = _two("a", "b") | {"models": {"a": "1111", "b": "9f3c"}}
+    with pytest.raises(InputError, match=r'models\.a is "9f3c" there, "1111" here'):
+        RunDirectory(tmp_path, other, {}, 0, measured=lambda name: True)
+    with contextlib.closing(RunDirectory(tmp_path, _two("a", "b"), {}, 0)) as directory:
+        assert directory.mended == ()

@@ -1,0 +1,86 @@
+"""What an engine's process is given, and on which thread it computes, without Ray."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from evaluator.core.errors import EngineError
+from evaluator.engine.config import EngineConfig
+from launch.run.decide.assignments import EngineSetup
+from launch.run.decide.nodes import Place
+from launch.run.work import actors
+from launch.run.work.actors import EngineActor, enter_engine_process, start_actor
+
+
+def _setup(gpus: int = 0, log: Path = Path("log")) -> EngineSetup:
+    return EngineSetup(config=EngineConfig(), log_path=log, place=Place(node_id="ab" * 28, gpus=gpus, threads=None))
+
+
+@pytest.fixture
+def given(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The options of the actor that was started last."""
+    options: dict[str, Any] = {}
+    started = SimpleNamespace(remote=lambda setup: None)
+    monkeypatch.setattr(actors.ray, "remote", lambda **said: options.update(said) or (lambda actor: started))
+    return options
+
+
+def test_an_engine_without_gpus_sees_none(given: dict[str, Any]) -> None:
+    start_actor(EngineActor, _setup())
+    assert given["num_gpus"] == 0
+    assert given["runtime_env"] == {"env_vars": {"CUDA_VISIBLE_DEVICES": ""}}
+
+
+def test_ray_says_which_gpus_an_engine_sees(given: dict[str, Any]) -> None:
+    start_actor(EngineActor, _setup(gpus=2))
+    assert given["num_gpus"] == 2
+    assert "runtime_env" not in given
+
+
+@pytest.fixture
+def process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process stays as it is when it becomes an engine's."""
+    monkeypatch.setattr(actors, "_log_to", lambda path: None)
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    os.environ.pop("VLLM_LOGGING_LEVEL", None)
+
+
+@pytest.mark.usefixtures("process")
+@pytest.mark.parametrize(("chosen", "level"), [(None, "INFO"), ("WARNING", "WARNING")])
+def test_vllm_says_in_the_log_what_it_chose_unless_the_user_wants_less(chosen: str | None, level: str) -> None:
+    if chosen is not None:
+        os.environ["VLLM_LOGGING_LEVEL"] = chosen
+    enter_engine_process(_setup())
+    assert os.environ["VLLM_LOGGING_LEVEL"] == level
+
+
+@pytest.mark.usefixtures("process")
+def test_an_engine_that_is_called_on_another_thread_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[Path] = []
+    engine = SimpleNamespace(load=loaded.append)
+    monkeypatch.setattr(actors, "build_engine", lambda config: engine)
+    monkeypatch.setattr(actors, "recognise", lambda checkpoint, trust_remote_code: None)
+    monkeypatch.setattr(actors, "file_states", lambda path: None)
+    monkeypatch.setattr(actors, "changed_file", lambda before, after: None)
+    actor, checkpoint = EngineActor(_setup()), SimpleNamespace(path=Path("dense"))
+    actor.load(checkpoint)
+    actor.load(checkpoint)
+    refused: list[str] = []
+
+    def elsewhere() -> None:
+        for call in (lambda: actor.load(checkpoint), lambda: next(actor.evaluate(None, [], [], None))):
+            with pytest.raises(EngineError, match=r"^Ray .* calls an engine's load and evaluate on different") as error:
+                call()
+            refused.append(str(error.value))
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+    assert len(refused) == 2
+    assert len(loaded) == 2

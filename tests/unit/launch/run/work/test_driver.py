@@ -1,0 +1,277 @@
+"""When engines start beside prune jobs: on GPUs that no job needs, and on CPUs at once. What run.json says of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from evaluator.core.errors import EngineError
+from evaluator.engine.base import EngineStats, LoadReport
+from launch.run.decide.assignments import EngineSetup, Where
+from launch.run.decide.board import Board
+from launch.run.decide.fleet import TimeLimits
+from launch.run.decide.nodes import FreeGpus, Node, Place
+from launch.run.directory.rundir import RunDirectory
+from launch.run.work import driver, workers
+from launch.run.work.prune_tasks import GivenUp
+from launch.run.work.workers import EngineWorker
+from launch.sweep.config import Resources
+from tests.support.board import make_assignment, no_spare
+
+
+class Pruning:
+    """Takes the place of the prune tasks: a job ends when the driver has looked twice."""
+
+    def __init__(self, jobs: list[str], *, free: FreeGpus | None, **_: object) -> None:
+        self._waiting, self._running, self._free = list(jobs), [], free
+
+    def given_up(self) -> list[object]:
+        return []
+
+    @property
+    def left(self) -> int:
+        return len(self._waiting) + len(self._running)
+
+    @property
+    def running(self) -> bool:
+        return bool(self._running)
+
+    @property
+    def short(self) -> bool:
+        return self._free is not None and bool(self._waiting)
+
+    def start(self) -> None:
+        while self._waiting and (self._free is None or (node_id := self._free.take_one()) is not None):
+            job = self._waiting.pop(0)
+            self._running.append((job, None if self._free is None else node_id, iter(range(1))))
+            EVENTS.append(f"prune {job}")
+
+    def done(self, seconds: float) -> list[str]:
+        job, node_id, looks = self._running[0]
+        if next(looks, None) is not None:
+            return []
+        self._running.pop(0)
+        if self._free is not None and node_id is not None:
+            self._free.give_back(node_id)
+        EVENTS.append(f"pruned {job}")
+        return [job]
+
+
+class Worker:
+    """Takes the place of an engine's worker."""
+
+    failure = retired = None
+
+    def __init__(self, number: int, setup: EngineSetup, *, board: Board, **_: object) -> None:
+        self._board = board
+        self.number, self.place, self.stats, self._left = number, setup.place, {}, 2
+        self.node_id = setup.place.node_id
+
+    def start(self) -> None:
+        EVENTS.append(f"engine on {self.place.node_id}")
+
+    def is_alive(self) -> bool:
+        """What there is to evaluate is done whenever the driver looks."""
+        while (board := self._board).has_work and self._left > 0:
+            assignment = board.take(self.number, None, None)
+            EVENTS.append(f"eval {assignment.checkpoint.name}")
+            for shard in board.begin(self.number, no_spare):
+                board.finished(self.number, shard)
+            board.end(self.number)
+        return self._left > 0
+
+    @property
+    def serving(self) -> bool:
+        return self.is_alive()
+
+    def join(self, timeout: float) -> None:
+        self._left -= 1
+
+
+class Inspected(list[str]):
+    """Takes the place of the inspections: each ends at once."""
+
+    def begin(self, *jobs: str) -> None:
+        self.extend(jobs)
+
+    def ended(self) -> list[str]:
+        return [self.pop(0) for _ in range(len(self))]
+
+
+EVENTS: list[str] = []
+
+
+def _events(
+    monkeypatch: pytest.MonkeyPatch,
+    jobs: list[str],
+    gpus: dict[str, int],
+    tensor_parallel: int = 1,
+    dense: bool = False,
+    to_evaluate: bool = False,
+) -> str:
+    """What happened, in order, in a run with prune `jobs` on nodes with so many `gpus`.
+
+    `dense`: there is something to evaluate from the beginning; `to_evaluate`: what is pruned is evaluated.
+    """
+    EVENTS.clear()
+    run = _faked(monkeypatch, tensor_parallel)
+
+    def add(job: str, inspected: Inspected, expected: int) -> None:
+        run._board.add([make_assignment(job, 1)] if to_evaluate else [], expected)
+
+    monkeypatch.setattr(run, "_add", add)
+    if dense:
+        run._board.add([make_assignment("dense", 1)])
+    nodes = [Node(node_id=name, name=name, cpus=2, gpus=count) for name, count in gpus.items()]
+    run._on(SimpleNamespace(nodes=lambda: nodes, check=lambda: None), jobs, Inspected())
+    return ", ".join(EVENTS)
+
+
+def _faked(monkeypatch: pytest.MonkeyPatch, tensor_parallel: int = 1) -> driver._Run:
+    for name, fake in (("PruneTasks", Pruning), ("EngineWorker", Worker), ("ray", SimpleNamespace(put=lambda it: it))):
+        monkeypatch.setattr(driver, name, fake)
+    unheard = SimpleNamespace(look=lambda stats: None, pruning=lambda *_: None)
+    monkeypatch.setattr(driver, "LiveState", lambda run_dir, ended: unheard)
+    resources = Resources()
+    engine = SimpleNamespace(tensor_parallel=tensor_parallel)
+    config = SimpleNamespace(engine=engine, resources=resources, screen=None, gate=None)
+    prepared = SimpleNamespace(config=config, tasks=(), engine=None, held_out={})
+    progress = SimpleNamespace(pruning=lambda *_: None)
+    log = SimpleNamespace(look=lambda *_: None)
+    return driver._Run(prepared, SimpleNamespace(path=Path("run"), check=lambda: None), None, progress, log)
+
+
+def test_the_last_engine_fails_after_the_last_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = _faked(monkeypatch)
+    monkeypatch.setattr(driver, "_NODES_SECONDS", -1.0)
+    nodes = [Node(node_id="a", name="a", cpus=2, gpus=0)]
+    looks = iter(range(10))
+
+    def look() -> list[Node]:
+        if next(looks) == 1:  # the run has just been looked after
+            monkeypatch.setattr(Worker, "failure", EngineError("at the end"))
+            monkeypatch.setattr(Worker, "is_alive", lambda self: False)
+            run._board.stop()
+        return nodes
+
+    with pytest.raises(EngineError, match="at the end"):
+        run._on(SimpleNamespace(nodes=look, check=lambda: None), [], Inspected())
+
+
+def test_one_gpu_prunes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    happened = _events(monkeypatch, ["x", "y"], {"a": 1})
+    assert happened == "prune x, pruned x, prune y, pruned y, engine on a"
+
+
+def test_as_many_jobs_as_gpus_and_engines_where_none_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    happened = _events(monkeypatch, ["x"], {"a": 2, "b": 1})
+    assert happened == "prune x, engine on a, engine on a, pruned x, engine on b"
+    happened = _events(monkeypatch, ["x", "y", "z"], {"a": 2})
+    assert happened == "prune x, prune y, pruned x, prune z, pruned y, engine on a, pruned z, engine on a"
+
+
+def test_an_engine_of_two_gpus_waits_for_two_on_one_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    happened = _events(monkeypatch, ["x", "y"], {"a": 2, "b": 2}, tensor_parallel=2)
+    assert happened == "prune x, prune y, engine on b, pruned x, pruned y, engine on a"
+
+
+def test_on_cpus_both_go_on_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _events(monkeypatch, ["x"], {"a": 0, "b": 0}) == "prune x, engine on a, engine on b, pruned x"
+
+
+def test_where_there_is_something_to_evaluate_one_engine_starts_before_the_jobs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    happened = _events(monkeypatch, ["x", "y", "z"], {"a": 2}, dense=True)
+    assert happened.startswith("engine on a, prune x, eval dense, pruned x, prune y, ")
+    happened = _events(monkeypatch, ["x", "y"], {"a": 1}, dense=True)
+    assert happened == "prune x, pruned x, prune y, pruned y, engine on a, eval dense"
+
+
+def test_a_pruned_checkpoint_is_evaluated_while_others_are_being_pruned(monkeypatch: pytest.MonkeyPatch) -> None:
+    happened = _events(monkeypatch, ["x", "y", "z"], {"a": 2}, to_evaluate=True)
+    assert happened.startswith("prune x, prune y, pruned x, engine on a, eval x, pruned y, ")
+    happened = _events(monkeypatch, ["x", "y"], {"a": 0}, to_evaluate=True)
+    assert happened == "prune x, prune y, engine on a, pruned x, eval x, pruned y, eval y"
+
+
+def test_what_cannot_be_made_is_set_aside_and_the_rest_is_evaluated(monkeypatch: pytest.MonkeyPatch) -> None:
+    lost = GivenUp(SimpleNamespace(name="y"), "no such file", 1, True)
+    done, told, seen = Pruning.done, [], []
+
+    def given_up(self: Pruning) -> list[GivenUp]:
+        found = [lost] if "pruned y" in EVENTS and not told else []
+        told.extend(found)
+        return found
+
+    monkeypatch.setattr(Pruning, "done", lambda *given: [job for job in done(*given) if job != "y"])
+    monkeypatch.setattr(Pruning, "given_up", given_up)
+    monkeypatch.setattr(driver.Board, "abandon", _kept(driver.Board.abandon, seen))
+    happened = _events(monkeypatch, ["x", "y", "z"], {"a": 1}, to_evaluate=True)
+    assert happened == "prune x, pruned x, prune y, pruned y, prune z, pruned z, engine on a, eval x, eval z"
+    (setback,) = seen[0].setbacks
+    assert (setback.checkpoint, setback.stage, setback.reason) == ("y", "prune", "no such file")
+    assert (setback.attempts, setback.mendable) == (1, True)
+
+
+def _kept(method: Callable[..., None], seen: list[Board]) -> Callable[..., None]:
+    """A method of the board that keeps whose it was."""
+    return lambda board, *given, **named: (seen.append(board), method(board, *given, **named))[1]
+
+
+@pytest.mark.parametrize("same_device", [False, True])
+def test_the_records_of_a_family_say_what_the_rest_of_it_is_computed_on(same_device: bool) -> None:
+    config = SimpleNamespace(resources=Resources(same_device=same_device), screen=None, gate=None)
+    prepared = SimpleNamespace(config=config, other_tokenizer=(), asked={"dense": (), "wanda": ()})
+    store = SimpleNamespace(devices=lambda name: {"A100"} if name == "wanda" else set())
+    run = driver._Run(prepared, SimpleNamespace(path=Path("run")), store, SimpleNamespace(), SimpleNamespace())
+    for name, base in (("dense", None), ("wanda", "dense")):
+        assert run._left(SimpleNamespace(name=name, base=base), make_assignment(name, 1).checkpoint) == []
+    run._board.add([make_assignment("dense", 1)])
+    run._board.join(0, "H100")
+    assert run._board.lacks == ("A100" if same_device else None)
+
+
+def test_what_an_engine_says_of_its_loads_is_in_run_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that fell back to the slow way to score, and one that is as it was asked for."""
+    monkeypatch.setattr(
+        workers,
+        "ray",
+        SimpleNamespace(wait=lambda pending, timeout: (pending, []), get=lambda answer, timeout=None: answer),
+    )
+    fallen = LoadReport(
+        checkpoint=tmp_path, swapped=False, tensors=1, seconds=0.5, scoring="prompt_logprobs",
+        notes=("forced scores are wrong here",), setup={"self-check": "failed"},
+    )  # fmt: skip
+    sound = LoadReport(checkpoint=tmp_path, swapped=True, tensors=1, seconds=0.1)
+    warnings: list[str] = []
+    worker = EngineWorker(
+        3,
+        EngineSetup(config=None, log_path=tmp_path / "log", place=Place(node_id="a", gpus=1, threads=None)),
+        board=Board(),
+        store=None,
+        questions={},
+        reporter=SimpleNamespace(loading=lambda *_: None, loaded=lambda *_: None, warned=warnings.append),
+        limits=TimeLimits(placement_seconds=1.0, load_seconds=1.0, stall_seconds=1.0),
+    )
+    worker._where = Where(node="a", node_id="a", device="a GPU")
+    for name, report in (("dense", fallen), ("wanda-0.5", sound)):
+        worker._actor = SimpleNamespace(
+            load=SimpleNamespace(remote=lambda _, report=report: report),
+            stats=SimpleNamespace(remote=lambda: EngineStats(requests=7)),
+        )
+        worker._hold(make_assignment(name, 1).checkpoint)
+        worker._keep_stats(name)
+    with RunDirectory(tmp_path / "run", {"models": {"dense": "9f3c"}}, {"seed": 0}, 0) as directory:
+        directory.mark("finished", engine_stats=driver._stats([worker]))
+    rows = json.loads((tmp_path / "run" / "run.json").read_text())["engine_stats"]
+    said = [(row["engine"], row["checkpoint"], row["scoring"], row["notes"], row["setup"]) for row in rows]
+    assert said == [
+        (3, "dense", "prompt_logprobs", ["forced scores are wrong here"], {"self-check": "failed"}),
+        (3, "wanda-0.5", "forced", [], {}),
+    ]
+    assert warnings == ["dense: forced scores are wrong here"]

@@ -1,0 +1,137 @@
+"""The display on a terminal and away from one."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from launch.process import captured
+from launch.run.work.progress import Progress
+
+
+def _run(progress: Progress) -> None:
+    progress.stage("starting Ray")
+    progress.pruning(0, 2)
+    progress.pruning(2, 2)
+    progress.loading(0, "dense")
+    progress.loaded(0, "dense", swapped=False, seconds=3.2)
+    progress.began(0, "dense", "gazetteer", 40)
+    progress.advanced(0, 20)
+    progress.advanced(0, 20)
+    progress.ended(0)
+    progress.loaded(0, "wanda-0.5", swapped=True, seconds=0.02)
+    progress.began(0, "wanda-0.5", "gazetteer", 40)
+    progress.ended(0)
+    progress.already_done("wanda-0.6", "gazetteer", 40)
+    progress.loading(0, "wanda-0.7")
+    progress.died(0, "ActorDiedError")
+
+
+def test_plain_lines_away_from_a_terminal() -> None:
+    written = io.StringIO()
+    with Progress(Console(file=written, width=100)) as progress:
+        _run(progress)
+    text = written.getvalue()
+    assert "\x1b" not in text
+    lines = text.splitlines()
+    assert lines[:3] == ["starting Ray", "compressed 2 checkpoints", "dense: engine started in 3.20 s (engine 0)"]
+    assert lines[3].startswith("dense gazetteer: 40 items in ")
+    assert lines[4:] == [
+        "wanda-0.5: swapped in place in 0.02 s (engine 0)",
+        "wanda-0.6 gazetteer: 40 items already done",
+        "warning: engine 0 died (ActorDiedError); starting it again",
+    ]
+
+
+def test_a_live_line_on_a_terminal() -> None:
+    written = io.StringIO()
+    console = Console(file=written, width=100, force_terminal=True)
+    with Progress(console) as progress:
+        progress.loading(0, "dense")
+        progress._bars.refresh()
+        progress.loaded(0, "dense", swapped=False, seconds=1.0)
+        progress.began(0, "dense", "gazetteer", 40)
+        progress.advanced(0, 20)
+        progress._bars.refresh()
+        progress.ended(0)
+    text = written.getvalue()
+    assert "dense: loading" in text
+    assert "dense gazetteer" in text
+    assert "20/40" in text
+    assert re.search(r"[\d.]+ items/s, 0:00:0\d left", text)
+
+
+def test_nothing_is_said_after_the_end() -> None:
+    written = io.StringIO()
+    with Progress(Console(file=written, width=100)) as progress:
+        progress.began(0, "dense", "gazetteer", 40)
+        progress.advanced(0, 20)
+    progress.ended(0)
+    progress.died(0, "ActorDiedError")
+    assert written.getvalue() == ""
+
+
+def test_names_are_not_taken_for_markup() -> None:
+    written = io.StringIO()
+    with Progress(Console(file=written, width=100, force_terminal=True)) as progress:
+        progress.began(0, "[bold]dense", "gazetteer", 40)
+        progress._bars.refresh()
+        progress.died(0, "[/red]")
+        progress.ended(0)
+    assert "[bold]dense" in written.getvalue()
+    assert "engine 0 died ([/red])" in written.getvalue()
+
+
+def test_what_libraries_write_goes_to_the_log(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    console = Console(width=100)
+    log = tmp_path / "logs" / "driver.log"
+    with captured(console, log):
+        print("from Python")
+        print("a warning", file=sys.stderr)
+        os.write(1, b"from C++\n")
+        os.write(2, b"an error from C++\n")
+        console.print("for the user")
+    print("afterwards")
+    console.print("and this")
+    shown = capfd.readouterr()
+    assert shown.out == "for the user\nafterwards\nand this\n"
+    assert shown.err == ""
+    assert log.read_text().splitlines() == ["from Python", "a warning", "from C++", "an error from C++"]
+
+
+def test_the_terminal_comes_back_after_an_error(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    console = Console(width=100)
+    with pytest.raises(KeyboardInterrupt), captured(console, tmp_path / "driver.log"):
+        raise KeyboardInterrupt
+    os.write(1, b"here again\n")
+    console.print("and here")
+    assert capfd.readouterr().out == "here again\nand here\n"
+
+
+def test_a_run_goes_on_when_nobody_reads_what_it_says(tmp_path: Path) -> None:
+    """As when the `tee` or `head` that it was piped into has ended. An engine's thread is often what speaks next."""
+    log = tmp_path / "driver.log"
+    program = f"""
+from pathlib import Path
+from launch.commands.terminal import console
+from launch.run.work.progress import Progress
+from launch.process import captured
+with Progress(console) as progress, captured(console, Path({str(log)!r})):
+    progress.stage("to nobody")
+    progress.warned("nor this")
+    print("for the log")
+console.print("nor this")
+"""
+    end, pipe = os.pipe()
+    os.close(end)
+    with os.fdopen(pipe, "wb") as output:
+        done = subprocess.run([sys.executable, "-c", program], stdout=output, stderr=subprocess.PIPE, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert log.read_text() == "for the log\n"

@@ -1,0 +1,287 @@
+"""Prune jobs: how they wait for GPUs, what becomes of those that fail, and of those that hang."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from ray.exceptions import OutOfMemoryError, RayTaskError, TaskCancelledError, WorkerCrashedError
+
+from evaluator.core.errors import InputError
+from launch.run.decide.assignments import Where
+from launch.run.decide.nodes import FreeGpus, Node
+from launch.run.work import prune_tasks
+from launch.run.work.prune_tasks import PruneTasks
+from launch.sweep.config import Resources
+
+A, B = "0a" * 28, "0b" * 28  # nodes
+DIED = WorkerCrashedError()
+WITHOUT_A_WORD = "its process ended without a word: it was killed, or out of memory"
+
+
+def failed(cause: Exception) -> RayTaskError:
+    return RayTaskError("make_checkpoint", "Traceback", cause)
+
+
+class Ray:
+    """Takes Ray's place and its processes': a task ends as the next of its job's outcomes says; None: well.
+
+    An outcome may be a function, which is called when the task begins, and then it goes on until `end` is called.
+    """
+
+    def __init__(self, outcomes: dict[str, list[Any]]) -> None:
+        self.outcomes = outcomes
+        self.begun: list[tuple[str, Any]] = []  # jobs, with their scheduling strategies
+        self.cancelled: list[str] = []
+        self._running: dict[int, tuple[str, Any]] = {}
+
+    def remote(self, **_: object) -> Any:
+        def with_options(scheduling_strategy: Any = None) -> Any:
+            return SimpleNamespace(remote=lambda *arguments: self._begin(scheduling_strategy, *arguments))
+
+        return lambda function: SimpleNamespace(remote=with_options().remote, options=with_options)
+
+    def _begin(self, strategy: Any, config: str, out: Path, *_: object) -> int:
+        self.begun.append((out.name, getattr(strategy, "node_id", strategy)))
+        outcome = self.outcomes[out.name].pop(0)
+        *_, log, pulse = _
+        self._running[len(self.begun)] = out.name, outcome
+        if callable(outcome):
+            outcome(log, pulse)
+        return len(self.begun)
+
+    def put(self, value: object) -> object:
+        return value
+
+    def wait(self, pending: list[int], **_: object) -> tuple[list[int], list[int]]:
+        ready = [each for each in pending if not callable(self._running[each][1])][:1]
+        return ready, [each for each in pending if each not in ready]
+
+    def get(self, pending: int) -> None:
+        if (outcome := self._running[pending][1]) is not None:
+            raise outcome
+
+    def cancel(self, pending: int, *, force: bool) -> None:
+        assert force
+        self.cancelled.append(self._running[pending][0])
+
+    def end(self, name: str, outcome: Exception | None) -> None:
+        """A task that goes on ends."""
+        for pending, (job, _) in self._running.items():
+            if job == name:
+                self._running[pending] = job, outcome
+
+
+@dataclasses.dataclass
+class Desk:
+    """What a test of prune tasks needs, and the clock."""
+
+    ray: Ray
+    tasks: PruneTasks
+    warned: list[str]
+    ended: list[Where]  # processes
+    now: float = 0.0
+
+    def turn(self, seconds: float = 3.0) -> list[str]:
+        """What the driver does, and what ended well."""
+        self.now += seconds
+        self.tasks.start()
+        return [job.name for job in self.tasks.done(0.2)]
+
+
+@pytest.fixture
+def desk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    def make(outcomes: dict[str, list[Any]], *, after: dict[str, str] | None = None, gpus: Sequence[str] = ()) -> Desk:
+        ray, warned, ended = Ray(outcomes), [], []
+        found: Desk
+        clock = SimpleNamespace(monotonic=lambda: found.now, sleep=lambda _: None)
+        found = Desk(ray, SimpleNamespace(), warned, ended)
+        monkeypatch.setattr(prune_tasks, "ray", ray)
+        monkeypatch.setattr(prune_tasks, "time", clock)
+        monkeypatch.setattr(prune_tasks, "end_process", ended.append)
+        monkeypatch.setattr(prune_tasks, "provenance", lambda: None)
+        nodes = [Node(node_id=name, name=name, cpus=1, gpus=1) for name in gpus]
+        config = SimpleNamespace(absolute=lambda: "config")
+        found.tasks = PruneTasks(
+            [
+                SimpleNamespace(
+                    name=name, path=tmp_path / name, after=(after or {}).get(name), prune=config, quantise=None
+                )
+                for name in outcomes
+            ],
+            log_dir=tmp_path,
+            held_out={},
+            free=FreeGpus(nodes) if gpus else None,
+            resources=Resources(attempts=3, stall_seconds=60, load_seconds=300),
+            warn=warned.append,
+        )
+        return found
+
+    return make
+
+
+def test_while_none_runs_the_driver_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray answers at once where there is nothing to wait for."""
+    slept: list[float] = []
+    fake = SimpleNamespace(
+        remote=lambda **_: lambda function: function, put=lambda it: it, wait=lambda *_, **__: ([], [])
+    )
+    monkeypatch.setattr(prune_tasks, "ray", fake)
+    monkeypatch.setattr(prune_tasks, "time", SimpleNamespace(sleep=slept.append, monotonic=lambda: 0.0))
+    tasks = PruneTasks(
+        [SimpleNamespace(name="x", after=None)],
+        log_dir=Path("logs"),
+        held_out={},
+        free=FreeGpus([]),
+        resources=Resources(),
+        warn=print,
+    )
+    tasks.start()
+    assert tasks.short
+    assert not tasks.running
+    assert tasks.done(0.2) == []
+    assert slept == [0.2]
+
+
+def test_one_that_fails_every_time_is_given_up_and_others_are_done(desk) -> None:
+    at = desk({"bad": [failed(KeyError("x"))] * 3, "good": [None]})
+    done = [name for _ in range(4) for name in at.turn()]
+    assert done == ["good"]
+    assert [name for name, _ in at.ray.begun].count("bad") == 3
+    (lost,) = at.tasks.given_up()
+    assert (lost.job.name, lost.reason, lost.attempts, lost.mendable) == ("bad", "KeyError: 'x'", 3, False)
+    assert at.warned == ["bad could not be made (KeyError: 'x'); trying it again"] * 2
+    assert at.tasks.left == 0
+    assert at.tasks.given_up() == []
+
+
+def test_it_is_tried_again_on_another_nodes_gpu(desk) -> None:
+    at = desk({"x": [DIED, DIED, None]}, gpus=[A, B])
+    assert [at.turn() for _ in range(3)] == [[], [], ["x"]]
+    first, second, third = [node for _, node in at.ray.begun]
+    assert {first, second} == {A, B}
+    assert third == first
+    assert {at.tasks._free.take_one() for _ in range(2)} == {A, B}  # every one of them was given back
+
+
+def test_without_gpus_ray_is_asked_for_another_place(desk) -> None:
+    at = desk({"x": [DIED, None]})
+    assert [at.turn() for _ in range(2)] == [[], ["x"]]
+    assert [strategy for _, strategy in at.ray.begun] == [None, "SPREAD"]
+
+
+def test_what_the_user_has_to_mend_is_tried_once(desk) -> None:
+    at = desk({"x": [failed(InputError("model.safetensors: no such file"))]})
+    at.turn()
+    (lost,) = at.tasks.given_up()
+    assert (lost.reason, lost.attempts, lost.mendable) == ("model.safetensors: no such file", 1, True)
+    assert (at.warned, at.tasks.left) == ([], 0)
+
+
+def test_what_is_made_of_it_falls_with_it(desk) -> None:
+    outcomes = {"x": [failed(InputError("bad"))], "x-rtn": [], "x-rtn-2": [], "y": [None], "y-rtn": [None]}
+    at = desk(outcomes, after={"x-rtn": "x", "x-rtn-2": "x-rtn", "y-rtn": "y"})
+    assert [name for _ in range(3) for name in at.turn()] == ["y", "y-rtn"]
+    lost = at.tasks.given_up()
+    assert [(each.job.name, each.attempts, each.mendable) for each in lost] == [
+        ("x", 1, True),
+        ("x-rtn", 0, True),
+        ("x-rtn-2", 0, True),
+    ]
+    assert [each.reason for each in lost[1:]] == [
+        "'x', of which it is made, could not be made",
+        "'x-rtn', of which it is made, could not be made",
+    ]
+    assert at.tasks.left == 0
+
+
+@pytest.mark.parametrize(
+    ("error", "written", "said"),
+    [
+        (DIED, "", WITHOUT_A_WORD),
+        (DIED, "Fatal Python error: Segmentation fault\n", "Fatal Python error: Segmentation fault"),
+        (OutOfMemoryError("OOM"), "", "its process was ended by Ray, as its node was running out of memory"),
+    ],
+)
+def test_the_reason_of_one_that_was_killed_is_what_its_process_wrote(desk, tmp_path, error, written, said) -> None:
+    at = desk({"x": [lambda *_: None], "y": [lambda *_: None]})
+    (tmp_path / "prune-x.log").write_text("ValueError: of the run before\n", encoding="utf-8")
+    at.turn()
+    for name, text in (("x", written), ("y", "ValueError: another's\n")):
+        with (tmp_path / f"prune-{name}.log").open("a", encoding="utf-8") as log:
+            log.write(text)
+    at.ray.end("x", error)
+    at.ray.outcomes["x"] = [None]
+    assert [at.turn() for _ in range(2)] == [[], ["x"]]
+    assert at.warned == [f"x could not be made ({said}); trying it again"]
+
+
+PROCESS = Where(node="a", node_id=A, device="", pid=7)
+
+
+def alive(pulse: Path, beats: int, where: Where = PROCESS) -> None:
+    """What a task's process writes."""
+    pulse.write_text(json.dumps({"where": dataclasses.asdict(where), "beats": beats}), encoding="utf-8")
+
+
+def test_one_that_hangs_is_ended_and_tried_again(desk, tmp_path) -> None:
+    at = desk({"x": [lambda _, pulse: alive(pulse, 1), None]})
+    pulse = tmp_path / "prune-x.pulse"
+    at.turn()
+    for beats in range(2, 6):
+        alive(pulse, beats)
+        assert at.turn(10.0) == []
+    at.turn(59.0)
+    assert at.ended == []
+    at.turn(3.0)
+    assert (at.ended, at.ray.cancelled) == ([PROCESS], ["x"])
+    assert at.turn() == []  # Ray has not noticed that its process is gone
+    assert len(at.ray.begun) == 1
+    at.ray.end("x", TaskCancelledError())
+    assert [at.turn(), at.turn()] == [[], ["x"]]
+    assert at.warned == ["x could not be made (no sign of progress for 62 s); trying it again"]
+    assert not pulse.exists()
+
+
+def test_one_whose_process_cannot_be_ended_does_not_keep_the_run(desk, tmp_path) -> None:
+    at = desk({"x": [lambda _, pulse: alive(pulse, 1)] * 3, "y": [None]}, gpus=[A, B])
+    assert [name for _ in range(3) for name in at.turn()] == ["y"]
+    for _ in range(40):
+        at.turn(100.0)
+    assert len(at.ended) == 3
+    (lost,) = at.tasks.given_up()
+    assert (lost.job.name, lost.attempts, lost.reason) == ("x", 3, "no sign of progress for 400 s")
+    assert (at.tasks.left, at.tasks.running) == (0, False)
+    assert {at.tasks._free.take_one() for _ in range(2)} == {A, B}
+
+
+def test_before_its_first_step_it_has_the_time_of_a_load_and_in_the_queue_any(desk, tmp_path) -> None:
+    at = desk({"x": [lambda *_: None]})
+    at.turn(3000.0)
+    at.turn(3000.0)  # Ray has no CPU for it
+    pulse = tmp_path / "prune-x.pulse"
+    alive(pulse, 1)
+    at.turn(100.0)
+    at.turn(299.0)
+    assert at.ended == []
+    at.turn(3.0)
+    assert at.ended == [PROCESS]
+
+
+def test_after_a_long_pause_that_ended_well_it_may_take_long_again(desk, tmp_path) -> None:
+    at = desk({"x": [lambda _, pulse: alive(pulse, 1)]})
+    pulse = tmp_path / "prune-x.pulse"
+    at.turn()
+    for beats, seconds in enumerate((200.0, 50.0), start=2):  # a load, and the step of a large model
+        alive(pulse, beats)
+        at.turn(seconds)
+    pulse.write_text("{", encoding="utf-8")  # it is just being written
+    at.turn(249.0)
+    assert at.ended == []
+    at.turn(3.0)
+    assert at.ended == [PROCESS]

@@ -1,0 +1,253 @@
+"""A screened sweep without Ray and engines: which items each checkpoint gets, and the same after every interruption."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from evaluator.metrics import Inputs, judge, reduce_records
+from evaluator.screen import Screen
+from evaluator.store.reading import read_records
+from evaluator.store.records import RecordStore
+from evaluator.store.schema import RECORDS
+from evaluator.thresholds import Thresholds
+from launch.run.decide.assignments import Assignment, EvalJob, Shard
+from launch.run.decide.board import Board
+from launch.run.decide.failures import Setback
+from launch.run.decide.shards import shards_of
+from launch.run.work.screening import Screening
+from launch.sweep.jobs import CheckpointJob
+from tests.support.board import make_assignment, no_spare
+from tests.support.items import make_item
+from tests.support.records import Seen, records
+from tests.support.stamps import STAMP
+
+ITEMS = [make_item(number, language=language) for language in ("english", "swahili") for number in range(100)]
+TASK: Any = SimpleNamespace(name="t", questions=[SimpleNamespace(item=item) for item in ITEMS])
+RULE = Screen(items=40)
+WHOLE = Screen(items=200)  # one look at everything
+GATE = Thresholds(max_drop=15, max_drop_language=40)
+# How many of ten items each checkpoint is right on.
+TRUTH = {"dense": 10, "copy": 10, "near": 8, "bad": 2}
+DECIDED = {"dense": 200, "copy": 58, "near": 200, "bad": 58}  # contexts hold an item of each language
+
+
+class Stopped(Exception):
+    """The run was killed."""
+
+
+class Run:
+    """One call of a sweep: the driver's loop and one engine, one after the other."""
+
+    def __init__(self, folder: Path, rule: Screen = RULE, truth: Mapping[str, int] = TRUTH) -> None:
+        config = SimpleNamespace(screen=rule, gate=GATE, resources=SimpleNamespace(shard_items=10))
+        jobs = [_job(name) for name in truth]
+        self.store, self.board, self.truth = RecordStore(folder), Board(), truth
+        self.told: list[str] = []
+        progress: Any = SimpleNamespace(noted=self.told.append)
+        prepared: Any = SimpleNamespace(config=config, jobs=jobs)
+        self.screening = Screening(prepared, self.store, self.board, progress)
+        self.asked: list[tuple[str, int]] = []  # in this call: checkpoint, items
+
+    def add(self, *names: str, expected: int = 0) -> None:
+        for name in names:
+            finished = self.store.finished(name, "t", name)
+            assignment = _assignment(name, shards_of(TASK, finished, 10))
+            held = self.screening.hold(assignment, TASK, finished)
+            self.board.add([] if held else [assignment], expected)
+
+    def go(self, after: Callable[[], None] = lambda: None) -> Run:
+        """Until there is nothing to do."""
+        self.screening.look()
+        while self.board.has_work:
+            assignment = self.board.take(0, None, None)
+            assert assignment is not None
+            for shard in self.board.begin(0, no_spare):
+                after()
+                self._answer(assignment.checkpoint.name, shard)
+                self.board.finished(0, shard)
+                self.screening.look()
+            self.board.end(0)
+            self.screening.look()
+        return self
+
+    def _answer(self, name: str, shard: Shard) -> None:
+        items = [ITEMS[position] for position in shard.questions]
+        seen = {
+            f"{each.language}/{each.item_id}": Seen(greedy=int(each.item_id[1:]) % 10 < self.truth[name])
+            for each in items
+        }
+        base = None if name == "dense" else "dense"
+        frame = records(name, seen, base=base)
+        self.store.append(name, "t", shard.name, pa.Table.from_pandas(frame, schema=RECORDS, preserve_index=False))
+        self.asked.append((name, len(items)))
+
+    def counts(self) -> dict[str, int]:
+        """Items with their records, of all calls."""
+        return {name: len(self.store.finished(name, "t", name)) for name in self.truth}
+
+
+def _job(name: str) -> CheckpointJob:
+    task: Any = SimpleNamespace(is_text=False, probes=("greedy",), formats=("open",))
+    base = None if name == "dense" else "dense"
+    return CheckpointJob(name=name, path=Path(name), model="dense", base=base, tasks={"t": task})
+
+
+def _assignment(name: str, shards: tuple[Shard, ...]) -> Assignment:
+    made = make_assignment(name, 0, task="t")
+    base = None if name == "dense" else "dense"
+    job: EvalJob = replace(made.job, stamp=replace(STAMP, checkpoint=name, base=base))
+    return replace(made, job=job, shards=shards)
+
+
+def test_each_look_has_more_items_until_the_gate_is_sure(tmp_path):
+    run = Run(tmp_path)
+    run.add("bad", "near", "copy", "dense")
+    run.go()
+    assert run.counts() == DECIDED
+    assert run.board.over
+    assert run.screening.items == 58 + 200 + 58
+    first = run.store.finished("bad", "t", "bad")
+    assert first == run.store.finished("copy", "t", "copy")
+    spoken = [language for language, _ in first]
+    assert (spoken.count("english"), spoken.count("swahili")) == (29, 29)
+    rows = {row.checkpoint: row for row in run.screening.rows}
+    assert {name: (row.decision, row.asked, row.early) for name, row in rows.items()} == {
+        "bad": ("BLOCK", 58, True),
+        "copy": ("PASS", 58, True),
+        "near": ("WARN", 200, False),
+    }
+    assert rows["bad"].looks == (40, 48, 58, 70, 84, 102, 122, 148, 178, 200)
+    assert sorted(run.told) == [
+        "screening t: BLOCK for bad after 58 of 200 items",
+        "screening t: PASS for copy after 58 of 200 items",
+    ]
+
+
+def test_the_gate_of_the_finished_run_gives_the_same_verdicts(tmp_path):
+    """Today's screened run and gate had rules of their own."""
+    run = Run(tmp_path)
+    run.add(*TRUTH)
+    run.go()
+    outcomes = pd.concat([reduce_records(read_records(run.store.parts(name, "t"))) for name in TRUTH])
+    items = pd.DataFrame([asdict(item) for item in ITEMS]).assign(task="t")
+    state = {"screening": [asdict(row) for row in run.screening.rows]}
+    found = {each.checkpoint: each.outcome for each in judge(Inputs(outcomes, items, run=state), GATE)}
+    assert found == {row.checkpoint: row.decision for row in run.screening.rows}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> Run:
+    run = Run(tmp_path_factory.mktemp("whole"))
+    run.add(*TRUTH)
+    return run.go()
+
+
+@pytest.mark.parametrize("killed_after", [3, 21, 25, 30, 40])
+def test_a_resumed_run_decides_the_same(tmp_path, killed_after, whole):
+    left = iter(range(killed_after))
+
+    def kill() -> None:
+        if next(left, None) is None:
+            raise Stopped
+
+    broken = Run(tmp_path / "broken")
+    broken.add(*TRUTH)
+    with pytest.raises(Stopped):
+        broken.go(kill)
+    again = Run(tmp_path / "broken")
+    again.add(*TRUTH)
+    again.go()
+    assert _rows(again) == _rows(whole)
+    assert again.counts() == whole.counts()
+    assert again.store.finished("bad", "t", "bad") == whole.store.finished("bad", "t", "bad")
+    done = Run(tmp_path / "broken")
+    done.add(*TRUTH)
+    assert not done.go().asked
+    assert _rows(done) == _rows(whole)
+    assert done.board.over
+
+
+def _rows(run: Run) -> dict[str, Any]:
+    return {row.checkpoint: row for row in run.screening.rows}
+
+
+def test_each_checkpoint_is_decided_by_itself(tmp_path):
+    run = Run(tmp_path)
+    run.board.expect(1)  # copy is still being pruned
+    run.add("dense", "bad", "near")
+    run.go()
+    assert (run.counts()["near"], run.counts()["bad"]) == (200, 58)
+    assert not run.board.over
+    run.add("copy", expected=1)
+    assert run.go().counts()["copy"] == 58
+    assert run.board.over
+
+
+def test_what_is_set_aside_is_not_waited_for(tmp_path):
+    run = Run(tmp_path)
+    run.add(*TRUTH)
+    run.screening.look()
+    run.board._set_back(_does_not_load("copy"))
+    run.go()
+    assert run.counts() == DECIDED | {"copy": 40}  # the first look, which the board had
+    assert run.board.over
+
+
+def _does_not_load(name: str) -> Setback:
+    return Setback(checkpoint=name, stage="load", reason="it does not load")
+
+
+def test_without_a_base_everything_is_evaluated(tmp_path):
+    run = Run(tmp_path)
+    run.board._set_back(_does_not_load("dense"))
+    run.add("copy", "bad")
+    run.board.abandon("near", "no memory", attempts=3, mendable=False, expected=0)
+    run.go()
+    assert run.counts() == {"dense": 0, "copy": 200, "near": 0, "bad": 200}
+    assert not run.screening.rows
+    assert run.board.over
+    assert len(run.told) == 2
+
+
+def test_a_base_whose_answers_failed_decides_nothing(tmp_path):
+    run = Run(tmp_path)
+    seen = {f"{each.language}/{each.item_id}": Seen(greedy=True, status="engine_error") for each in ITEMS}
+    failed = pa.Table.from_pandas(records("dense", seen), schema=RECORDS, preserve_index=False)
+    run.store.append("dense", "t", "000000-200", failed)
+    run.add("copy", "near", "bad")
+    run.go()
+    assert run.counts() == dict.fromkeys(TRUTH, 200)
+    assert {row.decision for row in run.screening.rows} == {"WARN"}
+
+
+def test_what_was_evaluated_before_counts_in_the_last_look(tmp_path):
+    without = Run(tmp_path, WHOLE)
+    without.add(*TRUTH)
+    without.go()
+    run = Run(tmp_path)
+    run.add(*TRUTH)
+    assert not run.go().asked
+    assert {(row.checkpoint, row.decision, row.asked) for row in run.screening.rows} == {
+        ("copy", "PASS", 200), ("near", "WARN", 200), ("bad", "BLOCK", 200)
+    }  # fmt: skip
+
+
+def test_without_screening_nothing_is_held_and_the_rest_is_evaluated(tmp_path):
+    screened = Run(tmp_path)
+    screened.add(*TRUTH)
+    assert screened.go().counts()["bad"] == 58
+    run = Run(tmp_path)
+    config = SimpleNamespace(screen=None, gate=GATE, resources=SimpleNamespace(shard_items=10))
+    run.screening = Screening(SimpleNamespace(config=config, jobs=[]), run.store, run.board, SimpleNamespace())
+    run.add(*TRUTH)
+    assert run.go().counts() == dict.fromkeys(TRUTH, 200)
+    assert sum(count for _, count in run.asked) == 284
+    assert run.screening.rows == []

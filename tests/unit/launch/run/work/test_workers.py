@@ -1,0 +1,310 @@
+"""How engines whose processes find no place are waited for: the others work meanwhile, and nobody waits forever."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from ray.exceptions import ActorDiedError, ActorUnavailableError, RayTaskError
+
+from evaluator.core.errors import EngineError, ResurfaceError
+from evaluator.engine.config import EngineConfig
+from launch.run.decide.assignments import EngineSetup, Where
+from launch.run.decide.board import Board
+from launch.run.decide.fleet import TimeLimits
+from launch.run.decide.hangs import Hung
+from launch.run.decide.nodes import Place
+from launch.run.work import workers
+from launch.run.work.cluster import NodeLost
+from launch.run.work.workers import EngineWorker
+from tests.support.board import make_assignment, no_spare
+
+DIED = ActorDiedError()
+
+
+class Ray:
+    """Takes Ray's place: an actor has its place when `free` says so."""
+
+    def __init__(self, free: Callable[[], bool]) -> None:
+        self.free = free
+        self.killed = 0
+
+    def wait(self, pending: list[Any], *, timeout: float) -> tuple[list[Any], list[Any]]:
+        if self.free():
+            return pending, []
+        time.sleep(0.01)
+        return [], pending
+
+    def get(self, pending: Any) -> Where:
+        return Where(node="a", node_id="a", device="cpu")
+
+    def kill(self, actor: Any) -> None:
+        self.killed += 1
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """What the user is told of engines without a place."""
+    monkeypatch.setattr(workers, "_TELL_SECONDS", 0.0)
+    actor = SimpleNamespace(where=SimpleNamespace(remote=lambda: "place"))
+    monkeypatch.setattr(workers, "start_actor", lambda *_, **__: actor)
+    return []
+
+
+def _limits(seconds: float) -> TimeLimits:
+    return TimeLimits(placement_seconds=seconds, load_seconds=3600.0, stall_seconds=3600.0)
+
+
+def _worker(board: Board, told: list[tuple[int, int]], limits: TimeLimits, log: Path = Path("log")) -> EngineWorker:
+    return EngineWorker(
+        1,
+        EngineSetup(config=None, log_path=log, place=Place(node_id="a", gpus=2, threads=None)),
+        board=board,
+        store=None,
+        questions={},
+        reporter=SimpleNamespace(unplaced=lambda *what: told.append(what), left=lambda engine: None),
+        limits=limits,
+    )
+
+
+def test_an_engine_without_a_place_holds_no_work_and_ends_with_the_run(told, monkeypatch) -> None:
+    ray = Ray(lambda: False)
+    monkeypatch.setattr(workers, "ray", ray)
+    board, limits = Board(), _limits(0.0)
+    limits.add(0)  # another engine works
+    board.add([make_assignment("dense", 3)])
+    worker = _worker(board, told, limits)
+    worker.start()
+    while not told:
+        time.sleep(0.01)
+    taken = board.take(0, None, None)
+    assert taken is not None
+    assert len(taken.shards) == 3
+    for shard in board.begin(0, no_spare):
+        board.finished(0, shard)
+    assert worker.is_alive()
+    board.end(0)
+    worker.join()
+    assert worker.failure is None
+    assert told == [(1, 2)]
+    assert ray.killed == 1  # Ray would start it when GPUs are free
+
+
+def test_a_run_of_which_no_engine_finds_a_place_ends_in_one_line(told, monkeypatch) -> None:
+    monkeypatch.setattr(workers, "ray", Ray(lambda: False))
+    board = Board()
+    board.add([make_assignment("dense", 3)])
+    worker = _worker(board, told, _limits(0.05))
+    worker.start()
+    worker.join()
+    assert isinstance(worker.failure, ResurfaceError)
+    assert str(worker.failure).startswith("no engine has found 2 free GPUs on one node for 0 s")
+    assert "resources.placement_seconds" in str(worker.failure)
+    assert board.stopped
+
+
+def test_a_place_that_is_found_late_is_taken(told, monkeypatch) -> None:
+    freed = threading.Event()
+    monkeypatch.setattr(workers, "ray", Ray(freed.is_set))
+    board, limits = Board(), _limits(3600.0)
+    board.add([make_assignment("dense", 3)])
+    worker = _worker(board, told, limits)
+    served = []
+    monkeypatch.setattr(worker, "_serve", lambda each: (served.append(each), board.stop()))
+    worker.start()
+    while not told:
+        time.sleep(0.01)
+    freed.set()
+    worker.join()
+    assert [each.checkpoint.name for each in served] == ["dense"]
+    assert worker.failure is None
+
+
+@pytest.mark.parametrize("lives", [False, True])
+def test_what_an_engine_has_not_finished_is_there_for_others_when_its_node_is_gone(told, monkeypatch, lives) -> None:
+    """Whether Ray says so of the engine or not; one that Ray has put on another node does what it has."""
+    ray = Ray(lambda: True)
+    at_it, ended = threading.Event(), threading.Event()
+
+    def wait(pending: list[Any], *, timeout: float) -> tuple[list[Any], list[Any]]:
+        if pending == ["place"]:
+            return pending, []
+        at_it.set()
+        time.sleep(0.01)
+        return (pending, []) if ended.is_set() else ([], pending)
+
+    monkeypatch.setattr(ray, "wait", wait)
+    monkeypatch.setattr(workers, "ray", ray)
+    monkeypatch.setattr(workers, "lives", lambda node_id: lives)
+    actor = SimpleNamespace(
+        where=SimpleNamespace(remote=lambda: "place"), load=SimpleNamespace(remote=lambda path: "load")
+    )
+    monkeypatch.setattr(workers, "start_actor", lambda *_, **__: actor)
+    board, warned = Board(), []
+    board.add([make_assignment("dense", 3)])
+    worker = _worker(board, told, _limits(3600.0))
+    worker._reporter.loading = lambda *_: None
+    worker._reporter.warned = warned.append
+    evaluated = []
+    monkeypatch.setattr(worker, "_hold", lambda info: worker._answer(actor.load.remote(info.path), worker._loading))
+    monkeypatch.setattr(worker, "_evaluate", evaluated.append)
+    worker.start()
+    assert at_it.wait()
+    worker.lose_node()
+    assert not worker.serving
+    if lives:
+        ended.set()
+    worker.join()
+    assert worker.failure is None
+    assert len(evaluated) == (1 if lives else 0)
+    assert warned == ([] if lives else ["engine 1: its node is gone; others do its work"])
+    taken = board.take(2, None, None)
+    assert taken is not None
+    assert len(taken.shards) == 3
+
+
+@pytest.mark.parametrize(
+    ("fates", "gone", "blamed"),
+    [
+        ([DIED], False, True),  # its process has ended: that may be the checkpoint's fault
+        ([NodeLost()], True, False),
+        ([None, NodeLost()], True, False),  # Ray knew only later
+        ([None, None], False, False),  # it answers, or nobody knows
+    ],
+)
+def test_who_is_at_fault_when_an_engine_is_out_of_reach(told, monkeypatch, fates, gone, blamed) -> None:
+    board, warned, at_once = Board(), [], []
+    board.add([make_assignment("dense", 3)])
+    worker = _worker(board, told, _limits(3600.0))
+    worker._reporter.warned, worker._reporter.died = warned.append, lambda *_: None
+    monkeypatch.setattr(workers, "lives", lambda node_id: True)
+
+    def fate(*_: object) -> Exception | None:
+        at_once.append(board.has_work)
+        return fates.pop(0)
+
+    monkeypatch.setattr(workers, "fate", fate)
+    board.join(1)
+    assignment = board.take(1, None, None)
+    assert assignment is not None
+    failed = []
+    monkeypatch.setattr(board.__class__, "failed", lambda self, engine, trouble: failed.append(trouble) or "go on")
+    worker._failed(ActorUnavailableError("broken", None), assignment)
+    assert bool(failed) == blamed
+    assert at_once == [False, True][: len(at_once)]  # others have the work while the second answer is waited for
+    assert worker._gone == gone
+    assert warned == (["engine 1: its node is gone; others do its work"] if gone else [])
+    assert worker.retired is None
+
+
+def test_an_engine_whose_process_is_being_replaced_gives_nothing_up(told) -> None:
+    """Others ask it for work in their own threads."""
+    worker = _worker(Board(), told, _limits(3600.0))
+    asked = []
+
+    def begin(engine: int, give_up: Callable[[int], list[Any]]) -> list[Any]:
+        asked.append(give_up)
+        raise ActorDiedError
+
+    worker._board = SimpleNamespace(begin=begin)
+    with pytest.raises(ActorDiedError):
+        worker._evaluate(make_assignment("dense", 3))
+    worker._kill()
+    assert asked[0](2) == []
+
+
+CANCELLED = EngineError("vLLM died in a step: RuntimeError: cancelled")
+KILLED = "Worker proc VllmWorker-1 died unexpectedly (exit code: -9), shutting down executor."
+
+
+@pytest.mark.parametrize(
+    ("error", "written", "said"),
+    [
+        (DIED, "INFO bye\nValueError: head_dim 7\nINFO bye\n", "ValueError: head_dim 7"),
+        (DIED, "INFO fine\n", "its process ended without a word: it was killed, or out of memory"),
+        (RayTaskError("load", "Traceback", CANCELLED), f"ERROR {KILLED}\nRuntimeError: cancelled\n", KILLED),
+        (RayTaskError("load", "Traceback", CANCELLED), "", str(CANCELLED)),
+        (RayTaskError("load", "Traceback", EngineError("no room")), "ValueError: in the log\n", "no room"),
+        (RayTaskError("load", "Traceback", KeyError("x")), "ValueError: in the log\n", "KeyError: 'x'"),
+        (Hung("no sign of progress for 600 s"), "ValueError: in the log\n", "no sign of progress for 600 s"),
+    ],
+)
+def test_the_reason_of_a_death_is_what_its_process_wrote(told, monkeypatch, tmp_path, error, written, said) -> None:
+    log = tmp_path / "engine-1.log"
+    log.write_text("ValueError: of the process before\n", encoding="utf-8")
+    actor = SimpleNamespace(where=SimpleNamespace(remote=lambda: "place"))
+    monkeypatch.setattr(workers, "start_actor", lambda *_, **__: actor)
+    monkeypatch.setattr(workers, "ray", Ray(lambda: True))
+    monkeypatch.setattr(workers, "end_process", lambda where: None)
+    board, died = Board(), []
+    board.add([make_assignment("dense", 1)])
+    worker = _worker(board, told, _limits(3600.0), log)
+    worker._reporter.died = lambda engine, reason: died.append(reason)
+    assert worker._has_place()
+    with log.open("a", encoding="utf-8") as file:
+        file.write(written)
+    assert worker._lose(error) == said
+    assert died == [said]
+
+
+def test_only_the_time_in_which_no_engine_had_a_place_counts() -> None:
+    limits = _limits(0.0)
+    began = time.monotonic() - 100
+    limits.add(0)
+    limits.check(1, began)
+    limits.remove(0)  # just now: it is being started again
+    with pytest.raises(ResurfaceError, match="1 free GPU on one node for 0 s"):
+        limits.check(1, began)
+    with pytest.raises(ResurfaceError, match="a process for 100 s"):
+        _limits(0.0).check(0, began)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "swap", "processes"),
+    [(1, True, 1), (1, False, 2), (0, False, 1)],  # without a GPU the engine itself starts another in its process
+)
+def test_on_a_gpu_a_fresh_engine_has_a_process_of_its_own(monkeypatch, gpus, swap, processes) -> None:
+    ray = Ray(lambda: True)
+    monkeypatch.setattr(workers, "ray", ray)
+    started = []
+    actor = SimpleNamespace(where=SimpleNamespace(remote=lambda: "place"))
+    monkeypatch.setattr(workers, "start_actor", lambda *_, **__: started.append(actor) or actor)
+    board = Board()
+    board.add([make_assignment("dense", 3)])  # else the run is over
+    worker = EngineWorker(
+        1,
+        EngineSetup(
+            config=EngineConfig(swap=swap), log_path=Path("log"), place=Place(node_id="a", gpus=gpus, threads=None)
+        ),
+        board=board,
+        store=None,
+        questions={},
+        reporter=SimpleNamespace(),
+        limits=_limits(3600.0),
+    )
+
+    def hold(info) -> None:
+        worker._loaded, worker._architecture = info.weights_digest, info.architecture
+
+    monkeypatch.setattr(worker, "_hold", hold)
+    assert worker._has_place()
+    for name in ("a", "b", "b"):
+        checkpoint = SimpleNamespace(weights_digest=name, architecture="llama")
+        assert worker._load(SimpleNamespace(checkpoint=checkpoint))
+    assert len(started) == processes
+    assert ray.killed == processes - 1
+
+
+def test_while_an_engine_is_waited_for_its_log_is_kept_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = tmp_path / "engine-1.log"
+    log.write_bytes(b"x" * 2**26)
+    worker = _worker(Board(), [], _limits(1.0), log)
+    worker._log_start = 2**25
+    worker._check(worker._working)
+    assert log.stat().st_size < 10**5
+    assert worker._log_start == 0

@@ -1,0 +1,118 @@
+"""A good judge, one that says yes to everything and one that says no: what control pairs and the report make of them.
+
+The engine is a fake that answers the matcher's real prompts, in which it finds reference and response.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from evaluator.checkpoints.tokenizer import load_tokenizer
+from evaluator.core.text import normalise
+from evaluator.engine.base import Request, Response
+from evaluator.engine.fake import FakeEngine
+from evaluator.judging.matcher import Matcher
+from evaluator.metrics.judging import judges
+from evaluator.metrics.tables.matching import PANEL
+from evaluator.report import write_report
+from evaluator.store.controls import ControlStore, read_controls, write_fit_only
+from evaluator.store.verdicts import VerdictStore, responses
+from launch.matching import controls_by_task, match_controls, match_parts
+from launch.sweep.models import BUNDLED_MODEL
+from tests.support.synthetic import write_run
+
+_QUOTED = re.compile(r'Reference answer: ("(?:[^"\\]|\\.)*")\nResponse: ("(?:[^"\\]|\\.)*")')
+_PER_LANGUAGE = 12
+
+
+def plain(text: str) -> list[str]:
+    """The same for every form that a paraphrase has."""
+    return sorted(re.sub(r"^the ", "", normalise(text)).replace(" ", ""))
+
+
+JUDGES: dict[str, Callable[[str, str], bool]] = {
+    "good": lambda reference, response: plain(reference) == plain(response),
+    "no-sayer": lambda reference, response: False,
+    "yes-sayer": lambda reference, response: True,
+}
+
+
+def engine_of(judge: Callable[[str, str], bool]) -> FakeEngine:
+    tokenizer = load_tokenizer(BUNDLED_MODEL)
+
+    def answer(request: Request) -> Response:
+        found = _QUOTED.search(tokenizer.decode(request.prompt_ids))
+        assert found is not None
+        says_yes = judge(*map(json.loads, found.groups()))
+        return Response(
+            request_id=request.request_id, logprobs=(-1.0 if says_yes == request.request_id.endswith("/yes") else -3.0,)
+        )
+
+    return FakeEngine(answer)
+
+
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that all three have judged."""
+    run = write_run(tmp_path_factory.mktemp("run"), 12, ("dense", "wanda-0.6"), languages=("english", "russian"))
+    controls = controls_by_task(run, _PER_LANGUAGE)
+    for name, judge in JUDGES.items():
+        matcher, engine = Matcher(load_tokenizer(BUNDLED_MODEL), prompt_tokens=1024), engine_of(judge)
+
+        def ask(claims, matcher=matcher, engine=engine):
+            return matcher.verdicts(engine, claims)
+
+        store = ControlStore(run, name, name)
+        asked = match_controls(store, controls, ask, lambda what: None)
+        assert asked == sum(map(len, controls.values())) > 0
+        assert match_controls(store, controls, ask, lambda what: None) == 0
+        match_parts(VerdictStore(run, name, name), responses(run, ["greedy"], everything=False), ask, lambda what: None)
+    return run
+
+
+def test_control_pairs_tell_a_judge_from_one_that_always_says_the_same(judged):
+    found = judges(read_controls(judged), "gazetteer", "all")
+    assert (found["good"].sensitivity, found["good"].specificity) == (1.0, 1.0)
+    assert (found["yes-sayer"].sensitivity, found["yes-sayer"].specificity) == (1.0, 0.0)
+    assert (found["no-sayer"].sensitivity, found["no-sayer"].specificity) == (0.0, 1.0)
+    assert {name for name, each in found.items() if each.why_unfit} == {"yes-sayer", "no-sayer"}
+
+
+def test_the_report_names_the_unfit_and_corrects_the_others(judged):
+    report = write_report(judged)
+    table = pd.read_csv(report.tables["judges"])
+    pooled = table[table["language"] == "all"].set_index("checkpoint")
+    assert pooled["unfit"].isna().to_dict() == {"good": True, "no-sayer": False, "yes-sayer": False}
+    assert set(table["language"]) == {"all", "english", "russian"}
+    matching = pd.read_csv(report.tables["matching"])
+    rows = matching[matching["against"].isna() & (matching["language"] == "all")]
+    rows = rows[rows["checkpoint"] == "dense"].set_index("grader")
+    assert rows.loc["good", "corrected"] == pytest.approx(rows.loc["good", "accuracy"])
+    assert rows.loc["good", "corrected_low"] <= rows.loc["good", "corrected"] <= rows.loc["good", "corrected_high"]
+    assert rows.loc[["no-sayer", "yes-sayer"], "corrected"].isna().all()
+    assert rows.loc["yes-sayer", "accuracy"] == 1.0
+    assert "unfit as a judge: it accepts" in rows.loc["yes-sayer", "reason"]
+    assert "not corrected: on control pairs it accepts wrong answers as often" in rows.loc["no-sayer", "reason"]
+    assert 'id="judges"' in report.page.read_text(encoding="utf-8")
+
+
+def test_who_is_unfit_can_be_kept_out_of_the_panel(judged):
+    def of_panel() -> tuple[pd.DataFrame, pd.DataFrame]:
+        rows = pd.read_csv(write_report(judged).tables["matching"])
+        rows = rows[rows["against"].isna() & (rows["checkpoint"] == "dense") & (rows["language"] == "all")]
+        return rows[rows["grader"] == PANEL], rows[rows["grader"] == "yes-sayer"]
+
+    panel, yes_sayer = of_panel()
+    assert len(panel) == 1
+    assert "no vote" not in yes_sayer["reason"].iloc[0]
+    write_fit_only(judged, True)
+    panel, yes_sayer = of_panel()
+    assert panel.empty  # one fit judge is no panel
+    assert yes_sayer["reason"].iloc[0].count("it has no vote in the panel") == 1
+    write_fit_only(judged, False)

@@ -1,0 +1,107 @@
+"""SIGTERM: what is to be written is, and then the process ends by the signal, whatever a library's threads do."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from launch.process import noting_stop, stop_in_order
+from tests.support.runs import environment
+
+COMMAND = """
+import atexit, os, signal, sys
+from launch.commands import cli
+from launch.process import stop_in_order
+
+atexit.register(os.abort)  # as a library may, while the interpreter ends
+
+def work(**_):
+    stop_in_order()
+    try:
+        signal.raise_signal(signal.SIGTERM)
+    except SystemExit as stop:
+        assert stop.code == signal.SIGTERM
+        print("written")
+        raise SystemExit(1)  # what comes out of Ray
+
+cli.app = work
+cli.main()
+"""
+
+
+# A library that handles the signal itself: `then` says what it makes of it.
+NOTED = """
+import contextlib, signal
+from launch.commands import cli
+from launch.process import check_stop, noting_stop, stop_in_order
+
+def handle(number, frame):
+    signal.alarm(1)
+    raise SystemExit(number)
+
+def library(then):
+    signal.signal(signal.SIGTERM, handle)
+    if then == "nothing":
+        with contextlib.suppress(SystemExit):
+            signal.raise_signal(signal.SIGTERM)
+        return
+    try:
+        signal.raise_signal(signal.SIGTERM)
+    except SystemExit:
+        raise RuntimeError("no answer")
+
+def work(**_):
+    stop_in_order()
+    with noting_stop():
+        library({then!r})
+    assert signal.alarm(0) == 0
+    print("started")
+    check_stop()
+    print("not stopped")
+
+cli.app = work
+cli.main()
+"""
+
+
+@pytest.mark.parametrize(("then", "printed"), [("nothing", "started\n"), ("another error", "")])
+def test_a_signal_that_a_library_takes_is_noted(then: str, printed: str) -> None:
+    program = NOTED.replace("{then!r}", repr(then))
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment(), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == -signal.SIGTERM, done.stderr
+    assert (done.stdout, done.stderr) == (printed, "stopped; the same command resumes\n")
+
+
+def test_where_no_signal_came_nothing_is_noted() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with noting_stop():
+            pass
+        with pytest.raises(ValueError, match="as it was"), noting_stop():
+            raise ValueError("as it was")
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert signal.set_wakeup_fd(-1) == -1
+
+
+@pytest.mark.parametrize("more", [(), ("--debug",)])
+def test_the_signal_is_how_the_process_ends(more: tuple[str, ...]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", COMMAND, *more], env=environment(), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == -signal.SIGTERM, done.stderr
+    assert (done.stdout, done.stderr) == ("written\n", "stopped; the same command resumes\n")
+
+
+def test_another_thread_leaves_the_handler_alone() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    thread = threading.Thread(target=stop_in_order)
+    thread.start()
+    thread.join()
+    assert signal.getsignal(signal.SIGTERM) is before

@@ -1,0 +1,72 @@
+"""The device that is named is the one that this process may use."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import pytest
+
+from launch import provenance
+
+NAMES = {"0": "NVIDIA H100", "1": "NVIDIA H100", "2": "NVIDIA L4"}
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[list[str]]]:
+    """The commands that a machine with three GPUs was given."""
+    commands: list[list[str]] = []
+
+    def run(command: list[str], **_: object) -> SimpleNamespace:
+        commands.append(command)
+        if "MIG-7" in command:
+            raise subprocess.CalledProcessError(6, command)
+        chosen = command[command.index("-i") + 1].split(",") if "-i" in command else NAMES
+        return SimpleNamespace(stdout="".join(f"{NAMES[each]}\n" for each in chosen))
+
+    monkeypatch.setattr(subprocess, "run", run)
+    provenance.device.cache_clear()
+    yield commands
+    provenance.device.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("visible", "device"), [("2", "NVIDIA L4"), ("0,1", "NVIDIA H100, NVIDIA H100"), ("MIG-7", "GPU MIG-7")]
+)
+def test_of_a_machines_gpus_those_that_the_process_was_given(asked, visible, device, monkeypatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert provenance.device() == device
+    assert len(asked) == 1
+
+
+def test_all_gpus_where_none_is_hidden(asked, monkeypatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    assert provenance.device() == "NVIDIA H100, NVIDIA H100, NVIDIA L4"
+
+
+def test_the_processor_where_all_are_hidden(asked, monkeypatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setattr(provenance, "_processor", lambda: "Some CPU")
+    assert provenance.device() == "Some CPU"
+    assert not asked
+
+
+@pytest.mark.parametrize(("visible", "count"), [("2", 1), ("0,1", 2), (None, 3), ("", 0), ("MIG-7", None)])
+def test_how_many_there_are(asked, visible, count, monkeypatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert provenance.count_gpus() == count
+
+
+def test_none_is_certain_only_without_a_driver(monkeypatch, tmp_path) -> None:
+    def run(*_: object, **__: object) -> None:
+        raise FileNotFoundError("nvidia-smi")
+
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr(provenance, "_DRIVERS", (str(tmp_path / "driver"),))
+    assert provenance.count_gpus() == 0
+    (tmp_path / "driver").touch()
+    assert provenance.count_gpus() is None

@@ -1,0 +1,285 @@
+"""What a run's files say of how it is getting on, whatever of them is there."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import subprocess
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from evaluator.core.errors import InputError
+from evaluator.store.records import RecordStore, to_table
+from launch.run.directory.lease import Claim, Pace
+from launch.run.directory.live import LiveState
+from launch.run.directory.lock import FOLDER, RunLock
+from launch.status import Driver, driver_of, finished_items, read_status, summarise
+from pruning.output.owner import Owner, this_process
+from tests.support.synthetic import records_of
+
+PLANNED = {"dense": {"xquad": 40, "tydiqa": 20}, "wanda-0.5": {"xquad": 40, "tydiqa": 20}}
+ALIVE = Driver(name="process 12 on node-b", alive=True)
+GONE = Driver(name="process 12 on node-b", alive=False, why="its driver (process 12 on node-b) is gone")
+LIVE = {
+    "items_per_second": 2.0,
+    "pruning": {"done": 1, "total": 2},
+    "engines": [
+        {"engine": 0, "state": "evaluating", "checkpoint": "dense", "task": "tydiqa", "items": 20, "done": 10,
+         "seconds": 3.5, "idle_share": 0.25, "waiting_share": None},
+    ],
+    "errors": ["engine 0 died (ActorDiedError)"],
+}  # fmt: skip
+DONE = {("dense", "xquad"): 40, ("dense", "tydiqa"): 10}
+FAILURE = {"checkpoint": "wanda-0.5", "stage": "load", "task": "", "item": "", "reason": "no such layer"}
+
+
+def _summary(document: dict[str, Any] | None = None, **more: Any) -> Any:
+    known: dict[str, Any] = {"done": DONE, "live": LIVE, "failures": [], "driver": ALIVE} | more
+    return summarise("runs/x", {"state": "running", "planned": PLANNED} if document is None else document, **known)
+
+
+def test_a_run_that_runs() -> None:
+    found = _summary()
+    assert found.state == "running"
+    assert (found.done, found.total, found.checkpoints) == (50, 120, 2)
+    assert [(part.checkpoint, part.task, part.state, part.done) for part in found.parts] == [
+        ("dense", "xquad", "done", 40),
+        ("dense", "tydiqa", "running", 10),
+        ("wanda-0.5", "xquad", "waiting", 0),
+        ("wanda-0.5", "tydiqa", "waiting", 0),
+    ]
+    assert found.items_per_second == 2.0
+    assert found.seconds_left == 70 / 2.0
+    assert (found.pruned, found.to_prune) == (1, 2)
+    assert found.engines[0].idle_share == 0.25
+    assert found.errors == ("engine 0 died (ActorDiedError)",)
+
+
+def test_a_run_whose_driver_is_gone() -> None:
+    found = _summary(driver=GONE)
+    assert found.state == "stale"
+    assert found.why == "its driver (process 12 on node-b) is gone; the same command resumes"
+    assert found.count("running") == 0
+    assert (found.items_per_second, found.seconds_left, found.engines) == (None, None, ())
+
+
+def test_a_finished_run_tells_its_engines_shares() -> None:
+    rows = [
+        {"engine": 0, "checkpoint": "dense", "idle_share": 0.5, "waiting_share": 0.1},
+        {"engine": 0, "checkpoint": "wanda-0.5", "idle_share": 0.25, "waiting_share": 0.0},
+    ]
+    done = {(name, task): items for name, tasks in PLANNED.items() for task, items in tasks.items()}
+    found = _summary({"state": "finished", "planned": PLANNED, "engine_stats": rows}, driver=None, done=done)
+    assert (found.state, found.done, found.total, found.count("done")) == ("finished", 120, 120, 4)
+    assert [(each.engine, each.checkpoint, each.idle_share) for each in found.engines] == [(0, "wanda-0.5", 0.25)]
+
+
+def test_a_checkpoint_that_was_set_aside_is_not_waited_for() -> None:
+    found = _summary(failures=[FAILURE])
+    assert [part.state for part in found.parts] == ["done", "running", "failed", "failed"]
+    assert found.seconds_left == 10 / 2.0
+    assert found.errors[-1] == "wanda-0.5: load: no such layer"
+    whole = DONE | {("wanda-0.5", "xquad"): 40}  # its records are there, and say that there was no answer
+    assert _summary(failures=[FAILURE], done=whole).count("failed") == 2
+    of_an_item = FAILURE | {"stage": "item", "item": "q7"}
+    assert _summary(failures=[of_an_item]).count("failed") == 0
+
+
+def test_a_checkpoint_that_was_set_aside_before_anything_was_planned_of_it_is_named() -> None:
+    lost = [FAILURE | {"checkpoint": "truncated"}, FAILURE | {"checkpoint": "truncated", "task": "xquad"}]
+    found = _summary(failures=lost)
+    assert [(part.checkpoint, part.task, part.state, part.done, part.total) for part in found.parts][4:] == [
+        ("truncated", "", "failed", 0, 0)
+    ]
+    assert (found.checkpoints, found.count("failed"), found.total, found.seconds_left) == (3, 1, 120, 70 / 2.0)
+    assert _summary(failures=[FAILURE | {"checkpoint": "gone", "stage": "item"}]).checkpoints == 2
+
+
+@pytest.mark.parametrize("damaged", [None, 3, "x", [], {"dense": 4}, {"dense": {"xquad": "many"}}])
+def test_files_that_say_nothing_of_what_was_planned(damaged: Any) -> None:
+    found = _summary({"state": "failed", "error": "a\nb", "planned": damaged, "engine_stats": damaged}, driver=None)
+    assert (found.state, found.why, found.done, found.total, found.seconds_left) == ("failed", "a b", 50, None, None)
+    assert [part.state for part in found.parts] == ["waiting", "waiting"]
+
+
+@pytest.mark.parametrize("damaged", [None, 3, "x", [], [3], {"a": 1}])
+def test_a_live_file_of_another_kind(damaged: Any) -> None:
+    live = {"engines": damaged, "errors": damaged, "pruning": damaged, "items_per_second": damaged}
+    assert _summary(live=live).state == "running"
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), 10**400, -1, True, "3", [1], {}])
+def test_numbers_that_no_clock_shows_are_not_known(number: Any) -> None:
+    engine = {"engine": number, "seconds": number, "idle_share": number, "items": number, "done": number}
+    live = {"engines": [engine], "pruning": {"done": number, "total": number}, "items_per_second": number}
+    found = _summary({"state": "running", "planned": {"dense": {"xquad": number}}, "engine_stats": [engine]}, live=live)
+    assert (found.items_per_second, found.seconds_left, found.to_prune, found.total) == (None,) * 4
+    assert (found.engines[0].engine, found.engines[0].seconds, found.engines[0].idle_share) == (0, 0.0, None)
+    json.dumps(asdict(found), allow_nan=False)
+    ended = _summary({"state": "finished", "engine_stats": [engine, engine | {"engine": [number]}]}, driver=None)
+    assert [each.engine for each in ended.engines] == [0]
+    assert _summary(live=LIVE | {"items_per_second": 1e-300}).seconds_left is None
+
+
+def _write(run: Path, state: str = "running") -> Path:
+    run.mkdir(exist_ok=True)
+    (run / "run.json").write_text(json.dumps({"state": state, "planned": PLANNED}))
+    return run
+
+
+def _claimed(run: Path, owner: Owner, *, released: bool = False) -> Claim:
+    claim = Claim(number=1, token="t", owner=owner, locked=True, released=released)
+    (run / FOLDER).mkdir(parents=True)
+    (run / FOLDER / "000001.json").write_text(json.dumps(asdict(claim)))
+    return claim
+
+
+def test_items_are_counted_by_the_names_of_parts(tmp_path: Path) -> None:
+    for name in ("dense/xquad/000000-20", "dense/xquad/000020-7", "wanda-0.5/tydiqa/000000-3"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / f"{name}.parquet").write_bytes(b"not opened")
+    (tmp_path / "dense/xquad/.000027-5.parquet.writing").write_bytes(b"half")
+    (tmp_path / "dense/xquad/.000027-5.parquet").write_bytes(b"half")
+    (tmp_path / "dense/stray.txt").write_text("x")
+    (tmp_path / "dense/empty").mkdir()
+    assert finished_items(tmp_path) == {
+        ("dense", "empty"): 0,
+        ("dense", "xquad"): 27,
+        ("wanda-0.5", "tydiqa"): 3,
+    }
+    assert finished_items(tmp_path / "nowhere") == {}
+    assert finished_items(tmp_path / "dense/stray.txt") == {}
+
+
+def test_a_part_of_another_name_is_read(tmp_path: Path) -> None:
+    table = to_table(list(records_of("dense", "xquad", 3, languages=["english", "korean"])))
+    RecordStore(tmp_path).append("dense", "xquad", "mine", table)
+    pq.write_table(pa.table({"x": [1]}), tmp_path / "records" / "dense" / "xquad" / "other.parquet")
+    (tmp_path / "records" / "dense" / "xquad" / "damaged.parquet").write_bytes(b"PAR1")
+    assert finished_items(tmp_path / "records") == {("dense", "xquad"): 6}
+
+
+def test_the_driver_of_this_machine(tmp_path: Path) -> None:
+    held = RunLock(_write(tmp_path))
+    assert driver_of(tmp_path) == Driver(name=str(this_process()), alive=True)
+    assert read_status(tmp_path).state == "running"
+    held.release()
+    found = read_status(tmp_path)
+    assert (found.state, found.why) == ("stale", f"its driver ({this_process()}) is gone; the same command resumes")
+
+
+def test_a_driver_that_was_killed(tmp_path: Path) -> None:
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    _claimed(_write(tmp_path), replace(this_process(), pid=ended.pid))
+    assert read_status(tmp_path).state == "stale"
+
+
+def test_a_driver_elsewhere_is_known_by_its_beats(tmp_path: Path) -> None:
+    pace, slept = Pace(beat_seconds=5.0, missed=9), []
+    _claimed(_write(tmp_path), Owner(host="node-b", machine="node-b 1", pid=1, started="2"))
+    beat = tmp_path / FOLDER / "000001.beat"
+    silent = Driver(name="process 1 on node-b", alive=False, why="no sign of life of its driver (process 1 on node-b)")
+    assert driver_of(tmp_path, pace=pace, sleep=slept.append) == silent
+    assert sum(slept) == 12.5
+    beat.write_text("7")
+    assert driver_of(tmp_path, pace=pace, sleep=lambda _: None).alive
+    os.utime(beat, (0, 0))  # this machine's clock is not that of the file server
+    assert not driver_of(tmp_path, pace=pace, sleep=lambda _: None).alive
+
+    def go_on(_: float) -> None:
+        beat.write_text("8")
+        os.utime(beat, (0, 0))
+
+    assert driver_of(tmp_path, pace=pace, sleep=go_on).alive
+
+
+@pytest.mark.parametrize("jump", [-86400.0, 86400.0])
+def test_clocks_that_jump_are_waited_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jump: float) -> None:
+    """Of a driver elsewhere that beats, and of one that does not; times are of no clock that can be set."""
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + jump)
+    _claimed(_write(tmp_path), Owner(host="node-b", machine="node-b 1", pid=1, started="2"))
+    beat, live = tmp_path / FOLDER / "000001.beat", LiveState(tmp_path)
+    beat.write_text("7")
+    assert read_status(tmp_path, sleep=lambda _: None).state == "stale"
+    live.began(0, "dense", "xquad", 40)
+    live.advanced(0, 20)
+    monkeypatch.setattr(time, "time", lambda: real() - jump)
+    live.look(lambda: ())
+    counts = itertools.count(8)
+
+    def beats(_: float) -> None:
+        beat.write_text(str(next(counts)))
+
+    found = read_status(tmp_path, sleep=beats)
+    assert found.state == "running"
+    assert 0 <= found.engines[0].seconds < 3600
+    assert found.items_per_second is not None
+    assert found.items_per_second > 20 / 3600
+    assert found.seconds_left is not None
+    assert 0 < found.seconds_left < 3600 * 120 / 20
+
+
+def test_a_run_that_nobody_has_claimed_is_stale(tmp_path: Path) -> None:
+    _write(tmp_path)
+    assert read_status(tmp_path).state == "stale"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "not a run directory: it has no run.json"),
+        ("{", "run.json: not JSON"),
+        ("[]", "run.json: must be a JSON object, is list"),
+        ("\xff", "run.json: not"),
+    ],
+)
+def test_what_is_no_run_is_one_line(tmp_path: Path, content: str | None, message: str) -> None:
+    if content is not None:
+        (tmp_path / "run.json").write_text(content, encoding="latin-1")
+    with pytest.raises(InputError) as refused:
+        read_status(tmp_path)
+    assert message in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_directory_that_is_being_written_is_read_as_it_is(tmp_path: Path) -> None:
+    _write(tmp_path, "interrupted")
+    (tmp_path / "live.json").write_text("{")
+    (tmp_path / "tables").mkdir()
+    (tmp_path / "tables" / "failures.csv").write_bytes(b"checkpoint,stage\n\xff")
+    (tmp_path / "records").write_text("a file")
+    found = read_status(tmp_path)
+    assert (found.state, found.done, found.total) == ("interrupted", 0, 120)
+    (tmp_path / "tables" / "failures.csv").write_text("checkpoint,stage,task,item,reason\ndense,load,,,broken\n")
+    assert [part.state for part in read_status(tmp_path).parts] == ["failed", "failed", "waiting", "waiting"]
+    document = json.loads((tmp_path / "run.json").read_text())
+    for failures, failed in (([], 0), ([FAILURE, 3, None], 2), ("none", 2)):
+        (tmp_path / "run.json").write_text(json.dumps(document | {"failures": failures}))
+        assert read_status(tmp_path).count("failed") == failed
+
+
+def test_a_live_file_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    _write(tmp_path, "finished")
+    os.mkfifo(tmp_path / "live.json")
+    assert read_status(tmp_path).state == "finished"
+
+
+def test_what_the_gate_decided_early_has_all_that_it_will_have() -> None:
+    row = {"task": "xquad", "checkpoint": "wanda-0.5", "base": "dense", "decision": "BLOCK", "asked": 10, "items": 40}
+    row |= {"looks": [10, 40], "passed": []}
+    document = {"state": "running", "planned": PLANNED, "screening": [row, {**row, "task": "tydiqa", "asked": 40}]}
+    found = _summary(document, done={**DONE, ("wanda-0.5", "xquad"): 10})
+    parts = {(part.checkpoint, part.task): part for part in found.parts}
+    out = parts["wanda-0.5", "xquad"]
+    assert (out.state, out.done, out.total) == ("decided early", 10, 10)
+    assert parts["wanda-0.5", "tydiqa"].state == "waiting"
+    assert (found.total, found.seconds_left) == (90, 30 / 2.0)

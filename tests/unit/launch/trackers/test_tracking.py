@@ -1,0 +1,327 @@
+"""What an experiment tracker is told of a run, and when; by trackers that keep what they hear."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from evaluator import report
+from evaluator.core.errors import InputError
+from launch.trackers.services import tracker_of
+from launch.trackers.tracking import Tracked, Tracking, ended, flattened, numbers_of
+from tests.support.synthetic import write_run
+
+CHECKPOINTS = ("dense", "wanda-0.6")
+
+
+def _tracked(name: str, base: str | None, items: int = 6) -> Tracked:
+    return Tracked(name=name, base=base, parameters={"prune.method": "wanda"}, planned={"xquad": items})
+
+
+def test_a_checkpoint_has_ended_with_its_base() -> None:
+    dense, sparse, other = _tracked("dense", None), _tracked("sparse", "dense"), _tracked("other", "not asked")
+    known = {each.name: each for each in (dense, sparse, other)}
+    done = {("dense", "xquad"): 5, ("sparse", "xquad"): 6, ("other", "xquad"): 6}
+    assert ended(known, known, done) == [other]
+    assert ended(known, known, done | {("dense", "xquad"): 6}) == [dense, sparse, other]
+    assert ended({"sparse": sparse}, known, done) == []
+
+
+def test_settings_are_flat_texts() -> None:
+    document = {"a": {"b": 1, "c": {"d": "x"}}, "e": [1, "y"], "f": None, "g": True}
+    assert flattened(document) == {"a.b": "1", "a.c.d": "x", "e": '[1, "y"]', "g": "true"}
+
+
+def test_numbers_that_were_not_measured_are_left_out() -> None:
+    row = {"task": "xquad", "checkpoint": "dense", "n": 3, "kept": float("nan"), "open": 41.5, "flag": True}
+    assert numbers_of([row]) == {"xquad/n": 3.0, "xquad/open": 41.5}
+
+
+class Diary:
+    """A tracker that keeps what it hears."""
+
+    name = "diary"
+
+    def __init__(self, fails_with: str = "") -> None:
+        self.heard: list[Any] = []
+        self.numbers: dict[str, Any] = {}
+        self.files: dict[str, set[str]] = {}
+        self._fails_with = fails_with
+
+    def begin(self, run: str, known: str | None, parameters: Any) -> str:
+        self.heard.append(("begin", run, known, dict(parameters)))
+        return known or "id of the run"
+
+    def checkpoint(self, parent: str, name: str, parameters: Any, numbers: Any, folder: Path) -> str:
+        if name == self._fails_with:
+            raise ConnectionError("the server is away")
+        self.heard.append((parent, name, dict(parameters)))
+        self.numbers[name] = numbers
+        self.files[name] = {file.relative_to(folder).as_posix() for file in folder.rglob("*.*")}
+        return f"id of {name}"
+
+    def end(self, run: str, files: Any, finished: bool) -> None:
+        self.heard.append(("end", run, [file.name for file in files], finished))
+
+
+@pytest.fixture
+def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No table is computed, for tests of what is told when."""
+    headline = pd.DataFrame({"task": ["xquad"], "checkpoint": ["dense"], "n": [6]})
+    monkeypatch.setattr(report, "write_part", lambda *_: SimpleNamespace(headline=headline))
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A finished run whose parts have the names that a driver gives them."""
+    made = write_run(tmp_path / "run", 6, CHECKPOINTS, languages=("english",))
+    for part in made.glob("records/*/*/*.parquet"):
+        part.rename(part.with_name("000000-6.parquet"))
+    return made
+
+
+def _task(run: Path) -> str:
+    return next(path.name for path in (run / "records" / "dense").iterdir())
+
+
+def _follow(run: Path, diary: Diary, finished: bool = True) -> list[str]:
+    warnings: list[str] = []
+    task = _task(run)
+    checkpoints = [
+        Tracked(name=name, base=base, parameters={"model": "m"}, planned={task: 6})
+        for name, base in (("dense", None), ("wanda-0.6", "dense"), ("missing", "dense"))
+    ]
+    with Tracking(diary, run, checkpoints, {"seed": "0"}, warnings.append) as tracking:
+        tracking.look()
+        if finished:
+            tracking.finish([run / "report" / "index.html"])
+    return warnings
+
+
+@pytest.mark.slow
+def test_each_checkpoint_is_told_once_with_its_tables_and_figures(run: Path) -> None:
+    first = Diary()
+    assert _follow(run, first, finished=False) == []
+    assert first.heard == [
+        ("begin", "run", None, {"seed": "0"}),
+        ("id of the run", "dense", {"model": "m"}),
+        ("id of the run", "wanda-0.6", {"model": "m"}),
+        ("end", "id of the run", [], False),
+    ]
+    assert first.numbers["wanda-0.6"][f"{_task(run)}/n"] > 0
+    assert first.numbers["wanda-0.6"] != first.numbers["dense"]
+    assert {"tables/headline.csv", "tables/fates.csv", "figures/fates.svg"} <= first.files["wanda-0.6"]
+
+    again = Diary()
+    assert _follow(run, again) == []
+    assert again.heard == [
+        ("begin", "run", "id of the run", {"seed": "0"}),
+        ("end", "id of the run", ["index.html"], True),
+    ]
+
+
+@pytest.mark.usefixtures("unmeasured")
+def test_a_server_that_is_away_ends_nothing_and_is_told_by_the_next_call(run: Path) -> None:
+    first = Diary(fails_with="dense")
+    (warning,) = _follow(run, first)
+    assert warning == "--track diary: ConnectionError: the server is away; the run goes on"
+    assert [each[1] for each in first.heard if each[0] == "id of the run"] == ["wanda-0.6"]
+    again = Diary()
+    assert _follow(run, again) == []
+    assert [each[1] for each in again.heard if each[0] == "id of the run"] == ["dense"]
+
+
+@pytest.mark.usefixtures("unmeasured")
+def test_a_tracker_that_cannot_begin_is_left_alone(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    diary = Diary()
+
+    def refuse(*_: object) -> str:
+        raise PermissionError("log in first")
+
+    monkeypatch.setattr(diary, "begin", refuse)
+    assert _follow(run, diary) == ["--track diary: PermissionError: log in first; the run goes on"]
+    assert diary.heard == []
+    (run / "tracking.json").write_text("{")
+    assert _follow(run, Diary()) == []
+
+
+def test_what_is_not_installed_is_said_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InputError, match="unknown --track 'mlfow'; did you mean 'mlflow'"):
+        tracker_of("mlfow")
+    monkeypatch.setitem(sys.modules, "mlflow", None)
+    with pytest.raises(InputError, match="--track mlflow: it is not installed: pip install mlflow"):
+        tracker_of("mlflow")
+
+    def broken(name: str) -> None:
+        raise AttributeError("module 'x' has no y")
+
+    monkeypatch.setattr(importlib, "import_module", broken)
+    with pytest.raises(InputError, match="--track wandb: cannot be imported: module 'x' has no y"):
+        tracker_of("wandb")
+
+
+class Client:
+    """In place of `mlflow.MlflowClient`: the calls, with the arguments of its API."""
+
+    calls: list[Any]
+
+    def __init__(self) -> None:
+        Client.calls = self.heard = []
+
+    def get_experiment_by_name(self, name: str) -> None:
+        return None
+
+    def create_experiment(self, name: str) -> str:
+        return f"experiment {name}"
+
+    def create_run(self, experiment_id: str, *, run_name: str, tags: dict[str, str]) -> Any:
+        self.heard.append((experiment_id, run_name, tags))
+        return SimpleNamespace(info=SimpleNamespace(run_id=f"id-{run_name}"))
+
+    def update_run(self, run_id: str, status: str | None = None, name: str | None = None) -> None:
+        self.heard.append((run_id, "goes on", status))
+
+    def log_param(self, run_id: str, key: str, value: str) -> None:
+        self.heard.append((run_id, key, value))
+
+    def log_metric(self, run_id: str, key: str, value: float) -> None:
+        self.heard.append((run_id, key, value))
+
+    def log_artifacts(self, run_id: str, local_dir: str) -> None:
+        self.heard.append((run_id, sorted(path.name for path in Path(local_dir).iterdir())))
+
+    def log_artifact(self, run_id: str, local_path: str, artifact_path: str) -> None:
+        self.heard.append((run_id, Path(local_path).name, artifact_path))
+
+    def set_terminated(self, run_id: str, status: str = "FINISHED") -> None:
+        self.heard.append((run_id, status))
+
+
+def test_mlflow(run: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "mlflow", SimpleNamespace(MlflowClient=Client))
+    monkeypatch.delenv("MLFLOW_EXPERIMENT_NAME", raising=False)
+    tracker = tracker_of("mlflow")
+    parent = tracker.begin("grid", None, {"seed": "0", "a?b": "x" * 900})
+    (tmp_path / "made").mkdir()
+    (tmp_path / "made" / "headline.csv").write_text("x")
+    child = tracker.checkpoint(parent, "wanda-0.6", {"model": "m"}, {"xquad:x/n": 3.0}, tmp_path / "made")
+    tracker.end(parent, [run / "report" / "index.html"], finished=True)
+    assert (parent, child) == ("id-grid", "id-wanda-0.6")
+    assert Client.calls == [
+        ("experiment resurface", "grid", {}),
+        ("id-grid", "seed", "0"),
+        ("id-grid", "a_b", "x" * 500),
+        ("experiment resurface", "wanda-0.6", {"mlflow.parentRunId": "id-grid"}),
+        ("id-wanda-0.6", "model", "m"),
+        ("id-wanda-0.6", "xquad_x/n", 3.0),
+        ("id-wanda-0.6", ["headline.csv"]),
+        ("id-wanda-0.6", "FINISHED"),
+        ("id-grid", "index.html", "report"),
+        ("id-grid", "FINISHED"),
+    ]
+    again = tracker_of("mlflow")
+    assert again.begin("grid", parent, {"seed": "0"}) == parent
+    again.end(parent, [], finished=False)
+    assert Client.calls == [("id-grid", "goes on", "RUNNING"), ("id-grid", "FAILED")]
+
+
+def test_a_real_mlflow_with_a_store_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is told is there to read; a run that failed goes on under its id. Not in the locks: MLflow 3.17 refuses
+    the `cachetools` that they pin."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "store").as_uri())
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.delenv("MLFLOW_EXPERIMENT_NAME", raising=False)
+    mlflow: Any = pytest.importorskip("mlflow", reason="needs the extra `mlflow`")
+    made = tmp_path / "made"
+    made.mkdir()
+    (made / "headline.csv").write_text("x")
+    page = tmp_path / "report" / "index.html"
+    page.parent.mkdir()
+    page.write_text("<p>")
+
+    first = tracker_of("mlflow")
+    parent = first.begin("grid", None, {"seed": "0", "a?b": "x" * 900})
+    child = first.checkpoint(parent, "wanda-0.6", {"model": "m"}, {"xquad:x/n": 3.0}, made)
+    first.end(parent, [], finished=False)
+    client = mlflow.MlflowClient()
+    assert client.get_run(parent).info.status == "FAILED"
+
+    again = tracker_of("mlflow")
+    assert again.begin("grid", parent, {"seed": "0"}) == parent
+    assert client.get_run(parent).info.status == "RUNNING"
+    again.end(parent, [page], finished=True)
+
+    run, checkpoint = client.get_run(parent), client.get_run(child)
+    assert (run.info.run_name, run.info.status) == ("grid", "FINISHED")
+    assert run.data.params == {"seed": "0", "a_b": "x" * 500}
+    assert _files(client, parent) == {"report/index.html"}
+    assert (checkpoint.info.run_name, checkpoint.info.status) == ("wanda-0.6", "FINISHED")
+    assert checkpoint.data.tags["mlflow.parentRunId"] == parent
+    assert checkpoint.data.params == {"model": "m"}
+    assert checkpoint.data.metrics == {"xquad_x/n": 3.0}
+    assert _files(client, child) == {"headline.csv"}
+    (experiment,) = client.search_experiments(filter_string="name = 'resurface'")
+    assert {each.info.run_id for each in client.search_runs([experiment.experiment_id])} == {parent, child}
+
+
+def _files(client: Any, run: str, folder: str | None = None) -> set[str]:
+    """The paths of a run's artifacts."""
+    found = set()
+    for each in client.list_artifacts(run, folder):
+        found |= _files(client, run, each.path) if each.is_dir else {each.path}
+    return found
+
+
+def test_wandb(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    begun: list[dict[str, Any]] = []
+    heard: list[Any] = []
+
+    def init(**settings: Any) -> Any:
+        begun.append(settings)
+        return SimpleNamespace(
+            log=lambda numbers: heard.append(numbers),
+            log_artifact=lambda artifact: heard.append(artifact.added),
+            finish=lambda exit_code: heard.append(exit_code),
+        )
+
+    class Artifact:
+        def __init__(self, name: str, type: str) -> None:
+            self.added = [name]
+
+        def add_dir(self, path: str) -> None:
+            self.added.append(Path(path).name)
+
+        add_file = add_dir
+
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=init, Artifact=Artifact, Settings=dict))
+    monkeypatch.setenv("WANDB_PROJECT", "mine")
+    tracker = tracker_of("wandb")
+    parent = tracker.begin("grid", None, {"seed": "0"})
+    child = tracker.checkpoint(parent, "wanda-0.6", {"model": "m"}, {"xquad/n": 3.0}, tmp_path)
+    (tmp_path / "index.html").write_text("x")
+    tracker.end(parent, [tmp_path / "index.html"], finished=False)
+    assert child == f"{parent}-wanda-0-6"
+    assert tracker.begin("grid", parent, {}) == parent
+    common = {"project": "mine", "group": "grid", "resume": "allow", "settings": {"silent": True}}
+    assert begun == [
+        common | {"id": child, "name": "wanda-0.6", "config": {"model": "m"}},
+        common | {"id": parent, "name": "grid", "config": {"seed": "0"}},
+    ]
+    files = [f"{child}-files", tmp_path.name], [f"{parent}-files", "index.html"]
+    assert heard == [{"xquad/n": 3.0}, files[0], 0, files[1], 1]
+
+
+@pytest.mark.usefixtures("unmeasured")
+def test_ids_are_kept_by_tracker(run: Path) -> None:
+    (run / "tracking.json").write_text(json.dumps({"other": {"run": "theirs", "checkpoints": {}}}))
+    _follow(run, Diary())
+    told = json.loads((run / "tracking.json").read_text())
+    assert told["other"] == {"run": "theirs", "checkpoints": {}}
+    assert told["diary"]["checkpoints"] == {"dense": "id of dense", "wanda-0.6": "id of wanda-0.6"}
