@@ -7,7 +7,7 @@ import platform
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +15,22 @@ import numpy as np
 import torch
 
 from evaluator.checkpoints.shapes import text_model
-from pruning.calibration import sequences
+from evaluator.core.errors import InputError
 from pruning.calibration.passages import PassageSource
 from pruning.calibration.sequences import Calibration
 from pruning.config import PruneConfig, needs_calibration
-from pruning.job import Job
 from pruning.layers import allocation
 from pruning.layers.flow import Activations, Flow
 from pruning.layers.sequential import leave_dense, prune_layers
+from pruning.methods.masks import check_divides
 from pruning.model import memory
 from pruning.model.decoder import Decoder
 from pruning.model.packing import batches
 from pruning.output import export
-from pruning.output.manifest import MatrixRecord, PruneManifest, RemovedParts
+from pruning.output.job import Job
+from pruning.output.manifest import MANIFEST_NAME, MatrixRecord, PruneManifest, RemovedParts, read_manifest
 from pruning.patterns import NofM, Pattern, Share, written
+from pruning.structured.choose import check as check_removal
 from pruning.structured.choose import choose
 from pruning.structured.cut import Cut, first_cut, slices, weights_left
 from pruning.structured.write import check_built, mended, write
@@ -53,16 +55,33 @@ def check(
     `prune` itself searches weights for NaN, and the passages of a source on the network for those in `held_out`.
     """
     job = Job(config, out, sources or {}, held_out or {})
-    if job.finished() is not None:
-        return
-    job.check()
-    if config.calibration is not None and job.reads_network:
-        sequences.check_source(config.calibration, job.sources)
+    if job.finished(read_manifest) is None:
+        _check(job)
+
+
+def _check(job: Job[PruneConfig]) -> tuple[Decoder, Any]:
+    """The decoder, and the tokenizer if the job has a calibration. Raises InputError; no weights are read."""
+    decoder = _decoder(job)
+    if job.config.removes:
+        check_removal(decoder, job.config.removed)
+    else:
+        check_divides(decoder.matrices(), job.config.weights_pattern)
+    export.check_place(job.checkpoint, job.out)
+    return decoder, job.tokenizer()
+
+
+def _decoder(job: Job[PruneConfig]) -> Decoder:
+    """The model without its weights, on the job's device. Raises InputError."""
+    name, available = job.config.device, torch.cuda.is_available()
+    device = torch.device(("cuda" if available else "cpu") if name == "auto" else name)
+    if device.type == "cuda" and (not available or (device.index or 0) >= torch.cuda.device_count()):
+        raise InputError(f"device: {name!r} is not on this machine")
+    return Decoder(job.checkpoint, device)
 
 
 def settings_after(config: PruneConfig) -> dict[str, Any]:
     """The whole configuration of what a job makes that takes parts out. Raises InputError."""
-    decoder = Job(config, Path(), {}, {}).decoder()
+    decoder = _decoder(Job(config, Path(), {}, {}))
     settings = mended(decoder, first_cut(decoder, config.removed))
     return {**decoder.config.to_dict(), **text_model(settings)}
 
@@ -82,20 +101,20 @@ def prune(
     `sources` are named passages that calibration may take; `held_out` are the digests of texts that no passage may
     be, each with what it is; `provenance` goes into the manifest; `progress` is called with (layers
     done, layers); activations beyond `activation_bytes` go to disk. An `out` that the same job has already finished is
-    returned at once. Raises InputError for what the user can mend and PruneError for a job that failed.
+    returned at once. Raises InputError for what the user can mend and JobError for a job that failed.
     """
     started = time.perf_counter()
     job = Job(config, out, sources or {}, held_out or {})
-    finished = job.finished()
+    finished = job.finished(read_manifest)
     if finished is not None:
         return finished
-    decoder, tokenizer = job.check()
+    decoder, tokenizer = _check(job)
     job.checkpoint.check_finite()
     memory.reset_peak(decoder.device)
     with export.open_export(job.checkpoint, out) as target, _full_precision(), memory.kept_when_freed():
-        calibration = _calibrate(job, tokenizer)
+        looks = needs_calibration(config.method, config.allocation, config.repair)
+        calibration = job.calibrate(tokenizer) if looks else None
         report = progress or (lambda done, total: None)
-        finish = target.finish_apart if config.removes else target.finish
         if not config.removes:
             target.copy_weights()
         with _flow(decoder, calibration, target.partial, activation_bytes) as flow:
@@ -111,7 +130,9 @@ def prune(
             provenance=provenance or {},
             started=started,
         )
-        return finish(result.manifest)
+        if config.removes:
+            return target.finish_apart(MANIFEST_NAME, result.manifest)
+        return target.finish(result.manifest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +158,7 @@ def _set_to_zero(
         pruned = leave_dense(decoder)
     else:
         pruned = prune_layers(config, decoder, patterns, flow, target.write, report)
-    by_name = {each.name: MatrixRecord(**asdict(each)) for each in pruned}
+    by_name = {each.name: each for each in pruned}
     matrices = tuple(by_name[name] for name in decoder.matrices())
     return _Outcome(
         sparsity=config.weights_pattern.ratio,
@@ -162,13 +183,6 @@ def _take_out(cut: Cut, config: PruneConfig, decoder: Decoder, folder: Path) -> 
         measured=1 - weights_left(decoder, kept),
         removed=RemovedParts(unit=cut.unit, of=cut.of, gone=tuple(map(written, cut.gone)), distances=cut.distances),
     )
-
-
-def _calibrate(job: Job, tokenizer: Any) -> Calibration | None:
-    config = job.config
-    if config.calibration is None or not needs_calibration(config.method, config.allocation, config.repair):
-        return None
-    return sequences.load(config.calibration, tokenizer, config.seed, job.sources, job.held_out)
 
 
 @contextmanager
@@ -207,7 +221,7 @@ def _patterns(config: PruneConfig, decoder: Decoder, flow: Flow | None) -> list[
 class _Result:
     """Everything that the manifest says but for the digests of files."""
 
-    job: Job
+    job: Job[PruneConfig]
     decoder: Decoder
     calibration: Calibration | None
     outcome: _Outcome

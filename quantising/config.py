@@ -1,20 +1,27 @@
-"""The configuration of a quantisation: frozen, checked when it is made, unknown keys are errors."""
+"""The configuration of a quantisation, and `quantise_manifest.json`: how a quantised checkpoint was made.
+
+Both are frozen, and unknown keys are errors. The manifest is written last: a directory without it is no checkpoint that
+a sweep has quantised."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
+from evaluator.checkpoints.files import Files, of_version, parse_manifest
+from evaluator.checkpoints.quantisation import QUANTISE_MANIFEST
 from evaluator.core.config import Frozen
 from evaluator.core.errors import unknown
+from pruning.calibration.sequences import CalibrationManifest
 from pruning.config import CalibrationConfig
 from quantising.methods import METHODS
 from quantising.methods.base import Wanted
 from quantising.schemes import SCHEMES
 
 MethodName = Annotated[str, AfterValidator(METHODS.checked)]
+SCHEMA_VERSION = 1
 IGNORED = ("lm_head",)  # by llm-compressor's own examples: the output head stays as it is
 
 
@@ -52,3 +59,26 @@ class QuantiseConfig(Frozen):
     def wanted(self) -> Wanted:
         """What is to become of the checkpoint."""
         return Wanted(scheme=self.scheme, group_size=self.group_size, ignore=self.ignore, recipe=self.recipe)
+
+
+class QuantiseManifest(Frozen):
+    """A quantised checkpoint's provenance."""
+
+    schema_version: Annotated[int, of_version(SCHEMA_VERSION)] = SCHEMA_VERSION
+    method: str
+    scheme: str
+    config: dict[str, Any]  # the QuantiseConfig as JSON
+    source_files: dict[str, str]  # sha256 of the files that it was made from
+    calibration: CalibrationManifest | None
+    versions: dict[str, str]  # of what did the work
+    provenance: dict[str, Any]  # of the caller: commit, dirty flag, machine
+    seconds: float
+    files: Files  # every other file of the directory that is not a link
+
+
+def read_manifest(directory: Path) -> QuantiseManifest | None:
+    """The manifest of a checkpoint that was quantised here; None where there is none.
+
+    Raises InputError for a broken one.
+    """
+    return parse_manifest(directory / QUANTISE_MANIFEST, QuantiseManifest)

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from evaluator.checkpoints.info import MANIFEST as PRUNE_MANIFEST
 from evaluator.checkpoints.quantisation import QUANTISE_MANIFEST
-from evaluator.checkpoints.tensors import INDEX
+from evaluator.core.errors import JobError
 from pruning.calibration.passages import PassageSource
-from pruning.digests import digest_of_file
-from pruning.output import export, owner
-from quantising.config import QuantiseConfig
-from quantising.errors import QuantiseError
-from quantising.job import Job, check_made
-from quantising.manifest import QuantiseManifest, read_manifest
+from pruning.output import export
+from pruning.output.job import Job, check_made
+from quantising.config import QuantiseConfig, QuantiseManifest, read_manifest
+from quantising.methods import METHODS
 
 _WEIGHTS = (".bin", ".pt", ".pth", ".pkl", ".ckpt", ".msgpack", ".h5")  # nothing reads these here
 
@@ -38,8 +36,15 @@ def check(
         check_made(made, config, out, held_out or {})
         return
     job = Job(config, out, sources or {}, held_out or {})
-    if made is None or job.finished() is None:
-        job.check()
+    if job.finished(read_manifest) is None:
+        _check(job)
+
+
+def _check(job: Job[QuantiseConfig]) -> Any:
+    """The tokenizer if the job has a calibration. Raises InputError; no weights are read."""
+    METHODS[job.config.method].check(job.checkpoint, job.config.wanted)
+    export.check_place(job.checkpoint, job.out)
+    return job.tokenizer()
 
 
 def quantise(
@@ -52,56 +57,41 @@ def quantise(
 ) -> QuantiseManifest:
     """Quantise `config.source` into `out`, which is complete afterwards, or absent if anything fails.
 
-    The arguments are those of `pruning.run.prune`. Raises InputError for what the user can mend and QuantiseError for a
+    The arguments are those of `pruning.run.prune`. Raises InputError for what the user can mend and JobError for a
     job that failed.
     """
     started = time.perf_counter()
     job = Job(config, out, sources or {}, held_out or {})
-    finished = job.finished()
+    finished = job.finished(read_manifest)
     if finished is not None:
         return finished
-    job.check()
-    job.method.check_here()  # another machine than the one that the run was checked on may have to install something
+    tokenizer, method = _check(job), METHODS[config.method]
+    method.check_here()  # another machine than the one that the run was checked on may have to install something
     job.checkpoint.check_finite()
     with export.open_export(job.checkpoint, out) as target:
-        calibration = job.calibrate()
+        calibration = job.calibrate(tokenizer)
         sequences = () if calibration is None else calibration.sequences
-        versions = job.method.write(job.checkpoint, target.partial, config.wanted, sequences)
+        versions = method.write(job.checkpoint, target.partial, config.wanted, sequences)
         _check_weights(target.partial)
-        _add_companions(job, target.partial)
-        manifest = QuantiseManifest(
-            method=config.method,
-            scheme=config.scheme,
-            config=config.model_dump(mode="json"),
-            source_files=export.source_files(job.checkpoint),
-            calibration=None if calibration is None else calibration.manifest,
-            versions=versions,
-            provenance=dict(provenance or {}),
-            seconds=round(time.perf_counter() - started, 3),
-            files=_digests(target.partial),
-        )
-        (target.partial / QUANTISE_MANIFEST).write_text(manifest.model_dump_json(indent=2) + "\n", encoding="utf-8")
-        target.appear()
-    return manifest
+
+        def describe(files: dict[str, str], source_files: dict[str, str]) -> QuantiseManifest:
+            return QuantiseManifest(
+                method=config.method,
+                scheme=config.scheme,
+                config=config.model_dump(mode="json"),
+                source_files=source_files,
+                calibration=None if calibration is None else calibration.manifest,
+                versions=versions,
+                provenance=dict(provenance or {}),
+                seconds=round(time.perf_counter() - started, 3),
+                files=files,
+            )
+
+        return target.finish_apart(QUANTISE_MANIFEST, describe, more=[PRUNE_MANIFEST])
 
 
 def _check_weights(folder: Path) -> None:
-    """Raises QuantiseError where weights are not safetensors only."""
+    """Raises JobError where weights are not safetensors only."""
     others = [file.name for file in sorted(folder.rglob("*")) if file.suffix in _WEIGHTS]
     if others or not any(folder.glob("*.safetensors")):
-        raise QuantiseError(f"weights were written as {others[0] if others else 'nothing'}, not as safetensors")
-
-
-def _add_companions(job: Job, folder: Path) -> None:
-    """Tokenizer, licence and how the source was pruned, byte for byte as they are there."""
-    source = job.checkpoint.directory
-    for name in (*export.companions(job.checkpoint), PRUNE_MANIFEST):
-        if (source / name).is_file() and name != INDEX:  # the shards have an index of their own
-            (folder / name).parent.mkdir(exist_ok=True)
-            shutil.copyfile(source / name, folder / name)
-
-
-def _digests(folder: Path) -> dict[str, str]:
-    """sha256 of what was written; a link's file is the source's."""
-    files = [file for file in sorted(folder.rglob("*")) if file.is_file() and not file.is_symlink()]
-    return {str(file.relative_to(folder)): digest_of_file(file) for file in files if file.name != owner.OWNER}
+        raise JobError(f"weights were written as {others[0] if others else 'nothing'}, not as safetensors")

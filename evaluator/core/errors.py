@@ -36,6 +36,10 @@ class InputError(ResurfaceError):
     """A file, field or value is wrong. The message names all three."""
 
 
+class JobError(ResurfaceError):
+    """A job that prunes or quantises failed, and not because of its input."""
+
+
 class EngineError(ResurfaceError):
     """An engine died or answered nonsense; the work in flight was lost, records were not."""
 

@@ -101,7 +101,7 @@ def run_prune(
     options: PruneOptions,
     checked: Callable[[Path], None] | None = None,
 ) -> None:
-    """Prune `model` into `out`; options are checked before a model is fetched. Raises InputError or PruneError.
+    """Prune `model` into `out`; options are checked before a model is fetched. Raises InputError or JobError.
 
     `checked` is called with the model's directory once nothing else can be wrong.
     """
@@ -137,7 +137,7 @@ def run_prune(
 def run_prune_and_push(
     console: Console, name: str, model: str, out: Path | None, options: PruneOptions, run: Path | None, *, public: bool
 ) -> None:
-    """Prune a model and upload it; whether the hub takes it is asked before. Raises InputError or PruneError."""
+    """Prune a model and upload it; whether the hub takes it is asked before. Raises InputError or JobError."""
     from launch.trackers.hub import check_repository, need_own_files, open_repository, whole
 
     check_repository(name)
@@ -172,7 +172,7 @@ def run_verify(console: Console, errors: Console, directory: Path) -> int:
     Raises InputError for a directory without a manifest that can be read.
     """
     from pruning.output.manifest import MANIFEST_NAME, read_manifest
-    from pruning.output.verify import examine
+    from pruning.verify import examine
 
     manifest = read_manifest(directory)
     if manifest is None:

@@ -23,8 +23,7 @@ from launch.sweep.jobs import CheckpointJob
 from launch.sweep.prunings import SOURCES
 from launch.sweep.tasks import PreparedTask
 from pruning.output.manifest import read_manifest as read_prune_manifest
-from quantising.config import QuantiseConfig
-from quantising.manifest import read_manifest
+from quantising.config import QuantiseConfig, read_manifest
 from quantising.methods import METHODS
 from quantising.schemes import SCHEMES
 

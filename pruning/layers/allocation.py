@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from evaluator.core.errors import InputError
-from pruning.errors import PruneError
+from evaluator.core.errors import InputError, JobError
 from pruning.layers.flow import Flow
 from pruning.layers.observer import Observer
 from pruning.methods.base import Statistic
@@ -40,7 +39,7 @@ def owl(shares: Sequence[float], ratio: float) -> list[Unstructured]:
 def outlier_shares(decoder: Decoder, flow: Flow) -> list[float]:
     """Of each layer of the dense model: the share of Wanda scores above OWL_TIMES the layer's mean score.
 
-    Raises PruneError if activations are not finite.
+    Raises JobError if activations are not finite.
     """
     shares: list[float] = []
     with torch.no_grad():
@@ -58,7 +57,7 @@ def _outlier_share(decoder: Decoder, index: int, observer: Observer) -> float:
     for leader, members in observer.groups.items():
         norm_sq_I = observer.take(leader)[Statistic.COLUMN_NORMS]
         if not bool(torch.isfinite(norm_sq_I).all()):
-            raise PruneError(f"layer {index}, input of {leader}: activations are not finite")
+            raise JobError(f"layer {index}, input of {leader}: activations are not finite")
         norms |= dict.fromkeys(members, norm_sq_I)
     weights = {name: module.weight.data for name, module in decoder.linears(index).items()}
     score = Wanda().score

@@ -17,7 +17,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from pruning.errors import PruneError
+from evaluator.core.errors import JobError
 from pruning.layers.observer import Gathered, Observer
 from pruning.methods.base import Statistic
 from pruning.model.decoder import Decoder
@@ -62,7 +62,7 @@ class Flow:
         return states_NH
 
     def advance(self, index: int, layer: nn.Module, *, last: bool = False) -> None:
-        """Make a layer's outputs the current inputs. Raises PruneError if an output is not finite.
+        """Make a layer's outputs the current inputs. Raises JobError if an output is not finite.
 
         `last`: those of the last layer too, which few read.
         """
@@ -72,7 +72,7 @@ class Flow:
             hidden_1TH = layer(self._activations.get(number), **self._decoder.keywords(index, batch))
             # A sum shows NaN and infinity a hundred times faster; it may overflow, too.
             if not math.isfinite(hidden_1TH.sum().item()) and not bool(torch.isfinite(hidden_1TH).all()):
-                raise PruneError(f"layer {index}: its output is not finite on calibration sequence {batch.order[0]}")
+                raise JobError(f"layer {index}: its output is not finite on calibration sequence {batch.order[0]}")
             self._activations.put(number, hidden_1TH)
 
 

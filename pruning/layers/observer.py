@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from pruning.errors import PruneError
+from evaluator.core.errors import JobError
 from pruning.methods.base import Statistic
 from pruning.model import onednn
 from pruning.model.architectures import Routed
@@ -44,7 +44,7 @@ class Observer:
         self._reached = 0
 
     def run(self, layer: nn.Module, hidden_1TH: Tensor, keywords: Mapping[str, Any], batch: Batch) -> None:
-        """Run the layer on one batch, as far as its statistics need. Raises PruneError if a module does not run."""
+        """Run the layer on one batch, as far as its statistics need. Raises JobError if a module does not run."""
         self._batch, self._last, self._reached = batch, None, 0
         handles = [m.register_forward_pre_hook(partial(self._see, n)) for n, m in self._linears.items()]
         try:
@@ -56,7 +56,7 @@ class Observer:
             for handle in handles:
                 handle.remove()
         if self._unseen:
-            raise PruneError(f"module {min(self._unseen)} did not run in its layer's forward pass")
+            raise JobError(f"module {min(self._unseen)} did not run in its layer's forward pass")
         self._known = True
 
     def take(self, leader: str) -> dict[Statistic, Tensor]:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pruning.errors import PruneError
+from evaluator.core.errors import JobError
 from pruning.methods.base import Pruned
 from pruning.methods.solver import DAMPING
 from pruning.model import onednn
@@ -43,9 +43,9 @@ class LeastSquares:
     """The repair of matrices that read one input."""
 
     def __init__(self, hessian_II: Tensor, where: str) -> None:
-        """Raises PruneError naming `where` if the Hessian is not finite."""
+        """Raises JobError naming `where` if the Hessian is not finite."""
         if not bool(torch.isfinite(hessian_II).all()):
-            raise PruneError(f"{where}: the Hessian of its inputs is not finite")
+            raise JobError(f"{where}: the Hessian of its inputs is not finite")
         diagonal_I = hessian_II.diagonal()
         self._hessian_II = hessian_II
         self._live_I = diagonal_I > 0  # weights of dead columns stay as pruning left them

@@ -12,7 +12,6 @@ last. No expert reads another's output, so the outcome is that of one pass.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -26,28 +25,11 @@ from pruning.methods.base import Method, Statistic
 from pruning.methods.masks import check_counts, count_true, count_zeros
 from pruning.model.architectures import Routed
 from pruning.model.decoder import Decoder
+from pruning.output.manifest import MatrixRecord
 from pruning.patterns import Pattern
 
 # Called with each pruned matrix, in the checkpoint's dtype: (tensor name, weight_OI on the CPU).
 Writer = Callable[[str, Tensor], None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PrunedMatrix:
-    """What was done to one matrix; the manifest's `MatrixRecord` says what the fields mean."""
-
-    name: str
-    rows: int
-    columns: int
-    requested: int
-    zeros: int
-    tokens: int | None = None
-    dead_columns: int | None = None
-    damping: float | None = None
-    solver_dtype: str | None = None
-    pruned_error: float | None = None
-    repaired_error: float | None = None
-    repair_steps: int | None = None
 
 
 def prune_layers(
@@ -57,14 +39,14 @@ def prune_layers(
     flow: Flow | None,
     write: Writer,
     progress: Callable[[int, int], None],
-) -> list[PrunedMatrix]:
+) -> list[MatrixRecord]:
     """Prune every layer by its pattern; returns what was done to each matrix.
 
     `flow` may be None for a method that looks at the weights alone. `progress` is called with (layers done, layers).
-    Raises PruneError if a matrix is not as sparse as requested or activations are not finite.
+    Raises JobError if a matrix is not as sparse as requested or activations are not finite.
     """
     statistics = _wanted(config)
-    outcomes: list[PrunedMatrix] = []
+    outcomes: list[MatrixRecord] = []
     with torch.no_grad():
         if flow is not None and statistics:
             flow.start()
@@ -104,7 +86,7 @@ def _least_squares(config: PruneConfig, known: Mapping[Statistic, Tensor], where
 
 def _prune_layer(
     config: PruneConfig, decoder: Decoder, index: int, pattern: Pattern, observer: Observer | None, write: Writer
-) -> Iterator[PrunedMatrix]:
+) -> Iterator[MatrixRecord]:
     """Prune, write and put back every matrix of a loaded layer; those that read the same input at once."""
     method, group, linears = _method(config), config.comparison, decoder.linears(index)
     for leader, members in ({name: [name] for name in linears} if observer is None else observer.groups).items():
@@ -128,7 +110,7 @@ def _prune_layer(
             rows, columns = stored_OI.shape
             requested, zeros = method.taken(rows, columns, pattern, group), count_zeros(written_OI)
             check_counts(tensor, requested=requested, pruned=count_true(matrix.mask_OI), zeros=zeros)
-            yield PrunedMatrix(
+            yield MatrixRecord(
                 name=tensor,
                 rows=rows,
                 columns=columns,
@@ -150,11 +132,11 @@ def _method(config: PruneConfig) -> Method:
     return method
 
 
-def leave_dense(decoder: Decoder) -> list[PrunedMatrix]:
+def leave_dense(decoder: Decoder) -> list[MatrixRecord]:
     """What was done where nothing is to be pruned: only the zeros that are there are counted."""
     read = decoder.checkpoint.read
     return [
-        PrunedMatrix(name=name, rows=rows, columns=columns, requested=0, zeros=count_zeros(read(name)))
+        MatrixRecord(name=name, rows=rows, columns=columns, requested=0, zeros=count_zeros(read(name)))
         for name, (rows, columns) in decoder.matrices().items()
     ]
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from pruning.errors import PruneError
+from evaluator.core.errors import JobError
 from pruning.patterns import Group, NofM, Pattern, Removed, Unit, parse_removed, read_numbers, written
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class Method(ABC):
         """Prune matrices that read the same input, in their order.
 
         `statistic` is that of their input, or None for a method that needs none; it may be overwritten. Raises
-        PruneError naming `where` if it cannot be used.
+        JobError naming `where` if it cannot be used.
         """
 
 
@@ -84,7 +84,7 @@ class ScoringMethod(Method):
         from pruning.methods import masks
 
         if statistic is not None and not bool(statistic.isfinite().all()):
-            raise PruneError(f"{where}: the activations that it reads are not finite")
+            raise JobError(f"{where}: the activations that it reads are not finite")
         dead_columns = None if statistic is None else int((statistic == 0).sum())
         for weight_OI in weights_OI:
             mask_OI = masks.select(self.score(weight_OI, statistic), pattern, group)

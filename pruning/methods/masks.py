@@ -11,8 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from evaluator.core.errors import InputError
-from pruning.errors import PruneError
+from evaluator.core.errors import InputError, JobError
 from pruning.patterns import Group, NofM, Pattern
 
 _FEW_ROWS = 64  # fewer than this leave most of a GPU idle where each is one multiprocessor's
@@ -144,11 +143,11 @@ def count_true(mask_OI: Tensor) -> int:
 
 
 def check_counts(name: str, *, requested: int, pruned: int, zeros: int) -> None:
-    """Raises PruneError if a mask took another number than requested, or a written matrix has fewer zeros.
+    """Raises JobError if a mask took another number than requested, or a written matrix has fewer zeros.
 
     It may have more: dense weights that were zero and that no mask took.
     """
     if pruned != requested or zeros < requested:
-        raise PruneError(
+        raise JobError(
             f"matrix {name}: {requested} weights should be pruned; the mask took {pruned} and {zeros} are zero"
         )

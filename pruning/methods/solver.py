@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pruning.errors import PruneError
+from evaluator.core.errors import JobError
 from pruning.methods import masks
 from pruning.patterns import NofM, Pattern
 from pruning.pulse import PULSE
@@ -42,11 +42,11 @@ def factorise(hessian_II: Tensor, name: str) -> Factor:
     times the work and rounds a matrix of squared condition.
 
     A matrix that is not positive definite is tried again with ten times the damping, then in float64; the result says
-    which of them it took. Raises PruneError naming `name` if the Hessian is not finite or no step succeeds.
+    which of them it took. Raises JobError naming `name` if the Hessian is not finite or no step succeeds.
     """
     diagonal_I = hessian_II.diagonal()
     if not bool(torch.isfinite(hessian_II).all()):
-        raise PruneError(f"{name}: the Hessian of its inputs is not finite")
+        raise JobError(f"{name}: the Hessian of its inputs is not finite")
     dead_I = diagonal_I == 0
     diagonal_I[dead_I] = 1
     mean = diagonal_I.double().mean().item()
@@ -60,7 +60,7 @@ def factorise(hessian_II: Tensor, name: str) -> Factor:
         upper_II = _inverse_of_upper(lower_II.flip(0, 1))
         if bool(torch.isfinite(upper_II).all()):
             return Factor(upper_II.float(), dead_I, DAMPING * times, str(dtype).removeprefix("torch."))
-    raise PruneError(f"{name}: the Hessian of its inputs is not positive definite, even damped tenfold in float64")
+    raise JobError(f"{name}: the Hessian of its inputs is not positive definite, even damped tenfold in float64")
 
 
 def _inverse_of_upper(upper_II: Tensor) -> Tensor:

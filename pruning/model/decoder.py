@@ -15,8 +15,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from evaluator.core.errors import InputError, one_line
-from pruning.errors import PruneError
+from evaluator.core.errors import InputError, JobError, one_line
 from pruning.model import memory, onednn
 from pruning.model.architectures import check_by_layers, recognise, separate
 from pruning.model.checkpoint import FLOATS, Checkpoint
@@ -129,7 +128,7 @@ class Decoder:
                 raise InputError(f"{entry.file}: tensor {name} has shape {entry.shape}, config.json says {shape}")
 
     def load(self, index: int) -> nn.Module:
-        """Read one layer's tensors; `release` frees them. Raises PruneError for a buffer without a value."""
+        """Read one layer's tensors; `release` frees them. Raises JobError for a buffer without a value."""
         layer: nn.Module = self.layers[index]
         state = {
             name: self.checkpoint.read(self.tensor_name(index, name), self.dtype).to(self.device)
@@ -138,7 +137,7 @@ class Decoder:
         layer.load_state_dict(state, assign=True)
         stranded = [name for name, buffer in layer.named_buffers() if buffer.is_meta]
         if stranded:
-            raise PruneError(f"layer {index}: buffer {stranded[0]} is not in the checkpoint and has no known value")
+            raise JobError(f"layer {index}: buffer {stranded[0]} is not in the checkpoint and has no known value")
         return layer.requires_grad_(False)
 
     def replace(self, index: int, module: str, weight_OI: Tensor) -> None:

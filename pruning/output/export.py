@@ -14,23 +14,25 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import torch
+from pydantic import BaseModel
 from torch import Tensor
 
 from evaluator.checkpoints.tensors import INDEX
-from evaluator.core.errors import InputError
+from evaluator.core.errors import InputError, JobError
 from pruning.digests import digest_of_file
-from pruning.errors import PruneError
 from pruning.model.checkpoint import Checkpoint
 from pruning.output import owner
 from pruning.output.manifest import MANIFEST_NAME, PruneManifest, to_json
 from pruning.pulse import PULSE
 
+ManifestT = TypeVar("ManifestT", bound=BaseModel)
 _SUFFIX = ".partial"
 _TOKEN = re.compile(r"-([0-9a-f]{12}|[0-9]+)$")  # numbers were the ids of processes
 # What goes along with weights and config.json. No other weights, no model card: it describes the dense model.
@@ -138,7 +140,7 @@ class Export:
         entry = self._checkpoint.entry(name)
         data = weight.contiguous().view(torch.uint8).numpy().reshape(-1).data
         if len(data) != entry.size:
-            raise PruneError(f"tensor {name}: {len(data)} bytes cannot replace {entry.size}")
+            raise JobError(f"tensor {name}: {len(data)} bytes cannot replace {entry.size}")
         offset = entry.start
         while data:  # one call writes at most 2 GiB
             written = os.pwrite(self._descriptors[entry.file], data, offset)
@@ -172,26 +174,29 @@ class Export:
         self._give_name()
         return manifest
 
-    def finish_apart(self, describe: Callable[[dict[str, str], dict[str, str]], PruneManifest]) -> PruneManifest:
-        """`finish` where weights, their index and config.json were written into `partial` under their own names."""
-        for name in companions(self._checkpoint):
-            if name != INDEX:
-                (self.partial / name).parent.mkdir(exist_ok=True)
-                shutil.copyfile(self._checkpoint.directory / name, self.partial / name)
-        files = {str(file.relative_to(self.partial)): file for file in self.partial.rglob("*") if file.is_file()}
-        made = {name: digest_of_file(files[name]) for name in sorted(files) if name != owner.OWNER}
-        manifest = describe(made, source_files(self._checkpoint))
-        (self.partial / MANIFEST_NAME).write_text(to_json(manifest), encoding="utf-8")
-        self.appear()
-        return manifest
+    def finish_apart(
+        self, name: str, describe: Callable[[dict[str, str], dict[str, str]], ManifestT], *, more: Sequence[str] = ()
+    ) -> ManifestT:
+        """`finish` where weights, their index and config.json were written into `partial` under their own names.
 
-    def appear(self) -> None:
-        """Sync whatever was written into `partial`, and give it its name: for who writes all files himself."""
-        self.close()
+        `name`: the manifest's. `more`: files that are copied besides the companions, where the source has them. Digests
+        are those of files; a link's file is the source's.
+        """
+        source = self._checkpoint.directory
+        for companion in (*companions(self._checkpoint), *more):
+            if companion != INDEX and (source / companion).is_file():  # the shards have an index of their own
+                (self.partial / companion).parent.mkdir(exist_ok=True)
+                shutil.copyfile(source / companion, self.partial / companion)
+        written = [file for file in self.partial.rglob("*") if file.is_file() and not file.is_symlink()]
+        files = {str(file.relative_to(self.partial)): file for file in written if file.name != owner.OWNER}
+        made = {each: digest_of_file(files[each]) for each in sorted(files)}
+        manifest = describe(made, source_files(self._checkpoint))
+        (self.partial / name).write_text(to_json(manifest), encoding="utf-8")
         for file in self.partial.rglob("*"):
             if file.is_file():
                 _sync(file)
         self._give_name()
+        return manifest
 
     def _give_name(self) -> None:
         (self.partial / owner.OWNER).unlink()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from evaluator.checkpoints.files import Files, of_version, parse_manifest
 from evaluator.core.config import Frozen
@@ -91,6 +91,6 @@ def read_manifest(directory: Path) -> PruneManifest | None:
     return parse_manifest(directory / MANIFEST_NAME, PruneManifest)
 
 
-def to_json(manifest: PruneManifest) -> str:
-    """The text of the file."""
+def to_json(manifest: BaseModel) -> str:
+    """The text of a manifest's file."""
     return manifest.model_dump_json(indent=2, by_alias=True) + "\n"

@@ -9,8 +9,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from evaluator.core.errors import JobError
 from pruning.config import PruneConfig
-from pruning.errors import PruneError
 from pruning.layers.flow import Flow
 from pruning.methods import METHODS
 from pruning.methods.base import ScoredRemoval, Statistic
@@ -23,7 +23,7 @@ from pruning.structured.write import check_built
 def choose(config: PruneConfig, decoder: Decoder, flow: Flow | None, progress: Callable[[int, int], None]) -> Cut:
     """The parts that a job takes out. `flow`: None for a method without calibration.
 
-    `progress` is called with (layers done, layers). Raises InputError as `check` does, and PruneError if activations
+    `progress` is called with (layers done, layers). Raises InputError as `check` does, and JobError if activations
     are not finite.
     """
     if flow is None:
@@ -49,7 +49,7 @@ def _stillest(decoder: Decoder, flow: Flow, count: int, progress: Callable[[int,
             distances.append(angular_distance(states[0], states[-1]))
         progress(index + 1, len(decoder))
     if not all(map(math.isfinite, distances)):
-        raise PruneError("the residual stream is zero at a calibration text's last token: no angle can be measured")
+        raise JobError("the residual stream is zero at a calibration text's last token: no angle can be measured")
     first = distances.index(min(distances))
     gone = tuple(range(first, first + count))
     return Cut(unit="layers", of=len(decoder), gone=(gone,), distances=tuple(distances))
@@ -77,7 +77,7 @@ def _lowest(
         weight_OI = decoder.linears(index)[output].weight.data
         score_I = method.score(weight_OI, norm_sq_I)
         if not bool(score_I.isfinite().all()):
-            raise PruneError(f"{decoder.tensor_name(index, output)}: the activations that it reads are not finite")
+            raise JobError(f"{decoder.tensor_name(index, output)}: the activations that it reads are not finite")
         score_P = score_I.double().view(parts, run.width).sum(dim=1)
         taken_P = torch.sort(score_P, stable=True).indices[:count]  # of equals the first
         # What a zero column reads is not there for the layers to come, as if the part were gone.

@@ -14,11 +14,10 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from evaluator.core.errors import InputError
+from evaluator.core.errors import InputError, JobError
 from evaluator.core.isolated import run_isolated
 from pruning.pulse import PULSE
 from quantising.environment import pins, python_of
-from quantising.errors import QuantiseError
 
 NAME = "llm-compressor"
 REQUIREMENT = "llmcompressor==0.14.0.1"
@@ -49,7 +48,7 @@ def interpreter() -> Path | str:
 def apply_recipe(recipe: str, source: Path, folder: Path, sequences: Sequence[Sequence[int]]) -> dict[str, str]:
     """Write `source` to `folder` as a recipe (YAML) makes it; `sequences`: token ids that it may look at.
 
-    Returns the versions of what did the work. Raises QuantiseError with the last line that it wrote if it fails, and
+    Returns the versions of what did the work. Raises JobError with the last line that it wrote if it fails, and
     InputError if there is no environment.
     """
     python = environment()
@@ -74,7 +73,7 @@ def apply_recipe(recipe: str, source: Path, folder: Path, sequences: Sequence[Se
         print(log.read_text(encoding="utf-8", errors="replace"), file=sys.stderr)
         if ending.code or not answer.exists():
             has_said = ending.code is not None and ending.code > 0 and ending.last_line
-            raise QuantiseError(f"{NAME}: {ending.last_line if has_said else f'its process {ending.how}'}")
+            raise JobError(f"{NAME}: {ending.last_line if has_said else f'its process {ending.how}'}")
         versions: dict[str, str] = json.loads(answer.read_text(encoding="utf-8"))
         return versions
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from pruning.config import CalibrationConfig, PruneConfig
-from pruning.output.verify import verify
 from pruning.run import prune
+from pruning.verify import verify
 from tests.support import pruning as tiny
 
 pytestmark = [

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from pruning.config import CalibrationConfig, PruneConfig
-from pruning.output.verify import verify
 from pruning.patterns import read_numbers
 from pruning.run import prune
+from pruning.verify import verify
 from tests.support import pruning as tiny
 
 pytestmark = [

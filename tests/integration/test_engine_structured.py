@@ -10,8 +10,8 @@ from evaluator.engine.config import EngineConfig
 from evaluator.engine.torch_engine import TorchEngine
 from evaluator.engine.vllm.engine import VLLMEngine
 from pruning.config import CalibrationConfig, PruneConfig
-from pruning.output.verify import verify
 from pruning.run import prune
+from pruning.verify import verify
 from tests.support import pruning as tiny
 from tests.support.engines import needs_vllm
 

@@ -43,7 +43,7 @@ from launch.sweep.jobs import CheckpointJob
 from launch.sweep.preflight import Prepared
 from launch.sweep.tasks import PreparedTask
 from pruning.output.manifest import read_manifest
-from quantising.manifest import read_manifest as read_quantise_manifest
+from quantising.config import read_manifest as read_quantise_manifest
 
 _LOOK_SECONDS = 0.2  # between two looks at what has ended
 _NODES_SECONDS = 1.0  # between two looks at which nodes there are

@@ -12,8 +12,8 @@ from evaluator.core.errors import InputError
 from pruning.config import CalibrationConfig, PruneConfig
 from pruning.layers import repair
 from pruning.output.manifest import MANIFEST_NAME, read_manifest
-from pruning.output.verify import verify
 from pruning.run import check, prune
+from pruning.verify import verify
 from tests.support import brute_force
 from tests.support import pruning as tiny
 

@@ -10,9 +10,8 @@ import yaml
 
 from evaluator.checkpoints.info import inspect_checkpoint
 from evaluator.core import isolated
-from evaluator.core.errors import InputError
+from evaluator.core.errors import InputError, JobError
 from quantising.config import QuantiseConfig
-from quantising.errors import QuantiseError
 from quantising.llm_compressor import process
 from quantising.methods import METHODS
 from quantising.methods.base import Wanted
@@ -89,7 +88,7 @@ def test_it_is_given_token_ids_and_a_recipe_and_told_to_stay_offline(source, tmp
 def test_what_fails_is_one_line_and_leaves_nothing(source, tmp_path, job, more, reason):
     job(more)
     run = tmp_path / "run"
-    with pytest.raises(QuantiseError, match=reason) as caught:
+    with pytest.raises(JobError, match=reason) as caught:
         quantise(gptq(source), run / "out", sources=TEXTS)
     assert "\n" not in str(caught.value)
     assert not list(run.iterdir())

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from pruning.errors import PruneError
+from evaluator.core.errors import JobError
 from pruning.layers.observer import ColumnNorms, Hessian, Observer
 from pruning.model.checkpoint import Checkpoint
 from pruning.model.decoder import Decoder
@@ -102,7 +102,7 @@ def test_modules_that_read_one_tensor_share_one_statistic_and_the_last_product_i
 def test_a_module_that_never_runs_is_an_error():
     layer = Layer()
     observer = Observer({"unused": layer.unused}, lambda columns: ColumnNorms(columns, 1, CPU))
-    with pytest.raises(PruneError, match="unused did not run"):
+    with pytest.raises(JobError, match="unused did not run"):
         observer.run(layer, torch.randn(1, 3, 4), {}, Batch((torch.zeros(3),), (0,)))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pruning.errors import PruneError
+from evaluator.core.errors import JobError
 from pruning.layers.repair import LeastSquares
 from pruning.methods import masks
 from pruning.methods.base import Pruned
@@ -93,5 +93,5 @@ def test_rows_do_not_depend_on_their_neighbours():
 
 
 def test_a_hessian_that_is_not_finite_is_named():
-    with pytest.raises(PruneError, match=r"model\.q: the Hessian of its inputs is not finite"):
+    with pytest.raises(JobError, match=r"model\.q: the Hessian of its inputs is not finite"):
         LeastSquares(torch.full((4, 4), torch.inf), "model.q")

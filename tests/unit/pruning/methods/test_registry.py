@@ -12,9 +12,9 @@ from pruning.methods import METHODS
 from pruning.methods.base import Method, ScoringMethod, Statistic
 from pruning.methods.sparsegpt import SparseGPT
 from pruning.methods.wanda import Wanda
-from pruning.output.verify import verify
 from pruning.patterns import NofM, Unstructured
 from pruning.run import prune
+from pruning.verify import verify
 from tests.support import pruning as tiny
 
 

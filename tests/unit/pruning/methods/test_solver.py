@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pruning.errors import PruneError
+from evaluator.core.errors import JobError
 from pruning.methods import solver
 from pruning.methods.sparsegpt import BLOCK
 from pruning.patterns import NofM, Unstructured
@@ -93,5 +93,5 @@ def test_the_ladder_is_climbed_and_recorded():
 def test_a_hopeless_hessian_is_an_error_that_names_the_matrix(value, message):
     hessian = torch.eye(4)
     hessian[0, 0] = value
-    with pytest.raises(PruneError, match=f"layer.q: .*{message}"):
+    with pytest.raises(JobError, match=f"layer.q: .*{message}"):
         solver.factorise(hessian, "layer.q")

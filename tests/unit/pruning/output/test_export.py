@@ -14,13 +14,12 @@ from pathlib import Path
 import pytest
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from evaluator.core.errors import InputError
+from evaluator.core.errors import InputError, JobError
 from pruning.config import PruneConfig
-from pruning.errors import PruneError
 from pruning.output import export, owner
 from pruning.output.manifest import MANIFEST_NAME
-from pruning.output.verify import verify
 from pruning.run import prune
+from pruning.verify import verify
 
 _KILLED = textwrap.dedent(
     """
@@ -91,10 +90,10 @@ def test_companions_go_along_and_other_weights_do_not(checkpoints, tmp_path):
 
 def test_a_failed_job_leaves_nothing(checkpoints, tmp_path, monkeypatch):
     def fail(*_):
-        raise PruneError("no")
+        raise JobError("no")
 
     monkeypatch.setattr(export.Export, "write", fail)
-    with pytest.raises(PruneError, match="no"):
+    with pytest.raises(JobError, match="no"):
         prune(magnitude(checkpoints("qwen3")), tmp_path / "out")
     assert not list(tmp_path.iterdir())
 

@@ -16,9 +16,9 @@ from pruning.config import CalibrationConfig, PruneConfig
 from pruning.model.checkpoint import Checkpoint
 from pruning.model.decoder import Decoder
 from pruning.output.manifest import PruneManifest, RemovedParts
-from pruning.output.verify import examine, verify
 from pruning.patterns import read_numbers
 from pruning.run import check, prune
+from pruning.verify import examine, verify
 from tests.support import brute_force, structured
 from tests.support import pruning as tiny
 
@@ -195,7 +195,7 @@ def test_the_same_job_is_known_again_and_another_is_refused(checkpoints, passage
     first = prune(job, tmp_path / "out")
     assert prune(job, tmp_path / "out") == first
     other = config(checkpoints("qwen3"), passages, "channels", sparsity=0.5)
-    with pytest.raises(InputError, match=r"holds another pruning.*field method is .heads. there, .channels. here"):
+    with pytest.raises(InputError, match=r"holds another job.*field method is .heads. there, .channels. here"):
         prune(other, tmp_path / "out")
 
 

@@ -1,9 +1,0 @@
-"""What quantising raises besides InputError: the error of a job that failed."""
-
-from __future__ import annotations
-
-from evaluator.core.errors import ResurfaceError
-
-
-class QuantiseError(ResurfaceError):
-    """A quantisation failed, and not because of its input; the text is one complete line."""
