@@ -176,13 +176,10 @@ def names_of(columns: Iterable[Column]) -> list[str]:
     return [name for column in columns for name in column.names]
 
 
-Values = dict[str, list[Any]]  # of a frame, by column
-
-
 def typed_frame(columns: Sequence[Column], rows: Iterable[Row]) -> pd.DataFrame:
     """Rows as a frame with exactly these columns; a value that a row lacks is null. Raises ValueError for a column of
-    the rows that is not among them: it would be lost. Of rows that may be many, use `long_frame.filed`."""
-    values: Values = {name: [] for name in names_of(columns)}
+    the rows that is not among them: it would be lost."""
+    values: dict[str, list[Any]] = {name: [] for name in names_of(columns)}
     unknown: set[str] = set()
     for row in rows:
         unknown |= row.keys() - values.keys()
@@ -190,21 +187,8 @@ def typed_frame(columns: Sequence[Column], rows: Iterable[Row]) -> pd.DataFrame:
             column.append(row.get(name, np.nan))
     if unknown:
         raise ValueError(f"no column and no kind is declared for {', '.join(sorted(unknown))}")
-    return frame_of(columns, values)
-
-
-def frame_of(columns: Sequence[Column], values: Values, types: Mapping[str, Any] | None = None) -> pd.DataFrame:
-    """Values as a frame of these columns. `types`: what `types_of` says of values that are not all here."""
-    if types is None:
-        frame = pd.DataFrame(values if any(values.values()) else None, columns=list(values))
-    else:
-        frame = pd.DataFrame({name: pd.Series(each, dtype=types[name]) for name, each in values.items()})
+    frame = pd.DataFrame(values if any(values.values()) else None, columns=list(values))
     return frame.astype({column.name: column.kind.dtype for column in columns if column.kind.dtype})
-
-
-def types_of(values: Values) -> dict[str, Any]:
-    """The types that columns have which hold such values; each may have its own number of them."""
-    return {name: pd.DataFrame({name: each})[name].dtype for name, each in values.items()}
 
 
 def rows_of(frame: pd.DataFrame) -> list[Row]:

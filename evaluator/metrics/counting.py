@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from evaluator.metrics.columns import Row
-from evaluator.metrics.outcomes import MEASURED
+from evaluator.store.outcomes import MEASURED
 
 NO_REASON = "the records do not say why"
 LEAST = 5  # of an outcome on either side, for agreement beyond chance: of fewer, one item decides what it is

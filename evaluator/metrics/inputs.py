@@ -14,9 +14,8 @@ from evaluator.core.records import FORMATS, METADATA, PRUNING, SERVING, Origin
 from evaluator.metrics.columns import Row
 from evaluator.metrics.comparability import difference
 from evaluator.metrics.intervals import ItemNumbers
-from evaluator.metrics.outcomes import KEY, MEASURED, outcome_types
-from evaluator.metrics.pieces import Pieces, Recent
 from evaluator.probes import PROBES
+from evaluator.store.outcomes import KEY, MEASURED, Outcomes, Recent, outcome_types
 from evaluator.store.screening import screened_of
 
 ALL = "all"  # the row that pools the languages
@@ -57,7 +56,7 @@ class Subject(Origin):
 
 @dataclass(frozen=True, eq=False)
 class Inputs:
-    """Outcomes of any number of checkpoints and tasks, in one frame or in pieces.
+    """Outcomes of any number of checkpoints and tasks, in one frame or by checkpoint.
 
     Optionally the items (the columns of `Item`; intervals need task, language, item_id, cluster), the
     verdicts of matcher models (those of `VerdictRow`, behind the record's key), run.json: how they were asked, and what
@@ -65,7 +64,7 @@ class Inputs:
     vote in the panel.
     """
 
-    outcomes: pd.DataFrame | Pieces
+    outcomes: pd.DataFrame | Outcomes
     items: pd.DataFrame | None = None
     verdicts: pd.DataFrame | None = None
     run: Mapping[str, Any] = field(default_factory=dict)
@@ -83,18 +82,18 @@ class Inputs:
         return [each for each in self._subjects if each.task in self._text_tasks]
 
     @cached_property
-    def _pieces(self) -> Pieces:
-        return Pieces(self.outcomes) if isinstance(self.outcomes, pd.DataFrame) else self.outcomes
+    def _outcomes(self) -> Outcomes:
+        return Outcomes(self.outcomes) if isinstance(self.outcomes, pd.DataFrame) else self.outcomes
 
     @cached_property
     def _text_tasks(self) -> frozenset[str]:
-        return self._pieces.text_tasks
+        return self._outcomes.text_tasks
 
     @cached_property
     def _subjects(self) -> list[Subject]:
         columns = ["task", "checkpoint", "base", "weights_digest", *PRUNING]
         rows: list[Row] = []
-        for first in self._pieces.first:
+        for first in self._outcomes.first:
             row = {name: None if pd.isna(first[name]) else first[name] for name in columns}
             if row["base"] == row["checkpoint"]:
                 row["base"] = None
@@ -109,14 +108,14 @@ class Inputs:
     def all_outcomes_of(self, checkpoint: str, task: str) -> pd.DataFrame:
         """One checkpoint's outcomes on one task in every format and under every seed; `item` is an item's number within
         its task."""
-        piece, numbers = self._pieces[checkpoint, task], self._numbers[task]
+        piece, numbers = self._outcomes[checkpoint, task], self._numbers[task]
         items = [numbers[key] for key in zip(piece["language"], piece["item_id"], strict=True)]
         return piece.assign(item=np.asarray(items, dtype=np.int64))
 
     @cached_property
     def _numbered(self) -> Mapping[str, pd.DataFrame]:
         """The items of each task."""
-        return {str(task): items for task, items in self._pieces.asked.groupby("task")}
+        return {str(task): items for task, items in self._outcomes.asked.groupby("task")}
 
     @cached_property
     def _numbers(self) -> Mapping[str, Mapping[tuple[str, str], int]]:
@@ -140,16 +139,16 @@ class Inputs:
 
         Where a probe was asked under several seeds, these are its outcomes under the run's own.
         """
-        asked = format in self._pieces.formats_of((checkpoint, task))
+        asked = format in self._outcomes.formats_of((checkpoint, task))
         return self._in_format[checkpoint, task, format] if asked else self._no_outcomes
 
     @cached_property
     def _no_outcomes(self) -> pd.DataFrame:
-        return self._pieces["", ""].assign(item=pd.Series(dtype="int64"))[_outcome_columns()]
+        return self._outcomes["", ""].assign(item=pd.Series(dtype="int64"))[_outcome_columns()]
 
     def run_seed(self, checkpoint: str, task: str) -> float:
         """The lowest seed that greedy was asked with: a run's own (NaN where greedy was not asked)."""
-        every = self._pieces[checkpoint, task]
+        every = self._outcomes[checkpoint, task]
         return float(every.loc[every["greedy_status"].notna(), "seed"].min())
 
     @cached_property
@@ -192,7 +191,7 @@ class Inputs:
     @cached_property
     def formats(self) -> list[str]:
         """The formats that were asked, in the protocol's order."""
-        return sorted(self._pieces.formats, key=lambda format: [*FORMATS, format].index(format))
+        return sorted(self._outcomes.formats, key=lambda format: [*FORMATS, format].index(format))
 
     def comparisons(self, format: str = "open") -> dict[tuple[str, str], Comparison]:
         """Every checkpoint that names a base, compared with it in one format; by task and checkpoint, in display

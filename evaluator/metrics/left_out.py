@@ -9,10 +9,9 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from evaluator.metrics.columns import COUNT, REASON, TEXT, Row, columns_of
+from evaluator.metrics.columns import COUNT, REASON, TEXT, Row, columns_of, typed_frame
 from evaluator.metrics.counting import NO_REASON
 from evaluator.metrics.inputs import Inputs, slices
-from evaluator.metrics.long_frame import LongFrame, filed
 from evaluator.probes import PROBES
 from evaluator.probes.base import EVIDENCE
 
@@ -24,12 +23,12 @@ COLUMNS = (
 _STATUSES = ("excluded", "engine_error")
 
 
-def left_out(inputs: Inputs) -> LongFrame:
+def left_out(inputs: Inputs) -> pd.DataFrame:
     """The table, pooled rows before those of single languages; empty where every probe was measured on every item.
 
     `n` counts items, or windows of a text, out of those that were `asked`; of samples, those of the run's own seed.
     """
-    return filed(COLUMNS, _rows(inputs))
+    return typed_frame(COLUMNS, _rows(inputs))
 
 
 def _rows(inputs: Inputs) -> Iterator[Row]:

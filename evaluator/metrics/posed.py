@@ -21,7 +21,7 @@ from evaluator.metrics.counting import joined_reasons
 from evaluator.metrics.drops import CORRECT
 from evaluator.metrics.inputs import ALL, Inputs, Subject
 from evaluator.metrics.intervals import Floats, ItemNumbers
-from evaluator.metrics.outcomes import MEASURED
+from evaluator.store.outcomes import MEASURED
 from evaluator.tasks.base import PAPER, task_and_prompt
 
 _KEY = ["language", "item_id"]

@@ -32,17 +32,10 @@ COLUMNS = (
 )
 
 
-def published(tables: Mapping[str, Iterable[pd.DataFrame]], run: Mapping[str, Any]) -> pd.DataFrame:
-    """One row per number of the paper whose setting `run` (its run.json) and the rows of `tables` have; of each table
-    its parts."""
-    values = paper()["values"]
-    rows: dict[int, list[Row]] = {}
-    for name, parts in tables.items():
-        here = [(place, entry) for place, entry in enumerate(values) if entry["table"] == name]
-        for frame in parts if here else ():
-            for place, entry in here:
-                rows.setdefault(place, []).extend(_of_entry(entry, frame, run))
-    return typed_frame(COLUMNS, (row for _, found in sorted(rows.items()) for row in found))
+def published(tables: Mapping[str, pd.DataFrame], run: Mapping[str, Any]) -> pd.DataFrame:
+    """One row per number of the paper whose setting `run` (its run.json) and the rows of `tables` have."""
+    here = (entry for entry in paper()["values"] if entry["table"] in tables)
+    return typed_frame(COLUMNS, (row for entry in here for row in _of_entry(entry, tables[entry["table"]], run)))
 
 
 def _of_entry(entry: Row, frame: pd.DataFrame, run: Mapping[str, Any]) -> Iterable[Row]:

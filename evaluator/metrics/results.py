@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
 from evaluator.core.errors import one_line
-from evaluator.metrics.columns import rows_of
+from evaluator.metrics.columns import rows_of, typed_frame
 from evaluator.metrics.gate.decision import Verdict
 from evaluator.metrics.gate.verdicts import judge
 from evaluator.metrics.headline import SUMMED, headline_of, headline_sentence, pooled, screened_sentence
 from evaluator.metrics.inputs import Inputs
 from evaluator.metrics.left_out import left_out
-from evaluator.metrics.long_frame import LongFrame, filed
 from evaluator.metrics.published import published
 from evaluator.metrics.table import FilledTable, Table
 from evaluator.metrics.tables import TABLES
@@ -28,7 +27,7 @@ class Results:
 
     tables: Mapping[str, FilledTable]
     headline: pd.DataFrame
-    left_out: LongFrame
+    left_out: pd.DataFrame
     paper: pd.DataFrame
     verdicts: Sequence[Verdict] = ()  # of each compressed checkpoint on each task
     screened: str = ""  # which of them stopped early
@@ -45,18 +44,18 @@ class Results:
         names = ["checkpoint", "sparsity", "requested_sparsity"]
         if "accuracy" not in self.tables:
             return ""
-        rows = self.tables["accuracy"].rows.select(lambda part: part[names].drop_duplicates()).drop_duplicates()
+        rows = self.tables["accuracy"].frame[names].drop_duplicates()
         found = [f"{row['checkpoint']} {column.shown(row)}" for row in rows_of(rows) if column.missed(row)]
         return f"Achieved sparsity: {'; '.join(found)}" if found else ""
 
     @property
-    def files(self) -> dict[str, Iterable[pd.DataFrame]]:
-        """What is written as CSV, by name, in parts that are read when they are asked for."""
-        found: dict[str, Iterable[pd.DataFrame]] = {"headline": [self.headline]}
-        found |= {name: table.rows.parts() for name, table in self.tables.items() if not table.failed}
+    def files(self) -> dict[str, pd.DataFrame]:
+        """What is written as CSV, by name."""
+        found = {"headline": self.headline}
+        found |= {name: table.frame for name, table in self.tables.items() if not table.failed}
         if len(self.left_out):
-            found["left_out"] = self.left_out.parts()
-        return found if self.paper.empty else found | {"reference": [self.paper]}
+            found["left_out"] = self.left_out
+        return found if self.paper.empty else found | {"reference": self.paper}
 
     @property
     def failures(self) -> dict[str, str]:
@@ -76,23 +75,23 @@ def _filled(table: Table, inputs: Inputs) -> FilledTable:
         return table.fill(inputs)
     try:
         filled = table.fill(inputs)
-        for part in (*filled.rows.parts(), filled.shown):
-            for row in rows_of(part):
+        for frame in (filled.frame, filled.shown):
+            for row in rows_of(frame):
                 for column in table.columns:
                     column.shown(row)
                     column.interval_of(row)
     except Exception as error:  # a plugin is anybody's code
         why = f"table {table.name!r} of plugin {home} failed: {type(error).__name__}: {one_line(error)}"
-        return FilledTable(table, filed(table.columns, ()), why, failed=True)
+        return FilledTable(table, typed_frame(table.columns, ()), why, failed=True)
     return filled
 
 
 def compute(inputs: Inputs, run: Mapping[str, Any]) -> Results:
     """Everything; `run` is the content of run.json, which says what a setting is."""
     tables = compute_tables(inputs)
-    rows = {name: table.rows for name, table in tables.items()}
+    frames = {name: table.frame for name, table in tables.items()}
     verdicts = judge(inputs, thresholds_of(run, "run.json"))
-    screened = screened_sentence(rows["screening"].frame)
-    headline = headline_of({name: rows[name].select(pooled) for name in SUMMED})
-    paper = published({name: each.parts() for name, each in rows.items()}, run)
+    screened = screened_sentence(frames["screening"])
+    headline = headline_of({name: pooled(frames[name]) for name in SUMMED})
+    paper = published(frames, run)
     return Results(tables, headline, left_out(inputs), paper, verdicts, screened)

@@ -2,7 +2,6 @@
 
     TABLE = Table(name="rank", title="Where is it?", reading="...", needs="the probe rank", columns=..., compute=...)
     TABLE.frame(inputs)         # the numbers
-    TABLE.rows(inputs)          # the same, of which a bounded number is in memory
     TABLE.fill(inputs)          # these, with notes on what the run lacks for it
 
 Registered in `evaluator.metrics.tables`, it is computed, written as CSV and shown on the page.
@@ -10,21 +9,41 @@ Registered in `evaluator.metrics.tables`, it is computed, written as CSV and sho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import partial
 
+import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
-from evaluator.metrics.columns import Column, Row, names_of
+from evaluator.metrics.columns import Column, Row, names_of, typed_frame
 from evaluator.metrics.comparability import rounded_activations
 from evaluator.metrics.counting import joined_reasons
 from evaluator.metrics.figure import Figure
 from evaluator.metrics.inputs import Inputs
-from evaluator.metrics.long_frame import Holm, LongFrame, filed
+from evaluator.metrics.intervals import Floats, holm
 from evaluator.metrics.measures import WHY
 
 _EVERY = ("task", "checkpoint", "reason")
+
+
+@dataclass(frozen=True)
+class Holm:
+    """Column `adjusted` is Holm's correction of column `p` over the checkpoints: the rows that agree in all of
+    `family`. A row of what could not differ (`Inputs.could_differ`) is no member, and has no `adjusted`."""
+
+    family: tuple[str, ...]
+    p: str = "mcnemar_p"
+    adjusted: str = "holm_p"
+
+    def corrected(self, frame: pd.DataFrame, tested: npt.NDArray[np.bool_]) -> Floats:
+        """One number for each row, NaN where it has no p or is not tested."""
+        found = np.full(len(frame), np.nan)
+        members = frame[frame[self.p].notna() & tested]
+        for rows in members.groupby(list(self.family), sort=False, dropna=False).indices.values():
+            places = np.flatnonzero(frame[self.p].notna() & tested)[rows]
+            found[places] = holm(frame[self.p].iloc[places].tolist())
+        return found
 
 
 @dataclass(frozen=True)
@@ -84,14 +103,14 @@ class Table:
 
     def frame(self, inputs: Inputs) -> pd.DataFrame:
         """The numbers: exactly the declared columns; counts are nullable integers."""
-        return self.rows(inputs).frame
-
-    def rows(self, inputs: Inputs) -> LongFrame:
-        """The numbers of a run that may have any number of checkpoints."""
-        computed = (self._labelled(row, inputs) for row in self.compute(inputs))
-        found = filed(self.columns, computed, self.corrections, partial(_tested, inputs))
-        if self.any_of and not any(part[self.any_of].notna().any() for part in found.parts()):
-            return filed(self.columns, ())
+        found = typed_frame(self.columns, (self._labelled(row, inputs) for row in self.compute(inputs)))
+        if self.any_of and not found[self.any_of].notna().any():
+            return typed_frame(self.columns, ())
+        if self.corrections and len(found):
+            names = zip(found["task"], found["checkpoint"], found["base"], strict=True)
+            tested = [inputs.could_differ(str(task), str(checkpoint), base) for task, checkpoint, base in names]
+            for correction in self.corrections:
+                found[correction.adjusted] = correction.corrected(found, np.array(tested))
         return found
 
     def _labelled(self, row: Row, inputs: Inputs) -> Row:
@@ -108,36 +127,23 @@ class Table:
 
     def fill(self, inputs: Inputs) -> FilledTable:
         """The numbers, with notes on what the run lacks."""
-        rows = self.rows(inputs)
-        note = self._note(rows)
-        return FilledTable(self, rows, note, "" if note else self._lacks(rows))
+        frame = self.frame(inputs)
+        note = self._note(frame)
+        return FilledTable(self, frame, note, "" if note or frame.empty else self._lacks(frame))
 
-    def _note(self, rows: LongFrame) -> str:
-        if not len(rows):
+    def _note(self, frame: pd.DataFrame) -> str:
+        if frame.empty:
             return "" if self.silent else f"No records for this table: it needs {self.needs}."
-        if not any(part[self.counts].fillna(0).gt(0).any() for part in rows.parts()):
-            given = (reason for part in rows.parts() for reason in part["reason"].dropna().astype(str))
-            return f"Nothing could be computed: {'; '.join(dict.fromkeys(given))}. It needs {self.needs}."
+        if not frame[self.counts].fillna(0).gt(0).any():
+            given = dict.fromkeys(frame["reason"].dropna().astype(str))
+            return f"Nothing could be computed: {'; '.join(given)}. It needs {self.needs}."
         return ""
 
-    def _lacks(self, rows: LongFrame) -> str:
-        if not len(rows):
-            return ""
-        missing, needed = list(self.lacks), dict[str, None]()
-        for part in rows.parts():
-            missing = [lack for lack in missing if lack.holds(part, self.counts)]
-            needed |= dict.fromkeys(reason for reason in _reasons(part) if reason.startswith("needs "))
-        wanted = [*(lack.wanted for lack in missing), *(reason.removeprefix("needs ") for reason in needed)]
+    def _lacks(self, frame: pd.DataFrame) -> str:
+        wanted = [lack.wanted for lack in self.lacks if lack.holds(frame, self.counts)]
+        reasons = (reason for every in frame["reason"].dropna().unique() for reason in str(every).split("; "))
+        wanted += [reason.removeprefix("needs ") for reason in reasons if reason.startswith("needs ")]
         return f"Not in this run: {'; '.join(dict.fromkeys(wanted))}." if wanted else ""
-
-
-def _tested(inputs: Inputs, row: Row) -> bool:
-    return inputs.could_differ(str(row.get("task")), str(row.get("checkpoint")), row.get("base"))
-
-
-def _reasons(frame: pd.DataFrame) -> Iterator[str]:
-    for whole in frame["reason"].dropna().unique():
-        yield from str(whole).split("; ")
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,18 +155,12 @@ class FilledTable:
     """
 
     table: Table
-    rows: LongFrame
+    frame: pd.DataFrame
     note: str
     lacks: str = ""
     failed: bool = False  # `note` says how
 
     @property
-    def frame(self) -> pd.DataFrame:
-        """All rows at once."""
-        return self.rows.frame
-
-    @property
     def shown(self) -> pd.DataFrame:
         """The rows that the page shows, in its order."""
-        frame = self.frame
-        return frame if self.table.page is None or frame.empty else self.table.page(frame)
+        return self.frame if self.table.page is None or self.frame.empty else self.table.page(self.frame)

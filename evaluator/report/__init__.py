@@ -11,18 +11,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
-from evaluator.metrics import Inputs, Pieces, Results, compute, reduce_records
+import pandas as pd
+
+from evaluator.metrics import Inputs, Outcomes, Results, compute, reduce_records
 from evaluator.report.embed import ItemView
 from evaluator.report.figures import draw
 from evaluator.report.page import render_page, standalone
 from evaluator.report.pages import pages_of, part_of, without_tables
 from evaluator.store.controls import read_controls, read_fit_only
-from evaluator.store.csv_files import csv_parts
+from evaluator.store.csv_files import csv_bytes
 from evaluator.store.failures import failure_frame, failures_of
 from evaluator.store.files import need_unfenced, write_atomically
-from evaluator.store.reading import frames, read_items, read_run, read_verdicts, record_parts
+from evaluator.store.reading import read_items, read_records, read_run, read_verdicts, record_parts
 
 Progress = Callable[[str, int, int], None]  # what, done, of how many
 
@@ -39,12 +42,12 @@ class Report:
 def write_report(run_dir: Path, *, progress: Progress | None = None) -> Report:
     """Rebuild RUN/tables and RUN/report from RUN/records. Raises InputError when there are no readable records.
 
-    Records are read one checkpoint and task at a time. Item-level outcomes, packed outputs and rows of tables of the
-    first ones stay in memory; of more, they lie in temporary files until they are looked at.
+    Records are read one checkpoint and task at a time. Outcomes of items lie in RUN/outcomes until a table looks at
+    them; packed outputs and rows of tables stay in memory.
     """
     step = progress or (lambda what, done, total: None)
     view = ItemView()
-    inputs = read_inputs(run_dir, view, progress=step)
+    inputs = read_inputs(run_dir, view, progress=step, outcomes=run_dir / "outcomes")
     run = inputs.run
     results = compute(inputs, run)
     failures = failures_of(run)
@@ -53,10 +56,10 @@ def write_report(run_dir: Path, *, progress: Progress | None = None) -> Report:
         need_unfenced(run_dir)
         (run_dir / "tables" / f"{name}.csv").unlink(missing_ok=True)
     written = {}
-    tables = results.files | ({"failures": [failure_frame(failures)]} if failures else {})
-    for done, (name, parts) in enumerate(tables.items(), start=1):
+    tables = results.files | ({"failures": failure_frame(failures)} if failures else {})
+    for done, (name, frame) in enumerate(tables.items(), start=1):
         written[name] = run_dir / "tables" / f"{name}.csv"
-        write_atomically(written[name], csv_parts(parts))
+        write_atomically(written[name], csv_bytes(frame))
         step("writing tables", done, len(tables))
     page = _write_pages(run_dir, inputs, results, view, step)
     return Report(page, written, results)
@@ -92,8 +95,8 @@ def write_part(run_dir: Path, checkpoints: Collection[str], folder: Path) -> Res
     """
     inputs = read_inputs(run_dir, only=checkpoints)
     results = compute(inputs, inputs.run)
-    for name, parts in results.files.items():
-        write_atomically(folder / "tables" / f"{name}.csv", csv_parts(parts))
+    for name, frame in results.files.items():
+        write_atomically(folder / "tables" / f"{name}.csv", csv_bytes(frame))
     for name, table in results.tables.items():
         figure = None if table.note else draw(table.table, table.shown)
         if figure is not None:
@@ -107,20 +110,33 @@ def read_inputs(
     *,
     progress: Progress | None = None,
     only: Collection[str] | None = None,
+    outcomes: Path | None = None,
 ) -> Inputs:
     """What a run's tables are made of; `view` takes the records on their way. Raises InputError as `write_report`.
 
-    `only`: of these checkpoints.
+    `only`: of these checkpoints. `outcomes` is the folder for outcomes, a file for each checkpoint; without it they
+    stay in memory.
     """
-    parts, outcomes = record_parts(run_dir), Pieces()
+    parts, found, done = record_parts(run_dir), Outcomes(), 0
     if only is not None:
         parts = [part for part in parts if part[0].parent.parent.name in only]
-    for done, frame in enumerate(frames(parts), start=1):
-        outcomes.add(reduce_records(frame))
-        if view is not None:
-            view.add(frame)
-        if progress is not None:
-            progress("reading records", done, len(parts))
+    written = set()
+    for checkpoint, group in groupby(parts, key=lambda part: part[0].parent.parent.name):
+        reduced = []
+        for paths in group:
+            records = read_records(paths)
+            reduced.append(reduce_records(records))
+            if view is not None and len(records):
+                view.add(records)
+            done += 1
+            if progress is not None:
+                progress("reading records", done, len(parts))
+        path = None if outcomes is None else outcomes / f"{checkpoint}.parquet"
+        found.add(pd.concat(reduced, ignore_index=True), path)
+        written.add(path)
+    for stale in set(outcomes.glob("*.parquet")) - written if outcomes is not None else ():
+        need_unfenced(run_dir)
+        stale.unlink(missing_ok=True)
     items, verdicts = read_items(run_dir), read_verdicts(run_dir)
     controls, fit_only = read_controls(run_dir), read_fit_only(run_dir)
-    return Inputs(outcomes, items, verdicts, read_run(run_dir), controls, fit_only)
+    return Inputs(found, items, verdicts, read_run(run_dir), controls, fit_only)

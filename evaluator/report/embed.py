@@ -35,7 +35,6 @@ from evaluator.metrics.fates import item_fates
 from evaluator.metrics.inputs import Inputs
 from evaluator.probes import PROBES
 from evaluator.probes.base import Probe, View
-from evaluator.report.chunks import Chunks
 
 FATE_CODES = {
     "kept": "k",
@@ -66,11 +65,11 @@ def packed(value: object) -> str:
 
 @dataclass(eq=False)
 class ItemView:
-    """Collects the view's data, one checkpoint and task at a time; chunks are packed, and many of them in a file."""
+    """Collects the view's data, one checkpoint and task at a time; chunks are packed."""
 
     numbers: dict[AskedKey, int] = field(default_factory=dict)
     gold: dict[int, list[str]] = field(default_factory=dict)
-    chunks: Chunks = field(default_factory=Chunks)  # element id -> base64
+    chunks: dict[str, str] = field(default_factory=dict)  # element id -> base64
     where: dict[str, dict[str, dict[str, str]]] = field(default_factory=dict)  # checkpoint -> task -> language -> id
     _questions: dict[int, str] | None = None  # by item number, once `index` has been called
     _letters: Mapping[str, str] = field(default_factory=dict)  # fates by checkpoint, likewise
@@ -82,8 +81,14 @@ class ItemView:
             return
         checkpoint, task = str(records["checkpoint"].iloc[0]), str(records["task"].iloc[0])
         for language, part in records.groupby("language", sort=True):
-            name = self.chunks.add(packed(self._chunk(task, str(language), part)))
+            name = self._keep(packed(self._chunk(task, str(language), part)))
             self.where.setdefault(checkpoint, {}).setdefault(task, {})[str(language)] = name
+
+    def _keep(self, chunk: str) -> str:
+        """Returns its id."""
+        name = f"chunk-{len(self.chunks)}"
+        self.chunks[name] = chunk
+        return name
 
     def _chunk(self, task: str, language: str, records: pd.DataFrame) -> dict[str, Any]:
         strings: dict[str, int] = {}
@@ -116,7 +121,7 @@ class ItemView:
             numbers.append(number)
             texts.append(context)
         for (task, language), (numbers, texts) in sorted(contexts.items()):
-            name = self.chunks.add(packed({"n": numbers, "s": texts}))
+            name = self._keep(packed({"n": numbers, "s": texts}))
             self.where.setdefault("", {}).setdefault(task, {})[language] = name
         return questions
 
@@ -129,7 +134,7 @@ class ItemView:
     def sizes(self) -> dict[str, int]:
         """Bytes of each checkpoint's chunks."""
         ids = {name: [each for by in tree.values() for each in by.values()] for name, tree in self.where.items()}
-        return {name: sum(map(self.chunks.size, found)) for name, found in ids.items() if name}
+        return {name: sum(len(self.chunks[each]) for each in found) for name, found in ids.items() if name}
 
     def index(self, inputs: Inputs, items: pd.DataFrame | None, only: Collection[str] | None = None) -> str:
         """The index as JSON that is safe inside a <script> element, `only` for a page of some checkpoints. To be called

@@ -24,7 +24,7 @@ from evaluator.metrics.columns import rows_of
 from evaluator.probes.reducing import MEASURED
 from evaluator.store.files import part_of_path, write_atomically
 from evaluator.store.lm_eval import UNFILTERED, doc_hash, hashed, lines
-from evaluator.store.reading import frames, read_items, read_run, record_parts
+from evaluator.store.reading import read_items, read_records, read_run, record_parts
 
 Json = dict[str, Any]
 _METRICS = {"open": ("contains", "exact_match", "f1"), "choice": ("acc", "acc_norm")}
@@ -54,7 +54,9 @@ def export(run_dir: Path, out: Path, *, now: datetime | None = None) -> list[Pat
     docs = {(row["task"], row["language"], row["item_id"]): row for row in rows_of(items)}
     by_checkpoint: dict[str, list[_Task]] = {}
     origins: dict[str, Mapping[str, Any]] = {}
-    for records in frames(record_parts(run_dir)):
+    for records in map(read_records, record_parts(run_dir)):
+        if records.empty:
+            continue
         first = records.iloc[0]
         by_checkpoint.setdefault(str(first["checkpoint"]), []).extend(_tasks(records, docs))
         origins[str(first["checkpoint"])] = {str(name): value for name, value in first.items()}

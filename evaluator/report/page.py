@@ -46,7 +46,7 @@ def render_page(
     """
     script = "" if pages else _asset("page.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    tables = [filled for filled in results.tables.values() if filled.note or len(filled.rows)]
+    tables = [filled for filled in results.tables.values() if filled.note or len(filled.frame)]
     sections = [_section(filled, results.paper) for filled in tables]
     context = {
         "name": name,
@@ -61,7 +61,7 @@ def render_page(
         "few": FEW,
         "filled": [section for section in sections if not section["note"]],
         "missing": [section for section in sections if section["note"]],
-        "left_out": grid(results.left_out.frame, LEFT_OUT) if len(results.left_out) else None,
+        "left_out": grid(results.left_out, LEFT_OUT) if len(results.left_out) else None,
         "failures": failures_of(run),
         "run": run,
         "engine_notes": engine_notes(run),
@@ -113,7 +113,7 @@ def _verdicts(verdicts: Sequence[gate.Verdict]) -> list[dict[str, str]]:
 
 
 def _section(filled: FilledTable, paper: pd.DataFrame) -> dict[str, Any]:
-    table, frame, rows = filled.table, filled.shown, len(filled.rows)
+    table, frame, rows = filled.table, filled.shown, len(filled.frame)
     beside = paper[paper["table"] == table.name]
     return {
         "name": table.name,

@@ -7,8 +7,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import pandas as pd
+
 from evaluator.metrics import Inputs, Results
-from evaluator.metrics.long_frame import rows_of_checkpoints
 
 MOST = 24  # checkpoints on a page, beside their base
 BYTES = 24 * 2**20  # of what checkpoints said to the items of a page, if it has several
@@ -53,10 +54,10 @@ def _fitting(names: Sequence[str], sizes: Mapping[str, int], most: int) -> Itera
 def part_of(results: Results, checkpoints: Collection[str]) -> Results:
     """What a page of some checkpoints shows."""
     return Results(
-        tables={name: replace(table, rows=table.rows.of(checkpoints)) for name, table in results.tables.items()},
-        headline=rows_of_checkpoints(results.headline, checkpoints),
-        left_out=results.left_out.of(checkpoints),
-        paper=rows_of_checkpoints(results.paper, checkpoints),
+        tables={name: replace(each, frame=_rows_of(each.frame, checkpoints)) for name, each in results.tables.items()},
+        headline=_rows_of(results.headline, checkpoints),
+        left_out=_rows_of(results.left_out, checkpoints),
+        paper=_rows_of(results.paper, checkpoints),
         verdicts=[each for each in results.verdicts if each.checkpoint in checkpoints],
         screened=results.screened,
     )
@@ -64,4 +65,13 @@ def part_of(results: Results, checkpoints: Collection[str]) -> Results:
 
 def without_tables(results: Results) -> Results:
     """What the index shows: the headline and the verdicts."""
-    return replace(results, tables={}, left_out=results.left_out.of(()), paper=results.paper.iloc[:0])
+    return replace(results, tables={}, left_out=results.left_out.iloc[:0], paper=results.paper.iloc[:0])
+
+
+def _rows_of(frame: pd.DataFrame, checkpoints: Collection[str]) -> pd.DataFrame:
+    """The rows of a frame that name no other checkpoints than these."""
+    kept = pd.Series(True, index=frame.index)
+    for name in ("checkpoint", "other"):
+        if name in frame:
+            kept &= frame[name].isna() | frame[name].isin(list(checkpoints))
+    return frame[kept].reset_index(drop=True)

@@ -8,7 +8,6 @@ a text that is a number is one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pandas as pd
@@ -18,21 +17,11 @@ _BEGINNINGS = tuple("=+-@\t\r\n＝＋－＠")  # the wide forms too: some progra
 
 def csv_bytes(frame: pd.DataFrame) -> bytes:
     """A table as a CSV file, with its header and without row numbers."""
-    return b"".join(csv_parts([frame]))
-
-
-def csv_parts(frames: Iterable[pd.DataFrame]) -> Iterator[bytes]:
-    """The same of a table in parts, of which all have the same columns."""
-    for place, frame in enumerate(frames):
-        yield _csv(frame, header=place == 0)
-
-
-def _csv(frame: pd.DataFrame, *, header: bool) -> bytes:
     safe = frame.copy(deep=False)
     for name in frame.columns:
         if not pd.api.types.is_numeric_dtype(frame[name]):  # categories hold texts too
             safe[name] = frame[name].astype(object).map(_as_text)
-    return safe.rename(columns=_as_text).to_csv(index=False, header=header).encode()
+    return safe.rename(columns=_as_text).to_csv(index=False).encode()
 
 
 def _as_text(value: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -69,14 +69,6 @@ def read_run(run_dir: Path) -> dict[str, Any]:
     if not isinstance(run, dict):
         raise InputError(f"{path}: must be a JSON object, is {type(run).__name__}")
     return run
-
-
-def frames(parts: list[list[Path]]) -> Iterator[pd.DataFrame]:
-    """The records of one checkpoint and task after another."""
-    for paths in parts:
-        frame = read_records(paths)
-        if not frame.empty:
-            yield frame
 
 
 def read_part(path: Path, names: Sequence[str], columns: Mapping[str, Stored]) -> pa.Table:

@@ -134,10 +134,18 @@ _FILES = (
     ),
 )
 
+_OUTCOMES = """## Outcomes
+
+`RUN/outcomes/<checkpoint>.parquet`
+
+One row for each item, format and seed: what every probe found. Each report derives them from the records again; tables
+and notebooks read them.
+"""
+
 
 def document() -> str:
     """docs/records.md: every column of every file, with type, unit and meaning."""
-    return "\n".join([_HEAD, *(_section(*each) for each in _FILES)])
+    return "\n".join([_HEAD, *(_section(*each) for each in _FILES), _OUTCOMES])
 
 
 def _section(title: str, path: str, rows: str, columns: Sequence[Stored]) -> str:

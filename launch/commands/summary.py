@@ -16,7 +16,6 @@ from evaluator.metrics import gate
 from evaluator.metrics.columns import Column, rounded, rows_of
 from evaluator.metrics.headline import COLUMNS
 from evaluator.metrics.inputs import ALL
-from evaluator.metrics.long_frame import LongFrame
 from evaluator.report import write_report
 from launch.run.decide.assignments import Outcome
 
@@ -40,7 +39,7 @@ def finish(console: Console, run_dir: Path, outcome: Outcome | None = None) -> N
     if results.verdicts:
         console.print(f"gate: {escape(gate.summary(results.verdicts))}", highlight=False, soft_wrap=True)
     _left_out(console, results.left_out)
-    _truncation(console, results.tables["accuracy"].rows)
+    _truncation(console, results.tables["accuracy"].frame)
     if outcome is not None and outcome.items:
         console.print(
             f"{outcome.items} items in {outcome.seconds:.1f} s: {outcome.items / outcome.seconds:.1f} items/s, "
@@ -70,11 +69,10 @@ def _headline(task: str, rows: pd.DataFrame, shown: Sequence[Column]) -> Table:
     return table
 
 
-def _left_out(console: Console, table: LongFrame) -> None:
+def _left_out(console: Console, table: pd.DataFrame) -> None:
     """What was not measured and why, a line per reason: by language the most items that any checkpoint has of it."""
     keys = ["task", "status", "reason", "format", "probe"]
-    by_language = table.select(lambda part: _most(part[part["language"] != ALL], *keys, "language", of="n"))
-    most = _most(by_language, *keys, "language", of="n")  # of its parts
+    most = _most(table[table["language"] != ALL], *keys, "language", of="n")
     lines: dict[str, list[str]] = {}
     for (task, status, reason, form, probe), group in most.groupby(keys, sort=False):
         word = "excluded" if status == "excluded" else "failed"
@@ -89,15 +87,11 @@ def _most(table: pd.DataFrame, *keys: str, of: str) -> pd.DataFrame:
     return table.groupby([*keys], sort=False)[of].max().reset_index()
 
 
-def _truncation(console: Console, accuracy: LongFrame) -> None:
+def _truncation(console: Console, accuracy: pd.DataFrame) -> None:
     """Which languages' contexts were cut to fit the token cap, when any were."""
     keys = ("task", "format", "language")
-
-    def most_of(part: pd.DataFrame) -> pd.DataFrame:
-        cut = part[(part["probe"] == "greedy") & (part["truncation"].astype("float64") > 0)]
-        return _most(cut, *keys, of="truncation")
-
-    rates = _most(accuracy.select(most_of), *keys, of="truncation")
+    cut = accuracy[(accuracy["probe"] == "greedy") & (accuracy["truncation"].astype("float64") > 0)]
+    rates = _most(cut, *keys, of="truncation")
     if rates.empty:
         return
     table = Table(title="contexts cut to fit the prompt's token cap", title_justify="left")

@@ -67,7 +67,7 @@ def test_an_exclusion_shows_its_reason_in_accuracy_and_one_shot(shots):
 
 
 def test_the_table_of_what_was_left_out_counts_each_reason(shots):
-    found = left_out(Inputs(reduce_records(shots))).frame
+    found = left_out(Inputs(reduce_records(shots)))
     assert set(found["format"]) == {"one_shot"}
     rows = [(row["checkpoint"], row["language"], row["reason"], row["n"], row["asked"]) for _, row in found.iterrows()]
     assert rows == [
@@ -88,7 +88,7 @@ def test_failures_and_silent_exclusions_are_told_apart():
         "english/4": Seen(greedy=True, choice=False, choice_status="excluded", why="no distractor"),
     }
     outcomes = reduce_records(records("dense", seen))
-    found = left_out(Inputs(outcomes)).frame
+    found = left_out(Inputs(outcomes))
     told = {
         (row["probe"], row["status"], row["reason"]): row["n"] for _, row in found.query("language == 'all'").iterrows()
     }

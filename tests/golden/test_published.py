@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -34,16 +33,8 @@ def found() -> dict[str, pd.DataFrame]:
     )
 
 
-def compared(tables: dict[str, pd.DataFrame], run: dict[str, Any]) -> pd.DataFrame:
-    """The same of tables in one part and in two."""
-    made = published({name: [frame] for name, frame in tables.items()}, run)
-    halves = {name: [frame.iloc[: len(frame) // 2], frame.iloc[len(frame) // 2 :]] for name, frame in tables.items()}
-    pd.testing.assert_frame_equal(published(halves, run), made)
-    return made
-
-
 def test_the_papers_numbers_stand_beside_ours(found):
-    made = compared(found, RUN)
+    made = published(found, RUN)
     assert set(made["checkpoint"]) == {"dense", "wanda-0.5"}
     row = only(made, table="fates", checkpoint="wanda-0.5", language="swahili")
     assert (row["paper"], row["ours"], row["n"]) == (0.39, 0.25, 4)
@@ -69,34 +60,34 @@ def test_another_setting_is_not_compared(found, field, value):
     run = copy.deepcopy(RUN)
     run["config"][field] = value
     run["checkpoints"] = []
-    assert compared(found, run).empty
-    assert compared(found, {}).empty
+    assert published(found, run).empty
+    assert published(found, {}).empty
 
 
 def test_other_distractors_are_not_compared(found):
-    for options, count in (("alike", 0), ("any", len(compared(found, RUN)))):
+    for options, count in (("alike", 0), ("any", len(published(found, RUN)))):
         settings = {"dense": {"tydiqa": {"options": options}}}
-        assert len(compared(found, RUN | {"identity": {"task_settings": settings}})) == count
+        assert len(published(found, RUN | {"identity": {"task_settings": settings}})) == count
 
 
 def test_a_part_of_the_languages_is_compared_by_language_only(found):
     run = copy.deepcopy(RUN)
     run["config"]["tasks"][0]["languages"] = ["english", "swahili"]
-    made = compared(found, run)
+    made = published(found, run)
     assert set(made["language"]) == {"english", "swahili"}
 
 
 def test_an_included_sweep_counts_for_its_own_models_only(found):
     chat = {"models": {"phi": "microsoft/Phi-3-mini-4k-instruct"}, "tasks": [{"task": "tydiqa", "chat": True}]}
     run = {"config": {"models": {}, "tasks": [], "include": [chat, {**RUN["config"], "include": []}]}}
-    assert len(compared(found, run)) == len(compared(found, RUN)) > 10
+    assert len(published(found, run)) == len(published(found, RUN)) > 10
     phi = {name: frame.replace({"base": {"dense": "phi"}}) for name, frame in found.items()}
     chat["tasks"][0] |= {"items": 200, "languages": None}
-    row = only(compared(phi, run), table="fates")
+    row = only(published(phi, run), table="fates")
     assert (row["paper"], row["checkpoint"]) == (0.496, "wanda-0.5")
 
 
-def test_another_sparsity_or_method_is_not_compared(found):
+def test_another_sparsity_or_method_is_not_published(found):
     for column, value in (
         ("sparsity", 0.6),
         ("method", "sparsegpt"),
@@ -104,14 +95,14 @@ def test_another_sparsity_or_method_is_not_compared(found):
         ("calibration", "wikipedia:en"),
     ):
         other = {name: frame.assign(**{column: value}) for name, frame in found.items()}
-        assert set(compared(other, RUN)["checkpoint"]) == {"dense"}
+        assert set(published(other, RUN)["checkpoint"]) == {"dense"}
 
 
 def test_the_papers_sparsity_is_what_was_requested(found):
     settings = {0.5: {"dense", "wanda-0.5"}, 0.6: {"dense"}}
     for requested, names in settings.items():
         other = {name: each.assign(sparsity=0.4977, requested_sparsity=requested) for name, each in found.items()}
-        assert set(compared(other, RUN)["checkpoint"]) == names
+        assert set(published(other, RUN)["checkpoint"]) == names
 
 
 @pytest.mark.parametrize(

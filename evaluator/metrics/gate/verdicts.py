@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -129,7 +128,7 @@ def _reported(inputs: Inputs, thresholds: Thresholds) -> dict[tuple[str, str], _
         if not criterion.table or criterion.threshold(thresholds) is None:
             continue
         names = [f"{criterion.column}{end}" for end in ("", "_low", "_high")]
-        for row in rows_of(TABLES[criterion.table].rows(inputs).select(partial(_whole, criterion, names))):
+        for row in rows_of(_whole(criterion, names, TABLES[criterion.table].frame(inputs))):
             value, low, high = (float(row[name]) for name in names)
             report = Reported(value=value, low=low, high=high, n=int(row["n"]), contexts=int(row["n"]))
             found.setdefault((row["task"], row["checkpoint"]), {})[criterion.name, str(row["language"])] = report

@@ -36,10 +36,9 @@ from evaluator.metrics.drops import CORRECT, floor_of, over_headroom, paired_dro
 from evaluator.metrics.figure import Dots, Figure, Heat, Series, whole_percent
 from evaluator.metrics.inputs import MEAN, Comparison, Inputs, Subject, slices
 from evaluator.metrics.intervals import ItemNumbers
-from evaluator.metrics.long_frame import Holm
 from evaluator.metrics.measures import as_floats, language_mean, rate
-from evaluator.metrics.outcomes import MEASURED
-from evaluator.metrics.table import Lack, Table
+from evaluator.metrics.table import Holm, Lack, Table
+from evaluator.store.outcomes import MEASURED
 
 _RATES = {
     "greedy": {"accuracy": "produced", "exact_match": "exact_match"},

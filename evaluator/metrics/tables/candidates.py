@@ -28,10 +28,9 @@ from evaluator.metrics.counting import joined_reasons, measured
 from evaluator.metrics.figure import Dots, Figure, Series
 from evaluator.metrics.inputs import Inputs, in_language, slices
 from evaluator.metrics.intervals import ItemNumbers
-from evaluator.metrics.long_frame import Holm
 from evaluator.metrics.measures import as_floats, item_numbers, paired_difference, rate
-from evaluator.metrics.outcomes import MEASURED
-from evaluator.metrics.table import Lack, Table
+from evaluator.metrics.table import Holm, Lack, Table
+from evaluator.store.outcomes import MEASURED
 
 COMPARED = ("open", "distractors_only", "unrelated", "shown")  # formats, in the order of the table
 

@@ -33,9 +33,8 @@ from evaluator.metrics.columns import (
 from evaluator.metrics.counting import joined_reasons, measured
 from evaluator.metrics.drops import sides_of
 from evaluator.metrics.inputs import Comparison, Inputs, slices
-from evaluator.metrics.long_frame import Holm
 from evaluator.metrics.measures import as_floats, paired_difference, rate
-from evaluator.metrics.table import Table
+from evaluator.metrics.table import Holm, Table
 
 _KINDS = ("all", "some", "none")
 

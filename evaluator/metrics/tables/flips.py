@@ -34,9 +34,8 @@ from evaluator.metrics.drops import CORRECT, UNPAIRED, sides_of, why_unpaired
 from evaluator.metrics.figure import Bars, Figure
 from evaluator.metrics.inputs import ALL, Comparison, Inputs, slices
 from evaluator.metrics.intervals import Floats
-from evaluator.metrics.long_frame import Holm
 from evaluator.metrics.measures import as_floats, paired_p, rate
-from evaluator.metrics.table import Lack, Table
+from evaluator.metrics.table import Holm, Lack, Table
 
 THIRDS = ("lowest", "middle", "highest")
 KINDS = ("right_to_wrong", "wrong_to_right", "wrong_to_other")

@@ -26,9 +26,8 @@ from evaluator.metrics.columns import (
 from evaluator.metrics.counting import joined_reasons, measured
 from evaluator.metrics.figure import Dots, Figure, Series
 from evaluator.metrics.inputs import Comparison, Inputs, slices
-from evaluator.metrics.long_frame import Holm
 from evaluator.metrics.measures import as_floats, difference, paired_difference, rate
-from evaluator.metrics.table import Lack, Table
+from evaluator.metrics.table import Holm, Lack, Table
 
 _RECOGNISED = {"standard": "recognised", "hard": "hard_recognised"}
 _GREEDY = "the probe greedy on a checkpoint and its base (for the dissociation rates)"

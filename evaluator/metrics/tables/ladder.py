@@ -28,9 +28,8 @@ from evaluator.metrics.drops import CORRECT, floor_of, headroom, normalised, ove
 from evaluator.metrics.figure import Axis, Dots, Figure, Series, amount
 from evaluator.metrics.inputs import ALL, MEAN, Comparison, Inputs
 from evaluator.metrics.intervals import ItemNumbers
-from evaluator.metrics.long_frame import Holm
 from evaluator.metrics.measures import bounds, item_numbers, language_mean, paired_difference
-from evaluator.metrics.table import Lack, Table
+from evaluator.metrics.table import Holm, Lack, Table
 from evaluator.metrics.tables.perplexity import PERPLEXITY, first_readings
 
 RUNGS = {"open": ("open", "greedy"), "shown": ("shown", "greedy"), "choice": ("open", "choice")}

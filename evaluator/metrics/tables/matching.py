@@ -49,8 +49,8 @@ from evaluator.metrics.intervals import Floats
 from evaluator.metrics.judging import Fitness, corrected, judges, panel_fitness, unfit
 from evaluator.metrics.means import Mean
 from evaluator.metrics.measures import as_floats, bounds, of_mean, rate
-from evaluator.metrics.outcomes import MEASURED
 from evaluator.metrics.table import Table
+from evaluator.store.outcomes import MEASURED
 
 CONTAINMENT, PANEL = "containment", "panel (majority)"
 _RESPONSE = ("language", "item_id", "index")  # names a response among those of one checkpoint, format and probe

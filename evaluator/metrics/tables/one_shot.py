@@ -28,9 +28,8 @@ from evaluator.metrics.counting import joined_reasons
 from evaluator.metrics.drops import why_unpaired
 from evaluator.metrics.figure import Dots, Figure, Heat, Series
 from evaluator.metrics.inputs import ITEM, SIDES, Inputs, slices
-from evaluator.metrics.long_frame import Holm
 from evaluator.metrics.measures import as_floats, difference, paired_difference, rate
-from evaluator.metrics.table import Lack, Table
+from evaluator.metrics.table import Holm, Lack, Table
 
 SHOTS = ("zero", "one")
 

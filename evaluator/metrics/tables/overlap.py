@@ -50,9 +50,9 @@ from evaluator.metrics.figure import Dots, Figure, Series
 from evaluator.metrics.inputs import ALL, Inputs, Subject
 from evaluator.metrics.intervals import Floats, ItemNumbers
 from evaluator.metrics.measures import as_floats, bounds, item_numbers
-from evaluator.metrics.outcomes import MEASURED
 from evaluator.metrics.table import Table
 from evaluator.probes.packing import unpack_shares
+from evaluator.store.outcomes import MEASURED
 
 Flags = npt.NDArray[np.bool_]
 Shares = npt.NDArray[np.float32]  # items x options, the gold one first; zeros where nothing was measured

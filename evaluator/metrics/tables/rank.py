@@ -32,8 +32,8 @@ from evaluator.metrics.figure import Bars, Figure, Note
 from evaluator.metrics.inputs import Comparison, Inputs, Subject, slices
 from evaluator.metrics.intervals import Floats, ItemNumbers
 from evaluator.metrics.measures import as_floats, median, rate
-from evaluator.metrics.outcomes import MEASURED
 from evaluator.metrics.table import Lack, Table
+from evaluator.store.outcomes import MEASURED
 
 _NEEDS = {
     "mc_only": "needs the probes greedy and choice on a checkpoint and its base (for the group mc_only)",

@@ -28,10 +28,9 @@ from evaluator.metrics.counting import left_out_of
 from evaluator.metrics.drops import HIT, paired_drop
 from evaluator.metrics.figure import Dots, Figure, Note, Series, whole_percent
 from evaluator.metrics.inputs import SIDES, Comparison, Inputs, slices
-from evaluator.metrics.long_frame import Holm
 from evaluator.metrics.measures import as_floats, rate
-from evaluator.metrics.outcomes import MEASURED
-from evaluator.metrics.table import Lack, Table
+from evaluator.metrics.table import Holm, Lack, Table
+from evaluator.store.outcomes import MEASURED
 
 EVERYTHING, FAILURES = "all_items", "greedy_failures"
 BROAD = ("beam", "sample")

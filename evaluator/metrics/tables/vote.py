@@ -48,8 +48,8 @@ from evaluator.metrics.inputs import ALL, Inputs, Subject
 from evaluator.metrics.intervals import Floats, ItemNumbers
 from evaluator.metrics.means import Mean
 from evaluator.metrics.measures import as_floats, item_numbers, of_mean
-from evaluator.metrics.outcomes import MEASURED
 from evaluator.metrics.table import Table
+from evaluator.store.outcomes import MEASURED
 from evaluator.tasks.base import one_of_each
 
 Counts = npt.NDArray[np.intp]

@@ -37,11 +37,10 @@ from evaluator.metrics.drops import CORRECT, sides_of
 from evaluator.metrics.figure import Dots, Figure, Series
 from evaluator.metrics.inputs import ALL, SIDES, Comparison, Inputs
 from evaluator.metrics.kinds import KINDS, kinds_of
-from evaluator.metrics.long_frame import Holm
 from evaluator.metrics.means import Mean
 from evaluator.metrics.measures import apart, paired_difference
-from evaluator.metrics.outcomes import MEASURED
-from evaluator.metrics.table import Table
+from evaluator.metrics.table import Holm, Table
+from evaluator.store.outcomes import MEASURED
 
 _STATUSES = ("excluded", "engine_error")
 _SHOWN = 5  # kinds of a checkpoint and probe, on the page

@@ -11,13 +11,13 @@ from pydantic import ValidationError
 from evaluator.asking.questions import NOTHING_PREDICTED, Window
 from evaluator.engine.base import Generate, Response, Score
 from evaluator.engine.fake import FakeEngine, FakeLM
-from evaluator.metrics.outcomes import reduce_records
 from evaluator.probes.base import BaseAnswer, References
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.fidelity import NO_DIVERGENCES, NO_PLACE, NOT_OPEN, PIECE
 from evaluator.probes.packing import BANDS, unpack
 from evaluator.probes.planning import WindowPlan
 from evaluator.probes.stream import evaluate
+from evaluator.store.outcomes import reduce_records
 from evaluator.store.records import to_table
 from tests.support.letters import EOS, LetterPrompter, letter_items, letter_model, letter_plans, letter_questions
 from tests.support.stamps import STAMP

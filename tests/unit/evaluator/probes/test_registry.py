@@ -155,7 +155,7 @@ def test_a_toy_probe_has_outcomes_a_place_in_what_was_left_out_and_one_in_the_it
     outcomes = reduce_records(frame).set_index("item_id")
     assert outcomes["agains"].dropna().to_dict() == {f"q{n}": 2 for n in range(6) if n != 4}
     assert outcomes.loc["q4", ["again_status", "again_why"]].tolist() == ["excluded", "no fifth letter"]
-    missing = left_out(Inputs(outcomes.reset_index())).frame
+    missing = left_out(Inputs(outcomes.reset_index()))
     pooled = missing[(missing["probe"] == "again") & (missing["language"] == "all")]
     assert pooled[["status", "n", "asked", "reason"]].to_numpy().tolist() == [["excluded", 1, 6, "no fifth letter"]]
     view = ItemView()

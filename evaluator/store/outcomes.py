@@ -1,0 +1,178 @@
+"""Records of one checkpoint and task -> outcomes, one row per item, format and seed: all that the tables look at.
+
+    RUN/outcomes/<checkpoint>.parquet       derived from RUN/records by every report; a notebook reads them too
+
+Columns beside the key, the checkpoint's own (METADATA) and how it was served (SERVING): those of each registered probe
+(`Probe.columns`; null where it was not measured) and, for each probe,
+
+    <probe>_status    `ok`, `truncated`, `excluded` or `engine_error`; null where the probe was never asked
+    <probe>_why       the record's reason, where it was excluded or failed
+
+and `truncated`: the context was cut for at least one of the item's prompts.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Set
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from evaluator.core.records import METADATA, SERVING
+from evaluator.probes import PROBES
+from evaluator.probes.reducing import KEY, MEASURED, why_not
+from evaluator.store.files import write_parquet
+from evaluator.store.schema import PANDAS
+
+__all__ = ["KEY", "MEASURED", "Outcomes", "Recent", "empty_outcomes", "outcome_types", "plain", "reduce_records"]
+
+Key = TypeVar("Key")
+Pair = tuple[str, str]  # checkpoint, task
+
+
+def outcome_types() -> dict[str, str]:
+    """The outcome columns in their order, with their pandas types."""
+    types = {name: PANDAS[name] for name in (*KEY, *METADATA, *SERVING)}
+    for probe in PROBES:
+        types |= {f"{probe.name}_status": "string", **probe.columns}
+    return types | {"truncated": "boolean", **{f"{probe.name}_why": "string" for probe in PROBES}}
+
+
+def empty_outcomes() -> pd.DataFrame:
+    """The outcome frame of no record at all, with its columns and types."""
+    return pd.DataFrame({name: pd.Series(dtype=dtype) for name, dtype in outcome_types().items()})
+
+
+def reduce_records(records: pd.DataFrame) -> pd.DataFrame:
+    """Item-level outcomes of records (columns as in `Record`), any number of checkpoints and tasks.
+
+    All records of one item on one checkpoint must be in `records`: reduce whole parts, then concatenate.
+    """
+    if records.empty:
+        return empty_outcomes()
+    types = outcome_types()
+    keyed = records.astype({name: types[name] for name in (*KEY, *METADATA, *SERVING)})
+    columns = [keyed.groupby(list(KEY), sort=True)[[*METADATA, *SERVING]].first()]
+    for probe in PROBES:
+        asked = keyed[keyed["probe"] == probe.name]
+        if not asked.empty:
+            columns += [probe.reduce(asked), why_not(asked, probe.name)]
+    outcomes = pd.concat(columns, axis=1)
+    cut = keyed["truncated"].astype("boolean").fillna(False) | (keyed["status"] == "truncated")
+    outcomes["truncated"] = cut.groupby([keyed[name] for name in KEY]).any()
+    outcomes = outcomes.reindex(columns=[name for name in types if name not in KEY])
+    return outcomes.reset_index().astype(types)[list(types)]
+
+
+def plain(outcomes: pd.DataFrame) -> pd.DataFrame:
+    """Outcomes in the order of KEY as plain columns: numbers and booleans as floats with NaN for null (many small
+    selections of nullable columns are slow), equal texts as one object with None for null."""
+    frame = outcomes.sort_values(list(KEY), ignore_index=True)
+    columns: dict[str, Any] = {}
+    for name, dtype in outcome_types().items():
+        if dtype == "string":
+            codes, texts = pd.factorize(frame[name])
+            columns[name] = pd.Series(np.array([*map(str, texts), None], dtype=object)[codes], dtype=object)
+        else:
+            columns[name] = frame[name].to_numpy(dtype="float64", na_value=np.nan)
+    return pd.DataFrame(columns)
+
+
+class Outcomes:
+    """Outcomes by checkpoint and task: frames in memory, or files of RUN/outcomes that are read where they are looked
+    up. Memory holds the keys of all of them."""
+
+    def __init__(self, outcomes: pd.DataFrame | None = None) -> None:
+        self._held: dict[Pair, pd.DataFrame | Path] = {}
+        self._first: list[dict[str, Any]] = []
+        self._items: dict[str, set[tuple[str, str]]] = {}
+        self._read_by: dict[str, set[str]] = {}
+        self._formats: dict[Pair, set[str]] = {}
+        if outcomes is not None:
+            self.add(outcomes)
+
+    def add(self, outcomes: pd.DataFrame, path: Path | None = None) -> None:
+        """Take the outcomes of some checkpoints and tasks; with `path`, write them there. Columns as in
+        `outcome_types`. Raises ValueError for a checkpoint and task that are known."""
+        if path is not None:
+            write_parquet(pa.Table.from_pandas(outcomes, preserve_index=False), path)
+        for pair, piece in outcomes.groupby(["checkpoint", "task"], sort=False):
+            checkpoint, task = map(str, pair)
+            if (checkpoint, task) in self._held:
+                raise ValueError(f"checkpoint {checkpoint!r}, task {task!r}: a second piece of outcomes")
+            self._first.append({name: piece[name].iloc[0] for name in ("checkpoint", "task", *METADATA)})
+            self._items.setdefault(task, set()).update(
+                zip(piece["language"].astype(str), piece["item_id"].astype(str), strict=True)
+            )
+            self._formats[checkpoint, task] = set(map(str, piece["format"].unique()))
+            asked = {probe.reads for probe in PROBES if piece[f"{probe.name}_status"].notna().any()}
+            self._read_by.setdefault(task, set()).update(asked)
+            self._held[checkpoint, task] = plain(piece) if path is None else path
+
+    def __getitem__(self, pair: Pair) -> pd.DataFrame:
+        """One checkpoint's outcomes on one task with plain columns (`plain`); empty where nothing was asked."""
+        held = self._held.get(pair)
+        if not isinstance(held, Path):
+            return plain(empty_outcomes()) if held is None else held
+        frame = pq.read_table(held, use_threads=False).to_pandas()
+        return plain(frame[(frame["checkpoint"] == pair[0]) & (frame["task"] == pair[1])])
+
+    @property
+    def first(self) -> list[dict[str, Any]]:
+        """Checkpoint, task and METADATA of the first row of every checkpoint and task, in the order of `add`."""
+        return self._first
+
+    @property
+    def formats(self) -> set[str]:
+        """Every format that was asked."""
+        return set().union(*self._formats.values())
+
+    def formats_of(self, pair: Pair) -> Set[str]:
+        """The formats in which one checkpoint was asked one task."""
+        return self._formats.get(pair, set())
+
+    @property
+    def asked(self) -> pd.DataFrame:
+        """Every item of every task once: task, language, item_id, and `item`, its number within the task."""
+        found = [
+            (task, *key, number)
+            for task, keys in sorted(self._items.items())
+            for number, key in enumerate(sorted(keys))
+        ]
+        texts = ["task", "language", "item_id"]
+        return pd.DataFrame(found, columns=[*texts, "item"]).astype(dict.fromkeys(texts, object) | {"item": "int64"})
+
+    @property
+    def text_tasks(self) -> frozenset[str]:
+        """The tasks of which only probes of texts were asked."""
+        return frozenset(task for task, reads in self._read_by.items() if "text" in reads and "items" not in reads)
+
+
+class Recent(Mapping[Key, pd.DataFrame], Generic[Key]):
+    """Frames that are made where they are looked up; those used last are held, of about so many rows in all."""
+
+    def __init__(self, make: Callable[[Key], pd.DataFrame], rows: int) -> None:
+        self._make = make
+        self._left = rows
+        self._held: OrderedDict[Key, pd.DataFrame] = OrderedDict()
+
+    def __getitem__(self, key: Key) -> pd.DataFrame:
+        found = self._held.get(key)
+        if found is None:
+            found = self._held[key] = self._make(key)
+            self._left -= len(found)
+            while self._left < 0 and len(self._held) > 1:
+                self._left += len(self._held.popitem(last=False)[1])
+        self._held.move_to_end(key)
+        return found
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self._held)
+
+    def __len__(self) -> int:
+        return len(self._held)
