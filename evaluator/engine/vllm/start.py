@@ -8,7 +8,6 @@ On a CPU everything is computed in float32 by default, on a GPU in the checkpoin
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import os
 import re
@@ -24,6 +23,7 @@ from evaluator.checkpoints.blueprint import Blueprint
 from evaluator.checkpoints.overlay import served_directory
 from evaluator.core.errors import EngineError, InputError, one_line
 from evaluator.engine.config import EngineConfig, Scoring
+from evaluator.engine.vllm.counters import DeviceClock, device_clock
 from evaluator.engine.vllm.setup.abilities import (
     BATCH_INVARIANT,
     check_arguments,
@@ -32,10 +32,9 @@ from evaluator.engine.vllm.setup.abilities import (
     check_vllm,
 )
 from evaluator.engine.vllm.setup.arguments import of_device, of_runner
-from evaluator.engine.vllm.setup.gpu import BREAKABLE
+from evaluator.engine.vllm.setup.gpu import BREAKABLE, wait_for_memory
 
 if TYPE_CHECKING:
-    from evaluator.engine.vllm.counters import DeviceClock
     from evaluator.engine.vllm.requests.sampling import Dialect
 
 _REASONS = 400  # characters of an error that lists reasons
@@ -142,63 +141,76 @@ def not_imported(error: BaseException) -> str | None:
 
 
 def _start(config: EngineConfig, checkpoint: Path, blueprint: Blueprint, served: Path) -> Started:
+    """The device decides the first arguments, these decide the runner, and the runner decides the others."""
     check_vllm(installed_version())
 
     from vllm.platforms import current_platform
     from vllm.v1.engine.llm_engine import LLMEngine
 
-    from evaluator.engine.vllm.counters import device_clock
     from evaluator.engine.vllm.requests.sampling import Dialect
-    from evaluator.engine.vllm.setup.gpu import wait_for_memory
 
     on_cpu = bool(current_platform.is_cpu())
     if config.deterministic:
         _check_deterministic(current_platform)
-    max_model_len, positions = _lengths(config.max_model_len, blueprint.longest)
+    longest, positions = _lengths(config.max_model_len, blueprint.longest)
     arguments = of_device(config, checkpoint, served, blueprint, positions, on_cpu=on_cpu)
-    llm: Any = None
     try:
-        dialect = Dialect(v2=_runs_v2(arguments, on_cpu=on_cpu))
-        arguments |= of_runner(config, blueprint, arguments["dtype"], positions, v2=dialect.v2)
-        engine_config = _engine_config(arguments | dialect.engine_arguments())
-        if on_cpu:
-            _use_amx()
-        elif current_platform.is_cuda_alike():
-            wait_for_memory(config.gpu_memory_utilization, config.tensor_parallel)
+        v2 = _runs_v2(arguments, on_cpu=on_cpu)
+        arguments |= of_runner(config, blueprint, arguments["dtype"], positions, v2=v2)
+        engine_config = _engine_config(arguments | Dialect(v2=v2).engine_arguments())
+        _prepare_device(config, current_platform)
         llm = LLMEngine.from_vllm_config(engine_config, disable_log_stats=True)
-        if config.tensor_parallel > 1:
-            on_workers(llm, "end_with_parent")
-        on_workers(llm, "prepare_v2" if dialect.v2 else "prepare_v1")
-        if config.scoring == "forced":
-            dialect = dataclasses.replace(dialect, one_step=_scores_in_one_step(llm, v2=dialect.v2))
+        one_step = _patched(llm, config, v2=v2)
+    except InputError:
+        raise
     except Exception as error:  # whatever vLLM raises while it starts
-        if llm is not None:
-            llm.engine_core.shutdown()
-        if isinstance(error, InputError):
-            raise
         why = not_imported(error) or named(error)
         raise EngineError(f"{checkpoint}: vLLM could not start an engine: {why}") from error
     return Started(
         llm=llm,
-        dialect=dialect,
-        max_model_len=max_model_len,
+        dialect=Dialect(v2=v2, one_step=one_step),
+        max_model_len=longest,
         positions=positions,
         max_num_seqs=arguments["max_num_seqs"],
         dtype=str(engine_config.model_config.dtype).removeprefix("torch."),
         scoring=config.scoring,
         clock=None if on_cpu else device_clock(llm, workers=config.tensor_parallel),
-        graphs=_graphs(engine_config),
+        # Once an engine runs, vLLM has written there what became of them; workers of their own, into copies.
+        graphs=str(getattr(engine_config.compilation_config.cudagraph_mode, "name", "NONE")),
         has_connector="kv_transfer_config" in arguments,
     )
 
 
 def _lengths(wanted: int, longest: int | None) -> tuple[int, int]:
-    """What a request may have, and the positions that vLLM is asked for.
+    """The tokens that a request may have, and the positions that vLLM's engine gets.
 
     A prompt that is scored by prompt log-probabilities holds the continuation as well, and vLLM generates one token
     after it. Every engine may come to score so: one whose forced scores are wrong does.
     """
     return min(wanted, longest or wanted), min(wanted + 1, longest or wanted + 1)
+
+
+def _prepare_device(config: EngineConfig, platform: Any) -> None:
+    """Wait for a GPU's memory, or request AMX of the system: the kernels of some schemes take it for granted."""
+    if platform.is_cpu():
+        import torch
+
+        if torch.cpu._is_amx_tile_supported():
+            torch.cpu._init_amx()
+    elif platform.is_cuda_alike():
+        wait_for_memory(config.gpu_memory_utilization, config.tensor_parallel)
+
+
+def _patched(llm: Any, config: EngineConfig, *, v2: bool) -> bool:
+    """Patch the workers and the scheduler of a new engine; whether it scores in one step. On an error it is ended."""
+    try:
+        if config.tensor_parallel > 1:
+            on_workers(llm, "end_with_parent")
+        on_workers(llm, "prepare_v2" if v2 else "prepare_v1")
+        return config.scoring == "forced" and _scores_in_one_step(llm, v2=v2)
+    except Exception:
+        llm.engine_core.shutdown()
+        raise
 
 
 def _scores_in_one_step(llm: Any, *, v2: bool) -> bool:
@@ -213,19 +225,6 @@ def _scores_in_one_step(llm: Any, *, v2: bool) -> bool:
 
         share_tails(core.scheduler)
     return True
-
-
-def _use_amx() -> None:
-    """Request AMX of the system: the kernels of some schemes take it for granted."""
-    import torch
-
-    if torch.cpu._is_amx_tile_supported():
-        torch.cpu._init_amx()
-
-
-def _graphs(engine_config: Any) -> str:
-    """Once an engine runs, vLLM has written there what became of them; workers of their own, into copies."""
-    return str(getattr(engine_config.compilation_config.cudagraph_mode, "name", "NONE"))
 
 
 def _runs_v2(arguments: dict[str, Any], *, on_cpu: bool) -> bool:

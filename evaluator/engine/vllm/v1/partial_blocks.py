@@ -33,6 +33,7 @@ from evaluator.engine.vllm.prompt_scores import cacheable_tokens
 
 _REMEMBERED = 4096  # blocks whose content is known, the latest: what is shared is shared within moments
 _WORTH_WAITING = 8  # tokens: for fewer, a request is not put off by a step
+_NOTHING, _PUT_OFF = (0, False), (None, False)  # what vLLM does with a request: computes all of it, or waits a step
 _Place = tuple[int, bytes | None]  # a block's number in its sequence, and the hash of all tokens before it
 
 
@@ -87,8 +88,8 @@ class PartialBlocks(KVConnectorBase_V1):  # type: ignore[misc]
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int | None, bool]:
         """How many tokens after the first `num_computed_tokens`, which end with a block, another block has.
 
-        None puts the request off by one step: what it can use is only being computed in this one. The second value is
-        vLLM's "loaded asynchronously": never.
+        _PUT_OFF: a step that is being scheduled computes what the request can use. The second value is vLLM's "loaded
+        asynchronously": never.
         """
         number = num_computed_tokens // self._block_size
         self._found[request.request_id] = (number, None)
@@ -96,12 +97,12 @@ class PartialBlocks(KVConnectorBase_V1):  # type: ignore[misc]
         wanted = list(request.all_token_ids[num_computed_tokens:most])[: self._block_size]
         # A request that computes its whole prompt takes nothing: rows that are not computed would have no scores.
         if not self._usable or not wanted or request.skip_reading_prefix_cache:
-            return 0, False
+            return _NOTHING
         settled, beginning = self._holders(request, number)
         ready, block = _best_block(settled, num_computed_tokens, wanted)
         coming = max((each.common(num_computed_tokens, wanted) for each in beginning), default=0)
         if coming >= ready + _WORTH_WAITING:
-            return None, False
+            return _PUT_OFF
         self._found[request.request_id] = (number, block)
         return ready, False
 

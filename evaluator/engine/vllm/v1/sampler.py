@@ -189,24 +189,35 @@ def draw(logits_SV: torch.Tensor, top_p_S: torch.Tensor, uniform_S: torch.Tensor
     if whole_S.any():  # no nucleus to look for
         tokens_S[whole_S] = _inverse(logits_SV[whole_S].softmax(1), uniform_S[whole_S])
     mass_S1 = logits_SV.logsumexp(1, keepdim=True)
-    open_O = (~whole_S).nonzero()[:, 0]
+    open_O = (~whole_S).nonzero()[:, 0]  # rows whose nucleus has not been seen as a whole
     look = min(_FIRST_LOOK, vocabulary)
     while len(open_O):
         values_OK, ids_OK = likeliest(logits_SV if len(open_O) == len(tokens_S) else logits_SV[open_O], look)
-        probability_OK = (values_OK - mass_S1[open_O]).exp_()
-        before_OK = probability_OK.cumsum(1) - probability_OK
-        # The last of the nucleus. A row that is not finite has none, and must not end the step of the others.
-        last_O1 = (before_OK < top_p_S[open_O, None]).sum(1, keepdim=True).sub_(1).clamp_(min=0)
-        floor_O1 = values_OK.gather(1, last_O1)
-        closed_O = (values_OK[:, -1:] < floor_O1)[:, 0] | (look == vocabulary)
-        probability_OK.masked_fill_(values_OK < floor_O1, 0)
+        probability_OK, goes_on_O = _nucleus(values_OK, mass_S1[open_O], top_p_S[open_O])
         ordered_OK, place_OK = ids_OK.sort(1)
         chosen_O1 = _inverse(probability_OK.gather(1, place_OK), uniform_S[open_O])[:, None]
         chosen_O = ordered_OK.gather(1, chosen_O1)[:, 0]
-        tokens_S[open_O[closed_O]] = chosen_O[closed_O]
-        open_O = open_O[~closed_O]
+        seen_O = ~goes_on_O | (look == vocabulary)
+        tokens_S[open_O[seen_O]] = chosen_O[seen_O]
+        open_O = open_O[~seen_O]
         look = min(look * _GROWTH, vocabulary)
     return tokens_S
+
+
+def _nucleus(
+    values_OK: torch.Tensor, mass_O1: torch.Tensor, top_p_O: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The probabilities of the likeliest tokens, 0 outside the nucleus, and whether it may go on behind them, [O].
+
+    `values_OK` are falling logits, `mass_O1` the log-sum of the whole row.
+    """
+    probability_OK = (values_OK - mass_O1).exp_()
+    before_OK = probability_OK.cumsum(1) - probability_OK
+    # The last of the nucleus. A row that is not finite has none, and must not end the step of the others.
+    last_O1 = (before_OK < top_p_O[:, None]).sum(1, keepdim=True).sub_(1).clamp_(min=0)
+    floor_O1 = values_OK.gather(1, last_O1)
+    probability_OK.masked_fill_(values_OK < floor_O1, 0)
+    return probability_OK, ~(values_OK[:, -1:] < floor_O1)[:, 0]
 
 
 def _inverse(weight_OK: torch.Tensor, uniform_O: torch.Tensor) -> torch.Tensor:

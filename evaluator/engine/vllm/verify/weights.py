@@ -222,34 +222,38 @@ def _sources(module: str, packed: dict[str, list[str]], tensors: _Files) -> list
 
 
 def _same(module: Any, slices: list[Any]) -> bool | None:
-    """Whether sampled rows of a module's weight are those of the files; None if they cannot be compared."""
+    """Whether sampled rows of a module's weight are those of the files; None if they cannot be compared.
+
+    The module holds the weight itself, a kernel's packed copy, or both. Of a packed copy, products are compared.
+    """
     weight: torch.Tensor = module.weight
     shapes = [tuple(each.get_shape()) for each in slices]
     if len(shapes[0]) == 1:
         return bool(torch.equal(slices[0][:].to(weight), weight)) if weight.shape == shapes[0] else None
-    if weight.dtype not in _PLAIN:  # quantised: its values are the files' only together with scales
-        return None
-    held = pieces(module, shapes) if len(shapes[0]) == 2 else None
+    is_plain = weight.dtype in _PLAIN  # a quantised weight has the files' values only together with scales
+    held = pieces(module, shapes) if is_plain and len(shapes[0]) == 2 else None
     if not held:
         return None
     width = held[0].columns.stop - held[0].columns.start
-    output_PO, probe_PI = None, torch.empty(0)
-    if _is_packed(module):  # it may be all that is left of the weight
-        probe_PI = torch.randn(2, width, generator=torch.Generator().manual_seed(0)).to(weight)
-        output_PO = module.quant_method.apply(module, probe_PI)
-    shape = (rows_held(held), width)
-    if weight.ndim == 2 and weight.shape[0] < shape[0] and weight.shape[1] >= shape[0]:
-        weight = weight.T  # some kernels want columns first
-    is_whole = weight.ndim == 2 and weight.shape[0] >= shape[0] and weight.shape[1] == shape[1]
-    if output_PO is None and not is_whole:
+    stored_RI = _stored(weight, rows_held(held), width)
+    probe_PI = torch.randn(2, width, generator=torch.Generator().manual_seed(0)).to(weight)
+    product_PR = module.quant_method.apply(module, probe_PI) if _is_packed(module) else None
+    if stored_RI is None and product_PR is None:
         return None
     for piece, where, of_file in sampled(held):
         expected_RI = slices[piece.source][of_file, piece.columns].to(weight)
-        if is_whole and not torch.equal(weight[where], expected_RI):
+        if stored_RI is not None and not torch.equal(stored_RI[where], expected_RI):
             return False
-        if output_PO is not None and not _close(output_PO[:, where], probe_PI, expected_RI):
+        if product_PR is not None and not _close(product_PR[:, where], probe_PI, expected_RI):
             return False
     return True
+
+
+def _stored(weight: torch.Tensor, rows: int, columns: int) -> torch.Tensor | None:
+    """A weight with its rows first: some kernels want columns first. None: it does not hold the whole matrix."""
+    if weight.ndim == 2 and weight.shape[0] < rows <= weight.shape[1]:
+        weight = weight.T
+    return weight if weight.ndim == 2 and weight.shape[0] >= rows and weight.shape[1] == columns else None
 
 
 def _is_packed(module: Any) -> bool:

@@ -197,12 +197,6 @@ def test_where_it_cannot_hold_it_is_refused_and_leaves_nothing_set(environment, 
     assert BATCH_INVARIANT not in environment
 
 
-def test_which_graphs_became_of_those_asked_for_is_read_off_vllms_configuration():
-    mode = SimpleNamespace(name="FULL_DECODE_ONLY")
-    assert start._graphs(SimpleNamespace(compilation_config=SimpleNamespace(cudagraph_mode=mode))) == mode.name
-    assert start._graphs(SimpleNamespace(compilation_config=SimpleNamespace(cudagraph_mode=None))) == "NONE"
-
-
 def test_vllm_reads_the_files_that_were_checked_and_runs_no_code_of_theirs(tmp_path: Path):
     given = arguments._arguments(EngineConfig(), tmp_path, 64)
     assert given["load_format"] == "safetensors"  # else consolidated*.safetensors come first, then *.bin and *.pt
