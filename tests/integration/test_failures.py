@@ -24,7 +24,7 @@ import yaml
 from evaluator.checkpoints.info import inspect_checkpoint
 from tests.support.kills import ENGINE, family, gone, parts, when
 from tests.support.models import save_tiny_model
-from tests.support.runs import records, resurface, start
+from tests.support.runs import assert_alike, records, resurface, start
 
 pytestmark = pytest.mark.slow
 
@@ -108,14 +108,6 @@ def _failures(run: Path) -> pd.DataFrame:
     return pd.read_csv(run / "tables" / "failures.csv", keep_default_na=False, dtype={"engine": str})
 
 
-def _alike(found: pd.DataFrame, expected: pd.DataFrame) -> None:
-    """Up to the rounding of what shares a batch."""
-    for frame in (found, expected):
-        frame["token_ids"] = [None if ids is None else tuple(ids) for ids in frame["token_ids"]]
-    found, expected = found.reset_index(drop=True), expected.reset_index(drop=True)
-    pd.testing.assert_frame_equal(found, expected, check_exact=False, rtol=0, atol=1e-4)
-
-
 def _overflowing(model: Path) -> Path:
     """Finite weights, and logits that are not numbers."""
     import torch
@@ -166,7 +158,7 @@ def test_bad_checkpoints_are_set_aside_and_done_once_they_are_mended(tmp_path: P
     assert everything.groupby("checkpoint").size().nunique() == 1
     assert {path: path.stat().st_mtime_ns for path in good} == good
     among, alone = (everything[everything["checkpoint"] == name].drop(columns="checkpoint") for name in ("good", "nan"))
-    _alike(among, alone)
+    assert_alike(among, alone)
 
 
 @pytest.mark.more
@@ -219,7 +211,7 @@ def test_what_is_damaged_before_a_sweep_begins_costs_only_itself(tmp_path: Path)
     )
     keys = ["checkpoint", "item_id", "probe", "index"]
     before = everything[everything["checkpoint"].isin(expected["checkpoint"])].sort_values(keys)
-    _alike(before, expected.sort_values(keys))
+    assert_alike(before, expected.sort_values(keys))
 
 
 def test_a_base_that_cannot_be_used_refuses_the_sweep(tmp_path: Path) -> None:
@@ -304,7 +296,7 @@ def test_an_item_that_kills_its_engine_is_found_and_recorded_as_that(
     assert len(again) == ITEMS * len(PROBES)
     assert set(again["status"]) == {"ok"}
     kept = again["item_id"] != "q3"
-    _alike(again[kept], first[first["item_id"] != "q3"])
+    assert_alike(again[kept], first[first["item_id"] != "q3"])
 
 
 @pytest.mark.long
@@ -398,7 +390,7 @@ def test_one_of_two_workers_of_an_engine_is_killed(tmp_path: Path, monkeypatch: 
     assert gone([actor, *workers])
     done = resurface("sweep", sweep, "--out", tmp_path / "undisturbed")
     assert done.returncode == 0, done.stdout + done.stderr
-    _alike(records(run), records(tmp_path / "undisturbed"))
+    assert_alike(records(run), records(tmp_path / "undisturbed"))
 
 
 def _works(process: psutil.Process) -> bool:

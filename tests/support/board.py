@@ -9,6 +9,7 @@ from evaluator.checkpoints.info import CheckpointInfo
 from evaluator.probes.config import EvalConfig
 from launch.run.decide.assignments import Assignment, EvalJob, Shard
 from launch.run.decide.base_answers import BaseSource
+from tests.support.stamps import STAMP
 
 
 def _checkpoint(name: str, architecture: str = "qwen3") -> CheckpointInfo:
@@ -22,7 +23,7 @@ def make_assignment(
     name: str, shards: int, architecture: str = "qwen3", task: str = "gazetteer", base: str | None = None
 ) -> Assignment:
     source = None if base is None else BaseSource(name=base)
-    job = EvalJob(checkpoint=Path(name), task_key=task, config=EvalConfig(task=task), stamp={}, base=source)
+    job = EvalJob(checkpoint=Path(name), task_key=task, config=EvalConfig(task=task), stamp=STAMP, base=source)
     return Assignment(
         checkpoint=_checkpoint(name, architecture),
         task=task,

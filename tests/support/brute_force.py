@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -98,7 +99,7 @@ def prune(
 
 
 def plain_experts(
-    experts: nn.Module,
+    experts: Any,
     hidden: Tensor,
     chosen: Tensor,
     weights: Tensor,
@@ -154,7 +155,7 @@ def _prefix(directory: Path) -> str:
 
     with safe_open(next(directory.glob("*.safetensors")), "pt") as opened:
         (name,) = (name for name in opened.keys() if name.endswith("embed_tokens.weight"))  # noqa: SIM118
-    return name.removesuffix("embed_tokens.weight")
+    return str(name).removesuffix("embed_tokens.weight")
 
 
 def plain_sparsegpt(

@@ -1,6 +1,11 @@
 """Tiny checkpoint directories of a few random tensors, for tests of what is read from them."""
 
+from __future__ import annotations
+
 import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,20 +18,27 @@ from evaluator.core.errors import InputError
 CONFIG = {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "vocab_size": 4, "dtype": "bfloat16"}
 
 
-def tensors(seed=0, dtype=torch.bfloat16):
+def tensors(seed: int = 0, dtype: torch.dtype = torch.bfloat16) -> dict[str, torch.Tensor]:
     made = torch.Generator().manual_seed(seed)
     names = ("model.embed.weight", "model.a.weight", "lm_head.weight")
     return {name: torch.randn(4, 3, generator=made).to(dtype) for name in names}
 
 
-def write(directory, weights=None, config=None):
+def write(
+    directory: Path, weights: Mapping[str, torch.Tensor] | None = None, config: Mapping[str, Any] | None = None
+) -> Path:
     directory.mkdir(exist_ok=True)
     (directory / "config.json").write_text(json.dumps(CONFIG if config is None else config))
-    save_file(tensors() if weights is None else weights, directory / SINGLE)
+    save_file(tensors() if weights is None else dict(weights), directory / SINGLE)
     return directory
 
 
-def write_sharded(directory, weights, parts, config=None):
+def write_sharded(
+    directory: Path,
+    weights: Mapping[str, torch.Tensor],
+    parts: Mapping[str, Sequence[str]],
+    config: Mapping[str, Any] | None = None,
+) -> Path:
     """`parts`: shard name -> tensor names."""
     write(directory, config=config)
     (directory / SINGLE).unlink()
@@ -37,7 +49,7 @@ def write_sharded(directory, weights, parts, config=None):
     return directory
 
 
-def only_error(directory, **arguments):
+def only_error(directory: Path, **arguments: Any) -> str:
     with pytest.raises(InputError) as caught:
         inspect_checkpoint(directory, **arguments)
     assert "\n" not in str(caught.value)

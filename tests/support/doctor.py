@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 
 from evaluator.engine.base import Generate, LoadReport, Request, Response, Score
 from evaluator.engine.config import EngineConfig
@@ -41,7 +43,7 @@ PROMPTS = ((3, 4, 5), (6, 7))
 class TwinLM(FakeLM):
     """Every odd token is as likely as the one before it."""
 
-    def logprobs(self, prefix):
+    def logprobs(self, prefix: tuple[int, ...]) -> Any:
         row = super().logprobs(prefix).repeat(2)[: self.vocabulary]
         return row - np.logaddexp.reduce(row)
 
@@ -78,7 +80,7 @@ def asked(_: Path) -> Cases:
 
 
 def scripted(
-    monkeypatch, bent: dict[str, Bend | Exception] | None = None, visible: int = 8
+    monkeypatch: pytest.MonkeyPatch, bent: dict[str, Bend | Exception] | None = None, visible: int = 8
 ) -> Callable[[Run, Inputs], RunResult | str]:
     """Executes the real runs on scripted engines. `bent`: by run, how its engine errs or fails.
 

@@ -1,17 +1,21 @@
 """Items for tests."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+
 from evaluator.core.records import Item
 
 
 def make_item(
-    number=0,
+    number: int = 0,
     *,
-    language="english",
-    answers=None,
-    context="The Nile is a river.",
-    question="What is the Nile?",
-    options=(),
-):
+    language: str = "english",
+    answers: Sequence[str] | None = None,
+    context: str = "The Nile is a river.",
+    question: str = "What is the Nile?",
+    options: Sequence[str] = (),
+) -> Item:
     return Item(
         task="t",
         language=language,

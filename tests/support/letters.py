@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from evaluator.asking.prompts import Continuation, Prompt
 from evaluator.asking.questions import Question, questions_of
@@ -26,7 +26,7 @@ class LetterPrompter:
     def continuations(self, prompt: Prompt, answers: list[str]) -> list[Continuation]:
         return [Continuation(prompt_ids=prompt.token_ids, continuation_ids=self._encode(answer)) for answer in answers]
 
-    def decode(self, token_ids: tuple[int, ...]) -> str:
+    def decode(self, token_ids: Sequence[int]) -> str:
         return "".join(chr(96 + token) if token else "" for token in token_ids)
 
     def _encode(self, text: str) -> tuple[int, ...]:

@@ -1,8 +1,14 @@
 """Every probe of a few questions on a scripted engine, with a real tokenizer's prompts."""
 
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
 from evaluator.asking.prompts import Prompter
-from evaluator.asking.questions import questions_of
-from evaluator.engine.base import Response, Score
+from evaluator.asking.questions import Question, questions_of
+from evaluator.core.records import Record
+from evaluator.engine.base import Request, Response, Score
 from evaluator.engine.fake import FakeEngine
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.item import ItemProbes
@@ -16,15 +22,15 @@ EVERY_FORMAT = ("open", "shown", "distractors_only", "unrelated", "one_shot", "o
 EVERY_PROBE = ("greedy", "beam", "sample", "choice", "rank", "aligned_rank", "hard_choice")
 
 
-def prompter(tokenizer, cap=512, one_shot_cap=1024):
+def prompter(tokenizer: Any, cap: int = 512, one_shot_cap: int = 1024) -> Prompter:
     return Prompter(tokenizer, chat=False, prompt_tokens=cap, one_shot_prompt_tokens=one_shot_cap)
 
 
-def config(**changes):
+def config(**changes: Any) -> EvalConfig:
     return EvalConfig(**{"task": "t", "items": 6, "formats": EVERY_FORMAT, "probes": EVERY_PROBE, **changes})
 
 
-def questions(settings, answers=None, **changes):
+def questions(settings: EvalConfig, answers: Sequence[str] | None = None, **changes: Any) -> list[Question]:
     english = [make_item(n, answers=answers, **changes) for n in range(8)]
     if answers is None:
         english = [make_item(n, answers=[f"answer {n}"], **changes) for n in range(8)]
@@ -35,11 +41,11 @@ def questions(settings, answers=None, **changes):
     )
 
 
-def answer(tokenizer, text):
+def answer(tokenizer: Any, text: str) -> Callable[[Request], Response]:
     """A script: every generation says `text`, every score is by length alone."""
     ids = tuple(tokenizer(text, add_special_tokens=False).input_ids)
 
-    def script(request):
+    def script(request: Request) -> Response:
         if isinstance(request, Score):
             size = len(request.continuation_ids)
             return Response(
@@ -63,7 +69,7 @@ def answer(tokenizer, text):
     return script
 
 
-def run(tokenizer, settings, asked, text="answer 3"):
+def run(tokenizer: Any, settings: EvalConfig, asked: Sequence[Question], text: str = "answer 3") -> list[Record]:
     made = prompter(tokenizer, settings.prompt_tokens, settings.one_shot_prompt_tokens)
     planner = Planner(made, settings)
     plans = (planner.plan(question) for question in asked)
@@ -74,7 +80,7 @@ def run(tokenizer, settings, asked, text="answer 3"):
     return [record for _, found in stream for record in found]
 
 
-def start(tokenizer, settings, question):
+def start(tokenizer: Any, settings: EvalConfig, question: Question) -> Sequence[Request]:
     made = prompter(tokenizer)
     plan = Planner(made, settings).plan(question)
     return ItemProbes(plan, settings, frozenset({tokenizer.eos_token_id}), made.decode, 0).start()

@@ -34,7 +34,7 @@ _TYPES = ["sliding_attention", "sliding_attention", "full_attention"]
 def config(name: str, **changes: Any) -> Any:
     import transformers as t
 
-    kind, own = {
+    kinds: dict[str, tuple[Any, dict[str, Any]]] = {
         "qwen3": (t.Qwen3Config, {"head_dim": 24, "tie_word_embeddings": True}),
         "mistral": (t.MistralConfig, {"head_dim": 16, "sliding_window": 12, "tie_word_embeddings": False}),
         "phi3": (t.Phi3Config, {"original_max_position_embeddings": 256, "sliding_window": 20}),
@@ -102,7 +102,8 @@ def config(name: str, **changes: Any) -> Any:
             t.OlmoeConfig,
             {"num_experts": 8, "num_experts_per_tok": 2, "intermediate_size": 32, "clip_qkv": 2.0},
         ),
-    }[name]
+    }
+    kind, own = kinds[name]
     return kind(**(_SHAPE | own | changes))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import pandas as pd
 
@@ -57,7 +58,7 @@ def records(
     rows: list[Record] = []
     for key, item in seen.items():
         language, item_id = key.split("/")
-        common = {
+        common: dict[str, Any] = {
             "checkpoint": checkpoint,
             "weights_digest": digest or checkpoint,
             "base": base,
@@ -80,12 +81,12 @@ def records(
     return pd.DataFrame([asdict(row) for row in rows])
 
 
-def _records_of(item: Seen, common: dict) -> list[Record]:
+def _records_of(item: Seen, common: dict[str, Any]) -> list[Record]:
     measured = item.status in ("ok", "truncated")
     rows = []
 
     def generated(probe: str, index: int, hit: bool) -> Record:
-        grade = {"contains": hit, "exact_match": hit, "token_f1": float(hit)} if measured else {}
+        grade: dict[str, Any] = {"contains": hit, "exact_match": hit, "token_f1": float(hit)} if measured else {}
         text = ("gold" if hit else "bad") if measured else item.why
         return Record(**common, probe=probe, index=index, text=text, **grade)
 
@@ -100,9 +101,9 @@ def _records_of(item: Seen, common: dict) -> list[Record]:
         for index, text in enumerate(item.option_texts[: item.options]):
             best = {True: -1.0, False: -3.0, "tie": -2.0}[won]
             best = best if item.gold_score is None else item.gold_score
-            score = best if index == 0 else -2.0
-            score = score if status in ("ok", "truncated") else None
-            option = {"is_gold": index == 0, "option_text": text, "token_ids": (1, 2), "logprob": score}
+            own = best if index == 0 else -2.0
+            score = own if status in ("ok", "truncated") else None
+            option: dict[str, Any] = {"is_gold": index == 0, "option_text": text, "token_ids": (1, 2), "logprob": score}
             option["text"] = None if status in ("ok", "truncated") else item.why
             rows.append(Record(**{**common, "status": status}, probe=probe, index=index, **option))
     if item.window is not None:
@@ -111,8 +112,8 @@ def _records_of(item: Seen, common: dict) -> list[Record]:
     if item.rank is not None:
         rows.append(Record(**common, probe="rank", index=0, rank=item.rank, margin=item.margin))
     if isinstance(item.aligned, int):
-        aligned = {"rank": item.aligned, "margin": -0.5 * (item.aligned - 1), "text": "It is ", "option_text": "gold"}
-        rows.append(Record(**common, probe="aligned_rank", index=0, **aligned))
+        place: dict[str, Any] = {"rank": item.aligned, "margin": -0.5 * (item.aligned - 1)}
+        rows.append(Record(**common, probe="aligned_rank", index=0, text="It is ", option_text="gold", **place))
     elif item.aligned is not None:
         rows.append(Record(**{**common, "status": "excluded"}, probe="aligned_rank", index=0, text=item.aligned))
     if item.fidelity is not None:
@@ -120,16 +121,16 @@ def _records_of(item: Seen, common: dict) -> list[Record]:
     return rows
 
 
-def _compared(item: Seen, common: dict) -> list[Record]:
+def _compared(item: Seen, common: dict[str, Any]) -> list[Record]:
     """By hand: the reverse is twice the divergence, and every second position has an unsure base."""
     text = item.window is not None
-    named = {**common, "probe": "text_fidelity" if text else "fidelity"}
+    named: dict[str, Any] = {**common, "probe": "text_fidelity" if text else "fidelity"}
     if isinstance(item.fidelity, str):
         return [Record(**{**named, "status": "excluded"}, index=0, text=item.fidelity)]
     found = []
     for index in range(1 if text else 2):
-        kld = tuple(item.fidelity)
-        columns = {
+        kld = tuple(item.fidelity or ())
+        columns: dict[str, Any] = {
             "kld": kld,
             "kld_reverse": tuple(2 * each for each in kld),
             "acceptance": tuple(1 - each / 2 for each in kld),
@@ -143,9 +144,9 @@ def _compared(item: Seen, common: dict) -> list[Record]:
     return found
 
 
-def _greedy_of(item: Seen) -> dict:
+def _greedy_of(item: Seen) -> dict[str, Any]:
     ids = (*range(10, 9 + item.tokens), EOS if item.ended else 9)
-    columns = {"token_ids": ids, "logprob": item.certainty * item.tokens, "prompt_tokens": item.prompt}
+    columns: dict[str, Any] = {"token_ids": ids, "logprob": item.certainty * item.tokens, "prompt_tokens": item.prompt}
     return columns | ({} if item.said is None else {"text": item.said})
 
 
@@ -164,7 +165,12 @@ def judged(
     rows = []
     for key, verdicts in said.items():
         language, item_id = key.split("/")
-        row = {"checkpoint": checkpoint, "weights_digest": checkpoint, "task": task, "language": language}
+        row: dict[str, Any] = {
+            "checkpoint": checkpoint,
+            "weights_digest": checkpoint,
+            "task": task,
+            "language": language,
+        }
         row |= {"item_id": item_id, "format": form, "probe": probe, "seed": seed, "matcher": matcher}
         each_one = verdicts if isinstance(verdicts, list | tuple) else [verdicts]
         for index, verdict in enumerate(each_one):

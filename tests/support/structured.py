@@ -19,7 +19,7 @@ def load(directory: Path) -> Any:
     return AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
 
 
-def layers_of(model: Any) -> nn.ModuleList:
+def layers_of(model: Any) -> Any:
     return model.model.language_model.layers if hasattr(model.model, "language_model") else model.model.layers
 
 
@@ -73,8 +73,8 @@ def lowest(model: Any, sequences: list[Tensor], unit: str, count: int) -> list[t
         hook.remove()
         scores = (output.weight.data.abs() * sums.sqrt()).sum(dim=0)
         width = output.in_features // parts
-        of_parts = [float(scores[part * width : (part + 1) * width].sum()) for part in range(parts)]
-        chosen = sorted(range(parts), key=lambda part, scores=of_parts: (scores[part], part))[:count]
+        of_parts = [(float(scores[part * width : (part + 1) * width].sum()), part) for part in range(parts)]
+        chosen = [part for _, part in sorted(of_parts)[:count]]
         for part in chosen:
             output.weight.data[:, part * width : (part + 1) * width] = 0
         gone.append(tuple(sorted(chosen)))

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, fields
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
@@ -25,7 +26,7 @@ WORDS = {
     "swahili": ["Mto Kalo", "Mlima Seran", "Mji wa Tura", "Ngome ya Mida", "Ziwa Nova", "Kisiwa cha Larin"],
 }
 HOSTILE = "</script><script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">\u2028 & end"
-SETTINGS: dict[str, dict[str, object]] = {
+SETTINGS: dict[str, dict[str, Any]] = {
     "dense": {"base": None, "method": None, "pattern": None, "sparsity": None, "calibration": None, "harm": 0.0},
     "wanda-0.5": {"method": "wanda", "sparsity": 0.5, "harm": 0.25},
     "wanda-0.6": {"method": "wanda", "sparsity": 0.6, "harm": 0.5},
@@ -39,14 +40,15 @@ def records_of(
     checkpoint: str, task: str, per_language: int, *, languages: Sequence[str] = tuple(WORDS), harm: float | None = None
 ) -> Iterator[Record]:
     """One checkpoint's records; the first item of each language is excluded, the second failed in the engine."""
-    setting = {"base": "dense", "pattern": "unstructured", "calibration": "gazetteer"} | SETTINGS.get(checkpoint, {})
+    setting: dict[str, Any] = {"base": "dense", "pattern": "unstructured", "calibration": "gazetteer"}
+    setting |= SETTINGS.get(checkpoint, {})
     damage = float(str(setting.pop("harm", 0.4))) if harm is None else harm
     setting.setdefault("method", "wanda")
     setting.setdefault("sparsity", 0.5)
     for language in languages:
         weight = 0.4 + 0.6 * list(WORDS).index(language) / len(WORDS)
         for number in range(per_language):
-            common = {
+            common: dict[str, Any] = {
                 "checkpoint": checkpoint,
                 "weights_digest": f"digest of {checkpoint}",
                 **setting,
@@ -65,7 +67,7 @@ def records_of(
                 yield from _item(common, language, number, damage * weight, number < per_language // 2)
 
 
-def _item(common: dict, language: str, number: int, damage: float, broad: bool) -> Iterator[Record]:
+def _item(common: dict[str, Any], language: str, number: int, damage: float, broad: bool) -> Iterator[Record]:
     words = WORDS[language]
     gold = words[number % len(words)]
     fixed = random.Random(f"{language} {number}")
@@ -73,7 +75,7 @@ def _item(common: dict, language: str, number: int, damage: float, broad: bool) 
     hardness = fixed.random() + damage * rng.uniform(0.3, 1.0)
     rank = 1 if hardness < 0.7 else max(2, int(rng.lognormvariate(1.2 + 2.5 * (hardness - 0.7), 0.8)))
 
-    def generated(probe: str, index: int, hit: bool, **more: object) -> Record:
+    def generated(probe: str, index: int, hit: bool, **more: Any) -> Record:
         text = gold if hit else rng.choice([word for word in words if word != gold])
         if not hit and fixed.random() < 0.02:
             text = HOSTILE
@@ -147,7 +149,7 @@ def write_run(
     return run
 
 
-def _question(task: str, language: str, number: int) -> dict:
+def _question(task: str, language: str, number: int) -> dict[str, Any]:
     words = WORDS[language]
     gold = words[number % len(words)]
     return {

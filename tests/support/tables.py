@@ -2,15 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+
 import pandas as pd
 
-from evaluator.metrics import Inputs, compute_tables, reduce_records
+from evaluator.metrics import TABLES, Inputs, reduce_records
 
 
-def tables(*parts: pd.DataFrame, items: pd.DataFrame | None = None) -> dict[str, pd.DataFrame]:
-    """Every table of these records, by name."""
+class Tables(Mapping[str, pd.DataFrame]):
+    """Tables by name. Each is computed when it is read: all of them take half a second."""
+
+    def __init__(self, inputs: Inputs) -> None:
+        self._inputs = inputs
+        self._found: dict[str, pd.DataFrame] = {}
+
+    def __getitem__(self, name: str) -> pd.DataFrame:
+        if name not in self._found:
+            self._found[name] = TABLES[name].fill(self._inputs).frame
+        return self._found[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(TABLES.names)
+
+    def __len__(self) -> int:
+        return len(TABLES.names)
+
+
+def tables(*parts: pd.DataFrame, items: pd.DataFrame | None = None) -> Tables:
+    """The tables of these records."""
     outcomes = pd.concat([reduce_records(part) for part in parts], ignore_index=True)
-    return {name: table.frame for name, table in compute_tables(Inputs(outcomes, items)).items()}
+    return Tables(Inputs(outcomes, items))
 
 
 def only(frame: pd.DataFrame, **equal: object) -> pd.Series:
