@@ -139,8 +139,8 @@ TABLE = Table(
     name="accuracy",
     title="How much is still right?",
     reading=(
-        "Open: the model answers freely, and its greedy output must contain a gold answer. Choice: each option is "
-        "scored by its log-likelihood after the same prompt, and the gold one must win. Where open falls and choice "
+        "Open: the model writes the answer, and its greedy output must contain a gold answer. Choice: each option "
+        "is scored by its log-likelihood after the same prompt, and the gold one must win. If open falls and choice "
         "does not, a multiple-choice benchmark would have noticed nothing. Drops are in percentage points. Whiskers "
         "are 95 % intervals over contexts."
     ),

@@ -82,10 +82,10 @@ TABLE = Table(
     name="distractors",
     title="Is the answer easier to pick where the other options are of another kind?",
     reading=(
-        "Items sorted by how many of their wrong options are of the right answer's kind (date, number, name or other): "
-        "all, some or none. Where accuracy is higher with none than with all, the kind gives answers away. Drop is the "
-        "base's accuracy minus the checkpoint's on the same items: a drop that shows with all and not with none was "
-        "hidden by easy options."
+        "Items by how many of their wrong options have the right answer's kind (date, number, name or other): all, "
+        "some or none. If accuracy is higher with none than with all, the kind gives answers away. Drop is the "
+        "base's accuracy minus the checkpoint's on the same items. Easy options hide a drop that shows with all and "
+        "not with none."
     ),
     needs="the probe choice, and items whose wrong options are of the answer's kind to a different extent",
     columns=(

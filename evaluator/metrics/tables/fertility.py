@@ -131,8 +131,8 @@ TABLE = Table(
     name="fertility",
     title="Do finely cut languages lose more?",
     reading=(
-        "Fertility is the number of tokens per word of the answer options (per character in scripts without spaces). "
-        "It stands beside the drop of each language; every dot is a language."
+        "Fertility is the number of tokens per word of the answer options (per character in scripts without "
+        "spaces). The figure compares it with the drop of each language; every dot is a language."
     ),
     needs="the probe choice",
     columns=(

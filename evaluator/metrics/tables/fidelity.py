@@ -200,13 +200,14 @@ TABLE = Table(
     name="fidelity",
     title="How far are the distributions from the base's?",
     reading=(
-        "Base and checkpoint say the same tokens: the base's greedy answer, the gold answer, or a text. At each "
+        "Base and checkpoint read the same tokens: the base's greedy answer, the gold answer, or a text. At each "
         "position P is the base's distribution over the next token and Q the checkpoint's. kld is sum P ln(P/Q) and "
-        "kld_reverse sum Q ln(Q/P), in nats; acceptance is sum min(P, Q), the share of tokens that speculative "
-        "decoding would accept; same_top says how often both have the same likeliest token, top_agreement how many of "
-        "the first five ranks agree. delta_p and delta_nll are of the token that was said. Rows marked floor are a "
-        "base against itself in another batch: a divergence that is not well above kld_floor is not one. Groups are "
-        "fates of the item, and how sure the base was. With fidelity_top, kld is a lower bound and acceptance an upper."
+        "kld_reverse sum Q ln(Q/P), in nats. acceptance is sum min(P, Q), the share of tokens that speculative "
+        "decoding would accept. same_top is the share of positions with the same likeliest token, top_agreement the "
+        "share of equal tokens in the first five ranks. delta_p and delta_nll describe the token in the text. Rows "
+        "marked floor compare a base with itself in another batch. A divergence that is not well above kld_floor "
+        "means nothing. Groups are fates of the item, and the base's confidence. With fidelity_top, kld is a lower "
+        "bound and acceptance an upper one."
     ),
     needs="the probe fidelity, or text_fidelity on a task text:FILE, on a base and on what is compared with it",
     columns=(

@@ -106,9 +106,10 @@ TABLE = Table(
     name="flips",
     title="How many answers changed?",
     reading=(
-        "Flips are items that went from right to wrong, or from wrong to right: accuracy shows only their difference. "
-        "wrong to other: wrong in both checkpoints, with another answer. margin splits the pooled items into thirds by "
-        "how sure the base was of its answer, in nats: flips are harmless noise only where they stay in the lowest."
+        "Flips are items that changed from right to wrong, or from wrong to right. Accuracy shows only their "
+        "difference. wrong to other: wrong in both checkpoints, with another answer. margin splits the pooled items "
+        "into thirds by the base's confidence in its answer, in nats. Flips are harmless noise only if they stay in "
+        "the lowest third."
     ),
     needs="the probe greedy or choice on a checkpoint and its base",
     columns=(

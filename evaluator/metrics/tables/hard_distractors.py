@@ -79,10 +79,9 @@ TABLE = Table(
     name="hard_distractors",
     title="Is choice easy only because the other options are implausible?",
     reading=(
-        "Standard distractors are the item's own or answers to other questions; hard ones are those most similar to "
-        "the gold answer. "
-        "Left: choice accuracy. Right: the share that is recognised but no longer said, of the answers that the dense "
-        "model produced and recognised among both kinds of options."
+        "Standard distractors are the item's own or answers to other questions. Hard ones are those most similar to "
+        "the gold answer. Left: choice accuracy. Right: the share that is recognised but no longer said, among the "
+        "answers that the dense model produced and recognised with both kinds of options."
     ),
     needs="the probes choice and hard_choice, and greedy for the dissociation rates",
     columns=(

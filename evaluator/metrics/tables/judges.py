@@ -54,11 +54,10 @@ TABLE = Table(
     name="judges",
     title="Is the judge fit?",
     reading=(
-        "Control pairs: each matcher was also asked about responses of which it is known whether they match. "
-        "Sensitivity: how many of those that match it accepts, the reference itself and in another form. Specificity: "
-        "how many references of other questions it denies. One that denies everything, or accepts everything, has one "
-        "of them near 0 %, and its verdicts say nothing. Control pairs are easier than real answers: passing them is "
-        "the least."
+        "Each matcher first judged control pairs with a known result. Sensitivity: the share of matching pairs that "
+        "it accepts (the reference itself, and in another form). Specificity: the share of references of other "
+        "questions that it denies. A matcher that denies or accepts everything has one of the two near 0 %, and its "
+        "verdicts mean nothing. Control pairs are easier than real answers: to pass them is the least."
     ),
     needs="control pairs: run resurface match RUN --matcher CHECKPOINT",
     columns=(

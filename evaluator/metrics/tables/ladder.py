@@ -113,8 +113,8 @@ TABLE = Table(
     title="Does more support mean less damage?",
     reading=(
         "The drop from the dense model with nothing shown (open), with candidates listed in the prompt (shown), and "
-        "with options only scored (choice). The second panel divides each drop by what there was to lose. Perplexity, "
-        "where it was measured, stands beside them: it may hardly move while answers go unsaid."
+        "with options only scored (choice). The second panel divides each drop by its headroom. Perplexity, if "
+        "measured, is shown too: it may hardly move while answers go unsaid."
     ),
     needs="the probes greedy and choice, and the formats open and shown, on a checkpoint and its base",
     columns=(

@@ -91,9 +91,9 @@ TABLE = Table(
     name="length",
     title="Do answers grow longer, and do they still end?",
     reading=(
-        "Mean tokens of the greedy answers to the open prompt, EOS included, and how many times those of the base. at "
-        "limit: the share of answers that were cut off at the limit of new tokens because no EOS came. A model that "
-        "runs on where its base stops has lost more than an accuracy shows."
+        "Mean tokens of the greedy answers to the open prompt, EOS included, and their ratio to the base's. at "
+        "limit: the share of answers without EOS, which reached the limit of new tokens. A model that continues "
+        "where its base stops has lost more than an accuracy shows."
     ),
     needs="the probe greedy on a checkpoint and its base",
     columns=(

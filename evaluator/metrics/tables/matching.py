@@ -337,12 +337,12 @@ TABLE = Table(
     title="Does a second grader change the picture?",
     reading=(
         "A matcher model reads the question, the gold answers and the response, and decides whether the response "
-        "means one of them; a response that contains a gold answer counts as right without it. Left: accuracy by "
-        "containment, by each matcher and by the panel's majority, where a tie is a no; the table also has it "
-        "corrected for the errors that a grader made on control pairs. Right: Scott's pi, the "
-        "agreement beyond chance, of containment and each matcher (where all responses were judged), and of two "
-        "matchers on the responses that both judged. The figure shows greedy open answers, or the first kind that was "
-        "judged; other formats, beams and samples have rows of their own."
+        "means one of the gold answers. A response that contains a gold answer counts as right without it. Left: "
+        "accuracy by containment, by each matcher and by the panel's majority (a tie is a no). The table also has "
+        "it corrected for a grader's errors on control pairs. Right: Scott's pi, the agreement beyond chance, "
+        "between containment and each matcher (if all responses were judged), and between two matchers on the "
+        "responses that both judged. The figure shows greedy open answers, or else the first judged kind. Other "
+        "formats, beams and samples have separate rows."
     ),
     needs="the probe greedy and a matcher model's verdicts: run resurface match RUN --matcher CHECKPOINT",
     columns=(

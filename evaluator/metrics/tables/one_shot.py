@@ -73,9 +73,9 @@ TABLE = Table(
     name="one_shot",
     title="Does one example repair it?",
     reading=(
-        "The gap to the dense model without and with one example in the prompt. Where the example closes the gap, the "
-        "answer was still there. zero_shot_format says whether the prompt without the example had its context cut in "
-        "the same way (open_capped)."
+        "The gap to the dense model without and with one example in the prompt. If the example closes the gap, the "
+        "answer was still there. zero_shot_format shows whether the prompt without the example had its context cut "
+        "in the same way (open_capped)."
     ),
     needs="the formats open_capped and one_shot with the probe greedy, on a checkpoint and its base",
     columns=(

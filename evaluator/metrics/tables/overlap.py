@@ -303,13 +303,13 @@ TABLE = Table(
     name="overlap",
     title="Do they miss the same items?",
     reading=(
-        "Kappa is how far two checkpoints agree beyond what their accuracies make them agree by chance: 0 is chance, "
-        "below 0 they miss different items. Error consistency compares right and wrong; 1 is complete agreement. CAPA "
-        "compares the probabilities of a choice's options: the same wrong option is agreement, another one is not, and "
-        "only certainty reaches 1. Rows of items that are right in the base ask what was lost: near 1, two methods "
-        "lose the same answers; near 0, each loses its own. There is no kappa where one of the two has fewer than "
-        f"{LEAST} items wrong. The page shows the most and the least alike. Of more than {ALL_PAIRS} checkpoints of a "
-        "task, each is compared with its base and with those whose settings are nearest."
+        "Kappa is the agreement of two checkpoints beyond chance: 0 is what their accuracies give by chance; below 0 "
+        "they miss different items. Error consistency compares right and wrong; 1 is complete agreement. CAPA compares "
+        "the probabilities of a choice's options: the same wrong option is agreement, another one is not, and only "
+        "certainty reaches 1. Items that are right in the base show what was lost: near 1, two methods lose the same "
+        f"answers; near 0, each loses its own. There is no kappa if one of the two has fewer than {LEAST} items wrong. "
+        f"The page shows the most and the least alike. In a task with more than {ALL_PAIRS} checkpoints, each is "
+        "compared with its base and with those whose settings are nearest."
     ),
     needs="the probe greedy or choice on two checkpoints of a task",
     columns=(

@@ -185,10 +185,9 @@ TABLE = Table(
     title="Does the prompt decide which checkpoint is better?",
     reading=(
         "Two checkpoints under each prompt: the paired difference of their accuracies (first minus other), and the "
-        "verdict that this prompt alone would have given. Conclusion: same, where every prompt says better, or every "
-        "prompt says worse; different, where prompts contradict each other, or where the interval of a shift excludes "
-        "0; unclear otherwise. A shift is what the prompt itself adds to the difference. Its interval allows for the "
-        "number of prompts."
+        "verdict that this prompt alone would give. Conclusion: same, if every prompt prefers the same checkpoint; "
+        "different, if prompts contradict each other or the interval of a shift excludes 0; unclear otherwise. A "
+        "shift is the prompt's own effect on the difference. Its interval allows for the number of prompts."
     ),
     needs="prompts in the sweep, and the probe greedy or choice on two checkpoints",
     columns=(

@@ -139,10 +139,10 @@ TABLE = Table(
     name="prompts",
     title="How much of it is the prompt?",
     reading=(
-        "Accuracy under each prompt that poses the task, and over all of them: mean, worst, and spread (best minus "
-        "worst), on the items that every prompt measured. Chance alone makes a spread; Cochran's p says whether the "
-        "prompts differ at all. A drop that is smaller than the spread may be another one under another prompt: see "
-        "against base, and the next table."
+        "Accuracy under each prompt, and over all prompts: mean, worst, and spread (best minus worst), on the items "
+        "that every prompt measured. Chance alone makes a spread; Cochran's p shows whether the prompts differ at "
+        "all. A drop that is smaller than the spread may be different under another prompt: see against base, and "
+        "the next table."
     ),
     needs="prompts in the sweep, and the probe greedy or choice",
     columns=(

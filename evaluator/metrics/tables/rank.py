@@ -156,10 +156,10 @@ TABLE = Table(
     name="rank",
     title="How far down is the answer?",
     reading=(
-        "The rank of the gold answer's first token in the whole vocabulary, 1 being the likeliest. An answer that was "
-        "demoted sits at rank 2 to 20; one that was erased is far below. The margin is how many nats it falls short "
-        "of the top token. A model that answers in sentences says other words first: aligned ranks are those of the "
-        "answer as the dense model wrote it, after the words with which it led up to it, where it wrote a right answer."
+        "The rank of the gold answer's first token in the whole vocabulary; 1 is the likeliest. A demoted answer "
+        "has rank 2 to 20; an erased one is far below. The margin is its distance to the top token in nats. A model "
+        "that answers in sentences says other words first. Aligned ranks are those after the dense model's own "
+        "lead-in, for items where the dense model wrote a right answer."
     ),
     needs="the probe rank",
     columns=(

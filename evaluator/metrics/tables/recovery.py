@@ -100,8 +100,8 @@ TABLE = Table(
     title="Can the answer still be reached?",
     reading=(
         "Left: whether any beam or any sample contains a gold answer. Right: the same among the items that the "
-        "checkpoint's own greedy output misses, which is what broader decoding wins back. Beams and samples are drawn "
-        "for the first 100 items of each language only; the greedy numbers here are on the same items."
+        "checkpoint's own greedy output misses: the gain of broader decoding. Beams and samples cover the first 100 "
+        "items of each language only; the greedy numbers here are on the same items."
     ),
     needs="the probe beam or sample",
     columns=(

@@ -96,8 +96,8 @@ TABLE = Table(
     name="recovery_percent",
     title="How much of the accuracy is left?",
     reading=(
-        "Recovery is the checkpoint's accuracy in percent of its base's, on the same items: 100 is no change. Of a "
-        "choice, above guessing counts only what lies above 1/K, as guessing alone would recover the rest."
+        "Recovery is the checkpoint's accuracy in percent of its base's, on the same items: 100 is no change. For "
+        "choices, above guessing counts only the part above 1/K, because guessing alone recovers the rest."
     ),
     needs="the probe greedy or choice on a checkpoint and its base",
     columns=(

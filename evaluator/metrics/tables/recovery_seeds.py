@@ -63,9 +63,7 @@ def _over_seeds(inputs: Inputs, task: str, failures: pd.DataFrame) -> Row:
 TABLE = Table(
     name="recovery_seeds",
     title="Is recovery stable over seeds?",
-    reading=(
-        "How much of what greedy misses is found in samples: the lowest, mean and highest rate over the run seeds."
-    ),
+    reading=("The share of greedy's misses that samples find: the lowest, mean and highest rate over the run seeds."),
     needs="the probes greedy and sample, the latter under at least two run seeds",
     columns=(
         *SUBJECT,

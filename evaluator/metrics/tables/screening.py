@@ -28,10 +28,10 @@ TABLE = Table(
     name="screening",
     title="Decided early: which checkpoints needed only some of the items?",
     reading=(
-        "The gate looked at a checkpoint's first items, and at more of them until it could pass or block it. Each look "
-        "has a smaller level than a single look would have, so that the error over all looks is the gate's. A row "
-        "shows the last look, its verdict, and the levels of one look: of a pass, and of a block before its correction "
-        "for the number of criteria and languages. Every number of a checkpoint that stopped early is of its first "
+        "The gate judged a checkpoint's first items, and then more, until it could pass or block it. Each look has "
+        "a smaller level than a single look would have, so the error over all looks is the gate's. A row shows the "
+        "last look, its verdict, and the levels of one look: of a pass, and of a block before its correction for "
+        "the number of criteria and languages. Every number of a checkpoint that stopped early describes its first "
         "items alone."
     ),
     needs="screen: in the sweep file",

@@ -253,11 +253,11 @@ TABLE = Table(
     name="vote",
     title="Which checkpoint would the languages and tasks vote for?",
     reading=(
-        "Every language of every task is a voter that ranks the checkpoints by how many items they have right. Borda "
-        "counts whom a checkpoint stands above, Copeland whom it beats with a majority of the voters, minimax ranks by "
-        "the worst defeat. Places are shared where a rule cannot tell checkpoints apart. Where the rules and the mean "
-        "accuracy disagree, a few voters with large differences made the mean. A place has no interval: where the "
-        "intervals of the mean accuracy overlap, the order may be chance."
+        "Every language of every task is a voter that ranks the checkpoints by their right items. Borda counts the "
+        "checkpoints below, Copeland the checkpoints that a majority of voters places below, minimax ranks by the "
+        "worst defeat. Checkpoints that a rule cannot separate share a place. If the rules and the mean accuracy "
+        "disagree, a few voters with large differences decided the mean. A place has no interval: if the intervals "
+        "of the mean accuracy overlap, the order may be chance."
     ),
     needs="the probe greedy or choice on two checkpoints, in two languages or tasks",
     columns=(

@@ -146,11 +146,11 @@ TABLE = Table(
     name="weak",
     title="Which kinds of questions does it lose?",
     reading=(
-        "Items sorted by rule: language, type and length of the answer, question word, length of the context, and "
-        "where in it the answer stands. Drop is the base's accuracy minus the checkpoint's on the items of a kind; "
-        "excess is how much more that is than on the other kinds of the same sort, and says where it has become weak. "
-        "The p values ask whether a kind dropped at all. The page shows the largest drops of each checkpoint; the CSV "
-        "has all kinds, and names those with too few items."
+        "Items by rule: language, type and length of the answer, question word, length of the context, and position "
+        "of the answer in it. Drop is the base's accuracy minus the checkpoint's on the items of a kind. Excess is "
+        "this drop minus the drop on the other kinds of the same sort; it shows where the checkpoint has become "
+        "weak. The p values test whether a kind dropped at all. The page shows the largest drops of each "
+        "checkpoint; the CSV has all kinds, and names those with too few items."
     ),
     needs="the probe greedy or choice on a checkpoint and its base",
     columns=(
