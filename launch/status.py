@@ -17,11 +17,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from evaluator.core.errors import InputError, one_line, parse
+from evaluator.core.liveness import LeaseClaim, Pace, sight
 from evaluator.store.screening import screened_of
-from launch.run.directory.lease import Claim, Pace
 from launch.run.directory.live import NAME as LIVE
 from launch.run.directory.lock import FOLDER, PACE, beats_of, latest_claim
-from pruning.output.owner import sight
 
 Part = tuple[str, str]  # checkpoint, task
 PartState = Literal["done", "running", "failed", "waiting", "decided early"]
@@ -250,7 +249,7 @@ def driver_of(run_dir: Path, *, pace: Pace = PACE, sleep: Callable[[float], None
     return Driver(name=name, alive=seen == "elsewhere" and _beats(run_dir, claim, pace, sleep), why=why)
 
 
-def _beats(run_dir: Path, claim: Claim, pace: Pace, sleep: Callable[[float], None]) -> bool:
+def _beats(run_dir: Path, claim: LeaseClaim, pace: Pace, sleep: Callable[[float], None]) -> bool:
     with suppress(OSError):
         file = run_dir / FOLDER / f"{claim.number:06d}.beat"
         if abs(time.time() - file.stat().st_mtime) <= pace.silence:

@@ -6,7 +6,7 @@ import hashlib
 from functools import lru_cache
 from pathlib import Path
 
-from pruning.pulse import PULSE
+from evaluator.core.liveness import HEARTBEAT
 
 _CHUNK = 1 << 20
 
@@ -17,7 +17,7 @@ def digest_of_file(file: Path) -> str:
     with file.open("rb", buffering=0) as stream:
         while chunk := stream.read(_CHUNK):
             digest.update(chunk)
-            PULSE.beat()
+            HEARTBEAT.beat()
     return digest.hexdigest()
 
 

@@ -16,11 +16,11 @@ from typing import Any
 
 from evaluator.core.config import Frozen
 from evaluator.core.errors import InputError
+from evaluator.core.liveness import HEARTBEAT
 from pruning.calibration import passages
 from pruning.calibration.passages import Passage, PassageSource, check_disjoint, text_digest
 from pruning.config import CalibrationConfig
 from pruning.digests import digest_of_file
-from pruning.pulse import PULSE
 
 _DRAWS = 2000  # documents in a row that may be too short before the source is given up
 _UNITS = {"text": " (non-blank lines)", "jsonl": " (lines with a text)"}  # what a passage is, by the kind of source
@@ -148,7 +148,7 @@ def load(
 
 
 def _encode(tokenizer: Any, passage: Passage) -> Sequence[int]:
-    PULSE.beat()
+    HEARTBEAT.beat()
     ids: list[int] = tokenizer(passage.text, verbose=False)["input_ids"]
     if not ids:
         raise InputError(f"calibration passage {passage.row} of {passage.origin}: gives no token")
@@ -168,7 +168,7 @@ def _windows(config: CalibrationConfig, tokenizer: Any, seed: int) -> Iterator[t
         for _ in range(_DRAWS):
             row = generator.randint(0, len(documents) - 1)
             ids = tokenizer(documents[row]["text"], verbose=False)["input_ids"]
-            PULSE.beat()
+            HEARTBEAT.beat()
             if len(ids) > length:
                 break
         else:

@@ -18,11 +18,11 @@ import torch
 from torch import Tensor, nn
 
 from evaluator.core.errors import JobError
+from evaluator.core.liveness import HEARTBEAT
 from pruning.layers.observer import Gathered, Observer
 from pruning.methods.base import Statistic
 from pruning.model.decoder import Decoder
 from pruning.model.packing import Batch
-from pruning.pulse import PULSE
 
 
 class Flow:
@@ -104,7 +104,7 @@ class Activations:
 
     def put(self, number: int, hidden_1TH: Tensor) -> None:
         """Keep a batch's inputs; those it had before are overwritten."""
-        PULSE.beat()
+        HEARTBEAT.beat()
         if self._file is None:
             self._held[number] = hidden_1TH
             return
@@ -113,7 +113,7 @@ class Activations:
 
     def get(self, number: int) -> Tensor:
         """The inputs that were put last for a batch, on the device."""
-        PULSE.beat()
+        HEARTBEAT.beat()
         if self._file is None:
             return self._held[number]
         self._file.seek(self._offsets[number])

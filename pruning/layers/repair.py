@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 
 from evaluator.core.errors import JobError
+from evaluator.core.liveness import HEARTBEAT
 from pruning.methods.base import Pruned
 from pruning.methods.solver import DAMPING
 from pruning.model import onednn
-from pruning.pulse import PULSE
 
 STEPS = 64  # at most
 TOLERANCE = 1e-3  # of the gradient's first length, in the diagonal's norm: where a row is done
@@ -93,7 +93,7 @@ class LeastSquares:
         for step in range(STEPS):
             if not bool(active_O1.any()):
                 return weight_OI, step
-            PULSE.beat()
+            HEARTBEAT.beat()
             curved_OI = self._times(direction_OI, self._damping).mul_(kept_OI)
             curvature_O1 = (direction_OI * curved_OI).sum(dim=1, keepdim=True)
             length_O1 = torch.where(active_O1, size_O1 / curvature_O1, 0)

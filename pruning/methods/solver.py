@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from evaluator.core.errors import JobError
+from evaluator.core.liveness import HEARTBEAT
 from pruning.methods import masks
 from pruning.patterns import NofM, Pattern
-from pruning.pulse import PULSE
 
 DAMPING = 0.01  # of the mean diagonal
 _STEP = 16  # columns that are pruned before the rest of their block is updated
@@ -130,7 +130,7 @@ def solve(
         weight_OI[:, start:end] = weight_BO.T
         mask_OI[:, start:end] = mask_BO.T
         weight_OI[:, end:].addmm_(error_BO.T, upper_II[start:end, end:], alpha=-1)
-        PULSE.beat()
+        HEARTBEAT.beat()
     return list(zip(torch.split(weight_OI, rows), torch.split(mask_OI, rows), strict=True))
 
 

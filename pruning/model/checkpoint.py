@@ -17,7 +17,7 @@ from evaluator.checkpoints import tensors
 from evaluator.checkpoints.files import check_files, check_no_code, is_plain
 from evaluator.checkpoints.tensors import INDEX, NOT_FINITE, SINGLE
 from evaluator.core.errors import InputError, parse
-from pruning.pulse import PULSE
+from evaluator.core.liveness import HEARTBEAT
 
 FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}  # what can be pruned
 _CHUNK = 1 << 21  # elements that the finite check holds at a time
@@ -111,7 +111,7 @@ class Checkpoint:
 
     def read(self, name: str, dtype: torch.dtype | None = None) -> Tensor:
         """A copy of one tensor, in `dtype` or else that of the file."""
-        PULSE.beat()
+        HEARTBEAT.beat()
         entry = self.entry(name)
         mapped = torch.from_numpy(self._map(entry)).view(FLOATS[entry.dtype]).view(entry.shape)
         return mapped.to(dtype or mapped.dtype, copy=True)
@@ -135,7 +135,7 @@ class Checkpoint:
             for start in range(entry.start, entry.start + entry.size, _CHUNK * size):
                 count = min(_CHUNK, (entry.start + entry.size - start) // size)
                 bits = np.memmap(entry.file, kind, "r", offset=start, shape=count)
-                PULSE.beat()
+                HEARTBEAT.beat()
                 masked = bits & bits.dtype.type(mask)
                 if masked.max() == mask:
                     bad = int(np.count_nonzero(masked == mask))

@@ -4,7 +4,7 @@ Shards are copied byte for byte and only the pruned matrices are written over, i
 not pruned stays identical, and memory holds one matrix. All of it happens in a directory `OUT.partial-TOKEN` beside
 OUT, with the weights and the config under names that nothing loads; when all is synced they get their own names, the
 manifest last, and one rename of the directory makes the checkpoint appear. A killed export leaves a directory that does
-not load; the next one to the same OUT removes it, once its owner is known to be dead (see `owner`).
+not load; the next one to the same OUT removes it, once its owner is known to be dead (see `liveness.py`).
 """
 
 from __future__ import annotations
@@ -26,11 +26,10 @@ from torch import Tensor
 
 from evaluator.checkpoints.tensors import INDEX
 from evaluator.core.errors import InputError, JobError
+from evaluator.core.liveness import HEARTBEAT, OWNER, living_owner, owned_directory
 from pruning.digests import digest_of_file
 from pruning.model.checkpoint import Checkpoint
-from pruning.output import owner
 from pruning.output.manifest import MANIFEST_NAME, PruneManifest, to_json
-from pruning.pulse import PULSE
 
 ManifestT = TypeVar("ManifestT", bound=BaseModel)
 _SUFFIX = ".partial"
@@ -112,7 +111,7 @@ def _remove_stale(out: Path) -> None:
 
 
 def _need_dead(out: Path, partial: Path) -> None:
-    living = owner.living_owner(partial)
+    living = living_owner(partial)
     if living is not None:
         raise InputError(f"out: {out} is being written by another process: {living} ({partial.name})")
 
@@ -131,12 +130,12 @@ class Export:
         for file in self._checkpoint.files:
             copy = self.partial / (file.name + _SUFFIX)
             shutil.copyfile(file, copy)
-            PULSE.beat()
+            HEARTBEAT.beat()
             self._descriptors[file] = os.open(copy, os.O_RDWR)
 
     def write(self, name: str, weight: Tensor) -> None:
         """Overwrite a dense matrix with its pruned version, which has the checkpoint's dtype and shape."""
-        PULSE.beat()
+        HEARTBEAT.beat()
         entry = self._checkpoint.entry(name)
         data = weight.contiguous().view(torch.uint8).numpy().reshape(-1).data
         if len(data) != entry.size:
@@ -188,7 +187,7 @@ class Export:
                 (self.partial / companion).parent.mkdir(exist_ok=True)
                 shutil.copyfile(source / companion, self.partial / companion)
         written = [file for file in self.partial.rglob("*") if file.is_file() and not file.is_symlink()]
-        files = {str(file.relative_to(self.partial)): file for file in written if file.name != owner.OWNER}
+        files = {str(file.relative_to(self.partial)): file for file in written if file.name != OWNER}
         made = {each: digest_of_file(files[each]) for each in sorted(files)}
         manifest = describe(made, source_files(self._checkpoint))
         (self.partial / name).write_text(to_json(manifest), encoding="utf-8")
@@ -199,7 +198,7 @@ class Export:
         return manifest
 
     def _give_name(self) -> None:
-        (self.partial / owner.OWNER).unlink()
+        (self.partial / OWNER).unlink()
         _sync(self.partial)
         self.partial.rename(self._out)  # onto an empty directory at most: `check_place` made sure
         _sync(self._out.parent)
@@ -212,7 +211,7 @@ class Export:
 
 
 def _sync(path: Path) -> None:
-    PULSE.beat()
+    HEARTBEAT.beat()
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -230,7 +229,7 @@ def open_export(checkpoint: Checkpoint, out: Path) -> Iterator[Export]:
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         _remove_stale(out)
-        with owner.owned_directory(partial):
+        with owned_directory(partial):
             export = Export(checkpoint, partial, out)
             try:
                 for other in _partials(out):  # begun at the same moment: one of the two goes on

@@ -20,10 +20,10 @@ from torch import nn
 from evaluator.checkpoints.tensors import INDEX, SINGLE
 from evaluator.checkpoints.tensors import Tensor as Entry
 from evaluator.core.errors import InputError, one_line
+from evaluator.core.liveness import HEARTBEAT
 from pruning.model.architectures import recognise, separate
 from pruning.model.checkpoint import Checkpoint
 from pruning.model.decoder import Decoder
-from pruning.pulse import PULSE
 from pruning.structured.cut import Cut, Slice
 
 
@@ -95,7 +95,7 @@ def _write_shard(checkpoint: Checkpoint, shard: list[tuple[Entry, Slice]], file:
 def _copy(checkpoint: Checkpoint, entry: Entry, part: Slice, stream: IO[bytes]) -> None:
     for chunk in content(checkpoint, entry, part):
         stream.write(chunk)
-        PULSE.beat()
+        HEARTBEAT.beat()
 
 
 _LISTED = ("layer_types", "mlp_layer_types", "no_rope_layers")  # with an entry for each layer

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from evaluator.core.errors import InputError, JobError
 from evaluator.core.isolated import run_isolated
-from pruning.pulse import PULSE
+from evaluator.core.liveness import HEARTBEAT
 from quantising.environment import pins, python_of
 
 NAME = "llm-compressor"
@@ -86,7 +86,7 @@ def _beat_while_growing(log: Path, target: Path) -> Callable[[], None]:
         nonlocal seen
         if (written := _written(log, target)) != seen:
             seen = written
-            PULSE.beat()
+            HEARTBEAT.beat()
 
     return look
 

@@ -8,7 +8,8 @@
 A claim is made by linking a finished file to the next number, which one process alone can do. A driver that takes over
 removes the folder of the one before it, before it reads what is there. A driver that was paused has then nothing left
 to rename: what it had renamed before counts as finished, and what it had only checked or written is gone with the
-folder. There is no moment between check and write. `lease.py` decides who may take over.
+folder. There is no moment between check and write. `evaluator/core/liveness.py` decides who may
+take over.
 """
 
 from __future__ import annotations
@@ -28,9 +29,8 @@ from pathlib import Path
 from typing import IO
 
 from evaluator.core.errors import InputError, ResurfaceError
+from evaluator.core.liveness import Decision, LeaseClaim, Owner, Pace, Sight, SilenceWatch, decide, sight, this_process
 from evaluator.store.files import fence, lift_fence
-from launch.run.directory.lease import Claim, Decision, Pace, Watch, decide
-from pruning.output.owner import Owner, Sight, sight, this_process
 
 FOLDER = ".lease"
 LOCK = ".lock"
@@ -106,7 +106,7 @@ class RunLock:
             self._publish(json.dumps(asdict(replace(self._claim, released=True))), f"{self._claim.number:06d}.json")
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _take(self, locked: bool | None) -> Claim:
+    def _take(self, locked: bool | None) -> LeaseClaim:
         """`locked`: whether the file lock is ours; None: the file system has none."""
         while True:
             last = latest_claim(self._run_dir)
@@ -119,16 +119,16 @@ class RunLock:
                 raise InputError(f"{self._run_dir}: another resurface process is writing this run directory{whose}")
             if decision == "take":
                 number = 1 if last is None else last.number + 1
-                claim = Claim(
+                claim = LeaseClaim(
                     number=number, token=secrets.token_hex(8), owner=this_process(), locked=locked is not False
                 )
                 if self._made(claim):
                     self._remove_others(claim)
                     return claim
 
-    def _watched(self, last: Claim, seen: Sight) -> Decision:
+    def _watched(self, last: LeaseClaim, seen: Sight) -> Decision:
         """What comes of watching the owner of the latest claim; watch: there is another claim, or it was released."""
-        watch = Watch(self._pace, now=time.monotonic(), beats=beats_of(self._run_dir, last))
+        watch = SilenceWatch(self._pace, now=time.monotonic(), beats=beats_of(self._run_dir, last))
         who = "another process" if last.owner is None else str(last.owner)
         self._tell(
             f"{who} holds {self._run_dir} and {'is stopped' if seen == 'stopped' else 'may be dead'}: looking for a "
@@ -143,7 +143,7 @@ class RunLock:
             decision = watch.look(now=time.monotonic(), beats=beats_of(self._run_dir, last))
         return decision
 
-    def _made(self, claim: Claim) -> bool:
+    def _made(self, claim: LeaseClaim) -> bool:
         """Make a claim, if nobody else has that number or a higher one."""
         unseen = self._run_dir / FOLDER / f".{claim.number:06d}-{claim.token}.json"
         named = _file(self._run_dir, claim.number)
@@ -162,7 +162,7 @@ class RunLock:
             _folder(self._run_dir, claim).rmdir()
         return False
 
-    def _remove_others(self, claim: Claim) -> None:
+    def _remove_others(self, claim: LeaseClaim) -> None:
         """Leave nothing of the claims before this one; what their owners were writing first of all."""
         own = {_file(self._run_dir, claim.number).name, _folder(self._run_dir, claim).name}
         for each in sorted((self._run_dir / FOLDER).iterdir(), key=lambda path: not path.is_dir()):
@@ -192,7 +192,7 @@ class RunLock:
         made.write_text(text, encoding="utf-8")
         made.replace(self._run_dir / FOLDER / name)
 
-    def _lose(self, last: Claim | None) -> None:
+    def _lose(self, last: LeaseClaim | None) -> None:
         taker = last.owner if last is not None and last.number != self._claim.number else None
         what = "the lease is gone" if taker is None else f"{taker} has taken over"
         self._lost = LeaseLost(
@@ -201,7 +201,7 @@ class RunLock:
         )
 
 
-def latest_claim(run_dir: Path) -> Claim | None:
+def latest_claim(run_dir: Path) -> LeaseClaim | None:
     """The claim with the highest number; None where there has been none."""
     for _ in range(_LISTINGS):
         try:
@@ -217,27 +217,27 @@ def latest_claim(run_dir: Path) -> Claim | None:
             time.sleep(0.05)
         except IsADirectoryError:
             break
-    return Claim(number=number, token="", owner=None, locked=False)
+    return LeaseClaim(number=number, token="", owner=None, locked=False)
 
 
-def _read(number: int, text: bytes) -> Claim:
+def _read(number: int, text: bytes) -> LeaseClaim:
     """A claim that cannot be read is half-written, where a file system has no links."""
     try:
         found = json.loads(text)
         token, locked, released = str(found["token"]), bool(found["locked"]), bool(found["released"])
-        return Claim(number=number, token=token, owner=Owner(**found["owner"]), locked=locked, released=released)
+        return LeaseClaim(number=number, token=token, owner=Owner(**found["owner"]), locked=locked, released=released)
     except (ValueError, TypeError, KeyError):
-        return Claim(number=number, token="", owner=None, locked=False)
+        return LeaseClaim(number=number, token="", owner=None, locked=False)
 
 
-def beats_of(run_dir: Path, claim: Claim) -> int | None:
+def beats_of(run_dir: Path, claim: LeaseClaim) -> int | None:
     """How many beats the owner of a claim has given; None: none yet."""
     with contextlib.suppress(OSError, ValueError):
         return int((run_dir / FOLDER / f"{claim.number:06d}.beat").read_text(encoding="ascii"))
     return None
 
 
-def _sight(claim: Claim | None) -> Sight:
+def _sight(claim: LeaseClaim | None) -> Sight:
     return "elsewhere" if claim is None or claim.owner is None else sight(claim.owner)
 
 
@@ -245,7 +245,7 @@ def _file(run_dir: Path, number: int) -> Path:
     return run_dir / FOLDER / f"{number:06d}.json"
 
 
-def _folder(run_dir: Path, claim: Claim) -> Path:
+def _folder(run_dir: Path, claim: LeaseClaim) -> Path:
     return run_dir / FOLDER / f"{claim.number:06d}-{claim.token}"
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from ray.exceptions import OutOfMemoryError, RayError, RayTaskError
 
 from evaluator.core.errors import ResurfaceError, one_line
-from launch.run.decide.hangs import Hung
+from evaluator.core.liveness import Hung
 
 _TAIL_BYTES = 2**16
 _MOST_BYTES = 2**25  # of a log, before all but its end is dropped

@@ -18,8 +18,8 @@ from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from evaluator.core.errors import InputError
+from evaluator.core.liveness import Hung
 from launch.provenance import provenance
-from launch.run.decide.hangs import Hung
 from launch.run.decide.nodes import FreeGpus, prune_options
 from launch.run.work.actors import end_process, make_checkpoint
 from launch.run.work.engine_log import last_words, size

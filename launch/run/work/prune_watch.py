@@ -1,7 +1,7 @@
-"""Does a prune task get on, or does it hang? Its process says so in a file of the run, which the driver reads.
+"""Does a prune task make progress, or does it hang? Its process writes that to a file, which the driver reads.
 
-A Ray task cannot be asked anything while it runs. The file says which process it is, so that one that hangs can be
-ended, and how often it has got a step further (`pruning.pulse`): a thread writes it, and the steps are the work's.
+A Ray task cannot be queried while it runs. The file names the process, so that one that hangs can be ended. It also
+holds the count of its heartbeats: a thread writes the file, and the work raises the count.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from pathlib import Path
 
 import ray
 
+from evaluator.core.liveness import HEARTBEAT, HangWatch
 from launch.run.decide.assignments import Where
-from launch.run.decide.hangs import Watch
-from pruning.pulse import PULSE
 
 _TELL_SECONDS = 2.0  # between two looks at whether the work has got on
 
@@ -35,7 +34,7 @@ def telling(path: Path) -> Iterator[None]:
     def tell() -> None:
         told = None
         while True:
-            if told != (beats := PULSE.beats):
+            if told != (beats := HEARTBEAT.beats):
                 with contextlib.suppress(OSError):  # a file server may be away for a moment
                     path.write_text(json.dumps({"where": where, "beats": beats}), encoding="utf-8")
                     told = beats
@@ -63,10 +62,10 @@ class TaskWatch:
     where: Where | None = None  # None: it waits for its place, or has given no sign of life yet
     _beats: int = 0
     _stepped: bool = False
-    _watch: Watch = field(init=False)
+    _watch: HangWatch = field(init=False)
 
     def __post_init__(self) -> None:
-        self._watch = Watch(self.load_seconds)
+        self._watch = HangWatch(self.load_seconds)
         self.clear()
 
     def clear(self) -> None:
@@ -91,7 +90,7 @@ class TaskWatch:
             self._watch.begin(now)
         elif beats != self._beats:
             if not self._stepped:
-                self._watch = Watch(self.stall_seconds)
+                self._watch = HangWatch(self.stall_seconds)
             self._stepped, self._beats = True, beats
             self._watch.moved(now)
 

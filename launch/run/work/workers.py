@@ -20,6 +20,7 @@ from ray.exceptions import RayError, RayTaskError
 
 from evaluator.checkpoints.info import CheckpointInfo
 from evaluator.core.errors import EngineError, InputError, ResurfaceError
+from evaluator.core.liveness import HangWatch, Hung
 from evaluator.engine.base import EngineStats, LoadReport
 from evaluator.store.records import RecordStore
 from launch.run.decide.assignments import Assignment, EngineSetup, Shard, ShardResult, Where
@@ -28,7 +29,6 @@ from launch.run.decide.board import Board
 from launch.run.decide.events import Reporter
 from launch.run.decide.failures import Remedy, Trouble
 from launch.run.decide.fleet import TimeLimits
-from launch.run.decide.hangs import Hung, Watch
 from launch.run.decide.nodes import Place
 from launch.run.work.actors import GROUPS, EngineActor, end_process, start_actor
 from launch.run.work.cluster import OUT_OF_REACH, SOON_SECONDS, VERDICT_SECONDS, NodeLost, fate, lives
@@ -76,8 +76,8 @@ class EngineWorker(threading.Thread):
         self._architecture: str | None = None
         self._loads = 0
         self._log_start = 0  # of what the actor's process has written there
-        self._loading = Watch(limits.load_seconds)
-        self._working = Watch(limits.stall_seconds)
+        self._loading = HangWatch(limits.load_seconds)
+        self._working = HangWatch(limits.stall_seconds)
         self.stats: dict[tuple[int, str], tuple[Where, EngineStats]] = {}  # by load and checkpoint
         self.reports: dict[int, LoadReport] = {}  # by load
         self._stage: Literal["load", "evaluate"] = "load"
@@ -266,7 +266,7 @@ class EngineWorker(threading.Thread):
         self.reports[self._loads] = report
         self._board.loaded(self.number, info)
 
-    def _answer(self, pending: Any, watch: Watch) -> Any:
+    def _answer(self, pending: Any, watch: HangWatch) -> Any:
         """What a call returns. Raises Hung where it takes too long."""
         watch.begin(time.monotonic())
         try:
@@ -302,7 +302,7 @@ class EngineWorker(threading.Thread):
         finally:
             watch.end()
 
-    def _check(self, watch: Watch) -> None:
+    def _check(self, watch: HangWatch) -> None:
         """Raises Hung or NodeLost where an answer will not come. Keeps the engine's log short meanwhile."""
         if cut(self._setup.log_path):
             self._log_start = 0

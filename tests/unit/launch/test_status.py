@@ -16,12 +16,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from evaluator.core.errors import InputError
+from evaluator.core.liveness import LeaseClaim, Owner, Pace, this_process
 from evaluator.store.records import RecordStore, to_table
-from launch.run.directory.lease import Claim, Pace
 from launch.run.directory.live import LiveState
 from launch.run.directory.lock import FOLDER, RunLock
 from launch.status import Driver, driver_of, finished_items, read_status, summarise
-from pruning.output.owner import Owner, this_process
 from tests.support.synthetic import records_of
 
 PLANNED = {"dense": {"xquad": 40, "tydiqa": 20}, "wanda-0.5": {"xquad": 40, "tydiqa": 20}}
@@ -134,8 +133,8 @@ def _write(run: Path, state: str = "running") -> Path:
     return run
 
 
-def _claimed(run: Path, owner: Owner, *, released: bool = False) -> Claim:
-    claim = Claim(number=1, token="t", owner=owner, locked=True, released=released)
+def _claimed(run: Path, owner: Owner, *, released: bool = False) -> LeaseClaim:
+    claim = LeaseClaim(number=1, token="t", owner=owner, locked=True, released=released)
     (run / FOLDER).mkdir(parents=True)
     (run / FOLDER / "000001.json").write_text(json.dumps(asdict(claim)))
     return claim

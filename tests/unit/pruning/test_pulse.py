@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from evaluator.core.liveness import HEARTBEAT
 from pruning.config import CalibrationConfig, PruneConfig
 from pruning.digests import digest_of_file
 from pruning.layers.flow import Activations
@@ -17,7 +18,6 @@ from pruning.methods.base import Pruned
 from pruning.model.checkpoint import Checkpoint
 from pruning.model.packing import Batch
 from pruning.patterns import Unstructured
-from pruning.pulse import PULSE
 from pruning.run import prune
 from tests.support import pruning as tiny
 
@@ -25,18 +25,18 @@ HALF = Unstructured(0.5)
 
 
 def beats(work: Callable[[], object]) -> int:
-    before = PULSE.beats
+    before = HEARTBEAT.beats
     work()
-    return PULSE.beats - before
+    return HEARTBEAT.beats - before
 
 
 def test_every_part_of_a_job_is_heard(checkpoints, passages, tmp_path: Path) -> None:
     source = checkpoints("llama")
     calibration = CalibrationConfig(source=f"text:{passages}", samples=8, sequence_length=16)
     config = PruneConfig(source=source, method="wanda", sparsity=0.5, device="cpu", calibration=calibration)
-    heard = [PULSE.beats]
-    prune(config, tmp_path / "out", progress=lambda done, total: heard.append(PULSE.beats))
-    heard.append(PULSE.beats)
+    heard = [HEARTBEAT.beats]
+    prune(config, tmp_path / "out", progress=lambda done, total: heard.append(HEARTBEAT.beats))
+    heard.append(HEARTBEAT.beats)
     assert len(heard) > 3
     linears = 7  # of a layer, each read and written; and as many tensors and files at least before and after the layers
     assert all(after - before >= linears for before, after in pairwise(heard))

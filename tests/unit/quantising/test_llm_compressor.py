@@ -116,7 +116,7 @@ for n in range(3):
         if beats[-1]:
             heard.touch()
 
-    monkeypatch.setattr(process, "PULSE", SimpleNamespace(beat=beat))
+    monkeypatch.setattr(process, "HEARTBEAT", SimpleNamespace(beat=beat))
     look = process._beat_while_growing(log, target)
     ending = isolated.run_isolated([sys.executable, "-c", script], log, env={}, meanwhile=look)
     assert ending.code == 0

@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
+from evaluator.core import liveness
 from evaluator.core.errors import InputError, JobError
 from pruning.config import PruneConfig
-from pruning.output import export, owner
+from pruning.output import export
 from pruning.output.manifest import MANIFEST_NAME
 from pruning.run import prune
 from pruning.verify import verify
@@ -100,17 +101,17 @@ def test_a_failed_job_leaves_nothing(checkpoints, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("where", ["this machine", "another node"])
 def test_a_live_writer_is_left_alone(where, checkpoints, tmp_path, monkeypatch):
-    monkeypatch.setattr(owner, "_BEAT_SECONDS", 0.01)
+    monkeypatch.setattr(liveness, "_BEAT_SECONDS", 0.01)
     partial = tmp_path / "out.partial-0123456789ab"
-    with owner.owned_directory(partial):
+    with liveness.owned_directory(partial):
         if where == "another node":
-            monkeypatch.setattr(owner, "_machine", lambda: "another")
+            monkeypatch.setattr(liveness, "_machine", lambda: "another")
         with pytest.raises(
             InputError, match=rf"being written by another process: process {os.getpid()} on .*{partial.name}"
         ):
             prune(magnitude(checkpoints("qwen3")), tmp_path / "out")
         assert partial.exists()
-    monkeypatch.setattr(owner, "_SILENCE_SECONDS", 0.05)
+    monkeypatch.setattr(liveness, "_SILENCE_SECONDS", 0.05)
     if where == "another node":  # where it shows no more sign of life
         prune(magnitude(checkpoints("qwen3")), tmp_path / "out")
         assert [file.name for file in tmp_path.iterdir()] == ["out"]
@@ -118,10 +119,10 @@ def test_a_live_writer_is_left_alone(where, checkpoints, tmp_path, monkeypatch):
 
 def test_what_a_dead_process_left_is_removed_whoever_has_its_id_now(checkpoints, tmp_path):
     partial = tmp_path / "out.partial-0123456789ab"
-    with owner.owned_directory(partial):
+    with liveness.owned_directory(partial):
         pass
-    file = partial / owner.OWNER
-    file.write_text(file.read_text().replace(owner.this_process().started, "1"))
+    file = partial / liveness.OWNER
+    file.write_text(file.read_text().replace(liveness.this_process().started, "1"))
     foreign = tmp_path / "out.partial-mine"
     foreign.mkdir()
     prune(magnitude(checkpoints("qwen3")), tmp_path / "out")
@@ -138,7 +139,7 @@ def test_a_directory_that_cannot_say_who_writes_it_is_not_left_behind(checkpoint
     def full(*_, **__):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(owner, "this_process", full)
+    monkeypatch.setattr(liveness, "this_process", full)
     with pytest.raises(InputError, match="no space left"):
         prune(magnitude(checkpoints("qwen3")), tmp_path / "out")
     assert not list(tmp_path.iterdir())
@@ -148,7 +149,7 @@ def test_of_two_that_begin_at_once_one_goes_on(checkpoints, tmp_path, monkeypatc
     """Each looks for the other before both are there."""
     monkeypatch.setattr(export, "_remove_stale", lambda out: None)
     begun = tmp_path / "out.partial-000000000000"
-    with owner.owned_directory(begun):
+    with liveness.owned_directory(begun):
         with pytest.raises(InputError, match="being written by another process"):
             prune(magnitude(checkpoints("qwen3")), tmp_path / "out")
         assert [each.name for each in tmp_path.iterdir()] == [begun.name]

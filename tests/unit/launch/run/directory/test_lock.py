@@ -20,13 +20,12 @@ from pathlib import Path
 import pytest
 
 from evaluator.core.errors import InputError
+from evaluator.core.liveness import LeaseClaim, Owner, Pace, this_process
 from evaluator.store import files
 from evaluator.store.files import need_unfenced, write_atomically
 from launch.run.directory import lock
-from launch.run.directory.lease import Claim, Pace
 from launch.run.directory.location import need_place
 from launch.run.directory.lock import FOLDER, LeaseLost, RunLock, beats_of, latest_claim
-from pruning.output.owner import Owner, this_process
 
 PACE = Pace(beat_seconds=0.02, missed=10, look_seconds=0.01)
 QUIET = Pace(beat_seconds=3600.0)
@@ -39,7 +38,7 @@ def _lock(run: Path, pace: Pace = PACE) -> RunLock:
 
 def _claimed(run: Path, number: int, owner: Owner, *, released: bool = False, locked: bool = True) -> Path:
     """What a driver leaves that claimed a directory and was killed; where it made its files."""
-    claim = Claim(number=number, token="ab", owner=owner, locked=locked, released=released)
+    claim = LeaseClaim(number=number, token="ab", owner=owner, locked=locked, released=released)
     folder = run / FOLDER / f"{number:06d}-ab"
     folder.mkdir(parents=True)
     (run / FOLDER / f"{number:06d}.json").write_text(json.dumps(asdict(claim)))
@@ -250,7 +249,7 @@ def test_a_stopped_process_of_this_machine_loses_its_lease(tmp_path: Path) -> No
     code = f"""
 import time
 from pathlib import Path
-from launch.run.directory.lease import Pace
+from evaluator.core.liveness import Pace
 from launch.run.directory.lock import RunLock
 held = RunLock(Path({str(tmp_path)!r}), pace=Pace(beat_seconds=0.02))
 print("held", flush=True)

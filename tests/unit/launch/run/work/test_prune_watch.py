@@ -9,10 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from launch.run.decide.hangs import Hung
+from evaluator.core.liveness import HEARTBEAT, Hung
 from launch.run.work import prune_watch
 from launch.run.work.prune_watch import TaskWatch, telling
-from pruning.pulse import PULSE
 
 
 @pytest.fixture
@@ -36,7 +35,7 @@ def test_the_driver_sees_that_work_gets_on_and_which_process_does_it(tmp_path: P
         assert (watch.where.pid, watch.where.node_id) == (os.getpid(), "0f")
         for step in range(3):
             before = watch._beats
-            PULSE.beat()
+            HEARTBEAT.beat()
             while watch._beats == before:
                 watch.check(6000.0 + step)
                 time.sleep(0.001)
@@ -51,6 +50,6 @@ def test_where_it_cannot_be_written_the_work_goes_on(tmp_path: Path) -> None:
     path = tmp_path / "nowhere" / "prune-x.pulse"
     watch = TaskWatch(path, load_seconds=100, stall_seconds=10)
     with telling(path):
-        PULSE.beat()
+        HEARTBEAT.beat()
         watch.check(1e9)
     assert watch.where is None

@@ -13,11 +13,11 @@ import pytest
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayTaskError
 
 from evaluator.core.errors import EngineError, ResurfaceError
+from evaluator.core.liveness import Hung
 from evaluator.engine.config import EngineConfig
 from launch.run.decide.assignments import EngineSetup, Where
 from launch.run.decide.board import Board
 from launch.run.decide.fleet import TimeLimits
-from launch.run.decide.hangs import Hung
 from launch.run.decide.nodes import Place
 from launch.run.work import workers
 from launch.run.work.cluster import NodeLost

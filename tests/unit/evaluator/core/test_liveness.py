@@ -1,4 +1,4 @@
-"""Who may write a run directory, decided without files, clocks or processes."""
+"""Who may write a run directory, what is a hang and what is only slow: decided without files, clocks or processes."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from launch.run.directory.lease import Claim, Pace, Watch, decide
-from pruning.output.owner import this_process
+from evaluator.core.liveness import HangWatch, LeaseClaim, Pace, SilenceWatch, decide, this_process
 
-CLAIM = Claim(number=7, token="t", owner=this_process(), locked=True)
+CLAIM = LeaseClaim(number=7, token="t", owner=this_process(), locked=True)
 PACE = Pace(beat_seconds=5.0, missed=3, look_seconds=1.0)
 
 
@@ -41,19 +40,19 @@ def test_a_lock_that_a_stopped_process_keeps_is_in_nobodys_way() -> None:
 
 @pytest.mark.parametrize("first", [None, 0, 41])
 def test_one_beat_is_life(first) -> None:
-    watch = Watch(PACE, now=100.0, beats=first)
+    watch = SilenceWatch(PACE, now=100.0, beats=first)
     assert watch.look(now=101.0, beats=first) == "watch"
     assert watch.look(now=102.0, beats=1) == "refuse"
 
 
 def test_silence_is_death_after_the_beats_that_may_be_missed() -> None:
-    watch = Watch(PACE, now=100.0, beats=41)
+    watch = SilenceWatch(PACE, now=100.0, beats=41)
     decisions = [watch.look(now=100.0 + second, beats=41) for second in range(1, 16)]
     assert decisions == ["watch"] * 14 + ["take"]
 
 
 def test_while_the_waiter_was_paused_it_heard_nothing() -> None:
-    watch = Watch(PACE, now=0.0, beats=None)
+    watch = SilenceWatch(PACE, now=0.0, beats=None)
     assert watch.look(now=3600.0, beats=None) == "watch"
     assert watch.look(now=3601.0, beats=None) == "watch"
     assert watch.look(now=3602.0, beats=3) == "refuse"
@@ -61,4 +60,51 @@ def test_while_the_waiter_was_paused_it_heard_nothing() -> None:
 
 def test_a_beat_that_cannot_be_read_any_more_is_a_change() -> None:
     """Then somebody else has taken the directory, and removed it."""
-    assert Watch(PACE, now=0.0, beats=3).look(now=1.0, beats=None) == "refuse"
+    assert SilenceWatch(PACE, now=0.0, beats=3).look(now=1.0, beats=None) == "refuse"
+
+
+def test_silence_is_a_hang_after_the_least_time() -> None:
+    watch = HangWatch(least=60.0)
+    watch.begin(1000.0)
+    assert not watch.hung(1060.0)
+    assert watch.hung(1060.1)
+    assert watch.silence(1060.1) > 60.0
+
+
+def test_every_sign_of_progress_begins_the_time_anew() -> None:
+    watch = HangWatch(least=60.0)
+    watch.begin(0.0)
+    for now in (50.0, 100.0, 150.0):
+        watch.moved(now)
+    assert not watch.hung(201.0)
+
+
+def test_what_ended_well_after_a_long_pause_may_take_long_again() -> None:
+    watch = HangWatch(least=60.0)
+    watch.begin(0.0)
+    watch.moved(40.0)  # a step of a large model
+    assert watch.limit == 200.0
+    assert not watch.hung(239.0)
+    assert watch.hung(241.0)
+
+
+def test_a_hang_does_not_make_the_next_one_longer() -> None:
+    watch = HangWatch(least=60.0)
+    watch.begin(0.0)
+    assert watch.hung(100.0)
+    watch.end()
+    watch.begin(200.0)  # a new process
+    assert watch.limit == 60.0
+    assert watch.hung(261.0)
+
+
+def test_where_nothing_is_going_on_nothing_hangs() -> None:
+    watch = HangWatch(least=60.0)
+    assert not watch.hung(1e9)
+    watch.begin(0.0)
+    watch.moved(10.0)
+    watch.end()
+    assert not watch.hung(1e9)
+    watch.begin(1e9)  # the time between counts for nothing
+    watch.moved(1e9 + 1)
+    assert watch.longest == 10.0

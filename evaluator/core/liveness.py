@@ -1,0 +1,279 @@
+"""Is the process that does some work alive, and does it make progress? One module for runs, prune jobs and engines.
+
+- An `Owner` is a process. A directory names its owner in a file (`owned_directory`), on any file system and for every
+  node of a cluster. Locks do not suffice: on shared file systems flock works within one node, or not at all.
+- A lease decides which driver writes a run directory. Each driver claims the next number; the latest claim is the
+  lease. `launch/run/directory/lock.py` keeps its files.
+- A `Heartbeat` is a counter that work raises. A `HangWatch` decides that work hangs when the counter stands still.
+
+An owner on the same machine is looked up by its process id. An owner elsewhere shows signs of life only: it touches its
+file every few seconds. No two machines' clocks are compared.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+OWNER = "owner.json"
+_BEAT_SECONDS = 5.0  # between two signs of life
+_SILENCE_SECONDS = 45.0  # without one, after which an owner is dead; a shared file system may show them late
+_LOOK_SECONDS = 0.5
+
+Sight = Literal["running", "stopped", "gone", "elsewhere"]
+Decision = Literal["take", "refuse", "watch"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owner:
+    """A process, by what no other one in the cluster has."""
+
+    host: str
+    machine: str  # one start of one machine, and the processes that see each other's ids there
+    pid: int
+    started: str  # by the machine's count; ids are used again
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host}"
+
+
+def this_process() -> Owner:
+    return Owner(host=platform.node(), machine=_machine(), pid=os.getpid(), started=_started(os.getpid()) or "")
+
+
+def sight(owner: Owner) -> Sight:
+    """What this process can see of another one. Of a process elsewhere that is nothing."""
+    if owner.machine != _machine():
+        return "elsewhere"
+    found = _stat(owner.pid)
+    if found is None or found[1] != owner.started:
+        return "gone"
+    return "stopped" if found[0] in "Tt" else "running"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How often an owner gives a sign of life, and how many in a row may be missed."""
+
+    beat_seconds: float = 5.0
+    missed: int = 9  # a shared file system may show them late
+    look_seconds: float = 0.5  # between two looks of a waiter
+
+    @property
+    def silence(self) -> float:
+        """Seconds without a beat after which an owner has lost its lease."""
+        return self.beat_seconds * self.missed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseClaim:
+    """One driver's claim to a run directory."""
+
+    number: int
+    token: str  # no other claim has it: two that were made at the same moment are told apart
+    owner: Owner | None  # None: the file could not be read
+    locked: bool  # whether its owner also got the file lock
+    released: bool = False
+
+
+def decide(last: LeaseClaim | None, sight: Sight, locked_by_another: bool) -> Decision:
+    """What to do about the latest claim. `sight`: what can be seen of its owner; `locked_by_another`: the file lock is.
+
+    The file lock works at once, but not on every file system, and a process that is stopped keeps it. It decides only
+    where nobody can have it who has a claim: then a process is just claiming the directory.
+    """
+    if last is None or last.released or sight == "gone":
+        unexplained = locked_by_another and (last is None or last.locked)
+        return "refuse" if unexplained else "take"
+    return "refuse" if sight == "running" else "watch"
+
+
+class SilenceWatch:
+    """Looks for signs of life of an owner that is stopped, or on another machine."""
+
+    def __init__(self, pace: Pace, *, now: float, beats: int | None) -> None:
+        """`now`: seconds by the waiter's clock; `beats`: the owner's count, None where there is none yet."""
+        self._pace = pace
+        self._beats = beats
+        self._last = now
+        self._silent = 0.0
+
+    def look(self, *, now: float, beats: int | None) -> Decision:
+        """refuse: it lives; take: it was silent for too long; watch: neither is certain."""
+        if beats != self._beats:
+            return "refuse"
+        # A waiter that was itself paused has not looked meanwhile: what is more than a few looks does not count.
+        self._silent += min(now - self._last, 4 * self._pace.look_seconds)
+        self._last = now
+        return "take" if self._silent >= self._pace.silence else "watch"
+
+
+@dataclass(slots=True)
+class Heartbeat:
+    """Raised wherever a piece of work of bounded size is done: a chunk of a file, a batch in a layer, a matrix.
+
+    The number itself means nothing: it only has to change. Threads may raise it at once; one of them may be lost.
+    """
+
+    beats: int = 0
+
+    def beat(self) -> None:
+        self.beats += 1
+
+
+HEARTBEAT = Heartbeat()  # of this process, which works on one job at a time
+
+
+_TIMES = 5.0  # the longest pause that ended well; a longer silence is a hang
+
+
+class Hung(Exception):
+    """Something has shown no progress for too long."""
+
+
+@dataclass(slots=True)
+class HangWatch:
+    """Watches one kind of work, of one engine or of several. Times are of any one clock, in seconds."""
+
+    least: float  # silence is never a hang before this
+    longest: float = 0.0  # pause between two signs of progress so far
+    _since: float | None = None  # the last sign of progress; None: nothing is going on
+
+    @property
+    def limit(self) -> float:
+        """The silence that is taken for a hang."""
+        return max(self.least, _TIMES * self.longest)
+
+    def begin(self, now: float) -> None:
+        """Work begins."""
+        self._since = now
+
+    def moved(self, now: float) -> None:
+        """A sign of progress."""
+        if self._since is not None:
+            self.longest = max(self.longest, now - self._since)
+        self._since = now
+
+    def end(self) -> None:
+        """Nothing is going on any more, however it ended; what is not followed by progress was no pause."""
+        self._since = None
+
+    def silence(self, now: float) -> float:
+        """Seconds since the last sign of progress."""
+        return 0.0 if self._since is None else now - self._since
+
+    def hung(self, now: float) -> bool:
+        return self.silence(now) > self.limit
+
+    def check(self, now: float) -> None:
+        """Raises Hung."""
+        if self.hung(now):
+            raise Hung(f"no sign of progress for {self.silence(now):.0f} s")
+
+
+@contextmanager
+def owned_directory(path: Path) -> Iterator[None]:
+    """Make a directory that says from its first moment who writes it, and go on saying so within the block.
+
+    Raises OSError if it cannot be made.
+    """
+    unseen = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
+    try:
+        unseen.chmod(0o777 & ~_umask())
+        (unseen / OWNER).write_text(json.dumps(asdict(this_process())), encoding="utf-8")
+        unseen.rename(path)
+    except BaseException:  # a full disk, or Ctrl-C
+        shutil.rmtree(unseen, ignore_errors=True)
+        raise
+    ended = threading.Event()
+    beating = threading.Thread(target=_beat, args=(path / OWNER, ended), name="owner-beat", daemon=True)
+    beating.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        beating.join()
+
+
+def living_owner(directory: Path) -> Owner | None:
+    """Who writes a directory; None if nobody does any more. It may take a while to see whether a node is dead."""
+    owner = _read(directory / OWNER)
+    if owner is None:
+        return None
+    if owner.machine == _machine():
+        return None if sight(owner) == "gone" else owner
+    return owner if _shows_life(directory / OWNER) else None
+
+
+def _beat(file: Path, ended: threading.Event) -> None:
+    while not ended.wait(_BEAT_SECONDS):
+        with suppress(OSError):  # the directory has its final name, or a file server is away for a moment
+            os.utime(file)
+
+
+def _shows_life(file: Path) -> bool:
+    first, deadline = _touched(file), time.monotonic() + _SILENCE_SECONDS
+    while time.monotonic() < deadline:
+        now = _touched(file)
+        if now is None:
+            return False
+        if now != first:
+            return True
+        time.sleep(_LOOK_SECONDS)
+    return False
+
+
+def _touched(file: Path) -> int | None:
+    """When a file was last touched, by its server's clock; None if it is gone."""
+    with suppress(OSError), file.open("rb") as opened:  # opened anew: a node may keep what it knew of a file
+        return os.fstat(opened.fileno()).st_mtime_ns
+    return None
+
+
+def _read(file: Path) -> Owner | None:
+    with suppress(OSError, ValueError, TypeError):
+        return Owner(**json.loads(file.read_bytes()))
+    return None
+
+
+def _machine() -> str:
+    """Differs between machines, starts of one, and containers that do not see each other's processes."""
+    parts = [platform.node()]
+    with suppress(OSError):
+        parts.append(Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip())
+        parts.append(os.readlink("/proc/self/ns/pid"))
+    return " ".join(parts)
+
+
+def _started(pid: int) -> str | None:
+    """When a process started, in ticks since the machine did; None if there is no such process."""
+    found = _stat(pid)
+    return None if found is None else found[1]
+
+
+def _stat(pid: int) -> tuple[str, str] | None:
+    """A process's state, a letter, and when it started; None if there is none, or it is dead."""
+    with suppress(OSError):
+        # The second field is a name in parentheses that may hold anything; the start is the 22nd.
+        state, *fields = (
+            Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        )
+        return None if state in "ZX" else (state, fields[18])
+    return None
+
+
+def _umask() -> int:
+    """This process's, which can only be read by setting it."""
+    current = os.umask(0o022)
+    os.umask(current)
+    return current
