@@ -32,7 +32,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.processes import count, run_main
+from benchmarks.harness import count, run_main
 from benchmarks.serving import workload
 from benchmarks.serving.workload import Questions
 from evaluator.core.errors import InputError
@@ -140,7 +140,7 @@ def main() -> None:
 
 
 def _paced(options: argparse.Namespace, model: Path, read: Questions, plans: Sequence[Plan]) -> None:
-    from benchmarks.paced.engine import paced_engine  # imports vLLM
+    from benchmarks.paced.core import paced_engine  # imports vLLM
 
     eos_id = min(read.prompter.eos_ids)
     one_round(paced_engine(plans, model, eos_id, pace=0.0, rows=options.rows).engine, plans[:_SHARD_ITEMS], read)

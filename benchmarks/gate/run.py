@@ -22,18 +22,21 @@ from rich.table import Table
 from benchmarks.gate import coverage, sequential
 from benchmarks.gate.errors import (
     JUDGED,
+    KINDS,
     LANGUAGES,
     SIZES,
     Rate,
+    World,
     at_tolerance,
+    harmless,
     outcomes,
+    planted,
     rate,
     without_loss,
     worst,
 )
-from benchmarks.gate.simulate import KINDS, World, harmless, planted
 from benchmarks.gate.statistics import STATISTICS
-from benchmarks.processes import Options, count, run_main
+from benchmarks.harness import Options, count, run_main
 from evaluator.core.errors import InputError, ResurfaceError
 from evaluator.metrics.gate import BLOCK_LEVEL, PASS_LEVEL
 

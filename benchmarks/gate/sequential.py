@@ -15,8 +15,20 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.gate.errors import DEFAULT, JUDGED, Rate, alone, at_edge
-from benchmarks.gate.simulate import KINDS, Kind, Plan, World, draw, harmless, planted
+from benchmarks.gate.errors import (
+    DEFAULT,
+    JUDGED,
+    KINDS,
+    Kind,
+    Plan,
+    Rate,
+    World,
+    alone,
+    at_edge,
+    draw,
+    harmless,
+    planted,
+)
 from evaluator.metrics.gate import CRITERIA, Outcome, Paired, Replay, decide, paired_of, replay
 from evaluator.metrics.gate.replay import stopped
 from evaluator.report import read_inputs

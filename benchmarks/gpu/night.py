@@ -26,9 +26,8 @@ from typing import Any
 
 import psutil
 
-from benchmarks.gpu.cards import Card, markdown, read, said
-from benchmarks.gpu.steps import SCRATCH, Step, steps
-from benchmarks.processes import Options, environment, run_main
+from benchmarks.gpu.steps import SCRATCH, Card, Step, markdown, read, said, steps
+from benchmarks.harness import Options, environment, run_main
 from benchmarks.pruning.synthetic import SHAPES
 from evaluator.core.errors import InputError, one_line, unknown
 from evaluator.store.files import write_atomically

@@ -25,8 +25,7 @@ from typing import Any
 
 import yaml
 
-from benchmarks.harness import Agreement, Peer, Side
-from benchmarks.processes import Child
+from benchmarks.harness import Agreement, Child, Peer, Side
 from benchmarks.serving.sides import SAMPLES, TOKENS, TOP_P, llm_arguments, start
 from evaluator.checkpoints.tokenizer import load_tokenizer
 from quantising.environment import pins, python_of

@@ -9,7 +9,7 @@
 By default it takes two models: the bundled one with the demo's calibration (128 gazetteer passages), and a random Qwen3
 of 0.2 B parameters with 16 passages of 512 tokens. Each job runs in a process of its own, the sides in turn; the ratio
 is the median of the ratios of neighbours. Peak memory is resident memory above that after the imports. The floor is
-what the matrix products alone would take at this machine's best rate (see `floor.py`).
+what the matrix products alone would take at this machine's best rate (see `roofline.py`).
 
 Prints a table and, as last line, JSON. If masks do not agree, no ratio is printed and the exit code is 1.
 """
@@ -29,11 +29,30 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.peers import llm_compressor
-from benchmarks.processes import Options, answer_of, count, module_command, run_main
-from benchmarks.pruning import floor
+from benchmarks import roofline
+from benchmarks.harness import Options, answer_of, count, module_command, run_main
 from benchmarks.pruning.synthetic import SHAPES, write_checkpoint, write_passages
 from launch.sweep.models import BUNDLED_MODEL
+from quantising.llm_compressor import process
+
+_JOB = Path(__file__).with_name("llm_compressor_job.py")
+
+
+def _peer(
+    python: Path, method: str, source: Path, passages: Path, out: Path, tokens: int, threads: int
+) -> dict[str, float]:
+    """One pruning in a process of llm-compressor's environment, half of each matrix's weights; on the CPU.
+
+    Returns seconds, processor seconds and peak memory in GiB. Raises SystemExit if it fails.
+    """
+    parts = (python, "-P", _JOB, method, source.resolve(), passages.resolve(), out, tokens, threads)
+    return answer_of(
+        process.NAME,
+        list(map(str, parts)),
+        env=os.environ | {"CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"},
+        cwd=out.parent,  # it leaves logs where it runs
+    )
+
 
 _DEMO = {"samples": 128, "tokens": 512}  # calibration of `resurface demo`
 # What share of all weights must be alike. SparseGPT's later layers are chaotic: it picks among updated weights, so one
@@ -149,7 +168,7 @@ def measure(
                 shutil.rmtree(made[who])
             made[who] = folder / f"{case.model}-{method}-{who}-{number}"
             work = (method, case.source, case.passages, made[who], case.tokens, threads)
-            runs[who].append(_apart(who, *work) if python is None else llm_compressor.run(python, *work))
+            runs[who].append(_apart(who, *work) if python is None else _peer(python, *work))
     rows = []
     for who, measured in runs.items():
         row: dict[str, Any] = {"model": case.model, "method": method, "who": who, "rounds": rounds}
@@ -212,7 +231,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=count, default=512, help="of a random passage, and the window")
     parser.add_argument("--methods", default="wanda,sparsegpt")
     parser.add_argument("--only", choices=("ours", "recipe", "gpu"))
-    parser.add_argument("--peer", choices=(llm_compressor.NAME,), help="compare with it too")
+    parser.add_argument("--peer", choices=(process.NAME,), help="compare with it too")
     parser.add_argument("--repeat", type=count, default=3, help="jobs of each side, in turn")
     parser.add_argument("--threads", type=count, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--job", help=argparse.SUPPRESS)
@@ -230,18 +249,18 @@ def main() -> None:
         parser.error(f"--passages: {arguments.passages}: no such file")
     sides: dict[str, Path | None] = dict.fromkeys([arguments.only] if arguments.only else ["ours", "recipe"])
     if arguments.peer:
-        python = llm_compressor.environment()
+        python = process.interpreter()
         if isinstance(python, Path):
-            sides[llm_compressor.NAME] = python
+            sides[process.NAME] = python
         else:
-            print(f"{llm_compressor.NAME} is left out: {python}", file=sys.stderr)
-    rate = floor.rate(arguments.threads, on_gpu=arguments.only == "gpu")
+            print(f"{process.NAME} is left out: {python}", file=sys.stderr)
+    rate = roofline.product_rate(arguments.threads, on_gpu=arguments.only == "gpu")
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for case in _cases(arguments, Path(folder)):
-            tokens = floor.tokens(case.source, case.passages, case.tokens)
+            tokens = roofline.passage_tokens(case.source, case.passages, case.tokens)
             for method in methods:
-                needed = floor.operations(case.source, method, tokens) / rate
+                needed = roofline.pruning_operations(case.source, method, tokens) / rate
                 made = measure(case, method, sides, arguments.repeat, arguments.threads, Path(folder))
                 rows += [row | {"floor_s": needed, "at_most": row["seconds"] / needed} for row in made]
     _refuse_disagreement(rows)

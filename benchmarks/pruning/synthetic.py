@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.processes import Options, run_main
+from benchmarks.harness import Options, run_main
 
 WORDS = 4096
 

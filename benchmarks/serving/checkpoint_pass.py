@@ -3,9 +3,9 @@ then `LLM.beam_search`, then prompt log-probabilities, each as one blocking call
 
     resurface bench pass [--model DIR] [--task gazetteer] [--items 100] [--rounds 3] [--peer lm-eval]
 
-Prints where our time goes, the engine's idle share, the fewest token forwards that the answers need (fewest.py) beside
+Prints where our time goes, the idle share, the fewest token forwards that the answers need (workload.py) beside
 what was computed, the share of our wall time that they would take at the machine's measured peak (roofline.py), and
-what the rest of the wall time is (gap.py).
+what the rest of the wall time is.
 """
 
 from __future__ import annotations
@@ -14,18 +14,70 @@ import argparse
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from benchmarks import roofline
-from benchmarks.harness import Agreement, Side, compare, lacking
+from benchmarks.harness import Agreement, Side, compare, lacking, run_main
 from benchmarks.peers import lm_eval
-from benchmarks.processes import run_main
 from benchmarks.serving import score, workload
-from benchmarks.serving.gap import wall_time
 from benchmarks.serving.sides import start
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WallTime:
+    """Seconds, none of them negative; the four parts sum to the wall time, the last three to the gap."""
+
+    roofline: float  # the fewest tokens at the measured peak
+    unneeded_tokens: float  # engine time of tokens that were computed beyond the fewest
+    engine: float  # what the engine took for the fewest tokens beyond the roofline
+    driver: float  # outside of engine steps: the engine waits, questions are tokenised, records are written
+    above_roofline: bool  # the engine was faster than the roofline, so the measured peak is too low
+
+    @property
+    def wall(self) -> float:
+        return self.roofline + self.unneeded_tokens + self.engine + self.driver
+
+    def shares(self) -> dict[str, float]:
+        """The parts as shares of the wall time."""
+        parts = {name: getattr(self, name) for name in ("roofline", "unneeded_tokens", "engine", "driver")}
+        return {name: round(seconds / self.wall, 4) for name, seconds in parts.items()}
+
+    def lines(self) -> list[str]:
+        """The shares as a block to read."""
+        said = {
+            "roofline": "the fewest tokens at the machine's measured peak",
+            "unneeded_tokens": "tokens that need not have been computed",
+            "engine": "the engine, slower than the peak on those that must",
+            "driver": "the driver: all that is no engine step (waiting, tokens, writing)",
+        }
+        shares = self.shares()
+        lines = [f"our wall time, one round of {self.wall:.3f} s:"]
+        lines += [f"{100 * shares[name]:6.1f} %  {meaning}" for name, meaning in said.items()]
+        if self.above_roofline:
+            lines.append("the engine beat the roofline: the peak was measured too low, by a busy machine perhaps")
+        return lines
+
+
+def wall_time(*, wall: float, busy: float, roofline: float, fewest: int, computed: int) -> WallTime:
+    """Split `wall` seconds, in `busy` of which the engine computed `computed` token forwards, `fewest` of them needed.
+
+    All tokens count alike: each takes the mean engine time of a token. A roofline above what the engine took for the
+    fewest tokens, or above the wall time, is cut to the former, and `above_roofline` says so: a measured peak is a
+    guide, and what was done in that time could be done in it.
+    """
+    busy = min(busy, wall)
+    needed = busy * fewest / computed if fewest < computed else busy
+    return WallTime(
+        roofline=min(roofline, needed),
+        unneeded_tokens=busy - needed,
+        engine=needed - min(roofline, needed),
+        driver=wall - busy,
+        above_roofline=roofline > needed,
+    )
 
 
 def agree(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Agreement:

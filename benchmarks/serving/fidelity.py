@@ -21,8 +21,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import Agreement, Side, compare, lacking
-from benchmarks.processes import Child, environment, module_command, run_main
+from benchmarks.harness import Agreement, Child, Side, compare, environment, lacking, module_command, run_main
 from benchmarks.serving import workload
 from benchmarks.serving.sides import llm_arguments
 

@@ -11,9 +11,8 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
 
-from benchmarks.harness import Agreement, Side, compare, lacking
+from benchmarks.harness import Agreement, Side, compare, lacking, run_main
 from benchmarks.peers import lm_eval
-from benchmarks.processes import run_main
 from benchmarks.serving import workload
 from benchmarks.serving.sides import start
 

@@ -23,7 +23,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from benchmarks.processes import Child, environment, module_command, run_main
+from benchmarks.harness import Child, environment, module_command, run_main
 
 if TYPE_CHECKING:
     from benchmarks.serving.workload import Questions
@@ -188,7 +188,7 @@ class Ours:
     def accounts(self) -> dict[str, Any]:
         """What the answers of the last `everything` need at least, what was computed, and what this machine reaches."""
         from benchmarks import roofline
-        from benchmarks.serving.fewest import answers_of, fewest
+        from benchmarks.serving.workload import answers_of, fewest
 
         stats = self._engine.stats()
         # Of a request's tokens all are forwarded but the last one generated. Each generated one took a distribution.

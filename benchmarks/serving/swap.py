@@ -19,8 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import Agreement, Side, compare
-from benchmarks.processes import Options, answer_of, count, module_command, run_main
+from benchmarks.harness import Agreement, Options, Side, answer_of, compare, count, module_command, run_main
 from benchmarks.serving import workload
 from pruning.config import PruneConfig
 from pruning.run import prune

@@ -22,7 +22,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.processes import Options, answer_of, count, module_command, run_main
+from benchmarks.harness import Options, answer_of, count, module_command, run_main
 from evaluator.core.errors import InputError, ResurfaceError
 from tests.cluster.answers import Answers
 from tests.cluster.pretended_ray import Deaths, PretendedRay

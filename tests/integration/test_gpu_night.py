@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.gpu.cards import read
-from benchmarks.gpu.steps import TESTS, VARIANTS, steps
-from benchmarks.processes import environment, module_command
+from benchmarks.gpu.steps import TESTS, VARIANTS, read, steps
+from benchmarks.harness import environment, module_command
 from tests.support.engines import needs_vllm
 
 pytestmark = [*needs_vllm, pytest.mark.more]

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from benchmarks.processes import Child, answer_of, module_command, run_main
+from benchmarks.harness import Child, answer_of, module_command, run_main
 from evaluator.core.errors import EngineError, InputError
 
 ECHO = """
@@ -49,7 +49,7 @@ def test_an_error_for_a_user_is_one_line(capsys, error, code):
 def test_a_benchmark_refuses_bad_input_in_one_line(tmp_path):
     import subprocess
 
-    from benchmarks.processes import environment
+    from benchmarks.harness import environment
 
     done = subprocess.run(
         module_command("benchmarks.driver", "--task", "gazeteer"),

@@ -8,8 +8,20 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.gate import sequential
-from benchmarks.gate.errors import JUDGED, Cell, Rate, at_tolerance, outcomes, rate, without_loss, worst
-from benchmarks.gate.simulate import KINDS, World, harmless, planted
+from benchmarks.gate.errors import (
+    JUDGED,
+    KINDS,
+    Cell,
+    Rate,
+    World,
+    at_tolerance,
+    harmless,
+    outcomes,
+    planted,
+    rate,
+    without_loss,
+    worst,
+)
 from evaluator.metrics.gate import BLOCK_LEVEL, PASS_LEVEL
 
 _CORNERS = (

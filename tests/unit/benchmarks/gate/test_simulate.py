@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.gate.simulate import KINDS, World, draw, harmless, planted
+from benchmarks.gate.errors import KINDS, World, draw, harmless, planted
 from evaluator.metrics.gate import CRITERIA
 
 _MEASURE = {each.name: each.measure for each in CRITERIA}

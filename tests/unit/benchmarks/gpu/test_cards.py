@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 
-from benchmarks.gpu.cards import Card, markdown, read, said
+from benchmarks.gpu.steps import Card, markdown, read, said
 from tests.support.doctor import CPU, GPU
 
 TIMED = {"ratio": 3.0, "ratio_min": 2.5, "ratio_max": 3.5, "ours_s": 1.0, "theirs_s": 3.0, "agreement": "all alike"}

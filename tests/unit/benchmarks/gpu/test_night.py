@@ -13,10 +13,9 @@ import psutil
 import pytest
 
 from benchmarks.gpu import night as module
-from benchmarks.gpu.cards import read
 from benchmarks.gpu.night import check_model, chosen, night, run, variables
-from benchmarks.gpu.steps import Step
-from benchmarks.processes import environment, run_main
+from benchmarks.gpu.steps import Step, read
+from benchmarks.harness import environment, run_main
 from evaluator.core.errors import InputError
 from tests.support.doctor import CPU, GPU
 

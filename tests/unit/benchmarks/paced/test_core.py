@@ -38,8 +38,7 @@ def planned(items: int):
 
 
 def made(time: Time, rows: int = 256, items: int = 3, graphs: str = "FULL"):
-    from benchmarks.paced.core import Clock
-    from benchmarks.paced.engine import paced_engine
+    from benchmarks.paced.core import Clock, paced_engine
 
     model, read, plans = planned(items)
     eos_id = min(read.prompter.eos_ids)

@@ -5,8 +5,7 @@ import dataclasses
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.serving.fewest import Fewest, answers_of, fewest
-from benchmarks.serving.workload import PROBES
+from benchmarks.serving.workload import PROBES, Fewest, answers_of, fewest
 from evaluator.engine.fake import FakeEngine
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.planning import Planner

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.serving.gap import wall_time
+from benchmarks.serving.checkpoint_pass import wall_time
 
 
 def test_the_parts_by_hand():
