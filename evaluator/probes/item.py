@@ -12,8 +12,9 @@ from collections.abc import Iterator, Sequence
 
 from evaluator.core.records import Item, Record
 from evaluator.engine.base import NOT_NUMBERS, Cancel, Generate, Request, Response
+from evaluator.probes.base import Asking, Excluded, Inquiry, Reading
 from evaluator.probes.config import EvalConfig
-from evaluator.probes.planning import Blaming, Plan, blame, inquiries
+from evaluator.probes.planning import Blaming, Plan, WindowPlan
 from evaluator.probes.recording import Decode, Recorder, Stamp
 
 
@@ -27,7 +28,20 @@ class ItemProbes:
         self.plan = plan
         self._decode = decode
         self._run_seed = config.seed
-        self._inquiries = inquiries(plan, config, eos_ids, decode, serial)
+        self._inquiries: dict[str, Inquiry] = {}  # by the name of each probe, in the registry's order
+        if isinstance(plan, WindowPlan):
+            reading = Reading(window=plan.question, config=config, serial=serial, references=plan.references)
+            for text_probe in config.text_probes:
+                with Blaming(text_probe.name, self._item):
+                    self._inquiries[text_probe.name] = text_probe.ask(reading)
+        else:
+            asking = Asking(plan, config, eos_ids, decode, serial)
+            for probe in config.item_probes:
+                if plan.question.deep or not probe.deep:
+                    with Blaming(probe.name, self._item):
+                        why = probe.why_not(plan)
+                        excluded = None if why is None else Excluded(probe, why, plan.prompts.get("open"))
+                        self._inquiries[probe.name] = excluded or probe.ask(asking)
         self._readers: dict[str, list[str]] = {}  # the probes that wait for a request, by its id
         self._gatherers = [(probe, inquiry) for probe, inquiry in self._inquiries.items() if inquiry.gathers]
         self.gathered = False  # a response has come to one of these: `follow` is to be called before the next step
@@ -61,10 +75,8 @@ class ItemProbes:
         following: list[Request | Cancel] = []
         for probe in tuple(readers):
             inquiry = self._inquiries[probe]
-            try:
+            with Blaming(probe, self._item):
                 next_ones = inquiry.receive(response)
-            except Exception as error:
-                blame(probe, self._item, error)
             if inquiry.gathers:
                 self.gathered = True
             if next_ones:
@@ -76,10 +88,8 @@ class ItemProbes:
         self.gathered = False
         following: list[Request | Cancel] = []
         for probe, inquiry in self._gatherers:
-            try:
+            with Blaming(probe, self._item):
                 next_ones = inquiry.follow()
-            except Exception as error:
-                blame(probe, self._item, error)
             if next_ones:
                 following += self._sent(probe, next_ones)
         return following
@@ -103,14 +113,15 @@ class ItemProbes:
                 return True
         return False
 
-    def records(self, stamp: Stamp) -> Iterator[list[Record]]:
+    def records(self, stamp: Stamp) -> list[Record]:
         """Every record, probe by probe in a fixed order. To be called once, when `done`."""
         collapsed = self._not_numbers and not self._numbers
         recorder = Recorder(stamp, self._item, self._run_seed, self._decode, collapsed=collapsed)
+        records: list[Record] = []
         for probe, inquiry in self._inquiries.items():
             with Blaming(probe, self._item):
-                records = inquiry.records(recorder)
-            yield records
+                records += inquiry.records(recorder)
+        return records
 
     @property
     def _item(self) -> Item:

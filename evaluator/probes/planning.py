@@ -11,15 +11,13 @@ import contextlib
 import logging
 from dataclasses import dataclass
 from types import TracebackType
-from typing import NoReturn
 
 from evaluator.asking.prompts import Prompt, Prompter
 from evaluator.asking.questions import Posed, Question, Window
 from evaluator.core.errors import InputError, ResurfaceError, one_line
 from evaluator.core.records import Format, Item
-from evaluator.probes.base import Asking, Excluded, Inquiry, ItemPlan, Reading, References
+from evaluator.probes.base import ItemPlan, References
 from evaluator.probes.config import EvalConfig
-from evaluator.probes.recording import Decode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,31 +29,6 @@ class WindowPlan:
 
 
 Plan = ItemPlan | WindowPlan
-
-
-def inquiries(
-    plan: Plan, config: EvalConfig, eos_ids: frozenset[int], decode: Decode, serial: int
-) -> dict[str, Inquiry]:
-    """One by the name of each probe that is asked, in the registry's order; an `Excluded` where it cannot be asked.
-
-    `serial` is unique in the stream. Raises ResurfaceError where a probe fails.
-    """
-    found: dict[str, Inquiry] = {}
-    if isinstance(plan, WindowPlan):
-        reading = Reading(window=plan.question, config=config, serial=serial, references=plan.references)
-        for text_probe in config.text_probes:
-            with Blaming(text_probe.name, plan.question.item):
-                found[text_probe.name] = text_probe.ask(reading)
-        return found
-    asking = Asking(plan, config, eos_ids, decode, serial)
-    for probe in config.item_probes:
-        if probe.deep and not plan.question.deep:
-            continue
-        with Blaming(probe.name, plan.question.item):
-            why = probe.why_not(plan)
-            asked = probe.ask(asking) if why is None else Excluded(probe, why, plan.prompts.get("open"))
-        found[probe.name] = asked
-    return found
 
 
 class Planner:
@@ -109,8 +82,7 @@ _log = logging.getLogger(__name__)
 class Blaming:
     """Within, what `probe` raises on `item` becomes a ResurfaceError that names both; its traceback goes to the log.
 
-    A ResurfaceError is passed on: it says itself what is wrong. Where every streamed token passes, `blame` is called
-    from an `except` instead, which costs nothing until it is needed.
+    A ResurfaceError is passed on: it says itself what is wrong.
     """
 
     __slots__ = ("_item", "_probe")
@@ -123,17 +95,11 @@ class Blaming:
         pass
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        if isinstance(error, Exception):
-            blame(self._probe, self._item, error)
-
-
-def blame(probe: str, item: Item, error: Exception) -> NoReturn:
-    """Raise what `probe` raised on `item` as a ResurfaceError that names both."""
-    if isinstance(error, ResurfaceError):
-        raise error
-    line = (
-        f"probe {probe!r} failed on item {item.item_id!r} ({item.language}) of task {item.task!r}: "
-        f"{type(error).__name__}: {one_line(error)}"
-    )
-    _log.error(line, exc_info=error)
-    raise ResurfaceError(line) from error
+        if not isinstance(error, Exception) or isinstance(error, ResurfaceError):
+            return
+        line = (
+            f"probe {self._probe!r} failed on item {self._item.item_id!r} ({self._item.language}) of task "
+            f"{self._item.task!r}: {type(error).__name__}: {one_line(error)}"
+        )
+        _log.error(line, exc_info=error)
+        raise ResurfaceError(line) from error

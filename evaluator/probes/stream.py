@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from itertools import islice
 
 from evaluator.core.errors import EngineError
 from evaluator.core.records import Item, Record
@@ -39,12 +38,10 @@ class ItemStream:
         self._cancels: list[Request | Cancel] = []
         self._waiting: set[str] = set()  # requests in `_ready` that nobody has cancelled
         self._gathering: dict[str, ItemProbes] = {}  # items that have to `follow`
-        self.ended: deque[ItemProbes] = deque()  # items whose records have not all been made
-        self._due = 0
+        self._ended: deque[ItemProbes] = deque()  # items without their records
 
     def take(self, limit: int) -> Sequence[Request | Cancel]:
         self._follow()
-        self._due = 1 + 2 * len(self.ended)
         taken, self._cancels = self._cancels, []
         limit += len(taken)
         while len(taken) < limit and (self._ready or (len(self._active) < self._in_flight and self._start_next())):
@@ -65,7 +62,7 @@ class ItemStream:
         self._waiting.update(request.request_id for request in requests)
         self._ready.extend(requests)
         if item.done:
-            self.ended.append(item)
+            self._ended.append(item)
         else:
             self._active[str(self._serial)] = item
         self._serial += 1
@@ -88,7 +85,7 @@ class ItemStream:
         if item.gathered:
             self._gathering[serial] = item
         elif item.done:
-            self.ended.append(self._active.pop(serial))
+            self._ended.append(self._active.pop(serial))
 
     def _follow(self) -> None:
         """Let items say what follows from all that came since the last `take`."""
@@ -96,7 +93,7 @@ class ItemStream:
         for serial, item in gathering.items():
             self._send(item.follow())
             if item.done:
-                self.ended.append(self._active.pop(serial))
+                self._ended.append(self._active.pop(serial))
 
     def _send(self, following: Sequence[Request | Cancel]) -> None:
         for request in reversed(following):
@@ -108,11 +105,11 @@ class ItemStream:
             else:
                 self._cancels.append(request)
 
-    def due(self) -> int:
-        """How many probes of the `ended` items are to be recorded now. All records of an item take a millisecond, in
-        which the engine is given no step: they are made little by little, in more steps than one."""
-        due, self._due = self._due, 0
-        return due
+    def recorded(self, stamp: Stamp) -> Iterator[tuple[Item, list[Record]]]:
+        """The items that have ended since the last call, with their records."""
+        while self._ended:
+            item = self._ended.popleft()
+            yield item.plan.question.item, item.records(stamp)
 
     @property
     def idle(self) -> bool:
@@ -134,36 +131,13 @@ def evaluate(
     Raises EngineError when the engine stops before every item has ended.
     """
     stream = ItemStream(plans, config, eos_ids, decode, in_flight)
-
-    records = _recorded(stream.ended, stamp)
     try:
         for response in engine.run(stream):
             stream.handle(response)
-            yield from filter(None, islice(records, stream.due()))
+            yield from stream.recorded(stamp)
     except EngineError:
-        yield from _rest(records, stream.ended)  # they need not be asked again
+        yield from stream.recorded(stamp)  # what has ended need not run again
         raise
-    yield from _rest(records, stream.ended)
+    yield from stream.recorded(stamp)
     if not stream.idle:
         raise EngineError(f"{engine.name} stopped with items unanswered")
-
-
-_Recorded = tuple[Item, list[Record]]
-
-
-def _recorded(ended: deque[ItemProbes], stamp: Stamp) -> Iterator[_Recorded | None]:
-    """Records the items that have ended, one probe at a time; after the last one the item comes with its records. Goes
-    on for ever, since more items may end."""
-    while True:
-        records: list[Record] = []
-        for of_probe in ended[0].records(stamp) if ended else ():
-            records += of_probe
-            yield None
-        yield (ended.popleft().plan.question.item, records) if ended else None
-
-
-def _rest(records: Iterator[_Recorded | None], ended: deque[ItemProbes]) -> Iterator[_Recorded]:
-    """What is left to record."""
-    while ended:
-        if (recorded := next(records)) is not None:
-            yield recorded

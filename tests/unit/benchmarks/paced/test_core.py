@@ -130,33 +130,6 @@ def test_in_bursts_fewer_steps_compute_prompts_and_the_records_are_the_same():
     assert len(steady.arrivals) == len(steady.rows)
 
 
-class Deaf:
-    """A source that hears no tokens: it is handed a response for each."""
-
-    def __init__(self, source) -> None:
-        self.take = source.take
-
-
-def test_tokens_that_are_heard_give_the_records_that_responses_give():
-    def records(deaf: bool) -> tuple[list, int]:
-        time = Time()
-        paced, plans, read = made(time)
-        run_all, handed = paced.engine.run, []
-
-        def counted(source):
-            for response in run_all(Deaf(source) if deaf else source):
-                handed.append(response.final)
-                yield response
-
-        paced.engine.run = counted
-        return sorted(map(repr, run(paced, plans, read, time, 0.0))), handed.count(False)
-
-    (heard, none), (answered, pieces) = records(deaf=False), records(deaf=True)
-    assert heard == answered
-    assert none == 0
-    assert pieces > 100
-
-
 def test_answers_are_those_of_the_scripted_language():
     from benchmarks.paced.language import TOP, ScriptedLM
 

@@ -1,5 +1,6 @@
 """The sample probe: seeds of its own, one answer for each."""
 
+from collections import defaultdict
 from dataclasses import replace
 
 from evaluator.engine.base import NOT_NUMBERS, Score
@@ -44,7 +45,10 @@ def _sampled(tokenizer, *, collapsed):
         if response.logprobs and collapsed(request):
             response = replace(response, logprobs=(float("nan"),))
         probes.receive(response.or_error(1000))
-    return {records[0].probe: {(r.status, r.text) for r in records} for records in probes.records(STAMP)}
+    found = defaultdict(set)
+    for record in probes.records(STAMP):
+        found[record.probe].add((record.status, record.text))
+    return found
 
 
 def test_what_is_drawn_from_nan_is_no_answer(tokenizer):
