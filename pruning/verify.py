@@ -9,8 +9,8 @@ from pathlib import Path
 
 import torch
 
+from evaluator.checkpoints.files import digest_of_file
 from evaluator.core.errors import InputError
-from pruning.digests import digest_of_file
 from pruning.methods.masks import count_zeros, groups_hold
 from pruning.model.checkpoint import FLOATS, Checkpoint
 from pruning.model.decoder import Decoder

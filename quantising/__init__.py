@@ -4,8 +4,7 @@ Each module imports only from those listed before it:
 
     environment      a virtual environment for a program whose requirements are not ours
     schemes          what may be rounded to what, and the `quantization_config` that says so
-    llm_compressor   llm-compressor, in its own environment
-    methods          the ways to quantise, one object each; `rounding` is our own
+    methods          the ways to quantise, one object each; `rounding` is our own, `llm_compressor_job` runs elsewhere
     config           what a job is, and the manifest of a finished checkpoint
     run              a job is checked and done
 

@@ -33,7 +33,7 @@ from benchmarks import roofline
 from benchmarks.harness import Options, answer_of, count, module_command, run_main
 from benchmarks.pruning.synthetic import SHAPES, write_checkpoint, write_passages
 from launch.sweep.models import BUNDLED_MODEL
-from quantising.llm_compressor import process
+from quantising.methods import llm_compressor
 
 _JOB = Path(__file__).with_name("llm_compressor_job.py")
 
@@ -47,7 +47,7 @@ def _peer(
     """
     parts = (python, "-P", _JOB, method, source.resolve(), passages.resolve(), out, tokens, threads)
     return answer_of(
-        process.NAME,
+        llm_compressor.NAME,
         list(map(str, parts)),
         env=os.environ | {"CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"},
         cwd=out.parent,  # it leaves logs where it runs
@@ -231,7 +231,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=count, default=512, help="of a random passage, and the window")
     parser.add_argument("--methods", default="wanda,sparsegpt")
     parser.add_argument("--only", choices=("ours", "recipe", "gpu"))
-    parser.add_argument("--peer", choices=(process.NAME,), help="compare with it too")
+    parser.add_argument("--peer", choices=(llm_compressor.NAME,), help="compare with it too")
     parser.add_argument("--repeat", type=count, default=3, help="jobs of each side, in turn")
     parser.add_argument("--threads", type=count, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--job", help=argparse.SUPPRESS)
@@ -249,11 +249,11 @@ def main() -> None:
         parser.error(f"--passages: {arguments.passages}: no such file")
     sides: dict[str, Path | None] = dict.fromkeys([arguments.only] if arguments.only else ["ours", "recipe"])
     if arguments.peer:
-        python = process.interpreter()
+        python = llm_compressor.interpreter()
         if isinstance(python, Path):
-            sides[process.NAME] = python
+            sides[llm_compressor.NAME] = python
         else:
-            print(f"{process.NAME} is left out: {python}", file=sys.stderr)
+            print(f"{llm_compressor.NAME} is left out: {python}", file=sys.stderr)
     rate = roofline.product_rate(arguments.threads, on_gpu=arguments.only == "gpu")
     rows = []
     with tempfile.TemporaryDirectory() as folder:

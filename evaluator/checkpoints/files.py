@@ -7,10 +7,12 @@ checkpoints share one reader. `read_ahead` loads the next checkpoint's files int
 
 from __future__ import annotations
 
+import hashlib
 import os
 import stat
 import threading
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, TypeVar
 
@@ -18,6 +20,32 @@ import psutil
 from pydantic import AfterValidator, BaseModel, ValidationError
 
 from evaluator.core.errors import InputError
+from evaluator.core.liveness import HEARTBEAT
+
+_CHUNK = 1 << 20
+
+
+def digest_of_file(file: Path) -> str:
+    """sha256, hexadecimal, of a file's bytes."""
+    digest = hashlib.sha256()
+    with file.open("rb", buffering=0) as stream:
+        while chunk := stream.read(_CHUNK):
+            digest.update(chunk)
+            HEARTBEAT.beat()
+    return digest.hexdigest()
+
+
+def digest_once(file: Path) -> str:
+    """The same, of a file that is read once by this process, as long as neither its size nor its time changes: a sweep
+    that is resumed asks it of one source for each checkpoint that was made of it."""
+    state = file.stat()
+    return _digest_as_of(file, state.st_ino, state.st_size, state.st_mtime_ns)
+
+
+@lru_cache(maxsize=4096)
+def _digest_as_of(file: Path, *_: int) -> str:
+    return digest_of_file(file)
+
 
 _LARGEST_JSON = 2**28  # bytes; the largest vocabularies take a tenth of it
 _LONGEST_NAME = 255  # bytes, of every file system in use

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+from evaluator.checkpoints.files import digest_of_file
 from evaluator.core.config import Frozen
 from evaluator.core.errors import InputError
 from evaluator.core.liveness import HEARTBEAT
 from pruning.calibration import passages
 from pruning.calibration.passages import Passage, PassageSource, check_disjoint, text_digest
 from pruning.config import CalibrationConfig
-from pruning.digests import digest_of_file
 
 _DRAWS = 2000  # documents in a row that may be too short before the source is given up
 _UNITS = {"text": " (non-blank lines)", "jsonl": " (lines with a text)"}  # what a passage is, by the kind of source

@@ -24,10 +24,10 @@ import torch
 from pydantic import BaseModel
 from torch import Tensor
 
+from evaluator.checkpoints.files import digest_of_file
 from evaluator.checkpoints.tensors import INDEX
 from evaluator.core.errors import InputError, JobError
 from evaluator.core.liveness import HEARTBEAT, OWNER, living_owner, owned_directory
-from pruning.digests import digest_of_file
 from pruning.model.checkpoint import Checkpoint
 from pruning.output.manifest import MANIFEST_NAME, PruneManifest, to_json
 

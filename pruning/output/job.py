@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
+from evaluator.checkpoints.files import digest_of_file, digest_once
 from evaluator.checkpoints.tokenizer import load_tokenizer
 from evaluator.core.errors import InputError
 from pruning.calibration import sequences
 from pruning.calibration.passages import PassageSource, is_local
 from pruning.calibration.sequences import Calibration, CalibrationManifest
 from pruning.config import CalibrationConfig
-from pruning.digests import digest_of_file, digest_once
 from pruning.model.checkpoint import Checkpoint
 from pruning.output import export
 

@@ -1,15 +1,46 @@
-"""What a way to quantise is. torch is imported where a tensor is worked on, not here."""
+"""What a way to quantise is, and llm-compressor's recipes as text. Functions import torch where they work on tensors.
+
+llm-compressor's environment applies a recipe; a checkpoint that was rounded here stores one too.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import yaml
 
 if TYPE_CHECKING:
     from pruning.model.checkpoint import Checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class Modifier:
+    """One of llm-compressor's modifiers."""
+
+    name: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    quantises: bool = False  # it takes the scheme and what is ignored
+
+
+def recipe_of(modifiers: Sequence[Modifier], wanted: Wanted) -> str:
+    """The recipe that applies modifiers in their order."""
+    stated = {each.name: _settings(each, wanted) for each in modifiers}
+    return yaml.safe_dump({"quant_stage": {"quant_modifiers": stated}}, sort_keys=False)
+
+
+def _settings(modifier: Modifier, wanted: Wanted) -> dict[str, Any]:
+    if not modifier.quantises:
+        return dict(modifier.settings)
+    scheme: dict[str, Any] = {"targets": ["Linear"], "scheme": wanted.scheme}
+    if wanted.group_size is not None:
+        from quantising.schemes import arguments, preset
+
+        scheme = {"config_groups": {"group_0": arguments(preset(wanted.scheme, wanted.group_size))}}
+    return {**scheme, "ignore": list(wanted.ignore), **modifier.settings}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

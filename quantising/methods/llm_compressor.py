@@ -1,18 +1,110 @@
-"""The methods that llm-compressor does, in an environment of its own: GPTQ, AWQ, SmoothQuant, and recipes of users."""
+"""GPTQ, AWQ, SmoothQuant and recipes of users: llm-compressor does them, in a process of its own environment.
+
+It needs other versions of torch, transformers and compressed-tensors than ours. Its process stays offline. It gets
+token ids in place of data sets, and no variables that are secrets of the user's.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from evaluator.core.errors import InputError
-from quantising.methods.base import Method, Wanted
-from quantising.methods.modifiers import Modifier, recipe_of
+from evaluator.core.errors import InputError, JobError
+from evaluator.core.isolated import run_isolated
+from evaluator.core.liveness import HEARTBEAT
+from quantising.environment import pins, python_of
+from quantising.methods.base import Method, Modifier, Wanted, recipe_of
 from quantising.schemes import SCHEMES
 
 if TYPE_CHECKING:
     from pruning.model.checkpoint import Checkpoint
+
+
+NAME = "llm-compressor"
+REQUIREMENT = "llmcompressor==0.14.0.1"
+LOCK = Path(__file__).parents[2] / "requirements" / "llm-compressor.lock"
+_JOB = Path(__file__).with_name("llm_compressor_job.py")
+_OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
+_QUIET = {"TOKENIZERS_PARALLELISM": "false"}
+_SECRETS = ("TOKEN", "SECRET", "PASSWORD", "API_KEY", "CREDENTIAL")  # in the names of variables
+
+
+def environment() -> Path:
+    """The interpreter of llm-compressor's environment, made if it is not there.
+
+    Raises InputError, in one line, if it cannot be made: its packages may have to be fetched.
+    """
+    python = interpreter()
+    if isinstance(python, str):
+        raise InputError(f"compress: {NAME}: {python}; method rtn needs no environment")
+    return python
+
+
+def interpreter() -> Path | str:
+    """The same, with a sentence in place of the error. In a source tree the lock says what is installed."""
+    locked = LOCK.is_file()
+    return python_of(NAME, pins(LOCK) if locked else [REQUIREMENT], pinned=locked)
+
+
+def apply_recipe(recipe: str, source: Path, folder: Path, sequences: Sequence[Sequence[int]]) -> dict[str, str]:
+    """Write `source` to `folder` as a recipe (YAML) makes it; `sequences`: token ids that it may look at.
+
+    Returns the versions of what did the work. Raises JobError with the last line that it wrote if it fails, and
+    InputError if there is no environment.
+    """
+    python = environment()
+    with tempfile.TemporaryDirectory(prefix="resurface-llm-compressor-") as scratch:
+        request, answer, log = (Path(scratch) / name for name in ("request.json", "answer.json", "log"))
+        document = {
+            "source": str(source.absolute()),
+            "out": str(folder.absolute()),
+            "recipe": recipe,
+            "sequences": [list(ids) for ids in sequences],
+            "answer": str(answer),
+        }
+        request.write_text(json.dumps(document), encoding="utf-8")
+        kept = {name: value for name, value in os.environ.items() if not any(part in name.upper() for part in _SECRETS)}
+        ending = run_isolated(
+            [str(python), "-I", str(_JOB), str(request)],
+            log,
+            env=kept | _OFFLINE | _QUIET,
+            cwd=Path(scratch),
+            meanwhile=_beat_while_growing(log, folder),
+        )
+        print(log.read_text(encoding="utf-8", errors="replace"), file=sys.stderr)
+        if ending.code or not answer.exists():
+            has_said = ending.code is not None and ending.code > 0 and ending.last_line
+            raise JobError(f"{NAME}: {ending.last_line if has_said else f'its process {ending.how}'}")
+        versions: dict[str, str] = json.loads(answer.read_text(encoding="utf-8"))
+        return versions
+
+
+def _beat_while_growing(log: Path, target: Path) -> Callable[[], None]:
+    """The job gets on while `log`, in which it counts its layers, or what it writes to `target` grows."""
+    seen = -1
+
+    def look() -> None:
+        nonlocal seen
+        if (written := _written(log, target)) != seen:
+            seen = written
+            HEARTBEAT.beat()
+
+    return look
+
+
+def _written(log: Path, target: Path) -> int:
+    """Bytes of a log and of what is in a directory."""
+    total = 0
+    for file in (log, *target.iterdir()):
+        with suppress(OSError):  # it has just been renamed
+            total += file.stat().st_size
+    return total
 
 
 class Recipe(Method):
@@ -28,8 +120,6 @@ class Recipe(Method):
     modifiers: tuple[Modifier, ...] = ()
 
     def check_here(self) -> None:
-        from quantising.llm_compressor.process import environment
-
         environment()
 
     def check(self, checkpoint: Checkpoint, wanted: Wanted) -> None:
@@ -39,8 +129,6 @@ class Recipe(Method):
     def write(
         self, checkpoint: Checkpoint, folder: Path, wanted: Wanted, sequences: Sequence[Sequence[int]]
     ) -> dict[str, str]:
-        from quantising.llm_compressor.process import apply_recipe
-
         recipe = wanted.recipe or recipe_of(self.modifiers, wanted)
         versions = apply_recipe(recipe, checkpoint.directory, folder, sequences)
         (folder / "recipe.yaml").write_text(recipe, encoding="utf-8")  # as it was asked for

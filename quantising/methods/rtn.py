@@ -7,8 +7,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from quantising.methods.base import Method, Wanted
-from quantising.methods.modifiers import Modifier, recipe_of
+from quantising.methods.base import Method, Modifier, Wanted, recipe_of
 from quantising.schemes import SCHEMES
 
 if TYPE_CHECKING:

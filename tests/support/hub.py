@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from pruning.digests import digest_of_file
+from evaluator.checkpoints.files import digest_of_file
 from pruning.output.manifest import MANIFEST_NAME, PruneManifest, to_json
 from tests.support.checkpoint_files import write
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import torch
 
+from evaluator.checkpoints.files import digest_of_file
 from evaluator.core.liveness import HEARTBEAT
 from pruning.config import CalibrationConfig, PruneConfig
-from pruning.digests import digest_of_file
 from pruning.layers.flow import Activations
 from pruning.layers.repair import LeastSquares
 from pruning.methods import masks, solver

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from quantising import environment
-from quantising.llm_compressor import process
+from quantising.methods import llm_compressor as process
 from tests.support.requirements import PYTHONS, REQUIREMENTS, pins, requirements
 
 

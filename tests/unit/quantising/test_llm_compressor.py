@@ -12,10 +12,9 @@ from evaluator.checkpoints.info import inspect_checkpoint
 from evaluator.core import isolated
 from evaluator.core.errors import InputError, JobError
 from quantising.config import QuantiseConfig
-from quantising.llm_compressor import process
 from quantising.methods import METHODS
-from quantising.methods.base import Wanted
-from quantising.methods.modifiers import recipe_of
+from quantising.methods import llm_compressor as process
+from quantising.methods.base import Wanted, recipe_of
 from quantising.run import quantise
 
 CALIBRATION = {"source": "mine", "samples": 4, "sequence_length": 16}

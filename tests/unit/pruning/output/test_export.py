@@ -183,7 +183,7 @@ def test_verify_counts_zeros_and_groups_again(checkpoints, tmp_path):
     """A file whose digest was forged along is still found out by its zeros."""
     from safetensors.torch import load_file, save_file
 
-    from pruning.digests import digest_of_file
+    from evaluator.checkpoints.files import digest_of_file
     from pruning.output.manifest import read_manifest, to_json
 
     out = tmp_path / "out"

@@ -1,6 +1,6 @@
 """llm-compressor's side of a quantisation, as a script in its own environment; it needs nothing of ours.
 
-    python -I job.py REQUEST.json
+    python -I llm_compressor_job.py REQUEST.json
 
 REQUEST: `source` and `out` (directories), `recipe` (YAML), `sequences` (lists of token ids, empty for a recipe that
 looks at no text), `answer` (a file: the versions of what did the work, as JSON, written last). Nothing is fetched.

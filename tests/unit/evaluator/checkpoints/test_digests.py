@@ -3,8 +3,8 @@
 import hashlib
 import os
 
-from pruning import digests
-from pruning.digests import digest_of_file, digest_once
+from evaluator.checkpoints import files as digests
+from evaluator.checkpoints.files import digest_of_file, digest_once
 
 
 def test_a_file_is_read_once_until_it_changes(tmp_path, monkeypatch):
