@@ -215,8 +215,7 @@ class _MatcherEngine:
         if isinstance(cause, ResurfaceError) and not isinstance(cause, EngineError):
             return cause
         return EngineError(
-            f"matcher {self._info.name!r} failed: {one_line(cause)}; see {self._log}; "
-            "the same command goes on from here"
+            f"matcher {self._info.name!r} failed: {one_line(cause)}; see {self._log}; the same command resumes"
         )
 
 

@@ -258,7 +258,7 @@ def _pieces(
     if format == "one_shot" and exemplar is None:
         raise InputError(
             f"task {item.task!r}, language {item.language!r}: format 'one_shot' needs an item that is not "
-            f"evaluated as its exemplar, and there is none; ask for fewer items"
+            f"evaluated as its exemplar, and none is left; use fewer items"
         )
     if wording is not None:
         solved = "" if format != "one_shot" or exemplar is None else _solved(exemplar, wording)

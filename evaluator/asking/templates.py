@@ -47,14 +47,14 @@ def checked(text: str) -> str:
     for name in sorted(names - {*FIELDS} - _environment().globals.keys() - _OF_JINJA):
         raise ValueError(str(unknown("field", name, FIELDS)))
     if "question" not in names:
-        raise ValueError("field 'question': a prompt without the question asks nothing; write {{ question }}")
+        raise ValueError("field 'question': a prompt needs the question; write {{ question }}")
     return text
 
 
 def checked_name(name: str) -> str:
     """The name of a template, which becomes part of a task's name. Raises ValueError."""
     if name == PAPER:
-        raise ValueError(f"{name!r} is the name of the paper's own prompts, which are asked beside these")
+        raise ValueError(f"{name!r} is the name of the paper's own prompts, which are always posed too")
     if name == "all":
         raise ValueError(f"{name!r} is the name of all prompts together in tables")
     if not name.isascii() or not name[:1].isalnum() or not all(each.isalnum() or each in "._-" for each in name):
@@ -102,9 +102,9 @@ class Wording:
         if asks_other == whole:
             return "field 'question': the prompt does not hold the question"
         if _MARK in after:
-            return "field 'context': stands in the prompt more than once, so that it cannot be cut to fit"
+            return "field 'context': is in the prompt more than once, so it cannot be cut to fit"
         if before + marked + after != whole or (shows_other != whole and not marked):
-            return "field 'context': must stand in the prompt as it is, {{ context }}, so that it can be cut to fit"
+            return "field 'context': must be in the prompt unchanged, {{ context }}, so that it can be cut to fit"
         return None
 
     def _rendered(self, item: Item, context: str, options: Sequence[str]) -> str:

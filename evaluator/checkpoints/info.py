@@ -152,7 +152,7 @@ def _check_architecture(file: Path, config: dict[str, Any], *, trust_remote_code
     if "auto_map" not in config:
         raise InputError(f"{file}: field 'model_type' is {model_type!r}, an unknown architecture")
     if not trust_remote_code:
-        raise InputError(f"{file}: field 'auto_map' asks for code of its own; it needs --trust-remote-code")
+        raise InputError(f"{file}: field 'auto_map' names code of the checkpoint; it needs --trust-remote-code")
 
 
 def _weights_digest(tensors: Sequence[Tensor], online: str | None) -> str:

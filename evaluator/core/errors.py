@@ -91,7 +91,7 @@ def parse(text: bytes, place: str, *, unique: bool = False) -> Any:
         found = dict(pairs)
         if len(found) < len(pairs):
             twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
-            raise InputError(f"{place}: key {twice!r} stands there twice")
+            raise InputError(f"{place}: key {twice!r} occurs twice")
         return found
 
     try:

@@ -139,8 +139,8 @@ class RecordStore:
         gone = self._kept.get((checkpoint, task), 0) - len(found)
         if gone > 0:
             raise ResurfaceError(
-                f"{self.root / checkpoint / task}: {gone} finished parts were removed while the run went on; the same "
-                "command asks their items again"
+                f"{self.root / checkpoint / task}: {gone} finished parts were removed during the run; the same "
+                "command evaluates their items again"
             )
 
     def greedy_answers(self, checkpoint: str, task: str) -> pa.Table:

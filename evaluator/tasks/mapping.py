@@ -33,8 +33,7 @@ class RowMapping:
         problem = fields.problem()
         if problem is None and (language is None) == (fields.language is None):
             problem = (
-                "language is missing: say which language it is in (language: english), or which column says it "
-                "(fields: {language: COLUMN})"
+                "language is missing: set the language (language: english) or its column (fields: {language: COLUMN})"
                 if language is None
                 else f"language: {language!r}: fields.language names a column that says it"
             )
@@ -142,8 +141,8 @@ class _Reader:
         if len(answer) == 1 and answer.isascii() and answer.isalpha():
             return ord(answer.upper()) - ord("A")
         raise InputError(
-            f"{self._place}: field 'answer' ({self._paths('answer')}): {answer[:60]!r} is neither a number from 0 "
-            "nor a letter from A: a text belongs in fields.answers, and fields.labels says what else options are called"
+            f"{self._place}: field 'answer' ({self._paths('answer')}): {answer[:60]!r} is neither a number from 0 nor "
+            "a letter from A: put a text in fields.answers, and other names of options in fields.labels"
         )
 
     def _all(self, name: str) -> list[str]:

@@ -218,7 +218,7 @@ def _places(task: str, data: str, source: Source, said: Source, *, local: bool) 
     if not found:
         names = ", ".join(str(config) for config in source.configs.values())
         raise InputError(
-            f"task {task!r}: {data}: holds nothing that is called like a configuration ({names}) or its language; "
+            f"task {task!r}: {data}: has nothing with the name of a configuration ({names}) or its language; "
             "for one language, say which (language: ...)"
         )
 

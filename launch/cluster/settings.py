@@ -90,7 +90,7 @@ class ClusterSettings:
         """Raises InputError where a host would be two nodes, which Ray does not take."""
         hosts = [self.head, *self.workers]
         for host in hosts:
-            _need(hosts.count(host) == 1, "head and --workers", host, "stands there twice")
+            _need(hosts.count(host) == 1, "head and --workers", host, "occurs twice")
 
     def need_uncommented_setup(self) -> None:
         """Raises InputError where the setup ends in a comment, which would hide the commands after it on its line."""

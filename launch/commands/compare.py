@@ -107,7 +107,7 @@ def _print(found: Compared) -> None:
         console.print(_table(rows_of(apart)))
     prompts = pooled["other_prompt"].fillna(0).max()
     if prompts:
-        console.print(f"prompts differ on up to {int(prompts)} items of a measure: they were not asked alike")
+        console.print(f"prompts differ on up to {int(prompts)} items of a measure: their prompts differ")
     console.print(_sentence(found), highlight=False, markup=False, soft_wrap=True)
 
 

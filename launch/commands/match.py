@@ -80,5 +80,5 @@ def _unjudged(matched: Matched) -> str:
     """What has no verdict, and what to do about it."""
     why = f"; {matched.too_long} are too long for the matcher's prompt" if matched.too_long else ""
     if matched.failed:
-        why += f"; on {matched.failed} the engine failed: the same command asks again"
+        why += f"; on {matched.failed} the engine failed: the same command repeats them"
     return why

@@ -92,7 +92,7 @@ def _scheme_of(file: Path | None, place: str) -> str:
     named = [] if file is None else sorted(set(_schemes_in(read_document(file))))
     if len(named) != 1:
         found = "none" if not named else ", ".join(named)
-        raise InputError(f"{place}: recipe: {file}: its schemes are {found}: say the one to be served (scheme: W4A16)")
+        raise InputError(f"{place}: recipe: {file}: its schemes are {found}: choose the one to serve (scheme: W4A16)")
     return named[0]
 
 

@@ -86,7 +86,7 @@ class CompressSetting(Frozen):
         if self.checkpoint is None and not self.scheme and self.recipe is None:
             raise ValueError(f"needs a scheme ({', '.join(METHODS[str(self.method)].schemes)})")
         if self.base is not None and self.checkpoint is None:
-            raise ValueError(f"base: {self.base!r} is said of a given checkpoint only")
+            raise ValueError(f"base: {self.base!r} applies to a given checkpoint only")
         return self
 
 

@@ -44,7 +44,7 @@ def _content(text: str, path: Path) -> Any:
         if node is None:
             return None
         if _expanded(node, {}, 1) > _MOST_NODES:
-            raise InputError(f"{path}: its aliases stand for more than {_MOST_NODES:,} entries")
+            raise InputError(f"{path}: its aliases expand to more than {_MOST_NODES:,} entries")
         return loader.construct_document(node)
     finally:
         loader.dispose()

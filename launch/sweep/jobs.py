@@ -89,7 +89,7 @@ def expand(
         for cell in _cells(grid, sources, usual):
             key = (cell.model, *(_key(each) for each in (cell.prune, cell.quantise)))
             if key in asked:
-                raise InputError(f"checkpoint {_name(cell, dense)!r} is asked for twice by models, prune and compress")
+                raise InputError(f"checkpoint {_name(cell, dense)!r} occurs twice in models, prune and compress")
             asked.add(key)
             known = cells.setdefault(key, cell)
             known.base = known.base or cell.base
@@ -101,9 +101,7 @@ def expand(
     names = [_name(cell, dense) for cell in ordered]
     for name in names:
         if names.count(name) > 1:
-            raise InputError(
-                f"checkpoint {name!r} is asked for twice by models, prune and compress; give a setting a label"
-            )
+            raise InputError(f"checkpoint {name!r} occurs twice in models, prune and compress; give a setting a label")
         if len(name) > _LONGEST_NAME:
             raise InputError(
                 f"checkpoint {name[:40]!r}...: its name has {len(name)} of at most {_LONGEST_NAME} characters"
@@ -285,8 +283,8 @@ def _same(name: str, one: EvalConfig, other: EvalConfig, settings: Sequence[str]
     for setting in settings:
         if _compared(one, setting) != _compared(other, setting):
             raise InputError(
-                f"tasks: {name!r} is asked for twice, with {setting} {getattr(one, setting)!r} and "
-                f"{getattr(other, setting)!r}; give one of the two a name of its own (name: ...)"
+                f"tasks: {name!r} occurs twice, with {setting} {getattr(one, setting)!r} and "
+                f"{getattr(other, setting)!r}; give one of the two another name (name: ...)"
             )
 
 

@@ -176,7 +176,7 @@ def _unusable(jobs: Sequence[CheckpointJob], refused: Mapping[str, str]) -> tupl
         if job.name in refused:
             found.append(Failure(checkpoint=job.name, stage="load", reason=refused[job.name]))
         elif job.is_made and source in refused:
-            reason = f"{source}, of which it is made, cannot be used"
+            reason = f"{source}, its source, cannot be used"
             found.append(Failure(checkpoint=job.name, stage="prune", reason=reason))
     left = _without(jobs, found)
     needed = {job.base for job in left}

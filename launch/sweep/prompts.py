@@ -48,7 +48,7 @@ def problem_of(tasks: Sequence[EvalConfig], prompts: Mapping[str, str]) -> str |
     for number, task in enumerate(tasks):
         place = f"tasks.{number}"
         if task.template is not None:
-            return f"{place}.template: a template has a name, under prompts; a task says which as prompts: [NAME]"
+            return f"{place}.template: a template has a name under prompts; a task uses it with prompts: [NAME]"
         if task.prompts is not None and task.is_text:
             return f"{place}.prompts: task {task.task!r} is a text, which is read without a prompt"
         for name in names_for(task, prompts):

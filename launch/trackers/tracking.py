@@ -137,7 +137,7 @@ class Tracking:
         try:
             return act()
         except Exception as error:  # a tracker is somebody else's program, and its server may be away
-            self._warn(f"--track {self._tracker.name}: {type(error).__name__}: {one_line(error)}; the run goes on")
+            self._warn(f"--track {self._tracker.name}: {type(error).__name__}: {one_line(error)}; the run continues")
             return None
 
     def _begin(self) -> _Told:

@@ -186,7 +186,7 @@ def test_what_is_damaged_before_a_sweep_begins_costs_only_itself(tmp_path: Path)
     stages = {"cut": "load", "cut-magnitude-0.5": "prune", "mute": "load", "mute-magnitude-0.5": "prune"}
     assert _failures(run).set_index("checkpoint")["stage"].to_dict() == stages
     assert "model.safetensors: truncated" in found["cut"]
-    assert found["cut-magnitude-0.5"] == "cut, of which it is made, cannot be used"
+    assert found["cut-magnitude-0.5"] == "cut, its source, cannot be used"
     assert set(records(run)["checkpoint"]) == {"good", "good-magnitude-0.5"}
 
     write(mute=whole["mute"])

@@ -119,4 +119,4 @@ class Matched:
     verdicts: int  # current ones, over all checkpoints
     yes: int
     too_long: int  # responses that do not fit the matcher's prompt
-    failed: int  # responses on which the engine failed: the same command asks again
+    failed: int  # responses on which the engine failed: the same command repeats them

@@ -171,7 +171,7 @@ class Fleet(Generic[AnyWorker]):
         lacks, has_work = self._board.lacks, self._board.has_work
         retired = [worker.retired for worker in self.workers if worker.retired is not None]
         if retired and has_work and not self.working:
-            raise EngineError(f"no engine that works is left: {retired[-1]}; the same command goes on from here")
+            raise EngineError(f"no working engine is left: {retired[-1]}; the same command resumes")
         goes_on = lacks is None and (pruning or any(worker.is_alive() for worker in self.workers))
         if goes_on or not (has_work or short):
             self._alone_since = None

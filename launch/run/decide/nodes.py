@@ -61,7 +61,7 @@ def place_engines(nodes: Sequence[Node], tensor_parallel: int, wanted: int | Non
     rooms = [node.gpus // tensor_parallel for node in nodes]
     fitting = sum(rooms)
     if not fitting:
-        raise InputError(f"engine.tensor_parallel: {tensor_parallel}: no node has so many GPUs: {_gpus_of(nodes)}")
+        raise InputError(f"engine.tensor_parallel: {tensor_parallel}: no node has this many GPUs: {_gpus_of(nodes)}")
     if wanted is not None and wanted > fitting:
         each = "" if tensor_parallel == 1 else f" of tensor_parallel {tensor_parallel}"
         verb = "fits" if fitting == 1 else "fit"

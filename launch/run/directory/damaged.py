@@ -1,4 +1,4 @@
-"""What an earlier call wrote and nobody can read any more is moved aside, and its items are asked again."""
+"""What an earlier call wrote and nobody can read any more is moved aside, and its items are evaluated again."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def set_damaged_aside(
     one = len(damaged) == 1
     warn(
         f"{len(damaged)} part{' is' if one else 's are'} damaged, and moved to {run_dir / 'damaged'}: "
-        f"{', '.join(named)}{more}; {'its' if one else 'their'} items are asked again{bases}"
+        f"{', '.join(named)}{more}; {'its' if one else 'their'} items are evaluated again{bases}"
     )
 
 
@@ -58,7 +58,7 @@ def set_verdicts_aside(run_dir: Path, matcher: str, warn: Callable[[str], None])
         for path in sorted((run_dir / kind / matcher).rglob("*.parquet")):
             if (why := damage_of(path, columns, needed)) is not None:
                 target = move_into(run_dir / "damaged" / path.relative_to(run_dir).parent, path)
-                warn(f"{path} is damaged ({why}), and moved to {target}; this command asks again")
+                warn(f"{path} is damaged ({why}), and moved to {target}; this command judges again")
 
 
 def _bases(prepared: Prepared, parts: set[Part], run_dir: Path) -> list[Part]:

@@ -148,7 +148,7 @@ class _Run:
         there = [job for job in self._prepared.jobs if job.name not in to_make]
         made = [job for job in there if job.name not in self._prepared.dense]
         if made:
-            self._progress.stage(f"reading the weights of what was made before: {len(made)}")
+            self._progress.stage(f"reading the weights of existing checkpoints: {len(made)}")
         trust = self._prepared.engine.trust_remote_code
         with Inspections(made, trust=trust) as inspected:
             for job in there:  # preflight has checked an existing one against its manifest and its settings

@@ -195,4 +195,4 @@ class PruneTasks:
         self._given_up.append(lost)
         for job in [each for each in self._waiting if each.after == lost.job.name]:
             self._waiting.remove(job)
-            self._give_up(GivenUp(job, f"{lost.job.name!r}, of which it is made, could not be made", 0, lost.mendable))
+            self._give_up(GivenUp(job, f"{lost.job.name!r}, its source, could not be made", 0, lost.mendable))

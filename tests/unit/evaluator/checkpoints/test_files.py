@@ -64,7 +64,7 @@ def test_an_index_that_places_a_tensor_twice_is_refused(tmp_path):
     (checkpoint / INDEX).write_text(
         text.replace('"weight_map": {', '"weight_map": {"lm_head.weight": "b.safetensors", ')
     )
-    assert "key 'lm_head.weight' stands there twice" in only_error(checkpoint)
+    assert "key 'lm_head.weight' occurs twice" in only_error(checkpoint)
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "/etc/passwd", "a/../../b", ""])

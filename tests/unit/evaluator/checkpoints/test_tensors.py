@@ -247,7 +247,7 @@ def test_a_header_that_lies_about_where_tensors_are_is_refused(tmp_path, entries
 @pytest.mark.parametrize(
     ("header", "why"),
     [
-        (b'{"a": 1, "a": 2}', "key 'a' stands there twice"),
+        (b'{"a": 1, "a": 2}', "key 'a' occurs twice"),
         (b"[" * 100_000, "not JSON"),
         (b'{"a":' * 100_000, "not JSON"),
         (b'{"a": ' + b"9" * 5000 + b"}", "not JSON"),

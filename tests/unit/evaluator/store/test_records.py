@@ -371,9 +371,7 @@ def test_finished_parts_that_somebody_removes_are_missed(tmp_path: Path, from_be
     assert len(records.greedy_answers("dense", "gazetteer")) == 1
     paths[2].unlink()
     for look in (records.need_kept, lambda: records.greedy_answers("dense", "gazetteer")):
-        with pytest.raises(
-            ResurfaceError, match="dense/gazetteer: 1 finished parts were removed while the run went on"
-        ):
+        with pytest.raises(ResurfaceError, match="dense/gazetteer: 1 finished parts were removed during the run"):
             look()
 
 

@@ -101,7 +101,7 @@ def test_configurations_of_a_directory(tmp_path):
     assert list(data.pools) == ["german", "hindi"]
     assert items_by_language(f"mlqa:{tmp_path}", ["de"]) == {"german": 1}
     assert list(load_task(f"mlqa:{tmp_path / 'hi.jsonl'}", None).pools) == ["hindi"]
-    assert "notes.jsonl: holds nothing that is called like a configuration (mlqa.ar.ar," in only_error(
+    assert "notes.jsonl: has nothing with the name of a configuration (mlqa.ar.ar," in only_error(
         f"mlqa:{tmp_path / 'notes.jsonl'}"
     )
     assert list(load_task(f"mlqa:{tmp_path / 'hi.jsonl'}", None, said=Source(language="tamil")).pools) == ["tamil"]

@@ -336,8 +336,8 @@ def test_a_cluster_file_fits_rays_own_schema():
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"workers": ("node-2", "node-2")}, "'node-2': stands there twice"),  # Ray's file of hosts would have it once
-        ({"workers": ("node-1",)}, "'node-1': stands there twice"),
+        ({"workers": ("node-2", "node-2")}, "'node-2': occurs twice"),  # Ray's file of hosts would have it once
+        ({"workers": ("node-1",)}, "'node-1': occurs twice"),
         ({"setup": ". v/activate # ours"}, "--setup: '. v/activate # ours'"),  # Ray would not be started
     ],
 )

@@ -108,8 +108,8 @@ def test_several_models_and_a_given_checkpoint_share_no_name():
 
 def test_the_same_quantisation_is_one_job_and_two_of_one_name_are_refused():
     spelled = {"method": "rtn", "scheme": "W4A16"}
-    assert "asked for twice" in refused(spelled, {**spelled, "group_size": 128})
-    assert "asked for twice" in refused(RTN, {**RTN, "ignore": ["re:.*down_proj"]})
+    assert "occurs twice" in refused(spelled, {**spelled, "group_size": 128})
+    assert "occurs twice" in refused(RTN, {**RTN, "ignore": ["re:.*down_proj"]})
     assert list(jobs(RTN, {**RTN, "ignore": ["re:.*down_proj"], "label": "but_down"}, prune=[])) == [
         *("dense", "rtn-fp8_dynamic", "rtn-fp8_dynamic-but_down"),
     ]
@@ -128,7 +128,7 @@ def test_the_same_quantisation_is_one_job_and_two_of_one_name_are_refused():
         ({"checkpoint": "x", "label": "y", "scheme": "W8A8"}, "checkpoint: 'x' takes no scheme"),
         ({"checkpoint": "x", "label": "y", "base": "z"}, "base: unknown model 'z'"),
         ({"checkpoint": "x", "label": "dense"}, "label: 'dense' is the name of a model"),
-        ({**RTN, "base": "dense"}, "base: 'dense' is said of a given checkpoint only"),
+        ({**RTN, "base": "dense"}, "base: 'dense' applies to a given checkpoint only"),
         (
             {"method": "recipe", "recipe": "/no/such.yaml"},
             "recipe: /no/such.yaml: cannot read the recipe: No such file",
@@ -150,7 +150,7 @@ def test_a_recipe_names_its_scheme_and_its_checkpoint(tmp_path):
     assert yaml.safe_load(job.quantise.recipe) == recipe
     modifier["QuantizationModifier"] = {"scheme": "W8A8"}
     (tmp_path / "my gptq.yaml").write_text(yaml.safe_dump(recipe))
-    with pytest.raises(InputError, match="its schemes are W4A16, W8A8: say the one to be served"):
+    with pytest.raises(InputError, match="its schemes are W4A16, W8A8: choose the one to serve"):
         expand(load_sweep(tmp_path / "sweep.yaml"), RUN, resolve=Path)
 
 
@@ -206,7 +206,7 @@ def test_a_made_checkpoint_that_is_damaged_is_set_aside_with_what_is_made_of_it(
     assert (pruned.checkpoint, pruned.stage) == ("magnitude-0.5", "load")
     assert why in pruned.reason
     assert pruned.reason.endswith(f"; remove {made}, and the same command makes it again")
-    assert (quantised.stage, quantised.reason) == ("prune", "magnitude-0.5, of which it is made, cannot be used")
+    assert (quantised.stage, quantised.reason) == ("prune", "magnitude-0.5, its source, cannot be used")
 
 
 def test_recipes_need_their_environment_before_anything_starts(model, tmp_path, rehearsed, monkeypatch):

@@ -73,7 +73,7 @@ def test_what_is_taken_out_is_named_like_any_pruning():
     assert made["layers-0.5"].prune.calibration.source == "gazetteer"
     assert made["drop-1to3"].prune.calibration is None
     again = {**document, "prune": [{"method": "drop", "pattern": ["1-3", "1,2,3"]}]}
-    assert "checkpoint 'drop-1to3' is asked for twice" in only_error(jobs, again)
+    assert "checkpoint 'drop-1to3' occurs twice" in only_error(jobs, again)
 
 
 def test_calibrations_are_named_where_they_are_not_the_usual_one():
@@ -102,7 +102,7 @@ def test_allocation_and_group_are_part_of_the_job_and_of_its_name():
     assert made["wanda-0.6-matrix"].prune.group == "matrix"
     assert made["magnitude-0.6-owl-row-mine"].prune.calibration.source == "gazetteer"  # outliers are seen in text
     # the method's own group, spelled out, is the same job
-    assert "'wanda-0.6' is asked for twice" in only_error(jobs, {**MAIN, "prune": [wanda, {**wanda, "group": "row"}]})
+    assert "'wanda-0.6' occurs twice" in only_error(jobs, {**MAIN, "prune": [wanda, {**wanda, "group": "row"}]})
     message = only_error(jobs, {**MAIN, "prune": [{"method": "wanda", "pattern": "2:4", "allocation": "owl"}]})
     assert message == (
         """s.yaml: prune.0: {"method": "wanda", "pattern": "2:4", "allocation": "owl"}: """
@@ -140,8 +140,8 @@ def test_a_repair_is_an_axis_that_ends_the_name():
 
 def test_a_setting_or_a_name_twice_in_one_sweep_is_an_error():
     wanda = {"method": "wanda", "sparsity": 0.5}
-    assert "'wanda-0.5' is asked for twice" in only_error(jobs, {**MAIN, "prune": [wanda, wanda]})
-    assert "'wanda-0.5' is asked for twice" in only_error(jobs, {**MAIN, "models": {"wanda-0.5": "x"}})
+    assert "'wanda-0.5' occurs twice" in only_error(jobs, {**MAIN, "prune": [wanda, wanda]})
+    assert "'wanda-0.5' occurs twice" in only_error(jobs, {**MAIN, "models": {"wanda-0.5": "x"}})
 
 
 def test_a_name_that_no_directory_can_have_is_an_error():
@@ -174,7 +174,7 @@ def test_lines_of_one_sweep_merge_too():
 def test_other_items_need_a_name_of_their_own():
     task = {"probes": ["greedy"]}
     message = only_error(joined, with_tasks(task), with_tasks({**task, "items": 5}))
-    assert "'gazetteer' is asked for twice, with items 4 and 5; give one of the two a name" in message
+    assert "'gazetteer' occurs twice, with items 4 and 5; give one of the two another name" in message
     # of different checkpoints, too: records of one name are compared
     message = only_error(
         joined, with_tasks(task), {**with_tasks({**task, "languages": ["english"]}), "models": {"o": "x"}}
@@ -216,7 +216,7 @@ def test_a_run_goes_on_with_the_options_that_it_began_with(tmp_path, settings, o
 
 def test_two_ways_of_drawing_options_are_two_tasks():
     error = only_error(joined, MAIN, with_tasks({"options": "any", "probes": ["greedy"]}, prune=[]))
-    assert error.startswith("tasks: 'gazetteer' is asked for twice, with options 'alike' and 'any'; give one")
+    assert error.startswith("tasks: 'gazetteer' occurs twice, with options 'alike' and 'any'; give one")
 
 
 def test_wrong_options_are_named():

@@ -168,7 +168,7 @@ def test_what_is_refused_before_anything_starts(tmp_path, document, parts):
 def test_one_name_is_one_template_in_all_joined_sweeps(tmp_path):
     one = {"models": {"dense": "bundled"}, "prompts": {"terse": TERSE}, "tasks": [task()]}
     other = {**one, "models": {"other": "bundled"}, "prompts": {"terse": LISTED}}
-    with pytest.raises(InputError, match=r"'gazetteer\+terse' is asked for twice, with template"):
+    with pytest.raises(InputError, match=r"'gazetteer\+terse' occurs twice, with template"):
         expand(SweepConfig.model_validate({"include": [one, other]}), tmp_path)
     assert (
         len(expand(SweepConfig.model_validate({"include": [one, {**other, "prompts": one["prompts"]}]}), tmp_path)) == 2

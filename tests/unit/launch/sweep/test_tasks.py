@@ -61,7 +61,7 @@ def test_two_mappings_under_one_name_are_refused(rows):
             ],
         }
         with pytest.raises(
-            InputError, match=rf"tasks: 'rows' is asked for twice, with {key} .*give one of the two a name"
+            InputError, match=rf"tasks: 'rows' occurs twice, with {key} .*give one of the two another name"
         ):
             expand(validated(SweepConfig, document, "s.yaml"), Path("run"), resolve=Path)
         document["tasks"][1]["name"] = "other"

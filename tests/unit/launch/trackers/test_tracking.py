@@ -131,7 +131,7 @@ def test_each_checkpoint_is_told_once_with_its_tables_and_figures(run: Path) -> 
 def test_a_server_that_is_away_ends_nothing_and_is_told_by_the_next_call(run: Path) -> None:
     first = Diary(fails_with="dense")
     (warning,) = _follow(run, first)
-    assert warning == "--track diary: ConnectionError: the server is away; the run goes on"
+    assert warning == "--track diary: ConnectionError: the server is away; the run continues"
     assert [each[1] for each in first.heard if each[0] == "id of the run"] == ["wanda-0.6"]
     again = Diary()
     assert _follow(run, again) == []
@@ -146,7 +146,7 @@ def test_a_tracker_that_cannot_begin_is_left_alone(run: Path, monkeypatch: pytes
         raise PermissionError("log in first")
 
     monkeypatch.setattr(diary, "begin", refuse)
-    assert _follow(run, diary) == ["--track diary: PermissionError: log in first; the run goes on"]
+    assert _follow(run, diary) == ["--track diary: PermissionError: log in first; the run continues"]
     assert diary.heard == []
     (run / "tracking.json").write_text("{")
     assert _follow(run, Diary()) == []

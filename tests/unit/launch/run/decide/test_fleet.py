@@ -117,7 +117,7 @@ def test_what_ends_the_run() -> None:
     board.has_work = True
     fleet.workers[0].retired = "engine 0: it failed"
     fleet.follow(_nodes(a=1))
-    with pytest.raises(EngineError, match="no engine that works is left: engine 0: it failed"):
+    with pytest.raises(EngineError, match="no working engine is left: engine 0: it failed"):
         fleet.check(3600.0)
     fleet.workers[0].failure = ValueError("a probe")
     with pytest.raises(ValueError, match="a probe"):

@@ -60,7 +60,7 @@ def test_fewer_engines_than_fit_are_spread() -> None:
             (1, 2),
             4,
             None,
-            "engine.tensor_parallel: 4: no node has so many GPUs: 1 GPU on host-a, 2 GPUs on host-b",
+            "engine.tensor_parallel: 4: no node has this many GPUs: 1 GPU on host-a, 2 GPUs on host-b",
         ),
     ],
 )

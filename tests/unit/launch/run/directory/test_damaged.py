@@ -76,7 +76,7 @@ def test_a_damaged_part_alone_is_made_again(store: RecordStore, tmp_path: Path) 
     set_damaged_aside(_prepared(), store, tmp_path, told.append)
     (line,) = told
     assert line.startswith(f"1 part is damaged, and moved to {tmp_path / 'damaged'}: {part} (")
-    assert line.endswith("); its items are asked again")
+    assert line.endswith("); its items are evaluated again")
     assert _left(store) == WHOLE | {"wanda plain": 1}
 
 
@@ -88,7 +88,7 @@ def test_many_are_told_in_one_line(store: RecordStore, tmp_path: Path) -> None:
     set_damaged_aside(_prepared(), store, tmp_path, told.append)
     (line,) = told
     assert line.startswith("4 parts are damaged")
-    assert line.endswith(", and 1 more; their items are asked again")
+    assert line.endswith(", and 1 more; their items are evaluated again")
     assert _left(store) == WHOLE | {"dense plain": 0, "merged plain": 0}
 
 
@@ -98,7 +98,7 @@ def test_a_base_whose_distributions_are_gone_keeps_them_again(store: RecordStore
     told: list[str] = []
     set_damaged_aside(_prepared(), store, tmp_path, told.append)
     assert told[0].endswith(
-        "its items are asked again; all of compared on dense too, whose distributions are gone; "
+        "its items are evaluated again; all of compared on dense too, whose distributions are gone; "
         "all of compared on merged too, whose distributions are gone"
     )
     assert _left(store) == WHOLE | {"wanda compared": 1, "merged compared": 0, "dense compared": 0}
@@ -133,7 +133,7 @@ def test_verdicts_that_cannot_be_read_make_room(kind: str, tmp_path: Path) -> No
     (line,) = told
     moved = tmp_path / "damaged" / cut.relative_to(tmp_path)
     assert line.startswith(f"{cut} is damaged (")
-    assert line.endswith(f"), and moved to {moved}; this command asks again")
+    assert line.endswith(f"), and moved to {moved}; this command judges again")
     assert moved.is_file()
     assert not cut.exists()
     assert whole.is_file()

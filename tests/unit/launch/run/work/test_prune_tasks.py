@@ -194,8 +194,8 @@ def test_what_is_made_of_it_falls_with_it(desk) -> None:
         ("x-rtn-2", 0, True),
     ]
     assert [each.reason for each in lost[1:]] == [
-        "'x', of which it is made, could not be made",
-        "'x-rtn', of which it is made, could not be made",
+        "'x', its source, could not be made",
+        "'x-rtn', its source, could not be made",
     ]
     assert at.tasks.left == 0
 
