@@ -93,7 +93,8 @@ def read_quantisation(path: Path, config: Mapping[str, Any]) -> Quantisation | N
     place = f"{place}: {key}"
     said = of_kind(config[key], dict, place)
     # Before it was named in the configuration, compressed-tensors was the only one that wrote config_groups.
-    library = COMPRESSED_TENSORS if _from_groups(said) else field(said, "quant_method", str, place).lower()
+    named = "quant_method" in said or "config_groups" not in said
+    library = field(said, "quant_method", str, place).lower() if named else COMPRESSED_TENSORS
     if library == COMPRESSED_TENSORS:
         return _compressed_tensors(path, said, place)
     return _READERS.get(library, _by_bits)(library, said, place)
@@ -105,10 +106,6 @@ def online_scheme(config: Mapping[str, Any]) -> str | None:
     if not isinstance(said, dict) or said.get("quant_method") != ONLINE:
         return None
     return str(said.get("scheme"))
-
-
-def _from_groups(said: Mapping[str, Any]) -> bool:
-    return said.get("quant_method", COMPRESSED_TENSORS) == COMPRESSED_TENSORS and "config_groups" in said
 
 
 def _compressed_tensors(path: Path, said: Mapping[str, Any], place: str) -> Quantisation:
@@ -126,7 +123,7 @@ def _compressed_tensors(path: Path, said: Mapping[str, Any], place: str) -> Quan
         library=COMPRESSED_TENSORS,
         scheme=" and ".join(dict.fromkeys(group.scheme for group in found)),
         algorithm=_of_recipe(path / _RECIPE),
-        per=_common([group.per for group in found]),
+        per=found[0].per if len({group.per for group in found}) == 1 else None,
         symmetric=all(group.symmetric for group in found),
         activation_order=next((group.activation_order for group in found if group.activation_order), None),
         calibration=_of_manifest(path / QUANTISE_MANIFEST),
@@ -174,10 +171,6 @@ def _per(strategy: str, size: object, block: object = None) -> str | None:
     if strategy in ("group", "tensor_group"):
         return None if size is None else f"group {size}"
     return strategy
-
-
-def _common(values: list[str | None]) -> str | None:
-    return values[0] if len(set(values)) == 1 else None
 
 
 def _of_recipe(file: Path) -> str | None:

@@ -4,14 +4,16 @@ share a computation."""
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from evaluator.engine.base import Generate, Request, Response, Score
+from evaluator.engine.base import Cancel, Generate, Request, RequestSource, Response, Score
 from evaluator.engine.distributions import unusable
 
 _QUEUED = 8  # requests that wait in an engine for the places of those that end in a step
+_REFUSED = 64  # requests at a time
 _BURST = 8  # a burst fills at least one row of so many
 
 
@@ -126,3 +128,17 @@ class SharedScores:
                 )
             )
         return responses
+
+
+@dataclass(frozen=True, slots=True)
+class Refusing:
+    """Takes an engine's place for items that kill it: every request fails with one reason."""
+
+    name: str  # the engine's
+    reason: str
+
+    def run(self, source: RequestSource) -> Iterator[Response]:
+        while given := source.take(_REFUSED):
+            for request in given:
+                if not isinstance(request, Cancel):
+                    yield refuse(request, self.reason)

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from evaluator.core.errors import EngineError
 from evaluator.core.records import Item, Record
+from evaluator.engine.admission import Refusing
 from evaluator.engine.base import Cancel, Engine, Request, Response
 from evaluator.probes.config import EvalConfig
 from evaluator.probes.item import ItemProbes
@@ -117,7 +118,7 @@ class ItemStream:
 
 
 def evaluate(
-    engine: Engine,
+    engine: Engine | Refusing,
     plans: Iterator[Plan],
     *,
     config: EvalConfig,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import tempfile
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -229,7 +229,8 @@ def _inside(path: Path, language: str | None, config: str | None) -> Path | None
     if config is None:
         return None
     if path.is_file():
-        return path if _called(path, names) else None
+        called = {*names, *(f"{name}{suffix}" for name in names for suffix in SUFFIXES)}
+        return path if path.name in called else None
     for name in names:
         if (path / name).is_dir():
             return path / name
@@ -237,10 +238,6 @@ def _inside(path: Path, language: str | None, config: str | None) -> Path | None
             if (path / f"{name}{suffix}").is_file():
                 return path / f"{name}{suffix}"
     return None
-
-
-def _called(path: Path, names: Sequence[str]) -> bool:
-    return path.name in names or any(path.name == f"{name}{suffix}" for name in names for suffix in SUFFIXES)
 
 
 def _names_configurations(directory: Path) -> bool:

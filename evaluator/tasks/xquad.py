@@ -19,7 +19,7 @@ def read_xquad(path: Path) -> list[Item]:
     language of XQuAD. Raises InputError.
     """
     files = squad.files(path, "xquad.*.json")
-    return squad.read_all(files, "xquad", _language_of, shared_contexts=True)
+    return squad.read_all(files, "xquad", lambda _, file: file.stem.rpartition(".")[2], shared_contexts=True)
 
 
 def load_xquad() -> list[Item]:
@@ -32,10 +32,6 @@ def load_xquad() -> list[Item]:
             cluster = contexts.setdefault(row["context"], f"context {len(contexts)}")
             items.append(squad.hub_item("xquad", language, row, cluster))
     return items
-
-
-def _language_of(_: str, file: Path) -> str:
-    return file.stem.rpartition(".")[2]
 
 
 def sample() -> Item:

@@ -78,7 +78,7 @@ class EngineActor:
 
         `base` is what the checkpoint's base answered, where `job` has probes that read it.
         """
-        from evaluator.engine.refusing import Refusing
+        from evaluator.engine.admission import Refusing
         from evaluator.probes.stream import evaluate
         from evaluator.store.files import parquet_bytes
         from evaluator.store.records import failed_throughout, to_table
@@ -94,7 +94,7 @@ class EngineActor:
         if job.references is not None:
             plans = (replace(plan, references=job.references) for plan in plans)
         for item, records in evaluate(
-            engine if job.refusal is None else Refusing(engine, job.refusal),
+            engine if job.refusal is None else Refusing(engine.name, job.refusal),
             plans if base is None else map(base.beside, plans),
             config=job.config,
             stamp=replace(job.stamp.served_by(engine), device=device()),

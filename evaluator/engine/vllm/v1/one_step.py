@@ -51,11 +51,14 @@ def scores_of_prompts(
         del runner.num_prompt_logprobs[name]
     rows = [place for of_request in places for place in of_request]
     tokens = [token for of_request in targets for token in of_request]
-    tables = list(_scored(runner, hidden_TH, rows, tokens))
+    tables = [
+        _tables(runner.model.compute_logits(hidden_TH[rows[start : start + _ROWS]]), tokens[start : start + _ROWS])
+        for start in range(0, len(rows), _ROWS)
+    ]
     referred = dict(_referred(runner, hidden_TH, referring))
     found: dict[str, LogprobsTensors | None] = of_whole_prompts(hidden_TH, scheduled)
     start = 0
-    joined = [torch.cat(column) for column in zip(*tables, strict=True)]
+    joined = [torch.cat(column) for column in zip(*(table[:3] for table in tables), strict=True)]
     for name, of_request in zip(wanted, targets, strict=True):
         found[name] = LogprobsTensors(*(column[start : start + len(of_request)] for column in joined))
         start += len(of_request)
@@ -110,13 +113,3 @@ def _tables(raw_RV: torch.Tensor, tokens: Sequence[int]) -> LogprobsTensors:
     tables = sample(raw_RV.float(), [Order.score(token) for token in tokens], {})[1]
     assert tables is not None
     return tables
-
-
-def _scored(
-    runner: Any, hidden_TH: torch.Tensor, rows: list[int], tokens: list[int]
-) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
-    """The tables of some rows, some rows at a time."""
-    for start in range(0, len(rows), _ROWS):
-        raw_RV = runner.model.compute_logits(hidden_TH[rows[start : start + _ROWS]])
-        tables = _tables(raw_RV, tokens[start : start + _ROWS])
-        yield tables.logprob_token_ids, tables.logprobs, tables.selected_token_ranks

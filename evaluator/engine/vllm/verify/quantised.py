@@ -102,11 +102,7 @@ def _rehearsed(config: EngineConfig, info: CheckpointInfo, quantisation: Quantis
     dtype = "float32" if on_cpu and config.dtype == "auto" else config.dtype
     could = _needs(quantisation.scheme)
     for other in _TRIED if on_cpu else ():
-        if other != dtype and rehearse(info.path, _in(config, other)).reason is None:
+        if other != dtype and rehearse(info.path, config.model_copy(update={"dtype": other})).reason is None:
             could = _SET_DTYPE.format(other)
     place = f"checkpoint {info.path}: {quantisation.label} in {dtype}"
     raise InputError(f"{place}: {_plain(found.reason)}; {could}") from EngineError(found.reason)  # whole with --debug
-
-
-def _in(config: EngineConfig, dtype: DType) -> EngineConfig:
-    return config.model_copy(update={"dtype": dtype})
