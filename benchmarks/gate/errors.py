@@ -31,11 +31,12 @@ from typing import Literal, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from evaluator.metrics.gate import Paired, decide
+from evaluator.deciding.decision import decide
+from evaluator.deciding.paired import Paired
+from evaluator.deciding.thresholds import Thresholds
 from evaluator.metrics.inputs import ALL
 from evaluator.metrics.intervals import Floats
 from evaluator.metrics.means import Mean
-from evaluator.thresholds import Thresholds
 
 # Of contexts: all `cluster`; 1 to 2 * cluster - 1, each as often; one in ten 4 * cluster, the others 1.
 Sizes = Literal["equal", "uneven", "skewed"]

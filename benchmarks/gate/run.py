@@ -38,7 +38,7 @@ from benchmarks.gate.errors import (
 from benchmarks.gate.statistics import STATISTICS
 from benchmarks.harness import Options, count, run_main
 from evaluator.core.errors import InputError, ResurfaceError
-from evaluator.metrics.gate import BLOCK_LEVEL, PASS_LEVEL
+from evaluator.metrics.looks import BLOCK_LEVEL, PASS_LEVEL
 
 Part = Callable[[argparse.Namespace], dict[str, Any]]
 

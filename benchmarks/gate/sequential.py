@@ -29,10 +29,11 @@ from benchmarks.gate.errors import (
     harmless,
     planted,
 )
-from evaluator.metrics.gate import CRITERIA, Outcome, Paired, Replay, decide, paired_of, replay
-from evaluator.metrics.gate.replay import stopped
+from evaluator.deciding.criteria import CRITERIA
+from evaluator.deciding.decision import Outcome, Replay, decide, replay, stopped
+from evaluator.deciding.paired import Paired, paired_of
+from evaluator.deciding.thresholds import Thresholds
 from evaluator.report import read_inputs
-from evaluator.thresholds import Thresholds
 
 ITEMS, FIRST = 5000, 100
 _POWER = 0.9

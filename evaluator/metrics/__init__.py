@@ -9,12 +9,10 @@ results.tables["fates"].frame
 
 from __future__ import annotations
 
-from evaluator.metrics.gate.verdicts import judge
 from evaluator.metrics.headline import headline_of, headline_sentence
 from evaluator.metrics.inputs import Inputs
-from evaluator.metrics.results import Results, compute, compute_tables
 from evaluator.metrics.table import FilledTable, Lack, Table
-from evaluator.metrics.tables import TABLES
+from evaluator.metrics.tables import TABLES, compute_tables
 from evaluator.store.outcomes import Outcomes, empty_outcomes, reduce_records
 
 __all__ = [
@@ -23,13 +21,10 @@ __all__ = [
     "Inputs",
     "Lack",
     "Outcomes",
-    "Results",
     "Table",
-    "compute",
     "compute_tables",
     "empty_outcomes",
     "headline_of",
     "headline_sentence",
-    "judge",
     "reduce_records",
 ]

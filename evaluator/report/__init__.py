@@ -16,7 +16,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from evaluator.metrics import Inputs, Outcomes, Results, compute, reduce_records
+from evaluator.deciding.results import Results, compute
+from evaluator.metrics import Inputs, Outcomes, reduce_records
 from evaluator.report.embed import ItemView
 from evaluator.report.figures import draw
 from evaluator.report.page import render_page, standalone

@@ -19,7 +19,10 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from evaluator.core.errors import rows_at
-from evaluator.metrics import FilledTable, Results, gate
+from evaluator.deciding.decision import Verdict
+from evaluator.deciding.results import Results
+from evaluator.deciding.words import summary, usable, why
+from evaluator.metrics import FilledTable
 from evaluator.metrics.columns import FEW
 from evaluator.metrics.definitions import DEFINITIONS
 from evaluator.metrics.headline import COLUMNS as HEADLINE
@@ -53,7 +56,7 @@ def render_page(
         "policy": f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'",
         "style": Markup(_asset("page.css")),
         "script": Markup(script),
-        "verdict": gate.summary(results.verdicts) if results.verdicts else "",
+        "verdict": summary(results.verdicts) if results.verdicts else "",
         "verdicts": _verdicts(results.verdicts),
         "sentence": results.sentence,
         "missed": results.missed,
@@ -97,7 +100,7 @@ def engine_notes(run: Mapping[str, Any]) -> list[str]:
     return [f"{', '.join(about)}: {note}" for note, about in found.items()]
 
 
-def _verdicts(verdicts: Sequence[gate.Verdict]) -> list[dict[str, str]]:
+def _verdicts(verdicts: Sequence[Verdict]) -> list[dict[str, str]]:
     """Each verdict as the page shows it; with its task where there are several."""
     several = len({verdict.task for verdict in verdicts}) > 1
     return [
@@ -105,8 +108,8 @@ def _verdicts(verdicts: Sequence[gate.Verdict]) -> list[dict[str, str]]:
             "outcome": verdict.outcome,
             "checkpoint": verdict.checkpoint,
             "task": verdict.task if several else "",
-            "usable": gate.usable(verdict),
-            "why": gate.why(verdict, most=1),
+            "usable": usable(verdict),
+            "why": why(verdict, most=1),
         }
         for verdict in verdicts
     ]

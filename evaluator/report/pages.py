@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
-from evaluator.metrics import Inputs, Results
+from evaluator.deciding.results import Results
+from evaluator.metrics import Inputs
 
 MOST = 24  # checkpoints on a page, beside their base
 BYTES = 24 * 2**20  # of what checkpoints said to the items of a page, if it has several

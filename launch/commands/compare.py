@@ -16,7 +16,8 @@ from launch.commands.terminal import console
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from evaluator.metrics.compare import Compared, Side
+    from evaluator.deciding.comparison import Compared
+    from evaluator.deciding.sides import Side
 
 _STYLES = {"moved": "red", "noise": "yellow", "same": "green"}
 
@@ -46,7 +47,7 @@ def compare(
         if not path.exists():
             raise InputError(f"{path}: no such file or directory")
     pairs, task_pairs = _pairs("--pair", pair or []), _pairs("--pair-task", pair_task or [])
-    from evaluator.metrics.compare import compare as compared
+    from evaluator.deciding.comparison import compare as compared
 
     found = compared(_side(run_a), _side(run_b), pairs, task_pairs)
     if csv is not None:
@@ -72,7 +73,7 @@ def _pairs(option: str, typed: Sequence[str]) -> Mapping[str, str]:
 
 
 def _side(path: Path) -> Side:
-    from evaluator.metrics.compare import side_of_logged, side_of_run
+    from evaluator.deciding.sides import side_of_logged, side_of_run
     from evaluator.store.lm_eval import is_logged, read_logged
 
     if not (path / "records").is_dir() and is_logged(path):  # a run may hold an export of itself

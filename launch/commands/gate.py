@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from evaluator.core.errors import InputError
-from evaluator.screen import Screen
-from evaluator.thresholds import Thresholds, thresholds_of
+from evaluator.deciding.thresholds import Screen, Thresholds, thresholds_of
 from launch.commands.options import as_option
 from launch.commands.report import need_records
 from launch.commands.terminal import console
@@ -20,7 +19,7 @@ from launch.sweep.config import validated
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from evaluator.metrics.gate import Check, Verdict
+    from evaluator.deciding.decision import Check, Verdict
 
 
 BLOCKED = 4  # exit code
@@ -71,8 +70,8 @@ def gate(
         stated.pop("max_drop_language", None)
     thresholds = validated(Thresholds, {**stated, **typed}, "resurface gate", as_option)
     from evaluator.core.errors import InputError
-    from evaluator.metrics import judge
-    from evaluator.metrics.gate import document, paragraph, summary, unfinished
+    from evaluator.deciding.verdicts import judge, unfinished
+    from evaluator.deciding.words import document, paragraph, summary
     from evaluator.report import read_inputs
     from evaluator.store.failures import failures_of
     from evaluator.store.files import write_atomically
@@ -165,8 +164,9 @@ def screen(
     stated = state["config"].get("screen") if isinstance(state.get("config"), dict) else None
     rule = validated(Screen, {**(stated if isinstance(stated, dict) else {}), **typed}, "resurface screen", as_option)
     thresholds = thresholds_of(state, str(run / "run.json"))
-    from evaluator.metrics import judge
-    from evaluator.metrics.gate import paired_of, replay
+    from evaluator.deciding.decision import replay
+    from evaluator.deciding.paired import paired_of
+    from evaluator.deciding.verdicts import judge
     from evaluator.report import read_inputs
 
     inputs = read_inputs(run)

@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from evaluator.core.errors import ResurfaceError
-from evaluator.metrics import gate
+from evaluator.deciding.words import summary
 from evaluator.metrics.columns import Column, rounded, rows_of
 from evaluator.metrics.headline import COLUMNS
 from evaluator.metrics.inputs import ALL
@@ -37,7 +37,7 @@ def finish(console: Console, run_dir: Path, outcome: Outcome | None = None) -> N
         console.print(f"{column.short:<8} {column.meaning}", highlight=False, markup=False, soft_wrap=True)
     console.print(f"\n{escape(results.sentence)}", highlight=False, soft_wrap=True)
     if results.verdicts:
-        console.print(f"gate: {escape(gate.summary(results.verdicts))}", highlight=False, soft_wrap=True)
+        console.print(f"gate: {escape(summary(results.verdicts))}", highlight=False, soft_wrap=True)
     _left_out(console, results.left_out)
     _truncation(console, results.tables["accuracy"].frame)
     if outcome is not None and outcome.items:

@@ -13,8 +13,8 @@ calibration: {source: gazetteer, samples: 64, sequence_length: 512}
 prompts: {terse: "{{ question }} Answer:"}  # templates that pose tasks beside the paper's wording (prompts.py)
 tasks:
   - {task: gazetteer, items: 40}
-gate: {max_drop: 2, min_recovery: 98}     # what a compressed checkpoint may lose (evaluator/thresholds.py)
-screen: {items: 100}                      # stops evaluating a checkpoint when the gate is sure (evaluator/screen.py)
+gate: {max_drop: 2, min_recovery: 98}     # what a compressed checkpoint may lose (evaluator/deciding/thresholds.py)
+screen: {items: 100}                      # stops evaluating a checkpoint when the gate is sure (the same file)
 include: [main.yaml]                     # other sweeps (files, bundled recipes, or in place), joined with this one
 """
 
@@ -33,11 +33,10 @@ from pydantic_core import ErrorDetails
 
 from evaluator.core.config import Frozen
 from evaluator.core.errors import InputError, unknown
+from evaluator.deciding.thresholds import Screen, Thresholds
 from evaluator.engine.config import EngineConfig
 from evaluator.probes.base import Seed
 from evaluator.probes.config import EvalConfig
-from evaluator.screen import Screen
-from evaluator.thresholds import Thresholds
 from launch.sweep.document import read_document
 from launch.sweep.models import BUNDLED
 from launch.sweep.prompts import PromptFile, Prompts, problem_of, prompts_in

@@ -15,9 +15,9 @@ from pathlib import Path
 from evaluator.core.errors import InputError, mapping_at, unknown
 from evaluator.core.records import FORMATS
 from evaluator.core.text import code_of
+from evaluator.deciding.thresholds import Screen
 from evaluator.probes import PROBES
 from evaluator.probes.config import EvalConfig
-from evaluator.screen import Screen
 from evaluator.tasks import Source, task_name
 from evaluator.tasks.distractors import DrawnOptions
 from launch.sweep.compress import given, name_of, quantisations

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from evaluator.core.config import Registry
-from evaluator.metrics.table import Table
+from evaluator.core.errors import one_line
+from evaluator.metrics.columns import rows_of, typed_frame
+from evaluator.metrics.inputs import Inputs
+from evaluator.metrics.table import FilledTable, Table
 from evaluator.metrics.tables import (
     accuracy,
     calibration,
@@ -65,3 +68,26 @@ TABLES: Registry[Table] = Registry(
         screening.TABLE,
     ),
 )
+
+
+def compute_tables(inputs: Inputs) -> dict[str, FilledTable]:
+    """Every registered table, in the report's order. A table without its inputs is empty and says what it needs, and so
+    is a plugin's that fails: the others appear without it."""
+    return {table.name: _filled(table, inputs) for table in TABLES}
+
+
+def _filled(table: Table, inputs: Inputs) -> FilledTable:
+    home = str(getattr(table.compute, "__module__", None) or "a plugin")
+    if home.partition(".")[0] == __name__.partition(".")[0]:
+        return table.fill(inputs)
+    try:
+        filled = table.fill(inputs)
+        for frame in (filled.frame, filled.shown):
+            for row in rows_of(frame):
+                for column in table.columns:
+                    column.shown(row)
+                    column.interval_of(row)
+    except Exception as error:  # a plugin is anybody's code
+        why = f"table {table.name!r} of plugin {home} failed: {type(error).__name__}: {one_line(error)}"
+        return FilledTable(table, typed_frame(table.columns, ()), why, failed=True)
+    return filled

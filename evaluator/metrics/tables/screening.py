@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from evaluator.metrics.columns import COUNT, PERCENTAGE, REASON, TEXT, Row, columns_of
-from evaluator.metrics.gate.decision import BLOCK_LEVEL, PASS_LEVEL
-from evaluator.metrics.gate.looks import nominal
 from evaluator.metrics.inputs import Inputs
+from evaluator.metrics.looks import BLOCK_LEVEL, PASS_LEVEL, nominal
 from evaluator.metrics.table import Table
 from evaluator.store.screening import screened_of
 

@@ -28,7 +28,7 @@ from launch.sweep.jobs import Group, screened_groups
 if TYPE_CHECKING:
     import pandas as pd
 
-    from evaluator.metrics.gate import Verdict
+    from evaluator.deciding.decision import Verdict
     from launch.sweep.preflight import Prepared
     from launch.sweep.tasks import PreparedTask
 
@@ -114,7 +114,7 @@ class Screening:
         return len(self.rows) > known
 
     def _looks_of(self, task: PreparedTask) -> _Looks:
-        from evaluator.metrics.gate import in_order, looks
+        from evaluator.metrics.looks import in_order, looks
 
         assert self._rule is not None
         items = [question.item for question in task.questions]
@@ -194,7 +194,8 @@ class Screening:
         """The gate's, on the items of the look alone."""
         import pandas as pd
 
-        from evaluator.metrics import Inputs, judge
+        from evaluator.deciding.verdicts import judge
+        from evaluator.metrics import Inputs
 
         seen = {*held.looks.order[: row.asked]}
         outcomes = [self._outcomes(each, row.task) for each in (row.base, row.checkpoint)]

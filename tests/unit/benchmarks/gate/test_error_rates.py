@@ -22,7 +22,7 @@ from benchmarks.gate.errors import (
     without_loss,
     worst,
 )
-from evaluator.metrics.gate import BLOCK_LEVEL, PASS_LEVEL
+from evaluator.metrics.looks import BLOCK_LEVEL, PASS_LEVEL
 
 _CORNERS = (
     World(items=200, accuracy=0.95),  # a pass needs every item

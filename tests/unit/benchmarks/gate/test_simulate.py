@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks.gate.errors import KINDS, World, draw, harmless, planted
-from evaluator.metrics.gate import CRITERIA
+from evaluator.deciding.criteria import CRITERIA
 
 _MEASURE = {each.name: each.measure for each in CRITERIA}
 _LARGE = World(items=200_000, languages=4)

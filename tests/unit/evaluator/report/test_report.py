@@ -15,8 +15,8 @@ import pytest
 from rich.console import Console
 
 from evaluator.core.errors import InputError
+from evaluator.deciding.words import summary
 from evaluator.metrics import TABLES
-from evaluator.metrics.gate import summary
 from evaluator.probes import PROBES
 from evaluator.report import Report, page, write_report
 from evaluator.store.records import RecordStore, to_table

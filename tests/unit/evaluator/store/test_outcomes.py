@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from evaluator.metrics import Inputs, Outcomes, compute, empty_outcomes, reduce_records
+from evaluator.deciding.results import compute
+from evaluator.metrics import Inputs, Outcomes, empty_outcomes, reduce_records
 from evaluator.metrics import inputs as looked_at
 from evaluator.metrics.inputs import ITEM
 from evaluator.store.outcomes import Recent, outcome_types, plain

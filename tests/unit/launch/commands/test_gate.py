@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.thresholds import Thresholds
+from evaluator.deciding.thresholds import Thresholds
 from launch.sweep.config import load_sweep
 from tests.support.commands import typed
 from tests.support.synthetic import write_run

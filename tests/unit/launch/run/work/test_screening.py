@@ -12,12 +12,12 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from evaluator.metrics import Inputs, judge, reduce_records
-from evaluator.screen import Screen
+from evaluator.deciding.thresholds import Screen, Thresholds
+from evaluator.deciding.verdicts import judge
+from evaluator.metrics import Inputs, reduce_records
 from evaluator.store.reading import read_records
 from evaluator.store.records import RecordStore
 from evaluator.store.schema import RECORDS
-from evaluator.thresholds import Thresholds
 from launch.run.decide.assignments import Assignment, EvalJob, Shard
 from launch.run.decide.board import Board
 from launch.run.decide.failures import Setback

@@ -10,15 +10,15 @@ import numpy as np
 import pandas as pd
 
 from evaluator.core.errors import mapping_at
+from evaluator.deciding.criteria import CRITERIA, EXTREMES, Criterion, Reported
+from evaluator.deciding.decision import FEWEST, IMPLAUSIBLE, Check, Verdict, decide
+from evaluator.deciding.paired import Paired, paired_of
+from evaluator.deciding.thresholds import Thresholds
 from evaluator.metrics.columns import rows_of
-from evaluator.metrics.gate.criteria import CRITERIA, EXTREMES, Criterion, Reported
-from evaluator.metrics.gate.decision import FEWEST, IMPLAUSIBLE, Check, Verdict, decide
-from evaluator.metrics.gate.paired import Paired, paired_of
 from evaluator.metrics.inputs import Comparison, Inputs, rows_where
 from evaluator.metrics.tables import TABLES
 from evaluator.store.failures import Failure
 from evaluator.store.screening import Screened, screened_of
-from evaluator.thresholds import Thresholds
 
 _Reports = dict[tuple[str, str], Reported]  # by criterion and language
 

@@ -8,17 +8,16 @@ from typing import Any
 
 import pandas as pd
 
-from evaluator.core.errors import one_line
-from evaluator.metrics.columns import rows_of, typed_frame
-from evaluator.metrics.gate.decision import Verdict
-from evaluator.metrics.gate.verdicts import judge
+from evaluator.deciding.decision import Verdict
+from evaluator.deciding.thresholds import thresholds_of
+from evaluator.deciding.verdicts import judge
+from evaluator.metrics.columns import rows_of
 from evaluator.metrics.headline import SUMMED, headline_of, headline_sentence, pooled, screened_sentence
 from evaluator.metrics.inputs import Inputs
 from evaluator.metrics.left_out import left_out
 from evaluator.metrics.published import published
-from evaluator.metrics.table import FilledTable, Table
-from evaluator.metrics.tables import TABLES
-from evaluator.thresholds import thresholds_of
+from evaluator.metrics.table import FilledTable
+from evaluator.metrics.tables import TABLES, compute_tables
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,29 +60,6 @@ class Results:
     def failures(self) -> dict[str, str]:
         """How tables failed, by name."""
         return {name: table.note for name, table in self.tables.items() if table.failed}
-
-
-def compute_tables(inputs: Inputs) -> dict[str, FilledTable]:
-    """Every registered table, in the report's order. A table without its inputs is empty and says what it needs, and so
-    is a plugin's that fails: the others appear without it."""
-    return {table.name: _filled(table, inputs) for table in TABLES}
-
-
-def _filled(table: Table, inputs: Inputs) -> FilledTable:
-    home = str(getattr(table.compute, "__module__", None) or "a plugin")
-    if home.partition(".")[0] == __name__.partition(".")[0]:
-        return table.fill(inputs)
-    try:
-        filled = table.fill(inputs)
-        for frame in (filled.frame, filled.shown):
-            for row in rows_of(frame):
-                for column in table.columns:
-                    column.shown(row)
-                    column.interval_of(row)
-    except Exception as error:  # a plugin is anybody's code
-        why = f"table {table.name!r} of plugin {home} failed: {type(error).__name__}: {one_line(error)}"
-        return FilledTable(table, typed_frame(table.columns, ()), why, failed=True)
-    return filled
 
 
 def compute(inputs: Inputs, run: Mapping[str, Any]) -> Results:

@@ -22,16 +22,17 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
-from evaluator.metrics.gate.criteria import CRITERIA, Absent, Criterion, Evidence, Measured
-from evaluator.metrics.gate.looks import able, nominal
-from evaluator.metrics.gate.paired import Paired
+import numpy as np
+
+from evaluator.deciding.criteria import CRITERIA, Absent, Criterion, Evidence, Measured
+from evaluator.deciding.paired import Paired
+from evaluator.deciding.thresholds import Thresholds
 from evaluator.metrics.inputs import ALL
-from evaluator.thresholds import Thresholds
+from evaluator.metrics.looks import BLOCK_LEVEL, PASS_LEVEL, able, in_order, looks, nominal
 
 Outcome = Literal["PASS", "WARN", "ANOMALOUS", "BLOCK"]
 State = Literal["within", "beyond", "undecided", "unmeasured"]
 OUTCOMES: tuple[Outcome, ...] = ("PASS", "WARN", "ANOMALOUS", "BLOCK")  # from best to worst
-PASS_LEVEL, BLOCK_LEVEL = 0.05, 0.01
 FEWEST = 10  # contexts: fewer decide nothing
 IMPLAUSIBLE = 0.05  # a larger gain is a mistake until shown otherwise
 _MOST = 1_000_000  # items: more are no help to a reader
@@ -242,3 +243,51 @@ def _measured(
 def _of_table(paired: Paired, criterion: Criterion, reports: Reports) -> Measured:
     """A number of a table. Who sets a tolerance for it gets no PASS without it."""
     return Measured(reports.get((criterion.name, ALL)), due=len(paired.contexts))
+
+
+@dataclass(frozen=True)
+class Replay:
+    """The verdict of each try, and how many items it took."""
+
+    outcomes: tuple[Outcome, ...]
+    costs: tuple[int, ...]
+
+    @property
+    def median(self) -> float:
+        """Items that half of the tries need at most."""
+        return float(np.median(self.costs))
+
+    def share(self, outcome: Outcome) -> float:
+        return self.outcomes.count(outcome) / len(self.outcomes)
+
+
+def replay(paired: Paired, thresholds: Thresholds, *, first: int, repeats: int, seed: int = 0) -> Replay:
+    """A sequential test on data that are there already: where would the gate have stopped, and with which verdict?
+
+    Draw the contexts of the data anew, with replacement and in random order, and stop as a screened sweep does."""
+    rng = np.random.default_rng(seed)
+    found = [stopped(redrawn(paired, rng), thresholds, first, rng) for _ in range(repeats)]
+    return Replay(tuple(outcome for outcome, _ in found), tuple(cost for _, cost in found))
+
+
+def stopped(paired: Paired, thresholds: Thresholds, first: int, rng: np.random.Generator) -> tuple[Outcome, int]:
+    """The verdict of a screened sweep over these items, and how many it takes."""
+    ordered = paired.at(in_order(paired.contexts, paired.languages, rng))
+    sizes = looks(ordered.contexts, first)
+    passed: frozenset[Name] = frozenset()
+    for size in sizes:
+        decision = decide(ordered.at(np.arange(size)), thresholds, sizes=sizes, passed=passed)
+        if decision.outcome != "WARN":
+            break
+        passed = decision.within
+    return decision.outcome, size
+
+
+def redrawn(paired: Paired, rng: np.random.Generator) -> Paired:
+    """As many contexts, each drawn from the data's at random. A context that was drawn twice is two contexts."""
+    rows = np.argsort(paired.contexts, kind="stable")
+    _, starts, counts = np.unique(paired.contexts[rows], return_index=True, return_counts=True)
+    drawn = rng.integers(len(starts), size=len(starts))
+    places = np.concatenate([rows[starts[each] : starts[each] + counts[each]] for each in drawn])
+    found = paired.at(places)
+    return replace(found, contexts=np.repeat(np.arange(len(drawn)), counts[drawn]))

@@ -1,12 +1,15 @@
-"""A verdict in plain words: what the checkpoint is fit for, and why."""
+"""A verdict in plain words, and as JSON (RUN/gate.json): what the checkpoint is fit for, and why."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
-from evaluator.metrics.gate.decision import FEWEST, Check, Outcome, Verdict
+from evaluator.deciding.decision import FEWEST, OUTCOMES, Check, Outcome, Verdict
+from evaluator.deciding.thresholds import Thresholds
 from evaluator.metrics.inputs import ALL
+from evaluator.store.failures import Failure
 
 _MOST = 2  # reasons that a sentence names
 _NAMES = 3  # languages
@@ -178,3 +181,47 @@ def _named(languages: Sequence[str]) -> str:
     names = [name if len(name) <= 3 else name[:1].upper() + name[1:] for name in languages[:_NAMES]]
     more = len(languages) - len(names)
     return ", ".join(names) + (f" and {more} more" if more else "")
+
+
+def document(verdicts: Sequence[Verdict], thresholds: Thresholds, failures: Sequence[Failure] = ()) -> dict[str, Any]:
+    """`verdict` is the worst of any checkpoint, and at best WARN where one or a task of it failed, as nothing judged
+    it. Shares and differences are of 1, as in the tables."""
+    found = worst(verdicts)
+    return {
+        "schema_version": 2,
+        "verdict": "WARN" if failures and found == "PASS" else found,
+        "summary": summary(verdicts),
+        "words": paragraph(verdicts),
+        "thresholds": dict(thresholds),
+        "checkpoints": [_of_checkpoint(verdict) for verdict in verdicts],
+        "not_judged": [{"checkpoint": each.checkpoint, "task": each.task, "why": each.reason} for each in failures],
+    }
+
+
+def worst(verdicts: Sequence[Verdict]) -> Outcome:
+    """The worst outcome; WARN where there is none."""
+    return max((verdict.outcome for verdict in verdicts), key=OUTCOMES.index, default="WARN")
+
+
+def _of_checkpoint(verdict: Verdict) -> dict[str, Any]:
+    return {
+        "task": verdict.task,
+        "checkpoint": verdict.checkpoint,
+        "base": verdict.base,
+        "verdict": verdict.outcome,
+        "usable": usable(verdict),
+        "why": why(verdict),
+        "planned": verdict.planned,
+        "unjudged": verdict.unjudged,
+        "decided_early": verdict.early is not None,
+        "checks": [_of_check(check) for check in verdict.checks],
+    }
+
+
+def _of_check(check: Check) -> dict[str, Any]:
+    numbers = ("language", "state", "value", "low", "high", "threshold", "n", "contexts", "missing")
+    return {
+        "criterion": check.criterion.name,
+        **{name: getattr(check, name) for name in numbers},
+        "enough_items": check.enough,
+    }

@@ -23,6 +23,7 @@ from scipy.special import ndtr, ndtri
 
 from evaluator.metrics.intervals import Floats, ItemNumbers
 
+PASS_LEVEL, BLOCK_LEVEL = 0.05, 0.01  # of the gate: over all looks, and of BLOCK also over all checks
 GROWTH = 6 / 5  # from look to look
 _POINTS, _WEIGHTS = np.polynomial.legendre.leggauss(96)
 _FAR = 8.0  # standard deviations: beyond lies nothing

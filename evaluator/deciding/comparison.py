@@ -20,6 +20,7 @@ import numpy as np
 import pandas as pd
 
 from evaluator.core.errors import InputError
+from evaluator.deciding.sides import Side
 from evaluator.metrics.columns import (
     AMOUNT,
     COUNT,
@@ -34,7 +35,6 @@ from evaluator.metrics.columns import (
     typed_frame,
 )
 from evaluator.metrics.comparability import ROUNDED
-from evaluator.metrics.compare.sides import Side
 from evaluator.metrics.inputs import ALL, slices
 from evaluator.metrics.measures import WHY, Unbounded, as_floats, bounds, correct_for_many, difference, paired_p
 

@@ -9,11 +9,11 @@ from typing import Literal, Protocol, Self
 import numpy as np
 from scipy.special import ndtr, ndtri
 
+from evaluator.deciding.paired import Flags, Paired
+from evaluator.deciding.thresholds import Thresholds
 from evaluator.metrics.columns import PERCENTAGE, POINTS, RATIO, SCORE, Kind
-from evaluator.metrics.gate.paired import Flags, Paired
 from evaluator.metrics.intervals import ALPHA, Floats
 from evaluator.metrics.means import Mean, Ratio
-from evaluator.thresholds import Thresholds
 
 # What a loss beyond the tolerance means: answers are not said, not recognised, others than before, or tokens have other
 # probabilities.

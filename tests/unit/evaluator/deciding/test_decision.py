@@ -11,12 +11,15 @@ import pandas as pd
 import pytest
 from scipy.special import betaincinv
 
-from evaluator.metrics import Inputs, judge, reduce_records
-from evaluator.metrics.gate import Paired, Verdict, decide, document, paragraph, summary, usable, why
-from evaluator.metrics.gate.criteria import Reported
+from evaluator.deciding.criteria import Reported
+from evaluator.deciding.decision import Verdict, decide
+from evaluator.deciding.paired import Paired
+from evaluator.deciding.thresholds import Thresholds
+from evaluator.deciding.verdicts import judge
+from evaluator.deciding.words import document, paragraph, summary, usable, why
+from evaluator.metrics import Inputs, reduce_records
 from evaluator.metrics.inputs import ALL
 from evaluator.store.failures import Failure
-from evaluator.thresholds import Thresholds
 from tests.support.records import Seen, records
 
 RIGHT, PICKED, GONE = Seen(greedy=True, choice=True), Seen(greedy=False, choice=True), Seen(greedy=False, choice=False)

@@ -12,9 +12,10 @@ from scipy.stats import t, ttest_1samp, ttest_rel
 from statsmodels.stats.contingency_tables import mcnemar
 
 from evaluator.core.errors import InputError
+from evaluator.deciding.comparison import Compared, compare
+from evaluator.deciding.sides import Side, side_of_logged, side_of_run
 from evaluator.metrics import Inputs, reduce_records
 from evaluator.metrics.comparability import ROUNDED
-from evaluator.metrics.compare import Compared, Side, compare, side_of_logged, side_of_run
 from evaluator.metrics.measures import Unbounded
 from evaluator.store.lm_eval import Logged, Sample
 from tests.support.records import Seen, records

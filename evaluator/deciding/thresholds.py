@@ -77,6 +77,16 @@ class Thresholds(Frozen):
         return self
 
 
+class Screen(Frozen):
+    """How a sweep stops early: `screen:` in a sweep file. The gate looks at a checkpoint's first items, then at more of
+    them, and stops where its verdict is sure. A screened sweep writes fewer records; it changes none of them."""
+
+    items: Annotated[int, Field(ge=10)] = Field(
+        default=100, description="items of each task at the gate's first look; each later look has a fifth more"
+    )
+    seed: Annotated[int, Field(ge=0)] = Field(default=0, description="seed of the items' order")
+
+
 def thresholds_of(run: Mapping[str, Any], place: str) -> Thresholds:
     """The thresholds that run.json states, or the default ones. Raises InputError naming `place`, field and value."""
     config = run.get("config")
