@@ -31,7 +31,7 @@ def quick(cls: _Class) -> _Class:
     source = f"def __init__(self, *, {', '.join(given)}):\n    _set(self, '__dict__', {{{values}}})\n"
     names: dict[str, Any] = {f"_{field.name}": field.default for field in each if field.default is not MISSING}
     names["_set"] = object.__setattr__
-    exec(source, names)  # as dataclasses itself does
+    exec(source, names)  # noqa: S102  as dataclasses itself does
     made = names["__init__"]
     made.__qualname__ = f"{cls.__qualname__}.__init__"
     made.__annotations__ = cls.__init__.__annotations__  # type: ignore[misc]

@@ -120,9 +120,9 @@ def write_checkpoint(directory: Path, shape: Shape, seed: int = 0) -> Path:
         pad_token_id=None,
     ).save_pretrained(directory)
     known = {"<eos>": 0} | {f"w{i}": i + 1 for i in range(min(WORDS, shape.vocabulary - 1))}
-    backend = Tokenizer(models.WordLevel(vocab=known, unk_token="<eos>"))
+    backend = Tokenizer(models.WordLevel(vocab=known, unk_token="<eos>"))  # noqa: S106
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<eos>").save_pretrained(directory)
+    PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<eos>").save_pretrained(directory)  # noqa: S106
     return directory
 
 

@@ -87,7 +87,8 @@ def fewest(answers: Iterable[Answered]) -> Fewest:
             node = children.setdefault((node, token), len(children) + 1)
         path = [node]
         for token in answer[:-1]:
-            path.append(node := children.setdefault((node, token), len(children) + 1))
+            node = children.setdefault((node, token), len(children) + 1)
+            path.append(node)
         asked.update(path)
         depths = dict(zip(path, range(len(prompt), len(prompt) + len(path)), strict=True))
         reads |= depths if generated else {node: depths[node]}

@@ -94,10 +94,7 @@ class Source(Frozen):
         """Language -> configuration; the language is None where it is a column's."""
         if not isinstance(self.config, dict):
             return {self.language: self.config}
-        found: dict[str | None, str | None] = {}
-        for language, config in self.config.items():
-            found[language] = config
-        return found
+        return dict[str | None, str | None](self.config.items())
 
     def given(self) -> dict[str, Any]:
         """What is said, as JSON: nothing of it changes the identity of a run that says nothing."""

@@ -135,7 +135,7 @@ def _pod(settings: ClusterSettings) -> dict[str, Any]:
     container: dict[str, Any] = {
         "name": "ray",
         "image": settings.image,
-        "volumeMounts": [{"name": "shared", "mountPath": settings.mount}, {"name": "shm", "mountPath": "/dev/shm"}],
+        "volumeMounts": [{"name": "shared", "mountPath": settings.mount}, {"name": "shm", "mountPath": "/dev/shm"}],  # noqa: S108
     }
     if resources:
         container["resources"] = {"requests": dict(resources), "limits": dict(resources)}
@@ -165,7 +165,7 @@ def _up(settings: ClusterSettings, _: tuple[Part, ...]) -> list[Rendered]:
     settings.need_distinct_hosts()
     settings.need_uncommented_setup()
     before = [settings.setup] if settings.setup else []
-    token = "export RAY_AUTH_MODE=token"
+    token = "export RAY_AUTH_MODE=token"  # noqa: S105
     start = f"--num-gpus={settings.gpus} --disable-usage-stats" + (
         f" --num-cpus={settings.cpus}" if settings.cpus else ""
     )
@@ -249,7 +249,7 @@ def _yaml(document: Mapping[str, Any]) -> str:
 @cache
 def _environment() -> Environment:
     folder = files("launch.cluster")
-    environment = Environment(
+    environment = Environment(  # noqa: S701  (scripts and YAML, not HTML)
         loader=FunctionLoader(lambda name: folder.joinpath(name).read_text(encoding="utf-8")),
         undefined=StrictUndefined,
         trim_blocks=True,
