@@ -1,4 +1,4 @@
-"""vLLM serves pruned checkpoints of what else is pruned as transformers computes them: experts, and other decoders."""
+"""vLLM serves what pruning leaves as transformers computes it: sparse weights, experts, smaller models."""
 
 from __future__ import annotations
 
@@ -7,24 +7,25 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.engine.base import FixedSource, Generate, Request, Response, Score
+from evaluator.engine.base import Generate, Request, Response, Score
 from evaluator.engine.config import EngineConfig
-from evaluator.engine.torch_engine import TorchEngine
 from evaluator.engine.vllm.engine import VLLMEngine
 from evaluator.engine.vllm.start import on_workers
 from pruning.config import CalibrationConfig, PruneConfig
 from pruning.run import prune
+from pruning.verify import verify
 from tests.support import pruning as tiny
-from tests.support.engines import both_runners
+from tests.support.engines import answers, assert_alike, needs_vllm, oracle_of, random_tokens
 
-pytestmark = both_runners
+pytestmark = needs_vllm
+both = pytest.mark.runners
 long = pytest.mark.long
 
 CONFIG = EngineConfig(max_model_len=200, max_num_seqs=16)
-TOLERANCE = 1e-4  # nats
 DECORATE = "_decorate_cls_for_torch_compile"
 HEADS = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32}  # of a size that vLLM's kernels have
 CHANGES: dict[str, dict[str, object]] = {"gemma4_text": {"global_head_dim": 64}, "olmoe": {"clip_qkv": None}}
+OWN_HEAD_SIZE = {"phi3": {"hidden_size": 128}}
 # Of what is pruned: qwen3 is served in test_engine_vllm; vLLM's code of qwen3_5_text needs torchvision; gemma2 differs.
 SWAPPED = ("llama", "qwen2", "mistral", "phi3", "gemma3_text", "olmo2", "olmo3", "smollm3", "granite", "glm", "glm4")
 
@@ -52,55 +53,45 @@ def transformers_as_it_was(monkeypatch):
                 setattr(cls, name, value)
 
 
+def pruned_by(method: str, dense: Path, target: Path) -> Path:
+    """The same checkpoint, pruned by half."""
+    passages = target.with_suffix(".txt")
+    passages.write_text("\n".join(tiny.lines(12)) + "\n", encoding="utf-8")
+    calibration = CalibrationConfig(source=f"text:{passages}", samples=12, sequence_length=32)
+    prune(PruneConfig(source=dense, method=method, sparsity=0.5, calibration=calibration, device="cpu"), target)
+    return target
+
+
 def build(name: str, folder: Path) -> tuple[Path, Path]:
     """A random checkpoint and the same pruned by half."""
     import torch
 
-    dense, pruned, passages = folder / "dense", folder / "pruned", folder / "passages.txt"
-    tiny.build(name, dense, torch.float32, **HEADS, **CHANGES.get(name, {}))
-    passages.write_text("\n".join(tiny.lines(12)) + "\n", encoding="utf-8")
-    calibration = CalibrationConfig(source=f"text:{passages}", samples=12, sequence_length=32)
-    prune(PruneConfig(source=dense, method="wanda", sparsity=0.5, calibration=calibration, device="cpu"), pruned)
-    return dense, pruned
+    tiny.build(name, folder / "dense", torch.float32, **HEADS, **CHANGES.get(name, {}))
+    return folder / "dense", pruned_by("wanda", folder / "dense", folder / "pruned")
 
 
 def questions() -> list[Request]:
     draw = random.Random(0)
     asked: list[Request] = []
     for number, length in enumerate((1, 5, 17, 33, 64, 90)):
-        prompt, *options = (tuple(draw.randrange(8, tiny.VOCABULARY) for _ in range(n)) for n in (length, 1, 2, 4))
+        prompt, *options = (random_tokens(draw, n, tiny.VOCABULARY) for n in (length, 1, 2, 4))
         asked.append(Generate(request_id=f"greedy {number}", prompt_ids=prompt, max_tokens=12))
         asked += [Score(request_id=f"{number} {o}", prompt_ids=prompt, continuation_ids=o) for o in options]
     return asked
 
 
-def answers(engine: VLLMEngine | TorchEngine) -> dict[str, Response]:
-    return {response.request_id: response for response in engine.run(FixedSource(questions()))}
-
-
 def by_transformers(checkpoint: Path) -> dict[str, Response]:
     """Asked before vLLM starts: it makes classes of transformers its own that it has no code for."""
-    oracle = TorchEngine(CONFIG)
-    oracle.load(checkpoint)
-    return answers(oracle)
+    return answers(oracle_of(checkpoint, CONFIG), questions())
 
 
-def assert_served(engine: VLLMEngine, expected: dict[str, Response]) -> None:
-    """Greedy answers and the log-probabilities of candidates are transformers' own."""
-    ours = answers(engine)
-    assert ours.keys() == expected.keys()
-    for name, theirs in expected.items():
-        assert ours[name].status == "ok", ours[name]
-        assert ours[name].token_ids == theirs.token_ids, name
-        assert ours[name].logprobs == pytest.approx(theirs.logprobs, abs=TOLERANCE), name
-
-
+@both
 def test_a_pruned_mixture_is_served_and_is_not_what_a_swap_would_leave(tmp_path):
     dense, pruned = build("qwen3_moe", tmp_path)
     expected = by_transformers(pruned)
     engine = VLLMEngine(CONFIG)
     assert engine.load(pruned).notes == ()  # every matrix was compared
-    assert_served(engine, expected)
+    assert_alike(answers(engine, questions()), expected)
     started, experts = engine._started, [f"the experts of model.layers.{n}.mlp.experts.routed_experts" for n in (0, 2)]
     assert started is not None
 
@@ -117,6 +108,7 @@ def test_a_pruned_mixture_is_served_and_is_not_what_a_swap_would_leave(tmp_path)
     engine.close()
 
 
+@both
 @long
 @pytest.mark.parametrize("name", ["mixtral", "olmoe"])
 def test_other_mixtures_are_served(name, tmp_path):
@@ -124,10 +116,11 @@ def test_other_mixtures_are_served(name, tmp_path):
     expected = by_transformers(pruned)
     engine = VLLMEngine(CONFIG)
     assert engine.load(pruned).notes == ()
-    assert_served(engine, expected)
+    assert_alike(answers(engine, questions()), expected)
     engine.close()
 
 
+@both
 @long
 @pytest.mark.parametrize("name", [*SWAPPED, "gemma4_text"])
 def test_a_pruned_checkpoint_is_swapped_in(name, tmp_path):
@@ -135,9 +128,36 @@ def test_a_pruned_checkpoint_is_swapped_in(name, tmp_path):
     expected = {checkpoint: by_transformers(checkpoint) for checkpoint in (dense, pruned)}
     engine = VLLMEngine(CONFIG)
     engine.load(dense)
-    assert_served(engine, expected[dense])
+    assert_alike(answers(engine, questions()), expected[dense])
     report = engine.load(pruned)
     assert report.swapped
     assert bool(report.notes) == (name == "gemma4_text")  # keys that are values too: one matrix cannot be compared
-    assert_served(engine, expected[pruned])
+    assert_alike(answers(engine, questions()), expected[pruned])
+    engine.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "methods"),
+    [
+        ("qwen3", ["layers", "heads", "channels"]),
+        pytest.param("qwen3", ["layers"], marks=long),
+        pytest.param("gemma3_text", ["layers", "heads", "channels"], marks=long),
+        pytest.param("phi3", ["heads", "channels"], marks=long),
+        pytest.param("llama", ["heads"], marks=long),
+        pytest.param("mistral", ["heads"], marks=long),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "-".join(value),
+)
+def test_a_model_without_some_of_its_layers_heads_and_channels_is_served(name, methods, tmp_path):
+    import torch
+
+    tiny.build(name, tmp_path / "dense", torch.float32, **OWN_HEAD_SIZE.get(name, {"head_dim": 32}))
+    checkpoint = tmp_path / "dense"
+    for method in methods:
+        checkpoint = pruned_by(method, checkpoint, tmp_path / method)
+        assert verify(checkpoint) == []
+    expected = by_transformers(checkpoint)
+    engine = VLLMEngine(CONFIG)
+    assert engine.load(checkpoint).notes == ()  # every matrix was compared with the smaller checkpoint's
+    assert_alike(answers(engine, questions()), expected)
     engine.close()

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.engine.base import FixedSource, Generate, Response, Score
+from evaluator.engine.base import Generate, Score
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.torch_engine import TorchEngine
 from evaluator.engine.vllm.engine import VLLMEngine
-from tests.support.engines import both_runners, fewer, runs_v2
+from tests.support.engines import answers, both_runners, fewer, oracle_of, runs_v2
+from tests.support.engines import random_tokens as tokens
 from tests.support.models import collapse, save_tiny_model
 
 pytestmark = both_runners
 
-VOCABULARY = 96
 BLOCK = 32
 TOLERANCE = 2e-4
 CONFIG = EngineConfig(max_model_len=320, max_num_seqs=12, dtype="float32")
@@ -38,19 +38,13 @@ def engine(checkpoint: Path) -> Iterator[VLLMEngine]:
 
 @pytest.fixture(scope="module")
 def oracle(checkpoint: Path) -> TorchEngine:
-    made = TorchEngine(CONFIG)
-    made.load(checkpoint)
-    return made
-
-
-def tokens(draw: random.Random, count: int) -> tuple[int, ...]:
-    return tuple(draw.randrange(8, VOCABULARY) for _ in range(count))
+    return oracle_of(checkpoint, CONFIG)
 
 
 def check(engine: VLLMEngine, oracle: TorchEngine, asked: list[Score]) -> None:
-    answers: dict[str, Response] = {response.request_id: response for response in engine.run(FixedSource(asked))}
+    found = answers(engine, asked)
     for request in asked:
-        answer, expected = answers[request.request_id], oracle.answer(request)
+        answer, expected = found[request.request_id], oracle.answer(request)
         assert answer.status == "ok"
         assert answer.token_ids == expected.token_ids == request.continuation_ids
         assert answer.logprobs == pytest.approx(expected.logprobs, abs=TOLERANCE)
@@ -105,10 +99,10 @@ def test_a_model_whose_logits_are_not_numbers_gives_errors_and_no_ranks(tmp_path
         Score(request_id="many", prompt_ids=(9, 10, 11), continuation_ids=(12, 13, 14)),
         Generate(request_id="greedy", prompt_ids=(9, 10, 11), max_tokens=4),
     ]
-    answers = list(made.run(FixedSource(asked)))
+    found = answers(made, asked)
     made.close()
-    assert {each.request_id for each in answers if each.final} == {"one", "many", "greedy"}
-    assert all(each.status == "engine_error" and "NaN" in (each.error or "") for each in answers)
+    assert found.keys() == {"one", "many", "greedy"}
+    assert all(each.status == "engine_error" and "NaN" in (each.error or "") for each in found.values())
 
 
 def one_step(engine: VLLMEngine) -> bool:
@@ -123,9 +117,8 @@ def test_a_sliding_window_is_scored_by_forced_decoding(engine, tmp_path):
     windowed = save_tiny_model(tmp_path / "windowed", "mistral", 0, eos_ids=(0,))
     config = json.loads((windowed / "config.json").read_text())
     (windowed / "config.json").write_text(json.dumps(config | {"sliding_window": 64}))
-    made, oracle = VLLMEngine(CONFIG), TorchEngine(CONFIG)
+    made, oracle = VLLMEngine(CONFIG), oracle_of(windowed, CONFIG)
     assert made.load(windowed).scoring == "forced"
-    oracle.load(windowed)
     assert one_step(engine)
     assert not one_step(made)
     draw = random.Random(3)

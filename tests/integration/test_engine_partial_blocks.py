@@ -9,19 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.engine.base import Cancel, FixedSource, Generate, Request, Response, Score
+from evaluator.engine.base import Cancel, Generate, Request, Response, Score
 from evaluator.engine.config import EngineConfig
-from evaluator.engine.torch_engine import TorchEngine
 from evaluator.engine.vllm.engine import VLLMEngine
-from tests.support.engines import needs_vllm
+from tests.support.engines import answers, assert_alike, needs_vllm, oracle_of, random_tokens
 from tests.support.models import save_tiny_model
 
 pytestmark = needs_vllm
 
 CONFIG = EngineConfig(max_model_len=256, max_num_seqs=12)
 BLOCK = 32
-VOCABULARY = 96
-TOLERANCE = 1e-4  # nats
 
 
 @pytest.fixture(scope="module")
@@ -68,36 +65,29 @@ class Cutting:
 
 def family(draw: random.Random, number: int) -> list[Request]:
     """Requests that share more or less of one prompt, as the probes of an item do."""
-    prompt = tuple(draw.randrange(8, VOCABULARY) for _ in range(draw.choice([3, 15, 17, 31, 32, 33, 50, 64, 90, 127])))
+    prompt = random_tokens(draw, draw.choice([3, 15, 17, 31, 32, 33, 50, 64, 90, 127]))
     made: list[Request] = [
         Generate(request_id=f"{number}/0", prompt_ids=prompt, max_tokens=24, top_logprobs=3, stream=True)
     ]
     for index in range(1, 9):
         if index % 2:
-            options = tuple(draw.randrange(8, VOCABULARY) for _ in range(draw.randrange(1, 6)))
+            options = random_tokens(draw, draw.randrange(1, 6))
             made.append(Score(request_id=f"{number}/{index}", prompt_ids=prompt, continuation_ids=options))
         else:
             branch = prompt[: draw.randrange(1, len(prompt) + 1)]
-            branch += tuple(draw.randrange(8, VOCABULARY) for _ in range(draw.randrange(0, 40)))
+            branch += random_tokens(draw, draw.randrange(0, 40))
             made.append(
                 Generate(request_id=f"{number}/{index}", prompt_ids=branch, max_tokens=20, top_logprobs=3, stream=True)
             )
     return made
 
 
-def check(answer: Response, expected: Response) -> None:
-    assert answer.status == "ok"
-    assert answer.token_ids == expected.token_ids
-    assert answer.logprobs == pytest.approx(expected.logprobs, abs=TOLERANCE)
-
-
 def test_answers_are_the_oracles_while_blocks_are_scarce_reused_and_swapped(engine, checkpoints):
-    oracle = TorchEngine(CONFIG)
     draw = random.Random(4)
     requests = [request for number in range(14) for request in family(draw, number)]
     for checkpoint in (*checkpoints, checkpoints[0]):  # the same prompts again: nothing of the old weights may remain
         engine.load(checkpoint)
-        oracle.load(checkpoint)
+        oracle = oracle_of(checkpoint, CONFIG)
         source, finals = Cutting(requests), {}
         for response in engine.run(source):
             source.handle(response)
@@ -105,9 +95,7 @@ def test_answers_are_the_oracles_while_blocks_are_scarce_reused_and_swapped(engi
                 finals[response.request_id] = response
         assert set(finals) == {request.request_id for request in requests} - source.cancelled
         assert source.cancelled
-        for request in requests:
-            if request.request_id in finals:
-                check(finals[request.request_id], oracle.answer(request))
+        assert_alike(finals, {each.request_id: oracle.answer(each) for each in requests if each.request_id in finals})
 
 
 @pytest.mark.parametrize("length", [5, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK - 1, 90])
@@ -120,7 +108,7 @@ def test_a_shared_prompt_is_computed_once_and_then_its_last_token_only(engine, c
         )
         for n in range(6)
     ]  # fmt: skip
-    assert len(list(engine.run(FixedSource(asked)))) == 6
+    assert len(answers(engine, asked)) == 6
     partial = (length - 1) % BLOCK  # the tokens before the last one that no whole block holds
     again = 0 if partial >= 8 else partial  # too few to wait a step for
     assert engine.stats().prompt_tokens == length + 5 * (1 + again)
@@ -129,11 +117,9 @@ def test_a_shared_prompt_is_computed_once_and_then_its_last_token_only(engine, c
 def test_a_branch_computes_its_own_token_only(engine, checkpoints):
     engine.load(checkpoints[0])
     prompt = tuple(range(8, 50))
-    (whole,) = engine.run(FixedSource([Generate(request_id="g", prompt_ids=prompt, max_tokens=12)]))
+    whole = answers(engine, [Generate(request_id="g", prompt_ids=prompt, max_tokens=12)])["g"]
     before = engine.stats().prompt_tokens
-    branch = (*prompt, *whole.token_ids[:6], 9)
-    (answer,) = engine.run(FixedSource([Generate(request_id="b", prompt_ids=branch, max_tokens=3)]))
+    branch = [Generate(request_id="b", prompt_ids=(*prompt, *whole.token_ids[:6], 9), max_tokens=3)]
+    found = answers(engine, branch)
     assert engine.stats().prompt_tokens == before + 1
-    oracle = TorchEngine(CONFIG)
-    oracle.load(checkpoints[0])
-    check(answer, oracle.answer(Generate(request_id="b", prompt_ids=branch, max_tokens=3)))
+    assert_alike(found, answers(oracle_of(checkpoints[0], CONFIG), branch))

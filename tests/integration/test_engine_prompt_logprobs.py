@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from evaluator.checkpoints.blueprint import read_blueprint
-from evaluator.engine.base import EngineStats, FixedSource, Response, Score
+from evaluator.engine.base import EngineStats, Response, Score
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.vllm.engine import VLLMEngine
-from tests.support.engines import both_runners, fewer
+from tests.support.engines import answers, both_runners, fewer, random_tokens
 from tests.support.models import save_tiny_model
 from tests.support.rounding import rank_bounds
 
@@ -33,14 +33,14 @@ def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     return save_tiny_model(tmp_path_factory.mktemp("model") / "tiny", request.param, 0)
 
 
-def answers(
+def asked_twice(
     checkpoint: Path, config: EngineConfig, asked: list[Score]
 ) -> tuple[list[dict[str, Response]], EngineStats]:
-    """Asked twice: the second time the prefix cache could answer."""
+    """The second time the prefix cache could answer."""
     engine = VLLMEngine(config)
     try:
         assert engine.load(checkpoint).scoring == config.scoring
-        both = [{r.request_id: r for r in engine.run(FixedSource(asked))} for _ in range(2)]
+        both = [answers(engine, asked) for _ in range(2)]
         return both, engine.stats()
     finally:
         engine.close()
@@ -52,20 +52,19 @@ def test_forced_scores_equal_those_by_prompt_logprobs(checkpoint: Path) -> None:
     draw = random.Random(1)
     vocabulary = read_blueprint(checkpoint).vocabulary
 
-    def tokens(count: int) -> tuple[int, ...]:
-        return tuple(draw.randrange(8, vocabulary) for _ in range(count))
-
-    contexts = {length: tokens(length) for length in fewer(LENGTHS, 6)}
+    contexts = {length: random_tokens(draw, length, vocabulary) for length in fewer(LENGTHS, 6)}
     asked = [
-        Score(request_id=f"{length}/{count}", prompt_ids=context, continuation_ids=tokens(count))
+        Score(
+            request_id=f"{length}/{count}", prompt_ids=context, continuation_ids=random_tokens(draw, count, vocabulary)
+        )
         for length, context in contexts.items()
         for count in fewer((1, 2, 9, 32), 3)
     ]
     asked.append(
         Score(request_id="begins", prompt_ids=asked[-1].prompt_ids, continuation_ids=asked[-1].continuation_ids[:4])
     )
-    forced, _ = answers(checkpoint, CONFIG, asked)
-    by_prompt, stats = answers(checkpoint, CONFIG.model_copy(update={"scoring": "prompt_logprobs"}), asked)
+    forced, _ = asked_twice(checkpoint, CONFIG, asked)
+    by_prompt, stats = asked_twice(checkpoint, CONFIG.model_copy(update={"scoring": "prompt_logprobs"}), asked)
     assert stats.cached_tokens == 0
     model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype="float32").eval()
     bounds = {request.request_id: rank_bounds(model, request) for request in asked}
@@ -90,6 +89,8 @@ def test_a_score_that_fills_the_model_has_no_prompt_logprobs(tmp_path: Path) -> 
     checkpoint = save_tiny_model(tmp_path / "tiny", "qwen3", 0, max_position_embeddings=64)
     fits = Score(request_id="fits", prompt_ids=(9,) * 60, continuation_ids=(9, 10, 11))
     fills = Score(request_id="fills", prompt_ids=(9,) * 60, continuation_ids=(9, 10, 11, 12))
-    (first, second), _ = answers(checkpoint, CONFIG.model_copy(update={"scoring": "prompt_logprobs"}), [fits, fills])
+    (first, second), _ = asked_twice(
+        checkpoint, CONFIG.model_copy(update={"scoring": "prompt_logprobs"}), [fits, fills]
+    )
     assert {key: answer.status for key, answer in first.items()} == {"fits": "ok", "fills": "engine_error"}
     assert second["fits"].ranks == first["fits"].ranks

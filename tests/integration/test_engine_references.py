@@ -9,21 +9,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from evaluator.engine.base import FixedSource, Generate, Reference, Response, Score
+from evaluator.engine.base import Generate, Reference, Response, Score
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.vllm.engine import VLLMEngine
-from tests.support.engines import both_runners
+from tests.support.engines import answers, both_runners
+from tests.support.engines import random_tokens as tokens
 from tests.support.models import save_tiny_model
 
 pytestmark = both_runners
 
-VOCABULARY = 96
 TOLERANCE = 2e-4  # nats; shares and probabilities
 CONFIG = EngineConfig(max_model_len=320, max_num_seqs=12, dtype="float32")
-
-
-def tokens(draw: random.Random, count: int) -> tuple[int, ...]:
-    return tuple(draw.randrange(8, VOCABULARY) for _ in range(count))
 
 
 def passages() -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
@@ -55,7 +51,7 @@ def answered(engine: VLLMEngine, asked: list[Score]) -> list[Response]:
         *(Score(request_id=f"s{n}", prompt_ids=p, continuation_ids=c) for n, (p, c) in enumerate(passages())),
     ]
     mixed = [each for pair in zip(others, [*asked, *[None] * len(others)], strict=False) for each in pair if each]
-    found = {response.request_id: response for response in engine.run(FixedSource(mixed)) if response.final}
+    found = answers(engine, mixed)
     assert len(found) == len(asked) + len(others)
     for request in asked:
         plain = found[f"s{request.request_id}"]
@@ -112,15 +108,10 @@ def test_a_swapped_checkpoint_against_its_base_and_the_base_against_itself(tmp_p
         found = answered(engine, requests(tmp_path / f"kept-{top}", keep=False, top=top))
         for response, p_TV, q_TV in zip(found, p, q, strict=True):
             check(response, p_TV, q_TV, bound=top > 0)
-    missing = answered_one(engine, requests(tmp_path / "nowhere", keep=False)[0])
+    missing = answers(engine, requests(tmp_path / "nowhere", keep=False)[:1])["0"]
     assert missing.status == "engine_error"
     assert "are not there" in str(missing.error)
     engine.close()
-
-
-def answered_one(engine: VLLMEngine, request: Score) -> Response:
-    (response,) = engine.run(FixedSource([request]))
-    return response
 
 
 def test_where_the_cache_cannot_be_cut_short_the_prompt_is_computed(tmp_path):

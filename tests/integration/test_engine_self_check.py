@@ -11,11 +11,10 @@ import torch
 
 from evaluator.core.errors import EngineError
 from evaluator.engine import self_check
-from evaluator.engine.base import FixedSource, Generate, LoadReport, Response, Score
+from evaluator.engine.base import Generate, LoadReport, Response, Score
 from evaluator.engine.config import EngineConfig
-from evaluator.engine.torch_engine import TorchEngine
 from evaluator.engine.vllm.engine import VLLMEngine
-from tests.support.engines import both_runners, runs_v2
+from tests.support.engines import answers, both_runners, oracle_of, runs_v2
 from tests.support.models import save_tiny_model
 
 pytestmark = both_runners
@@ -41,7 +40,7 @@ def served(checkpoint: Path, config: EngineConfig = CONFIG) -> tuple[LoadReport,
     try:
         reports = engine.load(checkpoint), engine.load(checkpoint)
         assert engine.stats().requests == 0  # the check's own are not counted
-        return *reports, {response.request_id: response for response in engine.run(FixedSource(ASKED))}
+        return *reports, answers(engine, ASKED)
     finally:
         engine.close()
 
@@ -145,13 +144,11 @@ def test_forced_scores_with_wrong_ranks_are_replaced(tmp_path, cache, monkeypatc
 
 def test_wrong_scores_are_replaced_and_right_ones_remembered(tmp_path, cache, monkeypatch):
     checkpoint = save_tiny_model(tmp_path / "model", "qwen3", 0, eos_ids=(0,))
-    oracle = TorchEngine(CONFIG)
-    oracle.load(checkpoint)
-    expected = {request.request_id: oracle.answer(request) for request in ASKED}
+    expected = answers(oracle_of(checkpoint, CONFIG), ASKED)
 
     with monkeypatch.context() as broken:
         score_other_tokens(broken)
-        started, swapped, answers = served(checkpoint)
+        started, swapped, found = served(checkpoint)
     assert started.notes == swapped.notes
     (note,) = started.notes
     assert note.startswith("forced scores differ from prompt log-probabilities by up to ")
@@ -159,16 +156,16 @@ def test_wrong_scores_are_replaced_and_right_ones_remembered(tmp_path, cache, mo
     assert (started.scoring, started.setup["scoring"]) == ("prompt_logprobs", "by prompt log-probabilities")
     assert started.setup["self-check"] == "failed"
     assert not cache.exists()
-    for name, answer in answers.items():
+    for name, answer in found.items():
         assert answer.logprobs == pytest.approx(expected[name].logprobs, abs=1e-4)
         assert answer.token_ids == expected[name].token_ids
 
-    started, swapped, answers = served(checkpoint)
+    started, swapped, found = served(checkpoint)
     assert started.notes == swapped.notes == ()
     assert (started.scoring, started.setup["scoring"]) == ("forced", "in one step")
     assert (started.setup["runner"], started.setup["self-check"]) == ("V2" if runs_v2() else "V1", "passed")
     assert len(list(cache.iterdir())) == 1
-    assert answers["many"].ranks == expected["many"].ranks
+    assert found["many"].ranks == expected["many"].ranks
 
     def asks_again(*_: object) -> None:
         raise AssertionError("a combination that has passed is asked again")

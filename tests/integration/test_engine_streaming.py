@@ -10,7 +10,7 @@ import pytest
 from evaluator.engine.base import Cancel, FixedSource, Generate, Request, Response
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.vllm.engine import VLLMEngine
-from tests.support.engines import both_runners
+from tests.support.engines import answers, both_runners
 from tests.support.models import save_tiny_model
 
 pytestmark = both_runners
@@ -38,7 +38,7 @@ def asked(stream: bool, count: int = 4, max_tokens: int = 12) -> list[Generate]:
 
 
 def test_the_pieces_of_a_streamed_answer_are_those_of_the_whole(engine):
-    whole = {r.request_id: r for r in engine.run(FixedSource(asked(stream=False)))}
+    whole = answers(engine, asked(stream=False))
     pieces: dict[str, list[Response]] = defaultdict(list)
     for response in engine.run(FixedSource(asked(stream=True))):
         pieces[response.request_id].append(response)
@@ -75,7 +75,7 @@ class Cancelling:
 
 
 def test_a_cancelled_request_ends_and_the_others_are_as_without_it(engine):
-    alone = {r.request_id: r.token_ids for r in engine.run(FixedSource(asked(stream=False)))}
+    alone = {name: r.token_ids for name, r in answers(engine, asked(stream=False)).items()}
     before = engine.stats()
     source = Cancelling(asked(stream=True), cancelled="2")
     finals = {}

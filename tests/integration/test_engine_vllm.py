@@ -22,7 +22,8 @@ from evaluator.engine.beam import BeamSearch
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.torch_engine import TorchEngine
 from evaluator.engine.vllm.engine import VLLMEngine
-from tests.support.engines import both_runners, fewer, runs_v2
+from tests.support.engines import TOLERANCE, both_runners, fewer, oracle_of, runs_v2
+from tests.support.engines import answers as ask
 from tests.support.models import save_tiny_model
 from tests.support.rounding import rank_bounds
 from tests.support.traps import lay_traps
@@ -33,7 +34,6 @@ BUNDLED = Path(__file__).resolve().parents[2] / "launch" / "reference_model"
 CONFIG = EngineConfig(max_model_len=400, max_num_seqs=16)
 BLOCK = 32
 EOS_IDS = (0, 7)
-TOLERANCE = 1e-4  # nats
 
 
 @dataclass
@@ -64,10 +64,9 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         for each in (checkpoint, other):
             lay_traps(each, directory / "run")
     model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype="float32").eval()
-    engine, oracle = VLLMEngine(CONFIG), TorchEngine(CONFIG)
+    engine = VLLMEngine(CONFIG)
     assert engine.load(checkpoint).notes == ()  # its forced scores are right, and every matrix was compared
-    oracle.load(checkpoint)
-    yield Served(checkpoint, other, engine, oracle, model, int(model.config.vocab_size))
+    yield Served(checkpoint, other, engine, oracle_of(checkpoint, CONFIG), model, int(model.config.vocab_size))
     engine.close()
     assert not (directory / "run").exists()  # code that a checkpoint brought
 
@@ -86,10 +85,6 @@ def half_of(checkpoint: Path, directory: Path) -> Path:
                 tensor[:, ::2] = 0
         save_file(tensors, file, metadata={"format": "pt"})
     return directory
-
-
-def ask(engine: VLLMEngine | TorchEngine, requests: Sequence[Request]) -> dict[str, Response]:
-    return {response.request_id: response for response in engine.run(FixedSource(requests))}
 
 
 def prompts(vocabulary: int, lengths: Sequence[int], seed: int = 0) -> list[tuple[int, ...]]:
@@ -304,8 +299,7 @@ def test_ten_swaps_in_a_row_leave_what_the_oracle_has(served):
         *(Score(request_id=f"s{i}", prompt_ids=p, continuation_ids=(9, 50, 33)) for i, p in enumerate(contexts)),
         *(Generate(request_id=f"g{i}", prompt_ids=p, max_tokens=8) for i, p in enumerate(contexts)),
     ]
-    oracle = TorchEngine(CONFIG)
-    oracle.load(served.other)
+    oracle = oracle_of(served.other, CONFIG)
     expected = {served.checkpoint: ask(served.oracle, asked), served.other: ask(oracle, asked)}
     assert any(a.logprobs != b.logprobs for a, b in zip(*(each.values() for each in expected.values()), strict=True))
     first: dict[Path, dict[str, Response]] = {}
@@ -330,12 +324,10 @@ def test_bfloat16_models_have_float32_logits(tmp_path):
         Score(request_id=str(n), prompt_ids=(20 + n,) * 9, continuation_ids=tuple(draw.sample(range(8, 384), 30)))
         for n in range(2)
     ]
-    oracle = TorchEngine(CONFIG)
     with contextlib.closing(VLLMEngine(config)) as engine:
         for checkpoint in (*checkpoints, checkpoints[0]):
             assert engine.load(checkpoint).setup["logits"] == "float32"
-            oracle.load(checkpoint)
-            answers, expected = ask(engine, asked), ask(oracle, asked)
+            answers, expected = ask(engine, asked), ask(oracle_of(checkpoint, CONFIG), asked)
             values = [value for answer in answers.values() for value in answer.logprobs]
             assert len(set(values)) == len(values)
             for name, answer in answers.items():

@@ -11,9 +11,8 @@ import pytest
 from evaluator.core.errors import EngineError, InputError
 from evaluator.engine.base import FixedSource, Generate, Score
 from evaluator.engine.config import EngineConfig
-from evaluator.engine.torch_engine import TorchEngine
 from evaluator.engine.vllm.engine import VLLMEngine
-from tests.support.engines import needs_vllm
+from tests.support.engines import answers, needs_vllm, oracle_of
 from tests.support.models import VOCABULARY, save_tiny_model
 
 pytestmark = needs_vllm
@@ -50,13 +49,13 @@ def test_a_swapped_engine_equals_a_fresh_one(running, checkpoint, tmp_path):
     running.close()
     fresh = VLLMEngine(CONFIG)
     fresh.load(other)
-    expected = {r.request_id: r for r in fresh.run(FixedSource(asked))}
+    expected = answers(fresh, asked)
     fresh.close()
     swapped = VLLMEngine(CONFIG)
     swapped.load(one)
-    assert len(list(swapped.run(FixedSource(asked)))) == len(asked)
+    assert answers(swapped, asked).keys() == expected.keys()
     assert swapped.load(other).swapped
-    assert {r.request_id: r for r in swapped.run(FixedSource(asked))} == expected
+    assert answers(swapped, asked) == expected
     swapped.close()
 
 
@@ -77,13 +76,11 @@ def test_ranks_of_exact_ties_are_those_of_the_strictly_better(engine, tmp_path):
 
     edit_weights(tied, tie)
     engine.load(tied)
-    oracle = TorchEngine(CONFIG)
-    oracle.load(tied)
     asked = [
         Score(request_id=str(token), prompt_ids=(20, 21, 22), continuation_ids=(token,)) for token in range(40, 220, 5)
     ]
-    ours = {r.request_id: r.ranks for r in engine.run(FixedSource(asked))}
-    theirs = {r.request_id: r.ranks for r in oracle.run(FixedSource(asked))}
+    ours = {name: answer.ranks for name, answer in answers(engine, asked).items()}
+    theirs = {name: answer.ranks for name, answer in answers(oracle_of(tied, CONFIG), asked).items()}
     assert ours == theirs
     assert len({ours[str(token)] for token in range(100, 200, 5)}) == 1
     listed = Generate(request_id="g", prompt_ids=(20, 21, 22), max_tokens=1, top_logprobs=60)

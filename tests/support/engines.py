@@ -1,11 +1,21 @@
-"""What tests of a real vLLM engine are marked with. vLLM itself takes seconds to import: they do so when they run."""
+"""What tests of a real vLLM engine share: marks, requests, and how answers are compared.
+
+vLLM itself takes seconds to import: tests import it when they run.
+"""
+
+from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import random
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TypeVar
 
 import pytest
 
+from evaluator.engine.base import Engine, FixedSource, Request, Response
+from evaluator.engine.config import EngineConfig
+from evaluator.engine.torch_engine import TorchEngine
 from tests.support.devices import vllm_serves_cpus
 
 needs_vllm = [
@@ -16,6 +26,7 @@ T = TypeVar("T")
 # A test of what either of vLLM's model runners computes: `pytest --runner V2` runs it on the GPU's.
 both_runners = [*needs_vllm, pytest.mark.runners]
 only_v2 = [*needs_vllm, pytest.mark.v2]
+TOLERANCE = 1e-4  # nats between two implementations in float32
 
 
 def runs_v2() -> bool:
@@ -26,3 +37,28 @@ def runs_v2() -> bool:
 def fewer(cases: Sequence[T], every: int = 4) -> list[T]:
     """All cases; on V2, whose interpreted kernels take 15 ms for a row of a step, every fourth or so."""
     return list(cases[::every] if runs_v2() else cases)
+
+
+def random_tokens(draw: random.Random, count: int, vocabulary: int = 96) -> tuple[int, ...]:
+    """Tokens of a vocabulary without its first eight, which may end an answer."""
+    return tuple(draw.randrange(8, vocabulary) for _ in range(count))
+
+
+def oracle_of(checkpoint: Path, config: EngineConfig) -> TorchEngine:
+    """The plain engine, with the checkpoint."""
+    made = TorchEngine(config)
+    made.load(checkpoint)
+    return made
+
+
+def answers(engine: Engine, requests: Sequence[Request]) -> dict[str, Response]:
+    """The whole answer to each request, by its id."""
+    return {response.request_id: response for response in engine.run(FixedSource(requests)) if response.final}
+
+
+def assert_alike(found: Mapping[str, Response], expected: Mapping[str, Response]) -> None:
+    """The same requests have good answers, the same tokens, and log-probabilities that differ by rounding."""
+    assert found.keys() == expected.keys()
+    for name, answer in expected.items():
+        assert (found[name].status, found[name].token_ids) == ("ok", answer.token_ids), (name, found[name].error)
+        assert found[name].logprobs == pytest.approx(answer.logprobs, abs=TOLERANCE), name

@@ -1,13 +1,20 @@
-"""The aligned rank through a whole sweep on the bundled model, against transformers' own numbers."""
+"""Probes that need the base's answers, through a whole sweep on the bundled model, against transformers' own numbers.
+
+The aligned rank and both fidelities share the sweep. `make test-long` repeats it with a kill in the middle.
+"""
 
 from __future__ import annotations
 
 import json
+import signal
+import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
+import torch
 import yaml
 
 from evaluator.asking.prompts import Prompter
@@ -15,19 +22,19 @@ from evaluator.checkpoints.tokenizer import load_tokenizer
 from evaluator.core.records import Item
 from evaluator.engine.base import Generate, Score
 from evaluator.engine.config import EngineConfig
-from evaluator.engine.torch_engine import TorchEngine
 from evaluator.probes.aligned_rank import NOT_SAID
 from evaluator.tasks import load_task
 from launch.run.decide.base_answers import NO_BASE
-from tests.support.engines import needs_vllm
+from tests.support.engines import TOLERANCE, needs_vllm, oracle_of
 from tests.support.rounding import rank_bounds
-from tests.support.runs import records, resurface
+from tests.support.runs import records, resurface, start
 
 pytestmark = needs_vllm
 
 BUNDLED = Path(__file__).resolve().parents[2] / "launch" / "reference_model"
-TOLERANCE = 1e-4  # nats
+PLAIN = EngineConfig(kind="torch")
 PRUNED = "magnitude-0.8"
+ITEMS = 6
 
 
 @pytest.fixture(scope="module")
@@ -38,8 +45,7 @@ def prompter() -> Prompter:
 @pytest.fixture(scope="module")
 def questions(tmp_path_factory: pytest.TempPathFactory, prompter: Prompter) -> Path:
     """Questions whose gold answer is the last word of what the dense model says; but for one, a word it does not."""
-    engine = TorchEngine(EngineConfig(kind="torch"))
-    engine.load(BUNDLED)
+    engine = oracle_of(BUNDLED, PLAIN)
     lines: list[dict[str, Any]] = []
     for language in ("english", "swahili"):
         pool = load_task("gazetteer", (language,), "gazetteer").pools[language]
@@ -59,31 +65,47 @@ def questions(tmp_path_factory: pytest.TempPathFactory, prompter: Prompter) -> P
     return file
 
 
-def _sweep(folder: Path, questions: Path) -> Path:
+def _sweep(folder: Path, questions: Path, *, shard_items: int) -> Path:
+    text = folder / "book.txt"
+    text.write_text(load_task("gazetteer", ("english",), "gazetteer").pools["english"][0].context * 3, encoding="utf-8")
     document = {
         "models": {"dense": "bundled"},
         "prune": [{"method": "magnitude", "sparsity": 0.8}],
-        "tasks": [{"task": f"jsonl:{questions}", "items": 0, "probes": ["greedy", "rank", "aligned_rank"]}],
-        "resources": {"shard_items": 3},
+        "tasks": [
+            {"task": f"jsonl:{questions}", "items": 0, "probes": ["greedy", "rank", "aligned_rank"]},
+            {"task": "gazetteer", "languages": ["english"], "items": ITEMS, "probes": ["greedy", "choice", "fidelity"]},
+            {"task": f"text:{text}", "probes": ["text_fidelity"], "window": 100},
+        ],
+        "resources": {"engines": 1, "shard_items": shard_items, "keep_references": shard_items == 1},
     }
-    file = folder / "sweep.yaml"
+    file = folder / f"sweep-{shard_items}.yaml"
     file.write_text(yaml.safe_dump(document), encoding="utf-8")
     return file
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory, questions: Path) -> Path:
+@pytest.fixture(scope="module", params=[False, pytest.param(True, marks=pytest.mark.long)], ids=["whole", "resumed"])
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, questions: Path) -> Path:
+    """A sweep; one that is killed once some of its records are there, and resumed."""
     folder = tmp_path_factory.mktemp("runs")
-    done = resurface("sweep", _sweep(folder, questions), "--out", folder / "run")
+    made, log = folder / "run", folder / "log"
+    if request.param:
+        driver = start("sweep", _sweep(folder, questions, shard_items=1), "--out", made, log=log)
+        while not list(made.glob("records/*/*/*.parquet")):
+            assert driver.poll() is None, log.read_text()
+            time.sleep(0.02)
+        driver.kill()
+        assert driver.wait() == -signal.SIGKILL
+    done = resurface("sweep", _sweep(folder, questions, shard_items=3), "--out", made)
     assert done.returncode == 0, done.stderr
-    return folder / "run"
+    return made
 
 
-def _probe(found: pd.DataFrame, checkpoint: str, probe: str) -> pd.DataFrame:
-    return found[(found["checkpoint"] == checkpoint) & (found["probe"] == probe)].set_index("item_id")
+def _probe(found: pd.DataFrame, checkpoint: str, probe: str, task: str = "lastword") -> pd.DataFrame:
+    kept = (found["checkpoint"] == checkpoint) & (found["probe"] == probe) & (found["task"] == task)
+    return found[kept].set_index("item_id")
 
 
-def test_ranks_and_likelihoods_are_those_of_transformers_after_the_bases_words(run, questions, prompter):
+def test_aligned_ranks_are_those_of_transformers_after_the_bases_words(run, questions, prompter):
     from transformers import AutoModelForCausalLM
 
     found = records(run)
@@ -93,8 +115,7 @@ def test_ranks_and_likelihoods_are_those_of_transformers_after_the_bases_words(r
         aligned = _probe(found, checkpoint, "aligned_rank")
         assert len(aligned) == len(items)
         model = AutoModelForCausalLM.from_pretrained(path, dtype="float32").eval()
-        oracle = TorchEngine(EngineConfig(kind="torch"))
-        oracle.load(path)
+        oracle = oracle_of(path, PLAIN)
         for line in items:
             row, said = aligned.loc[line["id"]], dense_said.loc[line["id"]]
             if line["answers"][0] == "Nowhere":
@@ -120,15 +141,71 @@ def test_ranks_and_likelihoods_are_those_of_transformers_after_the_bases_words(r
         assert (set(ranks) == {1}) == (checkpoint == "dense")
 
 
-def test_the_tables_and_the_page_show_them(run):
+def test_the_rank_table_and_the_page_show_aligned_ranks(run):
     rank = pd.read_csv(run / "tables" / "rank.csv")
     whole = rank[(rank["language"] == "all") & (rank["group"] == "all") & (rank["side"] == "own")]
-    by_name = whole.set_index("checkpoint")
+    by_name = whole[whole["task"] == "lastword"].set_index("checkpoint")
     assert by_name.loc["dense", ["n", "aligned_n", "aligned_rank_median"]].tolist() == [16, 15, 1.0]
     assert by_name.loc[PRUNED, "aligned_n"] == 15
     page = (run / "report" / "index.html").read_text(encoding="utf-8")
     assert '"view":"aligned"' in page
     assert "aligned rank" in page
+
+
+def test_divergences_are_those_of_transformers_at_every_position(run, prompter):
+    from transformers import AutoModelForCausalLM
+
+    found = records(run)
+    mine = found[found["probe"] == "fidelity"].set_index(["checkpoint", "item_id", "index"]).sort_index()
+    assert len(mine) == 2 * 2 * ITEMS
+    assert set(mine["status"]) == {"ok"}
+    models = [
+        AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
+        for path in (BUNDLED, run / "checkpoints" / PRUNED)
+    ]
+    near = {"abs": 2 * TOLERANCE}
+    pool = {item.item_id: item for item in load_task("gazetteer", ("english",), "gazetteer").pools["english"]}
+    for (name, item_id, index), record in mine.iterrows():
+        prompt = prompter.build(pool[item_id], "open").token_ids[: record["prompt_tokens"]]
+        said = list(record["token_ids"])
+        assert said == list(mine.loc[("dense", item_id, index), "token_ids"])
+        if name == "dense":
+            assert max(record["kld"]) < 1e-5  # the floor
+            continue
+        with torch.no_grad():
+            p, q = (
+                model(torch.tensor([[*prompt, *said]])).logits[0, len(prompt) - 1 : -1].double().log_softmax(1)
+                for model in models
+            )
+        assert list(record["kld"]) == pytest.approx((p.exp() * (p - q)).sum(1).tolist(), **near)
+        assert list(record["acceptance"]) == pytest.approx(torch.minimum(p.exp(), q.exp()).sum(1).tolist(), **near)
+        own = q.gather(1, torch.tensor(said)[:, None])[:, 0].tolist()
+        assert list(record["token_logprobs"]) == pytest.approx(own, **near)
+    for item_id, said in _probe(found, "dense", "greedy", "gazetteer")["token_ids"].items():
+        assert list(mine.loc[("dense", item_id, 0), "token_ids"]) == list(said)
+    windows = found[found["probe"] == "text_fidelity"]
+    assert set(windows["status"]) == {"ok"}
+    assert all(len(each["kld"]) == each["prompt_tokens"] for _, each in windows.iterrows())
+
+
+def test_the_fidelity_table_has_the_floor_and_the_distributions_are_gone(run):
+    table = pd.read_csv(run / "tables" / "fidelity.csv")
+    whole = table[(table["language"] == "all") & (table["group"] == "all") & (table["task"] != "lastword")]
+    whole = whole.set_index(["checkpoint", "along"])
+    for along in ("greedy answer", "gold answer", "text"):
+        floor, own = whole.loc[("dense", along)], whole.loc[(PRUNED, along)]
+        assert floor["kld"] < 1e-5 < own["kld"]
+        assert own["kld_floor"] == pytest.approx(floor["kld"])
+        assert own["positions"] == floor["positions"] > 0
+    assert np.isfinite(whole["kld_max"]).all()
+    assert not (run / "references").exists()
+    assert "How far are the distributions" in (run / "report" / "index.html").read_text(encoding="utf-8")
+
+
+def test_a_dry_run_says_how_much_is_kept(questions, tmp_path):
+    done = resurface("sweep", _sweep(tmp_path, questions, shard_items=3), "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert "distributions of bases in RUN/references" in done.stdout
 
 
 @pytest.mark.long
