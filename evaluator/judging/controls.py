@@ -1,15 +1,15 @@
-"""Control pairs: what a matcher must say yes or no to, made by rule from a run's own items. Pure.
+"""Control pairs: claims with a known verdict, made by rule from a run's own items. Pure.
 
-A matcher that says no to everything, or yes, gives numbers that look like any other's. So it is asked what is known:
+A matcher that always answers no (or yes) gives plausible numbers. Control pairs expose it:
 
     same        the reference answer itself; must match
-    paraphrase  the reference under one rule that changes its form alone: the family name first ("Curie, Marie"), digits
-                in other groups (1,500 and 1500, 15000 and 15 000), without its article, in the other case; must match
-    other       the reference of another item of the language, of the same type of answer, where neither contains the
-                other; must not match
+    paraphrase  the reference in another form by one rule: the family name first ("Curie, Marie"), digits in other
+                groups (1,500 and 1500, 15000 and 15 000), without its article, in the other case; must match
+    other       another item's reference in the language, with the same type of answer; neither contains the other; must
+                not match
 
-These are easier than what models answer: a judge that passes them may still be wrong about freer wording, and one that
-fails them is no judge. Which items and rules are taken depends on the items' ids alone.
+Control pairs are easier than models' answers. A matcher that passes may still misjudge freer wording; a matcher that
+fails is useless. The choice of items and rules depends on the items' ids alone.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Posed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Control:
-    """A claim of which it is known whether it holds."""
+    """A claim with its known verdict."""
 
     language: str
     item_id: str
@@ -53,8 +53,10 @@ class Control:
 
 
 def controls_of(items: Iterable[Posed], per_language: int) -> list[Control]:
-    """The control pairs of a task: of each language up to `per_language` items, each with a pair of every kind that can
-    be made of it. Items without a gradable answer are left out."""
+    """The control pairs of a task, from up to `per_language` items of each language.
+
+    Each item gives one pair of every possible kind. Items without a gradable answer are left out.
+    """
     by_language: dict[str, list[Posed]] = {}
     for item in items:
         if gradable(item.answers[:1]):
@@ -101,7 +103,7 @@ def _of_language(items: Sequence[Posed], per_language: int) -> list[Control]:
 
 
 def _apart(item: Posed, other: Posed) -> bool:
-    """Whether the other item's reference is none of this one's: none contains it or is part of it."""
+    """Whether none of this item's references contains the other item's reference or is part of that text."""
     response = normalise(other.answers[0])
     return not any(response in answer or answer in response for answer in gradable(item.answers))
 

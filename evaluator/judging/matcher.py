@@ -1,16 +1,15 @@
-"""Answer matching: a matcher model decides whether a response means what a gold answer does. Pure.
+"""Answer matching: a matcher model decides whether a response has a gold answer's meaning. Pure.
 
 Chandak et al., "Answer Matching Outperforms Multiple Choice for Language Model Evaluation" (arXiv 2507.02856): the
-matcher sees question, gold answers and response, never options or context. Here it writes nothing. Its verdict is
-which of " yes" and " no" is the likelier continuation, so it needs no parsing, and nothing that a response says can be
-mistaken for it::
+matcher sees question, gold answers and response, never options or context. Here it generates no text. Its verdict is
+the likelier continuation of " yes" and " no". A verdict needs no parsing, and a response cannot imitate it::
 
     matcher = Matcher(load_tokenizer(checkpoint), prompt_tokens=1024)
     matcher.verdicts(engine, [Claim(question="Where is Karo?", answers=("Kenya",), response="It is in Kenya.")])
     -> [Verdict(verdict=True, probability=0.93, status="ok")]
 
-A response is untrusted text. It stands in the prompt as a JSON string, which it cannot end, and with the tokenizer's
-special tokens broken up, so that it cannot end the user's turn of a chat template either.
+A response is untrusted text. The prompt quotes it as a JSON string, which it cannot end. Special tokens in it are
+broken up, so it cannot end the user's turn of a chat template.
 """
 
 from __future__ import annotations
@@ -38,16 +37,16 @@ _WORDS = ("yes", "no")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """What a matcher judges: a response, and what it should mean."""
+    """A response and its required meaning: a matcher's input."""
 
     question: str
-    answers: tuple[str, ...]  # gold answers; meaning one of them is enough
+    answers: tuple[str, ...]  # gold answers; the meaning of one is enough
     response: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What a matcher says of one claim. Both numbers are None where nothing was measured: see `status`."""
+    """A matcher's result for one claim. Both numbers are None without a measurement: see `status`."""
 
     verdict: bool | None
     probability: float | None  # of yes, against no alone

@@ -1,4 +1,4 @@
-"""What is asked: one file per task, from the bundled `gazetteer` to public data sets (`presets/`) and user files.
+"""The tasks: one file each, from the bundled `gazetteer` to public data sets (`presets/`) and user files.
 
     data = load_task("xquad:data/xquad", ["en", "thai"])
     for language, pool in data.pools.items():

@@ -2,7 +2,7 @@
 
 date      a year from 1000 to 2099 in exactly four digits (in Thai to 2599); digits with a hyphen, slash or full stop
           between them; digits before a sign for year, month or day in Chinese, Japanese or Korean; a month's name
-          beside a digit; nothing but a month's name
+          beside a digit; a month's name alone
 number    any other answer with a digit and no capitalised word before it; an answer that begins with a number word
 name      every word of more than three letters begins with a capital letter, and one word does; in a script without
           capital letters: a dot between the parts of a foreign name, or brackets of a title
@@ -28,7 +28,7 @@ from functools import lru_cache
 from evaluator.core.text import code_of
 
 _LOOKED_AT = 200
-# Of each language: month names, words for "year" and eras, number words from two. A star ends a stem.
+# For each language: month names, words for "year" and eras, number words from two. A star ends a stem.
 WORDS: Mapping[str, tuple[str, str, str]] = {
     "ar": (
         "يناير فبراير مارس أبريل إبريل مايو يونيو يوليو أغسطس سبتمبر أكتوبر نوفمبر ديسمبر", "م هـ ق.م عام سنة",
@@ -198,7 +198,7 @@ def _is_date(plain: str, code: str) -> bool:
 
 
 def _year(plain: str, code: str) -> bool:
-    """Whether a year stands in the text, and no word that it counts."""
+    """Whether the text contains a year, and no word follows that the number could count."""
     for found in _YEAR.finditer(plain):
         if found[1] > "2099" and code not in _LONG_YEARS:
             continue

@@ -10,8 +10,8 @@
 
 `evaluator/tasks/__init__.py` registers the tasks that ship with Resurface, one line each.
 
-A task that uses a prompt of the user's own has a name of its own: `xquad+terse` is `xquad` with the prompt `terse`. It
-has the same items, and its own records and rows in tables. The tables `prompts` and `prompt_order` join them.
+A task with a user's prompt has a separate name: `xquad+terse` is `xquad` with the prompt `terse`. It has the same items
+but separate records and rows in tables. The tables `prompts` and `prompt_order` join them.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ class Argument:
 
 
 class DataReader(Protocol):
-    """Reads a data set of which users may say more (`Source`): split, configuration, which columns hold what."""
+    """Reads a data set. Users may add a `Source`: split, configuration and columns."""
 
     def read(self, path: Path | None, said: Source) -> Iterable[Item]:
         """The items. Raises InputError."""
         ...
 
     def usual(self, path: Path | None) -> Source | None:
-        """What is known of a data set on the hub; None for files."""
+        """The description of a data set on the hub; None for files."""
         ...
 
 
@@ -59,9 +59,9 @@ class DataReader(Protocol):
 class Task:
     """One source of questions, or of running text. Exactly one of `read_items`, `data` and `read_text` is given.
 
-    Readers take the path after the colon (None: nothing stands there; one of `argument.words` arrives as a path,
-    too) and raise InputError for data that is missing or malformed. Items keep the order of their file; what they hold
-    in `Item.task` is replaced by the name of the task in the run.
+    Readers take the path after the colon, or None if there is none. One of `argument.words` also arrives as a path.
+    They raise InputError for missing or malformed data. Items keep the order of their file. The run replaces
+    `Item.task` with its own name for the task.
     """
 
     name: str
@@ -73,7 +73,7 @@ class Task:
     named_after: Literal["task", "file"] = "task"  # what records call the task unless the user names it
     # Language -> items, where reading them takes the network: a dry run counts with these. Empty: it reads the items.
     sizes: Mapping[str, int] = field(default_factory=dict)
-    open: str = ""  # what it means to answer its questions without options
+    open: str = ""  # how a model answers its questions without options
     choice_only: bool = False  # no answer that a model writes could be graded
     sample: Callable[[], Item] | None = None  # an item to show; it takes no network
 
@@ -144,7 +144,7 @@ class TaskSpec:
 
 
 def tasks_help() -> str:
-    """Every task, how it is written and what it is, for help texts: a paragraph each, and one for all presets."""
+    """The help text: one paragraph with the syntax and meaning of each task, and one for all presets."""
     paragraphs = []
     presets = [task.name for task in TASKS if task.open and task.data is not None]
     for task in TASKS:

@@ -1,12 +1,11 @@
-"""The wrong candidates that stand beside a gold answer in a choice or in a prompt. Pure.
+"""The wrong candidates beside a gold answer in a choice or a prompt. Pure.
 
-There are two rules. `any` draws from all answers of the language: it is the paper's (The Benchmark Illusion, arXiv
-2606.17609). `alike` prefers answers of the gold answer's kind and of similar length, since a year among names gives the
+There are two rules. `any` draws from all answers of the language, like the paper (The Benchmark Illusion, arXiv
+2606.17609). `alike` prefers answers of the gold answer's kind and of similar length. A year among names would give the
 answer away.
 
-Every draw comes from `random.Random(f"{seed}:{item_id}")`, so an item has the same candidates wherever it is asked. A
-candidate is the gold option of another item, and none equals, once normalised, a gold answer of the item or another
-candidate.
+Every draw uses `random.Random(f"{seed}:{item_id}")`, so an item has the same candidates in every run. A candidate is
+the gold option of another item. Once normalised, it differs from the item's gold answers and from the other candidates.
 """
 
 from __future__ import annotations
@@ -49,15 +48,15 @@ def by_kind(pool: Iterable[Item]) -> ByKind:
 
 
 def choose_options(item: Item, pool: Sequence[Item], seed: int, kinds: ByKind | None = None) -> Options:
-    """The gold option among three distractors drawn from the pool, or among those that the item itself brings.
+    """The gold option among three distractors from the pool, or among the item's own options.
 
-    With `kinds`, the pool `by_kind`, they are like the answer as far as the pool allows: first those of its kind and of
-    similar length, then others of its kind, then others of similar length, then any. Each group is drawn at random.
+    With `kinds` (the pool `by_kind`), distractors resemble the answer as far as the pool allows. The order is: same
+    kind and similar length, same kind, similar length, any. Each group is drawn at random.
 
-    Brought distractors are used as they are, all of them, but for repetitions and for one that is a gold answer: a
-    benchmark's whole list of options may be given. A pool that holds fewer than three usable answers gives fewer.
+    All of an item's own options are used, without repetitions and gold answers, so a benchmark may give its whole list.
+    A pool with fewer than three usable answers gives fewer.
 
-    Raises InputError when there is not even one.
+    Raises InputError without a single distractor.
     """
     rng = random.Random(f"{seed}:{item.item_id}")
     if item.options:
@@ -90,12 +89,12 @@ def arrange(item: Item, distractors: Sequence[str], rng: random.Random) -> Optio
 
 
 def unrelated_candidates(item: Item, pools: Mapping[str, Sequence[Item]], seed: int) -> tuple[str, ...]:
-    """Four answers of other languages' items, every answer of every other language being as likely as the next.
+    """Four answers of other languages' items. Every answer of every other language is equally likely.
 
-    `pools` holds every language of the task, not only the evaluated ones: the candidates must not depend on which
-    languages a run asks. Gives fewer when the other languages hold fewer.
+    `pools` holds every language of the task, so that the candidates do not depend on the evaluated languages. Gives
+    fewer when the other languages hold fewer.
 
-    Raises InputError when there is not even one.
+    Raises InputError without a single answer.
     """
     rng = random.Random(f"{seed}:{item.item_id}")
     others = [pool for language, pool in pools.items() if language != item.language]
@@ -186,7 +185,7 @@ def _distinct(candidates: Iterable[Item], gold: set[str], count: int) -> tuple[s
 
 
 def _drawn(items: Sequence[Item], rng: random.Random) -> Iterator[Item]:
-    """The items in random order: a Fisher-Yates shuffle that moves only what is asked for, since few are."""
+    """The items in random order: a lazy Fisher-Yates shuffle, since the caller takes few of them."""
     moved: dict[int, int] = {}
     for place in range(len(items)):
         other = rng.randrange(place, len(items))

@@ -1,14 +1,14 @@
 """The bundled task: short invented passages in nine languages, with questions and answers, generated from a seed.
 
-Nothing has to be downloaded, nothing is copied from anybody, and no model has seen the facts before: every town, river
-and person is invented. The grammar of a language (templates and syllables) lies in `grammar/<language>.yaml`.
+It needs no download. Every town, river and person is invented, so no model has seen the facts before. The grammar of a
+language (templates and syllables) is in `grammar/<language>.yaml`.
 
-Three streams of passages come out of one generator. Every invented word belongs to exactly one stream, decided by its
-digest, so that no name of an evaluated item ever occurs in calibration or training text:
+One generator makes three streams of passages. A word's digest assigns each invented word to exactly one stream, so
+calibration and training text never contain a name of an evaluated item:
 
-* ``items``: what is evaluated (`gazetteer_items`), one question per passage;
-* ``calibration``: what pruning methods see (`gazetteer_passages`);
-* ``training``: what the reference model learned from (`build_passage` with this stream).
+* ``items``: the evaluated items (`gazetteer_items`), one question per passage;
+* ``calibration``: the text for pruning methods (`gazetteer_passages`);
+* ``training``: the text for training the reference model (`build_passage` with this stream).
 
 Example::
 
@@ -49,8 +49,8 @@ LANGUAGES: tuple[str, ...] = (
 NAME = "gazetteer"
 FACTS_PER_PASSAGE = (3, 6)
 
-# relation -> (kind of its subject, kind of its answer). A town and a ship have several relations, so that a question
-# must be matched by what it asks as well as by whom it asks about.
+# relation -> (kind of its subject, kind of its answer). A town and a ship have several relations, so a model must match
+# both the subject and the relation of a question.
 RELATIONS: Mapping[str, tuple[str, Kind]] = {
     "town_river": ("town", "word"),
     "town_mayor": ("town", "person"),
@@ -160,8 +160,7 @@ def gazetteer_passages(language: str, *, start: int = 0, count: int = 128) -> It
 def build_passage(language: str, stream: Stream, index: int, facts: tuple[int, int] = FACTS_PER_PASSAGE) -> Passage:
     """Passage number `index` of a stream, with as many facts as `facts` (least, most) allows.
 
-    A draw whose answers could be confused is thrown away and drawn again from the same generator, so the result
-    depends on nothing but the arguments.
+    A draw with ambiguous answers is repeated with the same generator, so the result depends on the arguments alone.
     """
     grammar = load_grammar(language)
     rng = random.Random(f"gazetteer/{stream}/{language}/{index}/{facts[0]}-{facts[1]}")
@@ -200,7 +199,7 @@ def _next_topic(
     subjects: list[tuple[str, str]],
     used: Sequence[tuple[str, str]],
 ) -> tuple[str, str]:
-    """What the next sentence is about: an entity of the passage or a new one (added to `subjects`), and a relation."""
+    """The next sentence's subject and relation. The subject is of the passage, or new and added to `subjects`."""
     if subjects and rng.random() < _SAME_SUBJECT:
         name, kind = _pick(rng, subjects)
         free = [r for r, (subject_kind, _) in RELATIONS.items() if subject_kind == kind and (name, r) not in used]
@@ -243,13 +242,13 @@ def _invented_word(rng: random.Random, grammar: Grammar, stream: Stream) -> str:
 
 
 def word_stream(word: str) -> Stream:
-    """The one stream in which an invented word may occur, whatever the language (Latin names are shared by four)."""
+    """The one stream that may contain an invented word, in every language (four languages share Latin names)."""
     digest = hashlib.sha256(word.lower().encode("utf-8")).digest()[0]
     return next(stream for stream, share in _NAME_SHARE.items() if digest in share)
 
 
 def _is_unambiguous(text: str, facts: Sequence[Fact]) -> bool:
-    """Whether no name or answer contains another, and every answer stands in the passage exactly once."""
+    """Whether no name or answer contains another, and the passage contains every answer exactly once."""
     names = [normalise(name) for name in dict.fromkeys(fact.subject for fact in facts)]
     answers = [normalise(fact.answer) for fact in facts]
     strings = names + answers

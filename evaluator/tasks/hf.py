@@ -1,11 +1,11 @@
-"""Any data set: of the hub, or in files that `datasets` reads.
+"""Any data set on the hub, or in files that `datasets` reads.
 
-    hf:ORG/NAME[@REVISION]    of the hub
+    hf:ORG/NAME[@REVISION]    on the hub
     hf:DIR, hf:FILE           Parquet, JSON (also a row per line) or CSV
-    hf:FILE.yaml              what `data` in the YAML file names, with its mapping: for the command line
+    hf:FILE.yaml              for the command line: a YAML file with a mapping; its `data` names the data set
 
-Which columns an item is made of stands in that file, or beside the task in a sweep file (`source.py`); without a
-mapping, columns have the names of the fields.
+That file, or the task's entry in a sweep file, maps columns to fields (`source.py`). Without a mapping, columns have
+the names of the fields.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from evaluator.tasks.source import Source
 
 @dataclass(frozen=True, slots=True)
 class _Data:
-    """What the argument of `hf:` names, and what stands beside it."""
+    """The data set that the argument of `hf:` names, with the mapping of its YAML file."""
 
     data: str
     local: bool
@@ -38,7 +38,7 @@ class _Reader:
         return read_data_set(TASK.name, named.data, Source(), said.over(named.said), local=named.local)
 
     def usual(self, path: Path | None) -> Source | None:
-        """What is known of a data set on the hub; None for files."""
+        """The description of a data set on the hub; None for files."""
         named = _named(path)
         return None if named.local else named.said
 

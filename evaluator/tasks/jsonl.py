@@ -16,7 +16,7 @@ from evaluator.tasks.base import Argument, Task
 def read_jsonl(path: Path, task: str) -> list[Item]:
     """Every item of the file, in file order.
 
-    Raises InputError, with the line's number, for what is not such an item and for an id that its language already has.
+    Raises InputError with the line's number for a malformed item, and for an id that its language already has.
     """
     items = []
     first_seen: dict[tuple[str, str], int] = {}

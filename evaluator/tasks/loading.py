@@ -49,9 +49,9 @@ def load_task(
 ) -> TaskData:
     """The items of `TASK` or `TASK:PATH` in `languages` (None: all that it has), or the text of a text task.
 
-    A language may be given by name or by code ("swahili", "sw"); the pools have the spelling of the data. `name` is
-    what records will call the task; `said` is what the user says of a data set. Raises InputError for an unknown task
-    or language, and for data that is missing or that the task cannot read.
+    Languages are names or codes ("swahili", "sw"); the pools have the data's spelling. `name` is the task's name in
+    records. `said` holds the user's settings for a data set. Raises InputError for an unknown task or language, and for
+    missing or unreadable data.
     """
     parsed = TaskSpec.parse(spec)
     name = task_name(spec, name)
@@ -81,8 +81,9 @@ def load_task(
 
 
 def items_by_language(spec: str, languages: Sequence[str] | None, said: Source | None = None) -> Mapping[str, int]:
-    """How many items each of `languages` has, without the network: a data set of the hub that is not known here is
-    taken for one of `UNKNOWN_SIZE` items. Raises InputError as `load_task` does.
+    """How many items each of `languages` has, without the network.
+
+    An unknown data set on the hub counts as `UNKNOWN_SIZE` items. Raises InputError as `load_task` does.
     """
     parsed = TaskSpec.parse(spec)
     sizes = parsed.task.sizes
@@ -134,7 +135,7 @@ def spelled(task: str, languages: Sequence[str], known: Collection[str]) -> tupl
 
 def _file_task_name(path: Path) -> str:
     """The file's stem without anything that could upset a file system or a shell; empty if nothing is left."""
-    # Of a data set of the hub, NAME of ORG/NAME@REVISION: it may hold dots.
+    # The hub's ORG/NAME@REVISION gives NAME, which may contain dots.
     name = path.stem if path.exists() else str(path).partition("@")[0].rpartition("/")[2]
     return re.sub(r"[^\w.-]+", "-", name).strip("-.")
 
@@ -186,5 +187,5 @@ def gold_option(item: Item) -> str:
 
 @lru_cache(maxsize=65536)
 def normalised(text: str) -> str:
-    """`normalise`, remembered: the answers of a pool are compared with every item of it."""
+    """`normalise` with a cache: every item is compared with all answers of its pool."""
     return normalise(text)

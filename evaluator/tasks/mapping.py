@@ -1,12 +1,11 @@
-"""From a row of a data set to an item, as `Fields` say. Pure.
+"""From a row of a data set to an item, according to `Fields`. Pure.
 
     mapping = RowMapping(fields, task="arc", language="english", where="data set 'allenai/ai2_arc'")
-    mapping.columns(known)                       # those that are read; one that is not there is an error
+    mapping.columns(known)                       # the columns to read; a missing one is an error
     mapping.item(row, "test-000017", "row 17")   # the names are for a row without an id, and for errors
 
-Every text is taken without the white space around it. What a row lacks says what becomes of it: without a right answer
-(an empty list, null, a hidden label) the item is excluded and counted; anything else that is malformed is an error that
-names data set, row and field.
+Every text is trimmed. A row without a right answer (an empty list, null, a hidden label) is excluded and counted. Any
+other malformed row is an error that names data set, row and field.
 """
 
 from __future__ import annotations
@@ -90,7 +89,7 @@ class _Reader:
         self._place = place
 
     def needed(self, name: str) -> list[str]:
-        """The texts of a field, at least one of which is there."""
+        """The texts of a field: at least one."""
         found = self.texts(name)
         if not found:
             raise InputError(f"{self._place}: field {name!r} ({self._paths(name)}) is empty")

@@ -1,10 +1,10 @@
-"""Data sets that are known already: one YAML file each (`presets/NAME.yaml`), which becomes the task NAME.
+"""Presets for data sets: one YAML file each (`presets/NAME.yaml`), which becomes the task NAME.
 
     resurface eval MODEL --task arc_easy          from the hub
     resurface eval MODEL --task arc_easy:DIR      from its files (Parquet, JSON or CSV) in a directory
 
-A file says where the data set lies and what its columns mean (`Source`), what open answering means for it, and has a
-sample row in its layout, which is our own and not of the data set.
+A file states the data set's address, the meaning of its columns (`Source`) and what open answering means for it. It
+also has a sample row in the data set's layout. The row is invented, not copied.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _Said = TypeVar("_Said", bound=Source)
 
 
 class DataSource(Source):
-    """What is known of a data set, with the data set itself: a file of the task `hf`."""
+    """A data set and its description: a file of the task `hf`."""
 
     data: str = Field(min_length=1)  # ORG/NAME on the hub, or a directory or file
 
@@ -40,7 +40,7 @@ class Preset(DataSource):
     """A data set as one file of the folder `presets` has it."""
 
     help: str
-    open: str  # what it means to answer its questions without options
+    open: str  # how a model answers its questions without options
     choice_only: bool = False  # no answer that a model writes could be graded
     sizes: int | dict[str, int]  # of the split on the hub: rows of each language
     sample: dict[str, Any]  # a row of our own
@@ -65,7 +65,7 @@ class PresetReader:
         return read_data_set(self.name, data, self.preset, said, local=path is not None)
 
     def usual(self, path: Path | None) -> Source | None:
-        """What is known of the data set on the hub; None for files."""
+        """The description of the data set on the hub; None for files."""
         return self.preset if path is None else None
 
     def sample(self) -> Item:

@@ -1,7 +1,6 @@
 """The rows of any data set that `datasets` reads, from the hub or from files: Parquet, JSON and CSV, never code.
 
-Loading scripts are not run (`datasets` has no way to, since its version 4), and data in any other format is refused:
-some of those formats are pickles.
+`datasets` has not run loading scripts since version 4. Other formats are refused, because some are pickles.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from evaluator.tasks.source import Fields, Source
 _LOADERS = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".ndjson": "json", ".csv": "csv"}
 SUFFIXES = tuple(_LOADERS)
 _PACKAGED = "datasets.packaged_modules."
-_USUAL_SPLITS = ("validation", "test")  # the first of them that there is, where nobody names one
+_USUAL_SPLITS = ("validation", "test")  # without a named split, the first that exists
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,18 +70,18 @@ class Rows:
         return list(self._rows.column_names)
 
     def of(self, columns: list[str]) -> Iterator[Mapping[str, Any]]:
-        """Row after row, with some columns: images and sounds beside them are not decoded."""
+        """The rows with some columns. Images and sounds in other columns are not decoded."""
         yield from self._rows.select_columns(columns)
 
     def _load(self) -> Mapping[str, Any]:
         """Split -> its rows."""
         import datasets  # seconds of imports, for those who need it only
 
-        # It logs every retry; what users need to know of them is in the one error below.
+        # It logs every retry; the one error below is enough for users.
         logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
         datasets.disable_progress_bars()
         place, options = self.place, {}
-        if place.local:  # the cache would keep a copy of what is on this disk already, and confuse two versions of it
+        if place.local:  # the cache would copy local files and confuse two versions of them
             options["cache_dir"] = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="resurface-rows-"))
         if place.revision is not None:
             options["revision"] = place.revision
@@ -130,7 +129,7 @@ def _reason(error: Exception, place: Place) -> str:
     causes = [error]
     while causes[-1].__cause__ is not None and isinstance(causes[-1].__cause__, Exception):
         causes.append(causes[-1].__cause__)
-    # "An error occurred while generating the dataset" says nothing; what it was caused by does.
+    # "An error occurred while generating the dataset" explains nothing; its cause does.
     told = causes[-1] if place.local else error
     text = one_line(told, 300).rstrip(".")
     if place.local:
@@ -147,12 +146,12 @@ def _reason(error: Exception, place: Place) -> str:
 def read_data_set(task: str, data: str, usual: Source, said: Source, *, local: bool) -> list[Item]:
     """The items of every configuration, in the order of their rows.
 
-    `usual` is what is known of the data set, `said` what the user says, which goes before. A hub's repository is named
-    by `data`, or (`local`) a directory or file. A split, configuration or revision that is only usual is not asked of
-    local files: a configuration is then the directory or file of its name or of its language, where there is one.
+    The user's settings `said` override the preset `usual`. `data` names a repository on the hub, or (`local`) a
+    directory or file. Local files ignore the preset's split, configuration and revision: a configuration is then the
+    directory or file with its name or its language's, if one exists.
 
-    Raises InputError, in one line, for data that cannot be loaded or that holds no item with an answer, and for a row
-    that no item can be made of; it names data, row and field.
+    Raises InputError in one line for data that cannot be loaded, for data without an answered item, and for a malformed
+    row. The message names data, row and field.
     """
     source = said.over(usual)
     items: dict[tuple[str, str], Item] = {}
@@ -224,7 +223,7 @@ def _places(task: str, data: str, source: Source, said: Source, *, local: bool) 
 
 
 def _inside(path: Path, language: str | None, config: str | None) -> Path | None:
-    """The directory or file of a configuration: what has its name, or the name or code of its language."""
+    """The directory or file with the name of a configuration, or with the name or code of its language."""
     names = [name for name in (config, language, None if language is None else code_of(language)) if name is not None]
     if config is None:
         return None

@@ -1,12 +1,12 @@
-"""What a user says of a data set: where it lies, and which of its columns an item is made of. Read from YAML.
+"""A user's settings for a data set: its address and the columns that make an item. Read from YAML.
 
     config: main                # a configuration of the data set; or {LANGUAGE: CONFIGURATION, ...}
     split: test
-    revision: 1a2b3c            # of the hub: a branch, a tag or a commit
-    language: english           # of every row, where no column says it
+    revision: 1a2b3c            # on the hub: a branch, a tag or a commit
+    language: english           # for every row, without a language column
     fields: {question: question_stem, options: choices.text, labels: choices.label, answer: answerKey}
 
-All of it is optional: a preset says it already, and each key that is given replaces the preset's.
+All keys are optional for a preset. Each given key replaces the preset's.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ Paths = Annotated[tuple[str, ...] | None, BeforeValidator(_paths)]
 class Fields(Frozen):
     """Where a row holds each field of an item: a dotted path (`answers.text`), or several of them.
 
-    A path goes through objects by name, through lists by number, and through every entry of a list without one. Parts
-    of an id are joined by a hyphen, parts of a text by a line break; answers and options are listed one after another.
-    `=text` is the text itself.
+    A path follows objects by name and lists by number. Without a number it follows every entry of a list. A hyphen
+    joins the parts of an id, a line break the parts of a text. Answers and options form one list. `=text` is the text
+    itself.
     """
 
     id: Paths = None  # None: split and number of the row
@@ -97,7 +97,7 @@ class Source(Frozen):
         return dict[str | None, str | None](self.config.items())
 
     def given(self) -> dict[str, Any]:
-        """What is said, as JSON: nothing of it changes the identity of a run that says nothing."""
+        """The given settings as JSON. Without settings it is empty, so it leaves a run's identity unchanged."""
         return self.model_dump(mode="json", include={*Source.model_fields}, exclude_none=True)
 
     def over(self, usual: Source) -> Source:

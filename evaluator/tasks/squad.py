@@ -28,8 +28,7 @@ def files(path: Path, pattern: str) -> list[Path]:
 def read_all(files: Sequence[Path], task: str, language_of: LanguageOf, *, shared_contexts: bool) -> list[Item]:
     """Every item of the files, in order; `shared_contexts`: questions on one paragraph are one cluster.
 
-    Raises InputError naming file and place for what is malformed, for an id that a language has twice, and where there
-    are no items at all.
+    Raises InputError, with file and place, for malformed data, for an id that a language has twice, and without items.
     """
     items: dict[tuple[str, str], Item] = {}
     for file in files:
@@ -94,7 +93,7 @@ def hub_rows(task: str, dataset: str, config: str) -> Iterable[Mapping[str, Any]
     """The rows of a data set's validation split. Raises InputError, in one line, where it cannot be loaded."""
     import datasets  # seconds of imports, for those who ask the hub only
 
-    # It logs every retry; what users need to know of them is in the one error below.
+    # It logs every retry; the one error below is enough for users.
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     try:
         found: Iterable[Mapping[str, Any]] = datasets.load_dataset(dataset, config, split=_SPLIT)

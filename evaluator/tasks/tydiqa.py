@@ -31,7 +31,7 @@ def read_tydiqa(path: Path) -> list[Item]:
     """Every item of the `*.json` files of a directory, or of one file.
 
     The language is the prefix of an item's id (`swahili-123`), or else it is taken from the file's name
-    (`tydiqa-goldp-dev-swahili.json`, `tydiqa.sw.json`). Every question is a cluster of its own. Raises InputError.
+    (`tydiqa-goldp-dev-swahili.json`, `tydiqa.sw.json`). Every question is its own cluster. Raises InputError.
     """
     return squad.read_all(squad.files(path, "*.json"), "tydiqa", _language_of, shared_contexts=False)
 
