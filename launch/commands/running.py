@@ -68,8 +68,7 @@ def run_and_report(config: SweepConfig, out: Path, track: str | None = None) -> 
 
             directory = held.enter_context(open_run(prepared, out, progress))
             tracking = None if tracker is None else held.enter_context(_tracking(tracker, prepared, out))
-            ended = (lambda: None) if tracking is None else tracking.look
-            outcome = run_sweep(prepared, directory, progress, ended)
+            outcome = run_sweep(prepared, directory, progress, () if tracking is None else (tracking.on,))
         from launch.commands.summary import finish
 
         finish(console, out, outcome)

@@ -25,6 +25,7 @@ from evaluator.store.screening import screened_of
 from launch.status import finished_items
 
 if TYPE_CHECKING:
+    from launch.run.decide.events import Event
     from launch.sweep.preflight import Prepared
 
 NAME = "tracking.json"
@@ -103,6 +104,11 @@ class Tracking:
     def __exit__(self, *_: object) -> None:
         self._looks.put(False)
         self._thread.join()
+
+    def on(self, event: Event) -> None:
+        """Listens to a run."""
+        if event.kind == "ended":
+            self.look()
 
     def look(self) -> None:
         """Something may have ended. Returns at once."""

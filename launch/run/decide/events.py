@@ -1,19 +1,39 @@
-"""What the work of a run reports while it goes on."""
+"""What happens in a run: one `Event`, handed to every listener (the terminal, `live.json`, a tracker)."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal[
+    "loading",  # an engine loads `checkpoint`
+    "loaded",  # in `seconds`; `swapped` in place, or by a new engine
+    "began",  # an engine begins `items` items of `task` on `checkpoint`
+    "advanced",  # `items` of them are finished
+    "ended",  # an engine has ended its turn: a checkpoint may be done
+    "unplaced",  # an engine waits for `gpus` GPUs; 0: for a process
+    "died",  # an engine's process ended; `text`: why
+    "left",  # an engine is gone for good
+    "made",  # `items` of `total` checkpoints are pruned or quantised
+    "warned",  # `text`
+]
 
 
-class Reporter(Protocol):
-    """Whom a worker reports to."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """A kind, and what it names; the other fields keep their defaults."""
 
-    def loading(self, engine: int, checkpoint: str) -> None: ...
-    def loaded(self, engine: int, checkpoint: str, swapped: bool, seconds: float) -> None: ...
-    def began(self, engine: int, checkpoint: str, task: str, items: int) -> None: ...
-    def advanced(self, engine: int, items: int) -> None: ...
-    def ended(self, engine: int) -> None: ...
-    def unplaced(self, engine: int, gpus: int) -> None: ...
-    def died(self, engine: int, reason: str) -> None: ...
-    def left(self, engine: int) -> None: ...
-    def warned(self, message: str) -> None: ...
+    kind: Kind
+    engine: int = -1
+    checkpoint: str = ""
+    task: str = ""
+    items: int = 0
+    total: int = 0
+    gpus: int = 0
+    swapped: bool = False
+    seconds: float = 0.0
+    text: str = ""
+
+
+Listener = Callable[[Event], None]

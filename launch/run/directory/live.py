@@ -13,18 +13,17 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from evaluator.core.errors import InputError, one_line
 from evaluator.store.files import write_atomically
-
-if TYPE_CHECKING:
-    from launch.run.decide.events import Reporter
+from launch.run.decide.events import Event
 
 NAME = "live.json"
 _EVERY_SECONDS = 3.0
 _WINDOW_SECONDS = 300.0  # of which the pace is told
 _ERRORS = 5  # the last ones
+_STATES = {"ended": "idle", "unplaced": "waiting for a place", "died": "starting again", "left": "ended"}
 
 
 @dataclass(slots=True)
@@ -40,17 +39,9 @@ class _Doing:
 
 
 class LiveState:
-    """A reporter that remembers; thread-safe. `look` writes what it knows when it is time."""
+    """Remembers what the events of a run add up to; thread-safe. `look` writes that when it is time."""
 
-    def __init__(
-        self,
-        run_dir: Path,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        ended: Callable[[], None] = lambda: None,
-    ) -> None:
-        """`ended` is called when an engine has ended a turn: a checkpoint may be done."""
-        self._ended = ended
+    def __init__(self, run_dir: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._path = run_dir / NAME
         self._clock = clock
         self._lock = threading.Lock()
@@ -62,52 +53,34 @@ class LiveState:
         self._items = 0
         self._pace: deque[tuple[float, int]] = deque()  # when, how many items had been finished by then
 
-    def pruning(self, done: int, total: int) -> None:
+    def on(self, event: Event) -> None:
+        """Listens to a run."""
+        now = self._clock()
         with self._lock:
-            self._pruning = {"done": done, "total": total} if total else None
-
-    def loading(self, engine: int, checkpoint: str) -> None:
-        self._does(engine, _Doing("loading", self._clock(), checkpoint))
-
-    def loaded(self, engine: int, checkpoint: str, swapped: bool, seconds: float) -> None:
-        """Said of an engine that begins its work at once."""
-
-    def began(self, engine: int, checkpoint: str, task: str, items: int) -> None:
-        with self._lock:
-            if not self._pace:
-                self._pace.append((self._clock(), 0))
-        self._does(engine, _Doing("evaluating", self._clock(), checkpoint, task, items))
-
-    def advanced(self, engine: int, items: int) -> None:
-        with self._lock:
-            self._engines[engine].done += items
-            self._items += items
-            now = self._clock()
-            self._pace.append((now, self._items))
-            while len(self._pace) > 2 and self._pace[1][0] <= now - _WINDOW_SECONDS:
-                self._pace.popleft()
-
-    def ended(self, engine: int) -> None:
-        self._does(engine, _Doing("idle", self._clock()))
-        self._ended()
-
-    def unplaced(self, engine: int, gpus: int) -> None:
-        self._does(engine, _Doing("waiting for a place", self._clock()))
-
-    def died(self, engine: int, reason: str) -> None:
-        self._does(engine, _Doing("starting again", self._clock()))
-        self.warned(f"engine {engine} died ({reason})")
-
-    def left(self, engine: int) -> None:
-        self._does(engine, _Doing("ended", self._clock()))
-
-    def warned(self, message: str) -> None:
-        with self._lock:
-            self._errors.append(one_line(message))
-
-    def _does(self, engine: int, what: _Doing) -> None:
-        with self._lock:
-            self._engines[engine] = what
+            match event.kind:
+                case "loading":
+                    self._engines[event.engine] = _Doing("loading", now, event.checkpoint)
+                case "loaded":
+                    pass  # an engine begins its work at once
+                case "began":
+                    if not self._pace:
+                        self._pace.append((now, 0))
+                    doing = _Doing("evaluating", now, event.checkpoint, event.task, event.items)
+                    self._engines[event.engine] = doing
+                case "advanced":
+                    self._engines[event.engine].done += event.items
+                    self._items += event.items
+                    self._pace.append((now, self._items))
+                    while len(self._pace) > 2 and self._pace[1][0] <= now - _WINDOW_SECONDS:
+                        self._pace.popleft()
+                case "made":
+                    self._pruning = {"done": event.items, "total": event.total} if event.total else None
+                case "warned":
+                    self._errors.append(one_line(event.text))
+                case "ended" | "unplaced" | "died" | "left":
+                    self._engines[event.engine] = _Doing(_STATES[event.kind], now)
+                    if event.kind == "died":
+                        self._errors.append(one_line(f"engine {event.engine} died ({event.text})"))
 
     def look(self, stats: Callable[[], Iterable[Mapping[str, Any]]]) -> None:
         """Write the file, unless that was done a few seconds ago. `stats`: rows of `engine_stats`.
@@ -152,46 +125,3 @@ class LiveState:
         if len(self._pace) < 2 or now <= self._pace[0][0]:
             return None
         return (self._pace[-1][1] - self._pace[0][1]) / (now - self._pace[0][0])
-
-
-class Both:
-    """Two reporters that hear the same."""
-
-    def __init__(self, first: Reporter, second: Reporter) -> None:
-        self._each = (first, second)
-
-    def loading(self, engine: int, checkpoint: str) -> None:
-        for each in self._each:
-            each.loading(engine, checkpoint)
-
-    def loaded(self, engine: int, checkpoint: str, swapped: bool, seconds: float) -> None:
-        for each in self._each:
-            each.loaded(engine, checkpoint, swapped, seconds)
-
-    def began(self, engine: int, checkpoint: str, task: str, items: int) -> None:
-        for each in self._each:
-            each.began(engine, checkpoint, task, items)
-
-    def advanced(self, engine: int, items: int) -> None:
-        for each in self._each:
-            each.advanced(engine, items)
-
-    def ended(self, engine: int) -> None:
-        for each in self._each:
-            each.ended(engine)
-
-    def unplaced(self, engine: int, gpus: int) -> None:
-        for each in self._each:
-            each.unplaced(engine, gpus)
-
-    def died(self, engine: int, reason: str) -> None:
-        for each in self._each:
-            each.died(engine, reason)
-
-    def left(self, engine: int) -> None:
-        for each in self._each:
-            each.left(engine)
-
-    def warned(self, message: str) -> None:
-        for each in self._each:
-            each.warned(message)

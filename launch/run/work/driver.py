@@ -24,12 +24,13 @@ from launch.process import captured
 from launch.run.decide.assignments import Assignment, EngineSetup, EvalJob, Outcome, Shard
 from launch.run.decide.base_answers import NO_BASE, OTHER_TOKENIZER, BaseSource
 from launch.run.decide.board import Board
+from launch.run.decide.events import Event, Listener
 from launch.run.decide.failures import Ledger
 from launch.run.decide.fleet import Fleet, TimeLimits
 from launch.run.decide.nodes import Place
 from launch.run.decide.shards import shards_of
 from launch.run.directory.damaged import set_damaged_aside
-from launch.run.directory.live import Both, LiveState
+from launch.run.directory.live import LiveState
 from launch.run.directory.lock import LeaseLost
 from launch.run.directory.rundir import RunDirectory, State, drop_references, references_of
 from launch.run.work.cluster import Cluster, cluster
@@ -71,11 +72,11 @@ def open_run(prepared: Prepared, run_dir: Path, progress: Progress) -> RunDirect
 
 
 def run_sweep(
-    prepared: Prepared, directory: RunDirectory, progress: Progress, ended: Callable[[], None] = lambda: None
+    prepared: Prepared, directory: RunDirectory, progress: Progress, listeners: Sequence[Listener] = ()
 ) -> Outcome:
     """Do everything that the sweep asks for and its directory does not yet hold; the caller writes the report.
 
-    `ended` is called, by an engine's thread, whenever a checkpoint may be done.
+    Every event goes to the terminal, to `live.json` and to `listeners`, from the thread in which it happens.
     Raises InputError for what the user can mend, ResurfaceError when the work itself failed; LeaseLost when another
     driver has taken the directory over.
     """
@@ -87,7 +88,7 @@ def run_sweep(
         planned = {name: {task.name: len(task.questions) for task in tasks} for name, tasks in prepared.asked.items()}
         log = FailureLog(prepared, directory, progress, try_again(prepared, directory, store))
         directory.mark("running", planned=planned, failures=log.rows)
-        run = _Run(prepared, directory, store, progress, log, ended)
+        run = _Run(prepared, directory, store, progress, log, listeners)
         try:
             with captured(progress.console, run_dir / "logs" / "driver.log"):
                 outcome = run.execute()
@@ -120,14 +121,15 @@ class _Run:
         store: RecordStore,
         progress: Progress,
         log: FailureLog,
-        ended: Callable[[], None] = lambda: None,
+        listeners: Sequence[Listener] = (),
     ) -> None:
         self._prepared = prepared
         self._directory = directory
         self._run_dir = directory.path
         self._store = store
         self._progress = progress
-        self._live = LiveState(directory.path, ended=ended)
+        self._live = LiveState(directory.path)
+        self._listeners = (progress.on, self._live.on, *listeners)
         self._board = Board(Ledger(attempts=prepared.config.resources.attempts))
         self._log = log
         self.infos: list[CheckpointInfo] = []
@@ -180,12 +182,11 @@ class _Run:
             held_out=self._prepared.held_out,
             free=fleet.free if fleet.on_gpus else None,
             resources=config.resources,
-            warn=Both(self._progress, self._live).warned,
+            warn=lambda text: self._report(Event(kind="warned", text=text)),
         )
         looked = time.monotonic()
         try:
-            self._progress.pruning(0, len(to_prune))
-            self._live.pruning(0, len(to_prune))
+            self._report(Event(kind="made", total=len(to_prune)))
             while pruning.left or fleet.working or not self._board.over:
                 self._directory.check()
                 self._live.look(lambda: _stats(fleet.workers, latest=True))
@@ -199,8 +200,7 @@ class _Run:
                         self._board.abandon(
                             lost.job.name, lost.reason, attempts=lost.attempts, mendable=lost.mendable, expected=1
                         )
-                    self._progress.pruning(len(to_prune) - pruning.left, len(to_prune))
-                    self._live.pruning(len(to_prune) - pruning.left, len(to_prune))
+                    self._report(Event(kind="made", items=len(to_prune) - pruning.left, total=len(to_prune)))
                 else:
                     fleet.join(_LOOK_SECONDS)
                 for job in inspected.ended():
@@ -225,6 +225,10 @@ class _Run:
             self.engine_stats = _stats(fleet.workers)
             self._log.look(self._board.setbacks, fleet.workers)
 
+    def _report(self, event: Event) -> None:
+        for listener in self._listeners:
+            listener(event)
+
     def _workers(self) -> Callable[[int, Place], EngineWorker]:
         """What makes the worker of an engine, not started."""
         resources = self._prepared.config.resources
@@ -246,7 +250,7 @@ class _Run:
                 board=self._board,
                 store=self._store,
                 questions=questions,
-                reporter=Both(self._progress, self._live),
+                report=self._report,
                 limits=limits,
             )
 

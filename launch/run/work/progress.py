@@ -13,6 +13,8 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn
 from rich.progress import Progress as Bars
 
+from launch.run.decide.events import Event
+
 
 @dataclass(slots=True)
 class _Stage:
@@ -40,7 +42,7 @@ class Progress:
             TextColumn("{task.fields[pace]}"),
             console=console,
             transient=True,
-            redirect_stdout=False,  # what libraries write goes to a log (quiet.py)
+            redirect_stdout=False,  # what libraries write goes to a log (launch/process.py)
             redirect_stderr=False,
             disable=not console.is_terminal,
         )
@@ -68,23 +70,66 @@ class Progress:
         if not self._ended:
             self.console.print(markup, highlight=False, soft_wrap=True)
 
-    def died(self, engine: int, reason: str) -> None:
-        self._not_loading(engine)
-        self.warned(f"engine {engine} died ({reason}); starting it again")
+    def already_done(self, checkpoint: str, task: str, items: int) -> None:
+        self.stage(f"{checkpoint} {task}: {items} items already done")
 
-    def left(self, engine: int) -> None:
-        self._not_loading(engine)
-
-    def unplaced(self, engine: int, gpus: int) -> None:
-        what = f"{gpus} free GPU{'s' if gpus > 1 else ''} on one node" if gpus else "a process"
-        self.warned(f"engine {engine} waits for {what}")
+    def on(self, event: Event) -> None:
+        """Listens to a run."""
+        match event.kind:
+            case "loading":
+                with self._lock:
+                    text = escape(f"{event.checkpoint}: loading")
+                    self._loading[event.engine] = self._bars.add_task(text, total=None, pace="")
+            case "loaded":
+                self._not_loading(event.engine)
+                how = "swapped in place" if event.swapped else "engine started"
+                self.stage(f"{event.checkpoint}: {how} in {event.seconds:.2f} s (engine {event.engine})")
+            case "began":
+                with self._lock:
+                    name = f"{event.checkpoint} {event.task}"
+                    bar = self._bars.add_task(escape(name), total=event.items, pace="")
+                    self._engines[event.engine] = _Stage(bar, name, event.items)
+            case "advanced":
+                self._advanced(event)
+            case "ended":
+                self._turn_ended(event)
+            case "unplaced":
+                gpus = f"{event.gpus} free GPU{'s' if event.gpus > 1 else ''} on one node"
+                self.warned(f"engine {event.engine} waits for {gpus if event.gpus else 'a process'}")
+            case "died":
+                self._not_loading(event.engine)
+                self.warned(f"engine {event.engine} died ({event.text}); starting it again")
+            case "left":
+                self._not_loading(event.engine)
+            case "made":
+                self._made(event)
+            case "warned":
+                self.warned(event.text)
 
     def _not_loading(self, engine: int) -> None:
         with self._lock:
             if engine in self._loading:
                 self._bars.remove_task(self._loading.pop(engine))
 
-    def pruning(self, done: int, total: int) -> None:
+    def _advanced(self, event: Event) -> None:
+        with self._lock:
+            stage = self._engines[event.engine]
+            stage.done += event.items
+            seconds = time.monotonic() - stage.started
+            left = timedelta(seconds=round((stage.items - stage.done) * seconds / stage.done))
+            pace = f"{stage.done / seconds:.1f} items/s, {left} left"
+            self._bars.update(stage.bar, completed=stage.done, pace=pace)
+
+    def _turn_ended(self, event: Event) -> None:
+        with self._lock:
+            stage = self._engines.pop(event.engine)
+            self._bars.remove_task(stage.bar)
+            seconds = time.monotonic() - stage.started
+            if stage.done:
+                self.stage(f"{stage.name}: {stage.done} items in {seconds:.1f} s, {stage.done / seconds:.1f} items/s")
+
+    def _made(self, event: Event) -> None:
+        done, total = event.items, event.total
         if not total:
             return
         with self._lock:
@@ -94,38 +139,3 @@ class Progress:
             if done == total:
                 self._bars.remove_task(self._prune)
                 self.stage(f"compressed {total} checkpoints")
-
-    def loading(self, engine: int, checkpoint: str) -> None:
-        with self._lock:
-            self._loading[engine] = self._bars.add_task(escape(f"{checkpoint}: loading"), total=None, pace="")
-
-    def loaded(self, engine: int, checkpoint: str, swapped: bool, seconds: float) -> None:
-        self._not_loading(engine)
-        how = "swapped in place" if swapped else "engine started"
-        self.stage(f"{checkpoint}: {how} in {seconds:.2f} s (engine {engine})")
-
-    def already_done(self, checkpoint: str, task: str, items: int) -> None:
-        self.stage(f"{checkpoint} {task}: {items} items already done")
-
-    def began(self, engine: int, checkpoint: str, task: str, items: int) -> None:
-        with self._lock:
-            name = f"{checkpoint} {task}"
-            bar = self._bars.add_task(escape(name), total=items, pace="")
-            self._engines[engine] = _Stage(bar, name, items)
-
-    def advanced(self, engine: int, items: int) -> None:
-        with self._lock:
-            stage = self._engines[engine]
-            stage.done += items
-            seconds = time.monotonic() - stage.started
-            left = timedelta(seconds=round((stage.items - stage.done) * seconds / stage.done))
-            pace = f"{stage.done / seconds:.1f} items/s, {left} left"
-            self._bars.update(stage.bar, completed=stage.done, pace=pace)
-
-    def ended(self, engine: int) -> None:
-        with self._lock:
-            stage = self._engines.pop(engine)
-            self._bars.remove_task(stage.bar)
-            seconds = time.monotonic() - stage.started
-            if stage.done:
-                self.stage(f"{stage.name}: {stage.done} items in {seconds:.1f} s, {stage.done / seconds:.1f} items/s")

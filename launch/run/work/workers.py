@@ -26,7 +26,7 @@ from evaluator.store.records import RecordStore
 from launch.run.decide.assignments import Assignment, EngineSetup, Shard, ShardResult, Where
 from launch.run.decide.base_answers import BaseAnswers
 from launch.run.decide.board import Board
-from launch.run.decide.events import Reporter
+from launch.run.decide.events import Event, Listener
 from launch.run.decide.failures import Remedy, Trouble
 from launch.run.decide.fleet import TimeLimits
 from launch.run.decide.nodes import Place
@@ -54,7 +54,7 @@ class EngineWorker(threading.Thread):
         board: Board,
         store: RecordStore,
         questions: Mapping[str, Any],
-        reporter: Reporter,
+        report: Listener,
         limits: TimeLimits,
     ) -> None:
         """`questions`: task key -> object reference of its questions."""
@@ -68,7 +68,7 @@ class EngineWorker(threading.Thread):
         self._board = board
         self._store = store
         self._questions = questions
-        self._reporter = reporter
+        self._report = report
         self._limits = limits
         self._where: Where | None = None  # None: the actor, if there is one, has no place yet
         self._actor: Any = None
@@ -116,7 +116,7 @@ class EngineWorker(threading.Thread):
         finally:
             self._kill()
             self._board.leave(self.number)
-            self._reporter.left(self.number)
+            self._report(Event(kind="left", engine=self.number))
 
     def _next(self) -> Assignment | None:
         """Work, as soon as there are a process for it and work; None when there will never be both."""
@@ -155,7 +155,7 @@ class EngineWorker(threading.Thread):
             if not told and waited > _TELL_SECONDS:
                 told = True
                 self._board.leave(self.number)
-                self._reporter.unplaced(self.number, self._setup.place.gpus)
+                self._report(Event(kind="unplaced", engine=self.number, gpus=self._setup.place.gpus))
         return False
 
     def _serve(self, assignment: Assignment) -> None:
@@ -208,7 +208,7 @@ class EngineWorker(threading.Thread):
             self._gone = isinstance(error, NodeLost) or (isinstance(error, RayError) and not lives(self.node_id))
         if self._gone:
             self._board.leave(self.number)
-            self._reporter.warned(f"engine {self.number}: its node is gone; others do its work")
+            self._warn(f"engine {self.number}: its node is gone; others do its work")
         return self._gone
 
     def _lose(self, error: Exception) -> str:
@@ -217,8 +217,11 @@ class EngineWorker(threading.Thread):
         if isinstance(error, Hung) and self._where is not None:
             end_process(self._where)  # Ray asks a process to end itself, which one that hangs may never hear
         self._kill()
-        self._reporter.died(self.number, reason)
+        self._report(Event(kind="died", engine=self.number, text=reason))
         return reason
+
+    def _warn(self, text: str) -> None:
+        self._report(Event(kind="warned", text=text))
 
     def _apply(self, remedy: Remedy, why: str) -> None:
         """Retire the engine, or have it show first that it can still load what is known to load."""
@@ -238,7 +241,7 @@ class EngineWorker(threading.Thread):
         if remedy == "retire":
             self.retired = f"engine {self.number}: {why}; see {self._setup.log_path}"
             self._board.leave(self.number)
-            self._reporter.warned(f"engine {self.number} is given no more work: {why}")
+            self._warn(f"engine {self.number} is given no more work: {why}")
 
     def _load(self, assignment: Assignment) -> bool:
         """Have the actor hold the assignment's checkpoint; False: it needs a new one, and that has to wait for GPUs."""
@@ -256,13 +259,14 @@ class EngineWorker(threading.Thread):
 
     def _hold(self, info: CheckpointInfo) -> None:
         """Load a checkpoint, whatever the actor holds."""
-        self._reporter.loading(self.number, info.name)
+        self._report(Event(kind="loading", engine=self.number, checkpoint=info.name))
         report: LoadReport = self._answer(self._actor.load.remote(info), self._loading)
         self._loaded, self._architecture = info.weights_digest, info.architecture
         self._loads += 1
-        self._reporter.loaded(self.number, info.name, report.swapped, report.seconds)
+        swapped, seconds = report.swapped, report.seconds
+        self._report(Event(kind="loaded", engine=self.number, checkpoint=info.name, swapped=swapped, seconds=seconds))
         for note in report.notes:
-            self._reporter.warned(f"{info.name}: {note}")
+            self._warn(f"{info.name}: {note}")
         self.reports[self._loads] = report
         self._board.loaded(self.number, info)
 
@@ -323,7 +327,8 @@ class EngineWorker(threading.Thread):
 
         shards = self._board.begin(self.number, give_up)
         items = sum(len(shard.questions) for shard in shards)
-        self._reporter.began(self.number, assignment.checkpoint.name, assignment.task, items)
+        name, task = assignment.part
+        self._report(Event(kind="began", engine=self.number, checkpoint=name, task=task, items=items))
         try:
             self._read_ahead()
             stream = self._actor.evaluate.options(num_returns="streaming").remote(
@@ -332,11 +337,11 @@ class EngineWorker(threading.Thread):
             for result in self._results(stream):
                 if not self._keep(assignment, result):
                     continue
-                self._reporter.advanced(self.number, len(result.shard.questions))
+                self._report(Event(kind="advanced", engine=self.number, items=len(result.shard.questions)))
                 self._read_ahead()  # what comes next may only just have been pruned
             self._keep_stats(assignment.checkpoint.name)
         finally:
-            self._reporter.ended(self.number)
+            self._report(Event(kind="ended", engine=self.number))
 
     def _keep(self, assignment: Assignment, result: ShardResult) -> bool:
         """Write a shard's records, unless every answer failed and another engine can be asked first."""

@@ -18,6 +18,7 @@ import pytest
 from evaluator.core.errors import InputError
 from evaluator.core.liveness import LeaseClaim, Owner, Pace, this_process
 from evaluator.store.records import RecordStore, to_table
+from launch.run.decide.events import Event
 from launch.run.directory.live import LiveState
 from launch.run.directory.lock import FOLDER, RunLock
 from launch.status import Driver, driver_of, finished_items, read_status, summarise
@@ -209,8 +210,8 @@ def test_clocks_that_jump_are_waited_out(tmp_path: Path, monkeypatch: pytest.Mon
     beat, live = tmp_path / FOLDER / "000001.beat", LiveState(tmp_path)
     beat.write_text("7")
     assert read_status(tmp_path, sleep=lambda _: None).state == "stale"
-    live.began(0, "dense", "xquad", 40)
-    live.advanced(0, 20)
+    live.on(Event(kind="began", engine=0, checkpoint="dense", task="xquad", items=40))
+    live.on(Event(kind="advanced", engine=0, items=20))
     monkeypatch.setattr(time, "time", lambda: real() - jump)
     live.look(lambda: ())
     counts = itertools.count(8)

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from evaluator.core.errors import InputError, ResurfaceError
+from launch.run.decide.events import Event
 from launch.run.directory import live
-from launch.run.directory.live import Both, LiveState
+from launch.run.directory.live import LiveState
 
 
 class Clock:
@@ -31,13 +32,13 @@ def state(tmp_path: Path, clock: Clock) -> LiveState:
 
 
 def test_what_engines_do(state: LiveState, clock: Clock) -> None:
-    state.loading(1, "wanda-0.5")
-    state.loading(0, "dense")
+    state.on(Event(kind="loading", engine=1, checkpoint="wanda-0.5"))
+    state.on(Event(kind="loading", engine=0, checkpoint="dense"))
     clock.now = 10.0
-    state.began(0, "dense", "xquad", 40)
+    state.on(Event(kind="began", engine=0, checkpoint="dense", task="xquad", items=40))
     clock.now = 20.0
-    state.advanced(0, 20)
-    state.unplaced(2, 4)
+    state.on(Event(kind="advanced", engine=0, items=20))
+    state.on(Event(kind="unplaced", engine=2, gpus=4))
     clock.now = 25.0
     document = state.document([{"engine": 0, "idle_share": 0.1, "waiting_share": 0.2, "checkpoint": "before"}])
     assert [each["state"] for each in document["engines"]] == ["evaluating", "loading", "waiting for a place"]
@@ -54,35 +55,35 @@ def test_what_engines_do(state: LiveState, clock: Clock) -> None:
     }
     assert document["items"] == 20
     assert document["items_per_second"] == 20 / 15
-    state.ended(0)
+    state.on(Event(kind="ended", engine=0))
     assert state.document([])["engines"][0]["state"] == "idle"
-    state.left(1)
+    state.on(Event(kind="left", engine=1))
     assert state.document([])["engines"][1]["state"] == "ended"
 
 
 def test_the_pace_is_that_of_the_last_minutes(state: LiveState, clock: Clock) -> None:
     assert state.document([])["items_per_second"] is None
-    state.began(0, "dense", "xquad", 10_000)
+    state.on(Event(kind="began", engine=0, checkpoint="dense", task="xquad", items=10000))
     assert state.document([])["items_per_second"] is None
     for minute in range(1, 11):
         clock.now = 60.0 * minute
-        state.advanced(0, 60 if minute <= 5 else 600)
+        state.on(Event(kind="advanced", engine=0, items=60 if minute <= 5 else 600))
     assert state.document([])["items_per_second"] == pytest.approx(10.0)
 
 
 def test_the_last_errors_are_kept(state: LiveState) -> None:
     for number in range(9):
-        state.warned(f"a note\nof {number}")
-    state.died(3, "ActorDiedError")
+        state.on(Event(kind="warned", text=f"a note\nof {number}"))
+    state.on(Event(kind="died", engine=3, text="ActorDiedError"))
     document = state.document([])
     assert document["errors"] == [*(f"a note of {number}" for number in range(5, 9)), "engine 3 died (ActorDiedError)"]
     assert document["engines"][0]["state"] == "starting again"
 
 
 def test_pruning(state: LiveState) -> None:
-    state.pruning(0, 0)
+    state.on(Event(kind="made", items=0, total=0))
     assert state.document([])["pruning"] is None
-    state.pruning(1, 3)
+    state.on(Event(kind="made", items=1, total=3))
     assert state.document([])["pruning"] == {"done": 1, "total": 3}
 
 
@@ -116,22 +117,3 @@ def test_a_directory_that_was_lost_does(state: LiveState, monkeypatch: pytest.Mo
     monkeypatch.setattr(live, "write_atomically", fail)
     with pytest.raises(ResurfaceError, match="taken over"):
         state.look(list)
-
-
-def test_two_reporters_hear_the_same(tmp_path: Path, clock: Clock) -> None:
-    states = [LiveState(tmp_path, clock=clock) for _ in range(2)]
-    both = Both(*states)
-    both.loading(0, "dense")
-    both.loaded(0, "dense", True, 1.0)
-    both.began(0, "dense", "xquad", 4)
-    clock.now = 1.0
-    both.advanced(0, 2)
-    both.ended(0)
-    both.unplaced(1, 2)
-    both.died(2, "gone")
-    both.left(3)
-    both.warned("a note")
-    first, second = (each.document([]) for each in states)
-    assert first == second
-    assert [each["state"] for each in first["engines"]] == ["idle", "waiting for a place", "starting again", "ended"]
-    assert first["errors"] == ["engine 2 died (gone)", "a note"]

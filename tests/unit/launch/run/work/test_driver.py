@@ -13,6 +13,7 @@ from evaluator.core.errors import EngineError
 from evaluator.engine.base import EngineStats, LoadReport
 from launch.run.decide.assignments import EngineSetup, Where
 from launch.run.decide.board import Board
+from launch.run.decide.events import Event
 from launch.run.decide.fleet import TimeLimits
 from launch.run.decide.nodes import FreeGpus, Node, Place
 from launch.run.directory.rundir import RunDirectory
@@ -134,13 +135,13 @@ def _events(
 def _faked(monkeypatch: pytest.MonkeyPatch, tensor_parallel: int = 1) -> driver._Run:
     for name, fake in (("PruneTasks", Pruning), ("EngineWorker", Worker), ("ray", SimpleNamespace(put=lambda it: it))):
         monkeypatch.setattr(driver, name, fake)
-    unheard = SimpleNamespace(look=lambda stats: None, pruning=lambda *_: None)
-    monkeypatch.setattr(driver, "LiveState", lambda run_dir, ended: unheard)
+    unheard = SimpleNamespace(look=lambda stats: None, on=lambda event: None)
+    monkeypatch.setattr(driver, "LiveState", lambda run_dir: unheard)
     resources = Resources()
     engine = SimpleNamespace(tensor_parallel=tensor_parallel)
     config = SimpleNamespace(engine=engine, resources=resources, screen=None, gate=None)
     prepared = SimpleNamespace(config=config, tasks=(), engine=None, held_out={})
-    progress = SimpleNamespace(pruning=lambda *_: None)
+    progress = SimpleNamespace(on=lambda event: None)
     log = SimpleNamespace(look=lambda *_: None)
     return driver._Run(prepared, SimpleNamespace(path=Path("run"), check=lambda: None), None, progress, log)
 
@@ -228,7 +229,7 @@ def test_the_records_of_a_family_say_what_the_rest_of_it_is_computed_on(same_dev
     config = SimpleNamespace(resources=Resources(same_device=same_device), screen=None, gate=None)
     prepared = SimpleNamespace(config=config, other_tokenizer=(), asked={"dense": (), "wanda": ()})
     store = SimpleNamespace(devices=lambda name: {"A100"} if name == "wanda" else set())
-    run = driver._Run(prepared, SimpleNamespace(path=Path("run")), store, SimpleNamespace(), SimpleNamespace())
+    run = driver._Run(prepared, SimpleNamespace(path=Path("run")), store, SimpleNamespace(on=None), SimpleNamespace())
     for name, base in (("dense", None), ("wanda", "dense")):
         assert run._left(SimpleNamespace(name=name, base=base), make_assignment(name, 1).checkpoint) == []
     run._board.add([make_assignment("dense", 1)])
@@ -248,14 +249,14 @@ def test_what_an_engine_says_of_its_loads_is_in_run_json(tmp_path: Path, monkeyp
         notes=("forced scores are wrong here",), setup={"self-check": "failed"},
     )  # fmt: skip
     sound = LoadReport(checkpoint=tmp_path, swapped=True, tensors=1, seconds=0.1)
-    warnings: list[str] = []
+    events: list[Event] = []
     worker = EngineWorker(
         3,
         EngineSetup(config=None, log_path=tmp_path / "log", place=Place(node_id="a", gpus=1, threads=None)),
         board=Board(),
         store=None,
         questions={},
-        reporter=SimpleNamespace(loading=lambda *_: None, loaded=lambda *_: None, warned=warnings.append),
+        report=events.append,
         limits=TimeLimits(placement_seconds=1.0, load_seconds=1.0, stall_seconds=1.0),
     )
     worker._where = Where(node="a", node_id="a", device="a GPU")
@@ -274,4 +275,4 @@ def test_what_an_engine_says_of_its_loads_is_in_run_json(tmp_path: Path, monkeyp
         (3, "dense", "prompt_logprobs", ["forced scores are wrong here"], {"self-check": "failed"}),
         (3, "wanda-0.5", "forced", [], {}),
     ]
-    assert warnings == ["dense: forced scores are wrong here"]
+    assert [each.text for each in events if each.kind == "warned"] == ["dense: forced scores are wrong here"]

@@ -13,25 +13,26 @@ import pytest
 from rich.console import Console
 
 from launch.process import captured
+from launch.run.decide.events import Event
 from launch.run.work.progress import Progress
 
 
 def _run(progress: Progress) -> None:
     progress.stage("starting Ray")
-    progress.pruning(0, 2)
-    progress.pruning(2, 2)
-    progress.loading(0, "dense")
-    progress.loaded(0, "dense", swapped=False, seconds=3.2)
-    progress.began(0, "dense", "gazetteer", 40)
-    progress.advanced(0, 20)
-    progress.advanced(0, 20)
-    progress.ended(0)
-    progress.loaded(0, "wanda-0.5", swapped=True, seconds=0.02)
-    progress.began(0, "wanda-0.5", "gazetteer", 40)
-    progress.ended(0)
+    progress.on(Event(kind="made", items=0, total=2))
+    progress.on(Event(kind="made", items=2, total=2))
+    progress.on(Event(kind="loading", engine=0, checkpoint="dense"))
+    progress.on(Event(kind="loaded", engine=0, checkpoint="dense", swapped=False, seconds=3.2))
+    progress.on(Event(kind="began", engine=0, checkpoint="dense", task="gazetteer", items=40))
+    progress.on(Event(kind="advanced", engine=0, items=20))
+    progress.on(Event(kind="advanced", engine=0, items=20))
+    progress.on(Event(kind="ended", engine=0))
+    progress.on(Event(kind="loaded", engine=0, checkpoint="wanda-0.5", swapped=True, seconds=0.02))
+    progress.on(Event(kind="began", engine=0, checkpoint="wanda-0.5", task="gazetteer", items=40))
+    progress.on(Event(kind="ended", engine=0))
     progress.already_done("wanda-0.6", "gazetteer", 40)
-    progress.loading(0, "wanda-0.7")
-    progress.died(0, "ActorDiedError")
+    progress.on(Event(kind="loading", engine=0, checkpoint="wanda-0.7"))
+    progress.on(Event(kind="died", engine=0, text="ActorDiedError"))
 
 
 def test_plain_lines_away_from_a_terminal() -> None:
@@ -54,13 +55,13 @@ def test_a_live_line_on_a_terminal() -> None:
     written = io.StringIO()
     console = Console(file=written, width=100, force_terminal=True)
     with Progress(console) as progress:
-        progress.loading(0, "dense")
+        progress.on(Event(kind="loading", engine=0, checkpoint="dense"))
         progress._bars.refresh()
-        progress.loaded(0, "dense", swapped=False, seconds=1.0)
-        progress.began(0, "dense", "gazetteer", 40)
-        progress.advanced(0, 20)
+        progress.on(Event(kind="loaded", engine=0, checkpoint="dense", swapped=False, seconds=1.0))
+        progress.on(Event(kind="began", engine=0, checkpoint="dense", task="gazetteer", items=40))
+        progress.on(Event(kind="advanced", engine=0, items=20))
         progress._bars.refresh()
-        progress.ended(0)
+        progress.on(Event(kind="ended", engine=0))
     text = written.getvalue()
     assert "dense: loading" in text
     assert "dense gazetteer" in text
@@ -71,20 +72,20 @@ def test_a_live_line_on_a_terminal() -> None:
 def test_nothing_is_said_after_the_end() -> None:
     written = io.StringIO()
     with Progress(Console(file=written, width=100)) as progress:
-        progress.began(0, "dense", "gazetteer", 40)
-        progress.advanced(0, 20)
-    progress.ended(0)
-    progress.died(0, "ActorDiedError")
+        progress.on(Event(kind="began", engine=0, checkpoint="dense", task="gazetteer", items=40))
+        progress.on(Event(kind="advanced", engine=0, items=20))
+    progress.on(Event(kind="ended", engine=0))
+    progress.on(Event(kind="died", engine=0, text="ActorDiedError"))
     assert written.getvalue() == ""
 
 
 def test_names_are_not_taken_for_markup() -> None:
     written = io.StringIO()
     with Progress(Console(file=written, width=100, force_terminal=True)) as progress:
-        progress.began(0, "[bold]dense", "gazetteer", 40)
+        progress.on(Event(kind="began", engine=0, checkpoint="[bold]dense", task="gazetteer", items=40))
         progress._bars.refresh()
-        progress.died(0, "[/red]")
-        progress.ended(0)
+        progress.on(Event(kind="died", engine=0, text="[/red]"))
+        progress.on(Event(kind="ended", engine=0))
     assert "[bold]dense" in written.getvalue()
     assert "engine 0 died ([/red])" in written.getvalue()
 

@@ -73,7 +73,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> driver._Run:
         prepared,
         SimpleNamespace(path=Path("run"), check=lambda: None),
         RecordStore(Path("run")),
-        SimpleNamespace(pruning=lambda *_: None),
+        SimpleNamespace(on=lambda event: None),
         SimpleNamespace(),
     )
 

@@ -17,6 +17,7 @@ from evaluator.core.liveness import Hung
 from evaluator.engine.config import EngineConfig
 from launch.run.decide.assignments import EngineSetup, Where
 from launch.run.decide.board import Board
+from launch.run.decide.events import Event
 from launch.run.decide.fleet import TimeLimits
 from launch.run.decide.nodes import Place
 from launch.run.work import workers
@@ -48,26 +49,30 @@ class Ray:
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """What the user is told of engines without a place."""
+def told(monkeypatch: pytest.MonkeyPatch) -> list[Event]:
+    """What engines report; one without a place does so at once."""
     monkeypatch.setattr(workers, "_TELL_SECONDS", 0.0)
     actor = SimpleNamespace(where=SimpleNamespace(remote=lambda: "place"))
     monkeypatch.setattr(workers, "start_actor", lambda *_, **__: actor)
     return []
 
 
+def _texts(told: list[Event], kind: str) -> list[str]:
+    return [each.text for each in told if each.kind == kind]
+
+
 def _limits(seconds: float) -> TimeLimits:
     return TimeLimits(placement_seconds=seconds, load_seconds=3600.0, stall_seconds=3600.0)
 
 
-def _worker(board: Board, told: list[tuple[int, int]], limits: TimeLimits, log: Path = Path("log")) -> EngineWorker:
+def _worker(board: Board, told: list[Event], limits: TimeLimits, log: Path = Path("log")) -> EngineWorker:
     return EngineWorker(
         1,
         EngineSetup(config=None, log_path=log, place=Place(node_id="a", gpus=2, threads=None)),
         board=board,
         store=None,
         questions={},
-        reporter=SimpleNamespace(unplaced=lambda *what: told.append(what), left=lambda engine: None),
+        report=told.append,
         limits=limits,
     )
 
@@ -91,7 +96,7 @@ def test_an_engine_without_a_place_holds_no_work_and_ends_with_the_run(told, mon
     board.end(0)
     worker.join()
     assert worker.failure is None
-    assert told == [(1, 2)]
+    assert [(each.engine, each.gpus) for each in told if each.kind == "unplaced"] == [(1, 2)]
     assert ray.killed == 1  # Ray would start it when GPUs are free
 
 
@@ -145,11 +150,9 @@ def test_what_an_engine_has_not_finished_is_there_for_others_when_its_node_is_go
         where=SimpleNamespace(remote=lambda: "place"), load=SimpleNamespace(remote=lambda path: "load")
     )
     monkeypatch.setattr(workers, "start_actor", lambda *_, **__: actor)
-    board, warned = Board(), []
+    board = Board()
     board.add([make_assignment("dense", 3)])
     worker = _worker(board, told, _limits(3600.0))
-    worker._reporter.loading = lambda *_: None
-    worker._reporter.warned = warned.append
     evaluated = []
     monkeypatch.setattr(worker, "_hold", lambda info: worker._answer(actor.load.remote(info.path), worker._loading))
     monkeypatch.setattr(worker, "_evaluate", evaluated.append)
@@ -162,7 +165,7 @@ def test_what_an_engine_has_not_finished_is_there_for_others_when_its_node_is_go
     worker.join()
     assert worker.failure is None
     assert len(evaluated) == (1 if lives else 0)
-    assert warned == ([] if lives else ["engine 1: its node is gone; others do its work"])
+    assert _texts(told, "warned") == ([] if lives else ["engine 1: its node is gone; others do its work"])
     taken = board.take(2, None, None)
     assert taken is not None
     assert len(taken.shards) == 3
@@ -178,10 +181,9 @@ def test_what_an_engine_has_not_finished_is_there_for_others_when_its_node_is_go
     ],
 )
 def test_who_is_at_fault_when_an_engine_is_out_of_reach(told, monkeypatch, fates, gone, blamed) -> None:
-    board, warned, at_once = Board(), [], []
+    board, at_once = Board(), []
     board.add([make_assignment("dense", 3)])
     worker = _worker(board, told, _limits(3600.0))
-    worker._reporter.warned, worker._reporter.died = warned.append, lambda *_: None
     monkeypatch.setattr(workers, "lives", lambda node_id: True)
 
     def fate(*_: object) -> Exception | None:
@@ -198,7 +200,7 @@ def test_who_is_at_fault_when_an_engine_is_out_of_reach(told, monkeypatch, fates
     assert bool(failed) == blamed
     assert at_once == [False, True][: len(at_once)]  # others have the work while the second answer is waited for
     assert worker._gone == gone
-    assert warned == (["engine 1: its node is gone; others do its work"] if gone else [])
+    assert _texts(told, "warned") == (["engine 1: its node is gone; others do its work"] if gone else [])
     assert worker.retired is None
 
 
@@ -241,15 +243,14 @@ def test_the_reason_of_a_death_is_what_its_process_wrote(told, monkeypatch, tmp_
     monkeypatch.setattr(workers, "start_actor", lambda *_, **__: actor)
     monkeypatch.setattr(workers, "ray", Ray(lambda: True))
     monkeypatch.setattr(workers, "end_process", lambda where: None)
-    board, died = Board(), []
+    board = Board()
     board.add([make_assignment("dense", 1)])
     worker = _worker(board, told, _limits(3600.0), log)
-    worker._reporter.died = lambda engine, reason: died.append(reason)
     assert worker._has_place()
     with log.open("a", encoding="utf-8") as file:
         file.write(written)
     assert worker._lose(error) == said
-    assert died == [said]
+    assert _texts(told, "died") == [said]
 
 
 def test_only_the_time_in_which_no_engine_had_a_place_counts() -> None:
@@ -284,7 +285,7 @@ def test_on_a_gpu_a_fresh_engine_has_a_process_of_its_own(monkeypatch, gpus, swa
         board=board,
         store=None,
         questions={},
-        reporter=SimpleNamespace(),
+        report=lambda event: None,
         limits=_limits(3600.0),
     )
 
