@@ -1,1 +1,1 @@
-"""What was measured, and the programs that measure it."""
+"""Measurements, and the programs that make them."""

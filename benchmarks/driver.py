@@ -1,4 +1,4 @@
-"""What the driver alone sustains: the whole probe set of a task through an engine that costs nothing, records and
+"""The driver's own throughput: the whole probe set of a task through an engine that costs nothing, records and
 Parquet parts included.
 
     resurface bench driver [--model DIR] [--task gazetteer] [--items 600] [--rounds 3] [--profile 25]

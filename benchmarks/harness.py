@@ -1,4 +1,4 @@
-"""Two ways of doing the same work, timed in turn: what a benchmark here is.
+"""A benchmark does the same work in two ways, which are timed in turn.
 
     compare("score", ours=..., theirs=..., rounds=5, agree=...)
 
@@ -51,7 +51,7 @@ def environment(**changes: str) -> dict[str, str]:
 
 
 class Options(argparse.ArgumentParser):
-    """A benchmark's options. Its help is a module's docstring as it stands; `parse_args` raises InputError for what is
+    """A benchmark's options. Its help is a module's docstring; `parse_args` raises InputError for what is
     wrong, which `run_main` makes one line without a usage text."""
 
     def __init__(self, description: str | None) -> None:
@@ -92,7 +92,7 @@ def run_main(main: Callable[[], None]) -> None:
 def answer_of(
     name: str, command: Sequence[str | Path], *, env: Mapping[str, str] | None = None, cwd: Path | None = None
 ) -> dict[str, Any]:
-    """Run a process to its end; its last line is the answer. `name` is what an error calls it.
+    """Run a process to its end; its last line is the answer. errors call it `name`.
 
     Raises SystemExit with the last line of its stderr if it fails.
     """
@@ -178,7 +178,7 @@ def _last_line(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """One way of doing the work. `run` does it once and returns what the two sides must agree on, and `seconds`. A side
+    """One way of doing the work. `run` does it once and returns the results to compare, and `seconds`. A side
     times itself: the start of its process and the pipe to it are not part of the work."""
 
     name: str
@@ -205,7 +205,7 @@ def lacking(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
-    """Another program beside the two sides. `agree` compares our result with its own; `facts` adds what it reports of
+    """Another program beside the two sides. `agree` compares our result with its own; `facts` adds its report on
     itself after the rounds. Where it does less than the two sides do, `ours` is our side doing that much."""
 
     side: Side
@@ -226,7 +226,7 @@ def compare(
 ) -> None:
     """Time both sides, and a peer if there is one; print the table and the JSON line. `facts` adds to the latter.
 
-    Raises SystemExit with code 1 if any of them disagrees with ours.
+    Raises SystemExit with code 1 if any side disagrees with ours.
     """
     sides = {"ours": ours, "theirs": theirs}
     if peer is not None:

@@ -1,4 +1,4 @@
-"""A figure of a run as a file of its own, for the README: `python -m benchmarks.readme_figure RUN TABLE OUT.svg`.
+"""A figure of a run as a file for the README: `python -m benchmarks.readme_figure RUN TABLE OUT.svg`.
 
 The report's figures take their colours from the page's style sheet; in the file they are written in.
 """

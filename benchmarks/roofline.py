@@ -2,7 +2,7 @@
 bandwidth. It is a guide, on any machine: the rate is the best that torch's libraries reach now, with what else is
 running, and not the processor's data sheet.
 
-Counted are the matrix products of dense decoders as they stand in the checkpoint, so that grouped query heads cost what
+Counted are the matrix products of dense decoders, by the checkpoint's shapes, so that grouped query heads cost what
 their matrices hold, and the reads of the KV cache. Left out are attention's own products (a few percent at these
 lengths), biases, norms and activations: this is a lower bound. Two things are counted too high. In a mixture each token
 passes every expert, and a layer with a sliding window reads the whole cache.
@@ -103,7 +103,7 @@ def measure(dtype_name: str) -> dict[str, float]:
 
 
 def measure_batch(products: Products, dtype_name: str, *, rows: float, head_rows: float) -> dict[str, float]:
-    """Seconds for each token when `rows` of them go through the layers in a step, and for each distribution when
+    """Seconds for each token when `rows` tokens pass the layers in a step, and for each distribution when
     `head_rows` go through the head: measured on the model's own shapes, one product after the other and nothing
     between, the same matrix each time and so in cache where it fits. Both are rounded to whole rows."""
     count, head_count = max(1, round(rows)), max(1, round(head_rows))
@@ -176,7 +176,7 @@ def _in_this_process(action: Callable[[], Any]) -> float:
 def _on_the_gpu(action: Callable[[], Any]) -> float:
     """The GPU's own seconds for one of `_LAUNCHED` in a row, with one synchronisation at their end.
 
-    The GPU sleeps until all of them are launched: the launch of a small product takes longer than the product.
+    The GPU sleeps until all products are launched: the launch of a small product takes longer than the product.
     """
     import torch
 

@@ -3,7 +3,7 @@
 Each module imports only from those listed before it:
 
     patterns, methods   which weights may go, and how a method chooses them
-    config              what a job is
+    config              the configuration of a job
     calibration         the text that a job sees
     model               the dense model, one layer at a time
     output              a job that is checked, the checkpoint that it writes, and the manifest; quantising shares these

@@ -50,7 +50,7 @@ class CalibrationConfig(Frozen):
 
     @property
     def files(self) -> list[tuple[str, Path]]:
-        """The files that a `text:` or `jsonl:` source names, else none: each as it is named, and where it lies."""
+        """The files that a `text:` or `jsonl:` source names, else none: the name of each, and its path."""
         kind, _, rest = self.source.partition(":")
         names = rest.split(",") if kind in ("text", "jsonl") else []
         return [(str(Path(name)), (self._directory or Path()) / name) for name in names]
@@ -72,7 +72,7 @@ class PruneConfig(Frozen):
     sparsity: float | None = None  # the share that goes, unless the pattern says it
     group: Group | None = None  # what a weight is compared with; None: the method's own
     allocation: Allocation = "uniform"  # "owl": a ratio for each layer, from its share of outliers
-    # What becomes of the weights that stay. Unsaid where there is none, so that such a job is what it always was.
+    # How the weights that stay change. Left out where there is none: an older manifest then describes the same job.
     repair: Repair = Field(default="none", exclude_if=lambda value: value == "none")
     calibration: CalibrationConfig | None = None  # needed only where text is looked at (see `needs_calibration`)
     seed: int = Field(default=0, ge=0, lt=2**63)

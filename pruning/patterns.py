@@ -1,4 +1,4 @@
-"""What may go: of a matrix any share of its weights, or N of every M neighbours in a row; of a model whole parts."""
+"""Patterns: a share of a matrix's weights, N of every M neighbours in a row, or whole parts of a model."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ Pattern = Unstructured | NofM
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The share `ratio` in (0, 1) of a model's layers, or of the heads or channels of each of them, is taken out."""
+    """The share `ratio` in (0, 1) of a model's layers, or of each layer's heads or channels, is taken out."""
 
     unit: Unit
     ratio: float
 
     def count(self, parts: int, step: int = 1) -> int:
-        """How many of so many parts go: rounded down to a multiple of `step`, and never all."""
+        """How many of `parts` go: rounded down to a multiple of `step`, and never all."""
         return min(int(parts * self.ratio + 1e-9), parts - 1) // step * step  # 0.29 * 100 is a little less than 29
 
 
@@ -68,7 +68,7 @@ Removed = Share | Listed
 
 
 def parse_removed(unit: Unit, pattern: str, sparsity: float | None, *, listed: bool) -> Removed:
-    """What the fields `pattern` and `sparsity` of a method that takes whole parts out describe.
+    """The parts that the fields `pattern` and `sparsity` describe, for a method that takes whole parts out.
 
     `listed`: the pattern lists the parts. Raises ValueError naming field and value.
     """

@@ -80,7 +80,7 @@ def _decoder(job: Job[PruneConfig]) -> Decoder:
 
 
 def settings_after(config: PruneConfig) -> dict[str, Any]:
-    """The whole configuration of what a job makes that takes parts out. Raises InputError."""
+    """The whole configuration of the model that remains when a job takes parts out. Raises InputError."""
     decoder = _decoder(Job(config, Path(), {}, {}))
     settings = mended(decoder, first_cut(decoder, config.removed))
     return {**decoder.config.to_dict(), **text_model(settings)}
@@ -101,7 +101,7 @@ def prune(
     `sources` are named passages that calibration may take; `held_out` are the digests of texts that no passage may
     be, each with what it is; `provenance` goes into the manifest; `progress` is called with (layers
     done, layers); activations beyond `activation_bytes` go to disk. An `out` that the same job has already finished is
-    returned at once. Raises InputError for what the user can mend and JobError for a job that failed.
+    returned at once. Raises InputError for bad input and JobError for a job that failed.
     """
     started = time.perf_counter()
     job = Job(config, out, sources or {}, held_out or {})
@@ -137,7 +137,7 @@ def prune(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Outcome:
-    """What was done to the weights."""
+    """The change of the weights."""
 
     sparsity: float  # requested, of the whole model
     of_layers: tuple[float, ...]  # requested, of each layer of the dense model
@@ -229,7 +229,7 @@ class _Result:
     started: float  # by time.perf_counter
 
     def manifest(self, files: dict[str, str], source_files: dict[str, str]) -> PruneManifest:
-        """`files` and `source_files`: sha256 of what was written and of what it was made from."""
+        """`files` and `source_files`: sha256 of the written files and of their source."""
         config, checkpoint, device = self.job.config, self.job.checkpoint, self.decoder.device
         outcome, first = self.outcome, next(iter(self.decoder.matrices()))
         return PruneManifest(

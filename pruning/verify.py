@@ -30,7 +30,7 @@ class Verdict:
 
 
 def verify(directory: Path) -> list[str]:
-    """Every way in which the directory differs from its manifest; empty if it is what it says."""
+    """Every way in which the directory differs from its manifest; empty if there is none."""
     return examine(directory).problems
 
 
@@ -70,7 +70,7 @@ def examine(directory: Path) -> Verdict:
 
 
 def _source(manifest: PruneManifest) -> Checkpoint | None:
-    """The dense checkpoint, if it is where it was and what it was."""
+    """The dense checkpoint, if it is at its place and unchanged."""
     try:
         source = Checkpoint(Path(str(manifest.config.get("source"))))
         return source if export.source_files(source) == manifest.source_files else None

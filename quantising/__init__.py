@@ -3,9 +3,9 @@
 Each module imports only from those listed before it:
 
     environment      a virtual environment for a program whose requirements are not ours
-    schemes          what may be rounded to what, and the `quantization_config` that says so
+    schemes          the schemes of rounding, and their `quantization_config`
     methods          the ways to quantise, one object each; `rounding` is our own, `llm_compressor_job` runs elsewhere
-    config           what a job is, and the manifest of a finished checkpoint
+    config           the configuration of a job, and the manifest of a finished checkpoint
     run              a job is checked and done
 
 It shares `pruning`'s jobs, calibration texts and output. Nothing there knows it.

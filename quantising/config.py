@@ -57,7 +57,7 @@ class QuantiseConfig(Frozen):
 
     @property
     def wanted(self) -> Wanted:
-        """What is to become of the checkpoint."""
+        """The settings for the method."""
         return Wanted(scheme=self.scheme, group_size=self.group_size, ignore=self.ignore, recipe=self.recipe)
 
 

@@ -33,7 +33,7 @@ def python_of(name: str, requirements: Sequence[str], *, beside_ours: bool = Fal
     if done.exists():
         return python
     print(f"installing {name} into {folder}", file=sys.stderr)
-    # Our pip installs for it: a pip of its own would bring setuptools, in front of ours.
+    # Our pip installs into it: its own pip would bring setuptools, in front of ours.
     pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "-q"]
     try:
         venv.create(folder, clear=True)

@@ -57,7 +57,7 @@ def quantise(
 ) -> QuantiseManifest:
     """Quantise `config.source` into `out`, which is complete afterwards, or absent if anything fails.
 
-    The arguments are those of `pruning.run.prune`. Raises InputError for what the user can mend and JobError for a
+    The arguments are those of `pruning.run.prune`. Raises InputError for bad input and JobError for a
     job that failed.
     """
     started = time.perf_counter()

@@ -1,4 +1,4 @@
-"""The schemes by the names of compressed-tensors and llm-compressor: what a matrix is rounded to.
+"""The schemes of rounding, by the names of compressed-tensors and llm-compressor.
 
     W4A16         weights of 4 bits, one scale for 128 weights of a row       W4A16_ASYM    the same with zero points
     W8A16         weights of 8 bits, one scale for 128 weights of a row       W8A8          int8 weights and activations
@@ -59,7 +59,7 @@ def preset(name: str, group_size: int | None) -> Any:
 
 
 def quantization_config(name: str, group_size: int | None, ignore: Sequence[str]) -> dict[str, Any]:
-    """What config.json says of a checkpoint with its linear layers in a scheme, but for those in `ignore`."""
+    """config.json's section for a checkpoint whose linear layers use a scheme, except those in `ignore`."""
     scheme = preset(name, group_size)
     return {
         "quant_method": "compressed-tensors",
@@ -73,6 +73,6 @@ def quantization_config(name: str, group_size: int | None, ignore: Sequence[str]
 
 
 def arguments(scheme: Any) -> dict[str, Any]:
-    """A scheme as JSON, without what is left to defaults: other versions may lack, or refuse, a field."""
+    """A scheme as JSON, without fields at their defaults: other versions may lack, or refuse, a field."""
     document: dict[str, Any] = json.loads(scheme.model_dump_json(exclude_none=True))
     return document

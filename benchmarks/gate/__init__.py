@@ -1,1 +1,1 @@
-"""What the gate gets wrong: made-up checkpoints whose true loss is known, and recorded ones that are redrawn."""
+"""The gate's errors: on made-up checkpoints with known losses, and on redrawn records."""

@@ -3,18 +3,18 @@
     cells = at_tolerance(KINDS)
     worst(cells, rate, runs=400, again=10_000, seed=0)
 
-A run passes only where the check of what was lost is within its tolerance. So the rate of that check bounds the rate of
+A run passes only where the check of its loss is within its tolerance. So the rate of that check bounds the rate of
 every run's false PASS, whatever else is judged. A BLOCK is the whole run's, by any of its checks.
 
 Of many cells the worst is bad by chance too. So the worst cells are drawn again, with other numbers and more runs, and
 only these rates are reported.
 
-Made-up checkpoints whose true loss is known: what a base and a checkpoint did with each item.
+Made-up checkpoints with a known loss: the outcome of a base and a checkpoint at each item.
 
     world = World(items=1000, cluster=5, correlation=0.3, accuracy=0.8)
     paired = draw(world, planted("open", world, loss=0.02, flips=0.01), np.random.default_rng(0))
 
-The base either says and picks an item's answer, or does neither. What the checkpoint does is one of four ends. Items of
+The base either says and picks an item's answer, or does neither. The checkpoint has one of four outcomes. Items of
 a context depend on each other: each takes its chance from an earlier item of the context or draws a new one (the urn of
 D. Blackwell and J. MacQueen, Annals of Statistics 1, 1973). So the counts of a context are beta-binomial, and
 Dirichlet-multinomial for the ends. Any two items of a context have the correlation that was requested.
@@ -42,7 +42,7 @@ from evaluator.metrics.means import Mean
 Sizes = Literal["equal", "uneven", "skewed"]
 Kind = Literal["open", "choice", "language", "mc_only", "lost"]
 KINDS: tuple[Kind, ...] = ("open", "choice", "language", "mc_only", "lost")
-# What a checkpoint does with an item, by the place of its probability: both, picks it only, says it only, neither.
+# Outcomes of an item, in the order of their probabilities: both, picks it only, says it only, neither.
 _SAID, _PICKED = np.array([1.0, 0.0, 1.0, 0.0]), np.array([1.0, 1.0, 0.0, 0.0])
 Chances = tuple[float, float, float, float]
 
@@ -62,7 +62,7 @@ class World:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The chances of what a checkpoint does: with answers that the base knows, and with the others. `language`: with
+    """The chances of a checkpoint's outcomes: with answers that the base knows, and with the others. `language`: with
     those that the base knows in the first language, where it differs."""
 
     known: Chances
@@ -71,7 +71,7 @@ class Plan:
 
 
 def planted(kind: Kind, world: World, loss: float, flips: float = 0.0) -> Plan | None:
-    """A checkpoint whose true loss is `loss`: of all items, or for mc_only and lost of the known answers.
+    """A checkpoint whose true loss is `loss`: a share of all items, or of the known answers for mc_only and lost.
 
     The share `flips` of all items is gained. Of a kind in which gains count, as much is lost beside the loss. None
     where the base leaves too little room.
@@ -174,7 +174,7 @@ _SURE = 0.01  # the simulation's own intervals have 99 %
 
 @dataclass(frozen=True)
 class Judged:
-    """What is judged to find a loss: the check, its tolerance, and thresholds that judge as little else as possible."""
+    """How a loss is found: the check, its tolerance, and thresholds that judge as little else as possible."""
 
     check: tuple[str, str]
     tolerance: float
@@ -298,7 +298,7 @@ def without_loss() -> list[Cell]:
 
 
 def at_edge(world: World) -> Plan:
-    """An answer goes for each that comes: of the known ones, exactly as many as mc_only and lost allow."""
+    """Each gained answer costs a known one, exactly as many as mc_only and lost allow."""
     return harmless(world, JUDGED["mc_only"].tolerance, JUDGED["lost"].tolerance)
 
 

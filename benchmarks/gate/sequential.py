@@ -97,7 +97,7 @@ def clear() -> Iterator[Case]:
 
 
 def tried(case: Case, runs: int, seed: int | Sequence[int]) -> Replay:
-    """The verdicts of screened runs, and what they cost."""
+    """The verdicts of screened runs, and their costs."""
     rng = np.random.default_rng(seed)
     found = [stopped(draw(case.world, case.plan, rng), case.thresholds, FIRST, rng) for _ in range(runs)]
     return Replay(tuple(outcome for outcome, _ in found), tuple(cost for _, cost in found))
@@ -163,7 +163,7 @@ def recorded(run: Path, *, repeats: int, seed: int, first: int = FIRST) -> Itera
 
 
 def _own_losses(paired: Paired) -> Iterator[tuple[str, float, Thresholds]]:
-    """Each loss that the records have, and thresholds of which it is exactly one."""
+    """Each loss that the records have, and thresholds with exactly that loss."""
     losses = {}
     for criterion in CRITERIA:
         evidence = criterion.measure(paired, "left out").evidence if criterion.measure else None

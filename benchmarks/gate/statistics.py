@@ -34,7 +34,7 @@ Values = list[Floats]  # of statistics: each a number per item
 @dataclass(frozen=True, kw_only=True)
 class Statistic:
     """A number of a table. `values` makes items from `normals` standard normal numbers each and the base's accuracy;
-    `value` is the number itself, from the same, and `row` what a table shows: `x`, `x_low` and `x_high`."""
+    `value` is the number itself, from the same, and `row` a table's columns: `x`, `x_low` and `x_high`."""
 
     name: str
     normals: int
@@ -64,7 +64,7 @@ def _drop(contexts: ItemNumbers, dense: Floats, pruned: Floats) -> Row:
 
 
 def _languages(contexts: ItemNumbers) -> pd.DataFrame:
-    """Two languages, one of which has a fifth of the contexts."""
+    """Two languages; one has a fifth of the contexts."""
     return pd.DataFrame({"language": np.where(contexts % 5 == 0, "b", "a")})
 
 
@@ -86,7 +86,7 @@ def _of_means(statistic: Callable[..., Floats], kinds: Sequence[Sequence[float]]
 
 
 def _of_language_means(statistic: Callable[..., Floats], kinds: Sequence[Sequence[float]]) -> dict[str, Any]:
-    """The same of the mean over languages."""
+    """The same for the mean over languages."""
 
     def row(contexts: ItemNumbers, *values: Floats) -> Row:
         value = _language_value(contexts, *values, of=statistic)
@@ -205,10 +205,10 @@ def _unbounded(scale: str) -> Callable[..., Row]:
 
 
 def _judged(normals: Floats, accuracy: float) -> Values:
-    """What contains a gold answer, what a matcher accepts (of right answers 9 in 10, of wrong ones 1 in 20), and a
-    number that its control pairs are drawn by."""
+    """Answers that contain a gold answer, answers that a matcher accepts (9 in 10 right ones, 1 in 20 wrong ones), and
+    a number that draws its control pairs."""
     right, found = _right(normals[:2], accuracy, 0.6)
-    # A matcher errs on each answer alike: what it has in common with the other two outcomes is taken off.
+    # A matcher errs on each answer alike: its correlation with the other two outcomes is removed.
     shared = TOGETHER / (1 + TOGETHER)
     own = (normals[2] - shared * (normals[0] + normals[1])) / np.sqrt(1 - 2 * TOGETHER * shared)
     accepts = ndtr(own) < np.where(right == 1, 0.9, 0.05)

@@ -104,7 +104,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 @contextlib.contextmanager
 def _watched(step: Step, out: Path) -> Iterator[None]:
-    """Beside a pass, what the GPU does second by second: DIR/STEP.dmon.log."""
+    """The GPU's activity during a pass, second by second: DIR/STEP.dmon.log."""
     if not step.name.startswith("pass") or shutil.which("nvidia-smi") is None:
         yield
         return
@@ -128,7 +128,7 @@ def _result(lines: Sequence[str]) -> dict[str, Any] | None:
 
 
 def chosen(listed: Sequence[Step], only: Collection[str], passed: Collection[str]) -> list[Step]:
-    """The steps of `only`, or all, without those that have `passed`; and the model, where one of them needs it.
+    """The steps of `only`, or all, without those that have `passed`; and the model, where a step needs it.
 
     Raises InputError for an unknown step.
     """

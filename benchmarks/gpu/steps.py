@@ -54,7 +54,7 @@ def markdown(machine: Machine, names: Sequence[str], cards: Mapping[str, Card]) 
 
 
 def said(card: Card, cards: Mapping[str, Card]) -> str:
-    """What a step measured, or why it did not pass."""
+    """The measurements of a step, or the reason why it did not pass."""
     found = card.result or {}
     if card.state != "passed":
         return card.reason or ""
@@ -110,7 +110,7 @@ test "$size" -le 16777216 || { rm "$0"; echo "$size bytes are more than 16 MiB: 
 """
 _PATIENCE = {"1.7b": 2, "8b": 4}  # how much longer the time limits of larger models are
 _SHARE = {"gpu_memory_utilization": 0.42}  # for the engine of either side
-# What a user of vLLM's offline interface has on a GPU, with the sizes that ours chooses.
+# The settings of vLLM's offline interface on a GPU, with the sizes that ours chooses.
 _THEIRS = {"dtype": "bfloat16", "enforce_eager": False, "block_size": None, "max_num_seqs": 256, **_SHARE} | {
     "enable_chunked_prefill": True,
     "max_num_batched_tokens": 16_384,

@@ -3,10 +3,10 @@
 `PacedCore` stands where vLLM's EngineCoreClient stands behind `VLLMEngine.run`. It keeps two steps in hand, like vLLM's
 `step_with_batch_queue`: a call of `get_output` submits the next step and then waits for the one before it. A step
 begins when it is submitted or when the step before it ends, whichever is later, and ends `pace` seconds after it began;
-it gives one token to each row, of which there are at most `rows`. A prompt is computed in the step of its first token.
+it gives one token to each of at most `rows` rows. A prompt is computed in the step of its first token.
 
-A step **waited for us** when it began later than the step before it had ended: the core was idle because nobody had
-called for the next step. The first step of a core does not count. What the core itself spends on making up tokens is
+A step **waited for us** when it began later than the step before it had ended: the core was idle because no
+call for the next step had come. The first step of a core does not count. The time for making up tokens is
 off the clock, and so is what `sleep` oversleeps.
 
 `paced_engine` is our vLLM engine's own loop in front of such a core: a GPU's engine without vLLM and the GPU.
@@ -56,7 +56,7 @@ class PacedEngine(VLLMEngine):
         self.load(model)
 
     def load(self, checkpoint: Path) -> LoadReport:
-        """The core is ready as it is; `checkpoint` says what requests are held against."""
+        """The core is ready already; requests are checked against `checkpoint`."""
         self._blueprint = read_blueprint(checkpoint)
         self._started = Started(
             llm=SimpleNamespace(engine_core=self._core),
@@ -148,7 +148,7 @@ class Clock:
 
 @dataclass(slots=True)
 class Paces:
-    """What was measured, step by step."""
+    """The measurements, step by step."""
 
     pace: float
     waited: list[float] = field(default_factory=list)  # seconds; 0: the step was in time
@@ -231,7 +231,7 @@ class PacedCore:
         self._aborted += request_ids
 
     def get_output(self) -> Any:
-        """What the oldest submitted step gave; nothing while there is room to submit another."""
+        """The outputs of the oldest submitted step; nothing while there is room to submit another."""
         called, spent = self._clock.now(), self._clock.spent()
         if self._returned is not None:
             self.paces.handled.append(spent - self._returned)
@@ -249,7 +249,7 @@ class PacedCore:
         """Nothing to free."""
 
     def _take_in(self) -> None:
-        """What has come since the last call. To stop the clock for each of them would take longer than they took."""
+        """The requests since the last call. To stop the clock for each of them would take longer than they took."""
         for request in self._arrived:
             row = self._known[request.request_id] = self._row(request)
             self._waiting.append(row)

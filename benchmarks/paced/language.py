@@ -47,7 +47,7 @@ class ScriptedLM:
         self.eos_id = eos_id
 
     def plant(self, prompt_ids: tuple[int, ...], answer: Sequence[int]) -> None:
-        """Make `answer` the greedy answer to a prompt, to be followed by what the last token's state says."""
+        """Make `answer` the greedy answer to a prompt, followed by the last token's state."""
         prefix = prompt_ids
         for token in answer:
             ids = list(self._ids[state_of(prefix)])

@@ -1,1 +1,1 @@
-"""Other programs that benchmarks compare with, each in an environment of its own."""
+"""Other programs that benchmarks compare with, each in a separate environment."""

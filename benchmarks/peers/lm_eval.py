@@ -118,7 +118,7 @@ def respell(document: dict[str, Any], tokenizer: Any) -> None:
 
     lm-eval encodes context and option together; the option's ids are those after as many as the context alone has.
     Random items have no text, and the text of random ids would be encoded differently: they become words of the
-    vocabulary, of about as many tokens. Raises SystemExit for an option that has no tokens of its own.
+    vocabulary, of about as many tokens. Raises SystemExit for an option without tokens.
     """
     words = _words(tokenizer) if any("text" not in item for item in document["items"]) else []
     for number, item in enumerate(document["items"]):

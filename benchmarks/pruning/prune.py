@@ -7,9 +7,9 @@
     resurface bench prune --peer llm-compressor         with llm-compressor's modifiers beside
 
 By default it takes two models: the bundled one with the demo's calibration (128 gazetteer passages), and a random Qwen3
-of 0.2 B parameters with 16 passages of 512 tokens. Each job runs in a process of its own, the sides in turn; the ratio
+of 0.2 B parameters with 16 passages of 512 tokens. Each job runs in a separate process, the sides in turn; the ratio
 is the median of the ratios of neighbours. Peak memory is resident memory above that after the imports. The floor is
-what the matrix products alone would take at this machine's best rate (see `roofline.py`).
+the time of the matrix products alone at this machine's best rate (see `roofline.py`).
 
 Prints a table and, as last line, JSON. If masks do not agree, no ratio is printed and the exit code is 1.
 """
@@ -151,7 +151,7 @@ def _cases(arguments: argparse.Namespace, folder: Path) -> list[Case]:
 
 
 def _apart(*work: object) -> dict[str, Any]:
-    """`job` in a process of its own."""
+    """`job` in a separate process."""
     command = module_command("benchmarks.pruning.prune", "--job", json.dumps(list(map(str, work))))
     return answer_of("a pruning job", command)
 

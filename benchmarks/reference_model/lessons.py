@@ -1,4 +1,4 @@
-"""Training sequences: a passage once, then one block per question, each of which sees the passage and itself only.
+"""Training sequences: a passage once, then one block per question. A block sees the passage and itself only.
 
 A plain sequence poses one question per passage. Here all questions of a passage share its tokens: block k attends to
 the passage and to itself, and its positions go on from the passage's end, so every block is computed exactly as in the
@@ -113,7 +113,7 @@ class LessonStream:
         self._pool: list[list[Lesson]] = []
 
     def batch(self, step: int, facts: tuple[int, int]) -> Batch:
-        """Batch number `step`, of passages with so many facts (least, most)."""
+        """Batch number `step`, with passages that have `facts` facts (least, most)."""
         number, offset = divmod(step, POOL_BATCHES)
         if self._key != (number, facts):
             self._pool, self._key = self._build_pool(number, facts), (number, facts)

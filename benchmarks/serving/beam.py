@@ -4,9 +4,9 @@
 
 `LLM.beam_search` lets every beam's EOS finish a hypothesis and divides scores by prompt and answer together, so with
 EOS the two keep different beams by definition. That both search the same tree is checked with EOS ignored: the best
-beam of every item must be identical, and the output says for how many items all five are. (Where they were not, a plain
-search over full forward passes in transformers gave ours; the tests compare ours with transformers.) The timed rounds
-are what a user runs: EOS ends an answer.
+beam of every item must be identical, and the output gives the number of items where all five are. (Where they were
+not, a plain search over full forward passes in transformers gave ours; the tests compare ours with transformers.) The
+timed rounds match a user's runs: EOS ends an answer.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ then `LLM.beam_search`, then prompt log-probabilities, each as one blocking call
     resurface bench pass [--model DIR] [--task gazetteer] [--items 100] [--rounds 3] [--peer lm-eval]
 
 Prints where our time goes, the idle share, the fewest token forwards that the answers need (workload.py) beside
-what was computed, the share of our wall time that they would take at the machine's measured peak (roofline.py), and
-what the rest of the wall time is.
+the computed ones, the share of our wall time that they would take at the machine's measured peak (roofline.py), and
+the rest of the wall time.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from benchmarks.serving.sides import start
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WallTime:
-    """Seconds, none of them negative; the four parts sum to the wall time, the last three to the gap."""
+    """Seconds, never negative; the four parts sum to the wall time, the last three to the gap."""
 
     roofline: float  # the fewest tokens at the measured peak
     unneeded_tokens: float  # engine time of tokens that were computed beyond the fewest
@@ -63,10 +63,10 @@ class WallTime:
 
 
 def wall_time(*, wall: float, busy: float, roofline: float, fewest: int, computed: int) -> WallTime:
-    """Split `wall` seconds, in `busy` of which the engine computed `computed` token forwards, `fewest` of them needed.
+    """Split `wall` seconds, with `busy` seconds of engine time for `computed` token forwards; `fewest` were needed.
 
     All tokens count alike: each takes the mean engine time of a token. A roofline above what the engine took for the
-    fewest tokens, or above the wall time, is cut to the former, and `above_roofline` says so: a measured peak is a
+    fewest tokens, or above the wall time, is cut to the former, and `above_roofline` is true: a measured peak is a
     guide, and what was done in that time could be done in it.
     """
     busy = min(busy, wall)

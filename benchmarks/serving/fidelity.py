@@ -1,5 +1,5 @@
 """The divergence of a checkpoint from its base along texts, over the whole vocabulary: compared where the logits are,
-against vLLM's `prompt_logprobs=-1`, from which an evaluator makes distributions in Python.
+against vLLM's `prompt_logprobs=-1`, which an evaluator turns into distributions in Python.
 
     resurface bench fidelity [--model DIR] [--task random:129] [--items 8] [--rounds 3]
 

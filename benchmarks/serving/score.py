@@ -23,7 +23,7 @@ TOLERANCES = {"float32": (1e-3, 5e-5), "half": (1.0, 0.03)}
 
 
 def tolerance(result: Mapping[str, Any]) -> tuple[float, float]:
-    """What log-likelihoods may differ by, in nats and as a share, from ours, which say what they were computed in."""
+    """The tolerance of log-likelihoods, in nats and as a share; ours name the dtype of their computation."""
     return TOLERANCES["float32" if result.get("dtype", "float32") == "float32" else "half"]
 
 

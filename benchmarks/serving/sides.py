@@ -1,4 +1,4 @@
-"""The two sides of the serving benchmarks, each in a process of its own with an engine of its own, kept for all rounds.
+"""The two sides of the serving benchmarks, each in a separate process with its own engine, for all rounds.
 
 `Ours` is Resurface's engine and drivers; `Theirs` is `vllm.LLM` used as its documentation shows. A side is a child
 process that does one round of its work per line it reads, and answers with one line of JSON::
@@ -186,7 +186,7 @@ class Ours:
         return counters | {name: None if share is None else round(share, 4) for name, share in shares.items()}
 
     def accounts(self) -> dict[str, Any]:
-        """What the answers of the last `everything` need at least, what was computed, and what this machine reaches."""
+        """The least work for the answers of the last `everything`, the computed work, and this machine's peak."""
         from benchmarks import roofline
         from benchmarks.serving.workload import answers_of, fewest
 
@@ -208,7 +208,7 @@ class Ours:
 
 
 class _Timed:
-    """An engine whose time in `run` is added up: what is left is the driver's."""
+    """An engine that sums its time in `run`: the rest is the driver's."""
 
     def __init__(self, engine: Any, clock: dict[str, float]) -> None:
         self._engine, self._clock, self.name = engine, clock, engine.name
@@ -226,7 +226,7 @@ class _Timed:
 
 def llm_arguments(workload: Mapping[str, Any]) -> dict[str, Any]:
     """What `vllm.LLM` is made with on the other side: what ours uses where it helps them too (block size, batch size,
-    float32 on a CPU, no statistics), then what the user asked for."""
+    float32 on a CPU, no statistics), then the user's options."""
     return {
         "dtype": "float32",
         "max_model_len": _MAX_MODEL_LEN,

@@ -31,7 +31,7 @@ AHEAD_SECONDS = 2.0  # what the kernel is given to read ahead: less than any che
 
 
 def fresh(checkpoint: str, engine_args: dict[str, Any]) -> None:
-    """The child: a new engine for `checkpoint`; prints how long it took and what it computes."""
+    """The child: a new engine for `checkpoint`; prints its time and results."""
     import vllm  # noqa: F401  # importing it is not part of a start
 
     from evaluator.engine.config import EngineConfig
@@ -68,7 +68,7 @@ class Swapper:
         return {"seconds": report.seconds, **_ask(self._engine)}
 
     def uncached(self, *, ahead: bool) -> float:
-        """Seconds of a swap whose files are not in the page cache; `ahead`: they are read ahead of it."""
+        """Seconds of a swap whose files are not in the page cache; `ahead`: a reader loads them ahead."""
         from evaluator.checkpoints.files import read_ahead
 
         self._engine.load(self._dense)

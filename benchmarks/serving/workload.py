@@ -1,4 +1,4 @@
-"""What the serving benchmarks work on: prompts and options as token ids, from a task or generated.
+"""The work of the serving benchmarks: prompts and options as token ids, from a task or generated.
 
 random:300,600      random contexts of these lengths in turn, four options of 2 to 6 tokens
 gazetteer, xquad:DIR, ...      the open prompts and the options of a task's questions
@@ -13,12 +13,12 @@ deep                whether beams and samples are drawn
 
 The fewest token forwards that the answers of a pass need, whoever computes them.
 
-A token forward is one token's way through all layers; what it leaves in the KV cache and its hidden state depend on the
-tokens up to it and on nothing else. So what was asked of a checkpoint needs one forward for each *distinct prefix* of
+A token forward is one token's way through all layers; its KV cache entry and its hidden state depend on the
+tokens up to it and on nothing else. So the answers need one forward for each *distinct prefix* of
 a prompt and its answer, over all items together: items whose prompts begin alike share that beginning, as they do in a
 prefix cache. An answer is anything that was returned: a greedy answer, each beam, each sample, each scored option.
 
-- Nobody asks what follows an answer's last token, EOS or not: it is not forwarded, unless another answer goes on there.
+- An answer's last token is not forwarded, EOS or not, unless another answer continues there.
 - The prompt's last token is forwarded: the answer's first token comes from the distribution after it.
 - A distribution (a row through the output head) is needed once for each distinct prefix that an answer's token follows.
 - Attention reads what the tokens of a prefix have left in the KV cache. A generated token follows its own such read. A
@@ -74,7 +74,7 @@ class Fewest:
 
 
 def fewest(answers: Iterable[Answered]) -> Fewest:
-    """Count the distinct prefixes of all `answers`; an answer without tokens was not asked for."""
+    """Count the distinct prefixes of all `answers`; answers without tokens do not count."""
     children: dict[tuple[int, int], int] = {}  # a trie: (node, token) -> node; the root is 0
     asked: set[int] = set()  # nodes after which a distribution is needed
     reads: dict[int, int] = {}  # node -> how many tokens a row reads there
@@ -134,7 +134,7 @@ def prompter_of(model: Path) -> Prompter:
 
 
 def stamp(*, engine: str, dtype: str) -> Stamp:
-    """What the records of a benchmark carry: an unpruned checkpoint without a digest."""
+    """The stamp of a benchmark's records: an unpruned checkpoint without a digest."""
     return Stamp(
         checkpoint="bench",
         weights_digest="",
@@ -167,7 +167,7 @@ def parser(description: str | None, *, task: str, items: int, rounds: int) -> Op
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
-    """The options that say what is served, and how by us."""
+    """The options of the model, the workload and our engine."""
     shapes = ", ".join(SHAPES)
     parser.add_argument(
         "--model",
@@ -188,7 +188,7 @@ def facts(options: argparse.Namespace, path: Path) -> dict[str, Any]:
 def written(options: argparse.Namespace) -> Iterator[Path]:
     """The workload of `options` as a JSON file, until the context ends.
 
-    Raises InputError for a model or task that cannot be read, and for a task none of whose items can be asked.
+    Raises InputError for a model or task that cannot be read, and for a task without a usable item.
     """
     document = _document(options)
     with tempfile.TemporaryDirectory() as folder:

@@ -1,11 +1,11 @@
 """Where calibration text comes from, as the name of the source says, and which texts are held out.
 
-A passage keeps its origin, so that the manifest can say which row of which file was used. Hub data sets are streamed:
+A passage keeps its origin, so that the manifest can name each file and row. Hub data sets are streamed:
 only the first rows of the first shard are fetched. `c4:windows` alone draws from the whole shard.
 
-No text of a task may decide what is pruned. The caller passes such texts as digests (`held_out`). Passages are compared
-with them when they are read; a manifest stores the digests of a finished checkpoint. Texts that differ only in case,
-punctuation and white space are equal.
+No text of a task may decide which weights go. The caller passes such texts as digests (`held_out`). Passages are
+compared with them when they are read; a manifest stores the digests of a finished checkpoint. Texts that differ only in
+case, punctuation and white space are equal.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def is_local(source: str, sources: Mapping[str, PassageSource]) -> bool:
 
 
 def iterate(config: CalibrationConfig, seed: int, sources: Mapping[str, PassageSource]) -> Iterator[Passage]:
-    """The passages of a source in order; at least `config.samples` of them if it has so many.
+    """The passages of a source in order; at least `config.samples`, unless the source has fewer.
 
     A name in `sources` takes precedence over the kinds known here. Raises InputError for an unknown kind and, while it
     is read, for a file that is missing, not UTF-8, or not JSON lines with a `text`.
@@ -125,7 +125,7 @@ def _reading(path: str) -> Iterator[Callable[..., Any]]:
     """The library's `load_dataset`; whatever it raises becomes an InputError of one line."""
     from datasets import load_dataset
 
-    # It logs its retries, which would bury the one line that says what is wrong.
+    # It logs its retries, which would bury the one line with the reason.
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     try:
         yield load_dataset
@@ -162,7 +162,7 @@ def _wikipedia(shares: Mapping[str, int]) -> Iterator[Passage]:
 
 
 def text_digest(text: str) -> str:
-    """sha256, hexadecimal, of the normalised text; empty for a text of which nothing is left."""
+    """sha256, hexadecimal, of the normalised text; empty if no word is left."""
     words = normalise(text)
     return hashlib.sha256(words.encode("utf-8", "surrogatepass")).hexdigest() if words else ""
 
@@ -170,7 +170,7 @@ def text_digest(text: str) -> str:
 def check_disjoint(passages: Iterable[tuple[str, int, str]], held_out: Mapping[str, str]) -> None:
     """Raises InputError for the first passage whose digest is held out.
 
-    `passages`: (origin, row, digest); `held_out`: what has that digest, in words, by `text_digest`.
+    `passages`: (origin, row, digest); `held_out`: a description of each text, by `text_digest`.
     """
     for origin, row, digest in passages:
         if digest and digest in held_out:

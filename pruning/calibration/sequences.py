@@ -38,7 +38,7 @@ class PassageRecord(Frozen):
 
 
 class CalibrationManifest(Frozen):
-    """What a pruning saw; part of the checkpoint's manifest."""
+    """The text that a job saw; part of the checkpoint's manifest."""
 
     source: str
     samples: int
@@ -106,7 +106,7 @@ def load(
     sources: Mapping[str, PassageSource],
     held_out: Mapping[str, str] | None = None,
 ) -> Calibration:
-    """Read and encode the calibration passages; `held_out`: texts that none of them may be (see `check_disjoint`).
+    """Read and encode the calibration passages; `held_out`: forbidden texts (see `check_disjoint`).
 
     Raises InputError for whatever is wrong with the source (see `passages.iterate`, `take_passages`) and for a
     passage that gives no token.
@@ -158,7 +158,7 @@ def _encode(tokenizer: Any, passage: Passage) -> Sequence[int]:
 def _windows(config: CalibrationConfig, tokenizer: Any, seed: int) -> Iterator[tuple[Passage, int, Sequence[int]]]:
     """Random stretches of `sequence_length` tokens from random documents of the whole shard that are longer.
 
-    Draw for draw what the Wanda authors' loader does with Python's generator: a document, again while it is too short,
+    Each draw equals that of the Wanda authors' loader with Python's generator: a document, again while it is too short,
     then an offset, which never reaches the last stretch.
     """
     documents = passages.c4_shard()

@@ -145,14 +145,14 @@ class Hessian:
 
 
 def indifferent(statistic: Tensor) -> Tensor:
-    """A statistic of the same shape by which no input is stronger than another, or goes with another."""
+    """A statistic of the same shape for equally strong, uncorrelated inputs."""
     if statistic.ndim == 1:
         return torch.ones_like(statistic)
     return torch.eye(len(statistic), dtype=statistic.dtype, device=statistic.device)
 
 
 class Gathered:
-    """What is wanted of one input: one statistic or several, from the same pass."""
+    """The statistics of one input: one or several, from the same pass."""
 
     def __init__(self, kinds: Sequence[Statistic], columns: int, sequences: int, device: torch.device) -> None:
         self._parts = {kind: ACCUMULATORS[kind](columns, sequences, device) for kind in kinds}

@@ -3,7 +3,7 @@
 A row w of a pruned matrix had the dense weights d. Its repair is the w with zeros wherever its mask has them that is
 the least of (d - w) A (d - w)^T, for A = H + damping: the Hessian of a row's squared output error on the inputs that
 the layers before it produce as they are now, damped as SparseGPT damps it, so that where the text says nothing the
-dense weights count. Each row has a mask of its own, and so a system of normal equations of its own. Conjugate gradients
+dense weights count. Each row has its own mask, hence its own system of normal equations. Conjugate gradients
 over the kept weights solve those of many rows at once: a step is one product with H, whereas to factor them takes a
 matrix for each row. (Boza, Fast and Effective Weight Update for Pruned Large Language Models, 2024, is the same least
 squares by ADMM.)
@@ -31,7 +31,7 @@ _ROWS_CPU, _ROWS_CUDA = 512, 8192  # that are solved together: on a CPU few enou
 
 @dataclass(frozen=True, slots=True)
 class Repaired:
-    """One matrix after its repair, in the dtype in which it is stored."""
+    """One matrix after its repair, in the checkpoint's dtype."""
 
     weight_OI: Tensor
     error_before: float  # squared output error on the calibration text, as a share of the dense outputs' square
@@ -75,7 +75,7 @@ class LeastSquares:
         return Repaired(torch.cat(parts), before / whole if whole else 0.0, after / whole if whole else 0.0, most)
 
     def _error(self, change_OI: Tensor) -> Tensor:
-        """The squared output error of each row, (O,), up to a factor; the damping is no part of it."""
+        """The squared output error of each row, (O,), up to a factor, without the damping."""
         return (self._times(change_OI, damping=0.0) * change_OI).sum(dim=1)
 
     def _times(self, left_OI: Tensor, damping: float) -> Tensor:

@@ -3,7 +3,7 @@
 Statistics of a layer are gathered on inputs that the pruned layers before it produced. One dense pass observes all its
 Linear modules at once. Then all of them are pruned, perhaps repaired, and the layer runs again for the next one's
 inputs. Memory holds one layer's weights, one layer's statistics, and the activations of the calibration tokens (or one
-batch of them).
+batch).
 
 Where the Hessians of many experts would fill the memory, `portions` splits a layer: some experts at a time, the rest
 last. No expert reads another's output, so the outcome is that of one pass.
@@ -40,7 +40,7 @@ def prune_layers(
     write: Writer,
     progress: Callable[[int, int], None],
 ) -> list[MatrixRecord]:
-    """Prune every layer by its pattern; returns what was done to each matrix.
+    """Prune every layer by its pattern; returns a record of each matrix.
 
     `flow` may be None for a method that looks at the weights alone. `progress` is called with (layers done, layers).
     Raises JobError if a matrix is not as sparse as requested or activations are not finite.
@@ -67,7 +67,7 @@ def prune_layers(
 
 
 def _wanted(config: PruneConfig) -> list[Statistic]:
-    """What has to be known of a layer's inputs, for the method and for a repair."""
+    """The statistics of a layer's inputs that the method and a repair need."""
     own = _method(config).statistic
     wanted = [] if own is None else [own]
     if config.repair != "none" and own is not Statistic.HESSIAN:
@@ -133,7 +133,7 @@ def _method(config: PruneConfig) -> Method:
 
 
 def leave_dense(decoder: Decoder) -> list[MatrixRecord]:
-    """What was done where nothing is to be pruned: only the zeros that are there are counted."""
+    """The records of a job that prunes nothing: they count the zeros of the dense model."""
     read = decoder.checkpoint.read
     return [
         MatrixRecord(name=name, rows=rows, columns=columns, requested=0, zeros=count_zeros(read(name)))
@@ -148,7 +148,7 @@ _ENTRY = 4  # bytes, float32
 def portions(
     linears: Mapping[str, nn.Linear], statistic: Statistic, limit: int = HESSIAN_BYTES
 ) -> list[dict[str, nn.Linear]]:
-    """A layer's modules in the order in which they are observed and pruned; each portion takes a pass of its own."""
+    """A layer's modules in the order of observation; each portion takes its own pass."""
     experts: dict[str, dict[str, nn.Linear]] = {}
     for name, module in linears.items():
         if isinstance(module, Routed):

@@ -1,4 +1,4 @@
-"""How it is decided which weights go, or which layers, heads and channels: the methods, and the registry of them.
+"""The methods that choose which weights, layers, heads or channels go, and their registry.
 
 To add a method, write its file and add its line here; the command line, sweep files, estimates and the layer driver
 read the object. Importing this needs no torch, so that a mistyped name is reported at once.

@@ -1,10 +1,10 @@
-"""What a pruning method is: `Method` sets weights to zero, `Removal` takes out whole layers, heads or channels.
+"""A pruning method: `Method` sets weights to zero, `Removal` takes out whole layers, heads or channels.
 
 Shapes: O output rows, I input columns. Matrices that read the same input share one statistic of it and are pruned
 together. Functions import torch where they work on tensors: names and help are read without it.
 
-A removal leaves the rest as it is. Heads go in groups that share one key and value. Every layer loses the same number
-of heads or channels, since config.json has one number for all. `structured` finds the parts in a checkpoint.
+A removal leaves the rest unchanged. Heads are removed in groups that share one key and value. Every layer loses the
+same number of heads or channels, since config.json has one number for all. `structured` finds parts in a checkpoint.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Statistic(Enum):
-    """What is gathered of a matrix's inputs over the calibration tokens."""
+    """A statistic of a matrix's inputs over the calibration tokens."""
 
     COLUMN_NORMS = "norm_sq_I: the squared norm of every input column, divided by the number of sequences"
     HESSIAN = "hessian_II: 2 / N * sum of x x^T over the tokens of N sequences"
@@ -76,7 +76,7 @@ class ScoringMethod(Method):
 
     @abstractmethod
     def score(self, weight_OI: Tensor, norm_sq_I: Tensor | None) -> Tensor:
-        """score_OI, float32. `norm_sq_I`: see `Statistic.COLUMN_NORMS`; None unless the method asks for it."""
+        """score_OI, float32. `norm_sq_I`: see `Statistic.COLUMN_NORMS`; None unless the method needs it."""
 
     def prune(
         self, weights_OI: Iterable[Tensor], statistic: Tensor | None, pattern: Pattern, group: Group, where: str
@@ -107,7 +107,7 @@ class Removal(ABC):
         return self.passes > 0
 
     def removed(self, pattern: str, sparsity: float | None) -> Removed:
-        """What a job's fields describe. Raises ValueError naming field and value."""
+        """The parts that a job's fields describe. Raises ValueError naming field and value."""
         return parse_removed(self.unit, pattern, sparsity, listed=self.listed)
 
     def spelled(self, pattern: object) -> object:

@@ -71,7 +71,7 @@ def _order_preserving(bits: Tensor) -> Tensor:
 
 
 def zeroed(weight_OI: Tensor, mask_OI: Tensor) -> Tensor:
-    """A copy of the weights that is +0.0 wherever the mask is True."""
+    """A copy of the weights that is +0.0 where the mask is True."""
     if weight_OI.device.type != "cpu":
         return weight_OI.masked_fill(mask_OI, 0)
     # As integers: to fill by a random mask takes a CPU six times as long, and a product of floats would leave -0.0.
@@ -105,7 +105,7 @@ def lowest_of_groups(score_OI: Tensor, n: int, m: int) -> Tensor:
 
 
 def select(score_OI: Tensor, pattern: Pattern, group: Group) -> Tensor:
-    """mask_OI of the pattern; `group` is what a ratio is taken of."""
+    """mask_OI of the pattern; a ratio counts within `group`."""
     if isinstance(pattern, NofM):
         return lowest_of_groups(score_OI, pattern.n, pattern.m)
     if group == "row":

@@ -64,7 +64,7 @@ def factorise(hessian_II: Tensor, name: str) -> Factor:
 
 
 def _inverse_of_upper(upper_II: Tensor) -> Tensor:
-    """Inverse of an upper triangular matrix, by halves: nearly all of it is matrix products."""
+    """Inverse of an upper triangular matrix, by halves: nearly all operations are matrix products."""
     size = len(upper_II)
     if size <= _SMALL:
         identity_II = torch.eye(size, dtype=upper_II.dtype, device=upper_II.device)

@@ -1,7 +1,7 @@
-"""Which models can be pruned: where an architecture keeps its decoder, and what is special about its layers.
+"""Which models can be pruned: where an architecture keeps its decoder, and how its layers differ.
 
 To support an architecture, add its name to the table. Only `nn.Linear` modules inside decoder layers are pruned. A
-router sends tokens to experts and stays as it is.
+router sends tokens to experts and stays unchanged.
 
 transformers keeps all experts of a layer in two tensors of three dimensions; checkpoints hold three matrices for each
 expert. `separate` makes each matrix an `nn.Linear` again, so that it is read, observed, pruned and written like any
@@ -36,7 +36,7 @@ class Architecture:
     renamed: Mapping[str, str] = field(default_factory=dict)  # transformers' first part of a name -> the checkpoint's
     dense: frozenset[str] = frozenset()  # Linear modules that are not pruned, by the last part of their name
     recurrent: bool = False  # some layers hand a state from token to token: sequences cannot run end to end
-    # Settings under which its layers need more than one layer at a time: what they turn on.
+    # Settings that make layers depend on each other, and the feature that each turns on.
     whole: Mapping[str, str] = field(default_factory=dict)
 
 

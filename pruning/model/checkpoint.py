@@ -1,6 +1,6 @@
 """A checkpoint's safetensors files: tensors are read one at a time, never a whole model.
 
-Reads are memory-mapped and unmapped again at once, so that resident memory holds only what is in use.
+Reads are memory-mapped and unmapped again at once, so that resident memory stays small.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which models can be pruned, and how to run one layer by layer without ever holding all of it in memory.
+"""Which models can be pruned, and how one runs layer by layer, so that memory never holds the whole model.
 
 A decoder is two things here. Its layers are the library's own modules, on the meta device until a layer's tensors are
 read. Everything before them (embedding, positions, masks) is a skeleton: the library's own model with recorders for
@@ -107,7 +107,7 @@ class Decoder:
         return f"{self._prefix}layers.{layer}.{parameter}"
 
     def checkpoint_dtype(self, layer: int, module: str) -> torch.dtype:
-        """The type in which the checkpoint stores a module's weight."""
+        """The type of a module's weight in the checkpoint."""
         return FLOATS[self.checkpoint.entry(self.tensor_name(layer, f"{module}.weight")).dtype]
 
     def matrices(self) -> dict[str, tuple[int, int]]:
@@ -193,7 +193,7 @@ class Decoder:
         return torch.cat([self._run(ids)[0] for ids in pieces], dim=1)
 
     def keywords(self, layer: int, batch: Batch) -> dict[str, Any]:
-        """The keywords with which the model calls a layer on this batch."""
+        """The keywords that the model passes to a layer for this batch."""
         of_each = [self._keywords_of(ids)[layer] for ids in batch.sequences]
         return dict(of_each[0]) if self.recurrent else pack(of_each, batch.lengths)
 

@@ -1,4 +1,4 @@
-"""Memory of this process: its peak, and giving back what is free.
+"""Memory of this process: its peak, and returning free memory.
 
 The peak is read from /proc: psutil knows the current resident size, but not its high-water mark on Linux.
 """
@@ -19,7 +19,7 @@ _LARGEST = 32 << 20  # bytes that glibc takes from its heap at most
 
 @contextmanager
 def kept_when_freed() -> Iterator[None]:
-    """Within, freed memory is kept for what is allocated next until `give_back` is called.
+    """Within, glibc keeps freed memory for the next allocation until `give_back` is called.
 
     A layer allocates and frees the same few megabytes for every batch; left to itself, glibc returns them to the
     system each time, which then clears them page by page: a tenth of a job's processor time.
@@ -42,7 +42,7 @@ def _set_thresholds(trim: int) -> None:
 def give_back() -> None:
     """Return freed memory to the system.
 
-    glibc keeps what is freed below a threshold that grows to 32 MiB, and a layer's matrices fragment it: without this
+    glibc keeps freed blocks below a threshold that grows to 32 MiB, and a layer's matrices fragment it: without this
     a job's resident memory grew by about one layer for every two that it pruned.
     """
     with suppress(OSError, AttributeError):  # another C library
@@ -50,7 +50,7 @@ def give_back() -> None:
 
 
 def reset_peak(device: torch.device) -> None:
-    """Reset the high-water mark, so that what the process did before does not count."""
+    """Reset the high-water mark, so that earlier work of the process does not count."""
     if device.type == "cuda":
         # With "cuda:1", nothing before this has started CUDA.
         torch.cuda.init()  # type: ignore[no-untyped-call]

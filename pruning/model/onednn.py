@@ -7,7 +7,7 @@ rounded depends on the order in which its terms are added, so there are two ways
 
 - `Linear`, for the forward passes, whose bits decide masks: it adds in MKL's order, each stretch of `_STRETCH` terms by
   itself and then the stretches, and for every new shape it computes the product by torch as well, once. Only a shape
-  whose bits were all equal goes to oneDNN from then on: what comes out is what torch gives, on every machine.
+  whose bits were all equal goes to oneDNN from then on: the result equals torch's on every machine.
 - `add_second_moments`, for Hessians, which need to be equal within rounding only: it computes the upper half.
 
 Neither measures how fast a product is: the same job gives the same bytes whatever else the machine is doing.
@@ -37,7 +37,7 @@ def available() -> bool:
 
 
 def faster() -> bool:
-    """Whether products are given to it: by what the processor can do, not by the clock."""
+    """Whether oneDNN computes products: the processor's features decide, not the clock."""
     return available() and torch.backends.cpu.get_cpu_capability().startswith("AVX512")
 
 
@@ -47,9 +47,9 @@ def times_transposed(left_MK: Tensor, right_NK: Tensor) -> Tensor:
 
 
 class Linear(nn.Linear):
-    """An nn.Linear whose forward pass is oneDNN's wherever its bits are torch's. No gradients.
+    """An nn.Linear whose forward pass is oneDNN's where its bits equal torch's. No gradients.
 
-    Call `forget` after the weight has changed: oneDNN's own layout of it is kept from the first pass on.
+    Call `forget` after the weight has changed: oneDNN keeps its own layout from the first pass on.
     """
 
     def __init__(self, linear: nn.Linear) -> None:
@@ -116,7 +116,7 @@ def times_symmetric(left_OI: Tensor, symmetric_II: Tensor) -> Tensor:
 def add_second_moments(sum_II: Tensor, inputs_TI: Tensor) -> None:
     """Add the upper block triangle of x^T x to `sum_II`; `mirror` fills in the rest."""
     if sum_II.device.type == "cpu" and sum_II.dtype == torch.float32 and faster():
-        # Stretches as short as MKL's: what is added one term after another loses digits with its length.
+        # Stretches as short as MKL's: a running sum loses digits with its length.
         stretches_IT = [part_TI.T.contiguous() for part_TI in torch.split(inputs_TI, _STRETCH)]
         for start in range(0, len(sum_II), _BLOCK):
             for part_IT in stretches_IT:

@@ -24,7 +24,7 @@ ALONE_BELOW = 16
 
 @dataclass(frozen=True, slots=True)
 class Segments:
-    """What a packed call passes for an attention mask: the length of each sequence, and its own mask if it has one."""
+    """A packed call's attention mask: the length of each sequence, and its own mask if it has one."""
 
     lengths: tuple[int, ...]
     masks: tuple[Tensor | None, ...]

@@ -1,7 +1,7 @@
 """A pruned checkpoint on disk: complete under its own name, or absent.
 
 Shards are copied byte for byte and only the pruned matrices are written over, in place and one at a time: whatever is
-not pruned stays identical, and memory holds one matrix. All of it happens in a directory `OUT.partial-TOKEN` beside
+not pruned stays identical, and memory holds one matrix. The export works in a directory `OUT.partial-TOKEN` beside
 OUT, with the weights and the config under names that nothing loads; when all is synced they get their own names, the
 manifest last, and one rename of the directory makes the checkpoint appear. A killed export leaves a directory that does
 not load; the next one to the same OUT removes it, once its owner is known to be dead (see `liveness.py`).
@@ -72,7 +72,7 @@ def companions(checkpoint: Checkpoint) -> list[str]:
 
 
 def source_files(checkpoint: Checkpoint, digest: Callable[[Path], str] = digest_of_file) -> dict[str, str]:
-    """sha256 of every file of the dense checkpoint that goes into the pruned one."""
+    """sha256 of each file of the dense checkpoint that the job reads or copies."""
     names = ["config.json", *(file.name for file in checkpoint.files), *companions(checkpoint)]
     return {name: digest(checkpoint.directory / name) for name in sorted(names)}
 
@@ -104,7 +104,7 @@ def _partials(out: Path) -> list[Path]:
 
 
 def _remove_stale(out: Path) -> None:
-    """Remove what killed exports left behind. Raises InputError if one of them is still alive."""
+    """Remove the leftovers of killed exports. Raises InputError if one is still alive."""
     for partial in _partials(out):
         _need_dead(out, partial)
         shutil.rmtree(partial, ignore_errors=True)  # others may be removing it too

@@ -24,7 +24,7 @@ _QUOTED = 80  # characters of a value in a message
 
 
 class Settings(Protocol):
-    """What the configurations of all jobs have."""
+    """The fields that the configurations of all jobs share."""
 
     @property
     def source(self) -> Path: ...
@@ -36,7 +36,7 @@ class Settings(Protocol):
 
 
 class Manifest(Protocol):
-    """What the manifests of all jobs have."""
+    """The fields that the manifests of all jobs share."""
 
     @property
     def config(self) -> dict[str, Any]: ...
@@ -54,7 +54,7 @@ ManifestT = TypeVar("ManifestT", bound=Manifest)
 
 @dataclass(frozen=True, slots=True)
 class Job(Generic[ConfigT]):
-    """A configuration, the checkpoint that it names, and what the caller knows of texts."""
+    """A configuration, the checkpoint that it names, and the caller's texts."""
 
     config: ConfigT
     out: Path

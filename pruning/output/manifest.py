@@ -1,4 +1,4 @@
-"""`prune_manifest.json`: what a pruned checkpoint is, how it was made, and the digest of each of its files.
+"""`prune_manifest.json` describes a pruned checkpoint: how it was made, and the digest of each file.
 
 It is written last: a directory without it is no pruned checkpoint.
 """
@@ -20,7 +20,7 @@ SCHEMA_VERSION = 1
 
 
 def _unsaid(value: object) -> bool:
-    """Of what came later: a manifest without it is what it was."""
+    """For later fields: a manifest without them keeps its bytes."""
     return value is None
 
 
@@ -47,7 +47,7 @@ class MatrixRecord(Frozen):
 
 
 class RemovedParts(Frozen):
-    """What was taken out whole, by the numbers that the parts had in the dense model."""
+    """The parts that were taken out, by their numbers in the dense model."""
 
     unit: Unit  # heads: key-value heads, each with the query heads that share it
     of: int  # how many there were: layers, or heads or channels of each layer
@@ -58,7 +58,7 @@ class RemovedParts(Frozen):
 class PruneManifest(Frozen):
     """A pruned checkpoint's provenance."""
 
-    # First: what another version wrote is told by it, not by its other fields.
+    # First: it reveals another version before any other field fails.
     schema_version: Annotated[int, of_version(SCHEMA_VERSION)] = SCHEMA_VERSION
     method: str
     pattern: (

@@ -80,7 +80,7 @@ def _lowest(
             raise JobError(f"{decoder.tensor_name(index, output)}: the activations that it reads are not finite")
         score_P = score_I.double().view(parts, run.width).sum(dim=1)
         taken_P = torch.sort(score_P, stable=True).indices[:count]  # of equals the first
-        # What a zero column reads is not there for the layers to come, as if the part were gone.
+        # A zero column hides its input from later layers, as if the part were gone.
         zeroed_OI = weight_OI.clone()
         zeroed_OI.view(-1, parts, run.width)[:, taken_P] = 0
         decoder.replace(index, output, zeroed_OI)
@@ -92,6 +92,6 @@ def _lowest(
 
 
 def check(decoder: Decoder, removed: Removed) -> None:
-    """Raises InputError for a share of which nothing would go, and for a model that cannot be built without it."""
+    """Raises InputError for a share that takes nothing out, and for a model that cannot be built without it."""
     cut = first_cut(decoder, removed)
     check_built(decoder, cut, slices(decoder, cut))

@@ -1,4 +1,4 @@
-"""What is taken out of a model, and what stays of each of its tensors. Pure; no weights are read.
+"""The parts that a job takes out, and the remainder of each tensor. Pure; no weights are read.
 
 The layout tells where the heads and channels of a decoder layer are: in rows of some matrices, in columns of others.
 """
@@ -16,7 +16,8 @@ from evaluator.core.errors import InputError
 from pruning.model.decoder import Decoder
 from pruning.patterns import Listed, Removed, Unit, written
 
-# Channels go in multiples of the largest power of two up to this that divides their number and is at most a 32nd of it:
+# Channels are removed in multiples of a power of two: the largest up to this one that divides their number and is at
+# most a 32nd of that number:
 # kernels and groups of quantised weights want what they had, and a share is kept within 3 percentage points.
 _STEP = 128
 _FINEST = 32
@@ -24,7 +25,7 @@ _FINEST = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """What is taken out, by the numbers that the parts have in the source."""
+    """The parts that go, by their numbers in the source."""
 
     unit: Unit
     of: int  # how many there were: layers, or key-value heads or channels of each layer
@@ -198,7 +199,7 @@ def parts_of(decoder: Decoder, unit: Unit) -> int:
 
 
 def rows_of(decoder: Decoder, unit: Unit) -> Mapping[str, Sequence[Run]]:
-    """By module: in which rows the parts of a layer are. Raises InputError for a layer of another layout."""
+    """By module: the rows of a layer's parts. Raises InputError for a layer of another layout."""
     if unit == "channels":
         channels = _channels(decoder)
         one = Run(0, 1)
@@ -212,7 +213,7 @@ def rows_of(decoder: Decoder, unit: Unit) -> Mapping[str, Sequence[Run]]:
 
 
 def columns_of(decoder: Decoder, unit: Unit) -> Mapping[str, Sequence[Run]]:
-    """By module: in which columns the parts of a layer are. Raises InputError for a layer of another layout."""
+    """By module: the columns of a layer's parts. Raises InputError for a layer of another layout."""
     if unit == "channels":
         return {OUTPUT[unit]: [Run(0, 1)]}
     return {OUTPUT[unit]: [Run(0, _sizes(decoder).shared)]}

@@ -102,7 +102,7 @@ _LISTED = ("layer_types", "mlp_layer_types", "no_rope_layers")  # with an entry 
 _NUMBERS = ("mlp_only_layers",)  # with the numbers of layers
 _BY_NUMBER = ("per_layer_config",)  # what is special about a layer, by its number
 _FIRST = ("max_window_layers", "first_k_dense_replace")  # how many layers come before another kind begins
-# What a module says of itself that a cut changes, or that makes no difference here.
+# Fields of a module that a cut changes, or that make no difference here.
 _CHANGED = {
     *("layer_idx", "in_features", "out_features", "intermediate_size", "num_heads", "num_attention_heads"),
     *("num_key_value_heads", "op_size", "training"),

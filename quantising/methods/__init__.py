@@ -1,4 +1,4 @@
-"""The ways to quantise: a class for each, and the registry of them.
+"""The ways to quantise: a class for each, and their registry.
 
 To add one, write its class and add its line here; sweep files, preflight and estimates read the object. Importing this
 needs no torch.

@@ -1,4 +1,4 @@
-"""What a way to quantise is, and llm-compressor's recipes as text. Functions import torch where they work on tensors.
+"""The interface of a method, and llm-compressor's recipes as text. Functions import torch where they work on tensors.
 
 llm-compressor's environment applies a recipe; a checkpoint that was rounded here stores one too.
 """
@@ -45,7 +45,7 @@ def _settings(modifier: Modifier, wanted: Wanted) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What is to become of one checkpoint."""
+    """The settings of one quantisation."""
 
     scheme: str
     group_size: int | None  # None: the scheme's own

@@ -1,4 +1,4 @@
-"""GPTQ, AWQ, SmoothQuant and recipes of users: llm-compressor does them, in a process of its own environment.
+"""GPTQ, AWQ, SmoothQuant and recipes of users: llm-compressor does them, in a separate process and environment.
 
 It needs other versions of torch, transformers and compressed-tensors than ours. Its process stays offline. It gets
 token ids in place of data sets, and no variables that are secrets of the user's.
@@ -47,7 +47,7 @@ def environment() -> Path:
 
 
 def interpreter() -> Path | str:
-    """The same, with a sentence in place of the error. In a source tree the lock says what is installed."""
+    """The same, with a sentence in place of the error. In a source tree the lock file pins the packages."""
     locked = LOCK.is_file()
     return python_of(NAME, pins(LOCK) if locked else [REQUIREMENT], pinned=locked)
 
@@ -86,7 +86,7 @@ def apply_recipe(recipe: str, source: Path, folder: Path, sequences: Sequence[Se
 
 
 def _beat_while_growing(log: Path, target: Path) -> Callable[[], None]:
-    """The job gets on while `log`, in which it counts its layers, or what it writes to `target` grows."""
+    """The job gets on while `log` (it counts its layers there) or the output in `target` grows."""
     seen = -1
 
     def look() -> None:
@@ -99,7 +99,7 @@ def _beat_while_growing(log: Path, target: Path) -> Callable[[], None]:
 
 
 def _written(log: Path, target: Path) -> int:
-    """Bytes of a log and of what is in a directory."""
+    """Bytes of a log and of a directory's files."""
     total = 0
     for file in (log, *target.iterdir()):
         with suppress(OSError):  # it has just been renamed

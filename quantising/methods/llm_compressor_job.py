@@ -1,4 +1,4 @@
-"""llm-compressor's side of a quantisation, as a script in its own environment; it needs nothing of ours.
+"""llm-compressor's side of a quantisation, as a script in its own environment; it imports none of our modules.
 
     python -I llm_compressor_job.py REQUEST.json
 

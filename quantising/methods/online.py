@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Online(Method):
-    """A directory of links, and a config.json that says what an engine is to make of them."""
+    """A directory of links, and a config.json with the scheme for the engine."""
 
     name = ONLINE
     help = "vLLM rounds the weights while it loads them; nothing is written but links"

@@ -1,4 +1,4 @@
-"""Rounding to nearest: no data, no environment of its own."""
+"""Rounding to nearest: no data, no other environment."""
 
 from __future__ import annotations
 
