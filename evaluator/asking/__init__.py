@@ -1,1 +1,1 @@
-"""From an item to what a model is asked: questions with their candidates, and prompts as token ids."""
+"""From an item to a model's input: questions with their candidates, and prompts as token ids."""

@@ -129,7 +129,7 @@ class Prompter:
     def pose(self, before: str, middle: str, after: str) -> Prompt | None:
         """Any other text as a prompt; like a context, `middle` is cut from its end to fit `prompt_tokens`.
 
-        None when the text is too long without any of it.
+        None when the text is too long even without the context.
         """
         if self._chat:
             before, after = self._in_chat_template(before, middle, after)
@@ -153,14 +153,14 @@ class Prompter:
         that ends in white space (a template's). If the joint
         encoding does not begin with the prompt's ids, its own ids are used, split after the last token in common.
 
-        Raises InputError for an answer that has no tokens of its own.
+        Raises InputError for an answer without own tokens.
         """
         separator = "" if self._chat else _separator(prompt.text)
         joint = self._encode_batch([prompt.text + separator + answer for answer in answers])
         return [_split(prompt, ids, answer) for ids, answer in zip(joint, answers, strict=True)]
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """The text of generated ids, without special tokens and with its white space as it was generated."""
+        """The text of generated ids, without special tokens and with its generated white space."""
         return self._decode(list(token_ids))
 
     def _in_chat_template(self, before: str, context: str, after: str) -> tuple[str, str]:
@@ -197,7 +197,7 @@ class Prompter:
         return [tuple(ids[: len(ids) - self._tail]) for ids in encoded]
 
     def _longest_prefix(self, before: str, context: str, after: str, cap: int) -> int | None:
-        """The length in characters of the context's longest prefix with which the prompt has at most `cap` tokens."""
+        """The length in characters of the longest context that keeps the prompt within `cap` tokens."""
 
         def fits(length: int) -> bool:
             return len(self._encode(before + context[:length] + after)) <= cap

@@ -1,4 +1,4 @@
-"""Which questions a task asks, and with which candidates: everything about an item that does not depend on a model.
+"""A task's questions and their candidates: everything about an item that does not depend on a model.
 
 Pure text, made once per task and shipped to every engine; `probes.planning` tokenises it. A task of text has no
 questions: it is asked window by window, and a `Window` is tokenised from the start.
@@ -48,7 +48,7 @@ class Question:
         return () if self.options is None else self.options.texts
 
     def can_pose(self, format: Format) -> bool:
-        """Whether there is what the format's prompt shows."""
+        """Whether the question has the contents of the format's prompt."""
         if format == "one_shot":
             return self.exemplar is not None
         return not (self.lists_options or format in LISTING_FORMATS) or bool(self.candidates.get(format))
@@ -91,7 +91,7 @@ Posed = Question | Window  # what a model is asked; both have the `item` that re
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """Which questions to make of a task, and with which candidates; `EvalConfig.wanted` says it for its probes."""
+    """The questions and candidates that a task needs; `EvalConfig.wanted` makes it for its probes."""
 
     items: int  # per language; 0: all
     seed: int  # of the distractors

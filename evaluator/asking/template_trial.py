@@ -1,4 +1,4 @@
-"""A checkpoint's chat template, rendered once in a process of its own before this one renders it for every item.
+"""A checkpoint's chat template, rendered once in a separate process before this one renders it for every item.
 
 A template is a program in Jinja. transformers runs it in a sandbox, which keeps it from files, the network and Python,
 and not from loops that never end or texts of gigabytes. The process has limits on processor time and memory; what
@@ -42,13 +42,13 @@ def try_template(tokenizer: Any) -> None:
 
 @cache  # checkpoints of a sweep have their base's
 def problem_of(template: str, variables: str = "{}", *, seconds: int = _SECONDS) -> str | None:
-    """What is wrong with a template, in words; `variables` is what else it is given, as JSON."""
+    """A template's problem, in words; `variables` are its other inputs, as JSON."""
     asked = {"template": template, "variables": json.loads(variables), "seconds": seconds}
     return tried(__name__, asked, seconds)[0]
 
 
 def tried(module: str, asked: object, seconds: int) -> tuple[str | None, bytes]:
-    """Run a module with `asked` as JSON on its stdin: how it outran its limits, in words, and what it printed.
+    """Run a module with `asked` as JSON on its stdin: how it outran its limits, in words, and its output.
 
     The module calls `limit` before it renders anything.
     """
@@ -90,7 +90,7 @@ def main() -> None:
 
 
 def limit(seconds: int) -> None:
-    """Limit this process to what one rendering may take, on top of what it has taken so far."""
+    """Limit this process to the cost of one rendering, on top of its use so far."""
     import resource
 
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])

@@ -76,7 +76,7 @@ class Wording:
         self._shows_context = "context" in _names(template.text)
 
     def around(self, item: Item, context: str, options: Sequence[str]) -> tuple[str, str, str]:
-        """What stands before the context, the context, and what stands after it; all of it is before an empty one.
+        """The text before the context, the context, and the text after it. Before an empty context is the whole text.
 
         Raises InputError where the template fails.
         """
@@ -130,7 +130,7 @@ class _Context(str):
 
 
 def _written(value: Any) -> Any:
-    """What Jinja writes for a value; Python's way of writing a list or an object is nobody's prompt."""
+    """The text of a value. No prompt shows a list or an object in Python's notation."""
     from jinja2 import Undefined
 
     if isinstance(value, _Context):
@@ -147,7 +147,7 @@ def _environment() -> Environment:
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     environment = ImmutableSandboxedEnvironment(undefined=StrictUndefined, autoescape=False, finalize=_written)
-    # The same prompt every time: nothing of chance.
+    # The same prompt every time, without chance.
     del environment.globals["lipsum"], environment.filters["random"]
     return environment
 

@@ -1,7 +1,7 @@
-"""What an engine must know of a checkpoint before it loads a byte of its weights.
+"""The facts that an engine needs before it loads a byte of a checkpoint's weights.
 
 One engine can serve two checkpoints whose blueprints do not differ, the second swapped in place. The driver groups
-checkpoints by a key of its own (`CheckpointInfo.architecture`, at least as strict); an engine compares blueprints again
+checkpoints by its own key (`CheckpointInfo.architecture`, at least as strict); an engine compares blueprints again
 and says in words what differs.
 """
 

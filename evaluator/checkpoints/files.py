@@ -1,4 +1,4 @@
-"""What may lie in a checkpoint directory before anything of it is read: ordinary files, small descriptions, no code.
+"""Which files may lie in a checkpoint directory: ordinary files, small descriptions, no code.
 
 A checkpoint is somebody else's data. Links are followed, as the hub's own cache is made of them; what they lead to must
 be a regular file, since a pipe never ends and a device may be endless. The manifests of pruned and quantised
@@ -60,7 +60,7 @@ _IMPLEMENTATIONS = ("attn_implementation", "experts_implementation")
 
 
 def check_files(checkpoint: Path) -> None:
-    """Raises InputError for what is no regular file, and for a JSON file that is larger than any description."""
+    """Raises InputError for an irregular file, and for a JSON file that is larger than any description."""
     for directory in (checkpoint, *(checkpoint / name for name in _FOLDERS)):
         for file in sorted(directory.iterdir()) if directory.is_dir() else ():
             try:
@@ -74,13 +74,13 @@ def check_files(checkpoint: Path) -> None:
 
 
 def file_states(checkpoint: Path) -> FileStates:
-    """What the directory of a checkpoint says of its weights and JSON files without reading them."""
+    """Sizes and times of a checkpoint's weights and JSON files, without reading them."""
     found = sorted(path for path in checkpoint.iterdir() if path.suffix in _STATED)
     return {path.name: (state.st_size, state.st_mtime_ns) for path in found for state in _stat(path)}
 
 
 def changed_file(before: FileStates, now: FileStates) -> str | None:
-    """The first file, by name, that is no longer what it was, that has come or that has gone."""
+    """The first file, by name, that has changed, appeared or disappeared."""
     return next((name for name in sorted({*before, *now}) if before.get(name) != now.get(name)), None)
 
 
@@ -100,7 +100,7 @@ def check_no_code(file: Path, config: Mapping[str, Any]) -> None:
 
 
 def is_inside(name: str) -> bool:
-    """Whether a relative name that a file states leads into the file's own directory, and not out of it."""
+    """Whether a relative name in a file stays inside the file's directory."""
     parts = PurePosixPath(name).parts
     return bool(parts) and all(map(is_plain, parts))
 

@@ -1,4 +1,4 @@
-"""What a checkpoint is, established before an engine starts: which weights, which architecture, compressed how.
+"""A checkpoint's identity, before an engine starts: its weights, architecture and compression.
 
 `inspect_checkpoint` reads every byte of the weights once, in bounded memory, for their digest and to refuse what no
 engine should be given: missing or truncated files, NaN weights, half-written directories, code from the hub.
@@ -131,7 +131,7 @@ def read_config(path: Path) -> dict[str, Any]:
 def read_positions(path: Path, *, unknown: int, least: int = 1) -> int:
     """How many positions the model of a checkpoint directory has; `unknown` where its config.json does not say.
 
-    Raises InputError for what is not a count of at least `least`.
+    Raises InputError for anything but a count of at least `least`.
     """
     positions = text_model(read_config(path)).get("max_position_embeddings") or unknown
     if not isinstance(positions, int) or positions < least:
@@ -142,7 +142,7 @@ def read_positions(path: Path, *, unknown: int, least: int = 1) -> int:
 def _check_architecture(file: Path, config: dict[str, Any], *, trust_remote_code: bool) -> None:
     """Raises InputError for an architecture that transformers does not know: engines take it from there.
 
-    Before anything else is read with transformers, which would warn of it in a line of its own.
+    Before anything else is read with transformers, which would add a warning.
     """
     from transformers import CONFIG_MAPPING
 
@@ -156,7 +156,7 @@ def _check_architecture(file: Path, config: dict[str, Any], *, trust_remote_code
 
 
 def _weights_digest(tensors: Sequence[Tensor], online: str | None) -> str:
-    """`online`: what an engine makes of the weights while it loads them, so that they are no longer these."""
+    """`online`: the scheme that an engine quantises the weights to while it loads them."""
     digest = hashlib.sha256() if online is None else hashlib.sha256(f"{online} of ".encode())
     for tensor in tensors:
         digest.update(identity(tensor))
@@ -166,7 +166,7 @@ def _weights_digest(tensors: Sequence[Tensor], online: str | None) -> str:
 
 
 def _joined(*parts: str | None) -> str | None:
-    """What was done to a checkpoint, in its order."""
+    """The steps that made a checkpoint, in order."""
     return " + ".join(part for part in parts if part) or None
 
 
@@ -186,7 +186,7 @@ def _architecture(config: dict[str, Any], dtype: str, tensors: Sequence[Tensor],
 
 
 def stored_dtype(config: dict[str, Any], tensors: Sequence[Tensor]) -> str:
-    """What a checkpoint's configuration says that it is stored in ("bfloat16"), or else most of its bytes."""
+    """The dtype that a checkpoint's configuration states ("bfloat16"), or else that of most bytes."""
     for settings in (config, text_model(config)):
         named = settings.get("dtype") or settings.get("torch_dtype")
         if isinstance(named, str) and named != "auto":

@@ -20,7 +20,7 @@ CONFIG = "config.json"
 
 @contextmanager
 def served_directory(checkpoint: Path) -> Iterator[Path]:
-    """What an engine is to be given in place of a checkpoint while it loads: the checkpoint itself, or an overlay."""
+    """The directory that an engine loads: the checkpoint itself, or an overlay."""
     config = read_config(checkpoint)
     served = served_config(config)
     if served is config:

@@ -4,8 +4,8 @@
     W8A8 (per channel)          int8 weights and activations
     FP8 (block 128x128)         float8 weights and activations
 
-Every tool has a layout of its own. What a configuration does not say stays None: most do not name the algorithm, which
-llm-compressor leaves in a `recipe.yaml` beside it. Nothing here decides what can be served.
+Every tool has its own layout. A missing field stays None: most do not name the algorithm, which
+llm-compressor leaves in a `recipe.yaml` in the same folder. The engine decides which schemes it serves.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Quantisation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Group:
-    """What one part of a configuration says of its matrices."""
+    """One part of a configuration: the scheme of its matrices."""
 
     scheme: str
     per: str | None = None
@@ -174,7 +174,7 @@ def _per(strategy: str, size: object, block: object = None) -> str | None:
 
 
 def _of_recipe(file: Path) -> str | None:
-    """What llm-compressor did, in its order, by the names of its modifiers; None where no recipe says so.
+    """The names of llm-compressor's modifiers, in its order; None without a recipe.
 
     The file is only searched: its YAML may hold whatever a user's own modifiers take.
     """

@@ -139,7 +139,7 @@ def read_header(file: Path) -> list[Tensor]:
         with file.open("rb") as stream:
             prefix = stream.read(8)
             length = struct.unpack("<Q", prefix)[0] if len(prefix) == 8 else 0
-            # A length that the file cannot hold is not read: it may ask for any amount of memory.
+            # A length that the file cannot hold is not read: it may need any amount of memory.
             text = stream.read(length) if length <= min(size, _LONGEST_HEADER) else b""
     except OSError as error:
         raise InputError(f"{file}: cannot be read ({error.strerror})") from error
@@ -194,5 +194,5 @@ def _fill(stream: BinaryIO, chunk: memoryview, file: Path) -> None:
 
 
 def identity(tensor: Tensor) -> bytes:
-    """What a digest takes in of a tensor before its bytes."""
+    """A tensor's part of a digest, before its bytes."""
     return json.dumps([tensor.name, tensor.dtype, list(tensor.shape)]).encode() + b"\n"

@@ -44,7 +44,7 @@ class EngineError(ResurfaceError):
     """An engine died or answered nonsense; the work in flight was lost, records were not."""
 
 
-# Names of environment variables whose values nobody else may read, and tokens of the hub wherever they come from.
+# Names of environment variables with secret values, and tokens of the hub from any source.
 _SECRET_NAME = re.compile(r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|ACCESS_KEY|SECRET_KEY)$", re.IGNORECASE)
 _SECRET = re.compile(
     r"\bhf_[A-Za-z0-9]{16,}|\bhf_(?:jwt|oauth)_[\w.-]{16,}"
@@ -84,7 +84,7 @@ def unknown(what: str, value: str, known: Iterable[str]) -> InputError:
 def parse(text: bytes, place: str, *, unique: bool = False) -> Any:
     """The JSON value in UTF-8 text; `place` names the file or line in the message. Raises InputError.
 
-    With `unique`, also where an object has a key twice: readers differ in which of the two they take.
+    With `unique`, also where an object has a key twice: readers choose differently.
     """
 
     def each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -36,7 +36,7 @@ def run_isolated(
     timeout: float | None = None,
     meanwhile: Callable[[], None] | None = None,
 ) -> Ending:
-    """Run `command` to its end, or for `timeout` seconds. Its output goes to `log`. `meanwhile` runs every 2 s."""
+    """Run `command` to its end, or for `timeout` seconds. `log` gets its output. `meanwhile` runs every 2 s."""
     end = None if timeout is None else time.monotonic() + timeout
     with log.open("wb") as output:
         process = subprocess.Popen(

@@ -29,7 +29,7 @@ FORMATS: tuple[Format, ...] = get_args(Format)
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """What is known of a stored field beside its name and Python type."""
+    """The properties of a stored field besides its name and Python type."""
 
     text: str  # completes "<name>: ..."; Markdown
     unit: str = ""
@@ -223,7 +223,7 @@ class Record(Origin):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerdictRow:
-    """What a matcher model decided about one record's response; on disk it follows the record's key."""
+    """A matcher model's decision about one record's response; on disk it follows the record's key."""
 
     matcher: Annotated[str, Meaning("the matcher's name")]
     matcher_digest: Annotated[str, Meaning("digest of the matcher's weights, as `weights_digest`", reported=False)]
@@ -239,7 +239,7 @@ class VerdictRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlRow(VerdictRow):
-    """What a matcher model said of a response of which it is known whether it matches."""
+    """A matcher model's decision about a response with a known answer."""
 
     task: Annotated[str, Meaning("the task's name")]
     language: Annotated[str, Meaning("as the task spells it")]
@@ -254,7 +254,7 @@ class ControlRow(VerdictRow):
     response: Annotated[str, Meaning("the response that the matcher judges")]
 
 
-# A checkpoint's own columns, equal in all of its records, and those of them that say how it was pruned.
+# A checkpoint's own columns, equal in all of its records, and those that describe its pruning.
 METADATA = tuple(field.name for field in fields(Origin) if field.name != "checkpoint")
 SERVING = ("engine", "engine_version", "dtype")  # how a record was computed
 PRUNING = tuple(name for name in METADATA if name not in ("weights_digest", "base"))

@@ -67,7 +67,7 @@ _WITHOUT_SPACES = frozenset(
 
 
 class _Kept(dict[int, int | None]):
-    """What `str.translate` makes of each character: nothing of punctuation. Each is looked up once."""
+    """The table of `str.translate`: punctuation disappears. Each character is looked up once."""
 
     def __missing__(self, code: int) -> int | None:
         kept = self[code] = None if unicodedata.category(chr(code)).startswith("P") else code

@@ -55,7 +55,7 @@ def refusal(request: Request, max_model_len: int, vocabulary: int) -> str | None
 
 
 def _are_below(vocabulary: int, ids: tuple[int, ...]) -> bool:
-    """Whether all of them are ids of a vocabulary. `min` and `max` of a prompt would take three times as long."""
+    """Whether all tokens are ids of a vocabulary. `min` and `max` of a prompt would take three times as long."""
     try:
         unsigned = array("I", ids)
     except OverflowError:  # below 0, or far too large

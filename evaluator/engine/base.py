@@ -39,7 +39,7 @@ class Generate:
 @quick
 @dataclass(frozen=True, kw_only=True)
 class Reference:
-    """What an engine does with the whole distributions at the positions of a Score: `distributions.py` has the file."""
+    """How an engine treats the whole distributions at the positions of a Score: `distributions.py` has the file."""
 
     path: str
     keep: bool  # True: write them there; False: compare them with those that are there
@@ -52,7 +52,7 @@ class Score:
     """The log-likelihood and vocabulary rank of each token of `continuation_ids` (at least one) after `prompt_ids`.
 
     With a `reference`, distributions of the base are kept or compared with where they are computed: no row as long as
-    the vocabulary ever comes out of an engine. An engine that knows no references must not be asked for them
+    the vocabulary ever comes out of an engine. An engine without references must not get one
     (`EngineKind.references`).
     """
 
@@ -65,7 +65,7 @@ class Score:
 @quick
 @dataclass(frozen=True, kw_only=True)
 class Cancel:
-    """Nobody needs the rest of a request any more. It is not answered; what was computed before may still arrive."""
+    """The rest of a request is needed no more. It has no final response; earlier tokens may still arrive."""
 
     request_id: str
 
@@ -162,12 +162,12 @@ class EngineStats:
 
     @property
     def idle_share(self) -> float | None:
-        """The share of the time in which the engine held no request."""
+        """The share of the time when the engine held no request."""
         return self._share(self.idle_seconds)
 
     @property
     def waiting_share(self) -> float | None:
-        """The share of the time in which the engine held requests and computed nothing."""
+        """The share of the time when the engine held requests and computed nothing."""
         return self._share(self.waiting_seconds)
 
     def _share(self, part: float | None) -> float | None:
@@ -199,7 +199,7 @@ class Engine(Protocol):
 
     @property
     def dtype(self) -> str:
-        """What it computes in: "float32", "bfloat16", ..."""
+        """The dtype of its computations: "float32", "bfloat16", ..."""
         ...
 
     def load(self, checkpoint: Path) -> LoadReport:

@@ -14,14 +14,14 @@ early_stopping = False (so `num_return_sequences = num_beams = width`):
 - of the best `width` of them, those that end in EOS are finished, with score = sum / generated length, EOS counted;
 - the best `width` that do not end in EOS are the next live prefixes;
 - the best `width` finished ones are kept, and the search stops when all of these places are taken and the best live
-  prefix, scored at its present length, is not better than the worst of them;
+  prefix, scored at its present length, is not better than the worst one;
 - at `max_tokens` the best `width` continuations finish as they are.
 
 transformers looks at (1 + number of EOS ids) * width candidates in each step; the selection above needs only the best
 `width + number of EOS ids` of each prefix, which is what rollouts ask for. A width of 1 is greedy search, there and
 here.
 
-Exact means: the same hypotheses wherever no two candidates are closer than the float rounding of their sums (ours are
+Exact means: the same hypotheses where no two candidates are closer than the float rounding of their sums (ours are
 float64, transformers' float32). Ties go to the better prefix, then to the token that the engine lists first.
 
 Usage::
@@ -79,7 +79,7 @@ class _Beam:
     depth: int = 0
 
     def row(self) -> _Row | None:
-        """Its expansion, and the token with which its rollout went on; None: not known yet."""
+        """Its expansion, and its rollout's next token; None: not known yet."""
         rollout = self.rollout
         return rollout.rows[self.depth] if rollout is not None and self.depth < len(rollout.rows) else None
 
@@ -127,7 +127,7 @@ class BeamSearch:
 
     @property
     def top_logprobs(self) -> int:
-        """The least `top_logprobs` with which a seed response must have been requested."""
+        """The least `top_logprobs` that the request of a seed response needs."""
         return self._width + len(self._eos_ids)
 
     def start(self) -> list[Generate]:
@@ -188,7 +188,7 @@ class BeamSearch:
             rollout.is_open = False  # perhaps early: the engine may know an EOS that the search does not
 
     def _advance(self) -> list[Generate | Cancel]:
-        """Take as many steps as the known expansions allow; returns requests for those that stand in the way."""
+        """Take as many steps as the known expansions allow; returns requests for those that are missing."""
         before = self._step
         while True:
             rows = [beam.row() for beam in self._live]
@@ -285,7 +285,7 @@ class BeamSearch:
         return cancelled
 
     def _request(self, beam: _Beam, rollout: _Rollout) -> Generate:
-        """Ask for the rollout that begins with a live prefix."""
+        """Request the rollout that begins with a live prefix."""
         beam.rollout, beam.depth = rollout, 0
         first = self._next_request == 0 and self._first_request_id
         request_id = first or f"{self._request_prefix}/{self._next_request}"

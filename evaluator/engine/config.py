@@ -41,10 +41,10 @@ class EngineConfig(Frozen):
     # How a continuation is scored: `forced` computes it after a prompt that all continuations share; `prompt_logprobs`
     # sends prompt and continuation as one prompt each, which is slower and checks the former.
     scoring: Scoring = "forced"
-    # No number depends on what is computed beside it: vLLM's batch-invariant mode, slower, on GPUs only. Engine torch
+    # No number depends on the other rows of its batch: vLLM's batch-invariant mode, slower, on GPUs only. Engine torch
     # computes one request at a time, so that it holds there anyway.
     deterministic: bool = False
-    # A checkpoint may be computed in another dtype than its base, where `auto` comes to that; every table then says so.
+    # With `auto`, a checkpoint may be computed in another dtype than its base; then every table shows that.
     mixed_dtypes: bool = False
     trust_remote_code: bool = False
 
@@ -70,7 +70,7 @@ class EngineConfig(Frozen):
 class Checked(Protocol):
     """Whether an engine can serve checkpoints, as configured. `here`: on this machine.
 
-    Returns what there is to say of it, a line each; raises InputError for the first that it cannot serve.
+    Returns notes, a line each; raises InputError for the first that it cannot serve.
     """
 
     def __call__(
@@ -97,12 +97,12 @@ ENGINES: Registry[EngineKind] = Registry("engine")
 
 
 def engines_help() -> str:
-    """Every engine and what it is, for help texts."""
+    """Every engine with its description, for help texts."""
     return "; ".join(f"{each.name}: {each.help}" for each in ENGINES)
 
 
 def check_served(config: EngineConfig, checkpoints: Sequence[CheckpointInfo], *, here: bool) -> tuple[str, ...]:
-    """What the engine that a configuration names says of checkpoints (`Checked`). Raises InputError."""
+    """The notes of a configuration's engine on checkpoints (`Checked`). Raises InputError."""
     check = ENGINES[config.kind].check_checkpoints
     return () if check is None else check(config, checkpoints, here=here)
 

@@ -1,4 +1,4 @@
-"""The distributions at the positions of a score: kept by a base, and compared with by what was compressed from it.
+"""The distributions at the positions of a score: kept by a base, and compared with those of its compressed checkpoints.
 
 A file holds what one `Score` asked to keep, in safetensors: the logits as the model gave them, in its own dtype, which
 lose nothing; or of each row the `top` likeliest tokens' log-probabilities, and that of all others together. Merging
@@ -28,7 +28,7 @@ WIDTH = len(Divergence._fields)  # columns of a table of divergences
 
 
 def unusable(reference: Reference, continuation_ids: Sequence[int], vocabulary: int) -> str | None:
-    """Why what is kept at a reference cannot be compared with a score of these tokens; None if it can."""
+    """Why a kept reference cannot be compared with a score of these tokens; None if it can."""
     from safetensors import SafetensorError, safe_open
 
     if reference.keep:

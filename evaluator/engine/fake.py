@@ -51,7 +51,7 @@ class FakeEngine:
         self.loaded: list[Path] = []
 
     def load(self, checkpoint: Path) -> LoadReport:
-        """Remember `checkpoint`; the script knows nothing of it."""
+        """Remember `checkpoint`; the script does not see it."""
         self.loaded.append(checkpoint)
         self._requests = self._responses = self._generated = self._prompt_tokens = 0
         return LoadReport(checkpoint=checkpoint, swapped=len(self.loaded) > 1, tensors=0, seconds=0.0)

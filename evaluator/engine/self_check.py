@@ -1,7 +1,7 @@
 """Whether an engine's fast way to score agrees with its slow one: asked once of every combination, then remembered.
 
 Forced scores and prompt log-probabilities are the same numbers by two ways through an engine. Kernels differ between
-builds, devices, dtypes and runners, and so may what is wrong with them: the first engine of a combination scores a few
+builds, devices, dtypes and runners, and so do their errors: the first engine of a combination scores a few
 short continuations both ways before it serves. Both ways rank with the same kernel, so ranks are held against a count
 over whole distributions and against a planted table (`vllm/verify/ranks.py`). Pure but for `Memory`, a folder with a
 file for each combination that has passed. `vllm/engine.py` runs it.
@@ -44,7 +44,7 @@ _CONTINUATIONS = (1, 5)  # a single token, and several
 
 
 def precision(dtype: str, logits: str, *, on_gpu: bool) -> Precision:
-    """Which tolerances hold for what is computed in a dtype, and its logits in theirs."""
+    """The tolerances for a model's dtype and its logits' dtype."""
     if dtype != "float32":
         return "half, float32 logits" if logits == "float32" else "half"
     return "float32 on a GPU" if on_gpu else "float32"
@@ -74,9 +74,9 @@ def disagreement(
     allowed: tuple[float, float],
     asked: Sequence[Score],
 ) -> str | None:
-    """What is wrong, in words, between the answers of the two ways to what was asked; None if they agree.
+    """How the responses of the two ways differ, in words; None if they agree.
 
-    A request that neither way can answer says nothing of either: a collapsed model has no log-probabilities at all.
+    A request that neither way can answer proves nothing: a collapsed model has no log-probabilities at all.
     `whole` are the slow way's answers with whole distributions.
     """
     one, other = ({response.request_id: response for response in side} for side in (fast, slow))
@@ -108,7 +108,7 @@ def nonsense(
 ) -> str | None:
     """Why the slow way itself cannot be right, in words; None if it can.
 
-    `whole` are its answers with whole distributions. `planted` says what is wrong with the ranks of a planted table.
+    `whole` are its answers with whole distributions. `planted` lists wrong ranks of a planted table.
     """
     if planted:
         return f"of planted tokens, {planted[0]}"
@@ -132,7 +132,7 @@ def impossible(answers: Sequence[Response]) -> str | None:
 def misranked(answers: Sequence[Response], whole: Sequence[Response], allowed: float) -> str | None:
     """A rank, in words, that the whole distribution at its position rules out; None if there is none.
 
-    Each log-probability may be off by so many nats. Those of `whole` may be equal where the logits, which are ranked,
+    Each log-probability may be off by these nats. Those of `whole` may be equal where the logits, which are ranked,
     are not: subtracting rounds. So a rank may lie anywhere among its equals.
     """
     tables = {each.request_id: each for each in whole if each.status == "ok"}
@@ -163,7 +163,7 @@ class Memory:
             return False
 
     def text(self, combination: Mapping[str, str]) -> str | None:
-        """What was remembered with a combination that has passed; None if it has not."""
+        """The text that is kept with a combination that has passed; None if it has not."""
         try:
             return self._file(combination).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError):

@@ -1,9 +1,9 @@
-"""The aligned rank: where the answer stands in the vocabulary at the place where the base wrote it.
+"""The aligned rank: the answer's rank in the vocabulary at the place where the base wrote it.
 
 A model that answers in sentences ("The river is the Nile.") does not begin with the answer: the rank of the answer's
 first token right after the prompt says little. Where the greedy answer of the *base* to the open prompt contains a gold
 answer, the base's words before it are the *lead-in*, and the tokens with which the base wrote it are the *aligned
-answer*. Every checkpoint is asked how likely the aligned answer is
+answer*. Every checkpoint scores the aligned answer
 after prompt and lead-in. The base asks it of its own greedy answer, in the same stream; every token of the aligned
 answer was its own choice, so its aligned rank is 1, up to ties and rounding.
 
@@ -171,7 +171,7 @@ def align(
 
 
 def _without(spans: Sequence[tuple[int, int]], text: str, place: int) -> str:
-    """A text that stands at `place` of a whole, without the whole's `spans`."""
+    """A text at `place` of a whole, without the whole's `spans`."""
     kept, at = "", 0
     for first, last in spans:
         kept += text[at : max(at, first - place)]

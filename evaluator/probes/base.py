@@ -1,4 +1,4 @@
-"""What a probe is: one way of looking for an answer, described by one object in the registry `PROBES`.
+"""A probe: one way of looking for an answer, described by one object in the registry `PROBES`.
 
 Everything that depends on the kind of probe reads its object: help, the validation of settings, prompts and requests,
 records, the columns of outcomes, the cost of a dry run and the item view. A probe is one class in one file and one line
@@ -56,7 +56,7 @@ class Settings(Frozen):
     top_p: float = Field(default=0.9, gt=0, le=1)
     temperature: float = Field(default=1.0, ge=0.01, le=2)  # vLLM refuses more, and silently raises less
     window: int = Field(default=2048, ge=2)  # tokens of a window of a text; at most what the model has positions for
-    # Of the base's distributions keep the likeliest so many tokens, and the rest as one; 0: the whole vocabulary.
+    # Of the base's distributions keep this number of likeliest tokens, and the rest as one; 0: the whole vocabulary.
     fidelity_top: int = Field(default=0, ge=0)
 
     @field_validator("formats", "sample_seeds")
@@ -78,7 +78,7 @@ class Settings(Frozen):
         return (self.seed,) if self.sample_seeds is None else self.sample_seeds
 
 
-# What a probe shows of an answer. Reports list probes in this order.
+# How far an answer is within reach. Reports list probes in this order.
 Evidence = Literal["said", "recognised", "reachable", "predicted"]
 EVIDENCE: tuple[Evidence, ...] = ("said", "recognised", "reachable", "predicted")
 # How the item view shows a probe's records: the answer in each format, several answers to the open prompt, scored
@@ -88,7 +88,7 @@ View = Literal["answer", "answers", "options", "rank", "aligned"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What a probe asks of an engine, per item or per text, beside the prompts of its formats.
+    """The requests and tokens of a probe, per item or per text, besides the prompts of its formats.
 
     `scored` names the answers that it scores, so that probes which score the same answer (`gold`) share its cost.
     """
@@ -118,7 +118,7 @@ class Probe(ABC):
     references: bool = False  # it compares distributions, which the base keeps in the run directory
 
     def describe(self, config: Settings) -> str:
-        """What is asked under these settings, in a few words of a dry run."""
+        """The requests under these settings, in a few words of a dry run."""
         return self.name
 
     @abstractmethod
@@ -145,11 +145,11 @@ class ItemProbe(Probe):
         return ()
 
     def fits(self, question: Question, config: Settings) -> bool:
-        """Whether a question has what the probe needs; whether its prompts fit their cap is not known yet."""
+        """Whether a question suits the probe. Whether its prompts fit their cap is not known yet."""
         return question.deep or not self.deep
 
     def why_not(self, plan: ItemPlan) -> str | None:
-        """Why the probe cannot be asked of an item: the text of its `excluded` record. None: it can."""
+        """Why the probe cannot run on an item: the text of its `excluded` record. None: it can."""
         return None if "open" in plan.prompts else plan.question.why_not("open")
 
     @abstractmethod
@@ -158,7 +158,7 @@ class ItemProbe(Probe):
 
     @abstractmethod
     def cost(self, config: Settings) -> Cost:
-        """What it asks of an engine for one item."""
+        """Its cost for one item."""
 
 
 class TextProbe(Probe):
@@ -172,7 +172,7 @@ class TextProbe(Probe):
 
     @abstractmethod
     def cost(self, tokens: int, config: Settings) -> Cost:
-        """What it asks of an engine for a text of so many tokens."""
+        """Its cost for a text of `tokens` tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,7 +200,7 @@ class References:
 class ItemPlan:
     """A question in token ids.
 
-    A format without a prompt cannot be asked of the item: its records are `excluded`. All but `base` is the same for
+    A format without a prompt cannot run: its records are `excluded`. All but `base` is the same for
     every checkpoint that shares a tokenizer.
     """
 
@@ -228,7 +228,7 @@ class Reading:
 class Asking:
     """One item on one checkpoint, as its probes see it: its prompts, the settings, and the requests that probes share.
 
-    Probes that ask for the same `greedy` or `score` request in `Inquiry.start` share it: it is sent once.
+    Probes that start with the same `greedy` or `score` request share it: it is sent once.
     """
 
     plan: ItemPlan
@@ -239,7 +239,7 @@ class Asking:
 
     @property
     def base(self) -> BaseAnswer | None:
-        """What the base answered to the open prompt; None: this checkpoint is its own base, and `greedy` will say."""
+        """The base's answer to the open prompt; None: this checkpoint is its own base, and `greedy` answers."""
         return self.plan.base
 
     def request_id(self, probe: str, detail: object) -> str:
@@ -301,8 +301,10 @@ class Inquiry(ABC):
         return ()
 
     def follow(self) -> Sequence[Request | Cancel]:
-        """What follows from all that came since the last call, if anything, where `gathers` says so: an engine answers
-        many requests in one step, and what they mean together is worked out once, before it is given new ones."""
+        """The requests that follow from all responses since the last call, for probes that set `gathers`.
+
+        An engine answers many requests in one step. They are evaluated together, before the next step.
+        """
         return ()
 
     @abstractmethod
@@ -311,7 +313,7 @@ class Inquiry(ABC):
 
 
 class Excluded(Inquiry):
-    """A probe that cannot be asked of an item: no request, and one record that says why."""
+    """A probe that cannot run on an item: no request, and one record with the reason."""
 
     def __init__(self, probe: Probe, why: str, prompt: Prompt | None = None) -> None:
         super().__init__()

@@ -185,7 +185,7 @@ class _Winners:
         return self._named(((value == gold) & ~self._gold).groupby(self._item).sum())
 
     def total(self, count: pd.Series) -> pd.Series:
-        """Summed over an item's options; NaN where none of them has it."""
+        """Summed over an item's options; NaN where no option has it."""
         return self._named(count.groupby(self._item).sum(min_count=1))
 
     def shares(self, number: pd.Series) -> pd.Series:

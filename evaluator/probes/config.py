@@ -28,7 +28,7 @@ class EvalConfig(Settings, Source):
         *("greedy", "beam", "sample", "choice", "rank"),
         "aligned_rank",
     )
-    # How distractors are drawn for items without options of their own. None: `alike`, or what the run began with.
+    # How distractors are drawn for items without options of their own. None: `alike`, or the value of the run's start.
     options: DrawnOptions | None = None
     chat: bool = False  # prompt through the tokenizer's chat template
     # Which of the sweep's prompts pose it; None: the paper's and every other one.
@@ -58,7 +58,7 @@ class EvalConfig(Settings, Source):
 
     @model_validator(mode="after")
     def _of_its_data(self) -> EvalConfig:
-        """What is said of a data set is said of one; a data set of endings has no answers to write."""
+        """Settings of a data set need a single data set; a data set of endings has no answers to write."""
         task = next((task for task in TASKS if task.name == self.task.partition(":")[0]), None)
         if task is not None and task.data is None and self.given():
             raise ValueError(f"{', '.join(self.given())}: task {self.task!r} is no data set of which that can be said")
@@ -71,7 +71,7 @@ class EvalConfig(Settings, Source):
 
     @model_validator(mode="after")
     def _greedy_answers_are_recorded(self) -> EvalConfig:
-        """What a probe reads of the base are records of the probe greedy."""
+        """Probes that read the base's answers need the probe greedy."""
         for probe in self.item_probes:
             if probe.after_base and "greedy" not in self.probes:
                 raise ValueError(f"probe {probe.name} reads the base's greedy answers: it needs the probe greedy too")
@@ -79,7 +79,7 @@ class EvalConfig(Settings, Source):
 
     @property
     def said(self) -> Source | None:
-        """What the user says of the data set; None where it is nothing."""
+        """The user's settings of the data set; None without any."""
         return Source.model_validate(self.given()) if self.given() else None
 
     def identifying(self) -> dict[str, Any]:
@@ -96,12 +96,12 @@ class EvalConfig(Settings, Source):
 
     @property
     def item_probes(self) -> tuple[ItemProbe, ...]:
-        """The probes that are asked of items, in the registry's order."""
+        """The probes of items, in the registry's order."""
         return tuple(probe for probe in PROBES if isinstance(probe, ItemProbe) and probe.name in self.probes)
 
     @property
     def after_base(self) -> bool:
-        """Whether a probe reads what the base said or kept, so that the base comes first."""
+        """Whether a probe reads the base's answers or distributions, so that the base comes first."""
         return any(PROBES[name].after_base for name in self.probes)
 
     @property
@@ -111,7 +111,7 @@ class EvalConfig(Settings, Source):
 
     @property
     def text_probes(self) -> tuple[TextProbe, ...]:
-        """The probes that are asked of windows, in the registry's order."""
+        """The probes of windows, in the registry's order."""
         return tuple(probe for probe in PROBES if isinstance(probe, TextProbe) and probe.name in self.probes)
 
     @property

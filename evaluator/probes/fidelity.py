@@ -203,7 +203,7 @@ class TextFidelity(TextProbe):
 
 
 class _Window(Inquiry):
-    """One window, whose tokens are the same for all: what is kept for others is what is compared."""
+    """One window. Its tokens are the same for all checkpoints."""
 
     def __init__(self, reading: Reading, references: References) -> None:
         super().__init__()
@@ -271,7 +271,7 @@ NO_DIVERGENCES = "the engine compared no distributions"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passage:
-    """What is compared, and where its base's distributions are kept. `name` identifies it within the task."""
+    """A prompt and its compared tokens, with the place of the base's distributions. `name` is unique in the task."""
 
     name: tuple[str, ...]
     request_id: str  # what those of its requests begin with

@@ -1,4 +1,4 @@
-"""The greedy probe: the most likely answer, in every format. What it contains is what the model says."""
+"""The greedy probe: the most likely answer, in every format. It shows the model's own words."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""All probes of one item or window on one checkpoint: who is sent what, and who waits for what.
+"""All probes of one item or window on one checkpoint: their requests and responses.
 
-Pure: no engine, no clock, no files. Each probe is an `Inquiry`; what several of them ask is sent once, and the response
-goes to all of them. A score is shared by the probes that score the same answer; the greedy request of the open prompt
+Pure: no engine, no clock, no files. Each probe is an `Inquiry`. A request of several probes is sent once, and the
+response reaches all. A score is shared by the probes that score the same answer. The greedy request of the open prompt
 is also the first rollout of a beam search, which needs its top log-probabilities, token by token.
 """
 
@@ -21,7 +21,7 @@ from evaluator.probes.recording import Decode, Recorder, Stamp
 class ItemProbes:
     """Sends the requests of one plan and routes their responses; `serial` makes its request ids unique.
 
-    What a probe raises is a ResurfaceError that names it and the item (`faults.Blaming`).
+    An error of a probe becomes a ResurfaceError that names probe and item (`Blaming`).
     """
 
     def __init__(self, plan: Plan, config: EvalConfig, eos_ids: frozenset[int], decode: Decode, serial: int) -> None:
@@ -95,7 +95,7 @@ class ItemProbes:
         return following
 
     def _sent(self, probe: str, requests: Sequence[Request | Cancel]) -> Iterator[Request | Cancel]:
-        """What the engine is told of the requests of a probe."""
+        """The requests and cancellations of a probe that reach the engine."""
         for request in requests:
             if not isinstance(request, Cancel):
                 self._readers[request.request_id] = [probe]
@@ -129,7 +129,7 @@ class ItemProbes:
 
 
 def _joined(one: Request, other: Request) -> Request:
-    """One request that brings what both ask for: equal but for what is reported of a generation."""
+    """One request in place of two that differ in their reports only."""
     if isinstance(one, Generate) and isinstance(other, Generate):
         most = max(one.top_logprobs, other.top_logprobs)
         return dataclasses.replace(one, top_logprobs=most, stream=one.stream or other.stream)

@@ -1,4 +1,4 @@
-"""What an outcome keeps of an item beside numbers, as text: its positions, and the shares of its options.
+"""Arrays of one outcome as text: an item's positions, and the shares of its options.
 
 A row of outcomes is one item, and its sums give means; percentiles over positions need every position's divergence. It
 is kept as float32, beside a byte with the band of the base's confidence and whether the likeliest token is the same:

@@ -1,4 +1,4 @@
-"""From what is asked to token ids, once for all checkpoints that share a tokenizer.
+"""From questions to token ids, once for all checkpoints that share a tokenizer.
 
 A plan is what one item or window brings to an engine: both kinds have the `question` whose item records name.
 
@@ -67,7 +67,7 @@ class Planner:
         return ItemPlan(question=question, prompts=prompts, scored=dict(zip(answers, continuations, strict=True)))
 
     def _prompt(self, question: Question, format: Format) -> Prompt | None:
-        """None where the question lacks what the format shows, or the prompt is too long without any context."""
+        """None where the question lacks the format's contents, or the prompt is too long without any context."""
         if not question.can_pose(format):
             return None
         candidates = question.candidates.get(format, ())
@@ -80,9 +80,9 @@ _log = logging.getLogger(__name__)
 
 
 class Blaming:
-    """Within, what `probe` raises on `item` becomes a ResurfaceError that names both; its traceback goes to the log.
+    """Within, an exception of `probe` on `item` becomes a ResurfaceError that names both; the log has its traceback.
 
-    A ResurfaceError is passed on: it says itself what is wrong.
+    A ResurfaceError is passed on: it names its cause itself.
     """
 
     __slots__ = ("_item", "_probe")

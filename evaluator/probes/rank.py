@@ -1,4 +1,4 @@
-"""The rank probe: where the gold answer's first token stands in the vocabulary after the open prompt."""
+"""The rank probe: the rank of the gold answer's first token in the vocabulary after the open prompt."""
 
 from __future__ import annotations
 

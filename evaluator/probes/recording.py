@@ -50,7 +50,7 @@ class Recorder:
     """Makes the records of one item or window on one checkpoint."""
 
     def __init__(self, stamp: Stamp, item: Item, run_seed: int, decode: Decode, *, collapsed: bool = False) -> None:
-        """`collapsed`: the item's log-probabilities came back, and none of them is a number."""
+        """`collapsed`: the item's log-probabilities came back, and none is a number."""
         self.collapsed = collapsed
         self._item = item
         self._decode = decode
@@ -60,7 +60,7 @@ class Recorder:
         self._template |= {"index": 0, "seed": run_seed, "status": "ok"}
 
     def record(self, probe: str, format: Format = "open", prompt: Prompt | None = None, **columns: Any) -> Record:
-        """A record of one probe. `prompt` says how long it was and whether its context was cut.
+        """A record of one probe. `prompt` gives its length and whether its context was cut.
 
         `columns` are those of `Record` that were measured; index 0, the run's seed and status `ok` unless given.
         """

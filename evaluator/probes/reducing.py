@@ -1,4 +1,4 @@
-"""From one probe's records to one row for each item: what the probes' `reduce` methods share.
+"""From one probe's records to one row for each item: functions that the probes' `reduce` methods share.
 
 A row is named by KEY. A probe counts as measured only if all of an item's records are; columns that were not measured
 are null, and `<probe>_status` says why.
@@ -39,7 +39,7 @@ def why_not(asked: pd.DataFrame, probe: str) -> pd.DataFrame:
 def where_measured(
     reduced: pd.DataFrame, asked: pd.DataFrame, probe: str, value: str, decided: Any = True
 ) -> pd.DataFrame:
-    """The probe's columns with `<probe>_status`: null wherever it was not measured.
+    """The probe's columns with `<probe>_status`: null where it was not measured.
 
     A record that says `ok` without a `value`, or an item that is not `decided` (too few options, say), was not
     measured: its status is engine_error.
@@ -51,7 +51,7 @@ def where_measured(
 
 
 def hits(asked: pd.DataFrame, probe: str) -> pd.DataFrame:
-    """Of several answers to an item: how many there are, whether one contains a gold answer, and how many do."""
+    """The number of answers to an item, whether one contains a gold answer, and how many do."""
     counted = asked.assign(contains=asked["contains"].astype("boolean").fillna(False).astype("int64"))
     groups = counted.groupby(list(KEY))
     found = groups["contains"].sum().astype("Int64")

@@ -2,7 +2,7 @@
 
 The engine is never drained between probes or items: `ItemStream` keeps a bounded number of items in flight, starts the
 next item as soon as one is done, and hands out follow-up requests (beams) before those of new items, so that items
-finish in about the order in which they began and memory stays bounded.
+finish in about their first order and memory stays bounded.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class ItemStream:
             self._ended.append(self._active.pop(serial))
 
     def _follow(self) -> None:
-        """Let items say what follows from all that came since the last `take`."""
+        """Send the requests that follow from all responses since the last `take`."""
         gathering, self._gathering = self._gathering, {}
         for serial, item in gathering.items():
             self._send(item.follow())

@@ -21,7 +21,7 @@ class Counters:
     tokenises and admits new requests: the engine waits, or is idle if it holds no request meanwhile.
 
     A processor computes in the steps and nowhere else. A GPU (`device`) computes while this process does other things,
-    and waits in steps too: its own clock says how long it was busy, and what is left of the time was waited.
+    and waits in steps too: its own clock reports its busy time, and the rest is waiting.
     """
 
     device: DeviceClock | None = None

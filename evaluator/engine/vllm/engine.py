@@ -132,7 +132,7 @@ class VLLMEngine:
         try:
             with rare_collections():
                 while True:
-                    # What the engine cannot begin at once stays with the source, which knows what is most urgent.
+                    # Requests that cannot begin at once stay with the source, which puts the most urgent ones first.
                     given = source.take(room(rows, len(batch), bursts=bursts))
                     batch.submit(given)
                     if batch and not batch.has_responses:
@@ -175,7 +175,7 @@ class VLLMEngine:
             raise EngineError(f"{checkpoint}: vLLM could not swap its weights in: {named(error)}") from error
 
     def _verify(self, started: Started, checkpoint: Path, files: list[str]) -> tuple[str, ...]:
-        """Compare the weights in every worker with the files; an engine in which they differ is given up.
+        """Compare the weights in every worker with the files; an engine is given up if they differ.
 
         Returns the names of the matrices that could not be compared, in any worker.
         """
@@ -193,7 +193,7 @@ class VLLMEngine:
         return f" (worker {rank} of {self._config.tensor_parallel})" if self._config.tensor_parallel > 1 else ""
 
     def _checked(self, started: Started, blueprint: Blueprint) -> Started:
-        """The engine as it is to be used after a little was scored both ways, once for each combination.
+        """The engine, after a few scores both ways, once for each combination, have settled how it scores.
 
         Where forced scores are wrong, prompt log-probabilities take their place. Raises EngineError if the engine
         cannot answer, or if these or its ranks cannot be right themselves, also where nothing is forced.
@@ -247,7 +247,7 @@ class VLLMEngine:
 
 
 def _notes(not_compared: tuple[str, ...]) -> tuple[str, ...]:
-    """What a checkpoint's LoadReport says beside how it was loaded."""
+    """The notes of a checkpoint's LoadReport."""
     if not not_compared:
         return ()
     count = len(not_compared)

@@ -46,7 +46,7 @@ _V2 = "VLLM_USE_V2_MODEL_RUNNER"  # in the environment: 1 or 0 where vLLM is not
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
-    """A running engine and what was settled when it started."""
+    """A running engine and the settings of its start."""
 
     llm: Any  # vLLM's LLMEngine
     dialect: Dialect
@@ -175,7 +175,7 @@ def _start(config: EngineConfig, checkpoint: Path, blueprint: Blueprint, served:
         dtype=str(engine_config.model_config.dtype).removeprefix("torch."),
         scoring=config.scoring,
         clock=None if on_cpu else device_clock(llm, workers=config.tensor_parallel),
-        # Once an engine runs, vLLM has written there what became of them; workers of their own, into copies.
+        # A running engine has written its graphs there; separate workers write into copies.
         graphs=str(getattr(engine_config.compilation_config.cudagraph_mode, "name", "NONE")),
         has_connector="kv_transfer_config" in arguments,
     )
@@ -276,7 +276,7 @@ def _engine_config(arguments: dict[str, Any]) -> Any:
 
 
 def _check_deterministic(platform: Any) -> None:
-    """Raises InputError where no number can be kept from depending on what is computed beside it.
+    """Raises InputError where numbers depend on the other rows of their batch.
 
     Which attention can keep that promise vLLM knows, and refuses to start with any other.
     """
@@ -291,7 +291,7 @@ def _check_deterministic(platform: Any) -> None:
 
 
 def _prepare_environment(config: EngineConfig) -> None:
-    """vLLM reads these when it is imported or when an engine starts; what the user has set stays."""
+    """vLLM reads these when it is imported or when an engine starts; the user's own settings stay."""
     if config.deterministic:
         _before_vllm(BATCH_INVARIANT, "deterministic")
     if config.cuda_graphs == "piecewise" and not serves_cpus():

@@ -23,7 +23,7 @@ from evaluator.engine.vllm.requests.sampling import Dialect
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """What is needed to validate requests and translate them for vLLM."""
+    """The limits and settings that validate requests and translate them for vLLM."""
 
     dialect: Dialect
     eos_ids: list[int]
@@ -36,12 +36,12 @@ class Served:
 
 
 class Batch:
-    """What is in the engine core, which scores ride on it, and which responses wait to be handed out."""
+    """The requests in the engine core, the scores that share them, and the responses that are ready."""
 
     def __init__(self, core: Any, served: Served, counters: Counters, numbers: Iterator[int]) -> None:
         """`core` is vLLM's EngineCoreClient.
 
-        `numbers` gives each request the id by which the core knows it, never one that the core has had: where steps are
+        `numbers` gives each request the core's id, always a new one: where steps are
         scheduled ahead, the last step of a run is still under way when the next run begins.
         """
         self._core = core
@@ -63,7 +63,7 @@ class Batch:
         return bool(self._ready)
 
     def responses(self) -> Iterator[Response]:
-        """Hand out what is ready."""
+        """Hand out the ready responses."""
         while self._ready:
             yield self._ready.popleft()
 
@@ -94,12 +94,12 @@ class Batch:
         self.was_emptied = not self._in_flight
 
     def abort(self) -> None:
-        """End what is still in the engine core."""
+        """Abort the requests that are still in the engine core."""
         if self._in_flight:
             self._core.abort_requests(list(self._in_flight))
 
     def _cancel(self, request_id: str) -> str | None:
-        """Forget a request; returns the id by which the core knows it, if it still does."""
+        """Forget a request; returns the core's id, if the core still has the request."""
         core_id = self._core_ids.pop(request_id, None)
         if core_id is not None:
             pending = self._in_flight.pop(core_id)

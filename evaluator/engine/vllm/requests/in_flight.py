@@ -44,7 +44,7 @@ def to_core(core_id: str, pending: InFlight, parameters: SamplingParams) -> Engi
 
 
 class InFlight:
-    """One request in the engine, and what has come back for it."""
+    """One request in the engine, and its tokens so far."""
 
     __slots__ = ("_handed", "_rows", "_tokens", "_wanted", "cached_tokens", "request", "streams")
 
@@ -106,7 +106,7 @@ class InFlight:
 
 
 class _InFlightInPrompt(InFlight):
-    """A Score some of whose tokens stand in the engine's prompt, which reports on them."""
+    """A Score with some of its tokens in the engine's prompt, which reports on them."""
 
     __slots__ = ("_continuation", "_in_prompt")
 
@@ -167,7 +167,7 @@ class InFlightReferenceScore(InFlightOneStepScore):
 
 class InFlightPromptScore(_InFlightInPrompt):
     """A Score by prompt log-probabilities: the engine's prompt is prompt and continuation, and it generates one token
-    that nobody reads. Row i of the report is of the prompt's token i + 1."""
+    that is not read. Row i of the report is of the prompt's token i + 1."""
 
     def prompt(self) -> list[int]:
         return [*self.request.prompt_ids, *self._continuation]
@@ -181,7 +181,7 @@ class InFlightPromptScore(_InFlightInPrompt):
 
 
 def rows_of(outputs: Sequence[Any]) -> list[Sequence[Row]]:
-    """For each of a step's EngineCoreOutputs a row for each new token, or none where it was not asked for any.
+    """For each of a step's EngineCoreOutputs a row for each new token, or none where it reports none.
 
     vLLM gives each request its rows as views of one table. To turn a view into Python numbers takes microseconds,
     however small it is. So the views of a step are put together again and turned at once.

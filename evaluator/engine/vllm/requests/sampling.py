@@ -68,7 +68,7 @@ class Dialect:
         return self._ordered(made, last, {FORCED: last, SCORED_FROM: len(request.prompt_ids), REFERENCE: reference})
 
     def _in_prompt(self, *, reads_cache: bool) -> dict[str, Any]:
-        """What a request carries whose prompt has the continuation. The V1 runner looks at those that request prompt
+        """The settings of a request whose prompt has the continuation. The V1 runner looks at those that request prompt
         log-probabilities; the V2 runner at all (v2/scores.py)."""
         return {"skip_reading_prefix_cache": not reads_cache} | ({} if self.v2 else {"prompt_logprobs": 1})
 
@@ -109,7 +109,7 @@ class Dialect:
 
 
 def _template(*, temperature: float = 0.0, **settings: Any) -> SamplingParams:
-    """Parameters to be completed with what each request has of its own. vLLM checks them once; then they are copied."""
+    """Parameters without each request's own fields. vLLM checks them once; then they are copied."""
     return copy.copy(_checked(temperature=temperature, **settings))  # as vLLM itself clones what `skip_clone` allows
 
 

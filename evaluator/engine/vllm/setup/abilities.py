@@ -1,4 +1,4 @@
-"""What is needed of the installed vLLM, by model runner. What is lacking is one line before an engine starts.
+"""The names that each model runner needs of the installed vLLM. A missing one is an error before an engine starts.
 
 vLLM 0.30 to 0.33 are supported. The check looks at modules and classes; the version is compared only to refuse older
 ones, whose names would not be found either.
@@ -58,7 +58,7 @@ _V2_RANKS = ("_ranks_kernel", ("output_ptr", "logits_ptr", "logits_stride", "tok
 
 
 def check_version(version: str) -> None:
-    """Raises InputError for a vLLM that is older than what is supported. Nothing is imported."""
+    """Raises InputError for a vLLM below the supported versions. Nothing is imported."""
     found = re.match(r"(\d+)\.(\d+)", version)
     if found and (int(found[1]), int(found[2])) < _OLDEST:
         raise InputError(f"engine 'vllm': vLLM {version} is too old: {_ADVICE}")

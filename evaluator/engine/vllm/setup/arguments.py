@@ -1,4 +1,4 @@
-"""vLLM's EngineArgs for a checkpoint: what the device decides, and what the model runner decides."""
+"""vLLM's EngineArgs for a checkpoint: the device decides some, the model runner others."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _arguments(config: EngineConfig, checkpoint: Path, max_model_len: int) -> di
     """vLLM's EngineArgs, but for those that depend on device and model runner."""
     return {
         "model": str(checkpoint),
-        # Its own choice takes params.json and consolidated*.safetensors first, which nobody has checked.
+        # Its own choice takes params.json and consolidated*.safetensors first, which are not checked.
         "config_format": "hf",
         "load_format": "safetensors",
         "skip_tokenizer_init": True,

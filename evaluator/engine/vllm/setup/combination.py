@@ -1,4 +1,4 @@
-"""What the numbers of a running vLLM engine depend on, besides weights and requests: builds, device, kernels, code."""
+"""The builds, device, kernels and code that an engine's numbers depend on, besides weights and requests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from evaluator.engine.processor import instruction_sets
 from evaluator.engine.self_check import code_digest
 from evaluator.engine.vllm.start import Started, installed_version, on_workers
 
-# Settings that choose no kernel: what is asked and where it runs, or how much at a time.
+# Settings that choose no kernel: requests, places, and sizes of steps.
 _INDIFFERENT = {
     *("kind", "dtype", "scoring", "trust_remote_code"),
     *("max_model_len", "max_num_seqs", "max_num_batched_tokens", "kv_cache_gib", "gpu_memory_utilization"),
@@ -79,7 +79,7 @@ def architecture_in_words(config: Mapping[str, Any]) -> str:
 
 
 def environment_in_words(variables: Mapping[str, str], choosing: Collection[str]) -> str:
-    """Which variables that may choose kernels are set, and a digest of their values, which are nobody's business.
+    """Which variables that may choose kernels are set, and a digest of their values, which may be secret.
 
     vLLM sets more than it lists: names of processes, for example, which are others each time.
     """

@@ -83,7 +83,7 @@ _USUAL_LENGTH = 0.5  # of max_model_len: what a request takes of the cache, with
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accelerator:
-    """What is there for a model: per worker, in bytes."""
+    """The memory for a model: per worker, in bytes."""
 
     memory: int
     weights: int
@@ -103,7 +103,7 @@ def step_size(
 ) -> StepSize:
     """For a model (its config.json) of `width` bytes a value, divided among `workers`; both numbers are powers of 2.
 
-    Raises nothing: what a configuration does not say counts as nothing, and the result stays within bounds.
+    Raises nothing: a missing field counts as 0, and the result stays within bounds.
     """
     model = text_model(model)
     hidden, heads = _size(model, "hidden_size"), _size(model, "num_attention_heads")
@@ -135,7 +135,7 @@ def cached_values(model: Mapping[str, Any], *, workers: int = 1) -> int:
 
 
 def _cached_heads(model: Mapping[str, Any]) -> tuple[int, int]:
-    """The width of a head, and how many of them a token has in the cache of a layer."""
+    """The width of a head, and the number of heads that a token has in the cache of a layer."""
     heads = _size(model, "num_attention_heads")
     head = _size(model, "head_dim") or _size(model, "hidden_size") // max(1, heads)
     return head, _size(model, "num_key_value_heads") or heads
@@ -147,7 +147,7 @@ def _size(model: Mapping[str, Any], name: str) -> int:
 
 
 def _power(most: int, low: int, high: int) -> int:
-    """The largest power of two up to `most`, between two of them."""
+    """The largest power of two up to `most`, at least `low` and at most `high`."""
     return max(low, min(high, 1 << max(0, most.bit_length() - 1) if most > 0 else low))
 
 
@@ -178,7 +178,7 @@ def _of_this_process() -> list[tuple[int, int]]:
 
 
 def _of_workers(gpus: int) -> list[tuple[int, int]]:
-    """What is free of the first visible GPUs, and what they have, in MiB; empty where nvidia-smi does not tell."""
+    """The free and the whole memory of the first visible GPUs, in MiB; empty without an answer of nvidia-smi."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     names = [str(number) for number in range(gpus)] if visible is None else visible.split(",")[:gpus]
     command = ["nvidia-smi", "--query-gpu=memory.free,memory.total", "--format=csv,noheader,nounits"]

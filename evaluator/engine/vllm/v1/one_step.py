@@ -30,7 +30,7 @@ _ROWS = 128  # through the output head at a time: a row of logits is as long as 
 def scores_of_prompts(
     runner: Any, of_whole_prompts: PromptLogprobs, hidden_TH: torch.Tensor, scheduled: Mapping[str, int]
 ) -> dict[str, LogprobsTensors | None]:
-    """What is reported of the prompts that this step computed: `GPUModelRunner._get_prompt_logprobs_dict`, which is
+    """The reports on the prompts that this step computed: `GPUModelRunner._get_prompt_logprobs_dict`, which is
     `of_whole_prompts` and still answers the requests that want every row of theirs.
 
     `hidden_TH` are the step's hidden states. Row i of a request's tables is of the continuation's token i: its id and

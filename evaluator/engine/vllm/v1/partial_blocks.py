@@ -57,14 +57,14 @@ class _Holder:
 
 @dataclass
 class Copies(KVConnectorMetadata):  # type: ignore[misc]  # vllm is not followed by mypy
-    """What the worker copies before the next forward pass: block numbers, pairwise."""
+    """The copies before the next forward pass: block numbers, pairwise."""
 
     sources: list[int] = field(default_factory=list)
     targets: list[int] = field(default_factory=list)
 
 
 class PartialBlocks(KVConnectorBase_V1):  # type: ignore[misc]
-    """Both ends: the scheduler's instance decides what is copied, the worker's instance copies it."""
+    """Both ends: the scheduler's instance decides about copies, the worker's instance makes them."""
 
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
         super().__init__(vllm_config, role, kv_cache_config)

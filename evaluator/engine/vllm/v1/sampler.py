@@ -11,7 +11,7 @@ beams have top lists.
 - A sampled row draws from its nucleus (Holtzman et al., 2020) with the generator of its request: the same seed gives
   the same draw whatever else is in the batch.
 
-Replaces `GPUModelRunner.sampler`, a `Sampler`, and `vllm.v1.sample.sampler.batched_count_greater_than`, by which vLLM
+Replaces `GPUModelRunner.sampler`, a `Sampler`, and `vllm.v1.sample.sampler.batched_count_greater_than`. With it vLLM
 ranks prompts. Subclasses `Sampler` (`forward`) and `LogitsProcessor` (`update_state`, from a `BatchUpdate` and its
 `MoveDirectionality`); makes `SamplerOutput` and `LogprobsTensors`.
 """
@@ -38,7 +38,7 @@ _GROWTH = 8
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What one row of the batch is to generate, and what is reported of it."""
+    """The tokens that one row of the batch generates, and the contents of its report."""
 
     forced: list[int] | None  # the tokens to generate; None: the model chooses
     output_ids: list[int]  # vLLM's own, growing list of what was generated
@@ -123,7 +123,7 @@ class RowSampler(Sampler):  # type: ignore[misc]
 def sample(
     logits_RV: torch.Tensor, orders: Sequence[Order], generators: Mapping[int, torch.Generator]
 ) -> tuple[torch.Tensor, LogprobsTensors | None]:
-    """Carry out the orders of all rows: the tokens [rows], and what is reported of them, if anything is.
+    """Carry out the orders of all rows: the tokens [rows], and their report, if one is wanted.
 
     Column 0 of the tables is the generated token's own, the others are the likeliest ones; only what a row's order asks
     for is filled in. `logits_RV` are float32, and stay as they are. `generators` are those of the sampled rows that
@@ -231,7 +231,7 @@ def _inverse(weight_OK: torch.Tensor, uniform_O: torch.Tensor) -> torch.Tensor:
 def likeliest(logits_RV: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
     """The `count` highest logits of each row, falling, and their ids, both [R, count].
 
-    They stand in the `count` blocks with the highest peaks; which of several tied tokens are listed is open.
+    They lie in the `count` blocks with the highest peaks; which of several tied tokens are listed is open.
     """
     if 4 * count * _BLOCK >= logits_RV.shape[1]:  # the blocks would hold too much of the row to be worth it
         values_RK, ids_RK = logits_RV.topk(count, 1)

@@ -1,1 +1,1 @@
-"""What is put into vLLM's V2 model runner. A GPU has that runner; a CPU has it where Triton's interpreter is there."""
+"""Replacements for parts of vLLM's V2 model runner. GPUs have that runner, and CPUs with Triton's interpreter."""

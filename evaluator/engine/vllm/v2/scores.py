@@ -186,7 +186,7 @@ def _table(
 
 
 def _ranked(raw_RV: torch.Tensor, tokens_R: torch.Tensor) -> LogprobsTensors:
-    """By vLLM's own kernels, in which ranks.py has replaced the rank."""
+    """By vLLM's own kernels, with the rank of ranks.py."""
     table: LogprobsTensors = prompt_logprob.compute_topk_scores(raw_RV, 1, tokens_R.to(torch.int64))
     return table
 

@@ -1,7 +1,7 @@
 """Top-p of the V2 model runner, compiled before the first request needs it.
 
 On CUDA, vLLM compiles these kernels when a step first samples, and then every request waits. Its own warm-up samples
-with top-k as well, which is another kernel than ours. Triton keeps what it compiled in TRITON_CACHE_DIR.
+with top-k as well, which is another kernel than ours. Triton keeps compiled kernels in TRITON_CACHE_DIR.
 Not yet tested on a GPU.
 
 Replaces nothing. Calls `vllm.v1.sample.ops.topk_topp_sampler.apply_top_k_top_p`; reads the runner's `max_num_reqs`,

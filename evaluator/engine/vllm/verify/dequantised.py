@@ -211,7 +211,7 @@ def _probes(width: int) -> torch.Tensor:
 
 
 def _size(module: Any) -> float:
-    """What a probe's entries are: a multiple of a static activation scale, where the layer has one."""
+    """The entries of a probe: a multiple of a static activation scale, where the layer has one."""
     scale = getattr(module, "input_scale", None)
     return 1.0 if scale is None else _STEPS * float(scale.max())
 
@@ -258,7 +258,7 @@ def computes_with_experts(name: str, module: Any, tensors: Tensors) -> bool | No
 
 
 def _expected(probes_PH: torch.Tensor, slices: list[Any], module: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """What an expert of the files gives, and the absolute sum of its terms; float32 (probes, width) both."""
+    """The output of an expert of the files, and the absolute sum of its terms; float32 (probes, width) both."""
     gate, up, down = slices
     config = module.moe_config
     inner = gate.get_shape()[0] // config.tp_size

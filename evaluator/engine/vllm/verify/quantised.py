@@ -39,7 +39,7 @@ _SET_DTYPE = "set --dtype {} (engine.dtype in a sweep file), which is then that 
 
 
 def check_quantised(config: EngineConfig, checkpoints: Sequence[CheckpointInfo], *, here: bool) -> tuple[str, ...]:
-    """What there is to say of how quantised checkpoints are served, a line each.
+    """Notes on how quantised checkpoints are served, a line each.
 
     `here`: the engines run on this machine. Raises InputError for the first checkpoint that cannot be served; it names
     scheme and dtype, and what could serve it.

@@ -1,4 +1,4 @@
-"""Whether this machine's vLLM can serve a quantised checkpoint, found out by doing it, in a process of its own::
+"""Whether this machine's vLLM can serve a quantised checkpoint: a separate process tries it::
 
     python -m evaluator.engine.vllm.verify.rehearsal CHECKPOINT ENGINE ANSWER
 
@@ -42,7 +42,7 @@ _LATER_LAYER = re.compile(r"(?:^|\.)layers\.[1-9][0-9]*\.")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rehearsal:
-    """What was found out."""
+    """The result of a rehearsal."""
 
     reason: str | None = None  # why the checkpoint cannot be served, in one line; None: it can
     dtype: str | None = None  # that it was computed in; None where only the configuration was read
@@ -50,7 +50,7 @@ class Rehearsal:
 
 
 def rehearse(checkpoint: Path, config: EngineConfig) -> Rehearsal:
-    """Find it out, or remember that it has been found out: what has failed is tried again."""
+    """Rehearse a checkpoint, or recall an earlier success. Failures are tried again."""
     combination = _combination(checkpoint, config)
     memory = Memory(Memory().folder.with_name("rehearsals"))
     if (known := memory.text(combination)) is not None:
@@ -85,7 +85,7 @@ def _in_a_process(checkpoint: Path, config: EngineConfig) -> Rehearsal:
 
 
 def shortened(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A configuration with one decoder layer; the same one if it does not say how many there are."""
+    """A configuration with one decoder layer; the same one if it does not state their number."""
     if _LAYERS not in config:
         return dict(config)
     return {**config, _LAYERS: 1, **{name: config[name][:1] for name in _LISTED if isinstance(config.get(name), list)}}

@@ -41,7 +41,7 @@ class _Part:
 
 
 def pieces(module: Any, shapes: Sequence[tuple[int, ...]]) -> list[Piece] | None:
-    """What a layer's weight [rows, columns] is made of, in the order of its rows; padding is left out.
+    """The pieces of a layer's weight [rows, columns], in the order of its rows, without padding.
 
     `shapes` are those of the tensors in the files whose rows it holds, one below the other: q, k and v, for example.
     None: the layer does not hold them in a way that is known here.

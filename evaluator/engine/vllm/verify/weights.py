@@ -139,7 +139,7 @@ class WorkerExtension:
             threading.Thread(target=_end_after, args=(parent,), daemon=True, name="end with parent").start()
 
     def wrong_rank(self) -> str | None:
-        """What is wrong, in words, with how this worker ranks; None if nothing is."""
+        """The first wrong rank of this worker, in words; None if its ranks are right."""
         return wrong_rank(self.model_runner)
 
     def prepare_v1(self) -> None:
@@ -185,7 +185,7 @@ def _repack_output_head(model: nn.Module) -> None:
 
 
 class _Files:
-    """The tensors of several safetensors files by name, as slices: only what is sliced is read."""
+    """The tensors of several safetensors files by name, as slices: only slices are read."""
 
     def __init__(self, files: list[str]) -> None:
         self._opened: list[Any] = [safe_open(file, framework="pt") for file in files]
@@ -257,7 +257,7 @@ def _stored(weight: torch.Tensor, rows: int, columns: int) -> torch.Tensor | Non
 
 
 def _is_packed(module: Any) -> bool:
-    """Whether a CPU kernel has a copy of its own of the weight, which may be dropped then."""
+    """Whether a CPU kernel has its own copy of the weight, which may then be dropped."""
     return getattr(module, "cpu_linear", None) is not None
 
 
