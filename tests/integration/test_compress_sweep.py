@@ -35,6 +35,7 @@ def sweep(folder: Path, **changes: object) -> Path:
     return file
 
 
+@pytest.mark.more
 def test_dense_pruned_quantised_and_both_are_one_table(tmp_path: Path) -> None:
     file, run = sweep(tmp_path), tmp_path / "run"
     done = resurface("sweep", file, "--out", run)

@@ -21,6 +21,7 @@ from tests.support.runs import resurface
 pytestmark = needs_vllm
 
 
+@pytest.mark.more
 def test_this_machine_passes_and_the_card_says_what_was_measured(tmp_path):
     card = tmp_path / "card.md"
     done = resurface("doctor", "--json", "--out", card)

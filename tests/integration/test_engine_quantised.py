@@ -62,7 +62,8 @@ def _case(layout: str, dtype: str, *marks: pytest.MarkDecorator) -> Any:
 @pytest.fixture(
     scope="module",
     params=[
-        *[_case("fp8", dtype) for dtype in ("float32", "bfloat16")],
+        _case("fp8", "bfloat16"),
+        _case("fp8", "float32", pytest.mark.more),
         *[_case("w8a8", dtype, pytest.mark.long) for dtype in ("float32", "bfloat16")],
         *[_case(layout, "bfloat16", pytest.mark.long) for layout in ("w4a16", "w4a16-channel", "gptq", "awq")],
     ],

@@ -48,7 +48,10 @@ class Served:
     vocabulary: int
 
 
-@pytest.fixture(scope="module", params=fewer(["qwen3", "qwen3_untied", "mistral", "phi3", "bundled"]))
+MORE = [pytest.param(name, marks=pytest.mark.more) for name in ("mistral", "phi3")]
+
+
+@pytest.fixture(scope="module", params=fewer(["qwen3", "qwen3_untied", *MORE, "bundled"]))
 def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     from transformers import AutoModelForCausalLM
 
