@@ -6,7 +6,7 @@ from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
 GPUS = TESTS / "gpu" / "README.md"
-ON_V2 = ("both_runners", "only_v2")
+ON_V2 = ("both_runners", "only_v2", r"pytest\.mark\.runners")
 
 
 def rows() -> list[list[str]]:
