@@ -1,1 +1,1 @@
-"""From an item to a model's input: questions with their candidates, and prompts as token ids."""
+"""From items to prompts: questions with their candidates, and prompts as token ids."""

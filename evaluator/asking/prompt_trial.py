@@ -1,5 +1,6 @@
-"""Templates of prompts, rendered for everything that they will be asked in a process of its own, with limits on time
-and memory, before this one renders them: see template_trial.py.
+"""Renders a prompt template for all its items in a separate process, with limits on time and memory.
+
+Only then this process renders it: see template_trial.py.
 
     python -m evaluator.asking.prompt_trial < {"template": {...}, "posed": [[item, context, options], ...], ...}
 """
@@ -17,7 +18,7 @@ from evaluator.asking.templates import PromptTemplate, Wording
 from evaluator.core.errors import InputError
 from evaluator.core.records import Item
 
-_SECONDS = 10  # of processor time, and as many for each so many items:
+_SECONDS = 10  # of processor time, and again for each this many items:
 _ITEMS = 10_000
 
 Posed = tuple[Item, Sequence[str]]  # with the options that the prompt may list

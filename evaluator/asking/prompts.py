@@ -1,13 +1,13 @@
-"""From an item and a format to token ids, and from an answer to the ids that it adds. Pure.
+"""From an item and a format to token ids, and from an answer to its additional ids. Pure.
 
     prompter = Prompter(load_tokenizer(checkpoint), chat=False, prompt_tokens=512, one_shot_prompt_tokens=1024)
     prompt = prompter.build(item, "open")
     [scored] = prompter.continuations(prompt, ["Nile"])  # scored.continuation_ids are the ids of " Nile"
 
-The wording is the paper's, or that of a template of the user's own (`templates.py`).
+The wording is the paper's, or a user's template's (`templates.py`).
 
-A prompt over its token cap loses the end of its context, never its question: see `Prompter.build`. An item without a
-context is asked without one: its prompt begins with the question.
+A prompt over its token cap loses the end of its context, never its question: see `Prompter.build`. Without a context, a
+prompt begins with the question.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Prompt:
 class Continuation:
     """An answer after a prompt: `prompt_ids + continuation_ids` is the encoding of both together.
 
-    `prompt_ids` are fewer than the prompt's own where the tokenizer merged across the boundary.
+    `prompt_ids` are fewer than the prompt's own if the tokenizer merged tokens across the boundary.
     """
 
     prompt_ids: tuple[int, ...]
@@ -98,17 +98,17 @@ class Prompter:
     ) -> Prompt:
         """The prompt that poses `item`.
 
-        `candidates` are listed by the formats `shown`, `distractors_only` and `unrelated`, and by a template that names
-        `options` in every format; `exemplar` is shown by
-        `one_shot`; `context_chars` cuts the context first; it is 500 for `one_shot` and `open_capped` by default, and
-        unlimited for the others. These two share a token cap as well, so that they differ by the exemplar only.
+        `shown`, `distractors_only` and `unrelated` list the `candidates`; a template that names `options` lists them in
+        every format. `one_shot` shows the `exemplar`. `context_chars` cuts the context first. Its default is 500 for
+        `one_shot` and `open_capped`, and unlimited for the others. These two also share a token cap: only the exemplar
+        differs.
 
-        If the prompt is over its cap, the context is cut from its end, at a code point: to the longest prefix that
-        fits, where "longest" means that none of the next 8 longer ones fits. (The number of tokens is not monotonic in
-        that of characters, so the search starts at the character that the cap's last token comes from, gallops and
-        bisects to a prefix that fits while the next one does not, and then looks ahead.)
+        If the prompt is over its cap, the context is cut from its end, at a code point, to the longest prefix that
+        fits. "Longest" means that none of the next 8 longer ones fits. (The number of tokens is not monotonic in the
+        number of characters. So the search starts at the character of the cap's last token. It gallops and bisects to a
+        prefix that fits while the next one does not. Then it looks ahead.)
 
-        Raises InputError when the prompt is too long without any context, and when `one_shot` lacks an exemplar.
+        Raises InputError if the prompt is too long without any context, and if `one_shot` lacks an exemplar.
         """
         assert bool(candidates) == (format not in ("open", *CAPPED_FORMATS)) or self._wording is not None, format
         if context_chars is None and format in CAPPED_FORMATS:
@@ -129,7 +129,7 @@ class Prompter:
     def pose(self, before: str, middle: str, after: str) -> Prompt | None:
         """Any other text as a prompt; like a context, `middle` is cut from its end to fit `prompt_tokens`.
 
-        None when the text is too long even without the context.
+        None if the text is too long even without `middle`.
         """
         if self._chat:
             before, after = self._in_chat_template(before, middle, after)
@@ -149,18 +149,17 @@ class Prompter:
     def continuations(self, prompt: Prompt, answers: Sequence[str]) -> list[Continuation]:
         """Each answer as a continuation of `prompt`, with the boundary checked by encoding both together, in one batch.
 
-        After a completion prompt an answer is preceded by a space, after a chat template it is not, nor after a prompt
-        that ends in white space (a template's). If the joint
-        encoding does not begin with the prompt's ids, its own ids are used, split after the last token in common.
+        A space precedes an answer, except after a chat template or after a prompt that ends in white space. If the
+        joint encoding does not begin with the prompt's ids, it is split after the last common token instead.
 
-        Raises InputError for an answer without own tokens.
+        Raises InputError for an answer that adds no tokens.
         """
         separator = "" if self._chat else _separator(prompt.text)
         joint = self._encode_batch([prompt.text + separator + answer for answer in answers])
         return [_split(prompt, ids, answer) for ids, answer in zip(joint, answers, strict=True)]
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """The text of generated ids, without special tokens and with its generated white space."""
+        """The text of generated ids, without special tokens and with unchanged white space."""
         return self._decode(list(token_ids))
 
     def _in_chat_template(self, before: str, context: str, after: str) -> tuple[str, str]:
@@ -197,7 +196,7 @@ class Prompter:
         return [tuple(ids[: len(ids) - self._tail]) for ids in encoded]
 
     def _longest_prefix(self, before: str, context: str, after: str, cap: int) -> int | None:
-        """The length in characters of the longest context that keeps the prompt within `cap` tokens."""
+        """The characters of the context's longest prefix that keeps the prompt within `cap` tokens."""
 
         def fits(length: int) -> bool:
             return len(self._encode(before + context[:length] + after)) <= cap
@@ -309,8 +308,8 @@ def _split(prompt: Prompt, joint: tuple[int, ...], answer: str) -> Continuation:
 def _decoder(tokenizer: Any) -> Callable[[list[int]], str]:
     """transformers' decode, without special tokens and without cleaning up spaces.
 
-    Where that only passes the ids on to the tokenizers library, they go there directly: the way takes longer than the
-    decoding itself, and every sample and beam is decoded.
+    If transformers only forwards the ids to the tokenizers library, this calls the library directly. Forwarding takes
+    longer than decoding, and every sample and beam is decoded.
     """
     from transformers import PreTrainedTokenizerFast as Fast
 

@@ -1,7 +1,7 @@
 """A task's questions and their candidates: everything about an item that does not depend on a model.
 
 Pure text, made once per task and shipped to every engine; `probes.planning` tokenises it. A task of text has no
-questions: it is asked window by window, and a `Window` is tokenised from the start.
+questions but windows, and a `Window` is tokenised from the start.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Question:
     deep: bool = False  # among the first 100 of its language, which some probes are limited to
     options: Options | None = None  # gold answer and drawn distractors; None: nothing needs them, or there are none
     hard_options: Options | None = None  # gold answer and the distractors most like it; None as above
-    candidates: Mapping[Format, tuple[str, ...]]  # what a format's prompt lists, in order
+    candidates: Mapping[Format, tuple[str, ...]]  # the list in a format's prompt, in order
     exemplar: Item | None = None  # the one-shot exemplar of the item's language; None: every item is evaluated
     lists_options: bool = False  # its template lists options in every format
 
@@ -48,7 +48,7 @@ class Question:
         return () if self.options is None else self.options.texts
 
     def can_pose(self, format: Format) -> bool:
-        """Whether the question has the contents of the format's prompt."""
+        """Whether the question has everything that the format's prompt shows."""
         if format == "one_shot":
             return self.exemplar is not None
         return not (self.lists_options or format in LISTING_FORMATS) or bool(self.candidates.get(format))
@@ -86,12 +86,12 @@ class Window:
         return cls(item=item, number=number, token_ids=token_ids)
 
 
-Posed = Question | Window  # what a model is asked; both have the `item` that records name
+Posed = Question | Window  # both have the `item` that records name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """The questions and candidates that a task needs; `EvalConfig.wanted` makes it for its probes."""
+    """The questions to make from a task, and their candidates; `EvalConfig.wanted` returns it for its probes."""
 
     items: int  # per language; 0: all
     seed: int  # of the distractors
@@ -100,7 +100,7 @@ class Wanted:
     alike: bool = True  # they are like the answer: `options: alike`; otherwise drawn from all answers
     hard_options: bool = False
     lists_options: bool = False  # by a template, in every format; `options` are then drawn too
-    fits: Callable[[Question], bool] = lambda question: True  # whether anything can be asked of a question
+    fits: Callable[[Question], bool] = lambda question: True  # whether a question can be evaluated at all
 
     @property
     def draws(self) -> bool:
@@ -118,8 +118,7 @@ def exemplar_of(pool: Sequence[Item], subset: Sequence[Item]) -> Item | None:
 def questions_of(data: TaskData, wanted: Wanted) -> list[Question]:
     """The questions of a task, language by language in the data's order, each language's in its drawn order.
 
-    Candidates that an item's pool does not have are left out of its question. Raises InputError when nothing could be
-    asked for that reason.
+    A question omits candidates that its pool lacks. Raises InputError if no question remains for that reason.
     """
     questions = []
     refusals: list[InputError] = []

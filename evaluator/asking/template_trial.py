@@ -1,8 +1,8 @@
-"""A checkpoint's chat template, rendered once in a separate process before this one renders it for every item.
+"""Renders a checkpoint's chat template once in a separate process, before this process renders it for every item.
 
-A template is a program in Jinja. transformers runs it in a sandbox, which keeps it from files, the network and Python,
-and not from loops that never end or texts of gigabytes. The process has limits on processor time and memory; what
-outruns them is refused before anything has started. (A template that waits for a certain item to do so is not found.)
+A template is a program in Jinja. transformers' sandbox keeps it from files, the network and Python. The sandbox does
+not prevent endless loops or texts of gigabytes. So the process has limits on processor time and memory; a template that
+exceeds them is refused before the run starts. (A template that misbehaves for a certain item only is not found.)
 
     python -m evaluator.asking.template_trial < {"template": "...", "variables": {...}}
 """
@@ -20,7 +20,7 @@ from typing import Any
 from evaluator.core.errors import InputError
 
 _SECONDS = 10  # of processor time; a template takes a millisecond
-_BYTES = 2**30  # of memory, beyond what the libraries take
+_BYTES = 2**30  # of memory, beyond the libraries' own
 LONGEST = 1_000_000  # characters that a template may add to a turn
 TOO_LARGE = 3  # exit code
 _ROOT = Path(__file__).resolve().parents[2]
@@ -28,13 +28,13 @@ _TURN = "resurface"
 
 
 def try_template(tokenizer: Any) -> None:
-    """Raises InputError for a tokenizer whose chat template runs on and on, or writes without end.
+    """Raises InputError for a tokenizer whose chat template runs or writes without end.
 
-    What else may be wrong with it is found, and told, when it is used.
+    Its other faults appear when it is used.
     """
     try:
         template = tokenizer.get_chat_template()
-    except ValueError:  # several, none of them the usual one
+    except ValueError:  # several templates, without a default
         return
     if problem := problem_of(template, json.dumps(tokenizer.special_tokens_map, default=str)):
         raise InputError(f"{tokenizer.name_or_path}: chat: the chat template {problem}")
@@ -42,13 +42,13 @@ def try_template(tokenizer: Any) -> None:
 
 @cache  # checkpoints of a sweep have their base's
 def problem_of(template: str, variables: str = "{}", *, seconds: int = _SECONDS) -> str | None:
-    """A template's problem, in words; `variables` are its other inputs, as JSON."""
+    """A template's fault, in words; `variables` are its other variables, as JSON."""
     asked = {"template": template, "variables": json.loads(variables), "seconds": seconds}
     return tried(__name__, asked, seconds)[0]
 
 
 def tried(module: str, asked: object, seconds: int) -> tuple[str | None, bytes]:
-    """Run a module with `asked` as JSON on its stdin: how it outran its limits, in words, and its output.
+    """Run a module with `asked` as JSON on its stdin. Returns how it exceeded its limits, in words, and its output.
 
     The module calls `limit` before it renders anything.
     """
@@ -83,14 +83,14 @@ def main() -> None:
         )
     except MemoryError:
         sys.exit(TOO_LARGE)
-    except Exception:  # the one who uses the template says what
+    except Exception:  # the template's user reports the error
         return
     if len(rendered[0]) > LONGEST:
         sys.exit(TOO_LARGE)
 
 
 def limit(seconds: int) -> None:
-    """Limit this process to the cost of one rendering, on top of its use so far."""
+    """Limit this process to one rendering's resources, beyond its use so far."""
     import resource
 
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])

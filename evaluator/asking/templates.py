@@ -1,14 +1,14 @@
-"""Prompts of a user's own: a template in Jinja that writes an item's prompt in place of the paper's wording.
+"""A user's prompts: a template in Jinja replaces the paper's wording.
 
     wording = Wording(PromptTemplate(name="terse", text="{{ context }}\\n\\nQ: {{ question }}\\nA:"))
     before, context, after = wording.around(item, item.context, options=())
 
-A template is a program that somebody else may have written. It runs in Jinja's sandbox, without files, without chance,
-and with the item's FIELDS alone; what it may cost is tried first, in a process with limits (prompt_trial.py). `parsed`
-is safe before that: it compiles nothing, since Jinja computes constants (`10 ** 10 ** 10`) while it compiles.
+A template is an untrusted program. It runs in Jinja's sandbox, without files and randomness, and with the item's FIELDS
+alone. A trial in a process with limits comes first (prompt_trial.py). `parsed` is safe before the trial: it compiles
+nothing, since Jinja computes constants (`10 ** 10 ** 10`) while it compiles.
 
-The context is cut where a prompt is too long, so it must stand in the prompt once, as it is: `{{ context }}`. Where it
-stands is found by what is written in its place.
+The context is cut if a prompt is too long, so the prompt must contain it once and unchanged: `{{ context }}`. A
+placeholder in its place finds its position.
 """
 
 from __future__ import annotations
@@ -76,9 +76,9 @@ class Wording:
         self._shows_context = "context" in _names(template.text)
 
     def around(self, item: Item, context: str, options: Sequence[str]) -> tuple[str, str, str]:
-        """The text before the context, the context, and the text after it. Before an empty context is the whole text.
+        """The text before the context, the context, and the text after it. With an empty context, all text is before.
 
-        Raises InputError where the template fails.
+        Raises InputError if the template fails.
         """
         if not context or not self._shows_context:
             return self.whole(item, context, options), "", ""
@@ -130,7 +130,7 @@ class _Context(str):
 
 
 def _written(value: Any) -> Any:
-    """The text of a value. No prompt shows a list or an object in Python's notation."""
+    """Jinja's output for a value. A list or an object in Python's notation is an error."""
     from jinja2 import Undefined
 
     if isinstance(value, _Context):
@@ -147,7 +147,7 @@ def _environment() -> Environment:
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     environment = ImmutableSandboxedEnvironment(undefined=StrictUndefined, autoescape=False, finalize=_written)
-    # The same prompt every time, without chance.
+    # The same prompt every time: no randomness.
     del environment.globals["lipsum"], environment.filters["random"]
     return environment
 

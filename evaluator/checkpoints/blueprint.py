@@ -1,8 +1,8 @@
-"""The facts that an engine needs before it loads a byte of a checkpoint's weights.
+"""The facts about a checkpoint that an engine needs before it loads a byte of the weights.
 
-One engine can serve two checkpoints whose blueprints do not differ, the second swapped in place. The driver groups
-checkpoints by its own key (`CheckpointInfo.architecture`, at least as strict); an engine compares blueprints again
-and says in words what differs.
+One engine can serve two checkpoints with equal blueprints: it swaps the second in place. The driver groups checkpoints
+by a key that is at least as strict (`CheckpointInfo.architecture`). An engine compares blueprints again and reports the
+differences in words.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from evaluator.checkpoints.shapes import expert_field, text_model
 from evaluator.checkpoints.tensors import read_tensors
 from evaluator.core.errors import InputError, one_line
 
-# Two checkpoints whose classes are named differently, or in one of them not at all, are compared by their tensors. The
-# driver's key keeps the name: there it parts checkpoints before any engine is asked.
+# Checkpoints with different or missing class names are compared by their tensors. The driver's key keeps the name: it
+# separates these checkpoints before any engine compares them.
 _NOT_COMPARED = INCIDENTAL | {"architectures"}
 
 
@@ -29,7 +29,7 @@ class Blueprint:
     config: dict[str, Any]  # config.json with the architecture's defaults, without what does not change the result
     tensors: dict[str, tuple[str, tuple[int, ...]]]  # name -> (dtype as in safetensors: "BF16", ..., shape)
     files: tuple[Path, ...]  # where the tensors are
-    dtype: str  # "bfloat16": what the configuration says, or else most of the weights
+    dtype: str  # "bfloat16": the configuration's, or else that of most weights
     bytes: int  # of all tensors
     vocabulary: int
     longest: int | None  # the most positions that the model was made for, if its config says

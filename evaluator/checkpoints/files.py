@@ -1,8 +1,8 @@
-"""Which files may lie in a checkpoint directory: ordinary files, small descriptions, no code.
+"""Checks of a checkpoint directory before a read: ordinary files, small descriptions, no code.
 
-A checkpoint is somebody else's data. Links are followed, as the hub's own cache is made of them; what they lead to must
-be a regular file, since a pipe never ends and a device may be endless. The manifests of pruned and quantised
-checkpoints share one reader. `read_ahead` loads the next checkpoint's files into the page cache.
+A checkpoint is untrusted data. Links are followed, because the hub's cache consists of links. They must lead to regular
+files, since a pipe or a device may never end. The manifests of pruned and quantised checkpoints share one reader.
+`read_ahead` loads the next checkpoint's files into the page cache.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _digest_as_of(file: Path, *_: int) -> str:
     return digest_of_file(file)
 
 
-_LARGEST_JSON = 2**28  # bytes; the largest vocabularies take a tenth of it
+_LARGEST_JSON = 2**28  # bytes; the largest vocabularies take a tenth
 _LONGEST_NAME = 255  # bytes, of every file system in use
 _FOLDERS = ("additional_chat_templates",)  # the only one whose files are read
 _STATED = (".safetensors", ".json")
@@ -60,7 +60,7 @@ _IMPLEMENTATIONS = ("attn_implementation", "experts_implementation")
 
 
 def check_files(checkpoint: Path) -> None:
-    """Raises InputError for an irregular file, and for a JSON file that is larger than any description."""
+    """Raises InputError for anything but a regular file, and for a JSON file that is larger than any description."""
     for directory in (checkpoint, *(checkpoint / name for name in _FOLDERS)):
         for file in sorted(directory.iterdir()) if directory.is_dir() else ():
             try:
@@ -74,13 +74,13 @@ def check_files(checkpoint: Path) -> None:
 
 
 def file_states(checkpoint: Path) -> FileStates:
-    """Sizes and times of a checkpoint's weights and JSON files, without reading them."""
+    """The state of a checkpoint's weights and JSON files, from the directory alone."""
     found = sorted(path for path in checkpoint.iterdir() if path.suffix in _STATED)
     return {path.name: (state.st_size, state.st_mtime_ns) for path in found for state in _stat(path)}
 
 
 def changed_file(before: FileStates, now: FileStates) -> str | None:
-    """The first file, by name, that has changed, appeared or disappeared."""
+    """The first file, by name, that was changed, added or removed."""
     return next((name for name in sorted({*before, *now}) if before.get(name) != now.get(name)), None)
 
 
@@ -100,7 +100,7 @@ def check_no_code(file: Path, config: Mapping[str, Any]) -> None:
 
 
 def is_inside(name: str) -> bool:
-    """Whether a relative name in a file stays inside the file's directory."""
+    """Whether a relative name in a file stays within the file's own directory."""
     parts = PurePosixPath(name).parts
     return bool(parts) and all(map(is_plain, parts))
 
@@ -167,14 +167,14 @@ def parse_manifest(file: Path, kind: type[_Manifest]) -> _Manifest | None:
         raise InputError(f"{file}: {where}: {first['msg'].removeprefix('Value error, ')}") from None
 
 
-_SHARE = 0.5  # of the available memory: what is read ahead must not push out what is in use
+_SHARE = 0.5  # of the available memory: reading ahead must not evict used pages
 
 
 def read_ahead(checkpoint: Path) -> threading.Thread | None:
     """Begin to read the safetensors of `checkpoint` in the background.
 
-    Returns the thread that reads, or None where nothing is read: there are no such files, they are larger than half of
-    the available memory, or the system has no posix_fadvise. A missing file is skipped; loading will report it.
+    Returns the thread that reads. Returns None if there are no such files, if they are larger than half of the
+    available memory, or without posix_fadvise. A missing file is skipped; loading will report it.
     """
     files = sorted(checkpoint.glob("*.safetensors"))
     if not files or not hasattr(os, "posix_fadvise"):

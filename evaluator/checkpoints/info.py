@@ -1,7 +1,7 @@
-"""A checkpoint's identity, before an engine starts: its weights, architecture and compression.
+"""A checkpoint's weights, architecture and compression, established before an engine starts.
 
-`inspect_checkpoint` reads every byte of the weights once, in bounded memory, for their digest and to refuse what no
-engine should be given: missing or truncated files, NaN weights, half-written directories, code from the hub.
+`inspect_checkpoint` reads every byte of the weights once, in bounded memory, for their digest. It refuses missing or
+truncated files, NaN weights, half-written directories and code from the hub.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from evaluator.core.errors import InputError, field, of_kind, parse
 MANIFEST = "prune_manifest.json"
 
 _DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
-# Keys of config.json that say where a checkpoint comes from or how it is used, not what it computes. The two dtypes are
-# among them because tensors have dtypes of their own, which are compared.
+# Keys of config.json about a checkpoint's origin or use, not its computation. They include the two dtypes, because the
+# tensors' own dtypes are compared.
 INCIDENTAL = frozenset({"_name_or_path", "name_or_path", "transformers_version", "use_cache", "dtype", "torch_dtype"})
 
 
@@ -39,7 +39,7 @@ class CheckpointInfo:
     architecture: str  # checkpoints with equal keys can be swapped into one engine
     tensors: int  # how many
     bytes: int  # of all tensors
-    dtype: str  # "bfloat16": what the configuration says, or else most of the weights
+    dtype: str  # "bfloat16": the configuration's, or else that of most weights
     method: str | None  # of pruning, of repair and of quantising, in their order ("wanda + least_squares + gptq")
     pattern: str | None  # "2:4", "W4A16 (gptq, group 128)", or both
     sparsity: float | None  # achieved
@@ -52,10 +52,12 @@ class CheckpointInfo:
 def inspect_checkpoint(path: Path, name: str | None = None, *, trust_remote_code: bool = False) -> CheckpointInfo:
     """Check a checkpoint directory and describe it; `name` is by default the directory's own.
 
-    Raises InputError, in one line that names the file and the field or tensor, for a directory that is not a whole
-    checkpoint with finite weights, for one whose architecture is unknown or whose sizes are not its tensors', and for
-    one that needs code of its own unless `trust_remote_code`. (Phi-3 brings code, but its architecture has long been
-    known: the code is not needed, and not run.)
+    Raises InputError, in one line that names the file and the field or tensor, for:
+
+    - a directory that is not a whole checkpoint with finite weights
+    - an unknown architecture, or sizes that differ from the tensors'
+    - a checkpoint that needs its own code, unless `trust_remote_code`. (Phi-3 brings code, but transformers knows its
+      architecture: the code is not run.)
     """
     if not path.is_dir():
         raise InputError(f"checkpoint {path}: {'is not a directory' if path.exists() else 'no such directory'}")
@@ -75,8 +77,8 @@ def inspect_checkpoint(path: Path, name: str | None = None, *, trust_remote_code
     weights_digest = _weights_digest(tensors, online_scheme(config))
     if (changed := changed_file(files, file_states(path))) is not None:
         raise InputError(f"{path / changed}: was written while it was read; try again when it is whole")
-    # What loading makes of quantised weights and of experts cannot be made again in a running engine: each checkpoint
-    # gets one of its own.
+    # Loading transforms quantised weights and experts, and a running engine cannot repeat that. So each such checkpoint
+    # gets its own engine.
     alone = weights_digest if quantisation is not None or expert_field(config) else None
     return CheckpointInfo(
         name=name or label,
@@ -129,9 +131,9 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def read_positions(path: Path, *, unknown: int, least: int = 1) -> int:
-    """How many positions the model of a checkpoint directory has; `unknown` where its config.json does not say.
+    """The model's number of positions; `unknown` if config.json does not state it.
 
-    Raises InputError for anything but a count of at least `least`.
+    Raises InputError for a value that is not a count of at least `least`.
     """
     positions = text_model(read_config(path)).get("max_position_embeddings") or unknown
     if not isinstance(positions, int) or positions < least:
@@ -140,9 +142,9 @@ def read_positions(path: Path, *, unknown: int, least: int = 1) -> int:
 
 
 def _check_architecture(file: Path, config: dict[str, Any], *, trust_remote_code: bool) -> None:
-    """Raises InputError for an architecture that transformers does not know: engines take it from there.
+    """Raises InputError for an architecture that transformers does not know: engines use transformers' list.
 
-    Before anything else is read with transformers, which would add a warning.
+    Call it before transformers reads anything else: transformers would print its own warning.
     """
     from transformers import CONFIG_MAPPING
 
@@ -156,7 +158,7 @@ def _check_architecture(file: Path, config: dict[str, Any], *, trust_remote_code
 
 
 def _weights_digest(tensors: Sequence[Tensor], online: str | None) -> str:
-    """`online`: the scheme that an engine quantises the weights to while it loads them."""
+    """`online`: the engine's quantisation while it loads, which changes the weights."""
     digest = hashlib.sha256() if online is None else hashlib.sha256(f"{online} of ".encode())
     for tensor in tensors:
         digest.update(identity(tensor))
@@ -166,14 +168,14 @@ def _weights_digest(tensors: Sequence[Tensor], online: str | None) -> str:
 
 
 def _joined(*parts: str | None) -> str | None:
-    """The steps that made a checkpoint, in order."""
+    """The steps of a checkpoint's compression, in their order."""
     return " + ".join(part for part in parts if part) or None
 
 
 def _architecture(config: dict[str, Any], dtype: str, tensors: Sequence[Tensor], alone: str | None) -> str:
     """A digest of the configuration without its incidental fields, and of the tensors' names, dtypes and shapes.
 
-    `alone` sets a checkpoint apart that no engine may hold beside another.
+    `alone` separates a checkpoint that may not share an engine.
 
     It covers more fields than the shapes depend on: an engine also keeps the first checkpoint's rotary base or window.
     A key that is too fine costs one start of an engine; one that is too coarse gives a wrong result.
@@ -186,7 +188,7 @@ def _architecture(config: dict[str, Any], dtype: str, tensors: Sequence[Tensor],
 
 
 def stored_dtype(config: dict[str, Any], tensors: Sequence[Tensor]) -> str:
-    """The dtype that a checkpoint's configuration states ("bfloat16"), or else that of most bytes."""
+    """The stored dtype ("bfloat16"): the configuration's, or else that of most bytes."""
     for settings in (config, text_model(config)):
         named = settings.get("dtype") or settings.get("torch_dtype")
         if isinstance(named, str) and named != "auto":
@@ -212,7 +214,7 @@ class _Pruning:
 def _read_pruning(path: Path, *, quantised: bool) -> _Pruning:
     """From the manifest, which is written last and lists every other file with its digest. Raises InputError.
 
-    A quantised checkpoint may have kept the manifest of what it was made from, whose files had other names.
+    A quantised checkpoint may have kept its source's manifest, with other file names.
     """
     file = path / MANIFEST
     if not file.exists():

@@ -1,5 +1,6 @@
-"""A checkpoint directory whose files are links to another's, but for config.json: what is served where the installed
-readers refuse a field that changes nothing. The user's own files stay as they are.
+"""A directory with links to a checkpoint's files and a config.json of its own.
+
+It is served if the installed readers refuse a field that changes nothing. The user's own files stay unchanged.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ CONFIG = "config.json"
 
 @contextmanager
 def served_directory(checkpoint: Path) -> Iterator[Path]:
-    """The directory that an engine loads: the checkpoint itself, or an overlay."""
+    """The directory that an engine loads for a checkpoint: the checkpoint itself, or an overlay."""
     config = read_config(checkpoint)
     served = served_config(config)
     if served is config:
@@ -40,14 +41,13 @@ def overlay(checkpoint: Path, directory: Path, config: Mapping[str, Any]) -> Pat
 
 
 def served_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The configuration of a checkpoint without fields that say nothing of how it is computed, and keep it from being
-    served; the very same object where there are none.
+    """The configuration without fields that change no computation but prevent serving. Without any, the same object.
 
-    - `sparsity_config` of format "dense": how a tool saw the zeros of tensors that it stored whole. vLLM 0.32 refuses
-      every one that names layers.
-    - `actorder: static` where a row has one scale: which order a tool visited columns in. Some versions of
+    - `sparsity_config` of format "dense": a tool's view of the zeros in tensors that it stored whole. vLLM 0.32 refuses
+      every such field that names layers.
+    - `actorder: static` with one scale for a row: the order of a tool's visits to columns. Some versions of
       compressed-tensors refuse it without groups.
-    - `quant_method: online`: the weights are plain, and the engine is told apart from them how to quantise them.
+    - `quant_method: online`: the weights are plain. The engine gets the scheme separately.
     """
     if online_scheme(config) is not None:
         return {name: value for name, value in config.items() if name != "quantization_config"}

@@ -1,11 +1,11 @@
-"""How a checkpoint's weights are quantised, read from its `quantization_config` in the words of the field.
+"""The quantisation of a checkpoint's weights, from its `quantization_config`, in the usual terms.
 
     W4A16 (gptq, group 128)     weights of 4 bits, activations as they are; one scale for 128 weights of a row
     W8A8 (per channel)          int8 weights and activations
     FP8 (block 128x128)         float8 weights and activations
 
-Every tool has its own layout. A missing field stays None: most do not name the algorithm, which
-llm-compressor leaves in a `recipe.yaml` in the same folder. The engine decides which schemes it serves.
+Every tool has its own layout. Values that a configuration does not state stay None. Most do not name the algorithm;
+llm-compressor leaves it in a `recipe.yaml` beside it. This module does not decide what can be served.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import Any
 from evaluator.core.errors import InputError, field, of_kind, parse, unknown
 
 COMPRESSED_TENSORS = "compressed-tensors"
-# `quant_method` of plain weights that vLLM quantises while it loads them; `scheme` is then one of these. vLLM's names,
-# but for those that leave dense layers as they are, with the scheme and with what shares a scale.
+# `quant_method` of plain weights that vLLM quantises while it loads; `scheme` is then one of these. The keys are vLLM's
+# names, without the ones that leave dense layers unchanged. The values are the scheme and the part with a common scale.
 ONLINE = "online"
 ONLINE_SCHEMES: Mapping[str, tuple[str, str]] = {
     "fp8_per_channel": ("FP8", "channel"),
@@ -54,8 +54,8 @@ class Quantisation:
     algorithm: str | None = None  # "gptq", "awq", "rtn" (rounding to nearest), "smoothquant + gptq"
     per: str | None = None  # what shares a scale: "group 128", "channel", "tensor", "block 128x128"
     symmetric: bool = True
-    activation_order: str | None = None  # "static": columns were only visited in it; "group": groups are of it
-    calibration: str | None = None  # the data that scales or weights were fitted to, as far as it is named
+    activation_order: str | None = None  # "static": the order of visits to columns; "group": groups follow the order
+    calibration: str | None = None  # the data for fitting scales or weights, if named
     sparse_format: str | None = None  # of a sparsity_config that names layers: "dense", "sparse-24-bitmask"
 
     @property
@@ -73,7 +73,7 @@ class Quantisation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Group:
-    """One part of a configuration: the scheme of its matrices."""
+    """The scheme that one part of a configuration gives its matrices."""
 
     scheme: str
     per: str | None = None
@@ -174,16 +174,16 @@ def _per(strategy: str, size: object, block: object = None) -> str | None:
 
 
 def _of_recipe(file: Path) -> str | None:
-    """The names of llm-compressor's modifiers, in its order; None without a recipe.
+    """llm-compressor's steps in order, by the names of its modifiers; None without a recipe.
 
-    The file is only searched: its YAML may hold whatever a user's own modifiers take.
+    The file is only searched, not parsed: its YAML may hold any arguments of a user's own modifiers.
     """
     try:
         text = file.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
     used = [_MODIFIERS[name] for name in re.findall(r"(?m)^\s*(\w+)Modifier\b", text) if name in _MODIFIERS]
-    if "awq" in used:  # rounding is a part of it, which recipes now write apart
+    if "awq" in used:  # rounding is a part of AWQ; recipes now write it separately
         used = [each for each in used if each != "rtn"]
     return " + ".join(dict.fromkeys(used)) or None
 

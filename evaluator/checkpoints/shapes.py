@@ -66,7 +66,7 @@ class _Sizes:
         return value
 
     def query_rows(self) -> tuple[str, int | None]:
-        """The rows of a layer's query projection, and the fields that state it."""
+        """The rows of a layer's query projection, and the fields that determine them."""
         heads, size, hidden = (self.of(field) for field in ("num_attention_heads", "head_dim", "hidden_size"))
         if heads and size:
             return "num_attention_heads * head_dim", heads * size
@@ -87,7 +87,7 @@ _FIELDS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_intermed
 
 
 def expert_field(config: Mapping[str, Any]) -> str | None:
-    """The field of config.json, or of its text_config, that states experts; None for a model without experts."""
+    """The field with the number of experts, in config.json or its text_config; None for a model without experts."""
     settings = text_model(config)
     return next((field for field in _FIELDS if settings.get(field)), None)
 

@@ -1,7 +1,7 @@
 """The safetensors files of a checkpoint, checked byte by byte before anything is loaded from them.
 
-The headers are parsed here because the safetensors package says neither where a tensor lies nor which one is damaged
-(format: the header's length in 8 bytes, little-endian; the header as JSON; the tensors' bytes, without gaps).
+The headers are parsed here because the safetensors package reports neither a tensor's position nor the damaged tensor.
+The format: the header's length in 8 bytes, little-endian; the header as JSON; the tensors' bytes, without gaps.
 """
 
 from __future__ import annotations
@@ -83,10 +83,9 @@ class Tensor:
 
 
 def read_tensors(checkpoint: Path) -> list[Tensor]:
-    """Every tensor of a checkpoint directory, sorted by name: of the shards that its index names, or of its only file.
+    """Every tensor of a checkpoint directory, sorted by name: from the index's shards, or from the only file.
 
-    Raises InputError for a file or tensor that is missing, truncated or present twice, and for a directory that leaves
-    open which files are meant.
+    Raises InputError for a file or tensor that is missing, truncated or present twice, and for an ambiguous directory.
     """
     index = checkpoint / INDEX
     files = sorted(checkpoint.glob("*.safetensors"))
@@ -139,7 +138,7 @@ def read_header(file: Path) -> list[Tensor]:
         with file.open("rb") as stream:
             prefix = stream.read(8)
             length = struct.unpack("<Q", prefix)[0] if len(prefix) == 8 else 0
-            # A length that the file cannot hold is not read: it may need any amount of memory.
+            # A length that the file cannot hold is not read: it could request any amount of memory.
             text = stream.read(length) if length <= min(size, _LONGEST_HEADER) else b""
     except OSError as error:
         raise InputError(f"{file}: cannot be read ({error.strerror})") from error
@@ -194,5 +193,5 @@ def _fill(stream: BinaryIO, chunk: memoryview, file: Path) -> None:
 
 
 def identity(tensor: Tensor) -> bytes:
-    """A tensor's part of a digest, before its bytes."""
+    """The part of a tensor that a digest covers before its bytes."""
     return json.dumps([tensor.name, tensor.dtype, list(tensor.shape)]).encode() + b"\n"

@@ -33,7 +33,7 @@ def tokenise_alike(one: Any, other: Any) -> bool:
     if not (one.is_fast and other.is_fast):
         return type(one) is type(other) and bool(one.get_vocab() == other.get_vocab())
     rules = [json.loads(each.backend_tokenizer.to_str()) for each in (one, other)]
-    for each in rules:  # what the last call asked for
+    for each in rules:  # the last call's rules
         each.pop("truncation", None)
         each.pop("padding", None)
     return bool(rules[0] == rules[1])

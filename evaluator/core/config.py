@@ -38,7 +38,7 @@ class Registry(Generic[T]):
     """The objects of one kind, by name."""
 
     def __init__(self, kind: str, objects: Iterable[T] = ()) -> None:
-        """`kind` is an entry's name in error messages."""
+        """`kind` names one object in error messages."""
         self.kind = kind
         self._objects: dict[str, T] = {}
         for each in objects:

@@ -1,6 +1,6 @@
 """The exceptions of every package, and checked access to JSON that others wrote: items, configurations, manifests.
 
-ResurfaceError                what every package of Resurface raises for its users
+ResurfaceError                the base of every package's errors for users
 |-- InputError                something that the user can mend: one line, exit code 2
 `-- EngineError               an engine failed while it worked: exit code 1 if retries do not help
 
@@ -75,7 +75,7 @@ def one_line(error: BaseException | str, limit: int = 200) -> str:
 def unknown(what: str, value: str, known: Iterable[str]) -> InputError:
     """The error for a name that is not one of `known`, with the nearest valid name suggested."""
     names = sorted(known)
-    cutoff = 0.6 if len(value) > 3 else 0.4  # a slip in a language's code is half of it
+    cutoff = 0.6 if len(value) > 3 else 0.4  # one wrong letter is half of a language's code
     near = difflib.get_close_matches(value, names, n=1, cutoff=cutoff)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     return InputError(f"unknown {what} {value!r}{hint} (known: {', '.join(names)})")
@@ -84,7 +84,7 @@ def unknown(what: str, value: str, known: Iterable[str]) -> InputError:
 def parse(text: bytes, place: str, *, unique: bool = False) -> Any:
     """The JSON value in UTF-8 text; `place` names the file or line in the message. Raises InputError.
 
-    With `unique`, also where an object has a key twice: readers choose differently.
+    With `unique`, it also raises if an object has a key twice: readers differ in the value that they take.
     """
 
     def each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -87,10 +87,10 @@ class LeaseClaim:
 
 
 def decide(last: LeaseClaim | None, sight: Sight, locked_by_another: bool) -> Decision:
-    """What to do about the latest claim. `sight`: what can be seen of its owner; `locked_by_another`: the file lock is.
+    """The reaction to the latest claim. `sight`: its owner's state; `locked_by_another`: the file lock's state.
 
-    The file lock works at once, but not on every file system, and a process that is stopped keeps it. It decides only
-    where nobody can have it who has a claim: then a process is just claiming the directory.
+    The file lock works at once, but not on every file system, and a stopped process keeps it. It decides only if no
+    claimant can hold it: then another process is just claiming the directory.
     """
     if last is None or last.released or sight == "gone":
         unexplained = locked_by_another and (last is None or last.locked)
@@ -112,7 +112,7 @@ class SilenceWatch:
         """refuse: it lives; take: it was silent for too long; watch: neither is certain."""
         if beats != self._beats:
             return "refuse"
-        # A waiter that was itself paused has not looked meanwhile: what is more than a few looks does not count.
+        # A paused waiter did not look meanwhile: at most four looks' time counts.
         self._silent += min(now - self._last, 4 * self._pace.look_seconds)
         self._last = now
         return "take" if self._silent >= self._pace.silence else "watch"
@@ -120,9 +120,9 @@ class SilenceWatch:
 
 @dataclass(slots=True)
 class Heartbeat:
-    """Raised wherever a piece of work of bounded size is done: a chunk of a file, a batch in a layer, a matrix.
+    """Work raises it after each piece of bounded size: a chunk of a file, a batch in a layer, a matrix.
 
-    The number itself means nothing: it only has to change. Threads may raise it at once; one of them may be lost.
+    Only a change matters, not the number. If two threads raise it at once, one beat may be lost.
     """
 
     beats: int = 0
@@ -165,7 +165,7 @@ class HangWatch:
         self._since = now
 
     def end(self) -> None:
-        """Nothing is going on any more, however it ended; what is not followed by progress was no pause."""
+        """Work ended, well or badly. A silence before the end does not count as a pause."""
         self._since = None
 
     def silence(self, now: float) -> float:
@@ -206,7 +206,7 @@ def owned_directory(path: Path) -> Iterator[None]:
 
 
 def living_owner(directory: Path) -> Owner | None:
-    """Who writes a directory; None if nobody does any more. It may take a while to see whether a node is dead."""
+    """The process that writes a directory; None if none does. For another machine's process it may take 45 seconds."""
     owner = _read(directory / OWNER)
     if owner is None:
         return None
@@ -235,7 +235,7 @@ def _shows_life(file: Path) -> bool:
 
 def _touched(file: Path) -> int | None:
     """When a file was last touched, by its server's clock; None if it is gone."""
-    with suppress(OSError), file.open("rb") as opened:  # opened anew: a node may keep what it knew of a file
+    with suppress(OSError), file.open("rb") as opened:  # opened anew: a node may cache a file's attributes
         return os.fstat(opened.fileno()).st_mtime_ns
     return None
 

@@ -1,9 +1,9 @@
-"""What flows through the evaluator: items in, records out, both frozen.
+"""The evaluator's input and output: items in, records out, both frozen.
 
-An `Item` is one question. A `Record` is the outcome of one probe of one item on one checkpoint. A `VerdictRow` is what
-a matcher model decided about a record's response. Their fields are the columns of the run directory's Parquet files:
-each states its meaning and unit here, once. `evaluator.store.schema` derives the Arrow schemas, what the report reads
-and docs/records.md from them. A number that was not measured is None: no record ever carries a sentinel.
+An `Item` is one question. A `Record` is the outcome of one probe of one item on one checkpoint. A `VerdictRow` is a
+matcher model's decision about a record's response. Their fields are the columns of the run directory's Parquet files.
+Each field states its meaning and unit here, once. `evaluator.store.schema` derives the Arrow schemas, the report's
+columns and docs/records.md from them. A number that was not measured is None, never a sentinel.
 
 Example (the beam probe's second beam of one item)::
 
@@ -29,7 +29,7 @@ FORMATS: tuple[Format, ...] = get_args(Format)
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """The properties of a stored field besides its name and Python type."""
+    """A stored field's description, beside its name and Python type."""
 
     text: str  # completes "<name>: ..."; Markdown
     unit: str = ""
@@ -239,7 +239,7 @@ class VerdictRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlRow(VerdictRow):
-    """A matcher model's decision about a response with a known answer."""
+    """A matcher model's decision about a response with a known verdict."""
 
     task: Annotated[str, Meaning("the task's name")]
     language: Annotated[str, Meaning("as the task spells it")]
@@ -254,7 +254,7 @@ class ControlRow(VerdictRow):
     response: Annotated[str, Meaning("the response that the matcher judges")]
 
 
-# A checkpoint's own columns, equal in all of its records, and those that describe its pruning.
+# A checkpoint's own columns, equal in all its records; PRUNING are the ones about its compression.
 METADATA = tuple(field.name for field in fields(Origin) if field.name != "checkpoint")
 SERVING = ("engine", "engine_version", "dtype")  # how a record was computed
 PRUNING = tuple(name for name in METADATA if name not in ("weights_digest", "base"))

@@ -67,7 +67,7 @@ _WITHOUT_SPACES = frozenset(
 
 
 class _Kept(dict[int, int | None]):
-    """The table of `str.translate`: punctuation disappears. Each character is looked up once."""
+    """The table of `str.translate`: it deletes punctuation. Each character is looked up once."""
 
     def __missing__(self, code: int) -> int | None:
         kept = self[code] = None if unicodedata.category(chr(code)).startswith("P") else code
@@ -89,7 +89,7 @@ def name_of(language: str) -> str:
     return _NAMES.get(plain, plain)
 
 
-@lru_cache(maxsize=256)  # asked of every graded text
+@lru_cache(maxsize=256)  # every graded text needs it
 def without_spaces(language: str) -> bool:
     """Whether a language, given by name or code (`thai`, `th`, `zh-CN`), puts no space between words."""
     return re.split(r"[-_]", language.strip().lower())[0] in _WITHOUT_SPACES

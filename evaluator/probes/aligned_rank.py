@@ -1,13 +1,13 @@
-"""The aligned rank: the answer's rank in the vocabulary at the place where the base wrote it.
+"""The aligned rank: the answer's rank in the vocabulary at the position where the base wrote it.
 
-A model that answers in sentences ("The river is the Nile.") does not begin with the answer: the rank of the answer's
-first token right after the prompt says little. Where the greedy answer of the *base* to the open prompt contains a gold
-answer, the base's words before it are the *lead-in*, and the tokens with which the base wrote it are the *aligned
-answer*. Every checkpoint scores the aligned answer
-after prompt and lead-in. The base asks it of its own greedy answer, in the same stream; every token of the aligned
-answer was its own choice, so its aligned rank is 1, up to ties and rounding.
+A model that answers in sentences ("The river is the Nile.") does not begin with the answer, so the rank of the answer's
+first token right after the prompt is misleading. The probe uses the *base's* greedy answer to the open prompt, if it
+contains a gold answer. The base's words before that answer are the *lead-in*; its tokens for it are the *aligned
+answer*. The probe measures the likelihood of the aligned answer after prompt and lead-in, for every checkpoint. The
+base uses its own greedy answer, in the same stream. It chose every token of the aligned answer, so its aligned rank is
+1, up to ties and rounding.
 
-Without a base, or where the base's greedy answer contains no gold answer, the probe is not defined: `excluded`.
+Without a base, or without a gold answer in the base's greedy answer, the probe is not defined: `excluded`.
 
 The exact rule (`align`, pure):
 
@@ -21,8 +21,8 @@ spans of thinking.
     j = the largest number below k such that the decoding of ids[j:k] contains one
 
 The lead-in is ids[:j], the aligned answer ids[j:k]. Nothing is tokenised again: after the prompt and the lead-in, each
-token of the aligned answer is the model's own choice. Spans of thinking are those of the whole answer, so that neither
-a tag that k cuts in two nor a slice that begins after its tag shows a thought as if it were said.
+token of the aligned answer is the model's own choice. The whole answer determines the spans of thinking. So a thought
+never counts as the answer, even if k splits a tag or a slice begins after its tag.
 """
 
 from __future__ import annotations
@@ -157,8 +157,8 @@ def align(
     def contains(start: int, end: int) -> bool:
         text = decode(token_ids[start:end])
         if thoughts:
-            # A slice may decode to fewer characters than its part of the whole (a leading space), or to more (a
-            # character of which it has some bytes): its end is where the whole's is.
+            # A slice may decode to fewer characters than its part of the whole (a leading space), or to more (part of
+            # a character's bytes). So it takes its end from the whole.
             text = _without(thoughts, text, len(decode(token_ids[:end])) - len(text))
         said = normalise(text)
         return any(answer in said for answer in wanted)
@@ -171,7 +171,7 @@ def align(
 
 
 def _without(spans: Sequence[tuple[int, int]], text: str, place: int) -> str:
-    """A text at `place` of a whole, without the whole's `spans`."""
+    """The text at `place` of a whole, without the whole's `spans`."""
     kept, at = "", 0
     for first, last in spans:
         kept += text[at : max(at, first - place)]

@@ -1,8 +1,8 @@
-"""A probe: one way of looking for an answer, described by one object in the registry `PROBES`.
+"""A probe is one way to look for an answer: one object in the registry `PROBES`.
 
-Everything that depends on the kind of probe reads its object: help, the validation of settings, prompts and requests,
-records, the columns of outcomes, the cost of a dry run and the item view. A probe is one class in one file and one line
-in `evaluator/probes/__init__.py`::
+Everything that depends on the kind of probe reads this object. It defines help, the validation of settings, prompts and
+requests, records, columns of outcomes, cost and item view. A probe is one class in one file and one line in
+`evaluator/probes/__init__.py`::
 
     class Shout(ItemProbe):
         name, help = "shout", "the greedy answer to a prompt in capitals"
@@ -52,11 +52,11 @@ class Settings(Frozen):
     max_new_tokens: int = Field(default=32, ge=1)
     beam_width: int = Field(default=5, ge=1, le=10)
     samples: int = Field(default=10, ge=1)
-    sample_seeds: tuple[Seed, ...] | None = None  # of the sample probe; None: the run seed. It must be one of them
+    sample_seeds: tuple[Seed, ...] | None = None  # for the sample probe; None: the run seed. They must include it
     top_p: float = Field(default=0.9, gt=0, le=1)
     temperature: float = Field(default=1.0, ge=0.01, le=2)  # vLLM refuses more, and silently raises less
-    window: int = Field(default=2048, ge=2)  # tokens of a window of a text; at most what the model has positions for
-    # Of the base's distributions keep this number of likeliest tokens, and the rest as one; 0: the whole vocabulary.
+    window: int = Field(default=2048, ge=2)  # tokens of a window of a text; at most the model's number of positions
+    # Keep this number of the base's likeliest tokens, and the rest as one; 0: the whole vocabulary.
     fidelity_top: int = Field(default=0, ge=0)
 
     @field_validator("formats", "sample_seeds")
@@ -78,26 +78,26 @@ class Settings(Frozen):
         return (self.seed,) if self.sample_seeds is None else self.sample_seeds
 
 
-# How far an answer is within reach. Reports list probes in this order.
+# The kinds of measurement. Reports list probes in this order.
 Evidence = Literal["said", "recognised", "reachable", "predicted"]
 EVIDENCE: tuple[Evidence, ...] = ("said", "recognised", "reachable", "predicted")
 # How the item view shows a probe's records: the answer in each format, several answers to the open prompt, scored
-# options, the rank of the gold answer, or that of the answer as the base wrote it, with the base's words before it.
+# options, the gold answer's rank, or the aligned answer's rank with the lead-in.
 View = Literal["answer", "answers", "options", "rank", "aligned"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """The requests and tokens of a probe, per item or per text, besides the prompts of its formats.
+    """A probe's requests, per item or per text, beside the prompts of its formats.
 
-    `scored` names the answers that it scores, so that probes which score the same answer (`gold`) share its cost.
+    `scored` names the scored answers, so that probes that score the same answer (`gold`) share its cost.
     """
 
     items: int = 0  # windows of a text; an item needs no mention
     requests: int = 0
     prompt_tokens: int = 0
     generated_tokens: int = 0
-    compared: int = 0  # positions of which the base keeps a distribution
+    compared: int = 0  # positions whose distributions the base keeps
     scored: frozenset[str] = frozenset()
 
 
@@ -112,20 +112,20 @@ class Probe(ABC):
     title: str = ""  # of its records in the item view
     # The outcome columns that `reduce` fills, with their pandas types. `<name>_status` and `<name>_why` come on top.
     columns: Mapping[str, str]
-    # It reads what its base said or kept (`Asking.base`, `Reading.references`): of a checkpoint that has a base, a task
-    # is asked once the base's records of that task are there.
+    # It reads its base's answers or distributions (`Asking.base`, `Reading.references`). So a task of a checkpoint with
+    # a base runs after the base's records of that task exist.
     after_base: bool = False
     references: bool = False  # it compares distributions, which the base keeps in the run directory
 
     def describe(self, config: Settings) -> str:
-        """The requests under these settings, in a few words of a dry run."""
+        """The work under these settings, in a few words for a dry run."""
         return self.name
 
     @abstractmethod
     def reduce(self, asked: pd.DataFrame) -> pd.DataFrame:
         """One row for each item: `<name>_status` and `columns`, null where the probe was not measured.
 
-        `asked` holds this probe's records, with all records of an item; the index of the result is `reducing.KEY`.
+        `asked` holds this probe's records, always all of an item. The result's index is `reducing.KEY`.
         """
 
 
@@ -133,7 +133,7 @@ class ItemProbe(Probe):
     """A probe of questions."""
 
     reads = "items"
-    deep: bool = False  # asked of the first 100 items of a language only
+    deep: bool = False  # runs on the first 100 items of a language only
     options: Literal["drawn", "hard"] | None = None  # the distractors that it chooses among
 
     def formats(self, config: Settings) -> tuple[Format, ...]:
@@ -145,7 +145,7 @@ class ItemProbe(Probe):
         return ()
 
     def fits(self, question: Question, config: Settings) -> bool:
-        """Whether a question suits the probe. Whether its prompts fit their cap is not known yet."""
+        """Whether a question has everything that the probe needs. Prompts are checked against their cap later."""
         return question.deep or not self.deep
 
     def why_not(self, plan: ItemPlan) -> str | None:
@@ -158,7 +158,7 @@ class ItemProbe(Probe):
 
     @abstractmethod
     def cost(self, config: Settings) -> Cost:
-        """Its cost for one item."""
+        """Its requests for one item."""
 
 
 class TextProbe(Probe):
@@ -172,7 +172,7 @@ class TextProbe(Probe):
 
     @abstractmethod
     def cost(self, tokens: int, config: Settings) -> Cost:
-        """Its cost for a text of `tokens` tokens."""
+        """Its requests for a text of this number of tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,7 +192,7 @@ class References:
     """
 
     compare: str = ""  # empty: there is nothing to compare with, and `missing` says why
-    keep: str = ""  # empty: nobody compares with this checkpoint
+    keep: str = ""  # empty: no checkpoint is compared with this one
     missing: str | None = None
 
 
@@ -200,8 +200,8 @@ class References:
 class ItemPlan:
     """A question in token ids.
 
-    A format without a prompt cannot run: its records are `excluded`. All but `base` is the same for
-    every checkpoint that shares a tokenizer.
+    A format without a prompt cannot be evaluated: its records are `excluded`. Checkpoints that share a tokenizer share
+    everything but `base`.
     """
 
     question: Question
@@ -226,9 +226,9 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """One item on one checkpoint, as its probes see it: its prompts, the settings, and the requests that probes share.
+    """One item on one checkpoint: its prompts, the settings, and the requests that probes share.
 
-    Probes that start with the same `greedy` or `score` request share it: it is sent once.
+    Probes that return the same `greedy` or `score` request from `Inquiry.start` share it: it is sent once.
     """
 
     plan: ItemPlan
@@ -239,7 +239,7 @@ class Asking:
 
     @property
     def base(self) -> BaseAnswer | None:
-        """The base's answer to the open prompt; None: this checkpoint is its own base, and `greedy` answers."""
+        """The base's answer to the open prompt. None: this checkpoint is its own base, so `greedy` will bring it."""
         return self.plan.base
 
     def request_id(self, probe: str, detail: object) -> str:
@@ -301,9 +301,9 @@ class Inquiry(ABC):
         return ()
 
     def follow(self) -> Sequence[Request | Cancel]:
-        """The requests that follow from all responses since the last call, for probes that set `gathers`.
+        """Requests and cancellations after all responses since the last call, for an inquiry that `gathers`.
 
-        An engine answers many requests in one step. They are evaluated together, before the next step.
+        An engine answers many requests in one step. Their responses are evaluated once together, before new requests.
         """
         return ()
 

@@ -1,4 +1,4 @@
-"""The beam probe: the best hypotheses of a beam search. An answer outside them is hard to reach."""
+"""The beam probe: the best hypotheses of a beam search. An answer outside all of these is hard to reach."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The choice probes: is the gold answer the likeliest of a few options? Recognition, as multiple choice measures it.
 
-Options are scored after the open prompt, which does not list them: the score of an option is its log-likelihood, summed
-over its tokens, in nats. The distractors of `choice` are drawn from the language's answers, those of `hard_choice` look
-most like the gold answer.
+Options are scored after the open prompt, which does not list the options. An option's score is its log-likelihood,
+summed over its tokens, in nats. `choice` draws its distractors from the language's answers; `hard_choice` takes the
+ones most like the gold answer.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Choice(ItemProbe):
         "same_kind": "Int64",
         # Each option's share of the options' summed likelihoods, the gold one's first (`evaluator.probes.packing`).
         "option_shares": "string",
-        # Of all options, summed: fertility.
+        # Summed over all options, for fertility.
         "option_tokens": "Int64",
         "option_words": "Int64",
         "option_characters": "Int64",
@@ -185,7 +185,7 @@ class _Winners:
         return self._named(((value == gold) & ~self._gold).groupby(self._item).sum())
 
     def total(self, count: pd.Series) -> pd.Series:
-        """Summed over an item's options; NaN where no option has it."""
+        """Summed over an item's options; NaN if no option has a value."""
         return self._named(count.groupby(self._item).sum(min_count=1))
 
     def shares(self, number: pd.Series) -> pd.Series:

@@ -28,7 +28,7 @@ class EvalConfig(Settings, Source):
         *("greedy", "beam", "sample", "choice", "rank"),
         "aligned_rank",
     )
-    # How distractors are drawn for items without options of their own. None: `alike`, or the value of the run's start.
+    # How distractors are drawn for items without their own options. None: the run's first setting, or `alike`.
     options: DrawnOptions | None = None
     chat: bool = False  # prompt through the tokenizer's chat template
     # Which of the sweep's prompts pose it; None: the paper's and every other one.
@@ -58,7 +58,7 @@ class EvalConfig(Settings, Source):
 
     @model_validator(mode="after")
     def _of_its_data(self) -> EvalConfig:
-        """Settings of a data set need a single data set; a data set of endings has no answers to write."""
+        """`data` describes exactly one data set. A data set of endings has no answers to write."""
         task = next((task for task in TASKS if task.name == self.task.partition(":")[0]), None)
         if task is not None and task.data is None and self.given():
             raise ValueError(f"{', '.join(self.given())}: task {self.task!r} is no data set of which that can be said")
@@ -71,7 +71,7 @@ class EvalConfig(Settings, Source):
 
     @model_validator(mode="after")
     def _greedy_answers_are_recorded(self) -> EvalConfig:
-        """Probes that read the base's answers need the probe greedy."""
+        """A probe that reads the base reads its records of the probe greedy."""
         for probe in self.item_probes:
             if probe.after_base and "greedy" not in self.probes:
                 raise ValueError(f"probe {probe.name} reads the base's greedy answers: it needs the probe greedy too")
@@ -79,7 +79,7 @@ class EvalConfig(Settings, Source):
 
     @property
     def said(self) -> Source | None:
-        """The user's settings of the data set; None without any."""
+        """The user's settings for the data set; None without any."""
         return Source.model_validate(self.given()) if self.given() else None
 
     def identifying(self) -> dict[str, Any]:
@@ -101,7 +101,7 @@ class EvalConfig(Settings, Source):
 
     @property
     def after_base(self) -> bool:
-        """Whether a probe reads the base's answers or distributions, so that the base comes first."""
+        """Whether a probe reads the base's answers or distributions, so that the base runs first."""
         return any(PROBES[name].after_base for name in self.probes)
 
     @property

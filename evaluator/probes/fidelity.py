@@ -1,18 +1,17 @@
 """Fidelity: how far a checkpoint's next-token distributions are from its base's, position by position.
 
-Base and checkpoint are made to say the same tokens, and at each of them the two distributions over the whole vocabulary
-are compared (`evaluator.engine.base.Divergence`): the base's own greedy answer, its end included, and the gold answer
-after the open prompt (probe `fidelity`), or the windows of a text (`text_fidelity`). The base keeps its distributions
-in the run directory.
+Base and checkpoint read the same tokens. At each token, the two distributions over the whole vocabulary are compared
+(`evaluator.engine.base.Divergence`). `fidelity` reads two answers after the open prompt: the base's greedy answer with
+its end, and the gold answer. `text_fidelity` reads the windows of a text. The base keeps its distributions in the run
+directory.
 
-Kullback-Leibler divergences as in llama.cpp's perplexity tool; the expected acceptance rate is that of speculative
-decoding (Leviathan et al., 2023). Without a base in the run the probes are not defined: `excluded`.
+The Kullback-Leibler divergences follow llama.cpp's perplexity tool. The expected acceptance rate is speculative
+decoding's (Leviathan et al., 2023). Without a base in the run the probes are not defined: `excluded`.
 
-A passage is a prompt and the tokens after it. At each of them the checkpoint's distribution is compared with the
-base's. The base computes every passage twice: it keeps its distributions, then compares itself with them. The second
-time the batch differs, and more of the passage is in the cache. The result is the floor of the measurement: smaller
-divergences mean nothing. Every other checkpoint compares once, with the same requests. A passage goes to the engine in
-pieces, so that neither a file nor the rows in memory grow with it.
+A passage is a prompt and the tokens after it. The base computes every passage twice: it keeps its distributions, then
+compares itself with these. The second time the batch differs, and more of the passage is in the cache. The result is
+the floor of the measurement: smaller divergences are noise. Every other checkpoint compares once, with the same
+requests. The engine gets a passage in pieces, so that neither a file nor the rows in memory grow with its length.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ NOT_OPEN = "it needs the base's greedy answer to the open prompt, and the format
 NO_PLACE = "there is no run directory in which the base could keep its distributions"
 
 _GOLD = 9  # tokens of a gold answer, for the cost
-ANSWERS = ("greedy", "gold")  # what a `fidelity` record of index 0 and 1 is of
+ANSWERS = ("greedy", "gold")  # of the `fidelity` records with index 0 and 1
 _SUMMED = ("kld", "kld_reverse", "acceptance", "same_top", "top_agreement", "delta_p", "delta_p_squared", "delta_nll")
 
 
@@ -203,7 +202,7 @@ class TextFidelity(TextProbe):
 
 
 class _Window(Inquiry):
-    """One window. Its tokens are the same for all checkpoints."""
+    """One window. Its tokens are the same for all checkpoints, so the kept passages are also the compared ones."""
 
     def __init__(self, reading: Reading, references: References) -> None:
         super().__init__()
@@ -271,13 +270,13 @@ NO_DIVERGENCES = "the engine compared no distributions"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passage:
-    """A prompt and its compared tokens, with the place of the base's distributions. `name` is unique in the task."""
+    """A passage to compare, and the file of its base's distributions. `name` identifies it within the task."""
 
     name: tuple[str, ...]
     request_id: str  # what those of its requests begin with
     prompt_ids: tuple[int, ...]
     continuation_ids: tuple[int, ...]
-    references: References  # what is not wanted is empty
+    references: References  # an unwanted path is empty
     top: int  # Settings.fidelity_top
 
     @property

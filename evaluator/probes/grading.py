@@ -1,10 +1,10 @@
-"""Grading: a generated text against the gold answers, by containment, exact match and token F1. Pure.
+"""Grading: compares a text with the gold answers by containment, exact match and token F1. Pure.
 
     grade("<think>hm</think>\\n\\nThe Nile.", ("Nile", "the Nile"), "english")
     -> Grade(contains=True, exact_match=True, token_f1=1.0)
 
 Both sides are normalised first, and the best over the gold answers counts. Spans between `<think>` and `</think>` are
-not part of an answer; they are removed here, so callers pass the decoded text as it is.
+not part of an answer. They are removed here, so callers pass the decoded text unchanged.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def token_f1(text: str, answer: str, language: str) -> float:
     """F1 in [0, 1] over the multisets of tokens, as in SQuAD (Rajpurkar et al., 2016), of two normalised texts."""
     produced, wanted = split_tokens(text, language), _counted(answer, language)
     shared = sum(min(produced.count(token), count) for token, count in wanted.items())
-    # 2PR / (P + R) with P = shared / produced and R = shared / wanted, written so that P = R = 0 is no special case.
+    # 2PR / (P + R) with P = shared / produced and R = shared / wanted. This form needs no special case for P = R = 0.
     return 2 * shared / (len(produced) + wanted.total()) if shared else 0.0
 
 

@@ -1,4 +1,4 @@
-"""The greedy probe: the most likely answer, in every format. It shows the model's own words."""
+"""The greedy probe: the most likely answer, in every format."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Greedy(ItemProbe):
         "produced": "boolean",
         "exact_match": "boolean",
         "token_f1": "Float64",
-        # Its tokens, EOS included, the last of them, and their summed log-probability; the prompt's tokens.
+        # Its tokens with EOS, the last token, and their summed log-probability; the prompt's tokens.
         "answer_tokens": "Int64",
         "last_token": "Int64",
         "answer_logprob": "Float64",
@@ -52,7 +52,7 @@ class Greedy(ItemProbe):
         return any(question.can_pose(format) for format in config.formats)
 
     def why_not(self, plan: ItemPlan) -> str | None:
-        return None  # each format has a record of its own that says why
+        return None  # each format has its own record with the reason
 
     def ask(self, asking: Asking) -> Inquiry:
         return _Answers(asking)

@@ -1,8 +1,8 @@
 """All probes of one item or window on one checkpoint: their requests and responses.
 
-Pure: no engine, no clock, no files. Each probe is an `Inquiry`. A request of several probes is sent once, and the
-response reaches all. A score is shared by the probes that score the same answer. The greedy request of the open prompt
-is also the first rollout of a beam search, which needs its top log-probabilities, token by token.
+Pure: no engine, no clock, no files. Each probe is an `Inquiry`. A request that several probes make is sent once, and
+all of these probes get the response. Probes that score the same answer share the score. The greedy request of the open
+prompt is also the first rollout of a beam search, which needs its top log-probabilities, token by token.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from evaluator.probes.recording import Decode, Recorder, Stamp
 class ItemProbes:
     """Sends the requests of one plan and routes their responses; `serial` makes its request ids unique.
 
-    An error of a probe becomes a ResurfaceError that names probe and item (`Blaming`).
+    A probe's error becomes a ResurfaceError that names the probe and the item (`planning.Blaming`).
     """
 
     def __init__(self, plan: Plan, config: EvalConfig, eos_ids: frozenset[int], decode: Decode, serial: int) -> None:
@@ -95,7 +95,7 @@ class ItemProbes:
         return following
 
     def _sent(self, probe: str, requests: Sequence[Request | Cancel]) -> Iterator[Request | Cancel]:
-        """The requests and cancellations of a probe that reach the engine."""
+        """A probe's requests, as the engine gets them."""
         for request in requests:
             if not isinstance(request, Cancel):
                 self._readers[request.request_id] = [probe]
@@ -129,7 +129,7 @@ class ItemProbes:
 
 
 def _joined(one: Request, other: Request) -> Request:
-    """One request in place of two that differ in their reports only."""
+    """One request for both. They differ at most in the values that a generation reports."""
     if isinstance(one, Generate) and isinstance(other, Generate):
         most = max(one.top_logprobs, other.top_logprobs)
         return dataclasses.replace(one, top_logprobs=most, stream=one.stream or other.stream)

@@ -1,8 +1,8 @@
-"""Arrays of one outcome as text: an item's positions, and the shares of its options.
+"""An outcome's values beside its numbers, packed as text: positions, and the shares of options.
 
-A row of outcomes is one item, and its sums give means; percentiles over positions need every position's divergence. It
-is kept as float32, beside a byte with the band of the base's confidence and whether the likeliest token is the same:
-five bytes a position. How alike two checkpoints choose needs the probability of every option: four bytes each.
+A row of outcomes is one item. Its sums give means, but percentiles over positions need every position's divergence.
+A position takes five bytes: the divergence as float32, and one byte for the band of the base's confidence and the
+agreement of the likeliest tokens. To compare two checkpoints' choices, each option keeps its probability in four bytes.
 """
 
 from __future__ import annotations

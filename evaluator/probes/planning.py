@@ -1,6 +1,6 @@
-"""From questions to token ids, once for all checkpoints that share a tokenizer.
+"""From questions and windows to token ids, once for all checkpoints that share a tokenizer.
 
-A plan is what one item or window brings to an engine: both kinds have the `question` whose item records name.
+A plan holds one item's or window's token ids. Both kinds have a `question` with the item that records name.
 
 An error of a probe ends the run in one line that names probe and item (`Blaming`). No engine is restarted for it.
 """
@@ -67,7 +67,7 @@ class Planner:
         return ItemPlan(question=question, prompts=prompts, scored=dict(zip(answers, continuations, strict=True)))
 
     def _prompt(self, question: Question, format: Format) -> Prompt | None:
-        """None where the question lacks the format's contents, or the prompt is too long without any context."""
+        """None if the question lacks the format's candidates, or the prompt is too long without any context."""
         if not question.can_pose(format):
             return None
         candidates = question.candidates.get(format, ())
@@ -80,9 +80,9 @@ _log = logging.getLogger(__name__)
 
 
 class Blaming:
-    """Within, an exception of `probe` on `item` becomes a ResurfaceError that names both; the log has its traceback.
+    """Turns an error of `probe` on `item` into a ResurfaceError that names both. The log gets the traceback.
 
-    A ResurfaceError is passed on: it names its cause itself.
+    A ResurfaceError is passed on unchanged: it is clear by itself.
     """
 
     __slots__ = ("_item", "_probe")

@@ -50,7 +50,7 @@ class Recorder:
     """Makes the records of one item or window on one checkpoint."""
 
     def __init__(self, stamp: Stamp, item: Item, run_seed: int, decode: Decode, *, collapsed: bool = False) -> None:
-        """`collapsed`: the item's log-probabilities came back, and none is a number."""
+        """`collapsed`: the item's log-probabilities came back, and all are NaN."""
         self.collapsed = collapsed
         self._item = item
         self._decode = decode
@@ -62,7 +62,7 @@ class Recorder:
     def record(self, probe: str, format: Format = "open", prompt: Prompt | None = None, **columns: Any) -> Record:
         """A record of one probe. `prompt` gives its length and whether its context was cut.
 
-        `columns` are those of `Record` that were measured; index 0, the run's seed and status `ok` unless given.
+        `columns` are the measured columns of `Record`. Defaults: index 0, the run's seed and status `ok`.
         """
         filled = {**self._template, "probe": probe, "format": format}
         if prompt is not None:

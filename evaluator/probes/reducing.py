@@ -41,8 +41,8 @@ def where_measured(
 ) -> pd.DataFrame:
     """The probe's columns with `<probe>_status`: null where it was not measured.
 
-    A record that says `ok` without a `value`, or an item that is not `decided` (too few options, say), was not
-    measured: its status is engine_error.
+    An `ok` record without a `value`, or an item that is not `decided` (too few options, for example), was not measured:
+    its status is engine_error.
     """
     status = status_of(asked).reindex(reduced.index)
     status = status.mask(status.isin(MEASURED) & ~(decided & reduced[value].notna()), "engine_error")

@@ -1,8 +1,8 @@
 """One evaluation, given an engine: every probe of every item as one stream through it.
 
-The engine is never drained between probes or items: `ItemStream` keeps a bounded number of items in flight, starts the
-next item as soon as one is done, and hands out follow-up requests (beams) before those of new items, so that items
-finish in about their first order and memory stays bounded.
+The engine is never drained between probes or items. `ItemStream` keeps a bounded number of items in flight and starts
+the next item when one is done. Follow-up requests (beams) come before requests of new items. So items finish in about
+the order of their start, and memory stays bounded.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class ItemStream:
         self._active: dict[str, ItemProbes] = {}
         self._ready: deque[Request] = deque()
         self._cancels: list[Request | Cancel] = []
-        self._waiting: set[str] = set()  # requests in `_ready` that nobody has cancelled
+        self._waiting: set[str] = set()  # requests in `_ready` that were not cancelled
         self._gathering: dict[str, ItemProbes] = {}  # items that have to `follow`
         self._ended: deque[ItemProbes] = deque()  # items without their records
 
@@ -89,7 +89,7 @@ class ItemStream:
             self._ended.append(self._active.pop(serial))
 
     def _follow(self) -> None:
-        """Send the requests that follow from all responses since the last `take`."""
+        """Let items evaluate all responses since the last `take`."""
         gathering, self._gathering = self._gathering, {}
         for serial, item in gathering.items():
             self._send(item.follow())
@@ -101,7 +101,7 @@ class ItemStream:
             if not isinstance(request, Cancel):
                 self._waiting.add(request.request_id)
                 self._ready.appendleft(request)
-            elif request.request_id in self._waiting:  # the engine never hears of it
+            elif request.request_id in self._waiting:  # the engine never gets it
                 self._waiting.remove(request.request_id)
             else:
                 self._cancels.append(request)
@@ -137,7 +137,7 @@ def evaluate(
             stream.handle(response)
             yield from stream.recorded(stamp)
     except EngineError:
-        yield from stream.recorded(stamp)  # what has ended need not run again
+        yield from stream.recorded(stamp)  # an ended item need not run again
         raise
     yield from stream.recorded(stamp)
     if not stream.idle:
