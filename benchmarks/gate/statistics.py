@@ -20,9 +20,9 @@ from evaluator.metrics.intervals import Floats, ItemNumbers
 from evaluator.metrics.judging import Fitness
 from evaluator.metrics.means import Mean, Ratio
 from evaluator.metrics.measures import Unbounded, apart, bounds, difference, language_mean, median, of_mean, rate
+from evaluator.metrics.tables.ladder import delta_pr_of
 from evaluator.metrics.tables.matching import pi_of_sums, without_error
 from evaluator.metrics.tables.overlap import beyond_chance
-from evaluator.metrics.tables.pr_gap import delta_pr_of
 from evaluator.metrics.tables.prompts import extremes
 
 TOGETHER = 0.6  # correlation of two outcomes of one item

@@ -1,10 +1,14 @@
-"""Table `accuracy`: per checkpoint, task, format, probe and language, with the paired drop from the base.
+"""Accuracy and its drop, and where the gate stopped evaluating a screened checkpoint.
+
+Table `accuracy`: per checkpoint, task, format, probe and language, with the paired drop from the base.
 
 Probe `greedy` is right when the output contains a gold answer; probe `choice` when the gold option has strictly the
 highest summed log-likelihood. `drop` is dense minus pruned on the items measured in both; `normalised_drop` divides it
 by the headroom (`evaluator.metrics.drops`).
 
 Row `mean` is the unweighted mean over languages of accuracies and drops, each with the interval of that mean.
+
+Table `screening`: at which look the gate stopped evaluating each checkpoint of a screened sweep.
 """
 
 from __future__ import annotations
@@ -36,9 +40,11 @@ from evaluator.metrics.drops import CORRECT, floor_of, over_headroom, paired_dro
 from evaluator.metrics.figure import Dots, Figure, Heat, Series, whole_percent
 from evaluator.metrics.inputs import MEAN, Comparison, Inputs, Subject, slices
 from evaluator.metrics.intervals import ItemNumbers
+from evaluator.metrics.looks import BLOCK_LEVEL, PASS_LEVEL, nominal
 from evaluator.metrics.measures import as_floats, language_mean, rate
 from evaluator.metrics.table import Holm, Lack, Table
 from evaluator.store.outcomes import MEASURED
+from evaluator.store.screening import screened_of
 
 _RATES = {
     "greedy": {"accuracy": "produced", "exact_match": "exact_match"},
@@ -182,4 +188,41 @@ TABLE = Table(
         Lack("probe", "the probe choice", "choice"),
         Lack("drop", "a checkpoint with its base (for the drops)"),
     ),
+)
+
+
+def _screening_rows(inputs: Inputs) -> list[Row]:
+    """Those that stopped early first."""
+    return [
+        {
+            **{name: getattr(each, name) for name in ("task", "checkpoint", "base", "decision", "asked", "items")},
+            "look": sum(size <= each.asked for size in each.looks),
+            "looks": len(each.looks),
+            "pass_level": nominal(PASS_LEVEL, each.looks),
+            "block_level": nominal(BLOCK_LEVEL, each.looks),
+        }
+        for each in sorted(screened_of(inputs.run), key=lambda each: (each.task, each.base, not each.early))
+    ]
+
+
+SCREENING = Table(
+    name="screening",
+    title="Decided early: which checkpoints needed only some of the items?",
+    reading=(
+        "The gate judged a checkpoint's first items, and then more, until it could pass or block it. Each look has "
+        "a smaller level than a single look would have, so the error over all looks is the gate's. A row shows the "
+        "last look, its verdict, and the levels of one look: of a pass, and of a block before its correction for "
+        "the number of criteria and languages. Every number of a checkpoint that stopped early describes its first "
+        "items alone."
+    ),
+    needs="screen: in the sweep file",
+    columns=(
+        *columns_of(TEXT, "task", "checkpoint", "base", "decision"),
+        *columns_of(COUNT, "look", "looks", "asked", "items"),
+        *columns_of(PERCENTAGE, "pass_level", "block_level"),
+        REASON,
+    ),
+    compute=_screening_rows,
+    counts="asked",
+    silent=True,
 )

@@ -1,8 +1,15 @@
-"""Table `recovery`: is the answer anywhere in the beams or the samples?
+"""Whether beams and samples still reach the answer, and whether that is stable over run seeds.
+
+Table `recovery`: is the answer anywhere in the beams or the samples?
 
 Beams and samples are asked of the first 100 of each language's items only, so every rate here, the greedy accuracy
 too, is over the items on which the probe was measured. Population `greedy_failures` keeps those that the same
 checkpoint's greedy output misses: its rate is what broader decoding wins back.
+
+Table `recovery_seeds`: sample recovery among greedy failures for every run seed: mean and range over the seeds.
+
+The greedy output does not depend on the seed; it is that of the lowest. `mean` is the mean of the seeds' rates, its
+interval is over items: the range shows the noise of sampling, the interval that of the choice of items.
 """
 
 from __future__ import annotations
@@ -147,4 +154,73 @@ TABLE = Table(
         Lack("probe", "the probe sample", "sample"),
         Lack("drop", "a checkpoint with its base (for the drops)"),
     ),
+)
+
+
+def _recovery_seeds_rows(inputs: Inputs) -> list[Row]:
+    rows: list[Row] = []
+    for subject in inputs.checkpoints:
+        every = inputs.all_outcomes_of(subject.checkpoint, subject.task)
+        ours = every[(every["format"] == "open") & every["sample_status"].notna()]
+        if ours["seed"].nunique() < 2:
+            continue
+        greedy = inputs.outcomes_of(subject.checkpoint, subject.task)
+        failures = ours[ours["item"].isin(greedy.loc[greedy["produced"] == 0, "item"])]
+        for language, of_language in slices(failures, inputs.languages(subject.task)):
+            row = {**subject.row, "language": language, "seeds": int(ours["seed"].nunique())}
+            rows.append(row | _over_seeds(inputs, subject.task, of_language))
+    return rows
+
+
+def _over_seeds(inputs: Inputs, task: str, failures: pd.DataFrame) -> Row:
+    done = failures[failures["sample_hit"].notna()]
+    left_out = {
+        name: failures.loc[failures["sample_status"] == name, "item"].nunique() for name in ("excluded", "engine_error")
+    }
+    if done.empty:
+        return {"n_min": 0, "n_max": 0, **left_out, "reason": "no greedy failure with samples"}
+    by_seed = done.groupby("seed")["sample_hit"].agg(["mean", "size"])
+    by_item = done.groupby("item")["sample_hit"].mean().reset_index()
+    interval = rate("mean", as_floats(by_item["sample_hit"]), inputs.contexts_of(task, by_item))
+    return {
+        "n_min": int(by_seed["size"].min()),
+        "n_max": int(by_seed["size"].max()),
+        **left_out,
+        **interval,
+        "mean": float(by_seed["mean"].mean()),
+        "lowest": float(by_seed["mean"].min()),
+        "highest": float(by_seed["mean"].max()),
+    }
+
+
+RECOVERY_SEEDS = Table(
+    name="recovery_seeds",
+    title="Is recovery stable over seeds?",
+    reading=("The share of greedy's misses that samples find: the lowest, mean and highest rate over the run seeds."),
+    needs="the probes greedy and sample, the latter under at least two run seeds",
+    columns=(
+        *SUBJECT,
+        LANGUAGE,
+        *columns_of(COUNT, "seeds", "n_min", "n_max", "excluded", "engine_error"),
+        Column("mean", PERCENTAGE, interval=True),
+        *columns_of(PERCENTAGE, "lowest", "highest"),
+        REASON,
+    ),
+    compute=_recovery_seeds_rows,
+    figure=Figure(
+        (
+            Dots(
+                "Recovered by samples among greedy failures, over the run seeds",
+                (
+                    Series("lowest", "beam", "lowest"),
+                    Series("mean", "greedy", "mean"),
+                    Series("highest", "sample", "highest"),
+                ),
+                linked=True,
+                legend=4,
+            ),
+        )
+    ),
+    drawn=True,
+    counts="n_max",
 )
