@@ -19,9 +19,8 @@ from evaluator.core.errors import InputError
 from pruning.calibration.passages import PassageSource
 from pruning.calibration.sequences import Calibration
 from pruning.config import PruneConfig, needs_calibration
-from pruning.layers import allocation
 from pruning.layers.flow import Activations, Flow
-from pruning.layers.sequential import leave_dense, prune_layers
+from pruning.layers.sequential import leave_dense, outlier_shares, owl, prune_layers
 from pruning.methods.masks import check_divides
 from pruning.model import memory
 from pruning.model.decoder import Decoder
@@ -214,7 +213,7 @@ def _patterns(config: PruneConfig, decoder: Decoder, flow: Flow | None) -> list[
     if isinstance(pattern, NofM) or config.allocation == "uniform" or pattern.ratio == 0:
         return [pattern] * len(decoder)
     assert flow is not None  # a job with this allocation has a calibration
-    return list[Pattern](allocation.owl(allocation.outlier_shares(decoder, flow), pattern.ratio))
+    return list[Pattern](owl(outlier_shares(decoder, flow), pattern.ratio))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,8 +22,7 @@ from rich.console import Console
 
 from benchmarks import roofline
 from benchmarks.harness import Agreement, Side, compare, lacking, run_main
-from benchmarks.peers import lm_eval
-from benchmarks.serving import score, workload
+from benchmarks.serving import lm_eval, score, workload
 from benchmarks.serving.sides import start
 
 

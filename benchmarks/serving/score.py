@@ -12,8 +12,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from benchmarks.harness import Agreement, Side, compare, lacking, run_main
-from benchmarks.peers import lm_eval
-from benchmarks.serving import workload
+from benchmarks.serving import lm_eval, workload
 from benchmarks.serving.sides import start
 
 # Nats, of an option's summed log-likelihood; or a share of it. In float32, the log_softmax of torch, which the other

@@ -88,11 +88,6 @@ def check_named(config: CalibrationConfig, seed: int, sources: Mapping[str, Pass
         take_passages(config, seed, sources)
 
 
-def check_source(config: CalibrationConfig, sources: Mapping[str, PassageSource]) -> None:
-    """Read one passage. Raises InputError for a source that is unknown or out of reach."""
-    next(passages.iterate(config, 0, sources), None)
-
-
 def check_passages(found: Sequence[Passage], held_out: Mapping[str, str]) -> None:
     """Raises InputError for a passage that is held out."""
     if held_out:

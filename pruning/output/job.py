@@ -11,7 +11,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from evaluator.checkpoints.files import digest_of_file, digest_once
 from evaluator.checkpoints.tokenizer import load_tokenizer
 from evaluator.core.errors import InputError
-from pruning.calibration import sequences
+from pruning.calibration import passages, sequences
 from pruning.calibration.passages import PassageSource, is_local
 from pruning.calibration.sequences import Calibration, CalibrationManifest
 from pruning.config import CalibrationConfig
@@ -89,7 +89,7 @@ class Job(Generic[ConfigT]):
             found = sequences.take_passages(calibration, self.config.seed, self.sources)
             sequences.check_passages(found, self.held_out)
         else:
-            sequences.check_source(calibration, self.sources)
+            next(passages.iterate(calibration, 0, self.sources), None)
         return tokenizer
 
     def calibrate(self, tokenizer: Any) -> Calibration | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from evaluator.core.errors import InputError
-from pruning.layers.allocation import owl
+from pruning.layers.sequential import owl
 
 
 def test_layers_with_more_outliers_keep_more():

@@ -5,7 +5,7 @@ import json
 import pytest
 import yaml
 
-from benchmarks.peers import lm_eval
+from benchmarks.serving import lm_eval
 from tests.support.models import save_tiny_model
 
 

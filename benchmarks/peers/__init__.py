@@ -1,1 +1,0 @@
-"""Other programs that benchmarks compare with, each in a separate environment."""
