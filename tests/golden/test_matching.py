@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from statsmodels.stats.inter_rater import aggregate_raters, fleiss_kappa
 
-from evaluator.metrics import TABLES, Inputs, compute_tables, reduce_records
+from evaluator.metrics import TABLES, Inputs, reduce_records
 from evaluator.metrics.tables.matching import CONTAINMENT, PANEL, majority, scott_pi
 from tests.support.records import Seen, judged, records
 
@@ -123,7 +123,7 @@ def test_nothing_left_to_ask_is_agreement():
 
 
 def test_without_verdicts_the_table_says_what_to_run():
-    note = compute_tables(Inputs(reduce_records(records("dense", SEEN))))["matching"].note
+    note = TABLES["matching"].fill(Inputs(reduce_records(records("dense", SEEN)))).note
     assert "run resurface match RUN --matcher" in note
 
 
@@ -190,7 +190,7 @@ def test_every_generated_format_that_was_judged_has_rows():
         judged("a", "dense", dict.fromkeys(("english/3", "english/4", "korean/6", "korean/7"), True), form=form)
         for form in ("open", "one_shot")
     ]
-    found = compute_tables(Inputs(reduce_records(pd.concat(parts)), None, pd.concat(verdicts)))["matching"].frame
+    found = TABLES["matching"].fill(Inputs(reduce_records(pd.concat(parts)), None, pd.concat(verdicts))).frame
     assert found["format"].unique().tolist() == ["open", "one_shot"]
     pooled = found.query("language == 'all' and grader == 'a' and format == 'one_shot'")
     assert pooled["accuracy"].tolist() == [1.0]
@@ -203,7 +203,7 @@ def test_samples_are_those_of_the_runs_own_seed():
         for seed, said in ((0, False), (1, True))
     ]
     parts = [records("dense", seen), records("dense", {"english/1": Seen(samples=[False, False])}, seed=1)]
-    found = compute_tables(Inputs(reduce_records(pd.concat(parts)), None, pd.concat(verdicts)))["matching"].frame
+    found = TABLES["matching"].fill(Inputs(reduce_records(pd.concat(parts)), None, pd.concat(verdicts))).frame
     assert row(found, "a")["yes"] == 0
 
 

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from statsmodels.stats.inter_rater import cohens_kappa
 
-from evaluator.metrics import TABLES, Inputs, compute_tables, reduce_records
+from evaluator.metrics import TABLES, Inputs, reduce_records
 from evaluator.metrics.inputs import ALL, Subject
 from evaluator.metrics.tables import overlap
 from evaluator.metrics.tables.overlap import CAPA, ERRORS, LOST, partners
@@ -201,7 +201,7 @@ def test_the_page_shows_the_ends_and_the_file_all():
         [reduce_records(records("dense", answers(rng, 60, 0.8)))]
         + [reduce_records(records(name, each, base="dense")) for name, each in many.items()]
     )
-    filled = compute_tables(Inputs(outcomes))["overlap"]
+    filled = TABLES["overlap"].fill(Inputs(outcomes))
     whole, shown = (each[each["among"] == ALL] for each in (filled.frame, filled.shown))
     assert len(whole) == 9 * 8 / 2
     assert len(shown) == 10

@@ -8,7 +8,7 @@ import math
 import pandas as pd
 import pytest
 
-from evaluator.metrics import Inputs, compute_tables, reduce_records
+from evaluator.metrics import TABLES, Inputs, reduce_records
 from evaluator.metrics.tables.calibration import kind_of
 from tests.support.records import Seen, records
 from tests.support.tables import only, tables
@@ -230,7 +230,7 @@ def test_perplexity_weighs_windows_by_their_tokens_and_stands_in_the_ladder():
 def test_a_window_without_tokens_was_not_measured():
     frame = reduce_records(records("m", windows((0.0, 0), (-1.0, 1)), **TEXT))
     assert frame["perplexity_status"].tolist() == ["engine_error", "ok"]
-    row = only(compute_tables(Inputs(frame))["perplexity"].frame)
+    row = only(TABLES["perplexity"].fill(Inputs(frame)).frame)
     assert (row["n"], row["engine_error"], row["perplexity"]) == (1, 1, pytest.approx(math.e))
 
 

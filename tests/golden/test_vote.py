@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from scipy.stats import rankdata
 
-from evaluator.metrics import Inputs, compute_tables, reduce_records
+from evaluator.metrics import TABLES, Inputs, reduce_records
 from evaluator.metrics.tables import vote
 from tests.support.records import Seen, records
 from tests.support.tables import only, tables
@@ -102,7 +102,7 @@ def test_several_tasks_vote_together_and_each_for_itself():
     for name, base, english, korean in (("dense", None, 5, 5), ("p", "dense", 4, 6)):
         parts.append(records(name, seen(english=english, korean=korean), base=base))
         parts.append(records(name, seen(english=english), base=base, task="u", dtype="bfloat16" if base else "float32"))
-    found = compute_tables(Inputs(pd.concat([reduce_records(part) for part in parts])))["vote"].frame
+    found = TABLES["vote"].fill(Inputs(pd.concat([reduce_records(part) for part in parts]))).frame
     assert found["task"].tolist() == ["all", "all", "t", "t"]  # u has one language: no election of its own
     assert found["borda"].tolist() == [2, 1, 1, 1]
     assert found["ties"].tolist()[2:] == ["accuracy with 1, borda with 1, copeland with 1, minimax with 1"] * 2
@@ -120,7 +120,7 @@ def test_several_tasks_vote_together_and_each_for_itself():
 )
 def test_one_checkpoint_or_one_language_is_no_election(parts):
     outcomes = pd.concat([reduce_records(part) for part in parts])
-    filled = compute_tables(Inputs(outcomes))["vote"]
+    filled = TABLES["vote"].fill(Inputs(outcomes))
     assert filled.frame.empty
     assert (filled.note, filled.lacks) == ("", "")
 
