@@ -43,8 +43,8 @@ def test_few_files_lie_loose_in_a_package(package: str) -> None:
 def test_the_code_is_not_in_fragments() -> None:
     """Small limits on files and functions alone would encourage many small files."""
     lines = sum(path.read_text(encoding="utf-8").count("\n") for path in SOURCES)
-    assert len(SOURCES) <= 360
-    assert lines / len(SOURCES) >= 130
+    assert len(SOURCES) <= 345
+    assert lines / len(SOURCES) >= 135
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
