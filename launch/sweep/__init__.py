@@ -1,1 +1,1 @@
-"""What is decided before anything starts: the sweep file, its jobs, and whether they can be done."""
+"""The sweep file, its jobs, and the checks before anything starts."""

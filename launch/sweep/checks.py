@@ -1,7 +1,7 @@
 """The checks of a sweep's jobs before anything starts: quantisations, sizes, dtypes, probes, damaged checkpoints.
 
-An engine decides whether it can serve a scheme: the model's first layer, rounded to nearest, goes through the engine's
-own rehearsal. An hour of GPTQ should not end with "no kernel".
+An hour of GPTQ should not end with "no kernel". So the engine rehearses each scheme on the model's first layer, rounded
+to nearest.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _WIDTH = 16  # bits of a weight that is not quantised, as most checkpoints store
 
 
 def check_quantisations(jobs: Sequence[CheckpointJob], held_out: Mapping[str, str]) -> None:
-    """Raises InputError for a quantisation that cannot be done, or whose calibration text holds what is asked."""
+    """Raises InputError for an impossible quantisation, or if its calibration text contains a context of the tasks."""
     for job in jobs:
         if job.quantise is None:
             continue
@@ -46,7 +46,7 @@ def check_quantisations(jobs: Sequence[CheckpointJob], held_out: Mapping[str, st
 
 
 def check_environments(jobs: Sequence[CheckpointJob]) -> None:
-    """Raises InputError where what a quantisation runs in cannot be had. The first time, making it takes minutes."""
+    """Raises InputError if the environment of a quantisation cannot be made. The first time, this takes minutes."""
     for job in jobs:
         if job.quantise is not None and read_manifest(job.path) is None:
             try:
@@ -56,7 +56,7 @@ def check_environments(jobs: Sequence[CheckpointJob]) -> None:
 
 
 def bytes_of(job: CheckpointJob, dense: int) -> int:
-    """About what the checkpoint of a job takes on the disk, made from a dense one of `dense` bytes."""
+    """The approximate bytes of a job's checkpoint, made from a dense one of `dense` bytes."""
     if job.quantise is None:
         return dense
     if job.quantise.method == ONLINE:
@@ -65,7 +65,7 @@ def bytes_of(job: CheckpointJob, dense: int) -> int:
 
 
 def bits_of(config: QuantiseConfig) -> float:
-    """Of a quantised weight, with its share of a scale."""
+    """The bits of a quantised weight, with its share of a scale."""
     scheme = SCHEMES[config.scheme]
     group = config.group_size or scheme.group
     return scheme.bits + (_WIDTH / group if group else 0.0)
@@ -74,9 +74,9 @@ def bits_of(config: QuantiseConfig) -> float:
 def served_here(
     engine: EngineConfig, jobs: Sequence[CheckpointJob], dense: Mapping[str, CheckpointInfo], *, here: bool
 ) -> tuple[str, ...]:
-    """What there is to say of how checkpoints are served, a line each; those to be quantised are seen by stand-ins.
+    """Notes on how the engine serves the checkpoints, a line each. Stand-ins replace those that the run quantises.
 
-    Raises InputError for the first that cannot be served.
+    Raises InputError for the first checkpoint that the engine cannot serve.
     """
     to_make = [job for job in jobs if job.quantise is not None]
     if not to_make:
@@ -95,7 +95,7 @@ def served_here(
 def _stand_ins(
     jobs: Sequence[CheckpointJob], dense: Mapping[str, CheckpointInfo], folder: Path
 ) -> Iterator[CheckpointInfo]:
-    """For each way in which a model is quantised, its first layer rounded to nearest, under the job's name."""
+    """A one-layer checkpoint, rounded to nearest, for each model and quantisation, under the job's name."""
     from evaluator.engine.vllm.verify.rehearsal import first_layer
     from pruning.model.checkpoint import Checkpoint
 
@@ -119,7 +119,7 @@ def _stand_ins(
 
 
 def check_distinct(jobs: Sequence[CheckpointJob]) -> None:
-    """Raises InputError where two shares round to the same parts, and would make the same checkpoint twice."""
+    """Raises InputError if two sparsities round to the same removed parts, and so make the same checkpoint."""
     first: dict[str, str] = {}
     for job in jobs:
         if job.prune is None or not job.prune.removes or job.prune.sparsity is None:
@@ -129,13 +129,13 @@ def check_distinct(jobs: Sequence[CheckpointJob]) -> None:
         key = job.prune.model_dump_json(exclude={"sparsity"}) + json.dumps(settings_after(job.prune), default=str)
         if (other := first.setdefault(key, job.name)) != job.name:
             raise InputError(
-                f"{job.name}: {job.prune.method}: sparsity: {job.prune.sparsity} takes out as many "
-                f"{job.prune.pattern} as {other} does: they would be one checkpoint"
+                f"{job.name}: {job.prune.method}: sparsity: {job.prune.sparsity} removes as many "
+                f"{job.prune.pattern} as {other}: both would be one checkpoint"
             )
 
 
 def check_divided(engine: EngineConfig, jobs: Sequence[CheckpointJob]) -> None:
-    """Raises InputError for sizes that the engine's GPUs or a scheme's groups do not divide."""
+    """Raises InputError if the engine's GPUs or a scheme's groups do not divide a size."""
     prunings = {job.name: job.prune for job in jobs}
     for job in jobs:
         if not job.is_made and (reason := next(_among_gpus(engine, _sizes(job.path)), None)):
@@ -152,7 +152,7 @@ def check_divided(engine: EngineConfig, jobs: Sequence[CheckpointJob]) -> None:
 
 
 def _sizes(checkpoint: Path) -> dict[str, int]:
-    """The counts of heads that a model's own configuration has."""
+    """The numbers of heads in a model's configuration."""
     named = text_model(read_config(checkpoint))
     return {
         name: value
@@ -162,7 +162,7 @@ def _sizes(checkpoint: Path) -> dict[str, int]:
 
 
 def _among_gpus(engine: EngineConfig, settings: Mapping[str, Any]) -> Iterator[str]:
-    """vLLM's rules (vllm/model_executor/layers/linear.py): key-value heads may also be repeated."""
+    """vLLM's rules (vllm/model_executor/layers/linear.py). It may also repeat key-value heads."""
     gpus = engine.tensor_parallel if engine.kind == "vllm" else 1
     sizes = {
         "attention heads": settings.get("num_attention_heads", gpus),
@@ -187,9 +187,10 @@ def _in_groups(quantise: QuantiseConfig | None, settings: Mapping[str, Any]) -> 
 
 
 def check_dtypes(engine: EngineConfig, jobs: Sequence[CheckpointJob], dense: Mapping[str, CheckpointInfo]) -> None:
-    """Raises InputError for the first checkpoint whose own dtype is not its base's, where engines compute in that.
+    """Raises InputError for the first checkpoint whose dtype differs from its base's, if engines use that dtype.
 
-    `dense`: what exists before the run, by name. What a run makes itself has the dtype of what it is made from.
+    `dense`: the checkpoints that exist before the run, by name. A checkpoint that the run makes keeps its source's
+    dtype.
     """
     if engine.dtype != "auto" or engine.mixed_dtypes or not ENGINES[engine.kind].own_dtypes():
         return
@@ -199,14 +200,14 @@ def check_dtypes(engine: EngineConfig, jobs: Sequence[CheckpointJob], dense: Map
             raise InputError(
                 f"checkpoint {own.path}: dtype auto would compute it in {own.dtype}, and its base {base.name} in "
                 f"{base.dtype}: set --dtype bfloat16 (engine.dtype in a sweep file) for both, or --mixed-dtypes "
-                "(engine.mixed_dtypes) to have them compared all the same, and every table say so"
+                "(engine.mixed_dtypes) to compare them with a note in every table"
             )
 
 
 def damaged(jobs: Iterable[CheckpointJob]) -> dict[str, str]:
-    """By name, why made checkpoints cannot be used: manifest, configuration or headers are broken, or files are gone.
+    """Why made checkpoints cannot be used, by name: a broken manifest, configuration or header, or missing files.
 
-    Weights are not read: their digest is known when they are evaluated.
+    Does not read weights. The evaluation checks their digest.
     """
     found = {}
     for job in jobs:
@@ -218,24 +219,24 @@ def damaged(jobs: Iterable[CheckpointJob]) -> dict[str, str]:
 
 
 def _check_whole(job: CheckpointJob) -> None:
-    """Raises InputError for a checkpoint that is there and not whole."""
+    """Raises InputError for an incomplete checkpoint."""
     manifest = read_manifest(job.path) if job.prune is None else read_prune_manifest(job.path)
     if manifest is None:  # it is written last
         return
     for name in manifest.files:
         if not (job.path / name).is_file():
-            raise InputError(f"{job.path / name}: the manifest lists this file, and it is gone")
+            raise InputError(f"{job.path / name}: the manifest lists this file, but it is missing")
     read_config(job.path)
     read_tensors(job.path)
 
 
 def check_references(engine: EngineConfig, tasks: Iterable[PreparedTask]) -> None:
-    """Raises InputError for a probe that compares distributions on an engine that cannot."""
+    """Raises InputError if a probe compares distributions and the engine cannot."""
     able = [kind.name for kind in ENGINES if kind.references]
     for task in tasks:
         if task.config.references and engine.kind not in able:
             probe = next(name for name in task.config.probes if PROBES[name].references)
             raise InputError(
-                f"engine: kind: {engine.kind!r} compares no distributions, which the probe {probe} of task "
-                f"{task.name!r} needs: use {' or '.join(able)}"
+                f"engine: kind: {engine.kind!r} cannot compare distributions; the probe {probe} of task "
+                f"{task.name!r} needs that: use {' or '.join(able)}"
             )

@@ -1,4 +1,4 @@
-"""The lines of `compress:` of a sweep: which quantised checkpoints of a model they ask for, and their names."""
+"""The lines of `compress:` in a sweep: the quantised checkpoints that they request, and their names."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from quantising.schemes import SCHEMES
 def quantisations(
     grid: SweepConfig, source: Path, prunings: Mapping[str, object]
 ) -> Iterator[tuple[str, QuantiseConfig, CompressSetting]]:
-    """For one model: what is quantised (DENSE or a name in `prunings`), how, and the line that says so.
+    """The quantisations of one model: their source (DENSE or a name in `prunings`), settings and line.
 
-    `source` is the dense model's directory. Raises InputError for a line that cannot be done.
+    `source` is the dense model's directory. Raises InputError for an impossible line.
     """
     for number, setting in enumerate(grid.compress):
         if setting.method is None:
@@ -42,14 +42,14 @@ def quantisations(
 
 
 def given(grid: SweepConfig) -> Iterator[tuple[str, str, str]]:
-    """The checkpoints that are there already: label, directory or hub id, and base. Raises InputError."""
+    """The given checkpoints: label, directory or hub id, and base. Raises InputError."""
     for number, setting in enumerate(grid.compress):
         if setting.checkpoint is None or setting.label is None:
             continue
         place = f"compress.{number}"
         base = setting.base or grid.base or (next(iter(grid.models)) if len(grid.models) == 1 else None)
         if base is None:
-            raise InputError(f"{place}: base: is needed where there are several models: {', '.join(grid.models)}")
+            raise InputError(f"{place}: base: several models need one to be named: {', '.join(grid.models)}")
         if base not in grid.models:
             raise InputError(f"{place}: base: {unknown('model', base, grid.models)}")
         if setting.label in grid.models:
@@ -58,7 +58,7 @@ def given(grid: SweepConfig) -> Iterator[tuple[str, str, str]]:
 
 
 def name_of(config: QuantiseConfig, setting: CompressSetting, usual: CalibrationConfig) -> str:
-    """What a quantisation is called, behind the name of what it is made from."""
+    """The part of a checkpoint's name that follows the name of its source."""
     words = [config.method, config.scheme.lower()]
     if setting.recipe is not None:
         words = [re.sub(r"[^A-Za-z0-9]+", "_", setting.recipe.stem).strip("_") or "recipe"]
@@ -72,7 +72,7 @@ def name_of(config: QuantiseConfig, setting: CompressSetting, usual: Calibration
 
 
 def _plain(config: QuantiseConfig) -> QuantiseConfig:
-    """A group size that is spelled out and is the scheme's own gives the same job as none."""
+    """The scheme's own group size gives the same job as none."""
     own = SCHEMES[config.scheme].group if config.scheme in SCHEMES else None
     return config.model_copy(update={"group_size": None}) if config.group_size == own else config
 
@@ -88,7 +88,7 @@ def _read_recipe(file: Path, place: str) -> str:
 
 
 def _scheme_of(file: Path | None, place: str) -> str:
-    """The scheme that a recipe names. Raises InputError where it names none or several."""
+    """The scheme that a recipe names. Raises InputError if it names none or several."""
     named = [] if file is None else sorted(set(_schemes_in(read_document(file))))
     if len(named) != 1:
         found = "none" if not named else ", ".join(named)

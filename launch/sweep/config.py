@@ -1,16 +1,16 @@
-"""A sweep: the YAML file that a user writes. Reading it starts nothing; jobs.py expands it.
+"""A sweep: a user's YAML file. Reading starts nothing; jobs.py expands it.
 
 models: {dense: bundled}                 # name: checkpoint directory or hub id
 prune:                                   # every method x sparsity (or pattern) x model
   - {method: wanda, sparsity: [0.5, 0.6, 0.7]}
   - {method: sparsegpt, pattern: "2:4"}
-  - {method: layers, sparsity: 0.25}     # of the layers; heads and channels: of those of each layer
+  - {method: layers, sparsity: 0.25}     # a quarter of the layers; heads, channels: a share in each layer
   - {method: drop, pattern: "20-25,28"}  # these layers
-compress:                                # every method x scheme x model, and after prunings that are named
+compress:                                # every method x scheme x model; `after` names prunings
   - {method: rtn, scheme: [FP8_DYNAMIC, W8A8], after: [dense, wanda-0.5]}
-  - {checkpoint: models/mine-w4a16, label: mine-w4a16}      # one that is there already
+  - {checkpoint: models/mine-w4a16, label: mine-w4a16}      # an existing checkpoint
 calibration: {source: gazetteer, samples: 64, sequence_length: 512}
-prompts: {terse: "{{ question }} Answer:"}  # templates that pose tasks beside the paper's wording (prompts.py)
+prompts: {terse: "{{ question }} Answer:"}  # more prompts than the paper's (prompts.py)
 tasks:
   - {task: gazetteer, items: 40}
 gate: {max_drop: 2, min_recovery: 98}     # what a compressed checkpoint may lose (evaluator/deciding/thresholds.py)
@@ -51,7 +51,7 @@ DENSE = "dense"  # in `after:`, a model as it is
 RECIPES = Path(__file__).parents[1] / "recipes"
 _Model = TypeVar("_Model", bound=BaseModel)
 _SHOWN = 120  # characters of a wrong value
-# Pydantic tells a type of Python's; who writes YAML knows it by another name.
+# Pydantic names Python's types; a YAML author knows other names.
 _MEANT = {
     "tuple_type": "a list is needed: [...], or a line with '- ' for each entry",
     "dict_type": "a mapping is needed: {name: value}, or a line 'name: value' for each entry",
@@ -60,26 +60,26 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 class CompressSetting(Frozen):
-    """One line of `compress:`: a method at one or several schemes, or a compressed checkpoint that is there already."""
+    """One line of `compress:`: a method with one or several schemes, or an existing compressed checkpoint."""
 
     method: QuantiseName | None = None
     scheme: OneOrMany[str] = ()
-    after: OneOrMany[str] = (DENSE,)  # what is quantised: the models themselves, prunings by their checkpoints' names
+    after: OneOrMany[str] = (DENSE,)  # the sources: the models themselves, or prunings by their checkpoints' names
     group_size: int | None = None
     ignore: OneOrMany[str] = IGNORED
     recipe: Path | None = None  # llm-compressor's YAML, for method `recipe`
     calibration: CalibrationConfig | None = None  # None: the sweep's
-    checkpoint: str | None = None  # a directory or hub id, in place of all these
-    base: str | None = None  # the model that it is compared with; None: the only one
-    # What the names of its checkpoints end in; the whole name of a given checkpoint.
+    checkpoint: str | None = None  # a directory or hub id; excludes all settings above
+    base: str | None = None  # the model to compare it with; None: the only one
+    # The end of its checkpoints' names; the whole name of a given checkpoint.
     label: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
 
     @model_validator(mode="after")
-    def _asks_for_something(self) -> CompressSetting:
+    def _is_complete(self) -> CompressSetting:
         given = self.model_fields_set - {"checkpoint", "base", "label"}
         if self.checkpoint is not None and (given or self.label is None):
-            told = f"takes no {min(given)}" if given else "needs a label, the name of its results"
-            raise ValueError(f"checkpoint: {self.checkpoint!r} {told}")
+            problem = f"takes no {min(given)}" if given else "needs a label, the name of its results"
+            raise ValueError(f"checkpoint: {self.checkpoint!r} {problem}")
         if self.checkpoint is None and (self.method is None or not self.after):
             raise ValueError(f"needs a method ({', '.join(METHODS.names)}) or a checkpoint")
         if self.checkpoint is None and not self.scheme and self.recipe is None:
@@ -90,45 +90,45 @@ class CompressSetting(Frozen):
 
 
 class Resources(Frozen):
-    """How the work is spread. None of it changes a result, and none of it is part of the sweep's digest."""
+    """The resources of a run. They change no result and are not part of the sweep's digest."""
 
-    # None: as many as have GPUs, or one on each node without GPUs. The driver has a thread for each.
+    # None: one per GPU (or per tensor_parallel GPUs), or one per node without GPUs. Each has a thread in the driver.
     engines: int | None = Field(default=None, ge=1, le=1000)
-    shard_items: int = Field(default=20, ge=1)  # items per Parquet part: what a crash can lose, per engine
-    # Failures in a row after which a checkpoint or a prune job is set aside, and an engine retired.
+    shard_items: int = Field(default=20, ge=1)  # items per Parquet part; a crash loses at most one part per engine
+    # The run sets a checkpoint or a prune job aside, and retires an engine, after this many failures in a row.
     attempts: int = Field(default=3, ge=1, le=1000)
-    # Without a finished step an engine or a prune task is taken for hung, and without an end a load, after this long;
-    # after more where longer pauses have ended well. A prune task's first step is a load.
+    # The run treats an engine or a prune task as hung after this long without a step, or a load after this long without
+    # an end. It waits longer if longer pauses ended well. A prune task's first step is a load.
     stall_seconds: int = Field(default=600, ge=1, le=30 * 24 * 3600)
     load_seconds: int = Field(default=1800, ge=1, le=30 * 24 * 3600)
-    # For which no engine may have found GPUs before the run ends; at most a month.
+    # The run ends after this long without GPUs for any engine; at most a month.
     placement_seconds: int = Field(default=600, ge=1, le=30 * 24 * 3600)
-    # Keep a base and what is made of it on one type of device, the first that has records of one of them.
+    # Keep a base and its compressed versions on one type of device: the first with records of one of them.
     same_device: bool = False
-    keep_references: bool = False  # keep the bases' distributions (RUN/references) once the run is finished
+    keep_references: bool = False  # keep the bases' distributions (RUN/references) after the run
 
 
 class SweepConfig(Frozen):
     """models x pruning settings x tasks, joined with other sweeps.
 
-    Each included sweep keeps its own models, settings, tasks and seed; engine, resources, gate and screen are those of
-    the outermost one. Models of one name must be the same model.
+    Each included sweep keeps its own models, settings, tasks and seed. The outermost sweep decides engine, resources,
+    gate and screen. Models with one name must be the same model.
     """
 
     models: dict[str, str] = Field(default_factory=dict)
-    base: str | None = None  # the model that models without pruning lines are compared with (`resurface eval --base`)
+    base: str | None = None  # the model to compare other models with (`resurface eval --base`)
     prune: tuple[PruneSetting, ...] = ()
     compress: tuple[CompressSetting, ...] = ()
     calibration: CalibrationConfig = CalibrationConfig(source="c4")
     prompts: Prompts = Field(default_factory=dict)
     tasks: tuple[EvalConfig, ...] = ()
     include: tuple[SweepConfig, ...] = ()  # in YAML also files and names of bundled recipes
-    only: tuple[str, ...] = ()  # of the models these alone, with what is pruned from them; the outermost sweep's counts
+    only: tuple[str, ...] = ()  # only these models and their compressed versions; the outermost sweep decides
     seed: Seed = 0
     engine: EngineConfig = EngineConfig()
     resources: Resources = Resources()
-    gate: Thresholds = Thresholds()  # they judge what was measured, and are not part of a run's identity
-    screen: Screen | None = None  # which records are written, not what they hold; None: all of them
+    gate: Thresholds = Thresholds()  # not part of a run's identity: they only judge its records
+    screen: Screen | None = None  # selects the records to write, without changing their content; None: all
 
     @model_validator(mode="after")
     def _names(self) -> SweepConfig:
@@ -142,7 +142,7 @@ class SweepConfig(Frozen):
         if self.compress and not self.models:
             raise ValueError("compress: there are no models to compress")
         if self.prompts and not self.tasks:
-            raise ValueError("prompts: there are no tasks to pose; those of included sweeps have prompts of their own")
+            raise ValueError("prompts: there are no tasks to pose; included sweeps have their own prompts")
         if problem := problem_of(self.tasks, self.prompts):
             raise ValueError(problem)
         if self.base is not None and self.base not in self.models:
@@ -156,10 +156,7 @@ def bundled_recipes() -> dict[str, Path]:
 
 
 def find_recipe(value: str, beside: Path = Path()) -> Path:
-    """The file that a user means: an existing one, or a bundled recipe by its name (`main`, `small/main`).
-
-    Raises InputError for a name that is neither.
-    """
+    """An existing file, or a bundled recipe by its name (`main`, `small/main`). Raises InputError for neither."""
     path = beside / Path(os.path.expanduser(value))
     for file in (path, Path(f"{path}.yaml")):
         if file.is_file():
@@ -176,9 +173,9 @@ def find_recipe(value: str, beside: Path = Path()) -> Path:
 
 
 def load_sweep(path: Path) -> SweepConfig:
-    """Read and check a sweep file and those that it includes. Raises InputError naming file, field and value.
+    """Read and check a sweep file and the files that it includes. Raises InputError naming file, field and value.
 
-    Relative paths of models and tasks are looked for beside the file that names them, then in the current directory.
+    A relative path of a model or task starts at its file's directory, or else at the current directory.
     """
     return validated(SweepConfig, _document(path, ()), str(path))
 
@@ -189,7 +186,7 @@ def read_prompts(path: Path) -> dict[str, str]:
 
 
 def _document(path: Path, including: tuple[Path, ...]) -> dict[str, Any]:
-    """The YAML document of a file; the sweeps that it includes replace their names."""
+    """The YAML document of a file, with included sweeps in place of their names."""
     if path.resolve() in including:
         raise InputError(f"{including[-1]}: include: {path.name!r} includes this file in turn")
     document = read_document(path)
@@ -249,7 +246,7 @@ def validated(
 ) -> _Model:
     """Check `document` against `model`. Raises InputError with the first problem: where, field and value.
 
-    `field_of` spells a place in the document as who wrote it would; empty for one that nobody wrote.
+    `field_of` spells a location as its author would; empty for one that the author did not write.
     """
     try:
         return model.model_validate(document)
@@ -267,7 +264,7 @@ def validated(
 
 
 def _value_shown(problem: ErrorDetails) -> str:
-    """The wrong value behind its field, if there is one."""
+    """The wrong value, to follow its field; empty if there is none."""
     if problem["type"] == "missing":
         return ""
     text = json.dumps(problem["input"], default=str)
@@ -275,7 +272,7 @@ def _value_shown(problem: ErrorDetails) -> str:
 
 
 def _known_keys(model: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
-    """The valid keys at the place of an unknown one, found by walking the model's annotations."""
+    """The valid keys at the location of an unknown key, from the model's annotations."""
     fields = model.model_fields
     for part in location[:-1]:
         if isinstance(part, int) or part not in fields:

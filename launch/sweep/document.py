@@ -1,7 +1,12 @@
-"""A sweep file as plain data: YAML that makes strings, numbers, lists and mappings and nothing else.
+"""A sweep file as plain data: YAML with strings, numbers, lists and mappings only.
 
-What is refused, each in one line: tags that make objects, a key that stands twice, aliases whose expansion would be
-huge (a few lines can stand for billions of entries), nesting that no sweep needs, and what is no regular file.
+One-line errors refuse:
+
+- tags that make objects
+- a key that appears twice
+- aliases that expand to too many entries (a few lines can mean billions)
+- deeper nesting than any sweep needs
+- anything but a regular file
 """
 
 from __future__ import annotations
@@ -16,11 +21,11 @@ from evaluator.core.errors import InputError, one_line
 _LARGEST_FILE = 2**22  # bytes
 _MOST_NODES = 100_000  # with every alias expanded: a sweep of 1,000 checkpoints has a tenth of that
 _DEEPEST = 100
-_NO_FILE = ' in "<unicode string>"'  # what yaml calls a text that it got without its file; the line follows
+_NO_FILE = ' in "<unicode string>"'  # yaml's name for a text without a file; the line follows
 
 
 def read_document(path: Path, what: str = "the sweep file") -> Any:
-    """The content of a YAML file. Raises InputError naming the file, and `what` it is."""
+    """The content of a YAML file. Raises InputError naming the file and its purpose `what`."""
     try:
         if path.exists() and not path.is_file():
             raise InputError(f"{path}: cannot read {what}: not a regular file")
@@ -32,7 +37,7 @@ def read_document(path: Path, what: str = "the sweep file") -> Any:
         raise InputError(f"{path}: cannot read {what}: {reason}") from error
     try:
         return _content(text, path)
-    # A value that its tag or form promises and that does not exist: the 31st of February, a number of 5,000 digits.
+    # ValueError, TypeError: an impossible value, such as the 31st of February or a number of 5,000 digits.
     except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
         raise InputError(f"{path}: not valid YAML: {one_line(error, 1000).replace(_NO_FILE, '')}") from error
 
@@ -51,25 +56,25 @@ def _content(text: str, path: Path) -> Any:
 
 
 def _expanded(node: yaml.Node, sizes: dict[int, int], depth: int) -> int:
-    """How many nodes a node stands for once its aliases are expanded; each is visited once."""
+    """The number of nodes with every alias expanded. Visits each node once."""
     if depth > _DEEPEST:
         raise yaml.MarkedYAMLError(problem=f"nested more than {_DEEPEST} deep", problem_mark=node.start_mark)
     if not isinstance(node, yaml.CollectionNode):
         return 1
     if id(node) not in sizes:
-        sizes[id(node)] = _MOST_NODES + 1  # found again before it is counted: it holds itself
+        sizes[id(node)] = _MOST_NODES + 1  # a node that contains itself finds this
         parts = [part for pair in node.value for part in (pair if isinstance(pair, tuple) else (pair,))]
         sizes[id(node)] = min(_MOST_NODES + 1, 1 + sum(_expanded(part, sizes, depth + 1) for part in parts))
     return sizes[id(node)]
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML silently lets a later key replace an equal one; in a sweep that is a mistake."""
+    """Refuses a repeated key. YAML would silently keep the last one."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[object] = set()
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode) and key.value in seen:
-                raise yaml.MarkedYAMLError(problem=f"key {key.value!r} stands here twice", problem_mark=key.start_mark)
+                raise yaml.MarkedYAMLError(problem=f"key {key.value!r} appears here twice", problem_mark=key.start_mark)
             seen.add(str(key.value))
         return super().construct_mapping(node, deep)

@@ -1,13 +1,14 @@
-"""What a sweep would cost: jobs, requests, tokens and GPU hours, without reading a weight or asking the network.
+"""The cost of a sweep: jobs, requests, tokens and GPU hours. Reads no weight and needs no network.
 
-Items, requests and prompts are counted from the settings. Lengths and speeds are assumptions, stated with the result:
+The settings give the numbers of items, requests and prompts. Lengths and speeds are assumptions, printed with the
+result. In seconds:
 
-    evaluation = 2 P (prompt tokens / PREFILL + generated tokens / DECODE) / PEAK + REQUEST * requests + LOAD   seconds
-    compress   = 2 P passes * samples * sequence_length / (PREFILL * PEAK) + 4 P / DISK                        seconds
+    evaluation = 2 P (prompt tokens / PREFILL + generated tokens / DECODE) / PEAK + REQUEST * requests + LOAD
+    compress   = 2 P passes * samples * sequence_length / (PREFILL * PEAK) + 4 P / DISK
 
-with P the number of parameters (Kaplan et al., 2020: 2 P floating-point operations per token of a forward pass). Every
-bfloat16 weight is read from and written to the disk once. No speed is measured: the hours show which of two sweeps is
-larger, and whether one takes a morning or a week.
+P is the number of parameters (Kaplan et al., 2020: 2 P floating-point operations per token of a forward pass). The disk
+reads and writes every bfloat16 weight once. No speed is measured. The hours show which of two sweeps is larger, and
+whether one takes a morning or a week.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _LISTED_BYTES = 8  # bytes of one listed token: its id and its log-probability
 
 # Mean tokens, measured with Qwen's vocabulary on 60 items in each language of XQuAD (caps 512 and 1024).
 _PROMPT = {"open": 328, "open_capped": 250, "one_shot": 428}
-_LISTED = 40  # what a list of candidates adds; the rest of such a prompt is shared with the open one
+_LISTED = 40  # tokens that a list of candidates adds to the open prompt
 _OPTION = 9  # tokens of a candidate
 _BYTES_PER_TOKEN = 4
 
@@ -67,9 +68,9 @@ class Work:
 
     items: int = 0
     requests: int = 0
-    prompt_tokens: int = 0  # those that are computed, not answered by the prefix cache
-    generated_tokens: int = 0  # scored ones included: they are forced
-    compared: int = 0  # positions at which distributions are compared; the base keeps one for each
+    prompt_tokens: int = 0  # without those in the prefix cache
+    generated_tokens: int = 0  # with forced ones, which are scored
+    compared: int = 0  # positions with a compared distribution; the base keeps one for each
 
     def __add__(self, other: Work) -> Work:
         return Work(
@@ -83,14 +84,14 @@ class Work:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobEstimate:
-    """One checkpoint; the hours are None where the size of its model is unknown."""
+    """One checkpoint. The hours are None if the size of its model is unknown."""
 
     job: CheckpointJob
     work: Work
     evaluation_hours: float | None
     compress_hours: float | None  # to prune or to quantise it
-    disk: int | None = 0  # bytes of the checkpoint, where the run makes it
-    references: int | None = 0  # bytes of distributions that it keeps for others; None: its vocabulary is not known
+    disk: int | None = 0  # bytes of the checkpoint, if the run makes it
+    references: int | None = 0  # bytes of distributions that it keeps for others; None: its vocabulary is unknown
     items: Mapping[str, int] = field(default_factory=dict)  # by task
 
     @property
@@ -129,7 +130,7 @@ def estimate(config: SweepConfig) -> list[JobEstimate]:
 
 
 def _references(job: CheckpointJob, works: Mapping[str, Work], dtype: str) -> int | None:
-    """The bytes of the distributions that a base keeps; None where its vocabulary is not known."""
+    """The bytes of the distributions that a base keeps; None if its vocabulary is unknown."""
     needed = 0
     for task in job.tasks.values():
         positions = works[task.model_dump_json()].compared
@@ -173,20 +174,20 @@ def _work(count: int, cost: Cost) -> Work:
 
 
 def _prompt_tokens(format: str, task: EvalConfig) -> int:
-    """The tokens of a format's prompt; of one that lists candidates, those that it adds to the open one."""
+    """The tokens of a format's prompt. A format with candidates counts only those that it adds to the open prompt."""
     if format in CAPPED_FORMATS:
         return min(_PROMPT[format], task.one_shot_prompt_tokens)
     return min(_PROMPT["open"], task.prompt_tokens) if format == "open" else _LISTED
 
 
 def evaluation_hours(parameters: float, work: Work) -> float:
-    """Of one GPU; see the module's formula."""
+    """Hours on one GPU, by the module's formula."""
     operations = 2 * parameters * (work.prompt_tokens / PREFILL + work.generated_tokens / DECODE)
     return (operations / PEAK + REQUEST * work.requests + LOAD) / 3600
 
 
 def pruning_hours(parameters: float, prune: PruneConfig) -> float:
-    """Of one GPU; see the module's formula."""
+    """Hours on one GPU, by the module's formula."""
     passes = METHODS[prune.method].passes
     if prune.repair != "none":
         passes = max(passes, METHODS["sparsegpt"].passes) + 1  # it needs the same Hessians, and products with them
@@ -194,7 +195,7 @@ def pruning_hours(parameters: float, prune: PruneConfig) -> float:
 
 
 def quantising_hours(parameters: float, config: QuantiseConfig) -> float:
-    """Of one GPU; see the module's formula. vLLM's online quantisation is part of a load."""
+    """Hours on one GPU, by the module's formula. vLLM's online quantisation is part of a load."""
     if config.method == ONLINE:
         return 0.0
     return _made_hours(parameters, QUANTISING[config.method].passes, config.calibration)
@@ -213,18 +214,18 @@ def _compress_hours(parameters: float, job: CheckpointJob) -> float:
 
 
 def _disk(parameters: float, job: CheckpointJob) -> int:
-    """The bytes of a checkpoint that the run makes, of a model in bfloat16."""
+    """The bytes of a checkpoint that the run makes from a bfloat16 model."""
     return bytes_of(job, int(2 * parameters)) if job.is_made else 0
 
 
 def _parameters(value: str) -> float | None:
-    """How many parameters a model has: from the size of its files, or of a known hub id; None for any other."""
+    """A model's number of parameters, from the size of its files or a known hub id; None for any other."""
     directory = local_directory(value)
     if directory is None:
         return _PARAMETERS.get(value.partition("@")[0])
     files = list(directory.glob("*.safetensors"))
     described = directory / "config.json"
-    if not files or not described.is_file():  # a pipe would never end
+    if not files or not described.is_file():  # reading a pipe would never end
         return None
     try:
         config = text_model(json.loads(described.read_text(encoding="utf-8")))
@@ -247,7 +248,7 @@ def assumptions() -> tuple[str, ...]:
         f"{_PROMPT['one_shot']} in one_shot (mean of XQuAD with Qwen's vocabulary), each computed once; "
         f"{_OPTION} tokens in a candidate; {_BYTES_PER_TOKEN} bytes in a token of a text; "
         f"every answer runs to its token cap; {UNKNOWN_SIZE:,} items in each language of an unknown data set;",
-        f"one GPU of {PEAK / 1e12:.0f} TFLOP/s in bfloat16, of which prompts reach {100 * PREFILL:.0f} % and "
+        f"one GPU of {PEAK / 1e12:.0f} TFLOP/s in bfloat16; prompts reach {100 * PREFILL:.0f} % of that and "
         f"generation {100 * DECODE:.0f} %; 2 operations per parameter and token; "
         f"{1e3 * REQUEST:.0f} ms of Python for each request; {LOAD:.0f} s to load a checkpoint; "
         f"{DISK / 1e9:.0f} GB/s of disk. The speeds are not measured. Nothing was started and nothing fetched.",
@@ -255,25 +256,25 @@ def assumptions() -> tuple[str, ...]:
 
 
 def keeps(job: CheckpointJob, jobs: Sequence[CheckpointJob]) -> bool:
-    """Whether a checkpoint keeps its distributions: it is compared with itself, or another with it."""
+    """Whether a checkpoint keeps its distributions: other checkpoints, or later runs of itself, need them."""
     return (job.base is None and not job.is_made) or any(other.base == job.name for other in jobs)
 
 
 def reference_bytes(task: EvalConfig, positions: int, vocabulary: int, dtype: str) -> int:
-    """Of so many positions of one base. A model's logits have the dtype that it computes in; `auto` may be float32."""
+    """Bytes of a base's distributions. Its logits have its compute dtype; `auto` may mean float32."""
     if task.fidelity_top:
         return positions * _LISTED_BYTES * min(task.fidelity_top, vocabulary)
     return positions * vocabulary * (2 if dtype == "bfloat16" else 4)
 
 
 def positions_prepared(task: PreparedTask) -> int:
-    """At how many positions of a task a base keeps a distribution, at most: answers that run to their cap."""
+    """The most distributions that a base keeps for a task: every answer runs to its token cap."""
     if task.config.is_text:
         return sum(len(window.token_ids) for window in task.windows)
     return sum(probe.cost(task.config).compared for probe in task.config.item_probes) * len(task.questions)
 
 
 def vocabulary_of(checkpoint: Path) -> int:
-    """The columns of a model's logits; 0 where its configuration does not say."""
+    """The columns of a model's logits; 0 if its configuration gives none."""
     size: Any = text_model(read_config(checkpoint)).get("vocab_size")
     return size if isinstance(size, int) else 0

@@ -1,5 +1,7 @@
-"""Checkpoints that are inspected in the background, several at a time: one thread makes the digest of some GB a second
-at most, so that a hundred of 16 GB would keep every GPU waiting for half an hour, at each start of a run again.
+"""Inspects several checkpoints at a time in the background.
+
+One thread digests at most a few GB a second. With a hundred checkpoints of 16 GB, every GPU would wait for half an hour
+at each start.
 """
 
 from __future__ import annotations
@@ -19,9 +21,9 @@ _AT_ONCE = 8  # some 40 MB each
 
 
 class Inspections:
-    """What is found of checkpoints, the first ones first. When its block ends, no more are begun.
+    """The results of inspections, started in order. The end of its block starts no more.
 
-    Threads of a pool would be waited for, a whole checkpoint long, by a process that is told to stop.
+    Its threads are daemons, so a process that must stop does not wait for them. It would wait for a pool's threads.
     """
 
     def __init__(self, jobs: Sequence[CheckpointJob] = (), *, trust: bool) -> None:
@@ -41,9 +43,9 @@ class Inspections:
             self._waiting.clear()
 
     def begin(self, *jobs: CheckpointJob) -> None:
-        """Have these inspected when those before them are."""
+        """Inspect these after the earlier ones."""
         if any(job.path.is_dir() for job in jobs):
-            # Here, not in several threads at once beside a tokenizer that the caller loads: it imports lazily.
+            # transformers imports lazily, which several threads must not do at once.
             importlib.import_module("transformers").CONFIG_MAPPING  # noqa: B018
         with self._lock:
             self._found |= {job.name: Future() for job in jobs}
@@ -54,18 +56,18 @@ class Inspections:
             threading.Thread(target=self._inspect, name="inspection", daemon=True).start()
 
     def result(self, name: str) -> CheckpointInfo:
-        """What was found of one that was begun; waits for it. Raises InputError as `inspect_checkpoint` does."""
+        """Wait for a checkpoint's result. Raises InputError as `inspect_checkpoint` does."""
         return self._found[name].result()
 
     def ended(self) -> list[CheckpointJob]:
-        """Those whose result is there and that no earlier call gave."""
+        """The checkpoints that ended since the last call."""
         return [self._ended.popleft() for _ in range(len(self._ended))]
 
     def _inspect(self) -> None:
         while (job := self._next()) is not None:
             try:
                 info = inspect_checkpoint(job.path, job.name, trust_remote_code=self._trust)
-            except BaseException as error:  # it is raised where the result is asked for
+            except BaseException as error:  # `result` raises it
                 self._found[job.name].set_exception(error)
             else:
                 self._found[job.name].set_result(info)

@@ -1,8 +1,8 @@
-"""From a sweep to its jobs: the checkpoints, how each is made, and what it is asked.
+"""From a sweep to its jobs: each checkpoint, its making and its tasks.
 
-A checkpoint that several joined sweeps name (most often the dense baseline) is one job. Its tasks are merged: those
-that differ only in formats, probes and sample seeds become one task with the union of each list, so that no prompt is
-computed twice. A joined sweep may therefore ask a little more than its parts, but never less.
+Several joined sweeps may name one checkpoint, most often the dense baseline. It is one job with merged tasks. Tasks
+that differ only in formats, probes and sample seeds become one task with the union of each list. So no prompt is
+computed twice. A joined sweep may run a little more than its parts, but never less.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from launch.sweep.prunings import PruneSetting, spelled_source
 from pruning.config import CalibrationConfig, PruneConfig, Repair, needs_calibration
 from quantising.config import QuantiseConfig
 
-# What decides which items a task asks, with which candidates and prompts: one name of a task means one of these.
+# The settings that decide items, candidates and prompts. Tasks with one name must agree on them.
 _ITEM_SETTINGS = ("task", "languages", "items", "seed", "options", "template", *Source.model_fields)
-_REPAIRED: Mapping[Repair, str] = {"none": "", "least_squares": "+ls"}  # what a name ends in
+_REPAIRED: Mapping[Repair, str] = {"none": "", "least_squares": "+ls"}  # the end of a name
 _MERGED = ("formats", "probes", "sample_seeds")
-_LONGEST_NAME = 200  # of a checkpoint: it is part of names of directories and logs, which have 255 characters at most
+_LONGEST_NAME = 200  # of a checkpoint: names of directories and logs contain it and have at most 255 characters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointJob:
-    """One checkpoint to evaluate; `prune` or `quantise` says how to make it, neither of them that it exists already."""
+    """One checkpoint to evaluate. It exists before the run if `prune` and `quantise` are None."""
 
     name: str
     path: Path
-    model: str  # name of the dense model that it is, or was made from
-    base: str | None  # name of the checkpoint that it is compared with
+    model: str  # the name of the dense model: itself, or its source
+    base: str | None  # the name of the checkpoint to compare it with
     prune: PruneConfig | None = None
     quantise: QuantiseConfig | None = None
-    after: str | None = None  # the name of the job whose checkpoint is quantised; None: the model itself
+    after: str | None = None  # the name of the job to quantise; None: the model itself
     tasks: Mapping[str, EvalConfig]  # by the name of their records
 
     @property
@@ -56,14 +56,14 @@ class CheckpointJob:
 
 @dataclass(slots=True)
 class _Cell:
-    """A checkpoint while the joined sweeps are being merged."""
+    """A checkpoint during the merge of the joined sweeps."""
 
     model: str
     base: str | None
     prune: PruneConfig | None
     suffix: str
     quantise: QuantiseConfig | None = None
-    quantised_as: str = ""  # what is added to the name of what it is made from
+    quantised_as: str = ""  # follows the name of its source
     tasks: dict[str, EvalConfig] = field(default_factory=dict)
 
 
@@ -72,8 +72,8 @@ def expand(
 ) -> tuple[CheckpointJob, ...]:
     """Every checkpoint of a sweep: each model, then its pruned versions.
 
-    `resolve` finds a model's directory. With `only` in the sweep, other models are left out, and names are what they
-    would be with them. Raises InputError for a bad setting, and where joined sweeps contradict each other.
+    `resolve` finds a model's directory. `only` leaves other models out and changes no name. Raises InputError for a bad
+    setting, and if joined sweeps contradict each other.
     """
     grids = list(_grids(config))
     models = _models(grids)
@@ -104,7 +104,7 @@ def expand(
             raise InputError(f"checkpoint {name!r} occurs twice in models, prune and compress; give a setting a label")
         if len(name) > _LONGEST_NAME:
             raise InputError(
-                f"checkpoint {name[:40]!r}...: its name has {len(name)} of at most {_LONGEST_NAME} characters"
+                f"checkpoint {name[:40]!r}...: its name has {len(name)} characters; the limit is {_LONGEST_NAME}"
             )
     return tuple(_job(cell, name, sources, dense, run_dir) for name, cell in zip(names, ordered, strict=True))
 
@@ -132,7 +132,7 @@ def _job(cell: _Cell, name: str, sources: Mapping[str, Path], dense: Sequence[st
 
 
 def _grids(config: SweepConfig) -> Iterator[SweepConfig]:
-    """The joined sweeps that have models of their own, included ones first."""
+    """The joined sweeps that have models, included ones first."""
     for included in config.include:
         yield from _grids(included)
     if config.models:
@@ -149,7 +149,7 @@ def _models(grids: Sequence[SweepConfig]) -> dict[str, str]:
 
 
 def _wanted(only: Sequence[str], grids: Sequence[SweepConfig]) -> set[str]:
-    """The names of the checkpoints that are there already: all, or `only` these and what is compared with them.
+    """The names of existing checkpoints: all, or those in `only` and the ones compared with them.
 
     Raises InputError for a name that no model has.
     """
@@ -188,7 +188,7 @@ def _pruned(grid: SweepConfig, model: str, sources: Mapping[str, Path], usual: C
 
 
 def _plain(prune: PruneConfig) -> PruneConfig:
-    """A group that is spelled out and is the method's own gives the same job as none."""
+    """The method's own group gives the same job as none."""
     usual = prune.model_copy(update={"group": None})
     return usual if usual.comparison == prune.comparison else prune
 
@@ -220,7 +220,7 @@ def _pruning_name(cell: _Cell) -> str:
 
 
 def _options_of(run_dir: Path) -> DrawnOptions:
-    """What `options` is in tasks that do not set it: `any` where the directory's run began so, else `alike`."""
+    """The default of `options`: `any` if the directory's run began with it, else `alike`."""
     if not (run_dir / "run.json").exists():
         return "alike"
     from evaluator.store.reading import read_run  # imports pandas
@@ -231,7 +231,7 @@ def _options_of(run_dir: Path) -> DrawnOptions:
 
 
 def _completed(task: EvalConfig, seed: int, options: DrawnOptions) -> EvalConfig:
-    """A task with the seed of its sweep and the run's `options`, where it does not set them."""
+    """A task with its sweep's seed and the run's `options` as defaults."""
     task = task.model_copy(update={"options": task.options or options})
     if "seed" not in task.model_fields_set:
         task = task.model_copy(update={"seed": seed})
@@ -243,7 +243,7 @@ def _completed(task: EvalConfig, seed: int, options: DrawnOptions) -> EvalConfig
 
 
 def _merge(tasks: dict[str, EvalConfig], task: EvalConfig) -> None:
-    """Add a task to those of a checkpoint, into one of the same name if there is one. Raises InputError."""
+    """Add a task to a checkpoint's tasks; merge it with one of the same name. Raises InputError."""
     name = task_name(task.task, task.name)
     known = tasks.setdefault(name, task)
     if known is task:
@@ -261,7 +261,7 @@ def _merge(tasks: dict[str, EvalConfig], task: EvalConfig) -> None:
 
 
 def _check_items(cells: Iterable[_Cell]) -> None:
-    """Records of one task are compared across checkpoints, so its items must be the same everywhere."""
+    """Raises InputError if a task's items differ between checkpoints. Tables compare its records across them."""
     first: dict[str, EvalConfig] = {}
     for cell in cells:
         for name, task in cell.tasks.items():
@@ -269,7 +269,7 @@ def _check_items(cells: Iterable[_Cell]) -> None:
 
 
 def _check_bases(cells: Iterable[_Cell]) -> None:
-    """A base comes before what is compared with it, so that no model can be its own base's base."""
+    """Raises InputError if bases form a circle. A base runs before the checkpoints that need it."""
     bases = {cell.model: cell.base for cell in cells if cell.prune is None and cell.quantise is None}
     for name in bases:
         trail = [name]
@@ -289,7 +289,7 @@ def _same(name: str, one: EvalConfig, other: EvalConfig, settings: Sequence[str]
 
 
 def _compared(task: EvalConfig, setting: str) -> object:
-    """A setting in the form in which two tasks are compared: a language's name and its code are equal."""
+    """A setting for comparison: a language's name and its code are equal."""
     if setting == "languages" and task.languages is not None:
         return tuple(map(code_of, task.languages))
     value: object = getattr(task, setting)
@@ -298,7 +298,7 @@ def _compared(task: EvalConfig, setting: str) -> object:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Models of a sweep that share bases, so that they run together. `name`: that of the first."""
+    """Models of a sweep that share bases and must run together. `name` is the first model's."""
 
     models: tuple[str, ...]
 
@@ -326,7 +326,7 @@ Group = tuple[str, str]  # base, task
 
 
 def screened_groups(jobs: Sequence[CheckpointJob]) -> dict[Group, tuple[str, ...]]:
-    """The checkpoints that the gate may decide early, by base and task: those that are no base themselves."""
+    """The checkpoints that the gate may decide early, by base and task. Bases are never decided early."""
     bases = {job.name: job for job in jobs if any(other.base == job.name for other in jobs)}
     found: dict[Group, tuple[str, ...]] = {}
     for job in jobs:
@@ -340,7 +340,7 @@ def screened_groups(jobs: Sequence[CheckpointJob]) -> dict[Group, tuple[str, ...
 
 
 def check_screening(jobs: Sequence[CheckpointJob], rule: Screen | None) -> None:
-    """Raises InputError where a screened sweep has nothing to screen."""
+    """Raises InputError if a screened sweep has nothing to screen."""
     if rule is not None and not screened_groups(jobs):
         raise InputError(
             "screen: there is nothing to screen: no compressed checkpoint and its base share a task with open answers "
@@ -349,10 +349,10 @@ def check_screening(jobs: Sequence[CheckpointJob], rule: Screen | None) -> None:
 
 
 def most_saved(groups: Mapping[Group, Sequence[str]], items: Mapping[str, int], rule: Screen) -> int:
-    """How many items a screened sweep saves at most. `items`: of each task."""
+    """The most items that a screened sweep can save. `items`: by task."""
     return sum(len(names) * max(0, items[task] - rule.items) for (_, task), names in groups.items())
 
 
 def _is_judged(task: EvalConfig) -> bool:
-    """The gate passes nothing whose open answers were not measured."""
+    """Whether the gate can judge a task: it needs open answers."""
     return not task.is_text and "greedy" in task.probes and "open" in task.formats

@@ -1,8 +1,8 @@
-"""From what a user types for a model to a checkpoint directory: `bundled`, a directory, or a hub id.
+"""From a typed model to its checkpoint directory: `bundled`, a directory, or a hub id.
 
-A hub id is `org/name` or `org/name@revision`, where no directory has that name. The environment variable
-RESURFACE_MODELS may name a directory that holds models as DIR/org/name (with `@revision` where one is given). Any other
-hub id comes from the hub's cache, or is fetched into it: weights in safetensors, configuration and tokenizer, no code.
+A hub id is `org/name` or `org/name@revision`, unless a directory has that name. The environment variable
+RESURFACE_MODELS may name a directory with models as DIR/org/name or DIR/org/name@revision. The hub's cache holds any
+other model, and is filled if necessary: weights in safetensors, configuration and tokenizer, no code.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from evaluator.core.errors import InputError, one_line
 
-BUNDLED = "bundled"  # the name of the model that ships with Resurface, wherever a checkpoint is expected
+BUNDLED = "bundled"  # names the model that Resurface contains, in place of any checkpoint
 BUNDLED_MODEL = Path(__file__).parents[1] / "reference_model"
 MIRROR = "RESURFACE_MODELS"  # environment variable: a directory with checkpoints under their hub ids
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+(@(?!.*\.\.)[\w./-]+)?")
@@ -23,7 +23,7 @@ _NOT_FETCHED = ["consolidated*", "*/*"]  # the same weights again, in a format o
 
 
 def local_directory(value: str) -> Path | None:
-    """The directory of a model that needs no network; None for a hub id that is not in RESURFACE_MODELS."""
+    """A model's directory, without network; None for a hub id outside RESURFACE_MODELS."""
     if value == BUNDLED:
         return BUNDLED_MODEL
     path = Path(os.path.expanduser(value))
@@ -34,19 +34,19 @@ def local_directory(value: str) -> Path | None:
 
 
 def is_hub_id(value: str) -> bool:
-    """Whether a value means a model of the hub, and no directory here."""
+    """Whether a value names a model of the hub, and no directory here."""
     return value != BUNDLED and not Path(os.path.expanduser(value)).exists() and bool(_HUB_ID.fullmatch(value))
 
 
 def resolve_model(value: str) -> Path:
-    """The checkpoint directory of a model, fetched from the hub if need be. Raises InputError if that fails."""
+    """A model's checkpoint directory. Fetches it from the hub if necessary. Raises InputError if that fails."""
     return local_directory(value) or _fetch(value)
 
 
 def model_name(value: str) -> str:
-    """The name of a model in records and directories: the last part of its path or hub id.
+    """A model's name in records and directories: the last part of its path or hub id.
 
-    Runs of other characters than letters, digits, dots, hyphens and underscores become a hyphen.
+    Letters, digits, dots, hyphens and underscores stay. A run of other characters becomes a hyphen.
     """
     if value == BUNDLED:
         return BUNDLED
@@ -57,9 +57,9 @@ def model_name(value: str) -> str:
 
 
 def names_of(values: Sequence[str], option: str) -> dict[str, str]:
-    """The models by name. Raises InputError, naming both, where two models would have the same name.
+    """The models by name. Raises InputError naming both if two models would have the same name.
 
-    `option` is the option or argument that they were typed for.
+    `option` is the option or argument in the error message.
     """
     models: dict[str, str] = {}
     for value in values:
@@ -70,14 +70,14 @@ def names_of(values: Sequence[str], option: str) -> dict[str, str]:
             raise InputError(f"{option}: {value!r} is given twice")
         else:
             raise InputError(
-                f"{option}: {models[name]!r} and {value!r} would both be called {name!r}, the name that their results "
-                "are filed under: rename one, or name both in a sweep file (models: {one: DIR, other: DIR})"
+                f"{option}: the results of {models[name]!r} and {value!r} would have the same name {name!r}: "
+                "rename one, or name both in a sweep file (models: {one: DIR, other: DIR})"
             )
     return models
 
 
 def same_model(one: str, other: str) -> bool:
-    """Whether two values mean one model."""
+    """Whether two values name one model."""
     if one == other:
         return True
     directories = (local_directory(one), local_directory(other))
@@ -99,7 +99,7 @@ def _fetch(hub_id: str) -> Path:
                 repository, revision=revision or None, allow_patterns=_FETCHED, ignore_patterns=_NOT_FETCHED
             )
         )
-    # No network, a name that does not exist, a gated model: each raises another library's exceptions.
+    # No network, an unknown name, a gated model: each raises another library's exceptions.
     except Exception as error:
         mirrored = _mirrored(hub_id) or Path(f"${MIRROR}", hub_id)
         raise InputError(

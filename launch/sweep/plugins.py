@@ -1,4 +1,4 @@
-"""Probes, pruning methods, tasks, tables and engines of the user's own, registered by modules that Resurface imports.
+"""Imports the user's modules, which register probes, pruning methods, tasks, tables and engines.
 
 The environment variable RESURFACE_PLUGINS names these modules, separated by commas. With `riddles.py` on PYTHONPATH:
 
@@ -10,8 +10,7 @@ this evaluates them:
 
     RESURFACE_PLUGINS=riddles resurface eval bundled --task riddles:my.txt --out runs/riddles
 
-Every process of a run imports the plugins before it looks a name up. On a cluster, the modules must be importable on
-every node.
+Every process of a run imports the plugins before it uses a registry. On a cluster, every node must have the modules.
 """
 
 from __future__ import annotations

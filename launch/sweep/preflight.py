@@ -1,4 +1,4 @@
-"""Everything that can be wrong with a sweep is found here, before Ray or an engine starts."""
+"""All checks of a sweep, before Ray or an engine starts."""
 
 from __future__ import annotations
 
@@ -40,29 +40,30 @@ from pruning.output.manifest import read_manifest
 
 _BYTES_PER_RECORD = 400  # a generous measured size of one record in a part, for the estimate of disk space
 _RECORDS_PER_ITEM = 25
+_NO_LIMIT = 2**20  # positions of a model whose configuration names none
 _OTHER_BYTES = 32 * 2**20  # logs, tables, report
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """A sweep that is known to be sound."""
+    """A sweep that passed every check."""
 
     config: SweepConfig
     jobs: tuple[CheckpointJob, ...]
-    dense: Mapping[str, CheckpointInfo]  # by job name: every checkpoint that is there already
-    tasks: tuple[PreparedTask, ...]  # each once; several may share a name where checkpoints are asked differently
+    dense: Mapping[str, CheckpointInfo]  # by job name: the checkpoints that exist before the run
+    tasks: tuple[PreparedTask, ...]  # each once; two checkpoints may have different tasks of one name
     asked: Mapping[str, tuple[PreparedTask, ...]]  # by job name
-    held_out: Mapping[str, str]  # what no calibration passage may be: digest of a context -> whose context it is
+    held_out: Mapping[str, str]  # digest of a context -> its item; no calibration passage may equal one
     engine: EngineConfig
     identity: Mapping[str, Any]
     disk_bytes: int
-    other_tokenizer: frozenset[str]  # names of jobs that tokenise otherwise than the base whose answers they need
-    served: tuple[str, ...]  # what there is to say of how checkpoints are served, a line each
-    unusable: tuple[Failure, ...]  # checkpoints that cannot be used, and what would be made of them; not in `jobs`
+    other_tokenizer: frozenset[str]  # jobs that need a base's answers but have another tokenizer
+    served: tuple[str, ...]  # notes on how the engine serves checkpoints, a line each
+    unusable: tuple[Failure, ...]  # damaged checkpoints and everything made from them; not in `jobs`
 
     @cached_property
     def questions_by_task(self) -> Mapping[str, tuple[Question, ...]]:
-        """By task name, every question that any checkpoint is asked, with its options where any probe needs them."""
+        """Every question, by task name. It has options if any probe needs them."""
         items: dict[str, dict[tuple[str, str], Question]] = {}
         for task in self.tasks:
             known = items.setdefault(task.name, {})
@@ -80,27 +81,27 @@ class Prepared:
             one_shot = any("one_shot" in task.config.formats for task in self.tasks if task.name == name)
             for language, count in Counter(question.item.language for question in questions).items():
                 if count < wanted:
-                    lost = "; none is left to be the example of one_shot" if one_shot else ""
-                    notes.append(f"{name}: {language} has {count} items, not {wanted}: all of them are asked{lost}")
+                    lost = "; none is left as the example of one_shot" if one_shot else ""
+                    notes.append(f"{name}: {language} has {count} items, not {wanted}; the run uses all{lost}")
         return notes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Models:
-    """The checkpoints that are there already, by name."""
+    """The checkpoints that exist before the run, by name."""
 
-    infos: Mapping[str, CheckpointInfo]
+    infos: Mapping[str, CheckpointInfo]  # usable ones only, as in `tokenizers`
     tokenizers: Mapping[str, Any]
-    positions: int  # that every one of them has
-    refused: Mapping[str, str]  # why the others cannot be used; they are in none of the above but `positions`
+    positions: int  # the fewest of any checkpoint, refused ones included
+    refused: Mapping[str, str]  # the reason by name
 
 
 def prepare(config: SweepConfig, run_dir: Path) -> Prepared:
-    """Read and check models, tasks and pruning settings; a model may be fetched from the hub.
+    """Read and check models, tasks and pruning settings. May fetch a model from the hub.
 
-    A checkpoint that cannot be used is set aside where others can be, with what would be made of it.
+    Sets a damaged checkpoint aside, with everything made from it, if others remain.
 
-    Raises InputError for the first thing that is wrong.
+    Raises InputError for the first mistake.
     """
     jobs = expand(config, run_dir)
     check_screening(jobs, config.screen)
@@ -120,9 +121,8 @@ def prepare(config: SweepConfig, run_dir: Path) -> Prepared:
     check_quantisations(jobs, held_out)
     check_references(config.engine, tasks)
     longest = max(task.longest_request for task in tasks)
-    # Last, since it may take a while. The engines of a cluster run on other machines than this.
-    here = not os.environ.get("RAY_ADDRESS")
-    served = served_here(config.engine, jobs, models.infos, here=here)
+    # These two may take minutes, so they come last. A cluster's engines run on other machines.
+    served = served_here(config.engine, jobs, models.infos, here=not os.environ.get("RAY_ADDRESS"))
     check_environments(jobs)
     return Prepared(
         config=config,
@@ -139,7 +139,7 @@ def prepare(config: SweepConfig, run_dir: Path) -> Prepared:
         other_tokenizer=frozenset(
             job.name
             for job in jobs
-            # What the run makes itself has its base's tokenizer, byte for byte.
+            # The run copies the base's tokenizer into each checkpoint that it makes.
             if not job.is_made
             and job.base is not None
             and any(task.after_base for task in job.tasks.values())
@@ -149,26 +149,29 @@ def prepare(config: SweepConfig, run_dir: Path) -> Prepared:
 
 
 def _inspected(dense: Sequence[CheckpointJob], *, trust: bool) -> _Models:
-    infos, tokenizers, refused = {}, {}, {}
-    positions = unknown = 2**20
-    with Inspections(dense, trust=trust) as inspected:
+    infos: dict[str, CheckpointInfo] = {}
+    tokenizers: dict[str, Any] = {}
+    refused: dict[str, str] = {}
+    positions = [_NO_LIMIT]
+    with Inspections(dense, trust=trust) as inspections:
         for job in dense:
             try:
-                info = inspected.result(job.name)
-                tokenizers[job.name] = load_tokenizer(job.path, trust_remote_code=trust)
-                infos[job.name] = info
+                info = inspections.result(job.name)
+                tokenizer = load_tokenizer(job.path, trust_remote_code=trust)
             except InputError as error:
                 refused[job.name] = str(error)
-            # Of a refused one too, where it can be read: windows are the same when it has been mended.
-            with suppress(*() if job.name in infos else (InputError, ValueError)):
-                positions = min(positions, read_positions(job.path, unknown=unknown))
-    return _Models(infos=infos, tokenizers=tokenizers, positions=positions, refused=refused)
+                with suppress(InputError, ValueError):  # its limit counts too: a repair must not change windows
+                    positions.append(read_positions(job.path, unknown=_NO_LIMIT))
+                continue
+            infos[job.name], tokenizers[job.name] = info, tokenizer
+            positions.append(read_positions(job.path, unknown=_NO_LIMIT))
+    return _Models(infos=infos, tokenizers=tokenizers, positions=min(positions), refused=refused)
 
 
 def _unusable(jobs: Sequence[CheckpointJob], refused: Mapping[str, str]) -> tuple[Failure, ...]:
-    """The checkpoints that are set aside: the refused ones, and what would be made of them.
+    """The checkpoints that are set aside: the refused ones, and those made from them.
 
-    Raises InputError where nothing is left, or where a refused one is the base of a checkpoint that is there.
+    Raises InputError if no checkpoint remains, or if a remaining one has a refused base.
     """
     found: list[Failure] = []
     for job in jobs:
@@ -197,7 +200,7 @@ def _identity(
     models: _Models,
     asked: Mapping[str, Sequence[PreparedTask]],
 ) -> Mapping[str, Any]:
-    """What the records depend on. A run directory belongs to the sweeps whose identity has its digest."""
+    """All that records depend on. A run directory accepts only sweeps with this identity's digest."""
     return {
         "models": {name: info.weights_digest for name, info in models.infos.items()},
         "bases": {job.name: job.base for job in jobs},
@@ -225,7 +228,7 @@ def _identity(
 def _disk_bytes(
     jobs: Sequence[CheckpointJob], models: _Models, asked: Mapping[str, Sequence[PreparedTask]], dtype: str
 ) -> int:
-    """About what a new run directory takes."""
+    """The approximate bytes of a new run directory."""
     checkpoints = sum(bytes_of(job, models.infos[job.model].bytes) for job in jobs if job.is_made)
     items = sum(len(task.questions) for tasks in asked.values() for task in tasks)
     references = sum(
@@ -238,7 +241,7 @@ def _disk_bytes(
 
 
 def _contexts(tasks: Iterable[PreparedTask]) -> dict[str, str]:
-    """The first item of every context that the tasks ask about, by the context's digest."""
+    """A name for every context of the tasks, by the context's digest. It names the first item."""
     first: dict[str, Item] = {}
     for task in tasks:
         for question in task.questions:
@@ -253,10 +256,10 @@ def _contexts(tasks: Iterable[PreparedTask]) -> dict[str, str]:
 
 
 def _check_pruning(job: CheckpointJob, held_out: Mapping[str, str]) -> None:
-    """Raises InputError for a pruning that cannot be done, or whose calibration text holds what is asked."""
+    """Raises InputError for an impossible pruning, or if its calibration text contains a context of the tasks."""
     try:
         if job.prune is not None:
-            from pruning.run import check  # torch: what is wrong with models and tasks is reported without it
+            from pruning.run import check  # imports torch: earlier errors must not wait for it
 
             check(job.prune, job.path, sources=SOURCES, held_out=held_out)
             return

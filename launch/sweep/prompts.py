@@ -1,9 +1,9 @@
-"""The prompts of a sweep's own: named templates, and the tasks that they pose.
+"""A sweep's prompts: named templates, and the tasks that they pose.
 
-prompts:                                 # name: template (docs/your-data.md); or the name of a file with such a mapping
+prompts:                                 # name: template (docs/your-data.md); or a file with such a mapping
   terse: "{{ context }}\\n\\nQ: {{ question }}\\nA:"
 tasks:
-  - {task: xquad, prompts: [paper, terse]}     # by default the paper's and every one
+  - {task: xquad, prompts: [paper, terse]}     # default: the paper's prompt and all of these
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ Prompts = dict[Annotated[str, AfterValidator(checked_name)], Annotated[str, Afte
 
 
 class PromptFile(Frozen):
-    """What a file of prompts is checked against."""
+    """The schema of a file of prompts."""
 
     prompts: Prompts
 
 
 def prompts_in(path: Path) -> object:
-    """The mapping in a file of prompts, or under `prompts` in a sweep file. Raises InputError where it is none."""
+    """The mapping in a file of prompts, or under `prompts` in a sweep file. Raises InputError for anything else."""
     document = read_document(path, "the file of prompts")
     inner = document.get("prompts") if isinstance(document, dict) else None
     found = inner if isinstance(inner, dict) else document
@@ -44,13 +44,13 @@ def prompts_in(path: Path) -> object:
 
 
 def problem_of(tasks: Sequence[EvalConfig], prompts: Mapping[str, str]) -> str | None:
-    """What is wrong with how tasks use the prompts, in words."""
+    """The first mistake in the tasks' use of prompts, in words; None if there is none."""
     for number, task in enumerate(tasks):
         place = f"tasks.{number}"
         if task.template is not None:
             return f"{place}.template: a template has a name under prompts; a task uses it with prompts: [NAME]"
         if task.prompts is not None and task.is_text:
-            return f"{place}.prompts: task {task.task!r} is a text, which is read without a prompt"
+            return f"{place}.prompts: task {task.task!r} is a text and has no prompt"
         for name in names_for(task, prompts):
             if name != PAPER and name not in prompts:
                 return f"{place}.prompts: {unknown('prompt', name, [PAPER, *prompts])}"
@@ -60,13 +60,13 @@ def problem_of(tasks: Sequence[EvalConfig], prompts: Mapping[str, str]) -> str |
 
 
 def misfit(formats: Sequence[Format], template: PromptTemplate) -> str | None:
-    """Why a template cannot pose in these formats, in words."""
+    """Why a template cannot pose these formats, in words; None if it can."""
     lists = lists_options(template.text)
     for format in formats:
         if format in LISTING_FORMATS and not lists:
-            return f"{format!r} lists candidates, and prompts.{template.name} has no field 'options' to list them"
+            return f"{format!r} lists candidates, but prompts.{template.name} has no field 'options' for them"
         if format == "one_shot" and lists:
-            return f"{format!r} shows a solved example, and there are no 'options' of it for prompts.{template.name}"
+            return f"{format!r} shows a solved example without options, but prompts.{template.name} needs 'options'"
     return None
 
 
@@ -78,7 +78,7 @@ def names_for(task: EvalConfig, prompts: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def posed_tasks(tasks: Sequence[EvalConfig], prompts: Mapping[str, str]) -> Iterator[EvalConfig]:
-    """Every task once for each prompt that poses it, under a name of its own."""
+    """Every task once per prompt that poses it, each under its own name."""
     for task in tasks:
         for name in names_for(task, prompts):
             if name == PAPER:

@@ -1,6 +1,6 @@
 """The lines under `prune:` in a sweep file, and the bundled calibration passages.
 
-The source `gazetteer` takes nine languages in turn, `gazetteer:LANG` only one, by name or code.
+The source `gazetteer` alternates nine languages; `gazetteer:LANG` uses one, given by name or code.
 """
 
 from __future__ import annotations
@@ -33,28 +33,28 @@ OneOrMany = Annotated[tuple[_Value, ...], BeforeValidator(_listed)]  # a single 
 
 
 class PruneSetting(Frozen):
-    """One line of the grid: a method at one or several sparsities or patterns, with or without a repair, or both."""
+    """One line of the grid: a method with sparsities or patterns, and with repairs."""
 
     method: MethodName
     sparsity: OneOrMany[float] = ()
     pattern: OneOrMany[str] = ()
     allocation: Allocation = "uniform"
     group: Group | None = None  # None: the method's own
-    # Unsaid where there is none, so that a sweep without it is what it was.
+    # Left out of the sweep's document by default, which keeps older digests.
     repair: OneOrMany[Repair] = Field(default=("none",), min_length=1, exclude_if=lambda value: value == ("none",))
     calibration: CalibrationConfig | None = None  # None: the sweep's
-    # What the names of its checkpoints end in; None: the calibration's source, if that is not the usual one.
+    # The end of its checkpoints' names; None: the calibration's source, unless it is the usual one.
     label: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._]*$")
 
     @model_validator(mode="after")
-    def _asks_for_something(self) -> PruneSetting:
+    def _is_complete(self) -> PruneSetting:
         if not self.sparsity and not self.pattern:
-            raise ValueError("needs a sparsity (0.5) or a pattern (2:4; of method drop 20-25)")
+            raise ValueError("needs a sparsity (0.5) or a pattern (2:4; for method drop 20-25)")
         return self
 
     @model_validator(mode="after")
     def _is_consistent(self) -> PruneSetting:
-        """Each of its prunings can be done. Where it is said so late, nobody knows the line of the file any more."""
+        """Raises ValueError for an impossible pruning. A later check could not name the line of the file."""
         for cell in self.cells():
             try:
                 PruneConfig(source=Path(), calibration=self.calibration or _SOME, **cell)
@@ -66,7 +66,7 @@ class PruneSetting(Frozen):
         return self
 
     def cells(self) -> Iterator[dict[str, Any]]:
-        """Of each of its prunings all that the setting says but the calibration."""
+        """The settings of each pruning, without the calibration."""
         patterns: list[dict[str, Any]] = [{"sparsity": share} for share in self.sparsity]
         patterns += [{"pattern": pattern} for pattern in self.pattern]
         shared = {"method": self.method, "allocation": self.allocation, "group": self.group}
@@ -74,12 +74,12 @@ class PruneSetting(Frozen):
             yield {**shared, "repair": repair, **pattern}
 
 
-# What a calibration source may be called, for help texts.
+# The names of calibration sources, for help texts.
 KINDS = (*passages.KINDS, "gazetteer", "gazetteer:LANG")
 
 
 def gazetteer(samples: int, seed: int, languages: Sequence[str] = LANGUAGES) -> Iterator[str]:
-    """`samples` bundled passages, the languages in turn, disjoint from the bundled items; every seed has its own."""
+    """`samples` bundled passages in alternating languages. No passage is a bundled item, or another seed's passage."""
     each = -(-samples // len(languages))
     streams = [gazetteer_passages(language, start=seed * each, count=each) for language in languages]
     for number in range(samples):
@@ -93,7 +93,7 @@ SOURCES: Mapping[str, PassageSource] = {
 
 
 def spelled_source(calibration: CalibrationConfig) -> CalibrationConfig:
-    """The same settings with the language of `gazetteer:LANG` by its name, under which SOURCES has it."""
+    """The settings with the language's name in `gazetteer:LANG`, as SOURCES lists it."""
     kind, colon, language = calibration.source.partition(":")
     if kind != "gazetteer" or not colon:
         return calibration

@@ -1,4 +1,4 @@
-"""From the tasks of a sweep to questions: data is read, settings are fitted to the models, texts cut into windows."""
+"""From a sweep's tasks to questions: reads data, fits settings to the models, cuts texts into windows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _OPTION_TOKENS = 1024  # room for the longest gold answer of a byte-level vocabu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedTask:
-    """What is asked of one or several checkpoints under one name."""
+    """A task's questions for one or several checkpoints."""
 
     name: str  # the directory of its records
     key: str  # identifies questions + config
@@ -35,7 +35,7 @@ class PreparedTask:
 
     @property
     def windows(self) -> tuple[Window, ...]:
-        """Those of a task of text."""
+        """The windows of a text task."""
         return tuple(each for each in self.questions if isinstance(each, Window))
 
     @property
@@ -50,26 +50,26 @@ class PreparedTask:
 
 
 class TaskPreparation:
-    """Makes the tasks of checkpoints; data is read once, and equal tasks are one object."""
+    """Makes the tasks of checkpoints. Reads data once; equal tasks are one object."""
 
     def __init__(self, positions: int, tokenizers: Mapping[str, Any]) -> None:
-        """`positions`: those that every model has; `tokenizers`: by the name of the dense model."""
+        """`positions`: the fewest of any model; `tokenizers`: by the name of the dense model."""
         self._positions = positions
         self._tokenizers = tokenizers
         self._data: dict[tuple[object, ...], TaskData] = {}
         self._tasks: dict[tuple[str, str | None], PreparedTask] = {}
 
     def tasks_of(self, job: CheckpointJob) -> tuple[PreparedTask, ...]:
-        """What one checkpoint is asked. Raises InputError for data and settings that do not fit."""
+        """The tasks of one checkpoint. Raises InputError for data and settings that do not fit."""
         return tuple(self._task(job.model, name, config) for name, config in job.tasks.items())
 
     def _task(self, model: str, name: str, given: EvalConfig) -> PreparedTask:
-        """A task of a checkpoint. Windows of a text depend on the tokenizer, which is the dense model's."""
+        """A task of a checkpoint. The dense model's tokenizer determines a text's windows."""
         config = self._fitting(given)
         if config.chat:
             self._check_chat(model)
         data = self._load(config, name)
-        if config.languages is not None:  # "sw" and "swahili" are one task: questions have the spelling of the data
+        if config.languages is not None:  # the data's spelling, so that "sw" and "swahili" are one task
             languages = spelled(name, config.languages, data.every_pool)
             config = config.model_copy(update={"languages": languages})
         key = (name + config.model_dump_json(), model if config.is_text else None)
@@ -78,7 +78,7 @@ class TaskPreparation:
         return self._tasks[key]
 
     def _check_chat(self, model: str) -> None:
-        """Raises InputError if the model's chat template is missing or does not leave a turn as it is."""
+        """Raises InputError if the model's chat template is missing or changes a turn's text."""
         try_template(self._tokenizers[model])
         prompter = Prompter(self._tokenizers[model], chat=True, prompt_tokens=4096, one_shot_prompt_tokens=4096)
         prompter.build(
@@ -95,14 +95,14 @@ class TaskPreparation:
         return self._data[name, *key]
 
     def _fitting(self, given: EvalConfig) -> EvalConfig:
-        """The settings with the lengths that every model has positions for."""
+        """The settings with lengths that fit every model's positions."""
         changes: dict[str, Any] = {"window": min(given.window, self._positions)}
         for cap in ("prompt_tokens", "one_shot_prompt_tokens"):
             changes[cap] = min(getattr(given, cap), self._positions - given.max_new_tokens)
             if changes[cap] < 1:
                 raise InputError(
                     f"max_new_tokens: {given.max_new_tokens}: leaves no room for a prompt "
-                    f"in {self._positions} positions"
+                    f"within {self._positions} positions"
                 )
         return given.model_copy(update=changes)
 
@@ -126,7 +126,7 @@ def _questions(data: TaskData, config: EvalConfig) -> PreparedTask:
 
 
 def _rendered(question: Question) -> Iterator[tuple[Item, Sequence[str]]]:
-    """What a template renders for a question, for each list of candidates."""
+    """A question's item with each list of candidates that its template renders."""
     if question.excluded or (question.lists_options and not question.candidates):
         return
     for options in dict.fromkeys(question.candidates.values()) if question.candidates else ((),):
@@ -134,6 +134,6 @@ def _rendered(question: Question) -> Iterator[tuple[Item, Sequence[str]]]:
 
 
 def _prepared(data: TaskData, config: EvalConfig, questions: Sequence[Posed], *more: str) -> PreparedTask:
-    """`more` is what identifies the questions beside the data and the settings."""
+    """`more` identifies the questions further than data and settings do."""
     key = digest([data.name, data.digest, config.identifying(), *more])
     return PreparedTask(name=data.name, key=key, config=config, questions=tuple(questions))

@@ -111,7 +111,7 @@ def check_made(
         raise InputError(f"out: {out} holds another job's checkpoint ({differing})")
     missing = [name for name in manifest.files if not (out / name).is_file()]
     if missing:
-        raise InputError(f"{out / missing[0]}: the manifest lists this file, and it is gone; remove {out}")
+        raise InputError(f"{out / missing[0]}: the manifest lists this file, but it is missing; remove {out}")
     if manifest.calibration is not None:
         manifest.calibration.check_disjoint(held_out)
     Checkpoint(out)  # no shard is truncated

@@ -184,7 +184,7 @@ def test_a_damaged_checkpoint_is_refused_before_it_is_pruned(desk: Desk) -> None
 def test_two_checkpoints_of_one_name_are_refused(desk: Desk) -> None:
     other = desk.directory / "elsewhere" / "dense"
     shutil.copytree(desk.model, other)
-    assert "would both be called 'dense'" in desk.refused(*desk.eval(other))
+    assert "would have the same name 'dense'" in desk.refused(*desk.eval(other))
 
 
 # ---- options ----------------------------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ def test_another_jobs_checkpoint_is_refused(source, tmp_path):
         with pytest.raises(InputError, match=f"another job's checkpoint \\(field {field} is"):
             check(config(source, **changes), out)
     (out / "model.safetensors").unlink()
-    with pytest.raises(InputError, match="lists this file, and it is gone"):
+    with pytest.raises(InputError, match="lists this file, but it is missing"):
         check(config(source), out)
 
 

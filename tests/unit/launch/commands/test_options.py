@@ -42,7 +42,7 @@ def test_a_base_that_is_no_checkpoint_is_asked_too_and_first(desk):
 
 
 def test_a_base_with_the_name_of_another_checkpoint_is_not_taken_for_it(desk):
-    with pytest.raises(InputError, match=r"^CHECKPOINT and --base: .*dense' and .*other/dense' would both be called"):
+    with pytest.raises(InputError, match=r"^CHECKPOINT and --base: .*dense' and .*other/dense' would have the same"):
         sweep(desk / "other" / "dense", base=desk / "dense")
 
 

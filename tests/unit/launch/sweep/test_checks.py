@@ -42,7 +42,7 @@ def test_another_dtype_than_the_base_is_refused(tmp_path):
     assert str(caught.value) == (
         f"checkpoint {tmp_path / 'small'}: dtype auto would compute it in {CONFIG['dtype']}, and its base dense in "
         "float16: set --dtype bfloat16 (engine.dtype in a sweep file) for both, or --mixed-dtypes "
-        "(engine.mixed_dtypes) to have them compared all the same, and every table say so"
+        "(engine.mixed_dtypes) to compare them with a note in every table"
     )
 
 
@@ -105,9 +105,7 @@ def test_two_shares_that_take_out_the_same_parts_are_refused(dense, method, othe
         assert len(jobs) == 3
         return
     first = jobs[1].name
-    message = (
-        rf"^{method}-{other}: {method}: sparsity: {other} takes out as many {method} as {first} does: they would be"
-    )
+    message = rf"^{method}-{other}: {method}: sparsity: {other} removes as many {method} as {first}: both would be"
     with pytest.raises(InputError, match=message):
         check_distinct(jobs)
 

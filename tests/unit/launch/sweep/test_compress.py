@@ -186,7 +186,7 @@ def test_what_cannot_be_served_is_refused_before_it_is_quantised(model, tmp_path
         ("prune_manifest.json", b"{", "prune_manifest.json: the file: Invalid JSON"),
         ("model.safetensors", b"x", "model.safetensors: "),
         ("config.json", b"{", "config.json: "),
-        ("tokenizer.json", None, "tokenizer.json: the manifest lists this file, and it is gone"),
+        ("tokenizer.json", None, "tokenizer.json: the manifest lists this file, but it is missing"),
     ],
 )
 def test_a_made_checkpoint_that_is_damaged_is_set_aside_with_what_is_made_of_it(

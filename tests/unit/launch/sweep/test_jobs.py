@@ -148,7 +148,9 @@ def test_a_name_that_no_directory_can_have_is_an_error():
     """Else the run would end at its first record, or log."""
     two = {**MAIN, "models": {"a" * 190: "x", "b": "y"}}
     assert len(max(jobs(two), key=len)) == 200
-    assert "its name has 201 of at most 200" in only_error(jobs, {**two, "models": {"a" * 191: "x", "b": "y"}})
+    assert "its name has 201 characters; the limit is 200" in only_error(
+        jobs, {**two, "models": {"a" * 191: "x", "b": "y"}}
+    )
 
 
 def test_joined_sweeps_share_checkpoints_and_merge_what_they_ask():

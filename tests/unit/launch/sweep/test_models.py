@@ -104,7 +104,7 @@ def test_two_models_of_one_name_are_refused_and_both_are_named(tmp_path):
         directory.mkdir(parents=True)
     assert names_of([str(one), BUNDLED], "CHECKPOINT") == {"my-model": str(one), BUNDLED: BUNDLED}
     for second in (other, odd):
-        with pytest.raises(InputError, match="would both be called 'my-model'") as caught:
+        with pytest.raises(InputError, match="would have the same name 'my-model'") as caught:
             names_of([str(one), str(second)], "CHECKPOINT")
         assert str(one) in str(caught.value)
         assert str(second) in str(caught.value)

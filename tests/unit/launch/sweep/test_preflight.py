@@ -162,9 +162,9 @@ def test_a_chat_template_that_is_missing_or_no_good_is_found_before_anything_sta
 def test_languages_with_fewer_items_than_asked_for_are_told(models, tmp_path):
     task = {"task": "gazetteer", "items": 301, "languages": ["english"], "probes": ["greedy"]}
     plan = prepared(tmp_path, models={"a": str(models / "a")}, tasks=[task])
-    assert plan.short_languages() == ["gazetteer: english has 300 items, not 301: all of them are asked"]
+    assert plan.short_languages() == ["gazetteer: english has 300 items, not 301; the run uses all"]
     plan = prepared(tmp_path, models={"a": str(models / "a")}, tasks=[{**task, "formats": ["one_shot"]}])
-    assert plan.short_languages()[0].endswith("none is left to be the example of one_shot")
+    assert plan.short_languages()[0].endswith("none is left as the example of one_shot")
     plan = prepared(tmp_path, models={"a": str(models / "a")}, tasks=[{**task, "items": 0}])
     assert plan.short_languages() == []
 
