@@ -14,217 +14,83 @@ from evaluator.tasks.presets import FOLDER, Preset, document, preset_task
 
 NAMES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
 
+
+def passage(number: str | int, *answers: str, **more: str) -> dict[str, Any]:
+    found = {"text": list(answers), "answer_start": [0] * len(answers)}
+    return {"id": number, "context": "c", "question": "q", "answers": found} | more
+
+
+def choice(labels: str, texts: str, **more: Any) -> dict[str, Any]:
+    return {"question": "q", "choices": {"text": [*texts], "label": [*labels]}} | more
+
+
+SCIQ = {"question": "q", "distractor3": "a", "distractor1": "b", "distractor2": "c", "correct_answer": "d"}
+ANSWER = {"aliases": ["X", "The X"], "normalized_aliases": ["x", "the x"], "value": "X", "type": "Entity"}
+UNNAMED = "validation-000007"
+
 # Preset, row, (id, context, question), answers, how many options a choice has: 0 where the pool's answers are drawn.
 ROWS: list[tuple[str, dict[str, Any], tuple[str, str, str], tuple[str, ...], int]] = [
-    (
-        "squad",
-        {
-            "id": "5a",
-            "title": "T",
-            "context": "c",
-            "question": "q?",
-            "answers": {"text": ["x", "x", "y"], "answer_start": [1, 1, 4]},
-        },
-        ("5a", "c", "q?"),
-        ("x", "y"),
-        0,
-    ),
-    (  # SQuAD 2.0's layout: a question that the passage does not answer
-        "squad",
-        {"id": "5b", "title": "T", "context": "c", "question": "q?", "answers": {"text": [], "answer_start": []}},
-        ("5b", "c", "q?"),
-        (),
-        0,
-    ),
+    ("squad", passage("5a", "x", "x", "y", title="T"), ("5a", "c", "q"), ("x", "y"), 0),
+    # SQuAD 2.0's layout: a question that the passage does not answer
+    ("squad", passage("5b", title="T"), ("5b", "c", "q"), (), 0),
     (
         "triviaqa",
-        {
-            "question_id": "tc_1",
-            "question": "q?",
-            "question_source": "http://x",
-            "entity_pages": {"title": []},
-            "answer": {
-                "aliases": ["X", "The X"],
-                "normalized_aliases": ["x", "the x"],
-                "value": "X",
-                "type": "Entity",
-                "matched_wiki_entity_name": "",
-            },
-        },
+        {"question_id": "tc_1", "question": "q?", "question_source": "http://x", "entity_pages": {"title": []}}
+        | {"answer": {**ANSWER, "matched_wiki_entity_name": ""}},
         ("tc_1", "", "q?"),
         ("X", "The X"),
         0,
     ),
-    (
-        "nq_open",
-        {"question": "who", "answer": ["A. X", "B. Y"]},
-        ("validation-000007", "", "who"),
-        ("A. X", "B. Y"),
-        0,
-    ),
+    ("nq_open", {"question": "who", "answer": ["A. X", "B. Y"]}, (UNNAMED, "", "who"), ("A. X", "B. Y"), 0),
     (
         "mmlu",
         {"question": "q ", "subject": "anatomy", "choices": ["w", "x", "y", "z"], "answer": 2},
-        ("validation-000007", "", "q"),
+        (UNNAMED, "", "q"),
         ("y",),
         4,
     ),
-    (
-        "arc_easy",
-        {
-            "id": "M_1",
-            "question": "q",
-            "answerKey": "C",
-            "choices": {"text": ["w", "x", "y", "z"], "label": ["A", "B", "C", "D"]},
-        },
-        ("M_1", "", "q"),
-        ("y",),
-        4,
-    ),
-    (
-        "arc_challenge",
-        {
-            "id": "N_1",
-            "question": "q",
-            "answerKey": "4",
-            "choices": {"text": ["w", "x", "y", "z"], "label": ["1", "2", "3", "4"]},
-        },
-        ("N_1", "", "q"),
-        ("z",),
-        4,
-    ),
-    (
-        "arc_challenge",
-        {
-            "id": "N_2",
-            "question": "q",
-            "answerKey": "E",
-            "choices": {"text": ["v", "w", "x", "y", "z"], "label": ["A", "B", "C", "D", "E"]},
-        },
-        ("N_2", "", "q"),
-        ("z",),
-        5,
-    ),
-    (
-        "sciq",
-        {
-            "question": "q",
-            "distractor3": "a",
-            "distractor1": "b",
-            "distractor2": "c",
-            "correct_answer": "d",
-            "support": "s",
-        },
-        ("validation-000007", "s", "q"),
-        ("d",),
-        4,
-    ),
-    (
-        "sciq",
-        {
-            "question": "q",
-            "distractor3": "a",
-            "distractor1": "b",
-            "distractor2": "c",
-            "correct_answer": "d",
-            "support": "",
-        },
-        ("validation-000007", "", "q"),
-        ("d",),
-        4,
-    ),
+    ("arc_easy", choice("ABCD", "wxyz", id="M_1", answerKey="C"), ("M_1", "", "q"), ("y",), 4),
+    ("arc_challenge", choice("1234", "wxyz", id="N_1", answerKey="4"), ("N_1", "", "q"), ("z",), 4),
+    ("arc_challenge", choice("ABCDE", "vwxyz", id="N_2", answerKey="E"), ("N_2", "", "q"), ("z",), 5),
+    ("sciq", {**SCIQ, "support": "s"}, (UNNAMED, "s", "q"), ("d",), 4),
+    ("sciq", {**SCIQ, "support": ""}, (UNNAMED, "", "q"), ("d",), 4),
     (
         "openbookqa",
-        {
-            "id": "7-1",
-            "question_stem": "q",
-            "answerKey": "A",
-            "choices": {"text": ["w", "x", "y", "z"], "label": ["A", "B", "C", "D"]},
-        },
+        {"question_stem": "q", "choices": choice("ABCD", "wxyz")["choices"], "id": "7-1", "answerKey": "A"},
         ("7-1", "", "q"),
         ("w",),
         4,
     ),
-    (
-        "commonsense_qa",
-        {
-            "id": "1f",
-            "question": "q",
-            "question_concept": "k",
-            "answerKey": "D",
-            "choices": {"label": ["A", "B", "C", "D", "E"], "text": ["v", "w", "x", "y", "z"]},
-        },
-        ("1f", "", "q"),
-        ("y",),
-        5,
-    ),
-    (  # its test split hides the labels
-        "commonsense_qa",
-        {
-            "id": "1g",
-            "question": "q",
-            "question_concept": "k",
-            "answerKey": "",
-            "choices": {"label": ["A", "B", "C", "D", "E"], "text": ["v", "w", "x", "y", "z"]},
-        },
-        ("1g", "", "q"),
-        (),
-        0,
+    *(  # without a key: the test split hides the labels
+        (
+            "commonsense_qa",
+            choice("ABCDE", "vwxyz", id=number, question_concept="k", answerKey=key),
+            (number, "", "q"),
+            answers,
+            len(answers) * 5,
+        )
+        for number, key, answers in (("1f", "D", ("y",)), ("1g", "", ()))
     ),
     (
         "hellaswag",
-        {
-            "ind": 24,
-            "activity_label": "l",
-            "ctx_a": "A man sits.",
-            "ctx_b": "he",
-            "ctx": "A man sits. he",
-            "endings": ["w", "x", "y", "z"],
-            "source_id": "s",
-            "split": "val",
-            "split_type": "indomain",
-            "label": "3",
-        },
+        {"ind": 24, "activity_label": "l", "source_id": "s", "split": "val", "split_type": "indomain", "label": "3"}
+        | {"ctx_a": "A man sits.", "ctx_b": "he", "ctx": "A man sits. he", "endings": ["w", "x", "y", "z"]},
         ("24", "A man sits. he", "What happens next?"),
         ("z",),
         4,
     ),
     (
         "belebele",
-        {
-            "link": "https://x/1",
-            "question_number": 2,
-            "flores_passage": "p",
-            "question": "q",
-            "mc_answer1": "w",
-            "mc_answer2": "x",
-            "mc_answer3": "y",
-            "mc_answer4": "z",
-            "correct_answer_num": "1",
-            "dialect": "eng_Latn",
-            "ds": "2023-05-03",
-        },
+        {"link": "https://x/1", "question_number": 2, "flores_passage": "p", "question": "q", "dialect": "eng_Latn"}
+        | {"mc_answer1": "w", "mc_answer2": "x", "mc_answer3": "y", "mc_answer4": "z", "correct_answer_num": "1"}
+        | {"ds": "2023-05-03"},
         ("https://x/1-2", "p", "q"),
         ("w",),
         4,
     ),
-    *(
-        (
-            name,
-            {"id": "9", "context": "c", "question": "q", "answers": {"text": ["x"], "answer_start": [0]}},
-            ("9", "c", "q"),
-            ("x",),
-            0,
-        )
-        for name in ("mlqa", "indicqa")
-    ),
-    (  # IndicQA marks what cannot be answered by an empty text
-        "indicqa",
-        {"id": 9, "context": "c", "question": "q", "answers": {"text": [""], "answer_start": [0]}},
-        ("9", "c", "q"),
-        (),
-        0,
-    ),
+    *((name, passage("9", "x"), ("9", "c", "q"), ("x",), 0) for name in ("mlqa", "indicqa")),
+    # IndicQA marks what cannot be answered by an empty text
+    ("indicqa", passage(9, ""), ("9", "c", "q"), (), 0),
 ]
 
 
