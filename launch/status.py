@@ -128,23 +128,9 @@ def summarise(
     state, why = str(document.get("state") or "unknown"), str(document.get("error") or "")
     if driver is not None and not driver.alive:
         state, why = "stale", f"{driver.why}; the same command resumes"
-    planned = _planned(document)
-    busy = {(each.checkpoint, each.task) for each in engines}
-    screened = {(each.checkpoint, each.task): each.asked for each in screened_of(document) if each.early}
-    parts = tuple(
-        _screened(part, done.get(part, 0), screened[part])
-        if part in screened
-        else _part(part, done.get(part, 0), planned.get(part), part in busy, failures)
-        for part in [*planned, *(part for part in done if part not in planned)]
-    )
-    parts += tuple(_lost({part.checkpoint for part in parts}, failures))
-    finished = sum(part.done for part in parts)
-    total = None if any(part.total is None for part in parts) else sum(part.total or 0 for part in parts)
-    left = (
-        None
-        if total is None
-        else sum((part.total or 0) - part.done for part in parts if part.state in ("running", "waiting"))
-    )
+    parts = _parts(document, done, {(each.checkpoint, each.task) for each in engines}, failures)
+    totals = [part.total for part in parts]
+    total = None if None in totals else sum(filter(None, totals))
     rate = _number(live.get("items_per_second")) if running else None
     pruning = live.get("pruning")
     pruning = pruning if running and isinstance(pruning, dict) else {}
@@ -153,17 +139,40 @@ def summarise(
         state=state,
         why=one_line(why, 500) if why else "",
         driver=None if driver is None else driver.name,
-        done=finished,
+        done=sum(part.done for part in parts),
         total=total,
         checkpoints=len({part.checkpoint for part in parts}),
         items_per_second=rate,
-        seconds_left=_number(left / rate) if rate and left is not None else None,
+        seconds_left=_seconds_left(parts, rate) if total is not None else None,
         pruned=_whole(pruning.get("done")),
         to_prune=_whole(pruning.get("total")),
         parts=parts,
         engines=engines or tuple(_engines_before(document)),
         errors=_errors(live, failures),
     )
+
+
+def _seconds_left(parts: Iterable[PartStatus], rate: float | None) -> float | None:
+    left = sum((part.total or 0) - part.done for part in parts if part.state in ("running", "waiting"))
+    return _number(left / rate) if rate else None
+
+
+def _parts(
+    document: Mapping[str, Any],
+    done: Mapping[Part, int],
+    busy: Collection[tuple[str | None, str | None]],
+    failures: Sequence[Mapping[str, str]],
+) -> tuple[PartStatus, ...]:
+    """Planned parts first, then those with records only, then checkpoints of which nothing was planned."""
+    planned = _planned(document)
+    screened = {(each.checkpoint, each.task): each.asked for each in screened_of(document) if each.early}
+    parts = [
+        _screened(part, done.get(part, 0), screened[part])
+        if part in screened
+        else _part(part, done.get(part, 0), planned.get(part), part in busy, failures)
+        for part in [*planned, *(part for part in done if part not in planned)]
+    ]
+    return (*parts, *_lost({part.checkpoint for part in parts}, failures))
 
 
 def _part(part: Part, done: int, total: int | None, busy: bool, failures: Sequence[Mapping[str, str]]) -> PartStatus:

@@ -283,27 +283,25 @@ class Board:
             self._changed.notify_all()
 
     def _examine(self, assignment: Assignment, left: tuple[Shard, ...], trouble: Trouble) -> bool:
-        """Put back what an engine was busy with when it died, and look for what killed it; whether that is so much
-        that the checkpoint is to be set aside."""
+        """Put back what an engine was busy with when it died. Whether the checkpoint is to be set aside.
+
+        A suspect is tried alone. One that kills again is halved, until one item is left, whose records get the reason.
+        """
         part, ledger = assignment.part, self._ledger
         ledger.suspect(part, begun(left, IN_FLIGHT))
-        suspects = [shard for shard in left if ledger.suspicion(part, shard) >= ledger.patience]
+        suspects = tuple(shard for shard in left if ledger.suspicion(part, shard) >= ledger.patience)
         rest = tuple(shard for shard in left if shard not in suspects)
         if rest:
             self._waiting.insert(0, replace(assignment, shards=rest))
-        given_up = False
-        for shard in suspects:
-            pieces: tuple[Shard, ...] = (shard,)
-            job = assignment.job
-            if len(left) == 1 and job.refusal is None:  # nothing else was there to be at fault
-                if len(shard.questions) > 1:
-                    pieces = ledger.halve(part, shard)
-                elif ledger.suspicion(part, shard) >= ledger.attempts:
-                    job = replace(job, refusal=trouble.reason)
-                    given_up = ledger.lost_item(part[0])
-                    item = Setback(checkpoint=part[0], task=part[1], stage="item", reason=trouble.reason)
-                    self._set_back(replace(item, question=shard.questions[0]))
-            self._waiting += [replace(assignment, job=job, shards=(piece,), suspect=True) for piece in pieces]
+        job, given_up = assignment.job, False
+        guilty = ledger.guilty(part, left, suspects) if job.refusal is None else "unknown"
+        if guilty == "a shard":
+            suspects = ledger.halve(part, suspects[0])
+        if guilty == "an item":
+            job, given_up = replace(job, refusal=trouble.reason), ledger.lost_item(part[0])
+            item = Setback(checkpoint=part[0], task=part[1], stage="item", reason=trouble.reason)
+            self._set_back(replace(item, question=suspects[0].questions[0]))
+        self._waiting += [replace(assignment, job=job, shards=(each,), suspect=True) for each in suspects]
         return given_up
 
     def _set_back(self, setback: Setback) -> None:

@@ -12,7 +12,7 @@ often enough is asked alone, and halved when it kills again, until one item is l
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -23,6 +23,7 @@ from launch.run.decide.devices import Devices
 from launch.run.decide.shards import halved
 
 Remedy = Literal["go on", "probe", "retire"]  # what becomes of an engine after a failure
+Guilty = Literal["unknown", "a shard", "an item"]
 
 _MORE_DEATHS = 3  # than attempts, in a row, before a checkpoint is set aside: halving needs some
 _DEADLY_ITEMS = 8  # of one checkpoint that are looked for, each at the price of several engines
@@ -146,6 +147,14 @@ class Ledger:
         """These may have killed an engine."""
         for shard in shards:
             self._suspected[part, shard.name] += 1
+
+    def guilty(self, part: Part, left: Sequence[Shard], suspects: Sequence[Shard]) -> Guilty:
+        """What certainly killed an engine that had these shards left: only what it was alone with."""
+        if len(left) > 1 or not suspects:
+            return "unknown"
+        if len(suspects[0].questions) > 1:
+            return "a shard"
+        return "an item" if self.suspicion(part, suspects[0]) >= self.attempts else "unknown"
 
     def halve(self, part: Part, shard: Shard) -> tuple[Shard, Shard]:
         """A shard that kills, in two; one more death, and a half is halved in turn."""

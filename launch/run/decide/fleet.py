@@ -11,13 +11,15 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Sequence
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Literal, Protocol, TypeVar
 
 from evaluator.core.errors import EngineError, ResurfaceError
 from launch.run.decide.board import Board
 from launch.run.decide.nodes import FreeGpus, Node, Place, missing_places, place_engines
 
 _RETIRED = 2  # engines, after which it may be their node that is at fault
+# `other device`: no engine is on the type of device that all the work left needs.
+Situation = Literal["goes on", "no engine works", "other device", "no room"]
 SPARE = 1  # cores of the driver's node that engines on CPUs leave to it
 
 
@@ -168,29 +170,41 @@ class Fleet(Generic[AnyWorker]):
                 raise worker.failure
         if not self.working and self._board.has_work:
             self._fill()  # the last one may have ended only now
-        lacks, has_work = self._board.lacks, self._board.has_work
-        retired = [worker.retired for worker in self.workers if worker.retired is not None]
-        if retired and has_work and not self.working:
-            raise EngineError(f"no working engine is left: {retired[-1]}; the same command resumes")
-        goes_on = lacks is None and (pruning or any(worker.is_alive() for worker in self.workers))
-        if goes_on or not (has_work or short):
+        lacks = self._board.lacks
+        situation = self._situation(lacks, pruning, short)
+        if situation == "no engine works":
+            why = [worker.retired for worker in self.workers if worker.retired is not None][-1]
+            raise EngineError(f"no working engine is left: {why}; the same command resumes")
+        if situation == "goes on":
             self._alone_since = None
             return
         now = time.monotonic()
         self._alone_since = now if self._alone_since is None else self._alone_since
         waited = now - self._alone_since
-        if waited > placement_seconds and lacks is not None:
+        if waited <= placement_seconds:
+            return
+        if situation == "other device":
             raise ResurfaceError(
                 f"resources.same_device: what is left needs {lacks!r}, as the records that are there, and no engine "
-                f"has had that for {waited:.0f} s (resources.placement_seconds); finished work is kept, the same "
-                "command resumes"
+                f"has had that for {waited:.0f} s (resources.placement_seconds); finished work is kept, the "
+                "same command resumes"
             )
-        if waited > placement_seconds:
-            what = "an engine" if has_work else "a prune job"
-            raise ResurfaceError(
-                f"no node has had room for {what} for {waited:.0f} s (resources.placement_seconds); finished work "
-                "is kept, the same command resumes"
-            )
+        what = "an engine" if self._board.has_work else "a prune job"
+        raise ResurfaceError(
+            f"no node has had room for {what} for {waited:.0f} s (resources.placement_seconds); finished work "
+            "is kept, the same command resumes"
+        )
+
+    def _situation(self, lacks: str | None, pruning: bool, short: bool) -> Situation:
+        has_work = self._board.has_work
+        if has_work and not self.working and any(worker.retired is not None for worker in self.workers):
+            return "no engine works"
+        if not (has_work or short):
+            return "goes on"
+        if lacks is not None:
+            return "other device"
+        alive = any(worker.is_alive() for worker in self.workers)
+        return "goes on" if pruning or alive else "no room"
 
 
 class TimeLimits:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -59,7 +59,7 @@ class _Held:
     first: int  # the first look that may decide
     look: int = 0
     passed: tuple[tuple[str, str], ...] = ()  # checks that an earlier look found within
-    given: bool = False  # the board was given the items of `look`
+    state: Literal["held", "asked"] = "held"  # asked: the board was given the items of `look`
 
 
 @dataclass(slots=True)
@@ -125,20 +125,25 @@ class Screening:
         return _Looks(tuple(_key(items[place]) for place in order), looks(contexts[order], self._rule.items))
 
     def _step(self, group: _Group, unfinished: Collection[Part], gone: Gone) -> None:
+        """Move each checkpoint of a group on, from held to asked to over."""
         for name in group.names:
             if name not in group.over and gone((name, group.task)):
-                group.over.add(name)
-                if group.held.pop(name, None) is not None:
-                    self._board.add([], expected=1)
+                self._give_up(group, name)
         if gone((group.base, group.task)):
             self._evaluate_all(group)
         for name, held in list(group.held.items()):
-            if not held.given:
-                held.given = True
-                if self._give(held, held.look):
-                    continue
+            if held.state == "held":
+                held.state = "asked"
+                begun = self._give(held, held.look)
+                if begun:
+                    continue  # else an earlier call has evaluated all of the look
             if (name, group.task) not in unfinished and (group.base, group.task) not in unfinished:
                 self._decide(group, name, held)
+
+    def _give_up(self, group: _Group, name: str) -> None:
+        group.over.add(name)
+        if group.held.pop(name, None) is not None:
+            self._board.add([], expected=1)
 
     def _give(self, held: _Held, look: int, expected: int = 0) -> bool:
         """Give the board the items up to a look that it was not given yet; whether there are any."""
