@@ -9,7 +9,7 @@ same.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -167,6 +167,7 @@ class Screening:
     def _decide(self, group: _Group, name: str, held: _Held) -> None:
         """Let the gate judge the items of a look: end the evaluation, or go on to the next look."""
         sizes = held.looks.sizes
+        outcomes = [self._outcomes(each, group.task) for each in (group.base, name)]
         while True:
             row = Screened(
                 task=group.task,
@@ -178,7 +179,7 @@ class Screening:
                 looks=sizes,
                 passed=held.passed,
             )
-            if verdict := self._verdict(row, held):
+            if verdict := self._verdict(row, held, outcomes):
                 row = replace(row, decision=verdict.outcome)
                 held.passed = tuple((each.criterion.name, each.language) for each in verdict.having("within"))
             if held.look >= held.first and (row.decision in ("PASS", "BLOCK") or not row.early):
@@ -195,15 +196,14 @@ class Screening:
                 f"screening {group.task}: {row.decision} for {name} after {row.asked:,} of {row.items:,} items"
             )
 
-    def _verdict(self, row: Screened, held: _Held) -> Verdict | None:
-        """The gate's, on the items of the look alone."""
+    def _verdict(self, row: Screened, held: _Held, outcomes: Sequence[pd.DataFrame]) -> Verdict | None:
+        """The gate's, on the items of the look alone. `outcomes`: the base's and the checkpoint's."""
         import pandas as pd
 
         from evaluator.deciding.verdicts import judge
         from evaluator.metrics import Inputs
 
         seen = {*held.looks.order[: row.asked]}
-        outcomes = [self._outcomes(each, row.task) for each in (row.base, row.checkpoint)]
         there = [[key in seen for key in zip(each["language"], each["item_id"], strict=True)] for each in outcomes]
         items = pd.DataFrame([asdict(question.item) for question in held.task.questions])
         inputs = Inputs(
