@@ -135,6 +135,20 @@ def test_imports_have_no_cycles() -> None:
         visit(name, ())
 
 
+INNER = sorted({path.parent for path in SOURCES if (path.parent / "__init__.py").exists()})
+
+
+@pytest.mark.parametrize("folder", INNER, ids=lambda folder: str(folder.relative_to(ROOT)))
+def test_few_arrows_lead_between_the_children_of_a_package(folder: Path) -> None:
+    """An arrow: one child (a module, or a package with all of its modules) imports another."""
+    package, arrows = ".".join(folder.relative_to(ROOT).parts) + ".", set()
+    for path in folder.rglob("*.py"):
+        child = (_module(path) + ".").removeprefix(package).split(".")[0]
+        targets = {name.removeprefix(package).split(".")[0] for name in _every_import(path) if name.startswith(package)}
+        arrows |= {(child, target) for target in targets - {child} if child}
+    assert len(arrows) <= (35 if package == "evaluator." else 45), sorted(arrows)
+
+
 def _module(path: Path) -> str:
     parts = path.relative_to(ROOT).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)

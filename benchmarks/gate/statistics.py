@@ -17,9 +17,9 @@ from evaluator.metrics.columns import Row
 from evaluator.metrics.draws import DRAWS, intervals, over_languages
 from evaluator.metrics.drops import normalised
 from evaluator.metrics.intervals import Floats, ItemNumbers
-from evaluator.metrics.judging import Fitness
 from evaluator.metrics.means import Mean, Ratio
 from evaluator.metrics.measures import Unbounded, apart, bounds, difference, language_mean, median, of_mean, rate
+from evaluator.metrics.tables.judges import Fitness
 from evaluator.metrics.tables.ladder import delta_pr_of
 from evaluator.metrics.tables.matching import pi_of_sums, without_error
 from evaluator.metrics.tables.overlap import beyond_chance

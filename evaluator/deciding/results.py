@@ -12,9 +12,9 @@ from evaluator.deciding.decision import Verdict
 from evaluator.deciding.thresholds import thresholds_of
 from evaluator.deciding.verdicts import judge
 from evaluator.metrics.columns import rows_of
+from evaluator.metrics.counting import left_out
 from evaluator.metrics.headline import SUMMED, headline_of, headline_sentence, pooled, screened_sentence
 from evaluator.metrics.inputs import Inputs
-from evaluator.metrics.left_out import left_out
 from evaluator.metrics.published import published
 from evaluator.metrics.table import FilledTable
 from evaluator.metrics.tables import TABLES, compute_tables

@@ -22,7 +22,7 @@ from evaluator.metrics.columns import (
     rounded,
     typed_frame,
 )
-from evaluator.metrics.fates import FATES
+from evaluator.metrics.drops import FATES
 from evaluator.metrics.inputs import ALL, grouped, rows_where
 
 COLUMNS = (

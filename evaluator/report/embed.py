@@ -31,7 +31,7 @@ from typing import Any
 import pandas as pd
 
 from evaluator.core.records import FORMATS
-from evaluator.metrics.fates import item_fates
+from evaluator.metrics.drops import item_fates
 from evaluator.metrics.inputs import Inputs
 from evaluator.probes import PROBES
 from evaluator.probes.base import Probe, View

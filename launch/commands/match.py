@@ -63,7 +63,7 @@ def match(
             markup=False,
             soft_wrap=True,
         )
-    from evaluator.metrics.judging import words
+    from evaluator.metrics.tables.judges import words
     from evaluator.store.controls import read_controls
     from launch.commands.summary import finish
 

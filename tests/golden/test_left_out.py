@@ -11,8 +11,7 @@ from rich.console import Console
 from scipy.stats import binomtest
 
 from evaluator.metrics import Inputs, reduce_records
-from evaluator.metrics.counting import NO_REASON
-from evaluator.metrics.left_out import left_out
+from evaluator.metrics.counting import NO_REASON, left_out
 from launch.commands.summary import _left_out
 from tests.support.records import Seen, records
 from tests.support.tables import only, tables

@@ -9,8 +9,8 @@ from scipy.stats import binomtest, chi2
 from statsmodels.stats.contingency_tables import cochrans_q
 
 from evaluator.metrics.intervals import ALPHA
-from evaluator.metrics.posed import cochran_p
 from evaluator.metrics.tables import prompt_order
+from evaluator.metrics.tables.prompt_order import cochran_p
 from tests.support.records import Seen, records
 from tests.support.tables import only, tables
 

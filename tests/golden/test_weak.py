@@ -9,8 +9,7 @@ from statsmodels.stats.contingency_tables import mcnemar
 from statsmodels.stats.multitest import multipletests
 
 from evaluator.metrics import TABLES, Inputs, reduce_records
-from evaluator.metrics.kinds import answer_length, answer_position, kinds_of
-from evaluator.metrics.question_words import question_word
+from evaluator.metrics.tables.weak import answer_length, answer_position, kinds_of, question_word
 from tests.support.records import Seen, records
 from tests.support.tables import only
 

@@ -1,4 +1,4 @@
-"""Table `fates`: what became of the answers that the dense model knew (`evaluator.metrics.fates`).
+"""Table `fates`: what became of the answers that the dense model knew (`evaluator.metrics.drops`).
 
 The share of mc_only is the dissociation rate. `mc_only_corrected` subtracts what guessing among K options would have
 moved from lost to mc_only: if U items are truly not recognised, U/K of them are picked by chance and U(1 - 1/K) are
@@ -26,7 +26,7 @@ from evaluator.metrics.columns import (
     Row,
     columns_of,
 )
-from evaluator.metrics.fates import FATES, fate_measured, known_items
+from evaluator.metrics.drops import FATES, fate_measured, known_items
 from evaluator.metrics.figure import Bars, Figure, Heat, Note
 from evaluator.metrics.inputs import Comparison, Inputs, in_language, slices
 from evaluator.metrics.measures import as_floats, difference, rate

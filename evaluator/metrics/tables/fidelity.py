@@ -30,7 +30,7 @@ from evaluator.metrics.columns import (
 )
 from evaluator.metrics.comparability import settings_of
 from evaluator.metrics.counting import joined_reasons, left_out_of, why_left_out
-from evaluator.metrics.fates import FATES, item_fates, known_items
+from evaluator.metrics.drops import FATES, item_fates, known_items
 from evaluator.metrics.figure import Figure, Scatter
 from evaluator.metrics.inputs import ALL, Inputs, Subject, slices
 from evaluator.metrics.intervals import Floats, ItemNumbers

@@ -2,10 +2,29 @@
 
 Sensitivity is the share of matching pairs that it accepts: the reference itself (`same`) and the reference in another
 form (`paraphrase`). Specificity is the share of pairs with another item's reference (`other`) that it denies. `unfit`
-says what is wrong where the whole interval of either is below 0.8 (`evaluator.metrics.judging`).
+says what is wrong where the whole interval of either is below 0.8.
+
+Is a matcher fit to judge? Sensitivity and specificity on control pairs, and accuracies corrected for its errors.
+
+    sensitivity = share of the pairs that match (the reference itself, and in another form) of which it says so
+    specificity = share of the pairs that do not match (another item's reference) of which it says so
+
+A judge is unfit where the whole interval of either is below `BAR`: chance does not explain that. A judge that
+always says the same has one of them at 0, and what it says carries nothing. The bar is a convention.
+
+With an error rate that is known, the share of right answers follows from the share of answers that the judge accepts
+(W. J. Rogan and B. Gladen, American Journal of Epidemiology 107, 1978):
+
+    corrected = (accepted + specificity - 1) / (sensitivity + specificity - 1),   kept within 0 and 1
+
+It is undefined where the denominator is not above 0. Control pairs are easier than real answers, so that a judge errs
+more on these than the correction assumes.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -13,11 +32,14 @@ import pandas as pd
 from evaluator.metrics.columns import COUNT, LANGUAGE, PERCENTAGE, REASON, TEXT, Column, Row, columns_of
 from evaluator.metrics.counting import joined_reasons
 from evaluator.metrics.figure import Dots, Figure, Series
-from evaluator.metrics.inputs import Inputs, slices
-from evaluator.metrics.judging import BAR, MATCHING, fitness_of
+from evaluator.metrics.inputs import ALL, Inputs, in_language, slices
+from evaluator.metrics.intervals import Floats
+from evaluator.metrics.means import Mean
 from evaluator.metrics.measures import as_floats, rate
 from evaluator.metrics.table import Table
 
+MATCHING = ("same", "paraphrase")
+BAR = 0.8
 _KINDS = (*MATCHING, "other")
 
 
@@ -87,3 +109,121 @@ TABLE = Table(
     ),
     silent=True,
 )
+
+
+@dataclass(frozen=True)
+class Fitness:
+    """How often a judge was right on control pairs of each kind."""
+
+    accepted: int  # of the pairs that match
+    matching: int
+    denied: int  # of the pairs that do not
+    different: int
+
+    @property
+    def sensitivity(self) -> float | None:
+        return self.accepted / self.matching if self.matching else None
+
+    @property
+    def specificity(self) -> float | None:
+        return self.denied / self.different if self.different else None
+
+    @property
+    def why_unfit(self) -> str | None:
+        """What is wrong with the judge; None where nothing is known to be."""
+        found = []
+        if _surely_below_the_bar(self.accepted, self.matching):
+            found.append(f"accepts {self.accepted} of {self.matching} right answers")
+        if _surely_below_the_bar(self.denied, self.different):
+            found.append(f"accepts {self.different - self.denied} of {self.different} wrong answers")
+        return f"unfit as a judge: it {' and '.join(found)}" if found else None
+
+    def drawn(self, draws: int) -> tuple[Floats, Floats]:
+        """Sensitivity and specificity drawn from their Jeffreys posteriors, Beta(k + 1/2, n - k + 1/2); the same from
+        the same counts."""
+        rng = np.random.default_rng(1)
+        hits = ((self.accepted, self.matching), (self.denied, self.different))
+        sensitivity, specificity = (rng.beta(k + 0.5, n - k + 0.5, draws) for k, n in hits)
+        return sensitivity, specificity
+
+
+def _surely_below_the_bar(count: int, pairs: int) -> bool:
+    """Every pair is independent of the others."""
+    if not pairs:
+        return False
+    high = Mean((np.arange(pairs) < count).astype(np.float64), np.arange(pairs)).interval()[1]
+    return high is not None and high < BAR
+
+
+def fitness_of(controls: pd.DataFrame) -> Fitness:
+    """Of one judge's control pairs (columns `control` and `verdict`); those without a verdict do not count."""
+    judged = controls[controls["verdict"].notna()]
+    yes = judged["verdict"].astype(bool)
+    matching = judged["control"].isin(MATCHING)
+    return Fitness(
+        accepted=int((yes & matching).sum()),
+        matching=int(matching.sum()),
+        denied=int((~yes & ~matching).sum()),
+        different=int((~matching).sum()),
+    )
+
+
+def judges(controls: pd.DataFrame | None, task: str, language: str) -> dict[str, Fitness]:
+    """Every matcher that was asked control pairs of a task, in one language or in all; by name."""
+    if controls is None:
+        return {}
+    here = in_language(controls[controls["task"] == task], language)
+    return {str(matcher): fitness_of(rows) for matcher, rows in here.groupby("matcher", sort=True)}
+
+
+def panel_fitness(controls: pd.DataFrame, members: Sequence[str], task: str, language: str) -> Fitness:
+    """Of a panel's majority (a tie is a no), on the pairs that all members judged."""
+    here = in_language(controls[(controls["task"] == task) & controls["matcher"].isin(members)], language)
+    pairs = ["language", "item_id", "control", "response"]
+    numbers = here.assign(verdict=here["verdict"].astype("float64"))
+    votes = numbers.groupby(pairs)["verdict"].agg(["count", "sum"]).reset_index()
+    whole = votes[votes["count"] == len(members)]
+    return fitness_of(whole.assign(verdict=2 * whole["sum"] > len(members)))
+
+
+def corrected(accepted: Floats, sensitivity: Floats, specificity: Floats) -> Floats:
+    """The share of right answers behind the share that a judge accepts (Rogan and Gladen); NaN where it says nothing
+    of them."""
+    informed = sensitivity + specificity - 1
+    with np.errstate(invalid="ignore", divide="ignore"):
+        found = np.clip((accepted + specificity - 1) / informed, 0.0, 1.0)
+    return np.asarray(np.where(informed > 0, found, np.nan))
+
+
+def unfit(judged: Mapping[str, Fitness]) -> dict[str, str]:
+    """The judges that are unfit, and why."""
+    return {name: each.why_unfit for name, each in judged.items() if each.why_unfit is not None}
+
+
+def words(controls: pd.DataFrame | None, matchers: Sequence[str], *, fit_only: bool) -> Iterator[str]:
+    """Whether each matcher is fit to judge each task: a line for each, and one for every language in which it is
+    not."""
+    if controls is None:
+        return
+    for task in sorted(controls["task"].unique()):
+        of_task = controls[controls["task"] == task]
+        for matcher, fitness in judges(controls, task, ALL).items():
+            if matcher not in matchers:
+                continue
+            yield f"{matcher}: control pairs of {task}: {_shares(fitness)}"
+            if fitness.why_unfit:
+                out = "; it has no vote in the panel" if fit_only else "; --fit-only keeps it out of the panel"
+                yield f"warning: {matcher} is {fitness.why_unfit}{out}"
+                continue
+            for language, rows in of_task[of_task["matcher"] == matcher].groupby("language", sort=True):
+                why = fitness_of(rows).why_unfit
+                if why:
+                    yield f"warning: {matcher} is, in {language}, {why}"
+
+
+def _shares(fitness: Fitness) -> str:
+    """Both shares as counts: there are few pairs."""
+    return (
+        f"accepts {fitness.accepted} of {fitness.matching} right answers, denies {fitness.denied} of "
+        f"{fitness.different} wrong ones"
+    )

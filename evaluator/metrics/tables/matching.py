@@ -12,7 +12,7 @@ both have judged, each response being one; a matcher and containment on the item
 which takes `resurface match --all`. Intervals are over contexts, with all responses. There is no pi where a grader says
 yes, or no, fewer than `LEAST` times: one response would decide what it is.
 
-`corrected` is the accuracy of greedy answers with the grader's error taken out (`evaluator.metrics.judging`): answers
+`corrected` is the accuracy of greedy answers with the grader's error taken out (table `judges`): answers
 that contain a gold answer count as right, and of the others the share that follows from how many the grader accepts,
 and how often it was right on control pairs. Its interval knows both errors: contexts get random weights, and
 sensitivity and specificity are drawn from their Jeffreys posteriors. A matcher that is unfit by its control pairs is
@@ -46,10 +46,10 @@ from evaluator.metrics.drops import HIT
 from evaluator.metrics.figure import Dots, Figure, Series
 from evaluator.metrics.inputs import ALL, ITEM, Inputs, Subject, in_language
 from evaluator.metrics.intervals import Floats
-from evaluator.metrics.judging import Fitness, corrected, judges, panel_fitness, unfit
 from evaluator.metrics.means import Mean
 from evaluator.metrics.measures import as_floats, bounds, of_mean, rate
 from evaluator.metrics.table import Table
+from evaluator.metrics.tables.judges import Fitness, corrected, judges, panel_fitness, unfit
 from evaluator.store.outcomes import MEASURED
 
 CONTAINMENT, PANEL = "containment", "panel (majority)"

@@ -47,9 +47,8 @@ from evaluator.metrics.inputs import ALL, ITEM, SIDES, Inputs, Subject, in_langu
 from evaluator.metrics.intervals import ALPHA, Floats, ItemNumbers
 from evaluator.metrics.means import FEWEST, Mean, too_few
 from evaluator.metrics.measures import as_floats, bounds, difference, paired_difference, rate
-from evaluator.metrics.posed import Answers, PosedTask, cochran_p, posed_tasks
 from evaluator.metrics.table import Holm, Lack, Table
-from evaluator.metrics.tables.prompt_order import conclusions_against_base
+from evaluator.metrics.tables.prompt_order import Answers, PosedTask, cochran_p, conclusions_against_base, posed_tasks
 
 
 def _rows(inputs: Inputs) -> list[Row]:

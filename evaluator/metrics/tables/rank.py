@@ -27,7 +27,7 @@ from evaluator.metrics.columns import (
     columns_of,
 )
 from evaluator.metrics.counting import left_out_of
-from evaluator.metrics.fates import UNMEASURED, item_fates
+from evaluator.metrics.drops import UNMEASURED, item_fates
 from evaluator.metrics.figure import Bars, Figure, Note
 from evaluator.metrics.inputs import Comparison, Inputs, Subject, slices
 from evaluator.metrics.intervals import Floats, ItemNumbers

@@ -18,7 +18,7 @@ from evaluator.core.text import normalise
 from evaluator.engine.base import Request, Response
 from evaluator.engine.fake import FakeEngine
 from evaluator.judging.matcher import Matcher
-from evaluator.metrics.judging import judges
+from evaluator.metrics.tables.judges import judges
 from evaluator.metrics.tables.matching import PANEL
 from evaluator.report import write_report
 from evaluator.store.controls import ControlStore, read_controls, write_fit_only

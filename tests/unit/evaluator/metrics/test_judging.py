@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from evaluator.metrics.judging import Fitness, corrected, fitness_of, judges, panel_fitness, words
+from evaluator.metrics.tables.judges import Fitness, corrected, fitness_of, judges, panel_fitness, words
 
 
 def controls(matcher: str, language: str, same: str, other: str, task: str = "t") -> pd.DataFrame:

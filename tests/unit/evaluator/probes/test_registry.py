@@ -15,7 +15,7 @@ from evaluator.core.errors import EngineError, InputError, ResurfaceError
 from evaluator.engine.base import Generate
 from evaluator.engine.fake import FakeEngine
 from evaluator.metrics import Inputs, reduce_records
-from evaluator.metrics.left_out import left_out
+from evaluator.metrics.counting import left_out
 from evaluator.probes import PROBES
 from evaluator.probes.base import EVIDENCE, Asking, Cost, Inquiry, ItemProbe
 from evaluator.probes.config import EvalConfig
