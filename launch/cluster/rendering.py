@@ -1,4 +1,4 @@
-"""From a sweep and what is said of a cluster to the files that run it there, one function per format."""
+"""From a sweep and a cluster's settings to the files that run it there, one function per format."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Rendered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Format:
-    """Where files are for, and which settings they use beside the run directory and the sweep."""
+    """A kind of cluster, and the settings that its files use besides the run directory and the sweep."""
 
     name: str
     help: str
@@ -40,9 +40,9 @@ class Format:
 
 
 def render(format: str, settings: ClusterSettings, parts: tuple[Part, ...]) -> list[Rendered]:
-    """The files of a format; `parts` are those that the sweep falls into.
+    """The files of a format. `parts`: the independent parts of the sweep.
 
-    Raises InputError for an unknown format, for a setting that it lacks, and for one that it has no use for.
+    Raises InputError for an unknown format, a missing setting, and a setting that the format does not use.
     """
     if format not in FORMATS:
         raise unknown("format", format, FORMATS)
@@ -124,7 +124,7 @@ def _kuberay(settings: ClusterSettings, _: tuple[Part, ...]) -> list[Rendered]:
 
 
 def _pod(settings: ClusterSettings) -> dict[str, Any]:
-    """A pod of the head or of a worker: one engine or several on its GPUs, or one without."""
+    """The pod of the head or a worker: one or several engines on its GPUs, or one engine without GPUs."""
     resources: dict[str, Any] = {}
     if settings.cpus:
         resources["cpu"] = str(settings.cpus)
@@ -226,7 +226,7 @@ def _command(*words: str) -> str:
 
 
 def _seconds(time: str) -> int:
-    """A time as Slurm writes it (minutes, HH:MM[:SS], D-HH[:MM[:SS]]) in seconds."""
+    """The seconds of a time in Slurm's form (minutes, HH:MM[:SS], D-HH[:MM[:SS]])."""
     days, dash, rest = time.rpartition("-")
     parts = [int(part) for part in rest.split(":")]
     if dash:

@@ -1,7 +1,7 @@
-"""What is said of a cluster when files are rendered for it, each value checked for the place that it is written to.
+"""The settings of a cluster's files. Each value fits the place where a template writes it.
 
-Shell scripts and YAML quote what they are given. Where no quoting helps, a value is refused: in Slurm's comments, and
-in commands that Ray hands on, which it quotes as Windows' shell would have it.
+Shell scripts and YAML quote values. Quoting does not help in Slurm's comments, nor in commands that Ray forwards: Ray
+quotes them for Windows' shell. Settings refuse unsafe values there.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PLAIN_PATH = re.compile(r"[A-Za-z0-9_./=@%+,:~-]+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSettings:
-    """Options of `resurface render`; None where one was not given."""
+    """Options of `resurface render`; None: not given."""
 
     out: Path  # the run directory, on a file system that all nodes share
     sweep: str  # the sweep file as the cluster's machines see it, or a bundled recipe
@@ -74,7 +74,7 @@ class ClusterSettings:
         self._need_form("user", re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*"), "is no user's name")
 
     def need_plain(self, *names: str) -> None:
-        """Raises InputError where Ray would hand one of these on otherwise than it was written."""
+        """Raises InputError if Ray would change one of these in a command that it forwards."""
         for name in names:
             if not _PLAIN_PATH.fullmatch(str(getattr(self, name))):
                 raise _refused(
@@ -82,28 +82,28 @@ class ClusterSettings:
                 )
 
     def need_mount(self) -> None:
-        """Raises InputError where pods cannot see the claim."""
+        """Raises InputError if pods cannot mount the claim there."""
         holds = self.mount.startswith("/") and ":" not in self.mount
         _need(holds, "mount", self.mount, "an absolute path without a colon is needed, as Kubernetes has it")
 
     def need_distinct_hosts(self) -> None:
-        """Raises InputError where a host would be two nodes, which Ray does not take."""
+        """Raises InputError if a host appears twice. Ray accepts one node per host."""
         hosts = [self.head, *self.workers]
         for host in hosts:
             _need(hosts.count(host) == 1, "head and --workers", host, "occurs twice")
 
     def need_uncommented_setup(self) -> None:
-        """Raises InputError where the setup ends in a comment, which would hide the commands after it on its line."""
+        """Raises InputError if the setup ends in a comment, which would hide the later commands on its line."""
         if self.setup is not None:
             shown = _words(self.setup, comments=True) == _words(self.setup)
             _need(shown, "setup", self.setup, "what follows on the line would be part of the comment after #")
 
     def need_label(self, name: str) -> None:
-        """Raises InputError for what cannot be a name in Kubernetes."""
+        """Raises InputError for an impossible name in Kubernetes."""
         self._need_form(name, _LABEL, "small letters, digits and hyphens only, as Kubernetes has them")
 
     def need(self, what: str, *names: str) -> None:
-        """Raises InputError where one of these was not given."""
+        """Raises InputError if one of these is missing. `what` explains it."""
         for name in names:
             if not getattr(self, name):
                 raise InputError(f"Missing option '--{_option(name)}': {what}")
@@ -114,7 +114,7 @@ class ClusterSettings:
 
 
 def _words(command: str, *, comments: bool = False) -> list[str] | None:
-    """A command as a shell reads it; None where it has no end."""
+    """The words of a command, as a shell splits it; None if a quote is open."""
     try:
         return shlex.split(command, comments=comments)
     except ValueError:

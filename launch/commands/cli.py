@@ -1,8 +1,7 @@
-"""The command line: assembles the commands of this folder, and ends a command on errors.
+"""The command line: assembles the commands of this folder, and turns errors into exit codes.
 
-Modules of this folder import nothing heavy: torch, Ray and pandas are imported by the functions that need them, so that
-a typing mistake is reported at once. Help texts that list registered names are evaluated when a command is built, after
-the plugins are loaded.
+Modules of this folder import nothing heavy, so that a typing mistake is reported at once. Functions import torch, Ray
+and pandas. The program loads plugins before it evaluates help texts with registered names.
 """
 
 from __future__ import annotations
@@ -44,13 +43,13 @@ app = typer.Typer(
 )
 
 
-def _tell_version(wanted: bool) -> None:
+def _print_version(wanted: bool) -> None:
     if wanted:
         from launch.provenance import provenance
 
-        told = provenance()
-        commit = f" ({str(told['commit'])[:9]}{', changed' if told['dirty'] else ''})" if told["commit"] else ""
-        versions = told["versions"]
+        found = provenance()
+        commit = f" ({str(found['commit'])[:9]}{', changed' if found['dirty'] else ''})" if found["commit"] else ""
+        versions = found["versions"]
         assert isinstance(versions, dict)
         print(f"resurface {versions['resurface'] or 'not installed'}{commit}")
         raise typer.Exit
@@ -59,10 +58,10 @@ def _tell_version(wanted: bool) -> None:
 @app.callback(help=app.info.help)
 def _begin(
     version: Annotated[
-        bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="print the version and exit")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="print the version and exit")
     ] = False,
 ) -> None:
-    """Options of no command."""
+    """Options without a command."""
 
 
 app.command(epilog="Example: resurface demo --out runs/demo")(demo)
@@ -96,8 +95,7 @@ app.command(epilog="Example: resurface match runs/demo --matcher qwen3-4b --matc
 
 
 def main() -> None:
-    """The console command. Exit codes: 2 for bad input, in one line; 1 for a failed run; 3 for one without some
-    checkpoints."""
+    """The console command. Exit codes: 2 for bad input, with one line; 1 for a failed run; 3 if a part failed."""
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     debug = len(arguments) < len(sys.argv) - 1
     code = 0
@@ -123,18 +121,18 @@ def main() -> None:
 
 
 def _is_of_a_pipe(error: BaseException) -> bool:
-    """Whether an error is typer's SystemExit for an output that nobody reads any more."""
+    """Whether an error is typer's SystemExit for a closed output."""
     return isinstance(error, SystemExit) and isinstance(error.__context__, BrokenPipeError)
 
 
 def _unread() -> int:
-    """Who reads the output of `print` has enough (`| head`): that is no error, and what is left to write is dropped."""
+    """Drop the remaining output: the reader of a pipe has ended (`| head`), which is no error."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 
 def _explain(error: BaseException) -> int:
-    """Print what went wrong as one line; the exit code."""
+    """Print an error as one line. Returns the exit code."""
     expected = isinstance(error, ResurfaceError | TyperException)
     message = error.format_message() if isinstance(error, TyperException) else str(error)
     if message or not isinstance(error, TyperException):  # without arguments, typer has printed the help

@@ -1,4 +1,4 @@
-"""`resurface compare`: two runs beside each other, or a run and what lm-eval logged."""
+"""`resurface compare`: compares two runs, or a run and lm-eval's samples."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def compare(
 
 
 def _pairs(option: str, typed: Sequence[str]) -> Mapping[str, str]:
-    """Raises InputError for what is no pair."""
+    """Raises InputError for anything but A=B."""
     pairs = {}
     for each in typed:
         name, equals, other = each.partition("=")
@@ -108,12 +108,12 @@ def _print(found: Compared) -> None:
         console.print(_table(rows_of(apart)))
     prompts = pooled["other_prompt"].fillna(0).max()
     if prompts:
-        console.print(f"prompts differ on up to {int(prompts)} items of a measure: their prompts differ")
+        console.print(f"prompts differ on up to {int(prompts)} items of a measure")
     console.print(_sentence(found), highlight=False, markup=False, soft_wrap=True)
 
 
 def _print_differences(found: Compared) -> None:
-    """Each setting that differs, once, with the checkpoints that it is about where not all."""
+    """Print each different setting once, with its checkpoints if they are not all."""
     about: dict[str, list[str]] = {}
     for (checkpoint, _), settings in found.differences.items():
         for name, (ours, theirs) in settings.items():
@@ -163,7 +163,7 @@ def _cell(value: object) -> str:
 
 
 def _p(*values: object) -> str:
-    """The first that is there."""
+    """The first number that is not missing."""
     number = next((each for each in map(float, map(str, values)) if each == each), None)
     return "" if number is None else f"{number:.3f}" if number >= 0.001 else f"{number:.0e}"
 
@@ -174,5 +174,5 @@ def _sentence(found: Compared) -> str:
         noise = (found.frame["verdict"] == "noise").any()
         return "Nothing moved by more than noise." if noise else "Nothing differs: every score is the same."
     names = [f"{row['checkpoint']} {row['measure']}" for row in pooled.to_dict("records")]
-    told = ", ".join(names) or "single languages only"
-    return f"Moved by more than noise: {told} (McNemar exact, Holm; B minus A)."
+    moved = ", ".join(names) or "single languages only"
+    return f"Moved by more than noise: {moved} (McNemar exact, Holm; B minus A)."

@@ -1,4 +1,4 @@
-"""`resurface doctor`: what this machine is, and whether every fast path agrees with its slow one on it."""
+"""`resurface doctor`: describes this machine, and compares each fast path with its slow reference."""
 
 from __future__ import annotations
 

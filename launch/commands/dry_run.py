@@ -15,7 +15,7 @@ from launch.sweep.jobs import check_screening, most_saved, screened_groups
 
 
 def print_estimate(console: Console, config: SweepConfig) -> None:
-    """Print what a sweep would cost, and what that assumes. Raises InputError as `estimate` does."""
+    """Print a sweep's cost and the assumptions. Raises InputError as `estimate` does."""
     estimates = estimate(config)
     total = sum((each.work for each in estimates), Work())
     pruning = sum(each.compress_hours or 0.0 for each in estimates if each.hours is not None)
@@ -43,15 +43,17 @@ def print_estimate(console: Console, config: SweepConfig) -> None:
     ]
     unsized = sorted({each.job.model for each in estimates if each.hours is None})
     if unsized:
-        lines.append(f"not in the hours, since the size is not known here: {', '.join(unsized)}")
+        lines.append(f"not in the hours, because their size is unknown here: {', '.join(unsized)}")
     lines += [*_screened(config, estimates), *_disk(estimates), *_references(estimates)]
     for line in (*lines, *assumptions()):
         console.print(escape(line), highlight=False, soft_wrap=True)
 
 
 def _screened(config: SweepConfig, estimates: list[JobEstimate]) -> list[str]:
-    """The fewest and the most items of a screened sweep; nothing of another. Raises InputError where nothing can be
-    screened."""
+    """The fewest and the most items of a screened sweep; empty without `screen:`.
+
+    Raises InputError if nothing can stop early.
+    """
     if config.screen is None:
         return []
     jobs = [each.job for each in estimates]
@@ -66,38 +68,38 @@ def _screened(config: SweepConfig, estimates: list[JobEstimate]) -> list[str]:
 
 
 def _disk(estimates: list[JobEstimate]) -> list[str]:
-    """What checkpoints take that the run makes; nothing where it makes none."""
+    """The disk space of the checkpoints that the run makes; empty if it makes none."""
     sizes = [each.disk for each in estimates if each.job.is_made]
     if not sizes:
         return []
     unknown = sum(size is None for size in sizes)
-    more = f", and {unknown} whose size is not known here" if unknown else ""
+    more = f", and {unknown} of unknown size" if unknown else ""
     known = sum(size for size in sizes if size is not None)
     return [f"compressed checkpoints in RUN/checkpoints, weights in bfloat16: about {known / 2**30:.2f} GiB{more}"]
 
 
 def _references(estimates: list[JobEstimate]) -> list[str]:
-    """What bases keep for the probes that compare distributions; nothing where no probe does."""
+    """The disk space of the bases' distributions; empty if no probe compares any."""
     kept = {each.job.name: each.references for each in estimates if each.references != 0}
     unknown = sorted(name for name, size in kept.items() if size is None)
     known = sum(size for size in kept.values() if size is not None)
     if not kept:
         return []
-    more = f", and those of {', '.join(unknown)}, whose vocabulary is not known here" if unknown else ""
+    more = f", and those of {', '.join(unknown)} (vocabulary unknown here)" if unknown else ""
     return [f"distributions of bases in RUN/references until the run is finished: about {known / 2**30:.2f} GiB{more}"]
 
 
 def _asked(estimates: list[JobEstimate]) -> list[str]:
-    """A line for each way in which a task is asked, and the checkpoints that are asked so."""
+    """A line per task and settings, with its checkpoints."""
     asked: dict[str, list[str]] = {}
     for each in estimates:
         for name, task in each.job.tasks.items():
             asked.setdefault(f"{name}: {_in_words(task)}", []).append(each.job.name)
-    return [f"{what}; of {len(names)}: {', '.join(names)}" for what, names in asked.items()]
+    return [f"{what}; {len(names)} checkpoints: {', '.join(names)}" for what, names in asked.items()]
 
 
 def _in_words(task: EvalConfig) -> str:
-    """Probes, formats and seeds of a task in words."""
+    """A task's probes, formats and seeds in words."""
     chat = " (chat template)" if task.chat else ""
     drawn = f" (options: {task.options})" if task.wanted.draws else ""
     return ", ".join(PROBES[probe].describe(task) for probe in task.probes) + drawn + chat

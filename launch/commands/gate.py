@@ -98,7 +98,7 @@ def gate(
 
 
 def _table(verdicts: Sequence[Verdict]) -> Table:
-    """A row per checkpoint and task: each criterion over all items, and the language that lost most."""
+    """A row per checkpoint and task: each criterion over all items, and the worst language."""
     from rich.box import SIMPLE_HEAD
     from rich.markup import escape
     from rich.table import Table
@@ -120,14 +120,14 @@ def _table(verdicts: Sequence[Verdict]) -> Table:
 
 
 def _shown(check: Check) -> str:
-    """A value with a mark where it is not within its tolerance; empty where there is none."""
+    """A value, with a mark unless it is within its tolerance; empty if there is none."""
     return (
         "" if check.value is None else check.criterion.kind.shown(check.value, unit=False) + _MARKS.get(check.state, "")
     )
 
 
 def _worst(verdict: Verdict) -> str:
-    """The language that lost most open accuracy, or most of choice where the run has no open answers."""
+    """The language with the largest loss of open accuracy, or of choice if the run has no open answers."""
     for name in ("open_drop", "choice_drop"):
         apart = [check for check in verdict.of(name) if not check.pooled and check.value is not None]
         if apart:

@@ -1,4 +1,4 @@
-"""`resurface match`: matcher models judge the responses of a run, and its report is rebuilt."""
+"""`resurface match`: matcher models judge a run's responses; then it rebuilds the report."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _warn(text: str) -> None:
 
 
 def _unjudged(matched: Matched) -> str:
-    """What has no verdict, and what to do about it."""
+    """The responses without a verdict, and the remedy."""
     why = f"; {matched.too_long} are too long for the matcher's prompt" if matched.too_long else ""
     if matched.failed:
         why += f"; on {matched.failed} the engine failed: the same command repeats them"

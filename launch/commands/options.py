@@ -1,4 +1,4 @@
-"""Options that commands share, and what typed options become: checked configurations."""
+"""Options that commands share, and the checked configurations that they become."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class _Described(Protocol):
 
 
 def described(objects: Iterable[_Described]) -> str:
-    """The registered objects, a paragraph each: name and help."""
+    """A paragraph per registered object: name and help."""
     return "\n\n".join(f"{each.name}: {each.help}" for each in objects)
 
 
@@ -88,7 +88,7 @@ def eval_sweep(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PruneOptions:
-    """The options of `resurface prune` that say how; None: not given."""
+    """The options of `resurface prune` that define a pruning; None: not given."""
 
     method: str | None = None
     sparsity: float | None = None
@@ -103,7 +103,7 @@ class PruneOptions:
 
     @property
     def changed(self) -> list[str]:
-        """Those that are not what they are when they are not given, as typed."""
+        """The options that differ from their defaults, as typed."""
         named = [each for each in fields(self) if getattr(self, each.name) != each.default]
         return [f"--{each.name.replace('_', '-')}" for each in named]
 
@@ -146,7 +146,7 @@ def match_request(probes: str, engine: Mapping[str, Any]) -> tuple[list[str], En
 
 
 def as_option(location: tuple[int | str, ...]) -> str:
-    """What on the command line says the field: tasks.0.items is --items; nothing says the task as a whole."""
+    """The option of a field: tasks.0.items is --items. Empty for a whole task, which has no option."""
     inside = location[2:] if location[:2] == ("tasks", 0) else location
     name = next((part for part in reversed(inside) if isinstance(part, str)), None)
     return "" if name is None else f"--{name.replace('_', '-')}"

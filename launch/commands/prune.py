@@ -80,7 +80,7 @@ def prune(
     if verify is not None:
         more = {"MODEL": model, "--out": out, "--push": push}
         if ignored := [name for name, value in more.items() if value is not None] + options.changed:
-            raise InputError(f"--verify takes no {', '.join(ignored)}: it only looks at a checkpoint that is there")
+            raise InputError(f"--verify takes no {', '.join(ignored)}: it only checks an existing checkpoint")
         raise typer.Exit(run_verify(console, errors, verify))
     if push is None:
         run_prune(console, model, out, options)
@@ -101,9 +101,9 @@ def run_prune(
     options: PruneOptions,
     checked: Callable[[Path], None] | None = None,
 ) -> None:
-    """Prune `model` into `out`; options are checked before a model is fetched. Raises InputError or JobError.
+    """Prune `model` into `out`. Checks options before it fetches a model. Raises InputError or JobError.
 
-    `checked` is called with the model's directory once nothing else can be wrong.
+    Calls `checked` with the model's directory after all other checks.
     """
     if model is None:
         raise InputError("Missing argument 'MODEL': the dense checkpoint")
@@ -137,12 +137,12 @@ def run_prune(
 def run_prune_and_push(
     console: Console, name: str, model: str, out: Path | None, options: PruneOptions, run: Path | None, *, public: bool
 ) -> None:
-    """Prune a model and upload it; whether the hub takes it is asked before. Raises InputError or JobError."""
+    """Prune a model and upload it. First makes sure that the hub accepts it. Raises InputError or JobError."""
     from launch.trackers.hub import check_repository, need_own_files, open_repository, whole
 
     check_repository(name)
     if run is not None:
-        raise InputError("--run: a checkpoint that is still to be pruned has no run: push it later, without MODEL")
+        raise InputError("--run: this checkpoint is not pruned yet, so it has no run: push it later, without MODEL")
 
     def ready(source: Path) -> None:
         need_own_files(source)
@@ -154,7 +154,7 @@ def run_prune_and_push(
 
 
 def run_push(console: Console, name: str, out: Path | None, run: Path | None, *, public: bool) -> None:
-    """Upload a checkpoint that was pruned before. Raises InputError."""
+    """Upload an existing pruned checkpoint. Raises InputError."""
     from launch.trackers.hub import check_repository, fates_of, open_repository, whole
 
     check_repository(name)
@@ -167,9 +167,9 @@ def run_push(console: Console, name: str, out: Path | None, run: Path | None, *,
 
 
 def run_verify(console: Console, errors: Console, directory: Path) -> int:
-    """Check a pruned checkpoint against its manifest: one line and 0 if it is sound, else a line per problem and 1.
+    """Check a pruned checkpoint against its manifest. Prints one line and returns 0, or a line per problem and 1.
 
-    Raises InputError for a directory without a manifest that can be read.
+    Raises InputError for a directory without a readable manifest.
     """
     from pruning.output.manifest import MANIFEST_NAME, read_manifest
     from pruning.verify import examine
@@ -185,7 +185,7 @@ def run_verify(console: Console, errors: Console, directory: Path) -> int:
     what = f"{len(manifest.matrices)} matrices"
     if manifest.removed is not None:
         source = verdict.source
-        what = "source not at hand" if source is None else f"what stays is that of {escape(str(source))}"
+        what = "source not found here" if source is None else f"the rest equals {escape(str(source))}"
     console.print(
         f"{escape(str(directory))}: sound: {len(manifest.files)} files, {what}, "
         f"{_told_method(manifest)}, {manifest.pattern}, measured sparsity {manifest.measured_sparsity:.6f}",
@@ -221,5 +221,5 @@ def _print_manifest(console: Console, manifest: PruneManifest, out: Path) -> Non
         soft_wrap=True,
     )
     if manifest.removed is not None and manifest.removed.unit == "layers":
-        console.print(f"layers that went: {manifest.removed.gone[0]} of {manifest.removed.of}", highlight=False)
+        console.print(f"removed layers: {manifest.removed.gone[0]} of {manifest.removed.of}", highlight=False)
     console.print(f"checkpoint: {escape(str(out))}", highlight=False, soft_wrap=True)

@@ -20,7 +20,7 @@ def report(run: Annotated[Path, typer.Argument(metavar="RUN", help="a run direct
 
 
 def need_records(run: Path) -> None:
-    """Raises InputError if `run` is no run directory."""
+    """Raises InputError if `run` is not a run directory."""
     if not (run / "records").is_dir():
         raise InputError(f"{run}: not a run directory: it has no records/")
 

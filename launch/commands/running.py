@@ -39,11 +39,11 @@ _NAMED = 3  # checkpoints
 
 
 def run_and_report(config: SweepConfig, out: Path, track: str | None = None) -> None:
-    """Run what `config` requests and `out` lacks, then rebuild the report there.
+    """Run the missing part of `config` in `out`, then rebuild the report there.
 
-    `track`: the experiment tracker that gets each checkpoint as it ends.
+    `track`: the experiment tracker that receives each finished checkpoint.
 
-    Raises InputError for bad input, ResurfaceError if the run failed, typer.Exit with code 3 if a part of it failed.
+    Raises InputError for bad input, ResurfaceError if the run failed, typer.Exit with code 3 if a part failed.
     """
     tracker = None
     if track is not None:
@@ -64,7 +64,7 @@ def run_and_report(config: SweepConfig, out: Path, track: str | None = None) -> 
                 progress.warned(note)
             for note in prepared.served:
                 progress.noted(note)
-            from launch.run.work.driver import open_run, run_sweep  # with Ray: only a sweep that can be done needs it
+            from launch.run.work.driver import open_run, run_sweep  # imports Ray: bad input is reported without it
 
             directory = held.enter_context(open_run(prepared, out, progress))
             tracking = None if tracker is None else held.enter_context(_tracking(tracker, prepared, out))
@@ -74,10 +74,10 @@ def run_and_report(config: SweepConfig, out: Path, track: str | None = None) -> 
         finish(console, out, outcome)
         if tracking is not None:
             tracking.finish([*sorted((out / "tables").glob("*.csv")), out / "report" / "index.html"])
-            console.print(f"telling {tracking.name}")
+            console.print(f"sent the report to {tracking.name}")
     if outcome.failures:
         where = out / "tables" / "failures.csv"
-        line = f"{summary(outcome.failures)}; see {where}; the same command tries only that again"
+        line = f"{summary(outcome.failures)}; see {where}; the same command repeats only these"
         errors.print(f"[red]not done:[/red] {escape(line)}", highlight=False)
         raise typer.Exit(WITH_FAILURES)
 
@@ -178,7 +178,7 @@ def demo(out: Out = Path("runs/demo")) -> None:
 
 
 def check_this_machine(config: SweepConfig) -> None:
-    """Raises InputError for engines that this machine cannot have, where it is the one that they are to run on."""
+    """Raises InputError if this machine cannot run the engines. A remote cluster needs no check here."""
     if os.environ.get("RAY_ADDRESS"):
         return
     ENGINES[config.engine.kind].check_here(config.engine)

@@ -1,4 +1,4 @@
-"""`resurface status`: how a run is getting on, from its files alone."""
+"""`resurface status`: the progress of a run, from its files alone."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from launch.status import EngineStatus, PartStatus, RunStatus
 
 _LOOK_SECONDS = 2.0
-_ROWS = 24  # of tasks and checkpoints; of more, those that run or failed are shown, and the others counted
+_ROWS = 24  # of tasks and checkpoints; a longer table shows only running and failed ones, and counts the rest
 
 
 def status(
@@ -56,7 +56,7 @@ def status(
 
 
 def _until_ended(run: Path, found: RunStatus) -> Iterator[RunStatus]:
-    """Ctrl-C is how a watch is ended, and no error."""
+    """Later states of a run. Ctrl-C ends a watch without an error."""
     from launch.status import read_status
 
     while found.state == "running":
@@ -89,7 +89,7 @@ def _summary(found: RunStatus) -> Iterator[str]:
         for state in ("done", "running", "failed", "waiting", "decided early")
         if found.count(state)
     ]
-    yield f"{found.checkpoints} checkpoints; of their tasks {', '.join(counts) or 'none'}"
+    yield f"{found.checkpoints} checkpoints; tasks: {', '.join(counts) or 'none'}"
     items = f"{found.done} items" if found.total is None else f"{found.done} of {found.total} items"
     if found.items_per_second is not None:
         items += f", {found.items_per_second:.1f} items/s"
@@ -155,7 +155,7 @@ def _table(*columns: str) -> Table:
 
 
 def _plain(text: str) -> Text:
-    """Names and errors come from files that anybody may have written: no markup, no control characters."""
+    """A text without markup and control characters: its file may be anybody's."""
     from rich.text import Text
 
     return Text("".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text))

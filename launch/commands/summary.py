@@ -1,4 +1,4 @@
-"""The end of a command: the report is built, the headline printed, and the reader told where to look."""
+"""The end of a command: builds the report, prints the headline and the report's path."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from launch.run.decide.assignments import Outcome
 
 
 def finish(console: Console, run_dir: Path, outcome: Outcome | None = None) -> None:
-    """Build tables and report from records, print the headline table.
+    """Build tables and report from records, and print the headline table.
 
-    Raises ResurfaceError at the end where a plugin's table failed.
+    Raises ResurfaceError at the end if a plugin's table failed.
     """
     report = write_report(run_dir)
     results = report.results
@@ -52,7 +52,7 @@ def finish(console: Console, run_dir: Path, outcome: Outcome | None = None) -> N
 
 
 def _headline(task: str, rows: pd.DataFrame, shown: Sequence[Column]) -> Table:
-    """The checkpoints of one task; short headings and no units, so that the table fits 80 columns."""
+    """The checkpoints of one task. Short headings without units keep the table within 80 columns."""
     table = Table(
         title=escape(f"{task}: what can it still say?"),
         title_justify="left",
@@ -70,7 +70,7 @@ def _headline(task: str, rows: pd.DataFrame, shown: Sequence[Column]) -> Table:
 
 
 def _left_out(console: Console, table: pd.DataFrame) -> None:
-    """What was not measured and why, a line per reason: by language the most items that any checkpoint has of it."""
+    """Print the unmeasured items, a line per reason. Each language counts the most items of any checkpoint."""
     keys = ["task", "status", "reason", "format", "probe"]
     most = _most(table[table["language"] != ALL], *keys, "language", of="n")
     lines: dict[str, list[str]] = {}
@@ -88,7 +88,7 @@ def _most(table: pd.DataFrame, *keys: str, of: str) -> pd.DataFrame:
 
 
 def _truncation(console: Console, accuracy: pd.DataFrame) -> None:
-    """Which languages' contexts were cut to fit the token cap, when any were."""
+    """Print the languages with contexts that were cut to fit the token cap."""
     keys = ("task", "format", "language")
     cut = accuracy[(accuracy["probe"] == "greedy") & (accuracy["truncation"].astype("float64") > 0)]
     rates = _most(cut, *keys, of="truncation")

@@ -111,7 +111,7 @@ def show_prompt(
 
 
 def _templates(file: Path | None, only: str | None) -> list[PromptTemplate | None]:
-    """The prompts to show; None is the paper's. Raises InputError for a name that is not there."""
+    """The prompts to show; None is the paper's. Raises InputError for an unknown name."""
     from evaluator.asking.templates import PromptTemplate
     from launch.sweep.config import read_prompts
 
@@ -124,7 +124,7 @@ def _templates(file: Path | None, only: str | None) -> list[PromptTemplate | Non
 
 @dataclass(frozen=True)
 class _Posed:
-    """The item that is shown, and how."""
+    """The item to show, and its settings."""
 
     task: str
     data: TaskData
@@ -135,7 +135,7 @@ class _Posed:
     alike: bool
 
     def shown(self, template: PromptTemplate | None, tokenizer: Any, chat: bool) -> Iterator[str]:
-        """The lines of one prompt. Raises InputError where it cannot be made."""
+        """The lines of one prompt. Raises InputError if it cannot be made."""
         from evaluator.asking.prompt_trial import try_prompts
         from evaluator.asking.prompts import Prompter
         from evaluator.asking.templates import lists_options
@@ -164,7 +164,7 @@ class _Posed:
             raise InputError(f"task {self.task!r}, item {found.item_id!r}: no right answer, so that it is excluded")
         pools = {found.language: data.every_pool[found.language]}
         one = TaskData(name=data.name, digest=data.digest, pools=pools, every_pool=data.every_pool)
-        # An item that is not among those that a run would ask is posed the same way, but for the example of one_shot.
+        # A run might not select this item. Its prompt is the same then, except for the example of one_shot.
         for count in (self.items, 0):
             wanted = Wanted(
                 items=count,
@@ -230,7 +230,7 @@ def _shown(question: Question, prompt: Prompt, format: Format, prompter: Prompte
 
 
 def _pieces(token_ids: Sequence[int], prompter: Prompter, tokenizer: Any) -> Iterator[str]:
-    """The text of each token; tokens that are parts of one character stand together, a special one by its name."""
+    """The text of each token. Joins the tokens of one character; a special token has its name."""
     told, held = "", 0
     for end in range(1, len(token_ids) + 1):
         text = prompter.decode(token_ids[:end])

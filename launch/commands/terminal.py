@@ -1,7 +1,7 @@
 """The two consoles that commands write to.
 
-Whatever is printed through them may come from a checkpoint, a data set or a model: what a terminal would take for an
-order, or for an instruction to show text in another order than it has, is shown as a question mark.
+Text may come from a checkpoint, a data set or a model. A question mark replaces each character that would control the
+terminal or change the direction of text.
 """
 
 from __future__ import annotations
@@ -13,29 +13,29 @@ from collections.abc import Iterable
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-# Control characters but for the end of a line; lone surrogates, which no terminal can be sent; and the marks with which
-# Unicode overrides or isolates the direction of text.
+# Control characters except the end of a line; lone surrogates, which have no encoding; and the marks that override or
+# isolate the direction of text in Unicode.
 _NOT_SHOWN = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]")
 _JOINERS = "\u200c\u200d"  # Indic and Persian spelling needs them
 
 
 class SafeConsole(Console):
-    """A console that sends a terminal no control characters but its own."""
+    """A console that sends only its own control characters to a terminal."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
             yield segment if segment.control else Segment(shown(segment.text), segment.style)
 
     def on_broken_pipe(self) -> None:
-        """Nobody reads any more (`| head`, a `tee` that has ended): that ends no command, least of all a run at night.
+        """Continue in silence when the reader has ended (`| head`, a closed `tee`). A run must not stop for that.
 
-        Rich would raise SystemExit, in whichever thread prints.
+        Rich would raise SystemExit in the printing thread.
         """
         self.quiet = True
 
 
 def shown(text: str) -> str:
-    """A text as a terminal may be sent it."""
+    """A text that is safe for a terminal."""
     return _NOT_SHOWN.sub("?", text)
 
 
@@ -44,7 +44,7 @@ errors = SafeConsole(stderr=True, soft_wrap=True)
 
 
 def printed(text: str) -> None:
-    """Print a text of others as it is, but for what would steer the terminal: that is spelled out."""
+    """Print a foreign text. Spells out the characters that would control the terminal."""
     spelled = (character if _harmless(character) else ascii(character)[1:-1] for character in text)
     print("".join(spelled))
 

@@ -131,7 +131,7 @@ def test_bad_checkpoints_are_set_aside_and_done_once_they_are_mended(tmp_path: P
     done = resurface("sweep", sweep, "--out", run)
     assert done.returncode == 3, done.stdout + done.stderr
     assert done.stderr.startswith("not done: 2 checkpoints, wholly or in part: ")
-    assert done.stderr.endswith("the same command tries only that again\n")
+    assert done.stderr.endswith("the same command repeats only these\n")
     assert done.stderr.count("\n") == 1
     assert "Traceback" not in done.stdout
     assert _state(run) == "finished_with_failures"

@@ -68,10 +68,10 @@ def test_layers_are_dropped_and_verified_against_the_model_that_had_them(tmp_pat
     done = CliRunner().invoke(app, list(map(str, arguments)))
     assert done.exit_code == 0
     assert "drop, 0: measured sparsity 0.500000 of the weights in the layers' matrices" in done.stdout
-    assert "layers that went: 0 of 2" in done.stdout
-    assert f"what stays is that of {dense}" in verify(out).stdout
+    assert "removed layers: 0 of 2" in done.stdout
+    assert f"the rest equals {dense}" in verify(out).stdout
     shutil.rmtree(dense)
-    assert "source not at hand" in verify(out).stdout
+    assert "source not found here" in verify(out).stdout
 
 
 def test_magnitude_looks_at_text_for_owl_and_repair_only(tmp_path):
@@ -133,7 +133,7 @@ def test_what_is_no_pruned_checkpoint_cannot_be_verified(pruned, tmp_path):
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        (("--verify", "x", "m", "--out", "y"), "--verify takes no MODEL, --out: it only looks at a checkpoint"),
+        (("--verify", "x", "m", "--out", "y"), "--verify takes no MODEL, --out: it only checks an existing checkpoint"),
         (("--verify", "x", "--push", "org/name"), "--verify takes no --push:"),
         (("--verify", "x", "--samples", "9", "--seed", "1"), "--verify takes no --samples, --seed:"),
         (("--push", "org/name", "--out", "x", "--method", "ria"), "without one, --push takes no --method\n"),

@@ -33,7 +33,7 @@ def test_a_run_that_failed(tmp_path, monkeypatch, capsys):
     assert typed(monkeypatch, "status", write(tmp_path / "run", "failed", error="pruning 'wanda-1' failed")) == 0
     said = capsys.readouterr().out
     assert "run: failed: pruning 'wanda-1' failed" in said.replace("\n", "")
-    assert "2 checkpoints; of their tasks 1 done, 1 waiting" in said
+    assert "2 checkpoints; tasks: 1 done, 1 waiting" in said
     assert "40 of 80 items" in said
     rows = [line.split() for line in said.splitlines() if "xquad" in line]
     assert rows == [["dense", "xquad", "done", "40", "40"], ["wanda-1", "xquad", "waiting", "0", "40"]]
@@ -75,7 +75,7 @@ def test_names_and_errors_cannot_write_to_the_terminal(tmp_path, monkeypatch, ca
 def test_of_a_thousand_checkpoints_those_that_need_a_look_are_shown(tmp_path, monkeypatch, capsys):
     assert typed(monkeypatch, "status", write(tmp_path / "run", checkpoints=1000)) == 0
     said = capsys.readouterr().out
-    assert "1000 checkpoints; of their tasks 999 done, 1 waiting" in said
+    assert "1000 checkpoints; tasks: 999 done, 1 waiting" in said
     assert "39960 of 40000 items" in said
     assert "and 1000 more tasks of checkpoints" in said
 

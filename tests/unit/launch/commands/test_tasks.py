@@ -96,7 +96,7 @@ def test_a_sample_needs_no_data(capsys):
         ({"task": "text:gazetteer"}, "a text has no items"),
         (
             {"task": "squad", "item": "sample", "format": "one_shot"},
-            "no item of the language is left to be the example",
+            "no item of the language is left as the example",
         ),
         ({"task": "gazetteer", "model": "nowhere"}, "nowhere: no such checkpoint directory"),
     ],

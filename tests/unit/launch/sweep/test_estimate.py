@@ -100,7 +100,7 @@ def test_sharing_makes_the_paper_cheaper_than_its_parts():
 def test_a_model_of_unknown_size_is_said_and_not_guessed():
     sweep = {"models": {"big": "org/unheard-of"}, "tasks": [{"task": "xquad"}]}
     text = printed(validated(SweepConfig, sweep, "s.yaml"))
-    assert "not in the hours, since the size is not known here: big" in text
+    assert "not in the hours, because their size is unknown here: big" in text
 
 
 @pytest.mark.parametrize("damage", ["deep", "pipe", "loop"])
@@ -115,4 +115,4 @@ def test_a_model_that_cannot_be_read_is_of_unknown_size(tmp_path, damage):
         weights.unlink()
         weights.symlink_to(weights.name)
     sweep = {"models": {"odd": str(tmp_path)}, "tasks": [{"task": "xquad"}]}
-    assert "the size is not known here: odd" in printed(validated(SweepConfig, sweep, "s.yaml"))
+    assert "their size is unknown here: odd" in printed(validated(SweepConfig, sweep, "s.yaml"))
