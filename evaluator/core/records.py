@@ -18,8 +18,6 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Annotated, Literal, get_args
 
-from evaluator.quick import quick
-
 Format = Literal["open", "shown", "distractors_only", "unrelated", "one_shot", "open_capped"]
 Status = Literal["ok", "truncated", "excluded", "engine_error"]
 ControlKind = Literal["same", "paraphrase", "other"]
@@ -59,7 +57,6 @@ class Item:
     ] = ()
 
 
-@quick
 @dataclass(frozen=True, kw_only=True)
 class Origin:
     """Which checkpoint a record is of, and how that was compressed: its first columns."""
@@ -99,7 +96,6 @@ class Origin:
     ] = None
 
 
-@quick
 @dataclass(frozen=True, kw_only=True)
 class Record(Origin):
     """The outcome of one probe of one item on one checkpoint: one row of a Parquet part."""

@@ -17,10 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
-from evaluator.quick import quick
 
-
-@quick
 @dataclass(frozen=True, kw_only=True)
 class Generate:
     """Generate up to `max_tokens` tokens; only EOS stops earlier, and is then the last id of the response."""
@@ -36,7 +33,6 @@ class Generate:
     checked: int = 0  # so many prompt_ids are known to be ids: of a request that was answered, and of its answer
 
 
-@quick
 @dataclass(frozen=True, kw_only=True)
 class Reference:
     """How an engine treats the whole distributions at the positions of a Score: `distributions.py` has the file."""
@@ -46,7 +42,6 @@ class Reference:
     top: int = 0  # keep the likeliest so many tokens, and the rest as one; 0: the whole vocabulary
 
 
-@quick
 @dataclass(frozen=True, kw_only=True)
 class Score:
     """The log-likelihood and vocabulary rank of each token of `continuation_ids` (at least one) after `prompt_ids`.
@@ -62,7 +57,6 @@ class Score:
     reference: Reference | None = None
 
 
-@quick
 @dataclass(frozen=True, kw_only=True)
 class Cancel:
     """The rest of a request is needed no more. It has no final response; earlier tokens may still arrive."""
@@ -88,7 +82,6 @@ class Divergence(NamedTuple):
     reference_top: float  # the highest P, from 0 to 1
 
 
-@quick
 @dataclass(frozen=True, kw_only=True)
 class Response:
     """What came back for one request. Log-probabilities are the raw model's (temperature 1, no nucleus), in nats."""
