@@ -320,3 +320,14 @@ def test_the_papers_numbers_are_a_table_and_stand_in_their_sections(tmp_path):
     assert "arXiv:2606.17609v1, section 4.1" in section
     (run / "run.json").unlink()
     assert "reference" not in write_report(run).tables
+
+
+def test_outcomes_are_derived_again_from_the_records(tmp_path):
+    run = write_run(tmp_path / "run", 3, ("dense", "wanda-0.5"), languages=("english",))
+    stale = run / "outcomes" / "removed.parquet"
+    stale.parent.mkdir()
+    stale.write_bytes(b"of a checkpoint without records")
+    write_report(run)
+    assert sorted(path.name for path in stale.parent.iterdir()) == ["dense.parquet", "wanda-0.5.parquet"]
+    outcomes = pd.read_parquet(stale.parent)
+    assert outcomes.groupby("checkpoint")["item_id"].nunique().to_dict() == {"dense": 3, "wanda-0.5": 3}
