@@ -1,8 +1,8 @@
-"""Matcher models over a run's responses: one engine actor per matcher, verdicts written part by part.
+"""Matcher models over a run's responses: one engine actor per matcher, which writes verdicts part by part.
 
-Control pairs come first, of which it is known whether they match: they show whether a matcher is fit to judge. The same
-call resumes: it asks again only where the engine failed. A response that was judged for one checkpoint is not asked
-about for another. The run is locked meanwhile, as by the driver that made it.
+A matcher judges control pairs first. Their answer is known, so they show whether the matcher is fit to judge. The same
+command resumes, and repeats only comparisons on which the engine failed. A matcher judges a response once, even if
+several checkpoints gave it. The run stays locked meanwhile, as it does for its driver.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from launch.run.work.cluster import Cluster, cluster
 from launch.sweep.models import names_of, resolve_model
 
 _PROMPT_TOKENS = 2048  # room for long references; a response has some tens of tokens
-_VERDICT_TOKENS = 8  # " yes" and " no" in the worst vocabulary, and what a boundary may move
+_VERDICT_TOKENS = 8  # " yes" and " no" in the worst vocabulary, and room for a moved token boundary
 
 Ask = Callable[[Sequence[Claim]], list[Verdict]]
 Tell = Callable[[str], None]
@@ -63,8 +63,11 @@ class MatchActor:
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """What matchers are asked: control pairs of so many items of a language (`controls`), then the responses of some
-    probes, or only those that contain no gold answer. `fit_only` is for the report: unfit matchers have no vote."""
+    """The comparisons of a call: `controls` control pairs for each language, then the responses to some probes.
+
+    Without `everything`, responses that contain a gold answer are left out. `fit_only` affects only the report: unfit
+    matchers have no vote.
+    """
 
     probes: Sequence[str]
     everything: bool
@@ -75,9 +78,9 @@ class Asked:
 def match_run(
     run_dir: Path, matchers: Sequence[str], asked: Asked, *, engine: EngineConfig, tell: Tell, warn: Tell
 ) -> list[Matched]:
-    """Have every matcher judge what it has not judged yet; `warn` hears of verdicts that are damaged.
+    """Let every matcher judge all responses that it has not judged yet; `warn` receives a line on damaged verdicts.
 
-    Raises InputError for what the user can mend, ResurfaceError when the work itself failed.
+    Raises InputError if the user can correct the cause, ResurfaceError if the work itself fails.
     """
     infos = [
         inspect_checkpoint(resolve_model(matcher), name, trust_remote_code=engine.trust_remote_code)
@@ -113,13 +116,13 @@ def match_run(
 
 
 def controls_by_task(run_dir: Path, per_language: int) -> dict[str, list[Control]]:
-    """The control pairs of every task of a run; none of a task without gradable answers, or for 0 items."""
+    """The control pairs of each task of a run. None for a task without gradable answers."""
     made = {task: controls_of(items, per_language) for task, items in read_posed(run_dir).items()}
     return {task: controls for task, controls in made.items() if controls}
 
 
 def match_controls(store: ControlStore, controls: Mapping[str, Sequence[Control]], ask: Ask, tell: Tell) -> int:
-    """Ask task after task what has no verdict yet, and write it; how many pairs were asked."""
+    """Request and write the missing verdicts, task by task; returns the number of requested pairs."""
     asked = 0
     for task, pairs in controls.items():
         said = store.read(task)
@@ -135,9 +138,9 @@ def match_controls(store: ControlStore, controls: Mapping[str, Sequence[Control]
 def match_parts(
     store: VerdictStore, answered: Mapping[Part, Sequence[Answered]], ask: Ask, tell: Tell
 ) -> tuple[int, list[Verdict]]:
-    """Ask and write part after part; how many comparisons were asked, and all current verdicts.
+    """Request and write verdicts part by part; returns the number of requested comparisons and all current verdicts.
 
-    Raises InputError, before anything is asked, where the store holds verdicts of another matcher.
+    Raises InputError, before the first request, if the store holds verdicts of another matcher.
     """
     done = {part: store.read(part) for part in answered}
     elsewhere: dict[Claim, Verdict] = {}
@@ -159,7 +162,7 @@ def match_parts(
 
 
 class _Lazily:
-    """Ray, started when the first response has to be judged: a run that is judged already needs none."""
+    """Ray, started for the first response without a verdict: a run with all verdicts needs no Ray."""
 
     def __init__(self, stack: contextlib.ExitStack, log_dir: Path) -> None:
         self._stack = stack
@@ -173,7 +176,7 @@ class _Lazily:
 
 
 class _MatcherEngine:
-    """The engine of one matcher, started when the first response has to be judged."""
+    """The engine of one matcher, started for the first response without a verdict."""
 
     def __init__(self, info: CheckpointInfo, config: EngineConfig, ray_of: _Lazily, tell: Tell) -> None:
         self._info = info
@@ -185,7 +188,7 @@ class _MatcherEngine:
         self._actor: Any = None
 
     def verdicts(self, claims: Sequence[Claim]) -> list[Verdict]:
-        """A verdict on each comparison. Raises ResurfaceError when the engine or Ray fails."""
+        """Judge each comparison. Raises ResurfaceError if the engine or Ray fails."""
         machines = self._ray_of.machines()
         path = self._info.path.absolute()
         try:
@@ -199,7 +202,7 @@ class _MatcherEngine:
         return verdicts
 
     def close(self) -> None:
-        """Ending the process is what frees an engine's memory."""
+        """Kill the actor: an engine frees its memory only when its process ends."""
         if self._actor is not None:
             with contextlib.suppress(RayError):
                 ray.kill(self._actor)
@@ -221,7 +224,7 @@ class _MatcherEngine:
 
 @dataclass(frozen=True, eq=False)
 class _Work:
-    """What every matcher is asked."""
+    """The work of every matcher."""
 
     run_dir: Path
     answered: Mapping[Part, Sequence[Answered]]
@@ -234,7 +237,7 @@ def _match(work: _Work, info: CheckpointInfo, engine: _MatcherEngine, tell: Tell
 
     try:
         store = VerdictStore(work.run_dir, info.name, info.weights_digest)
-        for part in work.answered:  # verdicts of another matcher of that name are found before anything is asked
+        for part in work.answered:  # find verdicts of another matcher with that name before the first request
             store.read(part)
         control_store = ControlStore(work.run_dir, info.name, info.weights_digest)
         match_controls(control_store, work.controls, engine.verdicts, tell_of)

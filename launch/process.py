@@ -1,11 +1,12 @@
-"""SIGTERM ends a run in order, as Ctrl-C does, and then the process by that very signal.
+"""SIGTERM ends a run in order, as Ctrl-C does, and then ends the process by the same signal.
 
-Ray replaces the handler of the signal when a process connects to it. Its own hands the signal on, but sets an alarm too
-that aborts the process three seconds later, wherever it then is (absl's failure signal handler): so ours is set again
-after Ray was started, and an alarm that was set meanwhile is taken back. A SystemExit that is raised while Ray starts
-or waits comes out of it as another one, with code 1, or not at all: so that the signal came is noted here. And where
-nothing is left to do, a library's thread could still abort the process while the interpreter ends: so the last step is
-the signal again, without a handler.
+- When a process connects to Ray, Ray replaces its handler of SIGTERM. Ray's handler (absl's failure signal handler)
+  calls ours, but also sets an alarm. The alarm aborts the process three seconds later. So after Ray has started, we
+  set our handler again and cancel the alarm.
+- A SystemExit that is raised while Ray starts or waits may get lost, or become another one with code 1. So this module
+  records the signal.
+- After the last step, a library's thread could still abort the process while the interpreter ends. So the process ends
+  itself with the signal, without a handler.
 """
 
 from __future__ import annotations
@@ -27,17 +28,17 @@ _received: list[int] = []
 
 
 def stop_in_order() -> None:
-    """From now on SIGTERM raises SystemExit in the main thread. Not called from it, this does nothing."""
+    """From now on SIGTERM raises SystemExit in the main thread. A call from another thread does nothing."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, _stop)
 
 
 @contextlib.contextmanager
 def noting_stop() -> Iterator[None]:
-    """Within the block, others may replace the handler of SIGTERM. If the signal came, whatever error leaves the block
-    does so as SystemExit; where none does, `check_stop` raises it.
+    """Record SIGTERM even if others replace its handler within the block.
 
-    The interpreter itself writes the number of each signal that reaches it, whoever handles it, into a pipe.
+    If the signal came, an error that leaves the block becomes SystemExit. Without an error, `check_stop` raises it.
+    The interpreter itself writes the number of each received signal into a pipe, whichever handler is set.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -59,18 +60,18 @@ def noting_stop() -> Iterator[None]:
 
 
 def check_stop() -> None:
-    """Raises SystemExit where SIGTERM came."""
+    """Raises SystemExit if SIGTERM came."""
     if _received:
         sys.exit(_received[0])
 
 
 def is_stop(error: BaseException) -> bool:
-    """Whether an error is what SIGTERM has raised. Before Ray has started, its handler may have done so."""
+    """Whether SIGTERM caused an error. Before Ray has started, Ray's own handler may have raised it."""
     return isinstance(error, SystemExit) and (bool(_received) or error.code == signal.SIGTERM)
 
 
 def end_by_sigterm() -> None:
-    """End this process here and now: a shell sees exit status 143. What must be written, was."""
+    """End this process at once: a shell sees exit status 143. Call this after the last write."""
     with contextlib.suppress(OSError):
         sys.stdout.flush()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -89,14 +90,14 @@ def _note(number: int) -> None:
 
 @contextlib.contextmanager
 def captured(console: Console, log: Path) -> Iterator[None]:
-    """Append stdout and stderr of this process to `log`, and leave the terminal to `console` alone."""
+    """Append this process's stdout and stderr to `log`; only `console` still writes to the terminal."""
     log.parent.mkdir(parents=True, exist_ok=True)
     sys.stdout.flush()
     sys.stderr.flush()
     with contextlib.ExitStack() as stack:
         sink = stack.enter_context(log.open("a", encoding="utf-8", errors="replace", buffering=1))
         console.file = _kept(sys.stdout, stack)
-        # Back to whatever sys.stdout is by then.
+        # None: back to the current sys.stdout.
         stack.callback(setattr, console, "file", None)
         for descriptor in (1, 2):
             saved = os.dup(descriptor)

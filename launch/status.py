@@ -1,7 +1,9 @@
-"""How a run is getting on, from its files alone: neither Ray nor the driver's process is asked.
+"""The progress of a run, read from its files alone, without Ray or the driver's process.
 
-What is planned and the state come from `run.json`, what is finished from the names of the parts (a part's name ends
-with how many items it holds), what the driver does from `live.json`, and whether it lives from its lease.
+- `run.json`: the plan and the state.
+- The names of the parts: the finished items. A part's name ends with its number of items.
+- `live.json`: the driver's current work.
+- The lease: whether the driver lives.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from launch.run.directory.lock import FOLDER, PACE, beats_of, latest_claim
 Part = tuple[str, str]  # checkpoint, task
 PartState = Literal["done", "running", "failed", "waiting", "decided early"]
 _ERRORS = 5
-_LARGEST = 10**12  # of any number in these files: items, seconds
+_LARGEST = 10**12  # limit for any number in these files: items, seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +36,7 @@ class Driver:
 
     name: str
     alive: bool
-    why: str = ""  # it is taken for dead
+    why: str = ""  # the reason for taking it for dead
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,15 +44,15 @@ class PartStatus:
     """One task on one checkpoint."""
 
     checkpoint: str
-    task: str  # "": a whole checkpoint, which was set aside before it was asked anything
+    task: str  # "": a whole checkpoint, set aside before its first question
     state: PartState
     done: int  # items with their records on disk
-    total: int | None  # None: nothing says how many there are to be
+    total: int | None  # None: the files do not contain the number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStatus:
-    """What one engine does, and what it was waiting for on the checkpoint before."""
+    """An engine's current work, and its waiting time on the previous checkpoint."""
 
     engine: int
     state: str
@@ -65,12 +67,12 @@ class EngineStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStatus:
-    """What is known of a run."""
+    """All that the files show about a run."""
 
     run: str
-    state: str  # running, finished, finished_with_failures, failed, interrupted; stale: running, but nobody runs it
-    why: str  # of a run that is stale or failed
-    driver: str | None  # of a run that is running or stale
+    state: str  # running, finished, finished_with_failures, failed, interrupted; stale: running without a driver
+    why: str  # only for a stale or failed run
+    driver: str | None  # only for a running or stale run
     done: int
     total: int | None
     checkpoints: int
@@ -83,15 +85,15 @@ class RunStatus:
     errors: tuple[str, ...]
 
     def count(self, state: PartState) -> int:
-        """Tasks of checkpoints that are so far."""
+        """Count the tasks of checkpoints in one state."""
         return sum(part.state == state for part in self.parts)
 
 
 def read_status(run_dir: Path, *, sleep: Callable[[float], None] = time.sleep) -> RunStatus:
-    """How a run is getting on. Raises InputError for what is no run directory.
+    """Return the progress of a run. Raises InputError if `run_dir` is not a run directory.
 
-    It answers at once, unless the driver is on another machine whose last sign of life looks old: clocks differ, so
-    another one is waited for.
+    This returns at once, with one exception: the driver is on another machine and its last beat looks old. Clocks
+    differ, so this then waits for a new beat.
     """
     file = run_dir / "run.json"
     if not file.is_file():
@@ -122,7 +124,7 @@ def summarise(
     failures: Sequence[Mapping[str, str]],
     driver: Driver | None,
 ) -> RunStatus:
-    """What the files say together; any of them may be missing, of another version or damaged. Pure."""
+    """Combine the contents of the files; any of them may be missing, damaged or of another version. Pure."""
     running = driver is not None and driver.alive
     engines = tuple(_engines(live)) if running else ()
     state, why = str(document.get("state") or "unknown"), str(document.get("error") or "")
@@ -163,7 +165,7 @@ def _parts(
     busy: Collection[tuple[str | None, str | None]],
     failures: Sequence[Mapping[str, str]],
 ) -> tuple[PartStatus, ...]:
-    """Planned parts first, then those with records only, then checkpoints of which nothing was planned."""
+    """Planned parts first, then parts with records only, then checkpoints without a plan."""
     planned = _planned(document)
     screened = {(each.checkpoint, each.task): each.asked for each in screened_of(document) if each.early}
     parts = [
@@ -184,7 +186,7 @@ def _part(part: Part, done: int, total: int | None, busy: bool, failures: Sequen
     state: PartState = "waiting"
     if busy and not (total is not None and done >= total):
         state = "running"
-    elif failed:  # also where its records are all there, and say so
+    elif failed:  # also if all its records exist
         state = "failed"
     elif total is not None and done >= total:
         state = "done"
@@ -192,7 +194,7 @@ def _part(part: Part, done: int, total: int | None, busy: bool, failures: Sequen
 
 
 def _lost(known: Collection[str], failures: Sequence[Mapping[str, str]]) -> Iterator[PartStatus]:
-    """The checkpoints that could not be used when the run began, so that nothing was planned of them."""
+    """The checkpoints that were unusable when the run began: the plan does not contain them."""
     named = [each.get("checkpoint", "") for each in failures if each.get("stage") != "item"]
     for name in dict.fromkeys(named):
         if name and name not in known:
@@ -200,12 +202,12 @@ def _lost(known: Collection[str], failures: Sequence[Mapping[str, str]]) -> Iter
 
 
 def _screened(part: Part, done: int, asked: int) -> PartStatus:
-    """One that is asked nothing more; an earlier call may have asked more than its anchors."""
+    """A part without further questions; an earlier call may have evaluated more than its anchors."""
     return PartStatus(checkpoint=part[0], task=part[1], state="decided early", done=done, total=max(done, asked))
 
 
 def finished_items(records: Path) -> dict[Part, int]:
-    """By checkpoint and task, how many items have their records. No file is opened whose name says it."""
+    """The number of items with records, by checkpoint and task. Opens only files whose name lacks the number."""
     found: dict[Part, int] = {}
     for checkpoint in _folders(records):
         for task in _folders(records / checkpoint):
@@ -215,7 +217,7 @@ def finished_items(records: Path) -> dict[Part, int]:
 
 
 def _items(part: Path) -> int:
-    """Of a part that is named otherwise, what its rows say; 0 where they cannot be read."""
+    """The items of one part: from its name, else from its rows; 0 if they are unreadable."""
     count = part.stem.rpartition("-")[2]
     if part.name.startswith("."):
         return 0
@@ -242,7 +244,7 @@ def _names(path: Path) -> list[str]:
 
 
 def driver_of(run_dir: Path, *, pace: Pace = PACE, sleep: Callable[[float], None] = time.sleep) -> Driver:
-    """Whether the driver of a run that says that it is running still is."""
+    """Check whether the driver of a run in state "running" still lives."""
     claim = latest_claim(run_dir)
     if claim is None:
         return Driver(name="an unknown process", alive=False, why="its driver is gone")
@@ -272,7 +274,7 @@ def _beats(run_dir: Path, claim: LeaseClaim, pace: Pace, sleep: Callable[[float]
 
 
 def _live(file: Path) -> dict[str, Any]:
-    """What the driver last said; empty where there is nothing that can be read. A pipe would never end."""
+    """The contents of `live.json`; empty if unreadable. Skips a pipe, because reading it would never end."""
     with suppress(OSError, ValueError, RecursionError):
         found = json.loads(file.read_bytes()) if file.is_file() else None
         if isinstance(found, dict):
@@ -281,7 +283,7 @@ def _live(file: Path) -> dict[str, Any]:
 
 
 def _failures(document: Mapping[str, Any], file: Path) -> list[dict[str, str]]:
-    """What was set aside: as run.json has it from the moment that it happens, or else the table."""
+    """The failures: from `run.json`, which has each one at once, else from the table."""
     rows: Iterable[Any] = ()
     if isinstance(document.get("failures"), list):
         rows = document["failures"]
@@ -320,7 +322,7 @@ def _engines(live: Mapping[str, Any]) -> Iterator[EngineStatus]:
 
 
 def _engines_before(document: Mapping[str, Any]) -> Iterator[EngineStatus]:
-    """Of a run that nobody runs: each engine with the last checkpoint that it evaluated."""
+    """For a run without a driver: each engine with its last evaluated checkpoint."""
     rows = document.get("engine_stats")
     last = {_whole(row.get("engine")): row for row in (rows if isinstance(rows, list) else []) if isinstance(row, dict)}
     for row in last.values():
@@ -337,7 +339,7 @@ def _errors(live: Mapping[str, Any], failures: Sequence[Mapping[str, str]]) -> t
 
 
 def _number(value: Any) -> float | None:
-    """Not NaN or infinity, of which there is no JSON, nor what no clock shows."""
+    """A number that JSON and a clock can show: not NaN, infinite, negative or too large; else None."""
     known = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= _LARGEST
     return float(value) if known else None
 

@@ -1,1 +1,1 @@
-"""Services that are told of results: MLflow, Weights & Biases and the Hugging Face hub, each loaded on demand."""
+"""Services that receive results: MLflow, Weights & Biases and the Hugging Face hub, each loaded on demand."""

@@ -1,1 +1,1 @@
-"""What a run does next: decisions without Ray and without files."""
+"""Decides the next step of a run, without Ray and without files."""

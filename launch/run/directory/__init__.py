@@ -1,1 +1,1 @@
-"""The files of a run: who writes them, its state, and what it does at this moment."""
+"""The files of a run: its lock, its state and its current work."""

@@ -1,4 +1,4 @@
-"""What an earlier call wrote and nobody can read any more is moved aside, and its items are evaluated again."""
+"""Moves unreadable files of an earlier call aside, so that their items are evaluated again."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _NAMED = 3  # parts
 def set_damaged_aside(
     prepared: Prepared, store: RecordStore, run_dir: Path, warn: Callable[[str], None] = lambda text: None
 ) -> None:
-    """Make room for the parts that cannot be read; `warn` hears of them, in one line.
+    """Move the unreadable parts aside; `warn` receives one line about them.
 
-    Raises InputError for what the system does not let it read or move, ResurfaceError where another driver has taken
-    the directory over.
+    Raises InputError if the system refuses to read or move a file, ResurfaceError if another driver has taken over
+    the directory.
     """
     damaged = store.damaged()
     if not damaged:
         return
     parts = {(path.parent.parent.name, path.parent.name) for path in damaged}
     again = _bases(prepared, parts, run_dir)
-    # Bases first: a driver that is killed in between finds the damaged parts again.
+    # Bases first: if the driver is killed in between, the next call finds the damaged parts again.
     for part in again:
         for path in store.parts(*part):
             if path not in damaged:
@@ -47,10 +47,9 @@ def set_damaged_aside(
 
 
 def set_verdicts_aside(run_dir: Path, matcher: str, warn: Callable[[str], None]) -> None:
-    """Make room for those of a matcher's verdicts, on responses or control pairs, that cannot be read: it is asked
-    again. `warn` hears of each file, in one line.
+    """Move aside a matcher's unreadable verdicts on responses and control pairs, so that it judges those again.
 
-    Raises InputError for what the system does not let it read or move.
+    `warn` receives one line for each file. Raises InputError if the system refuses to read or move a file.
     """
     kinds = (("verdicts", VERDICT_COLUMNS), ("controls", CONTROL_COLUMNS))
     for kind, columns in kinds:
@@ -62,8 +61,10 @@ def set_verdicts_aside(run_dir: Path, matcher: str, warn: Callable[[str], None])
 
 
 def _bases(prepared: Prepared, parts: set[Part], run_dir: Path) -> list[Part]:
-    """Of damaged parts' checkpoints those bases and tasks whose distributions a finished run has removed; a base may
-    need its own base's."""
+    """The bases and tasks to evaluate again, because damaged checkpoints need their distributions.
+
+    A finished run has removed these distributions. A base may need its own base's.
+    """
     bases = {job.name: job.base for job in prepared.jobs if job.base is not None}
     compared = {(name, task.name) for name in bases for task in prepared.asked[name] if task.config.references}
     found: set[Part] = set()

@@ -1,6 +1,6 @@
-"""What a run is doing at this moment, for `resurface status`: `RUN/live.json`, written anew every few seconds.
+"""`RUN/live.json`: the current work of a run, for `resurface status`. The driver writes it every few seconds.
 
-The driver tells it what it tells the terminal. What is finished is not in it: that is counted in the records.
+It is made from the same events as the terminal's output. It has no finished items: status counts the records instead.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from launch.run.decide.events import Event
 
 NAME = "live.json"
 _EVERY_SECONDS = 3.0
-_WINDOW_SECONDS = 300.0  # of which the pace is told
+_WINDOW_SECONDS = 300.0  # for the measured pace
 _ERRORS = 5  # the last ones
 _STATES = {"ended": "idle", "unplaced": "waiting for a place", "died": "starting again", "left": "ended"}
 
 
 @dataclass(slots=True)
 class _Doing:
-    """What one engine does."""
+    """An engine's current work."""
 
     state: str
     since: float
@@ -39,7 +39,7 @@ class _Doing:
 
 
 class LiveState:
-    """Remembers what the events of a run add up to; thread-safe. `look` writes that when it is time."""
+    """Collects the events of a run; thread-safe. `look` writes the result every few seconds."""
 
     def __init__(self, run_dir: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._path = run_dir / NAME
@@ -51,10 +51,10 @@ class LiveState:
         self._errors: deque[str] = deque(maxlen=_ERRORS)
         self._pruning: dict[str, int] | None = None
         self._items = 0
-        self._pace: deque[tuple[float, int]] = deque()  # when, how many items had been finished by then
+        self._pace: deque[tuple[float, int]] = deque()  # time, finished items at that time
 
     def on(self, event: Event) -> None:
-        """Listens to a run."""
+        """Receives the events of a run."""
         now = self._clock()
         with self._lock:
             match event.kind:
@@ -83,10 +83,10 @@ class LiveState:
                         self._errors.append(one_line(f"engine {event.engine} died ({event.text})"))
 
     def look(self, stats: Callable[[], Iterable[Mapping[str, Any]]]) -> None:
-        """Write the file, unless that was done a few seconds ago. `stats`: rows of `engine_stats`.
+        """Write the file, unless the last write was a few seconds ago. `stats`: rows of `engine_stats`.
 
-        Raises ResurfaceError where another driver has taken the directory over. That the file cannot be written for
-        another reason ends no run: what matters more will say so.
+        Raises ResurfaceError if another driver has taken over the directory. Another failure to write does not end the
+        run, because a write that matters more will then report it.
         """
         if self._written is not None and self._clock() - self._written < _EVERY_SECONDS:
             return
@@ -95,7 +95,7 @@ class LiveState:
             write_atomically(self._path, json.dumps(self.document(stats())).encode())
 
     def document(self, stats: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-        """What the file says; of each engine with the shares of its last checkpoint that has ended."""
+        """The content of the file. The shares of each engine are those of its last ended checkpoint."""
         shares = {row["engine"]: {name: row[name] for name in ("idle_share", "waiting_share")} for row in stats}
         now = self._clock()
         with self._lock:
@@ -121,7 +121,7 @@ class LiveState:
             }
 
     def _items_per_second(self, now: float) -> float | None:
-        """Over the last minutes; None before the first shard."""
+        """The pace of the last minutes; None before the first shard."""
         if len(self._pace) < 2 or now <= self._pace[0][0]:
             return None
         return (self._pace[-1][1] - self._pace[0][1]) / (now - self._pace[0][0])

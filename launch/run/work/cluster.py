@@ -1,7 +1,7 @@
-"""Ray: a local one by default, the cluster of RAY_ADDRESS when that is set; quiet either way, and watched.
+"""Ray: local by default, or the cluster of RAY_ADDRESS if that is set; without output, and watched.
 
-When its control service dies, Ray ends the driver's process after a minute without a word to the program; when a local
-raylet dies, it waits for another. `Cluster.check` notices both sooner.
+If Ray's control service dies, Ray ends the driver's process after a minute, without an error to the program. If a
+local raylet dies, Ray waits for a new one. `Cluster.check` notices both sooner.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from launch.process import check_stop, noting_stop
 from launch.run.decide.nodes import Node
 from launch.sweep.plugins import VARIABLE
 
-_OBJECT_STORE_BYTES = 256 * 2**20  # shards and questions are small; Ray's own default takes 30 % of the memory
+_OBJECT_STORE_BYTES = 256 * 2**20  # shards and questions are small; Ray's default takes 30 % of the memory
 _LOOK_SECONDS = 0.25
-_SILENCE_SECONDS = 20.0  # without an answer of Ray's control service; it ends this process itself after 60
+_SILENCE_SECONDS = 20.0  # without an answer of Ray's control service; Ray ends this process after 60
 
 
 class ClusterError(ResurfaceError):
@@ -35,7 +35,7 @@ class ClusterError(ResurfaceError):
 
 
 class Cluster:
-    """A connected Ray. A thread of its own looks several times a second whether it lives."""
+    """A connected Ray. A separate thread checks several times a second whether it lives."""
 
     def __init__(self, *, local: bool) -> None:
         self._name = "the local Ray" if local else "the Ray cluster"
@@ -49,14 +49,14 @@ class Cluster:
 
     @property
     def lost(self) -> str | None:
-        """How Ray died; None while it lives. Answers at once."""
+        """How Ray died; None while it lives. Returns at once."""
         if self._raylet_died:
             return "its raylet is gone"
         silence = time.monotonic() - self._answered
         return f"no answer for {silence:.0f} s" if silence > _SILENCE_SECONDS else None
 
     def nodes(self) -> tuple[Node, ...]:
-        """The nodes that were alive when last looked, this process's own first. Answers at once."""
+        """The nodes alive at the last check, this process's own first. Returns at once."""
         found = [
             Node(
                 node_id=each["NodeID"],
@@ -71,7 +71,7 @@ class Cluster:
         return tuple(sorted(found, key=lambda node: (not node.driver, node.name, node.node_id)))
 
     def check(self) -> None:
-        """Raises ClusterError when Ray is gone."""
+        """Raises ClusterError if Ray is gone."""
         if (how := self.lost) is not None:
             raise ClusterError(f"{self._name} died ({how}); finished work is kept, the same command resumes")
 
@@ -88,24 +88,24 @@ class Cluster:
                 self._raylet_died = self._raylet_died or not alive.get(self._node, True)
 
     def _raylet_ended(self) -> bool:
-        """Ray learns of it after some ten seconds, and then ends this process; there is no public way to ask sooner."""
+        """Ray notices a dead raylet after some ten seconds, then ends this process. No public call shows it sooner."""
         if not self._local:
             return False
         return any(kind == "raylet" for kind, _ in ray._private.worker._global_node.dead_processes())
 
 
 def lives(node_id: str) -> bool:
-    """Whether Ray knows nothing of a node's end."""
-    with contextlib.suppress(Exception):  # without an answer, nothing is known
+    """Whether a node lives, as far as Ray knows."""
+    with contextlib.suppress(Exception):  # without an answer, the node counts as alive
         return all(node["Alive"] for node in ray.nodes() if node["NodeID"] == node_id)
     return True
 
 
 @contextlib.contextmanager
 def cluster(log_dir: Path) -> Iterator[Cluster]:
-    """Connect to Ray, and leave it on the way out; a local one's logs are kept in `log_dir`/ray.
+    """Connect to Ray, and disconnect at the end. The logs of a local Ray are copied to `log_dir`/ray.
 
-    Raises ClusterError when no Ray can be started or reached.
+    Raises ClusterError if no Ray can be started or reached.
     """
     address = os.environ.get("RAY_ADDRESS")
     try:
@@ -121,7 +121,7 @@ def cluster(log_dir: Path) -> Iterator[Cluster]:
     finally:
         connected.close()
         session = None if address else context.address_info.get("session_dir")
-        if connected.lost is None:  # else its C++ side could end this process before anyone has said why
+        if connected.lost is None:  # else Ray's C++ code could end this process before the error is reported
             with contextlib.suppress(Exception):
                 ray.shutdown()
         if session:
@@ -133,7 +133,7 @@ def cluster(log_dir: Path) -> Iterator[Cluster]:
 def _connect(address: str | None) -> Any:
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": True}
     if not address:
-        # "local" starts one of our own even where somebody else's is running on this machine.
+        # "local" starts our own Ray even if another user's Ray runs on this machine.
         return ray.init(address="local", include_dashboard=False, object_store_memory=_OBJECT_STORE_BYTES, **quiet)
     if sent := _sent_environment(os.environ):
         quiet["runtime_env"] = {"env_vars": sent}
@@ -141,10 +141,10 @@ def _connect(address: str | None) -> Any:
 
 
 def _sent_environment(own: Mapping[str, str]) -> dict[str, str]:
-    """What of this process's environment `own` the processes of a cluster get; those of a local Ray inherit it.
+    """The part of this process's environment `own` that a cluster's processes get. Those of a local Ray inherit it all.
 
-    They were started in other directories, so the places where modules are looked for are absolute. A node's own
-    places come after them.
+    They start in other directories, so the module search paths are made absolute. A node's own paths come after
+    these.
     """
     sent = {VARIABLE: own[VARIABLE]} if VARIABLE in own else {}
     places = [os.path.abspath(place) for place in own.get("PYTHONPATH", "").split(os.pathsep) if place]
@@ -152,7 +152,7 @@ def _sent_environment(own: Mapping[str, str]) -> dict[str, str]:
 
 
 def _keep_logs(source: Path, target: Path) -> None:
-    """Copy what is small and not empty, unless another driver has the directory now."""
+    """Copy small files that are not empty, unless another driver has the directory now."""
     with contextlib.suppress(OSError, ResurfaceError):
         need_unfenced(target)
         shutil.rmtree(target, ignore_errors=True)
@@ -162,20 +162,20 @@ def _keep_logs(source: Path, target: Path) -> None:
                 shutil.copyfile(path, target / path.name)
 
 
-SOON_SECONDS = 3.0  # for Ray to know that a process has ended
-VERDICT_SECONDS = 90.0  # for Ray to know that a node is gone
-OUT_OF_REACH = (ActorUnavailableError, ObjectLostError)  # what was only on a node that is gone is lost, too
+SOON_SECONDS = 3.0  # until Ray notices the end of a process
+VERDICT_SECONDS = 90.0  # until Ray notices the loss of a node
+OUT_OF_REACH = (ActorUnavailableError, ObjectLostError)  # data that only a lost node held is lost too
 _PULSE_SECONDS = 1.0  # for an actor to answer
 
 
 class NodeLost(Exception):
-    """The actor's node is gone, before Ray has said so of the actor."""
+    """The actor's node is gone, and Ray has not reported this for the actor yet."""
 
 
 def fate(actor: Any, node_id: str, seconds: float, over: Callable[[], bool]) -> Exception | None:
-    """The error that says what has become of an actor; None where it answers, or nothing is known in time.
+    """Find out what happened to an actor. Returns the error; None if the actor answers or the time is over.
 
-    It has a method `pulse`. `over`: whether nobody needs to know any more.
+    The actor needs a method `pulse`. `over` returns whether the result is no longer needed.
     """
     until = time.monotonic() + seconds
     while time.monotonic() < until and not over():

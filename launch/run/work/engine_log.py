@@ -1,4 +1,4 @@
-"""What a process of a run, an engine's or a prune task's, said last: all that is known of one that died."""
+"""The last log lines of an engine's or a prune task's process: the only information if that process died."""
 
 from __future__ import annotations
 
@@ -13,19 +13,21 @@ from evaluator.core.errors import ResurfaceError, one_line
 from evaluator.core.liveness import Hung
 
 _TAIL_BYTES = 2**16
-_MOST_BYTES = 2**25  # of a log, before all but its end is dropped
+_MOST_BYTES = 2**25  # above this size, only the end of a log is kept
 _ERROR = re.compile(
-    r"\b(?:[A-Za-z_][\w.]*(?:Error|Exception)\b:\s+\S.*"  # of Python: the last line of a traceback
+    r"\b(?:[A-Za-z_][\w.]*(?:Error|Exception)\b:\s+\S.*"  # Python: the last line of a traceback
     r"|Fatal Python error: .*|SIG[A-Z]+ received at .*|Segmentation fault.*|Bus error.*|Illegal instruction.*"
     r"|terminate called .*|Check failed: .*|(?:CUDA|NCCL|HIP) error.*"
-    r"|Worker proc .* died unexpectedly.*)"  # of vLLM: one of the processes that an engine's GPUs have
+    r"|Worker proc .* died unexpectedly.*)"  # vLLM: a process of one of an engine's GPUs
 )
-_EMPTY = re.compile(r"\b(?:RuntimeError|CancelledError): cancell?ed\s*$")  # what waited for a process that had ended
+_EMPTY = re.compile(r"\b(?:RuntimeError|CancelledError): cancell?ed\s*$")  # in a caller of an ended process
 
 
 def last_words(error: Exception, log: Path, start: int) -> str:
-    """An error in plain words, in one line: what the process wrote last, from byte `start` of its log, where Ray only
-    knows that it is gone."""
+    """The cause of an error in one line. If Ray only knows that the process is gone, the cause comes from its log.
+
+    `start`: the byte of the log at which the search begins.
+    """
     cause = error.cause if isinstance(error, RayTaskError) else error
     said = str(cause) if isinstance(cause, ResurfaceError | Hung) else ""
     if said and not _EMPTY.search(said):
@@ -39,7 +41,7 @@ def last_words(error: Exception, log: Path, start: int) -> str:
 
 
 def last_error(log: str) -> str | None:
-    """The last thing in a log that says what went wrong, without what a logger puts before it; None without one."""
+    """The last error in a log, without the logger's prefix; None without one."""
     for line in reversed(log.splitlines()):
         found = _ERROR.search(line)
         if found is not None and not _EMPTY.search(found[0]):
@@ -48,7 +50,7 @@ def last_error(log: str) -> str | None:
 
 
 def size(path: Path) -> int:
-    """Bytes of a log; 0 where there is none."""
+    """The size of a log in bytes; 0 if it does not exist."""
     try:
         return path.stat().st_size
     except OSError:
@@ -56,7 +58,7 @@ def size(path: Path) -> int:
 
 
 def cut(path: Path) -> bool:
-    """Whether a log had grown too long; of one that had, the end is kept. Its process goes on writing behind that."""
+    """Shorten a log that has grown too long to its end; returns whether it had. Its process appends to the rest."""
     if size(path) <= _MOST_BYTES:
         return False
     kept = tail(path, 0)
@@ -68,7 +70,7 @@ def cut(path: Path) -> bool:
 
 
 def tail(path: Path, start: int) -> str:
-    """The end of a log, from byte `start` at the earliest; empty where it cannot be read, as on another node's disk."""
+    """The end of a log, from byte `start` at the earliest; empty if unreadable, as on another node's disk."""
     try:
         with path.open("rb") as log:
             log.seek(max(start, size(path) - _TAIL_BYTES))
