@@ -1,1 +1,1 @@
-"""What a run keeps on disk: records, items and verdicts, each part written whole or not at all."""
+"""The files of a run: records, items and verdicts. Each part appears whole or not at all."""

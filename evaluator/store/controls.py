@@ -1,9 +1,10 @@
-"""What matcher models said of control pairs, beside a run's verdicts.
+"""The verdicts of matcher models on control pairs. They lie beside a run's verdicts on responses.
 
     RUN/controls/<matcher>/<task>.parquet     one row per control pair, sorted by its key
-    RUN/controls/panel.json                   whether unfit matchers are kept out of the panel
+    RUN/controls/panel.json                   whether the panel leaves unfit matchers out
 
-A file appears whole or not at all. A pair that is no longer made (another reference, fewer pairs asked for) stays.
+A file appears whole or not at all. Rows stay even if a later run no longer makes their pair (another reference, fewer
+pairs requested).
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def key_of(control: Control) -> Key:
 
 
 def read_posed(run_dir: Path) -> dict[str, list[Posed]]:
-    """The questions and gold answers of every task of questions that a run keeps."""
+    """The questions and gold answers of each task in RUN/items."""
     return {path.stem: _posed(path) for path in sorted((run_dir / "items").glob("*.parquet"))}
 
 
@@ -42,7 +43,7 @@ def _posed(path: Path) -> list[Posed]:
 
 
 class ControlStore:
-    """What one matcher said of control pairs. `digest` is that of its weights."""
+    """One matcher's verdicts on control pairs. `digest`: of the matcher's weights."""
 
     def __init__(self, run_dir: Path, matcher: str, digest: str) -> None:
         self._root = run_dir / "controls" / matcher
@@ -50,7 +51,7 @@ class ControlStore:
         self._digest = digest
 
     def read(self, task: str) -> dict[Key, Verdict]:
-        """What was said by these very weights; nothing of what another matcher of this name said."""
+        """The verdicts of these weights. Verdicts of another matcher with the same name are left out."""
         path = self._path(task)
         if not path.exists():
             return {}
@@ -64,7 +65,7 @@ class ControlStore:
         }
 
     def write(self, task: str, said: Mapping[Key, Verdict]) -> Path:
-        """Replace what was said of one task's pairs, whole or not at all."""
+        """Replace the verdicts on one task's pairs, whole or not at all."""
         same = {"task": task, "matcher": self._matcher, "matcher_digest": self._digest}
         rows = [
             same | dict(zip(_KEY, key, strict=True)) | asdict(verdict)
@@ -79,7 +80,7 @@ class ControlStore:
 
 
 def read_controls(run_dir: Path) -> pd.DataFrame | None:
-    """What matchers said of control pairs, or None for a run in which none was asked."""
+    """The verdicts of all matchers on control pairs; None for a run without any."""
     paths = sorted((run_dir / "controls").glob("*/*.parquet"))
     if not paths:
         return None
@@ -89,15 +90,14 @@ def read_controls(run_dir: Path) -> pd.DataFrame | None:
 
 
 def write_fit_only(run_dir: Path, fit_only: bool) -> None:
-    """Keep whether unfit matchers are kept out of the panel, whatever was kept before; nothing is written where nothing
-    changes."""
+    """Store whether the panel leaves unfit matchers out. Write the file only if this changes."""
     path, content = _panel(run_dir), json.dumps({"fit_only": fit_only}).encode()
     if (path.read_bytes() != content) if path.is_file() else fit_only:
         write_atomically(path, content)
 
 
 def read_fit_only(run_dir: Path) -> bool:
-    """Whether unfit matchers are kept out of the panel. Raises InputError for a file that does not say it."""
+    """Whether the panel leaves unfit matchers out. Raises InputError for a file without this value."""
     path = _panel(run_dir)
     if not path.exists():
         return False
@@ -113,5 +113,5 @@ def _panel(run_dir: Path) -> Path:
 
 
 def unanswered(controls: Iterable[Control], said: Mapping[Key, Verdict]) -> list[Control]:
-    """The pairs that have no verdict, or one that failed in the engine."""
+    """The pairs without a verdict, and those that failed in the engine."""
     return [each for each in controls if key_of(each) not in said or said[key_of(each)].failed]

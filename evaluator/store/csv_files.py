@@ -1,9 +1,9 @@
-"""Tables as CSV files that a spreadsheet opens without computing what is in them.
+"""Tables as CSV files that are safe to open in a spreadsheet.
 
-A spreadsheet takes a cell that begins with =, +, -, @, a tab or the end of a line for a formula, and a formula can run
-programs or send other cells away. Texts of a table come from checkpoints, data sets and engines: such a text gets an
-apostrophe before it, which spreadsheets take for "this is text". Numbers stay as they are, also those with a sign, and
-a text that is a number is one.
+A spreadsheet reads a cell as a formula if it begins with =, +, -, @, a tab or a line end. A formula can run programs
+or send other cells away, and a table's texts come from checkpoints, data sets and engines. So each such text gets a
+leading apostrophe, which marks it as text. Numbers stay unchanged, with or without a sign; so do texts that are
+numbers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _BEGINNINGS = tuple("=+-@\t\r\n＝＋－＠")  # the wide forms too: some progra
 
 
 def csv_bytes(frame: pd.DataFrame) -> bytes:
-    """A table as a CSV file, with its header and without row numbers."""
+    """A table as CSV, with a header and without row numbers."""
     safe = frame.copy(deep=False)
     for name in frame.columns:
         if not pd.api.types.is_numeric_dtype(frame[name]):  # categories hold texts too
@@ -25,7 +25,8 @@ def csv_bytes(frame: pd.DataFrame) -> bytes:
 
 
 def _as_text(value: Any) -> Any:
-    """A cell that is computed by nobody. Python's CSV leaves a return alone, which ends a row for others."""
+    """A cell that no spreadsheet computes. Carriage returns become newlines: Python's CSV writer keeps them, and other
+    programs end the row there."""
     if not isinstance(value, str):
         return value
     marked = f"'{value}" if _is_formula(value) else value

@@ -1,7 +1,6 @@
-"""What a run could not do, kept in run.json (`failures`) and written as tables/failures.csv.
+"""The failures of a run: `failures` in run.json, and tables/failures.csv.
 
-A failure is of a checkpoint, of one of its tasks, or of one item. What failed is not silently missing: it is named here
-until the same command has done it after all.
+A checkpoint, one of its tasks or one item can fail. Each failure stays listed until the same command succeeds with it.
 """
 
 from __future__ import annotations
@@ -18,21 +17,21 @@ Stage = Literal["prune", "load", "evaluate", "item"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """One row of tables/failures.csv. What a failure has not is empty: one of a whole checkpoint has no task."""
+    """One row of tables/failures.csv. Fields that do not apply are empty: a failed checkpoint has no task."""
 
     checkpoint: str
-    stage: Stage  # at which it was given up
+    stage: Stage  # the last stage that failed
     task: str = ""
     language: str = ""  # of the item
     item: str = ""
     engine: str = ""  # numbers of the engines that failed, "0, 2"
-    node: str = ""  # their hosts
+    node: str = ""  # the hosts of these engines
     attempts: int = 1
     reason: str
 
     @property
     def lost(self) -> bool:
-        """Whether a checkpoint, or a task of it, was set aside; otherwise it is one item."""
+        """Whether the run gave up a checkpoint or a whole task, not just one item."""
         return self.stage != "item"
 
 
@@ -40,7 +39,7 @@ COLUMNS = tuple(field.name for field in fields(Failure))
 
 
 def failures_of(run: Mapping[str, Any]) -> list[Failure]:
-    """The failures that a run.json names; rows that are none are left out."""
+    """The failures in run.json. Rows without checkpoint, stage and reason are left out."""
     rows = run.get("failures")
     found = []
     for row in rows if isinstance(rows, list) else []:
@@ -52,7 +51,7 @@ def failures_of(run: Mapping[str, Any]) -> list[Failure]:
 
 
 def failure_frame(failures: Sequence[Failure]) -> pd.DataFrame:
-    """The table, a row each."""
-    import pandas as pd  # late: what is wrong with a sweep is said without it
+    """The failures as a table, one row each."""
+    import pandas as pd  # late: checking a sweep file does not need it
 
     return pd.DataFrame([[getattr(each, name) for name in COLUMNS] for each in failures], columns=list(COLUMNS))

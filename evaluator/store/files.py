@@ -1,7 +1,7 @@
 """Files that appear whole or not at all: written under another name, synced, renamed.
 
-Below a directory with a fence, only its owner's process can do so: the file is made in a folder that is removed when
-another process takes the directory over, and then cannot get its name.
+A fence protects a directory from processes that no longer own it. An owner writes each file in its own folder first and
+renames it then. A process that takes the directory over removes that folder, so the old owner's renames fail.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _numbers = itertools.count()
 
 
 class Fence(Protocol):
-    """What keeps a process from writing a directory that another one has taken over."""
+    """Stops a process from writing into a directory that another process has taken over."""
 
     @property
     def folder(self) -> Path:
-        """Where files are made; whoever takes the directory over removes it first."""
+        """The folder for unfinished files. A process that takes the directory over removes it first."""
         ...
 
     def check(self) -> None:
@@ -41,7 +41,8 @@ class Fence(Protocol):
         ...
 
     def folder_is_gone(self) -> None:
-        """Raises ResurfaceError: the folder was removed. A network file system may know that later than who wrote."""
+        """Raises ResurfaceError: the folder was removed. On a network file system, a failed write can show this before
+        `check` does."""
         ...
 
 
@@ -49,7 +50,7 @@ _fences: dict[str, Fence] = {}
 
 
 def fence(directory: Path, owner: Fence) -> None:
-    """From now on, this process writes below `directory` only as long as it is its owner."""
+    """From now on, this process writes below `directory` only while `owner` allows it."""
     _fences[os.path.abspath(directory)] = owner
 
 
@@ -60,9 +61,10 @@ def lift_fence(directory: Path, owner: Fence) -> None:
 
 
 def need_unfenced(path: Path) -> None:
-    """Raises ResurfaceError where `path` lies in a directory that another process has taken over.
+    """Raises ResurfaceError if another process has taken over the directory of `path`.
 
-    For what is removed or copied, not written; that can still happen a moment after another has taken over.
+    Call this before a file is removed or copied. The check leaves a short gap: another process can take over just after
+    it.
     """
     owner = _fence_of(path)
     if owner is not None:
@@ -70,7 +72,7 @@ def need_unfenced(path: Path) -> None:
 
 
 def move_into(folder: Path, path: Path) -> Path:
-    """Move a file into a folder, which is made, beside whatever has its name there; where it is now."""
+    """Move a file into a folder, created if missing; returns the new path. A taken name gets a number."""
     need_unfenced(path)
     folder.mkdir(parents=True, exist_ok=True)
     names = itertools.chain([path.name], (f"{path.stem}.{number}{path.suffix}" for number in itertools.count(2)))
@@ -80,17 +82,17 @@ def move_into(folder: Path, path: Path) -> Path:
 
 
 def write_atomically(path: Path, content: bytes | Iterable[bytes]) -> None:
-    """Write a file, or its parts in turn, whole or not at all: temporary file, fsync, rename.
+    """Write a file, from bytes or from parts in turn, whole or not at all: temporary file, fsync, rename.
 
-    Raises InputError when the disk is full, or when nothing can be written at that place.
+    Raises InputError if the disk is full or the path is not writable.
     """
     _atomically(path, lambda handle: handle.writelines([content] if isinstance(content, bytes) else content))
 
 
 def part_of_path(name: str, place: str) -> str:
-    """A name from a file as one part of a path. Raises InputError, naming `place`, for one that would lead elsewhere.
+    """A name from a file as one part of a path. Raises InputError, naming `place`, if it is not a plain file name.
 
-    Records are data: what they call a checkpoint or a task may be anything.
+    Records are untrusted data: their names of checkpoints and tasks can contain anything.
     """
     if not name or name in (".", "..") or any(each in name for each in "/\\\0"):
         raise InputError(f"{place}: {name!r} cannot be the name of a file")
@@ -103,8 +105,8 @@ def write_parquet(table: pa.Table, path: Path) -> None:
 
 
 def parquet_bytes(table: pa.Table) -> bytes:
-    """What a file with an Arrow table holds; its pages have checksums."""
-    import pyarrow as pa  # late: what reads a run's state alone does not need it
+    """The bytes of a Parquet file with this table. Its pages have checksums."""
+    import pyarrow as pa  # late: a process that only reads a run's state does not need it
     import pyarrow.parquet as pq
 
     sink = pa.BufferOutputStream()
@@ -144,8 +146,8 @@ def _fenced(owner: Fence, path: Path, write: Callable[[IO[bytes]], object]) -> N
         owner.check()
         if error.errno != errno.EXDEV:
             raise
-        # A link leads to another file system, and nothing can be renamed onto that from the folder. Between this check
-        # and the rename another process may take over.
+        # A link leads to another file system, and a rename from the folder cannot cross file systems. Another process
+        # may take over between this check and the rename.
         _renamed(path.parent / f".{path.name}.writing", path, write, owner.check)
 
 

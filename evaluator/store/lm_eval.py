@@ -1,6 +1,6 @@
-"""The files of EleutherAI's lm-eval 0.4 (`--log_samples`): read beside runs, and what a run exports.
+"""The files of EleutherAI's lm-eval 0.4 (`--log_samples`). Comparisons read them, and a run can be exported to them.
 
-    DIR/<model>/results_<time>.json                aggregated numbers, and how they came about
+    DIR/<model>/results_<time>.json                aggregated numbers and their settings
     DIR/<model>/samples_<task>_<time>.jsonl        a line for each document and filter
 
 A line has `doc_id`, `doc`, `target`, `arguments`, `resps`, `filtered_resps`, `filter`, `metrics` (names), `doc_hash`,
@@ -30,7 +30,7 @@ class Sample:
     doc_id: int
     doc: Mapping[str, Any]
     filter: str
-    answer: str  # the filtered responses, as one text; of several log-likelihoods, which is the highest
+    answer: str  # the filtered responses as one text; for several log-likelihoods, the best option
     prompt_hash: str
     doc_hash: str
     scores: Mapping[str, float]  # metrics that are numbers
@@ -38,7 +38,7 @@ class Sample:
 
 @dataclass(frozen=True, kw_only=True)
 class Logged:
-    """What lm-eval logged of one model: its samples by task, and its results file (empty where there is none)."""
+    """lm-eval's files about one model: samples by task, and the newest results file (empty if there is none)."""
 
     model: str
     samples: Mapping[str, tuple[Sample, ...]]
@@ -46,15 +46,15 @@ class Logged:
 
 
 def is_logged(path: Path) -> bool:
-    """Whether these are files of lm-eval: a `samples_*.jsonl`, or a directory that has some."""
+    """Whether `path` is a `samples_*.jsonl` of lm-eval, or a directory that contains some."""
     return bool(_sample_files(path))
 
 
 def read_logged(path: Path) -> list[Logged]:
     """The newest samples of every task of every model at `path`.
 
-    Raises InputError naming file, line and field for what lm-eval would not have written, and for a model that was
-    logged in two folders: its answers would count twice.
+    Raises InputError naming file, line and field if lm-eval cannot have written the file. Raises it too for a model in
+    two folders, whose answers would count twice.
     """
     found: list[Logged] = []
     folders: dict[str, Path] = {}
@@ -76,7 +76,7 @@ def _sample_files(path: Path) -> list[Path]:
 
 
 def _task(file: Path) -> str:
-    """As lm-eval reads its own file names: between the first underscore and the last."""
+    """The part between the first underscore and the last, as in lm-eval itself."""
     return file.stem[file.stem.find("_") + 1 : file.stem.rfind("_")]
 
 
@@ -117,8 +117,8 @@ def _sample(row: Any, task: str, place: str) -> Sample:
 
 
 def _answer(responses: Any) -> str:
-    """Log-likelihoods ([value, whether it is the greedy answer] for each option) of one answer differ in their last
-    digits between any two runs: which option won is what was answered."""
+    """One text for the filtered responses. For log-likelihoods ([value, whether greedy] for each option) it names the
+    best option: the last digits of the values differ between any two runs."""
     if isinstance(responses, list) and responses and all(map(_is_likelihood, responses)):
         values = [float(each[0]) for each in responses]
         return f"option {values.index(max(values))}" if len(values) > 1 else str(responses[0][1])
@@ -148,5 +148,5 @@ def doc_hash(doc: Mapping[str, Any]) -> str:
 
 
 def lines(samples: Iterable[Mapping[str, Any]]) -> bytes:
-    """Samples as the content of a file."""
+    """Samples as the content of a JSON Lines file."""
     return "".join(json.dumps(sample, ensure_ascii=False) + "\n" for sample in samples).encode()

@@ -1,14 +1,14 @@
-"""Records of one checkpoint and task -> outcomes, one row per item, format and seed: all that the tables look at.
+"""Outcomes: one row per item, format and seed, derived from a checkpoint's records. All tables are made of them.
 
-    RUN/outcomes/<checkpoint>.parquet       derived from RUN/records by every report; a notebook reads them too
+    RUN/outcomes/<checkpoint>.parquet       derived from RUN/records by every report; notebooks can read it too
 
-Columns beside the key, the checkpoint's own (METADATA) and how it was served (SERVING): those of each registered probe
-(`Probe.columns`; null where it was not measured) and, for each probe,
+The columns are KEY, METADATA (the checkpoint), SERVING (how it was served), and each registered probe's
+(`Probe.columns`; null if not measured). Each probe adds two more:
 
-    <probe>_status    `ok`, `truncated`, `excluded` or `engine_error`; null where the probe was never asked
-    <probe>_why       the record's reason, where it was excluded or failed
+    <probe>_status    `ok`, `truncated`, `excluded` or `engine_error`; null if the probe did not run
+    <probe>_why       the record's reason if it was excluded or failed
 
-and `truncated`: the context was cut for at least one of the item's prompts.
+`truncated`: at least one of the item's prompts has a shortened context.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Pair = tuple[str, str]  # checkpoint, task
 
 
 def outcome_types() -> dict[str, str]:
-    """The outcome columns in their order, with their pandas types."""
+    """The outcome columns in order, with their pandas types."""
     types = {name: PANDAS[name] for name in (*KEY, *METADATA, *SERVING)}
     for probe in PROBES:
         types |= {f"{probe.name}_status": "string", **probe.columns}
@@ -44,14 +44,14 @@ def outcome_types() -> dict[str, str]:
 
 
 def empty_outcomes() -> pd.DataFrame:
-    """The outcome frame of no record at all, with its columns and types."""
+    """An outcome frame without rows, with all columns and types."""
     return pd.DataFrame({name: pd.Series(dtype=dtype) for name, dtype in outcome_types().items()})
 
 
 def reduce_records(records: pd.DataFrame) -> pd.DataFrame:
-    """Item-level outcomes of records (columns as in `Record`), any number of checkpoints and tasks.
+    """The outcomes of records (columns as in `Record`) of any number of checkpoints and tasks.
 
-    All records of one item on one checkpoint must be in `records`: reduce whole parts, then concatenate.
+    `records` must contain all records of an item on a checkpoint: reduce whole parts, then concatenate.
     """
     if records.empty:
         return empty_outcomes()
@@ -70,8 +70,10 @@ def reduce_records(records: pd.DataFrame) -> pd.DataFrame:
 
 
 def plain(outcomes: pd.DataFrame) -> pd.DataFrame:
-    """Outcomes in the order of KEY as plain columns: numbers and booleans as floats with NaN for null (many small
-    selections of nullable columns are slow), equal texts as one object with None for null."""
+    """Outcomes in the order of KEY, without nullable columns, which are slow for many small selections.
+
+    Numbers and booleans become floats, with NaN for null. Equal texts share one object, with None for null.
+    """
     frame = outcomes.sort_values(list(KEY), ignore_index=True)
     columns: dict[str, Any] = {}
     for name, dtype in outcome_types().items():
@@ -84,8 +86,8 @@ def plain(outcomes: pd.DataFrame) -> pd.DataFrame:
 
 
 class Outcomes:
-    """Outcomes by checkpoint and task: frames in memory, or files of RUN/outcomes that are read where they are looked
-    up. Memory holds the keys of all of them."""
+    """Outcomes by checkpoint and task: frames in memory, or files of RUN/outcomes that each lookup reads. Memory holds
+    the item keys of all."""
 
     def __init__(self, outcomes: pd.DataFrame | None = None) -> None:
         self._held: dict[Pair, pd.DataFrame | Path] = {}
@@ -97,8 +99,10 @@ class Outcomes:
             self.add(outcomes)
 
     def add(self, outcomes: pd.DataFrame, path: Path | None = None) -> None:
-        """Take the outcomes of some checkpoints and tasks; with `path`, write them there. Columns as in
-        `outcome_types`. Raises ValueError for a checkpoint and task that are known."""
+        """Add outcomes with the columns of `outcome_types`; with `path`, write them there instead of keeping them.
+
+        Raises ValueError for a checkpoint and task that were added before.
+        """
         if path is not None:
             write_parquet(pa.Table.from_pandas(outcomes, preserve_index=False), path)
         for pair, piece in outcomes.groupby(["checkpoint", "task"], sort=False):
@@ -115,7 +119,7 @@ class Outcomes:
             self._held[checkpoint, task] = plain(piece) if path is None else path
 
     def __getitem__(self, pair: Pair) -> pd.DataFrame:
-        """One checkpoint's outcomes on one task with plain columns (`plain`); empty where nothing was asked."""
+        """One checkpoint's outcomes on one task as plain columns (`plain`); empty if there are none."""
         held = self._held.get(pair)
         if not isinstance(held, Path):
             return plain(empty_outcomes()) if held is None else held
@@ -124,21 +128,21 @@ class Outcomes:
 
     @property
     def first(self) -> list[dict[str, Any]]:
-        """Checkpoint, task and METADATA of the first row of every checkpoint and task, in the order of `add`."""
+        """Checkpoint, task and METADATA of each pair's first row, in the order of `add`."""
         return self._first
 
     @property
     def formats(self) -> set[str]:
-        """Every format that was asked."""
+        """Every prompt format of the run."""
         return set().union(*self._formats.values())
 
     def formats_of(self, pair: Pair) -> Set[str]:
-        """The formats in which one checkpoint was asked one task."""
+        """The prompt formats of one checkpoint on one task."""
         return self._formats.get(pair, set())
 
     @property
     def asked(self) -> pd.DataFrame:
-        """Every item of every task once: task, language, item_id, and `item`, its number within the task."""
+        """Every item of every task once: task, language, item_id and `item`, the number within the task."""
         found = [
             (task, *key, number)
             for task, keys in sorted(self._items.items())
@@ -149,12 +153,12 @@ class Outcomes:
 
     @property
     def text_tasks(self) -> frozenset[str]:
-        """The tasks of which only probes of texts were asked."""
+        """The tasks on which only text probes ran."""
         return frozenset(task for task, reads in self._read_by.items() if "text" in reads and "items" not in reads)
 
 
 class Recent(Mapping[Key, pd.DataFrame], Generic[Key]):
-    """Frames that are made where they are looked up; those used last are held, of about so many rows in all."""
+    """A cache of frames: a lookup makes a missing frame, and the most recent frames stay, up to about `rows` rows."""
 
     def __init__(self, make: Callable[[Key], pd.DataFrame], rows: int) -> None:
         self._make = make

@@ -1,4 +1,4 @@
-"""Reads a run directory back: records one checkpoint and task at a time, items, and run.json."""
+"""Reads a run directory: records, items, verdicts and run.json."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from evaluator.store.schema import (
     Stored,
 )
 
-# Columns without which a part of records is none.
+# Columns that every part of records must have.
 _NEEDED = {
     name for name in (*READ_RECORDS, "weights_digest", "language", "item_id") if not RECORD_COLUMNS[name].meaning.later
 }
@@ -32,7 +32,7 @@ SOUGHT = repr([(name, column.arrow, name in _NEEDED) for name, column in RECORD_
 
 
 def record_parts(run_dir: Path) -> list[list[Path]]:
-    """The committed parts, grouped by checkpoint and task. Raises InputError when there is none."""
+    """The committed parts, grouped by checkpoint and task. Raises InputError if there is none."""
     paths = sorted(path for path in (run_dir / "records").glob("*/*/*.parquet") if not path.name.startswith("."))
     if not paths:
         raise InputError(f"{run_dir / 'records'}: no .parquet part: nothing has been evaluated into this run yet")
@@ -40,12 +40,12 @@ def record_parts(run_dir: Path) -> list[list[Path]]:
 
 
 def read_records(paths: list[Path]) -> pd.DataFrame:
-    """The records of some parts. Raises InputError for a part that is not one (`read_part`)."""
+    """The records of some parts. Raises InputError for an invalid part (`read_part`)."""
     return _frame(paths, READ_RECORDS, RECORD_COLUMNS)
 
 
 def read_items(run_dir: Path) -> pd.DataFrame | None:
-    """The items of every task, or None for a run that has records alone."""
+    """The items of every task; None for a run without items."""
     paths = sorted((run_dir / "items").glob("*.parquet"))
     if not paths:
         return None
@@ -53,13 +53,13 @@ def read_items(run_dir: Path) -> pd.DataFrame | None:
 
 
 def read_verdicts(run_dir: Path) -> pd.DataFrame | None:
-    """What matcher models decided, or None for a run that none has judged."""
+    """The verdicts of all matcher models; None for a run without any."""
     paths = sorted((run_dir / "verdicts").glob("*/*/*.parquet"))
     return _frame(paths, READ_VERDICTS, VERDICT_COLUMNS) if paths else None
 
 
 def read_run(run_dir: Path) -> dict[str, Any]:
-    """run.json, empty when there is none. Raises InputError when it is not a JSON object."""
+    """run.json; empty if there is none. Raises InputError if it is not a JSON object."""
     path = run_dir / "run.json"
     if not path.exists():
         return {}
@@ -72,11 +72,13 @@ def read_run(run_dir: Path) -> dict[str, Any]:
 
 
 def read_part(path: Path, names: Sequence[str], columns: Mapping[str, Stored]) -> pa.Table:
-    """The columns `names` of one Parquet file; `columns` says what each may hold.
+    """The columns `names` of one Parquet file; `columns` defines the allowed content of each.
 
-    Columns that came later are null in an older run. Raises InputError, naming file and column, for a file that cannot
-    be read, and for a column that is missing, of another type, or holds what it cannot: null, an unknown status. Wider
-    types of a kind are taken: other programs write int64 for int32, and pandas floats for integers with nulls.
+    Columns that an older run lacks (`Meaning.later`) become null. Wider types of the same kind are accepted: other
+    programs write int64 for int32, and pandas writes floats for integers with nulls.
+
+    Raises InputError, naming file and column, for an unreadable file, a missing column, another type or a value that
+    is not allowed (null, an unknown status).
     """
     try:
         file = pq.ParquetFile(path, page_checksum_verification=True)
@@ -100,10 +102,10 @@ def read_part(path: Path, names: Sequence[str], columns: Mapping[str, Stored]) -
 def damage_of(
     path: Path, columns: Mapping[str, Stored] = RECORD_COLUMNS, needed: Collection[str] = _NEEDED
 ) -> str | None:
-    """Why a part (of records, unless `columns` are others) cannot be read, in one line; None for one that can: whole,
-    with the columns of their types that it has, and those that are needed.
+    """Why a part cannot be read, in one line; None for a sound part. By default, it is a part of records.
 
-    Raises InputError where the system cannot read the file, which says nothing about the part.
+    A sound part is whole, its columns have the right types, and the `needed` ones are present. Raises InputError if
+    the system cannot read the file, as the part itself may be sound.
     """
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
@@ -129,7 +131,7 @@ def _frame(paths: list[Path], names: tuple[str, ...], columns: Mapping[str, Stor
 
 
 def _check(found: pa.ChunkedArray, wanted: Stored, place: str) -> None:
-    """Raises InputError for a column that is not what the schema says."""
+    """Raises InputError for a column that contradicts the schema."""
     if not _fits(found.type, wanted.arrow):
         raise InputError(f"{place} has type {found.type}, not {wanted.arrow}")
     if found.null_count and not wanted.nullable:

@@ -1,12 +1,12 @@
 """The run directory's records: append-only Parquet parts, each written whole or not at all.
 
-A part is written to a temporary file, synced and renamed, so a reader or a resumed run sees complete parts only. All
-records of an item lie in one part; an item that is in any part is finished. Only one process writes: a driver that has
-lost its run directory to another can rename nothing there (`files`, `RunLock`).
+A part is written to a temporary file, synced and renamed, so readers and resumed runs only see complete parts. All
+records of an item are in one part; an item in any part is finished. Only one process writes: a driver that has lost
+its run directory to another driver cannot rename files there (`files`, `RunLock`).
 
     RUN/records/<checkpoint>/<task>/<shard>.parquet   the columns: docs/records.md
-    RUN/damaged/<checkpoint>/<task>/<shard>.parquet   what could not be read any more, and was made again
-    RUN/items/<task>.parquet                          what was asked, for the report's item view
+    RUN/damaged/<checkpoint>/<task>/<shard>.parquet   parts that became unreadable; their items are evaluated again
+    RUN/items/<task>.parquet                          the questions, for the report's item view
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ _KEPT = 4  # bases' answers to a task that are kept in memory
 
 
 def to_table(records: Sequence[Record]) -> pa.Table:
-    """Records as one Arrow table of the schema `RECORDS`, one row each."""
+    """Records as one Arrow table with the schema `RECORDS`, one row each."""
     columns = {name: [getattr(record, name) for record in records] for name in RECORDS.names}
     return pa.table(columns, schema=RECORDS)
 
 
 def failed_throughout(table: pa.Table) -> str | None:
-    """How every answer in some records failed, in the words of the first one; None if any was measured.
+    """The first error text if the engine failed on every item; None if any was measured.
 
-    What was excluded was not asked: where there is nothing else, nothing failed.
+    Excluded items do not count, as the engine did not receive them: if all are excluded, nothing failed.
     """
     status = table["status"]
     if pc.any(pc.is_in(status, pa.array(_MEASURED))).as_py():
@@ -62,14 +62,14 @@ class RecordStore:
         self._closed = False
         self._reading = threading.Lock()
         self._greedy: OrderedDict[tuple[str, str], tuple[list[str], pa.Table]] = OrderedDict()
-        # By checkpoint and task, how many parts `finished` has first seen, with what came and went since.
+        # By checkpoint and task: the parts at the first call of `finished`, plus those added, minus those removed.
         self._kept: dict[tuple[str, str], int] = {}
 
     def append(self, checkpoint: str, task: str, shard: str, part: pa.Table | bytes) -> Path:
-        """Write one finished shard, as a table or as what its file holds. Many threads write at once: a shared file
-        system takes its time until something is safe there.
+        """Write one finished shard, given as a table or as the bytes of its file. Many threads can write at once, as
+        a sync to a shared file system is slow.
 
-        Raises InputError when the disk is full (nothing half-written stays), ResurfaceError after `close`.
+        Raises InputError if the disk is full (no half-written file stays), ResurfaceError after `close`.
         """
         path = self.root / checkpoint / task / f"{shard}.parquet"
         content = part if isinstance(part, bytes) else parquet_bytes(part)
@@ -81,7 +81,7 @@ class RecordStore:
 
     @contextlib.contextmanager
     def _open(self, path: Path) -> Iterator[None]:
-        """Within, `close` waits. Raises ResurfaceError after it."""
+        """`close` waits until the block ends. Raises ResurfaceError after `close`."""
         with self._changed:
             if self._closed:
                 raise ResurfaceError(f"{path}: came after the run had ended, and was not written")
@@ -94,7 +94,7 @@ class RecordStore:
                 self._changed.notify_all()
 
     def close(self) -> None:
-        """From now on no thread appends anything."""
+        """Wait for the running appends; later ones fail."""
         with self._changed:
             self._closed = True
             self._changed.wait_for(lambda: not self._writing)
@@ -105,9 +105,9 @@ class RecordStore:
         return [folder / name for name in _names(folder)]
 
     def finished(self, checkpoint: str, task: str, weights_digest: str) -> set[ItemKey]:
-        """The items that have their records.
+        """The items that have records.
 
-        Raises InputError for a damaged part, and for records of other weights than those of `weights_digest`.
+        Raises InputError for a damaged part, and for records of other weights than `weights_digest`.
         """
         keys: set[ItemKey] = set()
         parts = self.parts(checkpoint, task)
@@ -124,12 +124,12 @@ class RecordStore:
         return keys
 
     def need_kept(self) -> None:
-        """Raises ResurfaceError where parts that this store counts as finished are there no more."""
+        """Raises ResurfaceError if parts that this store counts as finished have disappeared."""
         for checkpoint, task in tuple(self._kept):
             self._need_kept(checkpoint, task, self.parts(checkpoint, task))
 
     def _count(self, part: Path, more: int) -> None:
-        """Know of more or fewer parts where `part` is, if `finished` has looked there."""
+        """Update the number of parts in the folder of `part`, if `finished` has counted it."""
         where = part.parent.parent.name, part.parent.name
         with self._changed:
             if where in self._kept:
@@ -144,12 +144,13 @@ class RecordStore:
             )
 
     def greedy_answers(self, checkpoint: str, task: str) -> pa.Table:
-        """The answers of one checkpoint to the open prompts of one task, a row each: language, item_id, status and
-        token_ids (null where there is no answer). Raises InputError for a damaged part, and ResurfaceError where parts
-        are gone: its items would seem not to have been asked.
+        """The greedy answers of one checkpoint to the open prompts of one task: language, item_id, status, token_ids.
 
-        Thread-safe. The last few are kept, as long as there are no other parts: every checkpoint of a base asks for
-        them, each time that an engine begins some of its shards.
+        token_ids is null without an answer. Raises InputError for a damaged part. Raises ResurfaceError if parts have
+        disappeared, as their items would look unanswered.
+
+        Thread-safe. The last few tables stay in memory until their parts change: every checkpoint of a base requests
+        them again, each time that an engine starts some of its shards.
         """
         with self._reading:
             folder = self.root / checkpoint / task
@@ -164,17 +165,14 @@ class RecordStore:
             return table
 
     def measured(self, checkpoint: str, task: str | None = None) -> bool:
-        """Whether any record, of one task or of all, has an outcome. Raises InputError for a damaged part."""
+        """Whether any record has an outcome, on one task or on all. Raises InputError for a damaged part."""
         for path in self._parts(checkpoint, task):
             if pc.any(pc.is_in(_read_part(path, ["status"])["status"], pa.array(_MEASURED))).as_py():
                 return True
         return False
 
     def devices(self, checkpoint: str) -> set[str]:
-        """What the records of a checkpoint were computed on, as far as they say so.
-
-        Raises InputError for a damaged part.
-        """
+        """The devices in the records of a checkpoint; older records have none. Raises InputError for a damaged part."""
         found: set[str] = set()
         for path in self._parts(checkpoint, None):
             if "device" in _names_of(path):
@@ -182,11 +180,12 @@ class RecordStore:
         return found
 
     def holds(self, checkpoint: str, task: str, item: ItemKey | None = None) -> bool:
-        """Whether there are records, or records of one item."""
+        """Whether there are records, of any item or of `item`."""
         return any(item is None or item in _items_of(path) for path in self.parts(checkpoint, task))
 
     def drop(self, checkpoint: str, task: str | None = None, item: ItemKey | None = None) -> None:
-        """Remove the parts of a checkpoint, of one task or of all, or those that hold one item, to be made again."""
+        """Remove a checkpoint's parts, of one task or of all, so that their items are evaluated again. With `item`,
+        remove only the parts with this item."""
         for path in self._parts(checkpoint, task):
             if item is None or item in _items_of(path):
                 need_unfenced(path)
@@ -196,17 +195,17 @@ class RecordStore:
             self._greedy.clear()
 
     def damaged(self) -> dict[Path, str]:
-        """Every part that cannot be read, with the reason in one line: all of every part is read, 2 ms each on a core,
-        but for those whose bytes are known to be whole.
+        """Every damaged part, with the reason in one line.
 
-        Raises InputError where it is not the part's fault (`damage_of`).
+        Each part is read in full (2 ms on a core), unless its bytes passed this check before. Raises InputError if the
+        system cannot read a file (`damage_of`).
         """
-        from evaluator.store import whole  # late: with pandas, which an engine's process does not need
+        from evaluator.store import whole  # late: it imports pandas, which an engine's process does not need
 
         return whole.damaged(self.root, [path for _, _, path in self.tables()])
 
     def set_aside(self, part: Path) -> Path:
-        """Move a part to where no reader looks, so that its items count as not asked; where it is now."""
+        """Move a part to RUN/damaged, so that its items are evaluated again; returns the new path."""
         target = move_into(self.root.parent / "damaged" / part.relative_to(self.root).parent, part)
         self._count(part, -1)
         return target
@@ -222,18 +221,18 @@ class RecordStore:
             yield path.parent.parent.name, path.parent.name, path
 
     def write_items(self, task: str, items: Iterable[tuple[Item, Sequence[str]]]) -> None:
-        """Keep what was asked, each item with its options, for the report's item view and clustered intervals."""
+        """Write a task's items with their options, for the report's item view and clustered intervals."""
         rows = [asdict(item) | {"options": options} for item, options in items]
         write_parquet(pa.Table.from_pylist(rows, schema=ITEMS), self._items / f"{task}.parquet")
 
     def clean(self) -> None:
-        """Remove what killed writers left behind."""
+        """Remove temporary files of killed writers."""
         for stale in self.root.parent.glob("**/.*.writing"):
             stale.unlink(missing_ok=True)
 
 
 def _names(folder: Path) -> list[str]:
-    """Of the parts there, sorted; none where there is no such folder."""
+    """The sorted file names of a folder's parts; empty without the folder."""
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         return sorted(name for name in os.listdir(folder) if name.endswith(".parquet"))
     return []
@@ -263,7 +262,7 @@ def _read_part(path: Path, columns: list[str]) -> pa.Table:
 
 
 def _names_of(path: Path) -> list[str]:
-    """The columns of a part: those that came later are not in an older run's."""
+    """The names of a part's columns. Parts of older runs lack the newest columns."""
     with _readable(path):
         return list(pq.read_schema(path).names)
 

@@ -1,9 +1,9 @@
-"""The columns of everything that a run keeps, derived from the fields of `evaluator.core.records`.
+"""The columns of all files of a run, derived from the fields of `evaluator.core.records`.
 
     python -m evaluator.store.schema > docs/records.md
 
-`RECORDS`, `ITEMS`, `VERDICTS` and `CONTROLS` are the Arrow schemas that files are written with; `READ_RECORDS` and its
-like are the columns that the report reads; `PANDAS` types a frame of records. Nothing else lists the columns.
+Files are written with the Arrow schemas `RECORDS`, `ITEMS`, `VERDICTS` and `CONTROLS`. The report reads the columns
+`READ_RECORDS` and the other `READ_*`. `PANDAS` types a frame of records. No other module lists the columns.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ _PANDAS = {"string": "string", "int32": "Int64", "int64": "Int64", "double": "Fl
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A field as it is stored."""
+    """One column of a file."""
 
     name: str
     arrow: str  # "string", "int32", "int64", "double", "bool", "list<...>"
     nullable: bool
-    values: tuple[str, ...]  # all that it can hold, where its type lists them
+    values: tuple[str, ...]  # the allowed values, if its type lists them
     meaning: Meaning
 
 
 def stored(kind: type) -> tuple[Stored, ...]:
-    """The columns of a dataclass whose every field is `Annotated[type, Meaning(...)]`, in the order of its fields.
+    """The columns of a dataclass, in field order. Every field is `Annotated[type, Meaning(...)]`.
 
-    Raises TypeError for a field that says no Meaning or whose type has no place in a file.
+    Raises TypeError for a field without a Meaning or with a type that files cannot hold.
     """
     hints = get_type_hints(kind, include_extras=True)
     return tuple(_stored(field.name, hints[field.name]) for field in fields(kind))

@@ -18,7 +18,7 @@ class Screened:
     task: str
     checkpoint: str
     base: str
-    decision: str  # the gate's verdict at the last look that it had
+    decision: str  # the gate's verdict at the last look
     asked: int  # items of that look
     items: int  # items of the task
     looks: tuple[int, ...]  # items of each planned look: they set the level of each

@@ -1,8 +1,8 @@
-"""The verdicts of matcher models beside a run's records: which responses to judge, and what was decided.
+"""The verdicts of matcher models on a run's responses, and which responses still need one.
 
     RUN/verdicts/<matcher>/<checkpoint>/<task>.parquet     one row per judged record, sorted by its key
 
-A file appears whole or not at all; judging more records later (other probes, or all of them) adds rows to it.
+A file appears whole or not at all. A later command that judges more records (other probes, all responses) adds rows.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ Part = tuple[str, str]  # checkpoint, task
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """A record's response, and what a matcher is asked about it."""
+    """A record's key, and the claim that a matcher judges: question, gold answers and response."""
 
     key: Key
     claim: Claim
 
 
 def responses(run_dir: Path, probes: Sequence[str], *, everything: bool) -> dict[Part, list[Answered]]:
-    """The responses of these probes to judge; unless `everything`, only those that contain no gold answer.
+    """The responses of these probes that a matcher judges: with `everything` all, else those without a gold answer.
 
-    Thinking spans are not part of a response. Raises InputError where RUN/items lacks what was asked.
+    Thinking spans are removed from a response. Raises InputError if RUN/items lacks an item.
     """
     found: dict[Part, list[Answered]] = {}
     asked: dict[str, Mapping[tuple[str, str], tuple[str, tuple[str, ...]]]] = {}
@@ -67,7 +67,7 @@ def _questions(run_dir: Path, task: str) -> dict[tuple[str, str], tuple[str, tup
 
 
 class VerdictStore:
-    """The verdicts of one matcher on one run. `digest` is that of the matcher's weights."""
+    """The verdicts of one matcher on one run. `digest`: of the matcher's weights."""
 
     def __init__(self, run_dir: Path, matcher: str, digest: str) -> None:
         self._root = run_dir / "verdicts" / matcher
@@ -75,7 +75,10 @@ class VerdictStore:
         self._digest = digest
 
     def read(self, part: Part) -> dict[Key, Verdict]:
-        """What was decided. Raises InputError for verdicts of another matcher with this name, or an unreadable file."""
+        """The verdicts of one checkpoint and task.
+
+        Raises InputError for an unreadable file, and for verdicts of another matcher with this name.
+        """
         path = self._path(part)
         if not path.exists():
             return {}
@@ -113,22 +116,22 @@ class VerdictStore:
 
 @dataclass(frozen=True, eq=False)
 class Pending:
-    """What is left to ask a matcher about one part, each distinct response to an item once."""
+    """The claims of one part that a matcher still has to judge, each distinct one once."""
 
-    known: Mapping[Key, Verdict]  # judged before, or judged elsewhere as the same response to the item
+    known: Mapping[Key, Verdict]  # judged before, in this part or as the same claim elsewhere
     claims: tuple[Claim, ...]
-    keys: tuple[tuple[Key, ...], ...]  # for each claim, the records that it stands for
+    keys: tuple[tuple[Key, ...], ...]  # for each claim, its records
 
     def complete(self, verdicts: Sequence[Verdict]) -> dict[Key, Verdict]:
-        """All verdicts of the part, from the verdicts of its claims."""
+        """All verdicts of the part, given the verdicts on `claims`."""
         new = {key: judged for keys, judged in zip(self.keys, verdicts, strict=True) for key in keys}
         return {**self.known, **new}
 
 
 def pending(answered: Iterable[Answered], done: Mapping[Key, Verdict], elsewhere: dict[Claim, Verdict]) -> Pending:
-    """What to ask: whatever has no verdict, or one that failed in the engine.
+    """The claims without a verdict, and those that failed in the engine.
 
-    `elsewhere` holds the same matcher's verdicts, whichever checkpoint gave the response; those in `done` are added.
+    `elsewhere` holds this matcher's verdicts on the responses of all checkpoints. The function adds those in `done`.
     """
     waiting: dict[Claim, list[Key]] = {}
     known = dict(done)

@@ -1,9 +1,9 @@
-"""Which parts of records were found whole before, by the digests of their bytes.
+"""Remembers which parts of records were whole at the last check, by the digests of their bytes.
 
-    RUN/records/.whole    SHA-256 of what is looked for in a part, then of each part
+    RUN/records/.whole    SHA-256 of `SOUGHT`, the columns that the check requires; then SHA-256 of each whole part
 
-To read all of a part costs a hundred times what its digest does, and the same bytes are as whole as they were. What
-changed in a part, or in this file, changes a digest: that part is read again.
+Reading a part in full costs 100 times as much as its digest. A part is read again only if its digest is new, or if
+`SOUGHT` has changed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _READERS = 8  # parts that are read at a time
 
 
 def damaged(root: Path, parts: Sequence[Path]) -> dict[Path, str]:
-    """Which of the parts below `root` cannot be read, and why (`damage_of`)."""
+    """The damaged parts below `root`, with the reasons (`damage_of`)."""
     kept = root / ".whole"
     known = _known(kept)
     with ThreadPoolExecutor(min(len(os.sched_getaffinity(0)), _READERS)) as readers:
@@ -35,15 +35,15 @@ def damaged(root: Path, parts: Sequence[Path]) -> dict[Path, str]:
 
 
 def _damage_of(path: Path, known: set[bytes]) -> tuple[bytes | None, str | None]:
-    """The digest of a part, and its damage."""
+    """A part's digest, and the reason if it is damaged."""
     digest = None
-    with contextlib.suppress(OSError):  # `damage_of` says whose fault it is
+    with contextlib.suppress(OSError):  # `damage_of` reports the reason
         digest = sha256(path.read_bytes()).digest()
     return digest, None if digest in known else damage_of(path)
 
 
 def _known(kept: Path) -> set[bytes]:
-    """None where something else is looked for in a part now."""
+    """The digests of the file; empty if `SOUGHT` has changed since."""
     content = b""
     with contextlib.suppress(OSError):
         content = kept.read_bytes()
