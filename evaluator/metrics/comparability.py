@@ -1,11 +1,14 @@
-"""Whether a checkpoint and its base were asked alike: a difference between them is damage only if nothing else differs.
+"""Whether a checkpoint and its base were evaluated alike: their difference is damage only if nothing else differs.
 
-What is held against each other, item by item: the engine, its version and dtype, and the length of the open prompt
-(another template or tokenizer). Of run.json: the settings of the task, the seed among them, and how each checkpoint's
-options were scored. A run without `options` drew distractors as `any` does. And where beams or samples are compared:
-how many there are, and how they were drawn.
+These must be equal on both sides:
 
-Checkpoints with quantised activations are comparable, but have a noise floor of their own, which is named beside them.
+- for each item: the engine, its version and dtype, and the length of the open prompt (another template or tokenizer);
+- in run.json: the settings of the task, including the seed, and how each checkpoint's options were scored;
+- for comparisons of beams or samples: how many there are, and how they were drawn.
+
+A run without the setting `options` drew distractors as `any` does.
+
+Checkpoints with quantised activations are comparable, but have their own noise floor. A note on their rows gives it.
 """
 
 from __future__ import annotations
@@ -20,13 +23,13 @@ import pandas as pd
 from evaluator.core.errors import mapping_at, rows_at
 from evaluator.core.records import SERVING
 
-# Outcome columns that must be equal on both sides of an item, and what a difference is called.
+# Outcome columns that must be equal on both sides of an item, and the name of a difference for people.
 _ALIKE = {
     **{name: name.replace("_", " ") for name in SERVING},
     "greedy_prompt_tokens": "prompt tokens (another template or tokenizer)",
 }
 _ALIKE_DRAWN = {"beams": "beams", "samples": "samples"}
-# Settings of a task that say what is asked, not how an answer comes about; and those of drawn answers alone.
+# Settings that select what is evaluated, not how an answer is produced. `_DRAWN`: settings of drawn answers alone.
 _WHAT = ("probes", "formats", "name", "languages", "items", "window")
 # Patterns of records whose scheme quantises activations: W8A8, W4A8, FP8; not FP8 W8A16.
 _ACTIVATIONS = re.compile(r"\bW\d+A[48]\b|\bFP8\b(?! W\d+A16)")
@@ -35,9 +38,10 @@ _DRAWN = ("beam_width", "samples", "sample_seeds", "top_p", "temperature")
 
 
 def difference(outcomes: pd.DataFrame, run: Mapping[str, Any], base: str, own: tuple[str, str], *, drawn: bool) -> str:
-    """How a checkpoint (`own`: its task and name) was asked otherwise than its base, for people; empty: comparable.
+    """How the evaluation of a checkpoint (`own`: its task and name) differs from its base's, for people; empty:
+    comparable.
 
-    `outcomes` are those of a comparison. With `drawn`, what beams and samples depend on counts too.
+    `outcomes` are those of a comparison. `drawn` includes the settings that beams and samples depend on.
     """
     task, checkpoint = own
     found = [*_of_records(outcomes, _ALIKE | (_ALIKE_DRAWN if drawn else {}))]
@@ -50,7 +54,8 @@ def difference(outcomes: pd.DataFrame, run: Mapping[str, Any], base: str, own: t
 
 
 def rounded_activations(pattern: str | None) -> str | None:
-    """What there is to say of a checkpoint whose activations are quantised, by the `pattern` of its records."""
+    """The note on a checkpoint with quantised activations, by the `pattern` of its records; None for any other
+    checkpoint."""
     return ROUNDED if pattern is not None and _ACTIVATIONS.search(pattern) else None
 
 
@@ -71,13 +76,13 @@ def _of_settings(base: Mapping[str, Any], own: Mapping[str, Any], *, ignored: se
 
 
 def settings_of(run: Mapping[str, Any], checkpoint: str | None, task: str) -> Mapping[str, Any]:
-    """What run.json says of how a checkpoint was asked a task; empty where it says nothing."""
+    """The settings in run.json under which a checkpoint was evaluated on a task; empty if there are none."""
     found = mapping_at(run, "identity", "task_settings", checkpoint, task)
     return {"options": "any", **found} if found else {}
 
 
 def scoring_of(run: Mapping[str, Any], checkpoint: str | None) -> list[str]:
-    """The ways in which engines scored for a checkpoint."""
+    """The ways in which engines scored this checkpoint's options."""
     rows = rows_at(run, "engine_stats")
     return sorted({str(row["scoring"]) for row in rows if row.get("checkpoint") == checkpoint and row.get("scoring")})
 

@@ -1,8 +1,7 @@
 """How many items were measured, how many were not, and why.
 
-What was not measured, and why: items by checkpoint, task, format, probe, language, status and reason.
-
-Every table counts its exclusions and failures; this one says what they are. The reason is the record's own text.
+The table of what was not measured counts items by checkpoint, task, format, probe, language, status and reason. Every
+other table counts its exclusions and failures; this one names them. The reason is the record's own text.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from evaluator.probes.base import EVIDENCE
 from evaluator.store.outcomes import MEASURED
 
 NO_REASON = "the records do not say why"
-LEAST = 5  # of an outcome on either side, for agreement beyond chance: of fewer, one item decides what it is
+LEAST = 5  # of an outcome on either side, for agreement beyond chance: with fewer, one item decides it
 
 
 def measured(items: pd.DataFrame, *probes: str, nothing: str = "no item was measured") -> tuple[pd.DataFrame, Row]:
-    """The items on which all these probes were measured, and n, excluded and engine_error with the reasons.
+    """The items on which all these probes were measured; and n, excluded and engine_error with the reasons.
 
     An item is excluded if any of the probes is, and failed if none is excluded and any failed. `nothing` is the reason
     for an n of 0. `probes` are as in `why_left_out`.
@@ -39,7 +38,7 @@ def measured(items: pd.DataFrame, *probes: str, nothing: str = "no item was meas
 
 
 def left_out_of(status: pd.Series) -> Row:
-    """How many items a column of one probe's status says were excluded, and on how many the engine failed."""
+    """How many items were excluded, and on how many the engine failed, by one probe's status column."""
     return {name: int((status == name).sum()) for name in ("excluded", "engine_error")}
 
 
@@ -67,12 +66,12 @@ def why_left_out(items: pd.DataFrame, *probes: str) -> str | None:
 
 
 def _any_is(statuses: Sequence[pd.Series], status: str) -> npt.NDArray[np.bool_]:
-    """Of several probes' statuses of the same items: on which items any of them is this one."""
+    """The items on which any of several probes has this status."""
     return np.asarray(np.logical_or.reduce([(each == status).to_numpy(bool) for each in statuses]))
 
 
 def joined_reasons(*reasons: str | None) -> str | None:
-    """Several reasons as one text, each once; None where there is none."""
+    """Several reasons as one text, each once; None without any."""
     return "; ".join(dict.fromkeys(reason for reason in reasons if reason)) or None
 
 
@@ -90,9 +89,10 @@ _STATUSES = ("excluded", "engine_error")
 
 
 def left_out(inputs: Inputs) -> pd.DataFrame:
-    """The table, pooled rows before those of single languages; empty where every probe was measured on every item.
+    """The table, pooled rows before those of single languages; empty if every probe was measured on every item.
 
-    `n` counts items, or windows of a text, out of those that were `asked`; of samples, those of the run's own seed.
+    `n` counts items, or windows of a text, out of those `asked`. For samples, these are the items of the run's own
+    seed.
     """
     return typed_frame(COLUMNS, _rows(inputs))
 

@@ -1,10 +1,10 @@
-"""A table of the report as one object: what it is called and asks, its columns, and how it is computed.
+"""A table of the report as one object: its name and question, its columns, and how it is computed.
 
     TABLE = Table(name="rank", title="Where is it?", reading="...", needs="the probe rank", columns=..., compute=...)
     TABLE.frame(inputs)         # the numbers
-    TABLE.fill(inputs)          # these, with notes on what the run lacks for it
+    TABLE.fill(inputs)          # the numbers, with notes on what the run lacks
 
-Registered in `evaluator.metrics.tables`, it is computed, written as CSV and shown on the page.
+Tables registered in `evaluator.metrics.tables` are computed, written as CSV and shown on the page.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _EVERY = ("task", "checkpoint", "reason")
 @dataclass(frozen=True)
 class Holm:
     """Column `adjusted` is Holm's correction of column `p` over the checkpoints: the rows that agree in all of
-    `family`. A row of what could not differ (`Inputs.could_differ`) is no member, and has no `adjusted`."""
+    `family`. A comparison that could not differ (`Inputs.could_differ`) is not in the family, and has no `adjusted`."""
 
     family: tuple[str, ...]
     p: str = "mcnemar_p"
@@ -48,8 +48,8 @@ class Holm:
 
 @dataclass(frozen=True)
 class Lack:
-    """Something of a table that a run may lack: the rows in which `column` is `value`, or without a value the whole
-    column. `wanted` says what to run for it."""
+    """A part of a table that a run may lack: the rows with `value` in `column`, or without a value the whole column.
+    `wanted` names what to run to get it."""
 
     column: str
     wanted: str
@@ -64,15 +64,17 @@ class Lack:
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """One table, in one object. Raises ValueError where its columns cannot be a table's.
+    """One table, in one object. Raises ValueError for columns that a table cannot have.
 
-    `columns` have `task`, `checkpoint`, `reason` (why a number is null) and `counts`, the column that says how many
-    items stand behind a row. `compute` gives the rows as dictionaries; what a row lacks is null. `title` is a question,
-    `reading` how to read the answer, `needs` which probes and formats fill the table. `drawn`: it compares beams or
-    samples, so that base and checkpoint must have drawn them alike. `silent`: most runs have nothing for it, and one
-    without any row of it is not told what it lacks. `page` picks the rows that the page shows, of a table that may have
-    thousands; the CSV has them all. `corrections` are made over all rows, once they are there. `any_of`: where no row
-    has a value of this column, the table has no rows.
+    `columns` include `task`, `checkpoint`, `reason` (why a number is null) and `counts`, the number of items of a row.
+    `compute` yields the rows as dictionaries; missing values become null. `title` is a question, `reading` how to read
+    the answer. `needs` names the probes and formats that fill the table.
+
+    - `drawn`: the table compares beams or samples, so base and checkpoint must have drawn them alike.
+    - `silent`: the table applies to few runs. Without rows, it does not report what it needs.
+    - `page`: picks the rows for the page, because a table may have thousands. The CSV has all rows.
+    - `corrections` are computed over all rows, after the rows.
+    - `any_of`: if no row has a value in this column, the table has no rows.
     """
 
     name: str
@@ -98,7 +100,7 @@ class Table:
             raise ValueError(f"table {self.name!r} {wrong}")
 
     def column(self, name: str) -> Column:
-        """The column of this name. Raises KeyError where there is none."""
+        """The column of this name. Raises KeyError for an unknown name."""
         return {column.name: column for column in self.columns}[name]
 
     def frame(self, inputs: Inputs) -> pd.DataFrame:
@@ -114,8 +116,8 @@ class Table:
         return found
 
     def _labelled(self, row: Row, inputs: Inputs) -> Row:
-        """A row with a reason where its checkpoint was evaluated on some items only, where it compares with a base and
-        the two were not asked alike or quantised activations have a noise floor, and where a number has no interval."""
+        """A row with its reasons: a checkpoint that was evaluated on some items only; a comparison with a base that was
+        evaluated otherwise, or with the noise floor of quantised activations; a number without an interval."""
         incomparable = inputs.incomparable_drawn if self.drawn else inputs.incomparable
         key = str(row.get("task")), str(row.get("checkpoint"))
         why = None if row.get("base") is None else incomparable.get(key)
@@ -150,15 +152,15 @@ class Table:
 class FilledTable:
     """A table's numbers in one run.
 
-    `note` says what to run when nothing could be computed, `lacks` what to run for the parts that are missing; both
-    are empty when all is there.
+    If nothing could be computed, `note` names what to run. `lacks` names what to run for missing parts. Both are empty
+    for a complete table.
     """
 
     table: Table
     frame: pd.DataFrame
     note: str
     lacks: str = ""
-    failed: bool = False  # `note` says how
+    failed: bool = False  # `note` gives the error
 
     @property
     def shown(self) -> pd.DataFrame:

@@ -1,8 +1,8 @@
 """Table `fidelity`: how far a checkpoint's next-token distributions are from its base's (`evaluator.probes.fidelity`).
 
-Means are over positions, their intervals over contexts. Percentiles are of single positions. The rows of a base are its
-distance from itself in another batch, the floor of the measurement; `kld_floor` is that floor beside what is compared
-with it.
+Means are over positions, with intervals over contexts. Percentiles are over single positions. The rows of a base
+compare it with itself in another batch: the floor of the measurement. `kld_floor` repeats this floor in the rows of the
+checkpoints with this base.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from evaluator.metrics.table import Table
 from evaluator.probes.packing import BANDS, Positions, unpack
 
 PERCENTILES = {"kld_p50": 50.0, "kld_p90": 90.0, "kld_p95": 95.0, "kld_p99": 99.0, "kld_p99_9": 99.9, "kld_max": 100.0}
-# What the distributions are along: a name in the column `along`, the probe, and how its outcome columns begin.
+# The tokens along which distributions are compared: the value of `along`, the probe, and its columns' prefix.
 _ALONG = (
     ("greedy answer", "fidelity", "fidelity_greedy"),
     ("gold answer", "fidelity", "fidelity_gold"),
@@ -109,7 +109,7 @@ class _Along:
         return row | percentiles(unpack(done[f"{self.prefix}_packed"]).kld)
 
     def _of_band(self, positions: Positions, band: int, low: float) -> Row:
-        """The positions at which the base was so sure of its likeliest token."""
+        """The positions at which the base's confidence in its likeliest token is in this band."""
         done = self._measured(self.items)
         here = positions.band == band
         high = BANDS[band + 1] if band + 1 < len(BANDS) else 1.0
@@ -123,7 +123,7 @@ class _Along:
         return row | self._means(done, counts, sums) | percentiles(positions.kld[here])
 
     def _means(self, items: pd.DataFrame, counts: Floats, sums: dict[str, Floats]) -> Row:
-        """The mean over positions of each measure, from its sums over each item's, with its interval."""
+        """The mean over positions of each measure, with its interval, from each item's sum."""
         row: Row = {}
         some = counts > 0
         contexts = self.inputs.contexts_of(self.subject.task, items)[some]
@@ -143,7 +143,7 @@ def _by_passage(passage: ItemNumbers, values: Floats, passages: int) -> Floats:
 
 
 def percentiles(kld: Floats) -> Row:
-    """Of single positions, the last one being the highest of all."""
+    """The percentiles over single positions; the last one is the maximum."""
     return dict(zip(PERCENTILES, map(float, np.percentile(kld, [*PERCENTILES.values()])), strict=True))
 
 
@@ -173,7 +173,7 @@ def _place(row: Row) -> tuple[object, ...]:
 
 
 def _answered(inputs: Inputs, subject: Subject) -> Row:
-    """What the divergence is held against: the accuracy of open answers and the share of mc_only."""
+    """The numbers to compare with the divergence: the accuracy of open answers and the share of mc_only."""
     produced = inputs.outcomes_of(subject.checkpoint, subject.task)["produced"].dropna()
     row: Row = {"accuracy": float(produced.mean()) if len(produced) else None}
     comparison = inputs.comparisons().get(subject.key)

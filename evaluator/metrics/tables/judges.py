@@ -1,24 +1,20 @@
-"""Table `judges`: is a matcher fit to judge? What it said of control pairs, of which it is known whether they match.
+"""Table `judges`: is a matcher fit to judge? It compares the matcher's verdicts on control pairs with the known
+results.
 
-Sensitivity is the share of matching pairs that it accepts: the reference itself (`same`) and the reference in another
-form (`paraphrase`). Specificity is the share of pairs with another item's reference (`other`) that it denies. `unfit`
-says what is wrong where the whole interval of either is below 0.8.
+    sensitivity = share of the matching pairs that it accepts: the reference itself (`same`) or reworded (`paraphrase`)
+    specificity = share of the other pairs that it denies: another item's reference (`other`)
 
-Is a matcher fit to judge? Sensitivity and specificity on control pairs, and accuracies corrected for its errors.
+A judge is unfit if the whole interval of either is below `BAR`: chance does not explain such a result. `unfit` gives
+the counts. A judge with a constant verdict has one of the two at 0, and its verdicts carry no information. The bar is a
+convention.
 
-    sensitivity = share of the pairs that match (the reference itself, and in another form) of which it says so
-    specificity = share of the pairs that do not match (another item's reference) of which it says so
-
-A judge is unfit where the whole interval of either is below `BAR`: chance does not explain that. A judge that
-always says the same has one of them at 0, and what it says carries nothing. The bar is a convention.
-
-With an error rate that is known, the share of right answers follows from the share of answers that the judge accepts
-(W. J. Rogan and B. Gladen, American Journal of Epidemiology 107, 1978):
+With known error rates, the share of right answers follows from the share of accepted answers (W. J. Rogan and B.
+Gladen, American Journal of Epidemiology 107, 1978):
 
     corrected = (accepted + specificity - 1) / (sensitivity + specificity - 1),   kept within 0 and 1
 
-It is undefined where the denominator is not above 0. Control pairs are easier than real answers, so that a judge errs
-more on these than the correction assumes.
+It is undefined unless the denominator is above 0. Control pairs are easier than real answers. So a judge errs more on
+real answers than the correction assumes.
 """
 
 from __future__ import annotations
@@ -130,7 +126,7 @@ class Fitness:
 
     @property
     def why_unfit(self) -> str | None:
-        """What is wrong with the judge; None where nothing is known to be."""
+        """Why the judge is unfit; None if no failure is known."""
         found = []
         if _surely_below_the_bar(self.accepted, self.matching):
             found.append(f"accepts {self.accepted} of {self.matching} right answers")
@@ -139,8 +135,8 @@ class Fitness:
         return f"unfit as a judge: it {' and '.join(found)}" if found else None
 
     def drawn(self, draws: int) -> tuple[Floats, Floats]:
-        """Sensitivity and specificity drawn from their Jeffreys posteriors, Beta(k + 1/2, n - k + 1/2); the same from
-        the same counts."""
+        """Sensitivity and specificity drawn from their Jeffreys posteriors, Beta(k + 1/2, n - k + 1/2). Equal counts
+        give equal draws."""
         rng = np.random.default_rng(1)
         hits = ((self.accepted, self.matching), (self.denied, self.different))
         sensitivity, specificity = (rng.beta(k + 0.5, n - k + 0.5, draws) for k, n in hits)
@@ -156,7 +152,8 @@ def _surely_below_the_bar(count: int, pairs: int) -> bool:
 
 
 def fitness_of(controls: pd.DataFrame) -> Fitness:
-    """Of one judge's control pairs (columns `control` and `verdict`); those without a verdict do not count."""
+    """The fitness of one judge by its control pairs (columns `control` and `verdict`). Pairs without a verdict do not
+    count."""
     judged = controls[controls["verdict"].notna()]
     yes = judged["verdict"].astype(bool)
     matching = judged["control"].isin(MATCHING)
@@ -169,7 +166,7 @@ def fitness_of(controls: pd.DataFrame) -> Fitness:
 
 
 def judges(controls: pd.DataFrame | None, task: str, language: str) -> dict[str, Fitness]:
-    """Every matcher that was asked control pairs of a task, in one language or in all; by name."""
+    """The fitness of every matcher that judged control pairs of a task, in one language or in all; by name."""
     if controls is None:
         return {}
     here = in_language(controls[controls["task"] == task], language)
@@ -177,7 +174,7 @@ def judges(controls: pd.DataFrame | None, task: str, language: str) -> dict[str,
 
 
 def panel_fitness(controls: pd.DataFrame, members: Sequence[str], task: str, language: str) -> Fitness:
-    """Of a panel's majority (a tie is a no), on the pairs that all members judged."""
+    """The fitness of a panel's majority (a tie is a no), on the pairs that all members judged."""
     here = in_language(controls[(controls["task"] == task) & controls["matcher"].isin(members)], language)
     pairs = ["language", "item_id", "control", "response"]
     numbers = here.assign(verdict=here["verdict"].astype("float64"))
@@ -187,8 +184,8 @@ def panel_fitness(controls: pd.DataFrame, members: Sequence[str], task: str, lan
 
 
 def corrected(accepted: Floats, sensitivity: Floats, specificity: Floats) -> Floats:
-    """The share of right answers behind the share that a judge accepts (Rogan and Gladen); NaN where it says nothing
-    of them."""
+    """The share of right answers, from the share that a judge accepts (Rogan and Gladen). NaN if its verdicts carry no
+    information."""
     informed = sensitivity + specificity - 1
     with np.errstate(invalid="ignore", divide="ignore"):
         found = np.clip((accepted + specificity - 1) / informed, 0.0, 1.0)
@@ -196,13 +193,13 @@ def corrected(accepted: Floats, sensitivity: Floats, specificity: Floats) -> Flo
 
 
 def unfit(judged: Mapping[str, Fitness]) -> dict[str, str]:
-    """The judges that are unfit, and why."""
+    """The unfit judges, with the reasons."""
     return {name: each.why_unfit for name, each in judged.items() if each.why_unfit is not None}
 
 
 def words(controls: pd.DataFrame | None, matchers: Sequence[str], *, fit_only: bool) -> Iterator[str]:
-    """Whether each matcher is fit to judge each task: a line for each, and one for every language in which it is
-    not."""
+    """Whether each matcher is fit to judge each task: one line each, and one for every language in which it is
+    unfit."""
     if controls is None:
         return
     for task in sorted(controls["task"].unique()):
@@ -222,7 +219,7 @@ def words(controls: pd.DataFrame | None, matchers: Sequence[str], *, fit_only: b
 
 
 def _shares(fitness: Fitness) -> str:
-    """Both shares as counts: there are few pairs."""
+    """Both shares as counts, because there are few pairs."""
     return (
         f"accepts {fitness.accepted} of {fitness.matching} right answers, denies {fitness.denied} of "
         f"{fitness.different} wrong ones"

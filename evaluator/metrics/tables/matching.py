@@ -1,22 +1,30 @@
-"""Table `matching`: accuracy when a matcher model may also say that a response is right, and how far graders agree.
+"""Table `matching`: accuracy if a matcher model may also accept a response, and how far graders agree.
 
-It has rows for greedy answers in every format that was judged, and for beams and samples. Accuracy is over items: an
-item is right for containment if one of its responses (greedy has one, beam and sample several) contains a gold answer.
-A matcher also counts an item as right if it accepts any other response; the panel, if a majority does (a tie is a no).
-All graders of a checkpoint are compared on the items for which each of them has the verdicts that decide it.
+It has rows for greedy answers in every format with verdicts, and for beams and samples. Greedy has one response to an
+item, beam and sample several. An item is right
 
-Agreement between two graders is the share of equal verdicts, and Scott's pi, which takes away the agreement of two
-graders who say yes equally often, at random: pi = (p_o - p_e) / (1 - p_e), p_e = p^2 + (1 - p)^2, p the mean of both
-graders' shares of yes (W. A. Scott, Public Opinion Quarterly 19, 1955). Two matchers are compared on the responses that
-both have judged, each response being one; a matcher and containment on the items of which all responses were judged,
-which takes `resurface match --all`. Intervals are over contexts, with all responses. There is no pi where a grader says
-yes, or no, fewer than `LEAST` times: one response would decide what it is.
+- for containment, if one of its responses contains a gold answer;
+- for a matcher, also if the matcher accepts any other response;
+- for the panel, if a majority of its matchers holds it right (a tie is a no).
 
-`corrected` is the accuracy of greedy answers with the grader's error taken out (table `judges`): answers
-that contain a gold answer count as right, and of the others the share that follows from how many the grader accepts,
-and how often it was right on control pairs. Its interval knows both errors: contexts get random weights, and
-sensitivity and specificity are drawn from their Jeffreys posteriors. A matcher that is unfit by its control pairs is
-named so; with `resurface match --fit-only` it has no vote in the panel.
+All graders of a checkpoint are compared on the same items: those that each grader has the verdicts to decide.
+
+Agreement between two graders is the share of equal verdicts. Scott's pi removes the chance agreement of two graders
+that accept equally often (W. A. Scott, Public Opinion Quarterly 19, 1955):
+
+    pi = (p_o - p_e) / (1 - p_e),   p_e = p^2 + (1 - p)^2,   p the mean of both graders' shares of yes
+
+Two matchers are compared on the single responses that both judged. A matcher and containment are compared on the items
+with verdicts on all responses, which needs `resurface match --all`. Intervals are over contexts, with all responses.
+There is no pi if a grader has fewer than `LEAST` yes or no verdicts: one response would decide its value.
+
+`corrected` is the accuracy of greedy answers without the grader's error (table `judges`). Answers that contain a gold
+answer count as right. For the other answers, the share of right ones follows from two rates: how often the grader
+accepts them, and how often it was right on control pairs. The interval includes both errors: contexts get random
+weights, and sensitivity and specificity are drawn from their Jeffreys posteriors.
+
+The reason names a matcher that is unfit by its control pairs. With `resurface match --fit-only` an unfit matcher has no
+vote in the panel.
 """
 
 from __future__ import annotations
@@ -53,17 +61,17 @@ from evaluator.metrics.tables.judges import Fitness, corrected, judges, panel_fi
 from evaluator.store.outcomes import MEASURED
 
 CONTAINMENT, PANEL = "containment", "panel (majority)"
-_RESPONSE = ("language", "item_id", "index")  # names a response among those of one checkpoint, format and probe
+_RESPONSE = ("language", "item_id", "index")  # identifies a response of one checkpoint, format and probe
 _COMPARED = ("agreed", "one", "other", "count")
 
 
 @dataclass(frozen=True, eq=False)
 class _Graded:
-    """What graders said of one checkpoint's answers.
+    """The verdicts of graders on one checkpoint's answers.
 
-    `items` has for every item a status, whether a response `contained` a gold answer (1, 0 or NaN) and how many
-    `responses` there are. `tallies` have the same rows for every matcher: of how many responses it said `yes`, how many
-    it `judged` at all, how many were `too_long` for it. `verdicts` are the matchers' own, of single responses.
+    `items` has for every item a status, whether a response `contained` a gold answer (1, 0 or NaN), and the number of
+    `responses`. `tallies` has the same rows for every matcher: how many responses it accepted (`yes`), how many it
+    `judged` at all, and how many were `too_long` for it. `verdicts` are the matchers' own, on single responses.
     """
 
     items: pd.DataFrame
@@ -76,21 +84,22 @@ class _Graded:
         return list(self.tallies)
 
     def measured(self, language: str) -> _Graded:
-        """The same for the measured items of one language, or of all."""
+        """The same, restricted to the measured items of one language, or of all."""
         items = in_language(self.items[self.items["status"].isin(MEASURED)], language)
         return replace(self, items=items, tallies={name: each.loc[items.index] for name, each in self.tallies.items()})
 
     def fully_judged(self, matcher: str) -> pd.Series:
-        """Which items a matcher judged all responses of."""
+        """The items with this matcher's verdicts on all responses."""
         return self.tallies[matcher]["judged"] >= self.items["responses"]
 
     def comparable(self, matcher: str) -> bool:
-        """Whether it judged contained answers too: verdicts on what containment denies would compare it with itself."""
+        """Whether the matcher judged contained answers too. Verdicts on the other answers alone would compare it with
+        itself."""
         contained = self.items["contained"] == 1
         return not contained.any() or bool((contained & self.fully_judged(matcher)).any())
 
     def right(self) -> dict[str, np.ndarray]:
-        """Which items each grader holds right: containment, the matchers, and of several the panel."""
+        """Which items each grader holds right: containment, the matchers, and the panel of several."""
         contained = (self.items["contained"] == 1).to_numpy()
         said = {name: contained | (tally["yes"] > 0).to_numpy() for name, tally in self.tallies.items()}
         panel = {}
@@ -101,12 +110,13 @@ class _Graded:
 
 
 def majority(votes: Sequence[bool]) -> bool:
-    """What more than half of a panel says; a tie is a no."""
+    """The verdict of more than half of a panel; a tie is a no."""
     return 2 * sum(votes) > len(votes)
 
 
 def scott_pi(agreed: Floats, first: Floats, second: Floats) -> Floats:
-    """Scott's pi from the shares of equal verdicts and of each grader's yes; NaN where chance alone agrees on all."""
+    """Scott's pi from the shares of equal verdicts and of each grader's yes; NaN if chance alone explains full
+    agreement."""
     yes = (first + second) / 2
     chance = yes**2 + (1 - yes) ** 2
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -114,10 +124,10 @@ def scott_pi(agreed: Floats, first: Floats, second: Floats) -> Floats:
 
 
 def _rows(inputs: Inputs) -> list[Row]:
-    """A row without `against` is a grader's accuracy, one with it the agreement of two.
+    """A row without `against` is a grader's accuracy; one with it is the agreement of two graders.
 
-    `yes` counts the right items; `unjudged` the measured items that lack a verdict which the row needs, the
-    matcher's own engine errors among them.
+    `yes` counts the right items. `unjudged` counts the measured items without a verdict that the row needs, including
+    those on which the matcher's engine failed.
     """
     if inputs.verdicts is None:
         return []
@@ -132,7 +142,7 @@ def _rows(inputs: Inputs) -> list[Row]:
 
 
 def _graders_rows(inputs: Inputs, task: str, graded: _Graded, *, single: bool) -> list[Row]:
-    """`single`: there is one response to an item, so that a grader's errors on responses are its errors on items."""
+    """`single`: each item has one response, so a grader's error rates on responses are those on items."""
     rows: list[Row] = []
     for language in (ALL, *inputs.languages(task)) if graded.matchers else ():
         status, here = in_language(graded.items, language)["status"], graded.measured(language)
@@ -157,8 +167,8 @@ def _graded(inputs: Inputs, verdicts: pd.DataFrame, subject: Subject, format: st
     ours = of_task[(of_task["checkpoint"] == subject.checkpoint) & same_weights]
     own = inputs.run_seed(subject.checkpoint, subject.task)
     ours = ours[ours["seed"] == (own if (ours["seed"] == own).any() else ours["seed"].min())]
-    # A matcher that was not asked about this checkpoint is no grader of it. Where containment left nothing to ask, none
-    # has verdicts, and all agree.
+    # Only matchers with verdicts on this checkpoint are its graders. If containment accepted everything, no matcher
+    # was needed, and all of them agree.
     all_contained = len(items) > 0 and bool((items["contained"].dropna() == 1).all())
     matchers = sorted(set(ours["matcher"]) or set(of_task["matcher"] if all_contained else ()))
     said = ours.assign(verdict=ours["verdict"].astype("float64"), too_long=ours["status"] == "excluded")
@@ -178,7 +188,7 @@ def _tally(items: pd.DataFrame, said: pd.DataFrame) -> pd.DataFrame:
 
 @dataclass(frozen=True, eq=False)
 class _Known:
-    """What is known of the graders of a task's answers in one language, or in all: their verdicts on control pairs."""
+    """The known error rates of a task's graders in one language, or in all: their verdicts on control pairs."""
 
     inputs: Inputs
     task: str
@@ -191,7 +201,7 @@ class _Known:
         return judges(self.inputs.controls, self.task, self.language).get(grader)
 
     def corrected(self, grader: str, fitness: Fitness, items: pd.DataFrame, right: np.ndarray) -> Row:
-        """The accuracy without the grader's error, on decided items; `right` is what it holds right."""
+        """The accuracy without the grader's error, on decided items; `right` marks the items that it holds right."""
         sensitivity, specificity = fitness.sensitivity, fitness.specificity
         if not self.single or sensitivity is None or specificity is None or items.empty:
             return {}
@@ -207,7 +217,7 @@ class _Known:
 
 
 def without_error(contained: Floats, right: Floats, sensitivity: Floats, specificity: Floats) -> Floats:
-    """From the shares of the items that contain a gold answer, and of those that a grader holds right."""
+    """The share of right items, from the share that contain a gold answer and the share that a grader holds right."""
     with np.errstate(invalid="ignore", divide="ignore"):
         accepted = np.where(contained < 1, (right - contained) / (1 - contained), 0.0)
     found = contained + (1 - contained) * corrected(accepted, sensitivity, specificity)
@@ -215,7 +225,7 @@ def without_error(contained: Floats, right: Floats, sensitivity: Floats, specifi
 
 
 def _accuracies(graded: _Graded, known: _Known) -> list[Row]:
-    """One row per grader, on the items that all of them can decide."""
+    """One row per grader, on the items that all graders can decide."""
     right = graded.right()
     decided = [right[name] | graded.fully_judged(name).to_numpy() for name in graded.matchers]
     done = np.logical_and.reduce(decided)
@@ -235,7 +245,7 @@ def _accuracies(graded: _Graded, known: _Known) -> list[Row]:
 
 
 def _why_unjudged(graded: _Graded, undecided: np.ndarray) -> str | None:
-    """What to do about items without the verdicts that decide them."""
+    """Why items lack the verdicts that decide them, and what to run."""
     count = int(undecided.sum())
     if not count:
         return None
@@ -248,7 +258,7 @@ def _why_unjudged(graded: _Graded, undecided: np.ndarray) -> str | None:
 
 
 def _with_containment(inputs: Inputs, task: str, graded: _Graded, matcher: str, comparable: bool) -> Row:
-    """Agreement of a matcher and containment on the items of which it judged all responses."""
+    """Agreement of a matcher and containment, on the items with its verdicts on all responses."""
     items = graded.items
     row: Row = {"grader": CONTAINMENT, "against": matcher}
     if not comparable:
@@ -262,7 +272,7 @@ def _with_containment(inputs: Inputs, task: str, graded: _Graded, matcher: str, 
 
 
 def _of_matchers(inputs: Inputs, task: str, graded: _Graded, first: str, second: str) -> Row:
-    """Agreement of two matchers on single responses; sums of each item's."""
+    """Agreement of two matchers on single responses, from each item's sums."""
     one, other = (
         graded.verdicts.loc[graded.verdicts["matcher"] == name, [*_RESPONSE, "verdict"]].rename(
             columns={"verdict": column}
@@ -279,7 +289,7 @@ def _of_matchers(inputs: Inputs, task: str, graded: _Graded, first: str, second:
 
 
 def _agreement(inputs: Inputs, task: str, compared: pd.DataFrame) -> Row:
-    """Agreement and Scott's pi from each item's sums over what was compared, the columns `_COMPARED`."""
+    """Agreement and Scott's pi, from each item's sums over the compared responses (the columns `_COMPARED`)."""
     if compared.empty:
         return {"reason": "nothing was judged by both"}
     values = [as_floats(compared[name]) for name in _COMPARED]
@@ -306,7 +316,7 @@ _COLOURS = ("greedy", "choice", "beam", "sample", "shown", "lost")  # of graders
 
 
 def _judged_first(frame: pd.DataFrame) -> pd.DataFrame:
-    """Greedy open answers, or what was judged instead; a Scott's pi without an interval is not drawn."""
+    """Greedy open answers, or else the first kind with verdicts; a Scott's pi without an interval is not drawn."""
     first = frame.loc[frame["n"] > 0, ["format", "probe"]].drop_duplicates().head(1)
     frame = frame.merge(first, on=["format", "probe"])
     return frame.assign(

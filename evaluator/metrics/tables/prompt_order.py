@@ -1,29 +1,33 @@
-"""Table `prompt_order`: does it depend on the prompt which of two checkpoints is better?
+"""Table `prompt_order`: does the better of two checkpoints depend on the prompt?
 
-For two checkpoints of a task that several prompts pose, a row for each prompt: the paired difference of their
-accuracies, whether it may be chance (McNemar, Holm over the pairs under that prompt, of a checkpoint with its base and
-of any others apart; two of the same weights have no Holm p), and the verdict that somebody would have come to who used
-this prompt alone: `better`, `worse` or `unclear`, said of the first. The row of `all` prompts has the mean difference,
-and says what the verdicts come to:
+The table covers tasks with several prompts. Each pair of checkpoints has a row for each prompt, with
 
-    same        every prompt says `better`, or every prompt says `worse`
-    different   one prompt says `better` and another `worse`; or verdicts are not the same, and a shift is significant
+- the paired difference of their accuracies;
+- whether it may be chance: McNemar's p, and Holm's correction over the pairs under that prompt. Pairs of a checkpoint
+  with its base are one family, all other pairs another. Two checkpoints with the same weights have no Holm p;
+- the verdict on the first checkpoint from this prompt alone: `better`, `worse` or `unclear`.
+
+The row of `all` prompts has the mean difference, and the conclusion from the verdicts:
+
+    same        every verdict is `better`, or every verdict is `worse`
+    different   one verdict is `better` and another `worse`; or verdicts are not the same, and a shift is significant
     unclear     anything else: the items do not show whether the prompt matters
 
-That one prompt shows a difference and another does not may be chance itself. `shift` is the difference under a prompt
-minus the mean over the prompts, on the same items. It is significant where its interval excludes 0. The intervals of
-the shifts of P prompts have level 1 - .05 / P (Bonferroni), so that about 5 % of pairs without a shift show one.
+A difference under one prompt and none under another may be chance. So the table has `shift`: the difference under a
+prompt minus the mean over the prompts, on the same items. It is significant if its interval excludes 0. The intervals
+of the shifts of P prompts have level 1 - .05 / P (Bonferroni), so about 5 % of the pairs without a shift show one.
 `shifted_under` names those prompts.
-`order_changes`: the first is ahead under one prompt and behind under another, be it by chance. All rows are of
-open prompts and pooled over languages, on the items that both checkpoints measured under every prompt.
 
-Tasks that several prompts pose: which items checkpoints have right under each of them.
+`order_changes`: the first checkpoint is ahead under one prompt and behind under another, perhaps by chance. All rows
+are of open prompts and pooled over languages, on the items that both checkpoints measured under every prompt.
+
+The module also collects which items checkpoints have right under each prompt of a task:
 
     for posed in posed_tasks(inputs):
         answers = posed.answers(["dense", "wanda-0.5"], "open", "greedy")
         answers.right["dense"]      # prompts x items, 0.0 or 1.0
 
-Prompts are compared on the items that every one of them measured, so that no difference is one of items.
+Prompts are compared on the items that every prompt measured, so different items explain no difference.
 """
 
 from __future__ import annotations
@@ -68,7 +72,8 @@ def _rows(inputs: Inputs) -> list[Row]:
 
 
 def conclusions_against_base(posed: PosedTask) -> dict[tuple[str, str], str]:
-    """By checkpoint and probe, what the prompts say of it against its base: the verdict, or how verdicts differ."""
+    """By checkpoint and probe, the prompts' conclusion on it against its base: the common verdict, or the different
+    ones."""
     rows = _of_task(posed, {pair: kind for pair, kind in _pairs(posed).items() if kind == _BASE})
     return {(row["checkpoint"], row["probe"]): _told(row) for row in rows if row["prompt"] == ALL}
 
@@ -82,7 +87,7 @@ def _told(row: Row) -> str:
 
 
 def _pairs(posed: PosedTask) -> dict[tuple[str, str], str]:
-    """Every two checkpoints: one before its base, others in display order."""
+    """Every two checkpoints: a checkpoint before its base, other pairs in display order."""
     found: dict[tuple[str, str], str] = {}
     for one, other in combinations(posed.subjects, 2):
         if one.base == other.checkpoint:
@@ -114,7 +119,8 @@ def _could_differ(posed: PosedTask, row: Row) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class _Answered:
-    """The answers of pairs. Where all checkpoints measured the same items, they are joined once, not once a pair."""
+    """The answers of pairs. If all checkpoints measured the same items, their answers are joined once, not once a
+    pair."""
 
     posed: PosedTask
     probe: str
@@ -132,14 +138,14 @@ class _Answered:
 
 
 def _of_pair(answered: _Answered, pair: tuple[str, str], kind: str) -> Iterator[Row]:
-    """The row of all prompts, then one for each; none where the two share fewer than two prompts."""
+    """The row of all prompts, then one for each; no rows if the two share fewer than two prompts."""
     answers, posed = answered.of(pair), answered.posed
     if answers is None:
         return
     first_PI, second_PI = (answers.right[name] for name in pair)
     differences_PI = first_PI - second_PI
     shifts_PI = differences_PI - differences_PI.mean(axis=0)
-    furthest = 2 - 2 / len(answers.prompts)  # where one prompt differs by 1, and all others by -1
+    furthest = 2 - 2 / len(answers.prompts)  # one prompt differs by 1, and all others by -1
     own: Row = {"task": posed.task, "checkpoint": pair[0], "other": pair[1], "pair": kind, "probe": answered.probe}
     own |= {"n": differences_PI.shape[1], "dropped": answers.left_out(ALL)}
     accuracies = {"accuracy": float(first_PI.mean()), "other_accuracy": float(second_PI.mean())}
@@ -158,7 +164,7 @@ def _of_pair(answered: _Answered, pair: tuple[str, str], kind: str) -> Iterator[
 
 
 def _conclude(rows: Sequence[Row]) -> None:
-    """Fill in the verdicts of one pair's prompts, and in its first row what they come to."""
+    """Fill in the verdicts of one pair's prompts, and the conclusion in its first row."""
     whole, *by_prompt = rows
     for row in by_prompt:
         shown = row["holm_p" if "holm_p" in row else "mcnemar_p"] < ALPHA
@@ -178,14 +184,14 @@ def _excludes_zero(row: Row) -> bool:
 
 
 def _conclusion(verdicts: Set[str], *, shifted: bool) -> str:
-    """What the verdicts of all prompts come to."""
+    """The conclusion from the verdicts of all prompts."""
     if verdicts in ({"better"}, {"worse"}):
         return "same"
     return "different" if shifted or verdicts >= {"better", "worse"} else "unclear"
 
 
 def _changing(frame: pd.DataFrame) -> pd.DataFrame:
-    """The page shows every pair once, and the prompts of those that prompts judge differently."""
+    """The rows for the page: every pair once, and all prompts of pairs with the conclusion `different`."""
     pair = ["task", "checkpoint", "other", "probe"]
     concluded = frame.groupby(pair, sort=False)["conclusion"].transform("first")
     return frame[(frame["prompt"] == ALL) | (concluded == "different")]
@@ -223,7 +229,7 @@ _KEY = ["language", "item_id"]
 
 @dataclass(frozen=True, eq=False)
 class Answers:
-    """What some checkpoints have right of the items that all of them measured under every prompt."""
+    """Which items some checkpoints have right, among those that all of them measured under every prompt."""
 
     prompts: tuple[str, ...]
     languages: np.ndarray[Any, Any]  # of each item
@@ -232,7 +238,7 @@ class Answers:
     dropped: Mapping[str, int]  # per language: items that only some prompts or checkpoints measured
 
     def of_language(self, language: str) -> Answers:
-        """Those of one language, or of all."""
+        """The answers in one language, or in all."""
         if language == ALL:
             return self
         here = self.languages == language
@@ -255,7 +261,7 @@ class PosedTask:
 
     @property
     def subjects(self) -> list[Subject]:
-        """Every checkpoint that two of the prompts or more were asked of, in display order."""
+        """Every checkpoint that was evaluated under two or more of the prompts, in display order."""
         found: dict[str, list[Subject]] = {}
         for subject in self.inputs.checkpoints:
             if subject.task in self.tasks.values():
@@ -263,13 +269,14 @@ class PosedTask:
         return [each[0] for each in found.values() if len(each) > 1]
 
     def languages(self) -> list[str]:
-        """Those of all prompts."""
+        """The languages of all prompts."""
         return sorted({language for name in self.tasks.values() for language in self.inputs.languages(name)})
 
     def few(self, *checkpoints: str) -> str | None:
-        """Which of these were asked a few items only, under which prompt: all prompts are compared on those alone.
+        """Which of these checkpoints were evaluated on a few items only, and under which prompt. All prompts are
+        compared on those items alone.
 
-        Nothing of what every table says of the first under the first prompt.
+        The first checkpoint under the first prompt is left out: every table reports it.
         """
         out = self.inputs.decided_early
         places = [(self.tasks[prompt], name, prompt) for prompt in self.tasks for name in checkpoints]
@@ -277,7 +284,7 @@ class PosedTask:
         return joined_reasons(*(f"{name}, {prompt}: {out[task, name]}" for task, name, prompt in told))
 
     def answers(self, checkpoints: Sequence[str], format: str, probe: str) -> Answers | None:
-        """What the checkpoints have right; None where they share fewer than two prompts or no item."""
+        """What the checkpoints have right; None if they share fewer than two prompts, or no item."""
         measured = {
             (name, prompt): part
             for name in checkpoints
@@ -293,7 +300,7 @@ class PosedTask:
         if whole.empty:
             return None
         some = joined.index.difference(whole.index).get_level_values(0)
-        # An item's number is its place within the task, whichever checkpoint measured it.
+        # An item's number is its place within the task, for every checkpoint.
         numbers = measured[wanted[0]]["item"].loc[whole.index]
         return Answers(
             prompts=prompts,
@@ -314,7 +321,7 @@ class PosedTask:
 
 
 def posed_tasks(inputs: Inputs) -> list[PosedTask]:
-    """The tasks of a run that two prompts or more pose."""
+    """The tasks of a run with two or more prompts."""
     found: dict[str, dict[str, str]] = {}
     for name in dict.fromkeys(subject.task for subject in inputs.checkpoints):
         task, prompt = task_and_prompt(name)
@@ -324,8 +331,8 @@ def posed_tasks(inputs: Inputs) -> list[PosedTask]:
 
 
 def cochran_p(right_PI: Floats) -> float:
-    """Whether prompts differ at all: the p of Cochran's Q (Biometrika 37, 1950), approximate where items are few or
-    share contexts. 1 where every item is right under all prompts or under none.
+    """Whether prompts differ at all: the p of Cochran's Q (Biometrika 37, 1950). It is approximate if items are few or
+    share contexts, and 1 if every item is right under all prompts or under none.
 
     `right_PI`: prompts x items, 0.0 or 1.0.
     """
