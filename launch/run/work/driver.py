@@ -1,8 +1,8 @@
-"""A sweep from start to finish: prune, evaluate, report. The same call resumes.
+"""A sweep from start to finish: prune, evaluate, report. The same command resumes.
 
-Prune tasks run while checkpoints are evaluated; a pruned checkpoint goes on the board as soon as its manifest is
-written. On GPUs pruning comes first, since an engine keeps its GPUs for as long as it has work: but for one engine,
-where there is a GPU for a prune job beside it, the others are started when no prune job waits for one of theirs.
+Prune tasks run while engines evaluate. A pruned checkpoint goes on the board as soon as its manifest is written. An
+engine keeps its GPUs as long as it has work, so on GPUs pruning comes first. One engine starts as soon as a checkpoint
+is ready, unless it would take all GPUs. The other engines start on GPUs that no prune job needs.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ from launch.sweep.tasks import PreparedTask
 from pruning.output.manifest import read_manifest
 from quantising.config import read_manifest as read_quantise_manifest
 
-_LOOK_SECONDS = 0.2  # between two looks at what has ended
-_NODES_SECONDS = 1.0  # between two looks at which nodes there are
+_LOOK_SECONDS = 0.2  # between two checks for ended jobs
+_NODES_SECONDS = 1.0  # between two checks of the nodes
 
 
 def open_run(prepared: Prepared, run_dir: Path, progress: Progress) -> RunDirectory:
@@ -57,7 +57,7 @@ def open_run(prepared: Prepared, run_dir: Path, progress: Progress) -> RunDirect
     def measured(name: str) -> bool:
         try:
             return RecordStore(run_dir).measured(name)
-        except InputError:  # what cannot be read may have been
+        except InputError:  # unreadable records count as measured
             return True
 
     return RunDirectory(
@@ -74,11 +74,11 @@ def open_run(prepared: Prepared, run_dir: Path, progress: Progress) -> RunDirect
 def run_sweep(
     prepared: Prepared, directory: RunDirectory, progress: Progress, listeners: Sequence[Listener] = ()
 ) -> Outcome:
-    """Do everything that the sweep asks for and its directory does not yet hold; the caller writes the report.
+    """Do all work of the sweep that its directory does not hold yet; the caller writes the report.
 
     Every event goes to the terminal, to `live.json` and to `listeners`, from the thread in which it happens.
-    Raises InputError for what the user can mend, ResurfaceError when the work itself failed; LeaseLost when another
-    driver has taken the directory over.
+    Raises InputError if the user can correct the cause, LeaseLost if another driver has taken over the directory, and
+    ResurfaceError if the work itself failed.
     """
     run_dir = directory.path
     store = RecordStore(run_dir)
@@ -108,11 +108,11 @@ def run_sweep(
             drop_references(run_dir)
         return outcome
     finally:
-        store.close()  # an engine's thread may outlive this, and must not write once the lock is free
+        store.close()  # an engine's thread may outlive this call, and must not write after the lock is free
 
 
 class _Run:
-    """The state of a running sweep: which checkpoints exist, and what is left to evaluate of each."""
+    """The state of a running sweep: its checkpoints, and the work left on each."""
 
     def __init__(
         self,
@@ -153,7 +153,7 @@ class _Run:
             self._progress.stage(f"reading the weights of existing checkpoints: {len(made)}")
         trust = self._prepared.engine.trust_remote_code
         with Inspections(made, trust=trust) as inspected:
-            for job in there:  # preflight has checked an existing one against its manifest and its settings
+            for job in there:  # preflight has compared existing checkpoints with their manifests and settings
                 self._add(job, inspected)
         self._screen()
         if to_prune or self._board.has_work:
@@ -217,9 +217,9 @@ class _Run:
                     looked = time.monotonic()
                     for node in fleet.follow(machines.nodes()):
                         self._progress.noted(f"node {node.name} has joined")
-            fleet.check(config.resources.placement_seconds)  # the last engine may have failed since
+            fleet.check(config.resources.placement_seconds)  # the last engine may have failed meanwhile
         except BaseException:
-            self._board.stop()  # before Ray goes: no worker must take that for a death and try again
+            self._board.stop()  # before Ray shuts down: else a worker takes the shutdown for a death and tries again
             raise
         finally:
             self.engine_stats = _stats(fleet.workers)
@@ -230,7 +230,7 @@ class _Run:
             listener(event)
 
     def _workers(self) -> Callable[[int, Place], EngineWorker]:
-        """What makes the worker of an engine, not started."""
+        """Return a function that makes the worker of an engine, not started."""
         resources = self._prepared.config.resources
         questions = {task.key: ray.put(task.questions) for task in self._prepared.tasks}
         limits = TimeLimits(
@@ -257,9 +257,9 @@ class _Run:
         return make
 
     def _add(self, job: CheckpointJob, inspected: Inspections, expected: int = 0) -> None:
-        """Put what is left to evaluate of a checkpoint on the board.
+        """Put a checkpoint's remaining work on the board.
 
-        One that was made here and cannot be used is set aside. Raises InputError before anything has started.
+        A checkpoint that this run made and that is unusable is set aside. Raises InputError before any work starts.
         """
         info = self._prepared.dense.get(job.name)
         try:
@@ -271,14 +271,16 @@ class _Run:
             self._board.abandon(job.name, str(error), attempts=1, mendable=True, expected=expected)
 
     def _screen(self) -> None:
-        """Put on the board what screening leaves of checkpoints, and write down what it decides."""
+        """Put the screened items that are due on the board, and store the decisions."""
         if self._screening.look():
             self._directory.mark("running", screening=[dataclasses.asdict(row) for row in self._screening.rows])
 
     def _left(self, job: CheckpointJob, info: CheckpointInfo) -> list[Assignment]:
-        """What is left to evaluate of a checkpoint, but for what is screened first. Raises InputError for damaged
-        records and for other weights'."""
-        info = dataclasses.replace(info, path=info.path.absolute())  # engines are in other directories
+        """The remaining work on a checkpoint, without the tasks that are screened first.
+
+        Raises InputError if its records are damaged or belong to other weights.
+        """
+        info = dataclasses.replace(info, path=info.path.absolute())  # engines run in other directories
         self.infos.append(info)
         base = self._base_of(job, info)
         if self._prepared.config.resources.same_device:
@@ -304,7 +306,7 @@ class _Run:
         return assignments
 
     def _shards_of(self, task: PreparedTask, finished: Collection[ItemKey]) -> tuple[Shard, ...]:
-        """Checkpoints of which nothing is finished share theirs: there may be a thousand, of a hundred shards each."""
+        """Checkpoints without finished items share their shards: there may be 1,000 checkpoints of 100 shards each."""
         if finished or task.key not in self._whole:
             shards = shards_of(task, finished, self._prepared.config.resources.shard_items)
             if finished:
@@ -313,7 +315,7 @@ class _Run:
         return self._whole[task.key]
 
     def _base_of(self, job: CheckpointJob, info: CheckpointInfo) -> BaseSource | None:
-        """Whose answers probes of a checkpoint read that come after its base; None: it is its own base."""
+        """The source of the base's answers for probes that read them; None: the checkpoint is its own base."""
         if job.base is None:
             return None if info.method is None else BaseSource(missing=NO_BASE)
         if job.name in self._prepared.other_tokenizer:
@@ -325,7 +327,7 @@ class _Run:
 
 
 def _stats(workers: Sequence[EngineWorker], *, latest: bool = False) -> list[dict[str, Any]]:
-    """The rows of `engine_stats`: a row for each engine and checkpoint that it has evaluated, or its latest alone."""
+    """The rows of `engine_stats`: one for each engine and evaluated checkpoint; `latest`: only each engine's last."""
     return [
         {
             "engine": worker.number,
@@ -344,7 +346,7 @@ def _stats(workers: Sequence[EngineWorker], *, latest: bool = False) -> list[dic
 
 
 def _is_to_make(job: CheckpointJob) -> bool:
-    """Whether a checkpoint is still to be pruned or quantised: its manifest is written last."""
+    """Whether a checkpoint still has to be pruned or quantised: its manifest is written last."""
     if job.quantise is not None:
         return read_quantise_manifest(job.path) is None
     return job.prune is not None and read_manifest(job.path) is None

@@ -1,4 +1,4 @@
-"""What a run could not do, as it is told: in run.json while it runs, on the terminal, and to a later call."""
+"""The failures of a run: written to run.json at once, shown on the terminal, and read by a later call."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from launch.sweep.preflight import Prepared
 
 
 class FailureLog:
-    """The failures of a run, those of an earlier call that still hold first."""
+    """The failures of a run. Those of an earlier call that still hold come first."""
 
     def __init__(
         self, prepared: Prepared, directory: RunDirectory, progress: Progress, earlier: Sequence[Failure] = ()
@@ -38,11 +38,11 @@ class FailureLog:
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """As run.json has them."""
+        """The failures as run.json stores them."""
         return [asdict(each) for each in self.failures]
 
     def look(self, setbacks: Sequence[Setback], workers: Sequence[EngineWorker]) -> None:
-        """Take down what was given up since the last look."""
+        """Record the setbacks that are new since the last call."""
         if len(setbacks) == len(self._setbacks):
             return
         nodes = {worker.number: worker.nodes for worker in workers}
@@ -55,7 +55,7 @@ class FailureLog:
         self._write()
 
     def _write(self) -> None:
-        """The table, for who looks at a run that is not finished: the report makes it anew."""
+        """Write the table for readers of an unfinished run; the report writes it again."""
         file = self._directory.path / "tables" / "failures.csv"
         if self.failures:
             write_atomically(file, csv_bytes(failure_frame(self.failures)))
@@ -64,7 +64,7 @@ class FailureLog:
             file.unlink()
 
     def need_something(self, store: RecordStore) -> None:
-        """Raises what the first failure is about where they left nothing at all: InputError for what can be mended."""
+        """Raises the first failure if no records exist at all: as InputError if the user can correct all failures."""
         if not self._setbacks or any(store.tables()):
             return
         kind = InputError if all(each.mendable for each in self._setbacks) else EngineError
@@ -102,10 +102,10 @@ def told(failure: Failure) -> str:
 
 
 def try_again(prepared: Prepared, directory: RunDirectory, store: RecordStore) -> list[Failure]:
-    """Make room for what an earlier call could not do, once it had come to its end: the records that say so go.
+    """Delete the records of an earlier call's failures, so that this call tries them again.
 
-    A run that was interrupted goes on instead; what is returned are its failures that have records, and so are not
-    asked again.
+    Only a call that came to its end gives its failures a second try. After an interrupted call, failures with records
+    are kept and returned. The records of mended models are always deleted.
     """
     for name in directory.mended:
         store.drop(name)
@@ -121,7 +121,7 @@ def try_again(prepared: Prepared, directory: RunDirectory, store: RecordStore) -
             kept.append(failure)
             continue
         store.drop(name, task, item)
-        for job in prepared.jobs:  # what read this answer read that there was none
+        for job in prepared.jobs:  # probes that read this answer had found none
             if item is not None and job.base == name:
                 for asked in prepared.asked[job.name]:
                     if asked.name == task and asked.config.after_base:

@@ -1,9 +1,9 @@
-"""The driver's side of an engine: a thread that feeds one actor, writes its results, and replaces it when it dies.
+"""The driver's side of an engine: a thread that feeds one actor, writes its results, and replaces it if it dies.
 
-A shard is in the store as soon as it is done, so that a death costs only the shards in flight. A worker holds no work
-while its actor waits for GPUs: the others do it all, and a worker whose actor never gets any ends with the run. An
-actor that shows no progress is ended, and counts as dead. What a failure means is the board's to say; a worker whose
-engine is at fault is retired, and the others do its work.
+A finished shard is stored at once, so a death costs only the shards in flight. While its actor waits for GPUs, a worker
+holds no work, and the other workers do it all. A worker whose actor never gets GPUs ends with the run. An actor without
+progress is ended, and counts as dead. The board decides what follows from a failure. A worker with a faulty engine is
+retired, and the others do its work.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from launch.run.work.cluster import OUT_OF_REACH, SOON_SECONDS, VERDICT_SECONDS,
 from launch.run.work.engine_log import cut, last_words, size
 
 _log = logging.getLogger(__name__)
-_LOOK_SECONDS = 2.0  # between two looks at how an actor is getting on
+_LOOK_SECONDS = 2.0  # between two checks of an actor's progress
 _CONTROL_SECONDS = 20  # for an answer that needs no engine
-_RESTART_SECONDS = 30.0  # that work is kept for an actor that is started again on GPUs that have just been freed
-_TELL_SECONDS = 60.0  # without a place, after which the user is told
+_RESTART_SECONDS = 30.0  # that work is kept for an actor that starts again on GPUs that were just freed
+_TELL_SECONDS = 60.0  # without a place, until the user is informed
 
 _FAILURES = (RayError, EngineError, Hung, NodeLost)
 
 
 class EngineWorker(threading.Thread):
-    """Serves assignments from the board until there are none. `failure` holds what stopped it, if anything did."""
+    """Evaluates assignments from the board until none are left. `failure` holds the error that stopped it, if any."""
 
     def __init__(
         self,
@@ -61,8 +61,8 @@ class EngineWorker(threading.Thread):
         super().__init__(name=f"engine-{number}", daemon=True)
         self.number = number
         self.failure: BaseException | None = None
-        self.retired: str | None = None  # why its engine is given nothing any more
-        self._gone = False  # its node
+        self.retired: str | None = None  # why its engine receives no more work
+        self._gone = False  # its node was lost
         self.nodes: set[str] = set()  # hosts on which its actors ran
         self._setup = setup
         self._board = board
@@ -70,12 +70,12 @@ class EngineWorker(threading.Thread):
         self._questions = questions
         self._report = report
         self._limits = limits
-        self._where: Where | None = None  # None: the actor, if there is one, has no place yet
+        self._where: Where | None = None  # None: the actor, if it exists, has no place yet
         self._actor: Any = None
         self._loaded: str | None = None
         self._architecture: str | None = None
         self._loads = 0
-        self._log_start = 0  # of what the actor's process has written there
+        self._log_start = 0  # the byte of the log at which this actor's output begins
         self._loading = HangWatch(limits.load_seconds)
         self._working = HangWatch(limits.stall_seconds)
         self.stats: dict[tuple[int, str], tuple[Where, EngineStats]] = {}  # by load and checkpoint
@@ -89,19 +89,19 @@ class EngineWorker(threading.Thread):
 
     @property
     def node_id(self) -> str:
-        """The node that its actor is on, or will be on as far as that is known."""
+        """The node of its actor, or its expected node."""
         where = self._where
         return self.place.node_id if where is None else where.node_id
 
     @property
     def serving(self) -> bool:
-        """Whether it will take work, now or as soon as it has a process."""
+        """Whether it takes work, now or as soon as it has a process."""
         return self.is_alive() and not self._gone and self.retired is None
 
     def lose_node(self) -> None:
-        """Its node is gone: it ends, and what it has not finished is there for others.
+        """Its node is gone: it ends, and others take its unfinished work.
 
-        One that Ray has put on another node meanwhile ends when it has done what it has.
+        If Ray has put its actor on another node meanwhile, it first finishes its current work.
         """
         self._gone = True
         self._board.leave(self.number, for_good=True)
@@ -119,7 +119,7 @@ class EngineWorker(threading.Thread):
             self._report(Event(kind="left", engine=self.number))
 
     def _next(self) -> Assignment | None:
-        """Work, as soon as there are a process for it and work; None when there will never be both."""
+        """Wait for a process and for work; None if there will never be both."""
         while not self._board.over and self.retired is None and not self._gone:
             try:
                 if self._has_place():
@@ -131,7 +131,7 @@ class EngineWorker(threading.Thread):
         return None
 
     def _has_place(self, seconds: float | None = None) -> bool:
-        """Whether the actor has its node and GPUs. Waits for them until the run is over, or for so many seconds."""
+        """Whether the actor has its node and GPUs. Waits for them for `seconds`, or until the run is over."""
         if self._where is not None:
             return True
         if self._actor is None:
@@ -167,10 +167,13 @@ class EngineWorker(threading.Thread):
         except _FAILURES as error:
             self._failed(error, assignment)
         finally:
-            self._board.end(self.number)  # what is unfinished is there for any engine again
+            self._board.end(self.number)  # any engine may now take the unfinished shards
 
     def _failed(self, error: Exception, assignment: Assignment) -> None:
-        """Tell the board, and do with the engine what it says. Raises what is no engine's and no checkpoint's fault."""
+        """Report a failure to the board and follow its decision.
+
+        Raises an error that is no engine's and no checkpoint's fault.
+        """
         if self._board.stopped:
             return
         if isinstance(error, OUT_OF_REACH):
@@ -195,7 +198,7 @@ class EngineWorker(threading.Thread):
         return fate(self._actor, self.node_id, seconds, lambda: self._gone or self._board.over)
 
     def _out_of_reach(self, error: Exception) -> None:
-        """Others do the work until Ray knows whether the actor's node is gone."""
+        """Other engines do the work until Ray knows whether the actor's node is gone."""
         self._board.end(self.number)
         self._board.leave(self.number)
         error = self._fate(VERDICT_SECONDS) or error
@@ -203,7 +206,7 @@ class EngineWorker(threading.Thread):
             self._apply(self._board.not_started(self.number), f"it was out of reach: {self._lose(error)}")
 
     def _left(self, error: Exception) -> bool:
-        """Whether an error is nobody's fault: the actor's node is gone."""
+        """Whether an error comes from the loss of the actor's node, and so is no engine's fault."""
         if not self._gone and not isinstance(error, RayTaskError):
             self._gone = isinstance(error, NodeLost) or (isinstance(error, RayError) and not lives(self.node_id))
         if self._gone:
@@ -212,10 +215,10 @@ class EngineWorker(threading.Thread):
         return self._gone
 
     def _lose(self, error: Exception) -> str:
-        """End what is left of the actor; why it failed, in one line."""
+        """End the actor, whatever is left; returns the failure's cause in one line."""
         reason = last_words(error, self._setup.log_path, self._log_start)
         if isinstance(error, Hung) and self._where is not None:
-            end_process(self._where)  # Ray asks a process to end itself, which one that hangs may never hear
+            end_process(self._where)  # Ray requests a process to end itself; a hung process may never react
         self._kill()
         self._report(Event(kind="died", engine=self.number, text=reason))
         return reason
@@ -224,7 +227,7 @@ class EngineWorker(threading.Thread):
         self._report(Event(kind="warned", text=text))
 
     def _apply(self, remedy: Remedy, why: str) -> None:
-        """Retire the engine, or have it show first that it can still load what is known to load."""
+        """Retire the engine, or first test whether it can still load a checkpoint that has loaded before."""
         known = self._board.known
         if remedy == "probe" and known is not None:
             try:
@@ -244,11 +247,11 @@ class EngineWorker(threading.Thread):
             self._warn(f"engine {self.number} is given no more work: {why}")
 
     def _load(self, assignment: Assignment) -> bool:
-        """Have the actor hold the assignment's checkpoint; False: it needs a new one, and that has to wait for GPUs."""
+        """Load the assignment's checkpoint, unless loaded. False: it needs a new actor, which must wait for GPUs."""
         info = assignment.checkpoint
         if self._loaded == info.weights_digest:
             return True
-        # On a GPU only the end of a process surely frees the memory that another engine needs.
+        # On a GPU, only the end of a process reliably frees the memory that another engine needs.
         alone = self._architecture is not None and self.place.gpus > 0 and not self._setup.config.swap
         if alone or self._architecture not in (None, info.architecture):
             self._kill()
@@ -271,7 +274,7 @@ class EngineWorker(threading.Thread):
         self._board.loaded(self.number, info)
 
     def _answer(self, pending: Any, watch: HangWatch) -> Any:
-        """What a call returns. Raises Hung where it takes too long."""
+        """Return the result of a call. Raises Hung if it takes too long."""
         watch.begin(time.monotonic())
         try:
             while not ray.wait([pending], timeout=_LOOK_SECONDS)[0]:
@@ -283,7 +286,7 @@ class EngineWorker(threading.Thread):
             watch.end()
 
     def _results(self, stream: Any) -> Iterator[ShardResult]:
-        """What the actor yields. Raises Hung where neither a shard nor a step of its engine ends for too long."""
+        """Yield the actor's results. Raises Hung if for too long neither a shard nor a step of its engine ends."""
         watch, pulse, steps = self._working, None, None
         watch.begin(time.monotonic())
         try:
@@ -295,7 +298,7 @@ class EngineWorker(threading.Thread):
                     result: ShardResult = ray.get(pending)
                     watch.moved(time.monotonic())
                     yield result
-                    watch.begin(time.monotonic())  # what the driver does meanwhile is no pause
+                    watch.begin(time.monotonic())  # the time that the driver needs in between is no pause
                 elif pulse is None:
                     pulse = self._actor.pulse.remote()
                 elif ray.wait([pulse], timeout=0)[0]:
@@ -307,7 +310,7 @@ class EngineWorker(threading.Thread):
             watch.end()
 
     def _check(self, watch: HangWatch) -> None:
-        """Raises Hung or NodeLost where an answer will not come. Keeps the engine's log short meanwhile."""
+        """Raises Hung or NodeLost if no answer will come. Also keeps the engine's log short."""
         if cut(self._setup.log_path):
             self._log_start = 0
         if self._gone and not lives(self.node_id):
@@ -316,10 +319,10 @@ class EngineWorker(threading.Thread):
 
     def _evaluate(self, assignment: Assignment) -> None:
         def give_up(count: int) -> list[Shard]:
-            actor = self._actor  # none while it is being replaced
+            actor = self._actor  # None while it is being replaced
             if actor is None or self._gone or self._working.silence(time.monotonic()) > _CONTROL_SECONDS:
                 return []  # it may hang, and the board waits
-            # A late answer does no harm: the shards that the actor then skips are unfinished, and come again.
+            # A late answer does no harm: the actor skips these shards, so they stay unfinished and are assigned again.
             with contextlib.suppress(RayError):
                 given: list[Shard] = ray.get(actor.give_up.remote(count), timeout=_CONTROL_SECONDS)
                 return given
@@ -338,13 +341,13 @@ class EngineWorker(threading.Thread):
                 if not self._keep(assignment, result):
                     continue
                 self._report(Event(kind="advanced", engine=self.number, items=len(result.shard.questions)))
-                self._read_ahead()  # what comes next may only just have been pruned
+                self._read_ahead()  # the next checkpoint may only just have been pruned
             self._keep_stats(assignment.checkpoint.name)
         finally:
             self._report(Event(kind="ended", engine=self.number))
 
     def _keep(self, assignment: Assignment, result: ShardResult) -> bool:
-        """Write a shard's records, unless every answer failed and another engine can be asked first."""
+        """Write a shard's records, unless every answer failed and another engine can try first."""
         name, task = assignment.checkpoint.name, assignment.task
         failed = result.failed
         if failed is not None and assignment.job.refusal is None and self._board.doubts(self.number, result.shard):
@@ -356,7 +359,7 @@ class EngineWorker(threading.Thread):
         return True
 
     def _base_answers(self, assignment: Assignment) -> BaseAnswers | None:
-        """What the base's records say, all of which are there: the board hands nothing out before."""
+        """The base's answers. They are complete, because the board holds the assignment back until then."""
         base = assignment.job.base
         if base is None:
             return None
@@ -368,7 +371,7 @@ class EngineWorker(threading.Thread):
             self.stats[self._loads, checkpoint] = self._where, stats
 
     def _read_ahead(self) -> None:
-        """Have the actor bring the next checkpoint's files into the page cache, once."""
+        """Let the actor read the next checkpoint's files into the page cache, once."""
         assert self._loaded is not None
         upcoming = self._board.upcoming(self.number, self._loaded, self._architecture)
         if upcoming is not None and upcoming.weights_digest != self._ahead:
@@ -376,7 +379,7 @@ class EngineWorker(threading.Thread):
             self._actor.read_ahead.remote(upcoming.path)
 
     def _kill(self) -> None:
-        """Ending the process is what frees an engine's memory."""
+        """Kill the actor: an engine frees its memory only when its process ends."""
         if self._actor is not None:
             with contextlib.suppress(RayError):
                 ray.kill(self._actor)
