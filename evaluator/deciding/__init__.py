@@ -1,7 +1,7 @@
-"""Decisions on the numbers of a run: the gate's verdicts, when it stops a sweep, and what moved between two runs.
+"""Decisions on a run's numbers: the gate's verdicts, when a screened sweep stops, and what moved between two runs.
 
-outcome, checks = decision.decide(paired, Thresholds())     # pure: arrays and tolerances in, a decision out
-verdicts = verdicts.judge(inputs, Thresholds())             # of each compressed checkpoint of a run
-words.paragraph(verdicts)                                   # the same in plain words
-comparison.compare(side_a, side_b).frame                    # what moved, by checkpoint, task, measure and language
+- `decision.decide(paired, Thresholds())`: one checkpoint's decision. Pure: arrays and tolerances in, a decision out.
+- `verdicts.judge(inputs, Thresholds())`: the verdicts on all compressed checkpoints of a run.
+- `words.paragraph(verdicts)`: the verdicts in plain words.
+- `comparison.compare(side_a, side_b).frame`: what moved, by checkpoint, task, measure and language.
 """

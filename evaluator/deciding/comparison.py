@@ -1,14 +1,16 @@
-"""What moved between two sides, on the items that both have, and whether it is more than noise.
+"""Compares two sides on their common items: which scores moved by more than noise.
 
-A score moved if a paired test says so after Holm's correction: over everything that is pooled over languages, and
-within one measure over its languages. Scores of 0 or 1 are tested by McNemar's exact test, other numbers by a paired
-t-test that is robust to shared contexts. `same`: no item differs; `noise`: some do, no more than chance.
+A score moved if its paired test is significant after Holm's correction. McNemar's exact test is for scores of 0 or 1;
+other numbers get a paired t-test that is robust to shared contexts. `same`: no item differs. `noise`: some items
+differ, but no more than by chance.
 
-A family has only comparisons that could differ, whether they do or not. What is compared decides that, not the result:
+Holm's correction has one family for all rows pooled over languages. The single languages form one family for each
+task, checkpoint and measure. A family contains only comparisons that can differ. The compared models and measures
+decide this, not the results:
 
-- The same weights under the same settings are one model. Their rows have no Holm p; their own p decides.
-- Measures with the same values of every item, on both sides, are one test. It counts once, and all of them have its p:
-  `exact_match` and `open`, where each answer that contains a gold answer is one.
+- The same weights under the same settings are one model. Its rows have no Holm p; the uncorrected p decides.
+- Measures with equal values on every item of both sides are one test. It counts once, and they share its p. An
+  example is `exact_match` and `open`, if each answer with a gold answer equals that gold answer.
 """
 
 from __future__ import annotations
@@ -58,8 +60,8 @@ _LEVEL = 0.05
 
 @dataclass(frozen=True, eq=False)
 class Compared:
-    """`frame` has COLUMNS. `differences`: per checkpoint and task, setting -> its value on both sides. `notes`: what
-    else there is to say of checkpoints, a line each."""
+    """`frame` has COLUMNS. `differences`: per checkpoint and task, setting -> its value on both sides. `notes`: other
+    remarks on checkpoints, one line each."""
 
     frame: pd.DataFrame
     differences: Mapping[tuple[str, str], Mapping[str, tuple[str, str]]]
@@ -73,10 +75,10 @@ class Compared:
 def compare(
     a: Side, b: Side, pairs: Mapping[str, str] | None = None, task_pairs: Mapping[str, str] | None = None
 ) -> Compared:
-    """Both sides, checkpoint by checkpoint and task by task.
+    """Compare both sides, checkpoint by checkpoint and task by task.
 
-    Those of `pairs` and `task_pairs` are compared, or else those of equal names, or the only one of each side.
-    Raises InputError where nothing pairs.
+    `pairs` and `task_pairs` name what to compare. Without them, equal names are compared, or the only one of each
+    side. Raises InputError if nothing pairs.
     """
     names = _named("checkpoint", (a, a.checkpoints), (b, b.checkpoints), pairs, "--pair")
     tasks = _named("task", (a, a.tasks), (b, b.tasks), task_pairs, "--pair-task")
@@ -108,7 +110,7 @@ def compare(
 
 
 def _correct(rows: Sequence[Row]) -> None:
-    """Fill in the Holm p of the comparisons that could differ."""
+    """Add the Holm p to the rows that can differ."""
     tested = {}
     for row in rows:
         row["p"] = row.get("mcnemar_p", row.get("t_p"))
@@ -129,7 +131,7 @@ _Names = tuple[Side, Sequence[str]]
 
 
 def _named(what: str, a: _Names, b: _Names, pairs: Mapping[str, str] | None, option: str) -> dict[str, str]:
-    """What of each side is compared; `a` and `b` are a side and its names."""
+    """The compared names: side a's -> side b's. `a` and `b`: a side and its names."""
     (ours, our_names), (theirs, their_names) = a, b
     found = dict(pairs) if pairs else _paired(our_names, their_names)
     for side, there, wanted in ((ours, our_names, found), (theirs, their_names, found.values())):
@@ -171,7 +173,7 @@ def _rows(left: pd.DataFrame, right: pd.DataFrame, *, alike: bool) -> Iterator[R
         counts = [_Alone(each[each["measure"] == measure], here) for each in (left, right)]
         languages = sorted(here["language"].unique())
         items = here.sort_values(["language", "item_id"], ignore_index=True)
-        # The side that knows contexts, which lm-eval's documents are without.
+        # Use the side with contexts: lm-eval's documents have none.
         clusters = min((items[f"cluster_{side}"] for side in "ab"), key=lambda each: each.nunique())
         items["context"] = pd.factorize(clusters)[0]
         values = items[["language", "item_id", "value_a", "value_b"]].astype({"value_a": float, "value_b": float})
@@ -184,8 +186,10 @@ def _rows(left: pd.DataFrame, right: pd.DataFrame, *, alike: bool) -> Iterator[R
 
 
 def _with_plain_names(own: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
-    """Answers with a measure's filter left out of its name where the other side has the measure without one: many
-    tasks of lm-eval have a single filter, which takes white space away ("exact_match,remove_whitespace")."""
+    """Answers whose measures have no filter in their names, if the other side has the measure without a filter.
+
+    Many tasks of lm-eval have a single filter that removes white space ("exact_match,remove_whitespace").
+    """
     names, others = set(own["measure"]), set(other["measure"])
     plain = {name: str(name).partition(",")[0] for name in names - others if "," in str(name)}
     several = {bare for bare in plain.values() if list(plain.values()).count(bare) > 1}
@@ -195,7 +199,7 @@ def _with_plain_names(own: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
 
 @dataclass(frozen=True, eq=False)
 class _Alone:
-    """How many of one side's answers of a measure the other side does not have."""
+    """Counts one side's answers to a measure that the other side lacks."""
 
     own: pd.DataFrame
     both: pd.DataFrame
@@ -239,5 +243,5 @@ def _verdict(row: Row) -> str:
 
 
 def _settings(a: Mapping[str, str], b: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """The settings that differ; one that a side does not state is not known to differ."""
+    """The settings that differ. A setting that a side does not state is left out."""
     return {name: (a[name], b[name]) for name in sorted(a.keys() & b.keys()) if a[name] != b[name]}

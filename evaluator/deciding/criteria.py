@@ -1,4 +1,4 @@
-"""What the gate judges: a number with a tolerance, and the evidence for it. A criterion is one entry of CRITERIA."""
+"""The gate's criteria: numbers with a tolerance, and the evidence for them. A criterion is one entry of CRITERIA."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from evaluator.metrics.columns import PERCENTAGE, POINTS, RATIO, SCORE, Kind
 from evaluator.metrics.intervals import ALPHA, Floats
 from evaluator.metrics.means import Mean, Ratio
 
-# What a loss beyond the tolerance means: answers are not said, not recognised, others than before, or tokens have other
-# probabilities.
+# A loss beyond the tolerance means: fewer answers are said, fewer are recognised, answers change, or token
+# probabilities change.
 Shows = Literal["saying", "recognising", "changing", "probabilities"]
-# How an item without a judgement counts: not at all, as a loss, as a gain.
+# How to count an item without a judgement: not at all, as a loss, as a gain.
 Absent = Literal["left out", "loss", "gain"]
 EXTREMES: tuple[Absent, ...] = ("loss", "gain")
 _Z = float(ndtri(1 - ALPHA / 2))
 
 
 class Evidence(Protocol):
-    """A number, and what it is not at any one-sided level."""
+    """A number with one-sided p-values and bounds at any level."""
 
     @property
     def value(self) -> float: ...
@@ -38,12 +38,12 @@ class Evidence(Protocol):
     def upper(self, level: float) -> float: ...
     def lower(self, level: float) -> float: ...
     def times(self, factor: float) -> Self:
-        """The same number as if `factor` times as many contexts had shown it."""
+        """The same number with `factor` times as many contexts."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reported:
-    """A number of a table, by its 95 % interval: each side is scaled as a normal distribution's."""
+    """A table's number with its 95 % interval. Each half is scaled like a normal distribution's."""
 
     value: float
     low: float
@@ -75,7 +75,7 @@ def _tail(distance: float, side: float) -> float:
 
 @dataclass(frozen=True)
 class Measured:
-    """The evidence that `due` items give, of which `missing` lack a judgement; none where none has one."""
+    """The evidence from `due` items. `missing` of them lack a judgement; if all do, there is no evidence."""
 
     evidence: Evidence | None
     due: int = 0
@@ -87,9 +87,9 @@ Measure = Callable[[Paired, Absent], Measured]
 
 @dataclass(frozen=True, kw_only=True)
 class Criterion:
-    """One number with a tolerance. `bound` names a field of `Thresholds` in units of 1 / `per` of the number's.
+    """One number with a tolerance, which is the field `bound` of `Thresholds` divided by `per`.
 
-    It is measured on a checkpoint's items (`measure`), or it is a column of a table (`table`, `column`, `where`).
+    The number is measured on a checkpoint's items (`measure`) or comes from a table (`table`, `column`, `where`).
     """
 
     name: str
@@ -101,7 +101,7 @@ class Criterion:
     table: str = ""
     column: str = ""
     where: Mapping[str, str] = field(default_factory=dict)
-    of_language: str = ""  # the tolerance within one language, where languages are judged
+    of_language: str = ""  # the tolerance within one language, if languages are judged
     counted: str = "items"
     per: float = 100.0
     least: bool = False  # the tolerance is the least that is allowed, not the most
@@ -111,7 +111,7 @@ class Criterion:
         return bool(self.of_language)
 
     def threshold(self, thresholds: Thresholds, *, language: bool = False) -> float | None:
-        """The tolerance in the number's units; None: not judged."""
+        """The tolerance in the number's units; None if it is not judged."""
         value: float | None = getattr(thresholds, self.of_language if language else self.bound)
         return None if value is None else value / self.per
 
@@ -119,7 +119,7 @@ class Criterion:
 def _mean(
     paired: Paired, values: Floats, due: Flags, absent: Absent, *, low: float = 0.0, loss: float = 1.0
 ) -> Measured:
-    """The mean of what is due. `low` is the value of a gain, `loss` that of a loss."""
+    """The mean over the due items. `low` is the value of a gain, `loss` that of a loss."""
     gone = due & np.isnan(values)
     if absent != "left out":
         values = np.where(gone, loss if absent == "loss" else low, values)
@@ -137,7 +137,7 @@ def _choice_drop(paired: Paired, absent: Absent) -> Measured:
 
 
 def _fate(picked: float) -> Measure:
-    """The share of the known answers that are no longer said, and picked or not."""
+    """The share of known answers that are no longer said but still picked (`picked` 1), or neither (0)."""
 
     def share(paired: Paired, absent: Absent) -> Measured:
         unknown = (paired.base_said == 0) | (paired.base_picked == 0)
@@ -206,8 +206,8 @@ def _flips(word: str, measure: Measure) -> Criterion:
     )
 
 
-_SAID = {"along": "greedy answer", "group": "all"}  # of table fidelity: what the base itself says
-# The most telling first: a sentence names only some.
+_SAID = {"along": "greedy answer", "group": "all"}  # rows of table fidelity: along the base's own answer
+# The most important first: a sentence names only some.
 CRITERIA = (
     _drop("open", _open_drop, "saying"),
     _drop("choice", _choice_drop, "recognising"),

@@ -2,16 +2,18 @@
 
 Each criterion is a test of non-inferiority on paired items, clustered by context:
 
-    within       the whole interval lies within the tolerance, at a one-sided level of 5 %
-    beyond       the whole interval lies beyond it, at a one-sided level of 1 % over all criteria and languages
-    undecided    neither; `enough` estimates how many items would decide
-    unmeasured   the run does not have the number
+- within: the whole interval is within the tolerance, at a one-sided level of 5 %
+- beyond: the whole interval is beyond the tolerance, at a one-sided level of 1 % over all criteria and languages
+- undecided: neither; `enough` estimates how many items would decide
+- unmeasured: the run lacks the number
 
-PASS needs every criterion and language to be within. A checkpoint that loses more than one tolerance has to pass the
-test of that one, which it does in at most 5 % of runs. So PASS needs no correction (the intersection-union test of
-R. Berger, Technometrics 24, 1982). BLOCK does, as any one of the checks may block by chance (Bonferroni). A run with
-several looks divides both levels among them (`looks`). A check that is within at one look stays within at later ones,
-unless it is then beyond. A look with too few items for a flawless checkpoint does not pass, and takes no share.
+PASS requires every criterion and language to be within. A checkpoint that exceeds a tolerance has to pass the test of
+that tolerance too, which happens in at most 5 % of runs. So PASS needs no correction (intersection-union test,
+R. Berger, Technometrics 24, 1982). BLOCK does, as any single check can block by chance (Bonferroni).
+
+A run with several looks divides both levels among them (`looks`). A check that is within at one look stays within at
+later looks, unless it is beyond there. A look too small for even a flawless checkpoint cannot pass and takes no share
+of the level.
 """
 
 from __future__ import annotations
@@ -33,14 +35,14 @@ from evaluator.metrics.looks import BLOCK_LEVEL, PASS_LEVEL, able, in_order, loo
 Outcome = Literal["PASS", "WARN", "ANOMALOUS", "BLOCK"]
 State = Literal["within", "beyond", "undecided", "unmeasured"]
 OUTCOMES: tuple[Outcome, ...] = ("PASS", "WARN", "ANOMALOUS", "BLOCK")  # from best to worst
-FEWEST = 10  # contexts: fewer decide nothing
+FEWEST = 10  # contexts that a decision requires
 IMPLAUSIBLE = 0.05  # a larger gain is a mistake until shown otherwise
-_MOST = 1_000_000  # items: more are no help to a reader
+_MOST = 1_000_000  # items: a larger estimate does not help a reader
 
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """One criterion on all items or in one language. `low` and `high` are the bounds that decided."""
+    """One criterion on all items or in one language. `low` and `high`: the bounds that the decision used."""
 
     criterion: Criterion
     language: str
@@ -52,7 +54,7 @@ class Check:
     n: int = 0
     contexts: int = 0
     missing: int = 0  # items without a judgement
-    enough: int | None = None  # items that would decide, of an undecided check
+    enough: int | None = None  # for an undecided check: the items that would decide
 
     @property
     def pooled(self) -> bool:
@@ -60,7 +62,7 @@ class Check:
 
     @property
     def gain(self) -> float:
-        """What the checkpoint surely gained, of a drop that is surely below 0."""
+        """The certain gain: how far the whole interval of a drop is below 0."""
         return max(0.0, -self.high) if self.criterion.is_drop and self.high is not None else 0.0
 
 
@@ -75,15 +77,15 @@ class Verdict:
     checks: tuple[Check, ...] = ()
     planned: int = 0  # items
     incomparable: str | None = None
-    anomaly: str | None = None  # what is implausible, and what to inspect first
+    anomaly: str | None = None  # the implausible number, and what to inspect first
     unjudged: int = 0  # planned items without a judgement, if they could change the verdict
-    early: str | None = None  # the gate decided before the last look
+    early: str | None = None  # a sentence, if the gate decided before the last look
 
     def having(self, state: State) -> list[Check]:
         return [check for check in self.checks if check.state == state]
 
     def of(self, name: str) -> list[Check]:
-        """The checks of one criterion, by its name."""
+        """The checks of the criterion with this name."""
         return [check for check in self.checks if check.criterion.name == name]
 
 
@@ -93,7 +95,7 @@ Reports = Mapping[Name, Evidence]  # numbers of tables
 
 @dataclass(frozen=True, kw_only=True)
 class _Judged:
-    """The evidence for one check, and what it comes to at the two levels: of a pass, and of a block."""
+    """The evidence for one check, and its state at the two levels: for a pass and for a block."""
 
     criterion: Criterion
     language: str
@@ -114,11 +116,11 @@ class _Judged:
         return "within" if self.passed or (sure and self.may_pass) else "undecided"
 
     def _lost(self, evidence: Evidence) -> float:
-        """Beyond the tolerance; negative: within it."""
+        """How far the number is beyond the tolerance; negative if it is within."""
         return self.bound - evidence.value if self.criterion.least else evidence.value - self.bound
 
     def _sure(self, evidence: Evidence) -> bool:
-        """Whether the interval leaves out the tolerance."""
+        """Whether the interval excludes the tolerance."""
         lost = self._lost(evidence)
         above = (lost < 0) != self.criterion.least
         p = evidence.p_at_least(self.bound) if above else evidence.p_at_most(self.bound)
@@ -126,7 +128,7 @@ class _Judged:
 
     @property
     def check(self) -> Check:
-        """The check with the bounds that decided."""
+        """The check with the bounds that the decision used."""
         evidence = self.measured.evidence
         found = Check(
             criterion=self.criterion,
@@ -145,7 +147,7 @@ class _Judged:
         )
 
     def _enough(self, evidence: Evidence) -> int | None:
-        """About how many items would decide, if they showed what these show; None: more than a run can have."""
+        """About how many items like these would decide; None if a run cannot have so many."""
         few, many = max(1.0, FEWEST / evidence.contexts), _MOST / evidence.n
         if not self._sure(evidence.times(many)):
             return None
@@ -157,7 +159,7 @@ class _Judged:
 
 @dataclass(frozen=True)
 class Decision:
-    """What a checkpoint's checks come to, where nothing is anomalous."""
+    """The outcome of a checkpoint's checks, before the search for anomalies."""
 
     judged: tuple[_Judged, ...]
 
@@ -171,12 +173,12 @@ class Decision:
 
     @property
     def missing(self) -> int:
-        """The most items that lack a judgement of one criterion."""
+        """The items without a judgement, for the criterion that has most of them."""
         return max((each.measured.missing for each in self.judged), default=0)
 
     @property
     def within(self) -> frozenset[Name]:
-        """The checks that the next look need not repeat."""
+        """The checks that passed; they stay passed at later looks."""
         return frozenset((each.criterion.name, each.language) for each in self.judged if each.state == "within")
 
     @cached_property
@@ -193,8 +195,11 @@ def decide(
     reports: Reports | None = None,
     absent: Absent = "left out",
 ) -> Decision:
-    """The decision on one checkpoint. `sizes`: the looks that the run plans; `passed`: the checks that were within at
-    an earlier look; `absent`: how items without a judgement count."""
+    """The decision on one checkpoint.
+
+    `sizes`: the items of each planned look. `passed`: the checks that were within at an earlier look. `absent`: how to
+    count items without a judgement.
+    """
     found = list(_measured(paired, thresholds, reports or {}, absent))
     judged = sum(measured.evidence is not None for *_, measured in found)
     items = len(paired.contexts)
@@ -217,7 +222,7 @@ def decide(
 
 
 def _spotless(criterion: Criterion, bound: float, measured: Measured, items: int) -> float:
-    """The p-value of one item where nothing was lost: that of n contexts is (1 - bound)^n. 0 where it is not known."""
+    """The p-value per item of a flawless checkpoint: for n contexts it is (1 - bound)^n; 0 if unknown."""
     if criterion.least or criterion.measure is None or measured.evidence is None or not 0 < bound < 1:
         return 0.0
     return float((1 - bound) ** (measured.evidence.contexts / items))
@@ -226,7 +231,7 @@ def _spotless(criterion: Criterion, bound: float, measured: Measured, items: int
 def _measured(
     paired: Paired, thresholds: Thresholds, reports: Reports, absent: Absent
 ) -> Iterator[tuple[Criterion, str, float, Measured]]:
-    """The evidence for each criterion, pooled and by language, and its tolerance."""
+    """Each criterion, pooled and by language, with its tolerance and evidence."""
     spoken = paired.spoken if thresholds.languages and len(paired.spoken) > 1 else []
     apart = {language: paired.of(language) for language in spoken}
     for criterion in CRITERIA:
@@ -241,13 +246,13 @@ def _measured(
 
 
 def _of_table(paired: Paired, criterion: Criterion, reports: Reports) -> Measured:
-    """A number of a table. Who sets a tolerance for it gets no PASS without it."""
+    """A table's number. If it has a tolerance and is missing, the checkpoint cannot pass."""
     return Measured(reports.get((criterion.name, ALL)), due=len(paired.contexts))
 
 
 @dataclass(frozen=True)
 class Replay:
-    """The verdict of each try, and how many items it took."""
+    """Each try's verdict, and the items that it took."""
 
     outcomes: tuple[Outcome, ...]
     costs: tuple[int, ...]
@@ -262,16 +267,17 @@ class Replay:
 
 
 def replay(paired: Paired, thresholds: Thresholds, *, first: int, repeats: int, seed: int = 0) -> Replay:
-    """A sequential test on data that are there already: where would the gate have stopped, and with which verdict?
+    """A sequential test on existing data: where would the gate have stopped, and with which verdict?
 
-    Draw the contexts of the data anew, with replacement and in random order, and stop as a screened sweep does."""
+    Each try draws the contexts with replacement, in random order, and stops like a screened sweep.
+    """
     rng = np.random.default_rng(seed)
     found = [stopped(redrawn(paired, rng), thresholds, first, rng) for _ in range(repeats)]
     return Replay(tuple(outcome for outcome, _ in found), tuple(cost for _, cost in found))
 
 
 def stopped(paired: Paired, thresholds: Thresholds, first: int, rng: np.random.Generator) -> tuple[Outcome, int]:
-    """The verdict of a screened sweep over these items, and how many it takes."""
+    """The verdict of a screened sweep on these items, and how many items it takes."""
     ordered = paired.at(in_order(paired.contexts, paired.languages, rng))
     sizes = looks(ordered.contexts, first)
     passed: frozenset[Name] = frozenset()
@@ -284,7 +290,7 @@ def stopped(paired: Paired, thresholds: Thresholds, first: int, rng: np.random.G
 
 
 def redrawn(paired: Paired, rng: np.random.Generator) -> Paired:
-    """As many contexts, each drawn from the data's at random. A context that was drawn twice is two contexts."""
+    """The same number of contexts, drawn at random with replacement. A context drawn twice counts as two."""
     rows = np.argsort(paired.contexts, kind="stable")
     _, starts, counts = np.unique(paired.contexts[rows], return_index=True, return_counts=True)
     drawn = rng.integers(len(starts), size=len(starts))

@@ -1,4 +1,4 @@
-"""What a base and a checkpoint did with the items that both were to judge: all that the gate looks at."""
+"""The answers of a base and a checkpoint to their common items. The gate's item-based criteria use nothing else."""
 
 from __future__ import annotations
 
@@ -20,8 +20,11 @@ UNKNOWN = ""  # the language of a planned item without any record
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Paired:
-    """An entry an item. Answers are 1.0 right, 0.0 wrong, NaN without a judgement: open (`said`) and choice (`picked`),
-    of the base and of the checkpoint. The flags say which of the two the item was to be judged by."""
+    """One entry per item: the base's and the checkpoint's open (`said`) and choice answers (`picked`).
+
+    An answer is 1.0 if right, 0.0 if wrong, NaN without a judgement. The flags `open` and `choice` mark the items that
+    this probe was to judge.
+    """
 
     languages: npt.NDArray[np.object_]
     contexts: ItemNumbers
@@ -31,10 +34,10 @@ class Paired:
     picked: Floats
     open: Flags
     choice: Flags
-    floor: float = 0.0  # what guessing picks
+    floor: float = 0.0  # the accuracy of guessing
 
     def at(self, rows: ItemNumbers) -> Paired:
-        """Some of the items, in any order and as often as they are named."""
+        """The items of these rows, in this order; rows may repeat."""
         values = {each.name: getattr(self, each.name) for each in fields(self)}
         chosen: dict[str, Any] = {name: each[rows] for name, each in values.items() if isinstance(each, np.ndarray)}
         return replace(self, **chosen)
@@ -50,8 +53,8 @@ class Paired:
 
 
 def paired_of(inputs: Inputs, comparison: Comparison, planned: int | None = None) -> Paired:
-    """The open format's outcomes of a checkpoint beside its base's. `planned`: how many items the run was to judge;
-    None: as many as either side has records of."""
+    """The outcomes of a checkpoint and its base in the open format. `planned`: the items that the run was to judge;
+    None: the items that either side has records for."""
     subject = comparison.subject
     own = inputs.outcomes_of(subject.checkpoint, subject.task)
     base = inputs.outcomes_of(subject.base or "", subject.task)
@@ -85,7 +88,7 @@ def _floats(column: pd.Series) -> Floats:
 
 
 def _due(own: pd.DataFrame, base: pd.DataFrame, probe: str, lacking: int) -> Flags:
-    """Which items the probe was to judge: none where a side lacks the probe, else all that the two did not exclude."""
+    """The items that the probe was to judge: none if a side lacks the probe, else all that not both sides excluded."""
     statuses = [side[f"{probe}_status"] for side in (own, base)]
     if any(status.isna().all() for status in statuses):
         return np.zeros(len(own) + lacking, dtype=bool)

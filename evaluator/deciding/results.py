@@ -1,4 +1,4 @@
-"""Everything that a run's records say: the tables, the headline, what was left out, the paper's numbers beside ours."""
+"""All results of a run: tables, headline, excluded items, verdicts, and the paper's numbers next to ours."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from evaluator.metrics.tables import TABLES, compute_tables
 
 @dataclass(frozen=True, eq=False)
 class Results:
-    """The numbers of a run. `left_out` and `paper` may be empty: all was measured, no setting is the paper's."""
+    """The numbers of a run. `left_out` is empty if everything was measured, `paper` if no setting is the paper's."""
 
     tables: Mapping[str, FilledTable]
     headline: pd.DataFrame
@@ -33,12 +33,12 @@ class Results:
 
     @property
     def sentence(self) -> str:
-        """The finding, and which checkpoints stopped early."""
+        """The main finding, and which checkpoints stopped early."""
         return " ".join(filter(None, (headline_sentence(self.headline), self.screened)))
 
     @property
     def missed(self) -> str:
-        """Which checkpoints have another sparsity than was requested, for which they are named."""
+        """Names the checkpoints whose sparsity is not the requested one, which is part of their names."""
         column = TABLES["accuracy"].column("sparsity")
         names = ["checkpoint", "sparsity", "requested_sparsity"]
         if "accuracy" not in self.tables:
@@ -49,7 +49,7 @@ class Results:
 
     @property
     def files(self) -> dict[str, pd.DataFrame]:
-        """What is written as CSV, by name."""
+        """The CSV tables, by name."""
         found = {"headline": self.headline}
         found |= {name: table.frame for name, table in self.tables.items() if not table.failed}
         if len(self.left_out):
@@ -58,12 +58,12 @@ class Results:
 
     @property
     def failures(self) -> dict[str, str]:
-        """How tables failed, by name."""
+        """The error of each failed table, by name."""
         return {name: table.note for name, table in self.tables.items() if table.failed}
 
 
 def compute(inputs: Inputs, run: Mapping[str, Any]) -> Results:
-    """Everything; `run` is the content of run.json, which says what a setting is."""
+    """All results. `run`: the content of run.json, with the settings and thresholds."""
     tables = compute_tables(inputs)
     frames = {name: table.frame for name, table in tables.items()}
     verdicts = judge(inputs, thresholds_of(run, "run.json"))

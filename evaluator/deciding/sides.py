@@ -1,8 +1,7 @@
-"""One side of a comparison: a row for each answer that has a score, and the settings that it came about under.
+"""One side of a comparison: a row for each scored answer, and the settings behind it.
 
-A side is made of a run's outcomes, or of what lm-eval logged. Both call the same things by the same names: `open` is
-whether the greedy answer contains a gold answer, `choice` whether the gold option scored highest, `exact_match` as it
-is called everywhere.
+A side comes from a run's outcomes or from lm-eval's logs. Both use the same names of measures. `open`: the greedy
+answer contains a gold answer. `choice`: the gold option scored highest. `exact_match` has one name everywhere.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ from evaluator.metrics.inputs import Inputs
 from evaluator.store.lm_eval import UNFILTERED, Logged, Sample
 
 ANSWERS = ("checkpoint", "task", "measure", "language", "item_id", "value", "said", "prompt", "cluster")
-_NAMES = {"contains": "open", "acc": "choice"}  # lm-eval's metrics that are measures of ours
-# Measure -> the outcome column of its value, what says which answer it was, and the probe that it is of.
+_NAMES = {"contains": "open", "acc": "choice"}  # lm-eval's metrics -> our measures
+# Measure -> the outcome column of its value, the column that identifies the answer (or None), and the probe.
 _MEASURES = {
     "open": ("produced", "answer_said", "greedy"),
     "exact_match": ("exact_match", "answer_said", "greedy"),
@@ -38,14 +37,14 @@ _NOT_SETTINGS = ("probes", "formats", "name", "languages", "items")
 
 @dataclass(frozen=True, eq=False)
 class Side:
-    """`answers` has the columns ANSWERS; `value` is a number, mostly 0 or 1, `said` and `prompt` are equal where
-    answers and prompts are. `settings` are of each checkpoint and task."""
+    """`answers` has the columns ANSWERS. `value` is a number, mostly 0 or 1. Equal answers have equal `said`, and equal
+    prompts equal `prompt`. `settings`: by checkpoint and task."""
 
     name: str
     answers: pd.DataFrame
     settings: Mapping[tuple[str, str], Mapping[str, str]]
-    prompts: str  # what `prompt` is; answers and prompts of two sides are compared where it is the same
-    rounded: frozenset[str] = frozenset()  # checkpoints whose activations are quantised, where that is known
+    prompts: str  # the kind of `prompt`; answers and prompts are compared only if both sides have the same kind
+    rounded: frozenset[str] = frozenset()  # checkpoints whose activations are known to be quantised
 
     @property
     def checkpoints(self) -> list[str]:
@@ -57,7 +56,7 @@ class Side:
 
 
 def side_of_run(inputs: Inputs, name: str) -> Side:
-    """What a run measured in open prompts, under its own seed."""
+    """A run's answers to open prompts, with the run's own seed."""
     parts, settings = [], {}
     for subject in inputs.checkpoints:
         outcomes = inputs.outcomes_of(subject.checkpoint, subject.task)
@@ -79,7 +78,7 @@ def side_of_run(inputs: Inputs, name: str) -> Side:
 
 
 def _clusters(inputs: Inputs, task: str, rows: pd.DataFrame) -> list[str]:
-    """Each item's context; an item that the run does not describe is its own."""
+    """Each item's context. An item that RUN/items lacks is its own context."""
     described = inputs.items
     known: dict[tuple[str, str], str] = {}
     if described is not None:
@@ -89,7 +88,7 @@ def _clusters(inputs: Inputs, task: str, rows: pd.DataFrame) -> list[str]:
 
 
 def _settings(inputs: Inputs, checkpoint: str, task: str, outcomes: pd.DataFrame) -> dict[str, str]:
-    """Everything that a run says of how a checkpoint was asked a task."""
+    """All settings of a run for one checkpoint and task."""
     run = inputs.run
     found: dict[str, Any] = {}
     for name in SERVING:
@@ -110,7 +109,7 @@ def _joined(values: pd.Series) -> str | None:
 
 
 def side_of_logged(logged: Sequence[Logged], name: str) -> Side:
-    """What lm-eval logged; documents that a run exported are known by the item that they were."""
+    """The answers in lm-eval's logs. A document with an `id`, like those that a run exports, keeps it as its item."""
     rows: list[dict[str, Any]] = []
     settings: dict[tuple[str, str], Mapping[str, str]] = {}
     for model in logged:
@@ -131,7 +130,7 @@ def _rows(model: str, samples: Sequence[Sample]) -> Iterator[dict[str, Any]]:
         item_id = str(doc["id"]) if unique and "id" in doc else sample.doc_hash
         place = (sample.filter, _language(sample), item_id)
         seen[place] += 1
-        if seen[place] > 1:  # equal documents, in their order
+        if seen[place] > 1:  # equal documents are numbered in their order
             item_id += f"#{seen[place]}"
         exported = "resurface_task" in doc
         for metric, value in sample.scores.items():

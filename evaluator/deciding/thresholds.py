@@ -1,9 +1,10 @@
-"""What a compressed checkpoint may lose: the thresholds of `resurface gate`, `gate:` in a sweep file.
+"""The tolerances for a compressed checkpoint: the thresholds of `resurface gate`, or `gate:` in a sweep file.
 
     gate: {max_drop: 1, max_flips: 5, max_lost: null}      # null: not judged
 
-The default criteria are open and choice accuracy, mc_only and lost. The others are judged only where they are set. None
-of the defaults follows from a theory: set what your users would notice. Thresholds change no record and no table.
+The default criteria are open and choice accuracy, mc_only and lost. The gate judges the others only if they are set.
+The defaults do not follow from a theory: set them to a loss that your users would notice. Thresholds do not change
+records or tables.
 """
 
 from __future__ import annotations
@@ -54,13 +55,13 @@ class Thresholds(Frozen):
 
     @property
     def drop_language(self) -> float | None:
-        """The tolerance within one language that counts."""
+        """The tolerance within one language: `max_drop_language`, and at least `max_drop`."""
         total, apart = self.max_drop, self.max_drop_language
         return apart if apart is None or total is None else max(apart, total)
 
     @model_serializer(mode="wrap")
     def _stated(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """What was set: a default that was written down would look like a wish when it is read again."""
+        """Only the fields that were set. A written default would count as a setting when it is read again."""
         return {name: value for name, value in written(self).items() if name in self.model_fields_set}
 
     @model_validator(mode="after")
@@ -78,8 +79,8 @@ class Thresholds(Frozen):
 
 
 class Screen(Frozen):
-    """How a sweep stops early: `screen:` in a sweep file. The gate looks at a checkpoint's first items, then at more of
-    them, and stops where its verdict is sure. A screened sweep writes fewer records; it changes none of them."""
+    """How a sweep stops early: `screen:` in a sweep file. The gate judges a checkpoint's first items, then more and
+    more items, until its verdict is certain. A screened sweep writes fewer records, but the same ones."""
 
     items: Annotated[int, Field(ge=10)] = Field(
         default=100, description="items of each task at the gate's first look; each later look has a fifth more"

@@ -1,4 +1,4 @@
-"""The verdict on each compressed checkpoint of a run: the decision on its items, and what casts doubt on the run."""
+"""The verdict on each compressed checkpoint of a run: the decision on its items, and doubts about the measurement."""
 
 from __future__ import annotations
 
@@ -70,14 +70,14 @@ def _verdict(
 
 
 def planned_of(run: Mapping[str, Any], key: tuple[str, str]) -> int | None:
-    """How many items run.json plans for a task and checkpoint; None where it does not say."""
+    """The items that run.json plans for a task and checkpoint; None if it does not state them."""
     task, checkpoint = key
     planned = mapping_at(run, "planned", checkpoint).get(task)
     return planned if isinstance(planned, int) else None
 
 
 def unfinished(inputs: Inputs, failures: Sequence[Failure]) -> list[Failure]:
-    """What run.json plans and no record exists of, beside what failed: nothing judged it."""
+    """Planned checkpoints and tasks without records, except those that failed: nothing judged them."""
     failed = {(each.checkpoint, task) for each in failures for task in (each.task, "")}
     measured = {(subject.checkpoint, subject.task) for subject in (*inputs.checkpoints, *inputs.readers)}
     return [
@@ -89,8 +89,8 @@ def unfinished(inputs: Inputs, failures: Sequence[Failure]) -> list[Failure]:
 
 
 def _guessing(paired: Paired, checks: tuple[Check, ...]) -> str | None:
-    """A base that is at or below guessing, over enough contexts: a comparison of what it guesses shows nothing. A loss
-    of something else still blocks."""
+    """The anomaly of a base whose accuracy is at most that of guessing, over enough contexts: comparing its guesses
+    shows nothing. A check of another kind that is beyond its tolerance still blocks."""
     beyond = {check.criterion.shows for check in checks if check.state == "beyond"}
     for what, shows, right, due, floor, first in (
         ("says", "saying", paired.base_said, paired.open, 0.0, "its prompt and chat template"),
@@ -121,8 +121,8 @@ def _implausible(checks: tuple[Check, ...]) -> str | None:
 
 
 def _reported(inputs: Inputs, thresholds: Thresholds) -> dict[tuple[str, str], _Reports]:
-    """Of each task and checkpoint, the numbers that a table has, of the criteria that are judged. A table
-    does not count contexts: each item is one until the verdict counts them."""
+    """The table numbers of the judged criteria, by task and checkpoint. A table does not count contexts: each item
+    counts as one until the verdict counts them."""
     found: dict[tuple[str, str], _Reports] = {}
     for criterion in CRITERIA:
         if not criterion.table or criterion.threshold(thresholds) is None:

@@ -1,4 +1,4 @@
-"""A verdict in plain words, and as JSON (RUN/gate.json): what the checkpoint is fit for, and why."""
+"""A verdict in plain words and as JSON (RUN/gate.json): the use that the checkpoint is fit for, and why."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NO_BASE = "No checkpoint of this run has a base to compare it with."
 
 
 def usable(verdict: Verdict) -> str:
-    """What the checkpoint is fit for, in one clause."""
+    """The use that the checkpoint is fit for, in one clause."""
     if verdict.incomparable:
         return "not comparable"
     if verdict.outcome == "ANOMALOUS":
@@ -48,7 +48,7 @@ def why(verdict: Verdict, most: int = _MOST) -> str:
 
 
 def better(verdict: Verdict) -> str:
-    """What surely became better: "better by 3.0 pp (open)"; empty where nothing did."""
+    """The certain gains: "better by 3.0 pp (open)"; empty if there are none."""
     gained = [
         check for name in ("open_drop", "choice_drop") for check in verdict.of(name) if check.pooled and check.gain
     ]
@@ -97,7 +97,7 @@ def _why(verdict: Verdict, most: int) -> str:
 
 
 def _lacking(verdict: Verdict, most: int) -> str:
-    """What is undecided, the pooled criterion that needs most items first."""
+    """What is undecided. The pooled criterion that needs most items stands for the others."""
     undecided = verdict.having("undecided")
     if not undecided and not verdict.checks:
         return "no item was measured in both it and its base"
@@ -132,7 +132,7 @@ def _counted(number: int, what: str) -> str:
 
 
 def _well_elsewhere(verdict: Verdict) -> bool:
-    """Whether some languages alone are beyond, and each of the others loses no more than all may together."""
+    """Whether the loss is limited to some languages. Each other language then stays within the pooled tolerance."""
     drops = [check for check in verdict.checks if not check.pooled]
     bad = {check.language for check in drops if check.state == "beyond"}
     most = {check.criterion.name: check.threshold for check in verdict.checks if check.pooled}
@@ -141,7 +141,7 @@ def _well_elsewhere(verdict: Verdict) -> bool:
 
 
 def _in_languages(beyond: Sequence[Check]) -> str:
-    """Where it is not usable though it is on the whole: "not usable in Bengali"."""
+    """The languages in which an otherwise usable checkpoint fails: "not usable in Bengali"."""
     ranked = sorted((check for check in beyond if not check.pooled), key=_badness, reverse=True)
     gone = list(dict.fromkeys(check.language for check in ranked if check.criterion.shows == "recognising"))
     silent = [each for each in dict.fromkeys(check.language for check in ranked) if each not in gone]
@@ -150,7 +150,7 @@ def _in_languages(beyond: Sequence[Check]) -> str:
 
 
 def _badness(check: Check) -> float:
-    """By how much of its tolerance a check is beyond it."""
+    """How far a check is beyond its tolerance, as a multiple of the tolerance."""
     assert check.value is not None
     return abs(check.value - check.threshold) / (check.threshold or 1.0)
 
@@ -177,15 +177,15 @@ def _word(check: Check) -> str:
 
 
 def _named(languages: Sequence[str]) -> str:
-    """Names as data sets spell them, in capitals where they are words."""
+    """Names as in the data sets. Longer names start with a capital; codes do not."""
     names = [name if len(name) <= 3 else name[:1].upper() + name[1:] for name in languages[:_NAMES]]
     more = len(languages) - len(names)
     return ", ".join(names) + (f" and {more} more" if more else "")
 
 
 def document(verdicts: Sequence[Verdict], thresholds: Thresholds, failures: Sequence[Failure] = ()) -> dict[str, Any]:
-    """`verdict` is the worst of any checkpoint, and at best WARN where one or a task of it failed, as nothing judged
-    it. Shares and differences are of 1, as in the tables."""
+    """The content of RUN/gate.json. `verdict` is the worst of any checkpoint. It is at best WARN if a checkpoint or one
+    of its tasks failed, as nothing judged it. Shares and differences are fractions of 1, as in the tables."""
     found = worst(verdicts)
     return {
         "schema_version": 2,
@@ -199,7 +199,7 @@ def document(verdicts: Sequence[Verdict], thresholds: Thresholds, failures: Sequ
 
 
 def worst(verdicts: Sequence[Verdict]) -> Outcome:
-    """The worst outcome; WARN where there is none."""
+    """The worst outcome; WARN without any verdict."""
     return max((verdict.outcome for verdict in verdicts), key=OUTCOMES.index, default="WARN")
 
 
