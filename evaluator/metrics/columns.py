@@ -1,10 +1,10 @@
-"""What a table's columns mean: a name, a kind, a heading. CSV files, the page and the terminal are made from these.
+"""The columns of a table: a name, a kind, a heading. CSV files, the page and the terminal are made from these.
 
     Column("accuracy", PERCENTAGE, interval=True)      # accuracy, accuracy_low and accuracy_high
     typed_frame(columns, rows)                         # exactly these columns; counts are nullable integers
 
-A kind says how a value reads for people. Values themselves are plain: a percentage is stored as a share of 1. Nine
-answers are no percentage: a share of fewer than `FEW` items reads "3 of 9" where its column says what it is a share of.
+A kind formats a value for people. The stored values are plain: a percentage is a share of 1. A share of fewer than
+`FEW` items is no meaningful percentage. It reads "3 of 9" if its column names the column of its total (`of`).
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from evaluator.core.records import PRUNING
 
 MINUS = "\N{MINUS SIGN}"
 MISSING = "\N{EN DASH}"
-FEW = 20  # of fewer items, one item is more than 5 percentage points
-ROUNDING = 0.001  # of a share that was requested: matrices have whole numbers of weights
+FEW = 20  # with fewer items, one item is more than 5 percentage points
+ROUNDING = 0.001  # tolerance of a requested share: matrices have whole numbers of weights
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Kind:
-    """How values of one kind are written: `text` of a value that is there, followed by a space and `unit`."""
+    """The format of values of one kind: `text` of a value that is not null, followed by a space and `unit`."""
 
     name: str
     text: Callable[[Any], str]
     unit: str = ""
-    number: bool = True  # numbers stand at the right of a column
-    dtype: str | None = None  # of the frame's column, where it is not what the values are by themselves
+    number: bool = True  # numbers are right-aligned
+    dtype: str | None = None  # of the frame's column, if pandas' own choice does not fit
 
     def shown(self, value: object, *, unit: bool = True) -> str:
-        """A value for people; a dash where it is null."""
+        """A value for people; a dash if it is null."""
         if value is None or pd.isna(value):  # type: ignore[call-overload]
             return MISSING
         text = self.text(value)
@@ -45,7 +45,7 @@ class Kind:
 
 
 def rounded(value: float, digits: int = 0) -> str:
-    """A number for people, halves away from zero as in the page's script: Python's formats turn 2.5 into 2."""
+    """A number for people, halves away from zero as in the page's script. Python's formats turn 2.5 into 2."""
     if not abs(value) < 2**52:  # nothing to round, or no number
         return f"{value:,.{digits}f}".replace("-", MINUS)
     text = f"{Decimal(float(value)).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP):,}"
@@ -75,24 +75,25 @@ PERCENTAGE = Kind("percentage", _hundredfold, unit="%")
 POINTS = Kind("points", _hundredfold, unit="pp")  # a difference of two percentages
 SHARE = Kind("share", lambda value: f"{float(value):.3g}")  # a setting or a bound from 0 to 1
 SCORE = Kind("score", _decimals(3))  # a mean from 0 to 1 that is no share of items
-RATIO = Kind("ratio", _signed)  # of two differences, or another signed number around 0
+RATIO = Kind("ratio", _signed)  # a ratio of two differences, or another signed number around 0
 P_VALUE = Kind("p_value", _p_value)
 NATS = Kind("nats", _decimals(2))
 DIVERGENCE = Kind("divergence", lambda value: f"{float(value):.3g}", unit="nats")  # of distributions: often far below 1
 RANK = Kind("rank", _decimals(1))  # a place in the vocabulary, or the median of several
-AMOUNT = Kind("amount", _decimals(2))  # a positive number with a unit of its own
+AMOUNT = Kind("amount", _decimals(2))  # a positive number with its own unit
 FACTOR = Kind("factor", _decimals(3))  # how many times as large
 
 
 @dataclass(frozen=True)
 class Column:
-    """One column of a table, or one value with its interval.
+    """One column of a table, or one value with its interval. Raises TypeError for a column without a kind.
 
-    `title` is its heading on the page, `short` on the terminal, which shows only columns that have one; `meaning`
-    explains it there; `csv_only` leaves the column out of both. `of` names the column that counts what a share is of,
-    `requested` the one of the value that was requested, which is shown beside this one where they differ.
-    With `interval` the columns `<name>_low` and `<name>_high` follow; `alone` leaves out the value. Raises TypeError
-    for a column without a kind.
+    - `title`: its heading on the page.
+    - `short`: its heading on the terminal, which shows only columns that have one. `meaning` explains it there.
+    - `csv_only`: neither page nor terminal shows it.
+    - `of`: the column that counts the total of a share.
+    - `requested`: the column of the requested value, which is shown beside this one if they differ.
+    - `interval`: the columns `<name>_low` and `<name>_high` follow. `alone` leaves out the value.
     """
 
     name: str
@@ -149,7 +150,7 @@ class Column:
 
 
 def few(total: int) -> bool:
-    """Whether a share of so many items is shown as a count."""
+    """Whether a share of `total` items is shown as a count."""
     return total < FEW
 
 
@@ -177,8 +178,8 @@ def names_of(columns: Iterable[Column]) -> list[str]:
 
 
 def typed_frame(columns: Sequence[Column], rows: Iterable[Row]) -> pd.DataFrame:
-    """Rows as a frame with exactly these columns; a value that a row lacks is null. Raises ValueError for a column of
-    the rows that is not among them: it would be lost."""
+    """Rows as a frame with exactly these columns; missing values become null. Raises ValueError if a row has a column
+    that is not among them: it would be lost."""
     values: dict[str, list[Any]] = {name: [] for name in names_of(columns)}
     unknown: set[str] = set()
     for row in rows:

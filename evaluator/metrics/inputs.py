@@ -1,4 +1,4 @@
-"""What every table starts from: outcomes, the items' clusters, checkpoints, and their comparisons with their bases."""
+"""The inputs of every table: outcomes, the items' clusters, checkpoints, and their comparisons with their bases."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ ALL = "all"  # the row that pools the languages
 MEAN = "mean"  # the row that is the unweighted mean over languages
 SIDES = ("dense", "pruned")
 ITEM = ("language", "item_id", "item")
-_HELD_ROWS = 20_000  # of outcomes that are held once they were looked at
-_HELD_PAIRS = 10_000  # of comparisons, which are made from these
+_HELD_ROWS = 20_000  # of outcomes, kept in memory after their first use
+_HELD_PAIRS = 10_000  # rows of comparisons, kept likewise
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Subject(Origin):
     """One checkpoint on one task, and how it was pruned (all None for a dense one)."""
 
     task: str
-    re_run: bool = False  # it has the very weights of its base
+    re_run: bool = False  # its weights are those of its base
 
     @property
     def key(self) -> tuple[str, str]:
@@ -39,7 +39,7 @@ class Subject(Origin):
 
     @property
     def requested(self) -> float | None:
-        """The sparsity of its setting, which checkpoints share that achieved a little more or less."""
+        """The sparsity of its setting. Checkpoints of one setting may have achieved a little more or less."""
         return self.sparsity if self.requested_sparsity is None else self.requested_sparsity
 
     @property
@@ -58,10 +58,10 @@ class Subject(Origin):
 class Inputs:
     """Outcomes of any number of checkpoints and tasks, in one frame or by checkpoint.
 
-    Optionally the items (the columns of `Item`; intervals need task, language, item_id, cluster), the
-    verdicts of matcher models (those of `VerdictRow`, behind the record's key), run.json: how they were asked, and what
-    matchers said of control pairs (`ControlRow`). `fit_only`: matchers that are unfit by their control pairs have no
-    vote in the panel.
+    The rest is optional. `items` has the columns of `Item`; intervals need task, language, item_id and cluster.
+    `verdicts` are those of matcher models (the record's key, then the columns of `VerdictRow`). `run` is run.json, with
+    the settings of the evaluation. `controls` are matchers' verdicts on control pairs (`ControlRow`). `fit_only`:
+    matchers that are unfit by their control pairs have no vote in the panel.
     """
 
     outcomes: pd.DataFrame | Outcomes
@@ -73,12 +73,12 @@ class Inputs:
 
     @cached_property
     def checkpoints(self) -> list[Subject]:
-        """Every checkpoint on every task of questions, in display order."""
+        """Every checkpoint on every task with questions, in display order."""
         return [each for each in self._subjects if each.task not in self._text_tasks]
 
     @cached_property
     def readers(self) -> list[Subject]:
-        """The same for tasks of text, which only probes of texts were asked of."""
+        """The same for tasks of text, which have only probes of texts."""
         return [each for each in self._subjects if each.task in self._text_tasks]
 
     @cached_property
@@ -135,9 +135,10 @@ class Inputs:
         return _first_seeds(every[every["format"] == format])[_outcome_columns()].reset_index(drop=True)
 
     def outcomes_of(self, checkpoint: str, task: str, format: str = "open") -> pd.DataFrame:
-        """One checkpoint's outcomes on one task in one format, one row per item (empty when it was not asked).
+        """One checkpoint's outcomes on one task in one format, one row per item (empty without an evaluation in that
+        format).
 
-        Where a probe was asked under several seeds, these are its outcomes under the run's own.
+        If a probe ran under several seeds, these are its outcomes under the run's own.
         """
         asked = format in self._outcomes.formats_of((checkpoint, task))
         return self._in_format[checkpoint, task, format] if asked else self._no_outcomes
@@ -147,7 +148,7 @@ class Inputs:
         return self._outcomes["", ""].assign(item=pd.Series(dtype="int64"))[_outcome_columns()]
 
     def run_seed(self, checkpoint: str, task: str) -> float:
-        """The lowest seed that greedy was asked with: a run's own (NaN where greedy was not asked)."""
+        """The lowest seed of the greedy probe: a run's own (NaN if greedy did not run)."""
         every = self._outcomes[checkpoint, task]
         return float(every.loc[every["greedy_status"].notna(), "seed"].min())
 
@@ -159,7 +160,7 @@ class Inputs:
         }
 
     def _clusters_of(self, task: str, asked: pd.DataFrame) -> list[str]:
-        """Each item's cluster; an item that `items` does not have is its own."""
+        """Each item's cluster; an item that is not in `items` is its own cluster."""
         keys = list(zip(asked["language"], asked["item_id"], strict=True))
         if self.items is None or self.items.empty:
             return [f"item {item_id}" for _, item_id in keys]
@@ -169,16 +170,16 @@ class Inputs:
         return [f"cluster {cluster[key]}" if key in cluster else f"item {key[1]}" for key in keys]
 
     def contexts(self, task: str, items: ItemNumbers) -> ItemNumbers:
-        """The number of each item's context within the task: items of one context depend on each other, also across
+        """The number of each item's context within the task. Items of one context depend on each other, also across
         languages."""
         return self._contexts[task][items]
 
     def asked(self, task: str) -> pd.DataFrame:
-        """Every item of a task that any checkpoint has a record of: `language`, `item_id` and its number, `item`."""
+        """Every item of a task that any checkpoint has a record for: `language`, `item_id` and its number, `item`."""
         return self._numbered[task]
 
     def contexts_of(self, task: str, items: pd.DataFrame) -> ItemNumbers:
-        """The same of a frame's rows."""
+        """The context numbers of a frame's rows."""
         return self.contexts(task, np.asarray(items["item"], dtype=np.intp))
 
     @cached_property
@@ -190,7 +191,7 @@ class Inputs:
 
     @cached_property
     def formats(self) -> list[str]:
-        """The formats that were asked, in the protocol's order."""
+        """The evaluated formats, in the protocol's order."""
         return sorted(self._outcomes.formats, key=lambda format: [*FORMATS, format].index(format))
 
     def comparisons(self, format: str = "open") -> dict[tuple[str, str], Comparison]:
@@ -206,7 +207,7 @@ class Inputs:
 
     @cached_property
     def decided_early(self) -> Mapping[tuple[str, str], str]:
-        """What to say of checkpoints that have records of some items only, by task and checkpoint."""
+        """The note on each checkpoint that has records of some items only, by task and checkpoint."""
         return {
             (each.task, each.checkpoint): f"decided early: evaluated on {each.asked} of {each.items} items"
             for each in screened_of(self.run)
@@ -214,8 +215,8 @@ class Inputs:
         }
 
     def could_differ(self, task: str, one: str, other: str | None) -> bool:
-        """Whether a difference of two checkpoints on a task could be one of two models: not where they have the very
-        weights, and were asked alike. A comparison that could not differ is no member of Holm's families."""
+        """Whether the models can cause a difference of two checkpoints on a task: not if the weights are the same and
+        the evaluations alike. Holm's families leave out comparisons that could not differ."""
         if other is None or self._weights.get((task, one)) != self._weights.get((task, other)):
             return True
         return self.incomparable.get((task, one)) != self.incomparable.get((task, other))
@@ -226,12 +227,12 @@ class Inputs:
 
     @cached_property
     def incomparable(self) -> Mapping[tuple[str, str], str]:
-        """Why checkpoints cannot be compared with their bases, by task and checkpoint, where anything is against it."""
+        """Why checkpoints cannot be compared with their bases, by task and checkpoint; comparable ones are left out."""
         return self._incomparable(drawn=False)
 
     @cached_property
     def incomparable_drawn(self) -> Mapping[tuple[str, str], str]:
-        """The same of beams and samples."""
+        """The same, for comparisons of beams and samples."""
         return self._incomparable(drawn=True)
 
     def _incomparable(self, *, drawn: bool) -> dict[tuple[str, str], str]:
@@ -282,8 +283,8 @@ def _outcome_columns() -> list[str]:
 
 
 def _first_seeds(frame: pd.DataFrame) -> pd.DataFrame:
-    """One row per item of one checkpoint, task and format: every probe under the run's own seed, which is the lowest
-    that greedy was asked with, or else under the lowest that the probe was asked with."""
+    """One row per item of one checkpoint, task and format. Every probe is read under the run's own seed (greedy's
+    lowest). A probe without outcomes under that seed is read under its own lowest seed."""
     if frame["seed"].nunique() <= 1:
         return frame
     own = frame.loc[frame["greedy_status"].notna(), "seed"].min()
@@ -299,12 +300,12 @@ def _first_seeds(frame: pd.DataFrame) -> pd.DataFrame:
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """A checkpoint beside its base: the outcomes of the items asked of both, a row each, with columns `<name>_dense`
-    and `<name>_pruned`. Where there are none, `reason` says why."""
+    """A checkpoint beside its base: a row for each item evaluated on both, with columns `<name>_dense` and
+    `<name>_pruned`. If there are no rows, `reason` is the cause."""
 
     subject: Subject
-    unpaired: Mapping[str, int]  # per language: the items that only one of the two was asked
-    languages: Sequence[str]  # that it is told by: none where there is a reason
+    unpaired: Mapping[str, int]  # per language: the items with outcomes of only one of the two
+    languages: Sequence[str]  # with rows of their own in tables; none if there is a reason
     reason: str | None
     load: Callable[[], pd.DataFrame]
 
@@ -321,11 +322,12 @@ class Comparison:
         return in_language(measured_in_both(self.outcomes, *probes), language)
 
     def tells_of(self, probe: str) -> bool:
-        """Whether the checkpoint was asked the probe, or there is a reason why nothing of it can be compared."""
+        """Whether the checkpoint ran the probe, or a reason prevents every comparison."""
         return self.reason is not None or bool(self.outcomes[f"{probe}_status_pruned"].notna().any())
 
     def counts(self, language: str, *probes: str) -> Row:
-        """How many items of a language (or of all) were asked of one side only, or excluded or failed on either."""
+        """How many items of a language (or of all) have only one side, and how many were excluded or failed on either
+        side."""
         items = self.of_language(language)
         status = [items[f"{probe}_status_{side}"] for probe in probes for side in SIDES]
         excluded = np.logical_or.reduce([(each == "excluded").to_numpy() for each in status])
@@ -335,7 +337,7 @@ class Comparison:
 
 
 def measured_in_both(outcomes: pd.DataFrame, *probes: str) -> pd.DataFrame:
-    """The rows of a comparison's outcomes that have all these probes measured in both checkpoints."""
+    """The rows of a comparison's outcomes with all these probes measured in both checkpoints."""
     keep = np.ones(len(outcomes), dtype=bool)
     for probe in probes:
         for side in SIDES:
@@ -348,26 +350,26 @@ def in_language(frame: pd.DataFrame, language: str) -> pd.DataFrame:
     if language == ALL:
         return frame
     rows = np.flatnonzero((frame["language"] == language).to_numpy(bool))
-    if len(rows) and rows[-1] - rows[0] == len(rows) - 1:  # as they are in outcomes: a view of a hundred columns
+    if len(rows) and rows[-1] - rows[0] == len(rows) - 1:  # contiguous, as in outcomes: a view of a hundred columns
         return frame.iloc[rows[0] : rows[-1] + 1]
     return frame.iloc[rows]
 
 
 def rows_where(frame: pd.DataFrame, equal: Mapping[str, object]) -> pd.DataFrame:
-    """The rows in which every column that `equal` names has its value."""
+    """The rows that equal `equal` in every column that it names."""
     for name, value in equal.items():
         frame = frame[frame[name] == value]
     return frame
 
 
 def grouped(frame: pd.DataFrame, *names: str) -> Callable[..., pd.DataFrame]:
-    """Looks up the rows in which these columns (two or more) have these values; none where there are none."""
+    """A lookup of the rows with these values in these columns (two or more); empty for unknown values."""
     rows = frame.groupby(list(names), sort=False).indices
     nothing = np.empty(0, dtype=np.intp)
     return lambda *values: frame.iloc[rows.get(values, nothing)]
 
 
 def slices(frame: pd.DataFrame, languages: Sequence[str]) -> Iterator[tuple[str, pd.DataFrame]]:
-    """The pooled rows first, then each language's (empty where it has none)."""
+    """The pooled rows first, then each language's (may be empty)."""
     for language in (ALL, *languages):
         yield language, in_language(frame, language)

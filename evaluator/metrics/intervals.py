@@ -1,8 +1,8 @@
-"""Tests of paired outcomes (exact McNemar, Holm), and what an interval is.
+"""Tests of paired outcomes (exact McNemar, Holm), and the types of intervals.
 
-McNemar and Holm are a few lines each; statsmodels, which tests compare them with, takes a hundred times as long per
-call. The intervals themselves are in `means` (means and ratios, exact), `draws` (statistics that are no mean) and
-`measures` (as columns of a table).
+McNemar and Holm take a few lines each. Tests compare them with statsmodels, which takes a hundred times as long per
+call. The intervals themselves are in `means` (means and ratios, exact), `draws` (other statistics) and `measures` (as
+columns of a table).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ UNDEFINED: Interval = (None, None)
 
 
 def mcnemar_exact(only_first: int, only_second: int) -> float:
-    """Two-sided exact McNemar p of two discordant counts (1.0 when there is no discordant pair)."""
+    """Two-sided exact McNemar p of two discordant counts (1.0 without a discordant pair)."""
     fewer = min(only_first, only_second)
     return min(1.0, 2 * float(bdtr(fewer, only_first + only_second, 0.5)))
 

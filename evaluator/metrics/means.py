@@ -7,21 +7,21 @@
 
 The bound is Gaffke's for a bounded mean (N. Gaffke, "Three test statistics for a nonparametric one-sided hypothesis on
 the mean of a nonnegative variable", Mathematical Methods of Statistics 14, 2005; E. Learned-Miller and P. Thomas, "A
-new confidence interval for the mean of a bounded random variable", 2019, arXiv 1905.06208). One context that shows the
-worst joins the contexts that were seen. All of them get random weights that sum to 1 (Dirichlet, each parameter 1). The
-p-value is the probability that the weighted mean exceeds the margin.
+new confidence interval for the mean of a bounded random variable", 2019, arXiv 1905.06208). One more context joins the
+measured ones, with the worst possible values. All contexts get random weights that sum to 1 (Dirichlet, each parameter
+1). The p-value is the probability that the weighted mean exceeds the margin.
 
-- Of a rate with one item a context, this is the exact interval of Clopper and Pearson.
-- Of a paired difference without a discordant pair, it is the exact bound 1 - level^(1/n).
-- Of many contexts, it is the normal interval with a standard error clustered by context.
+- For a rate with one item a context, this is the exact interval of Clopper and Pearson.
+- For a paired difference without a discordant pair, it is the exact bound 1 - level^(1/n).
+- For many contexts, it is the normal interval with a standard error clustered by context.
 
 Wilson's interval covers a rate of 95 % in 91 % of samples of 10 items. Tango's test of a loss of 2 points passes 6.8 %
-of such checkpoints at 133 items. Neither knows contexts.
-`tests/unit/benchmarks/gate/test_error_rates.py` measures this bound.
+of such checkpoints at 133 items. Both ignore contexts. `tests/unit/benchmarks/gate/test_error_rates.py` measures this
+bound.
 
-The weighted mean exceeds a margin where sum_j G_j a_j > 0, with G_j ~ Gamma(number of contexts alike). That probability
-is an integral of the moment generating function along a line through its saddle point (H. Daniels, Annals of
-Mathematical Statistics 25, 1954), which the trapezoidal rule computes to a thousandth of it or better.
+The weighted mean exceeds a margin if sum_j G_j a_j > 0, with G_j ~ Gamma(number of contexts alike). That probability is
+an integral of the moment generating function along a line through its saddle point (H. Daniels, Annals of Mathematical
+Statistics 25, 1954). The trapezoidal rule computes it with a relative error of a thousandth or less.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from scipy.special import betaincc, betaincinv, ndtri
 
 from evaluator.metrics.intervals import ALPHA, UNDEFINED, Floats, Interval, ItemNumbers
 
-FEWEST = 3  # contexts of an interval
+FEWEST = 3  # contexts that an interval needs
 _UNIT = np.linspace(0.0, 1.0, 128)  # the integral's nodes
-_NEGLIGIBLE = 30.0  # -log of what the integral leaves out
-_CLOSE = 1e-4  # standard errors: a step of Newton's that is as small is the last, and leaves 1e-8
+_NEGLIGIBLE = 30.0  # -log of the part that the integral leaves out
+_CLOSE = 1e-4  # standard errors: after a Newton step this small the error is 1e-8
 _STEPS = 100
 _DIGITS = 12  # sums that differ by rounding alone are alike
 
-# Contexts that are alike: sum of the values, what it is divided by, how many contexts.
+# Contexts that are alike: sum of the values, its divisor, number of contexts.
 _Alike = tuple[tuple[float, float, float], ...]
 
 
@@ -53,10 +53,10 @@ def too_few(contexts: int) -> str:
 
 
 class Mean:
-    """The mean of items' values over contexts that are drawn independently of each other.
+    """The mean of items' values over contexts that are drawn independently.
 
-    `values` are in [low, high], one an item; `contexts` numbers each item's context. With `weights` it is a weighted
-    mean. Raises ValueError without an item.
+    `values` are in [low, high], one an item; `contexts` numbers each item's context. `weights` make it a weighted mean.
+    Raises ValueError without an item.
     """
 
     def __init__(
@@ -76,7 +76,8 @@ class Mean:
         self._sums, self._sizes = _by_context(contexts, values * weights, weights)
 
     def times(self, factor: float) -> Self:
-        """The same mean as if `factor` times as many contexts had shown it. Its bounds and p-values alone count so."""
+        """The same mean as if `factor` times as many contexts had shown it: its bounds and p-values change, `contexts`
+        does not."""
         found = copy(self)
         found._times = factor
         for name in ("_upwards", "_downwards"):
@@ -101,15 +102,15 @@ class Mean:
         return _tail(self._downwards, -margin)
 
     def upper(self, level: float) -> float:
-        """What the mean is below, with confidence 1 - level."""
+        """The upper bound of the mean, with confidence 1 - level."""
         return _bound(self._upwards, level)
 
     def lower(self, level: float) -> float:
-        """What the mean is above, with confidence 1 - level."""
+        """The lower bound of the mean, with confidence 1 - level."""
         return -_bound(self._downwards, level) + 0.0  # no -0
 
     def interval(self, level: float = ALPHA) -> Interval:
-        """The two-sided interval of confidence 1 - level; undefined of fewer than `FEWEST` contexts (`too_few`)."""
+        """The two-sided interval of confidence 1 - level; undefined for fewer than `FEWEST` contexts (`too_few`)."""
         return (self.lower(level / 2), self.upper(level / 2)) if self.contexts >= FEWEST else UNDEFINED
 
     @cached_property
@@ -121,11 +122,11 @@ class Mean:
         return _grouped(-self._sums, self._sizes, self._times, self._worst(-self._sums, -self._high, -self._low))
 
     def _worst(self, sums: Floats, low: float, high: float) -> tuple[float, float]:
-        """The sum and the size of one more context, which shows the worst that a context of usual size may show.
+        """The sum and the size of one more context: a context of usual size with the worst plausible values.
 
-        An item alone shows it in full: `high`. In a context of several items, all of them seldom do. So the worst is
-        the largest share of it that any context showed, or the mean share over all that was shown, with one context in
-        full added, if that is more.
+        A single item may be as bad as `high`. In a context of several items, all rarely are. So the worst share is the
+        larger of two: the largest share of any context; the mean share with each share as its own weight, after a
+        context of share 1 is added.
         """
         usual = 0.0 if low < 0 < high else low
         shown = np.clip((sums / self._sizes - usual) / (high - usual), 0.0, 1.0)
@@ -135,9 +136,9 @@ class Mean:
 
 
 class Ratio(Mean):
-    """The ratio of two sums over the same items, both of values from 0 to 1: `over` divided by `under`.
+    """The ratio of two sums over the same items, both with values from 0 to 1: `over` divided by `under`.
 
-    Its upper bound is infinite where the bound of `under` is 0.
+    Its upper bound is infinite if the bound of `under` is 0.
     """
 
     def __init__(self, over: Floats, under: Floats, contexts: ItemNumbers) -> None:
@@ -146,18 +147,18 @@ class Ratio(Mean):
         (self._sizes,) = _by_context(contexts, under)
 
     def _worst(self, sums: Floats, low: float, high: float) -> tuple[float, float]:
-        """Upwards, a context of which only `over` is right; downwards, only `under`."""
+        """Upwards, a context in which only `over` counts; downwards, only `under`."""
         size = _usual(self._items)
         return (size, 0.0) if high > 0 else (0.0, size)
 
 
 def _usual(sizes: Floats) -> float:
-    """The mean size of a context, each counting as much as its size: large ones decide how far the mean may move."""
+    """The mean size of a context, weighted by size: large contexts decide how far the mean may move."""
     return float(sizes @ sizes / sizes.sum())
 
 
 def _by_context(contexts: ItemNumbers, *values: Floats) -> list[Floats]:
-    """The sums of each of `values` in the contexts that there are."""
+    """The sums of each of `values` in the contexts with items."""
     present = np.bincount(contexts) > 0
     return [np.asarray(np.bincount(contexts, each)[present], dtype=np.float64) for each in values]
 
@@ -173,7 +174,7 @@ def _grouped(sums: Floats, sizes: Floats, times: float, worst: tuple[float, floa
 def _bound(alike: _Alike, level: float) -> float:
     """The margin that the weighted mean exceeds with probability `level`.
 
-    Newton's steps on the normal scale, on which the probability is nearly linear in the margin.
+    Newton's method runs on the normal scale, on which the probability is nearly linear in the margin.
     """
     sums, sizes, counts = np.array(alike).T
     if not sizes.any():
@@ -209,7 +210,7 @@ def _bound(alike: _Alike, level: float) -> float:
 
 
 def _halfway(least: float, most: float, margin: float, far: float) -> float:
-    """A point of the bracket, one of whose ends `margin` is; `far` from it where the other has no end."""
+    """A point of the bracket between `margin` and its other end; `far` from `margin` if the other end is infinite."""
     other = most if margin == least else least
     return (margin + other) / 2 if math.isfinite(other) else margin + math.copysign(far, other)
 
@@ -225,8 +226,8 @@ def _tail(alike: _Alike, margin: float) -> float:
 
 
 def _positive(terms: Floats, changes: Floats, counts: Floats) -> tuple[float, float]:
-    """The probability of sum_j G_j terms_j > 0, for independent G_j ~ Gamma(counts_j), and how it changes where the
-    terms do."""
+    """The probability of sum_j G_j terms_j > 0, for independent G_j ~ Gamma(counts_j), and its derivative when the
+    terms move by `changes`."""
     if not (terms > 0).any():
         return 0.0, 0.0
     if not (terms < 0).any():
@@ -235,7 +236,7 @@ def _positive(terms: Floats, changes: Floats, counts: Floats) -> tuple[float, fl
         probability, change = _positive(-terms, -changes, counts)
         return 1.0 - probability, -change
     saddle = _saddle(terms, counts)
-    # The integral has a pole at 0: a line beside the saddle will do as well, and the steps must not miss the pole.
+    # The integral has a pole at 0. A line beside the saddle works too, but the steps must resolve the pole.
     width = 1 / math.sqrt(counts @ (terms / (1 - terms * saddle)) ** 2)
     saddle = max(saddle, min(width, 1 / float(terms.max())) / 2)
     slopes = terms / (1 - terms * saddle)
@@ -256,14 +257,14 @@ def _positive(terms: Floats, changes: Floats, counts: Floats) -> tuple[float, fl
 
 
 def _saddle(terms: Floats, counts: Floats) -> float:
-    """Near where -sum_j counts_j log(1 - terms_j s) is least for s > 0."""
+    """The approximate minimum of -sum_j counts_j log(1 - terms_j s) for s > 0."""
     low, high = 0.0, 1 / float(terms.max())
     point = min(-float(counts @ terms / (counts @ terms**2)), high / 2)
     for _ in range(100):
         slopes = terms / (1 - terms * point)
         slope, bend = float(counts @ slopes), float(counts @ slopes**2)
         low, high = (low, point) if slope > 0 else (point, high)
-        # Newton's decrement is small beside the distance to the pole too: the sum is self-concordant.
+        # The sum is self-concordant, so a small Newton decrement is small relative to the distance to the pole too.
         if abs(slope) <= 1e-2 * math.sqrt(bend):
             break
         step = point - slope / bend

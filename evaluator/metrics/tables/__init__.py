@@ -1,4 +1,4 @@
-"""The tables of the report, by subject. A new one is a `Table` in a module of its subject, and a line here."""
+"""The tables of the report, by subject. To add one, write a `Table` in a module of its subject and add a line here."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ TABLES: Registry[Table] = Registry(
 
 
 def compute_tables(inputs: Inputs) -> dict[str, FilledTable]:
-    """Every registered table, in the report's order. A table without its inputs is empty and says what it needs, and so
-    is a plugin's that fails: the others appear without it."""
+    """Every registered table, in the report's order. A table without its inputs is empty and names what it needs. A
+    plugin's table that fails is empty too, and the other tables are still computed."""
     return {table.name: _filled(table, inputs) for table in TABLES}
 
 

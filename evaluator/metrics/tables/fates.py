@@ -1,12 +1,11 @@
 """Table `fates`: what became of the answers that the dense model knew (`evaluator.metrics.drops`).
 
-The share of mc_only is the dissociation rate. `mc_only_corrected` subtracts what guessing among K options would have
-moved from lost to mc_only: if U items are truly not recognised, U/K of them are picked by chance and U(1 - 1/K) are
-counted as lost, so each lost item stands for 1/(K - 1) lucky guesses. It is not clipped: a value under zero says that
-chance explains more than was seen.
+The share of mc_only is the dissociation rate. `mc_only_corrected` subtracts the lucky guesses among K options. If U
+items are truly not recognised, chance picks U/K, and U(1 - 1/K) count as lost. So each lost item represents 1/(K - 1)
+lucky guesses. The result is not clipped: below zero, chance explains more than was measured.
 
-A checkpoint with the very weights of its base is a re-run: what it calls mc_only is noise of the measurement. Its rows
-are the noise floor, and `noise_floor` is its dissociation rate beside those of the pruned checkpoints of that base.
+A checkpoint with the weights of its base is a re-run: its mc_only is noise of the measurement. Its rows are the noise
+floor. `noise_floor` repeats its dissociation rate in the rows of the pruned checkpoints of that base.
 """
 
 from __future__ import annotations

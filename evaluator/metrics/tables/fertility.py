@@ -2,23 +2,23 @@
 
 Table `fertility`: how finely the tokenizer cuts a language, beside what pruning costs that language.
 
-Fertility is tokens per word of the answer options that the probe `choice` scored, gold and distractors alike, over all
-items of the language: token_ids of the scored options divided by their white-space-separated words. For scripts without
-spaces between words it is tokens per character (white space not counted), and `unit` says so. Options are what the
-records hold both as text and as tokens, all of it in the item's language; they are short, so a language's figure is
-higher than on running text, alike for all languages. A pruned checkpoint shares its base's tokenizer.
+Fertility is tokens per word of the answer options that the probe `choice` scored, gold and distractors, over all items
+of the language. Words are separated by white space. For scripts without spaces between words it is tokens per character
+(without white space); `unit` names which. The records hold options both as text and as tokens, all in the item's
+language. Options are short, so their fertility is higher than that of running text, in all languages alike. A pruned
+checkpoint shares its base's tokenizer.
 
 Row `mean` is the unweighted mean over the languages of one unit: tokens per word and tokens per character do not mix.
 
 Table `length`: do answers become longer, and do they still end? (arXiv 2606.25519 finds that both suffer.)
 
-Tokens of the greedy answers to the open prompt, EOS included, on the items measured in both checkpoints. `ratio` is
-mean over mean; its interval knows that no answer is longer than the limit. `at_limit` is the share of answers that
-reached the limit of new tokens without an EOS.
+The table counts the tokens of the greedy answers to the open prompt, EOS included, on the items measured in both
+checkpoints. `ratio` is mean over mean; its interval uses that no answer is longer than the limit. `at_limit` is the
+share of answers that reached the limit of new tokens without an EOS.
 
-Records do not say which token is EOS, but an answer ends by EOS or by the limit, and by nothing else: whatever an
-answer that is shorter than the limit ends in is an EOS, and an answer as long as the limit was cut off unless it ends
-in one of them. The limit is what run.json says, or else the length of the longest answer of the pair.
+Records do not name the EOS token. But an answer ends only by EOS or at the limit. So the last token of an answer that
+is shorter than the limit is an EOS. An answer as long as the limit was cut off, unless its last token is one of these.
+The limit is that of run.json, or else the length of the pair's longest answer.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _SUMMED = ("n", "excluded", "engine_error", "tokens", "units")
 
 
 def _rows(inputs: Inputs) -> Iterator[Row]:
-    """A mean for each unit and a row per language; drops where the checkpoint has a base."""
+    """A mean for each unit and a row per language; drops if the checkpoint has a base."""
     for subject in inputs.checkpoints:
         items = inputs.outcomes_of(subject.checkpoint, subject.task)
         if not items["choice_status"].notna().any():

@@ -1,20 +1,20 @@
 """What changed between base and checkpoint: flipped answers, and how much of the accuracy is left.
 
-Table `flips`: how many answers changed, whatever the accuracy did (Dutta et al., arXiv 2407.09141).
+Table `flips`: how many answers changed, even if the accuracy did not (Dutta et al., arXiv 2407.09141).
 
-A flip is an item that was right in the base and is wrong here, or the reverse. Accuracy sees their difference only. An
-item that is wrong in both, with another wrong answer, is a column of its own. Answers are compared as grading compares
-texts (greedy), or by the option that scored highest (choice).
+A flip is an item that was right in the base and is wrong here, or the reverse. Accuracy shows only their difference.
+Items that are wrong in both, with different answers, have their own column. Greedy answers are compared like texts in
+grading, choices by the option with the highest score.
 
-`margin` splits the pooled items into thirds by how sure the base was. greedy: the mean log-probability of the tokens of
-the base's answer; choice: by how much the score of the gold option and the best other one differ, in nats.
+`margin` splits the pooled items into thirds by the base's confidence. For greedy, this is the mean log-probability of
+the answer's tokens. For choice, it is the difference in score of the gold option and the best other one, in nats.
 
 Table `recovery_percent`: how much of the base's accuracy is left, 100 x compressed / base.
 
-Both accuracies are over the items measured in both checkpoints (intervals: `evaluator.metrics.draws`).
-A choice that only guesses still recovers a good part of the base's accuracy, so `above_guessing` gives the same of what
-lies above the floor of 1/K: (compressed - floor) / (base - floor). Row `mean` is the unweighted mean over the languages
-in which the base has any right answer.
+Both accuracies are over the items measured in both checkpoints (intervals: `evaluator.metrics.draws`). A choice that
+only guesses still recovers a good part of the base's accuracy. So `above_guessing` counts only the part above the floor
+of 1/K: (compressed - floor) / (base - floor). Row `mean` is the unweighted mean over the languages in which the base
+has any right answer.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from evaluator.metrics.table import Holm, Lack, Table
 
 THIRDS = ("lowest", "middle", "highest")
 KINDS = ("right_to_wrong", "wrong_to_right", "wrong_to_other")
-_ANSWER = {"greedy": "answer_said", "choice": "picked"}  # what says which answer it was
+_ANSWER = {"greedy": "answer_said", "choice": "picked"}  # the column that identifies the answer
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,7 +171,7 @@ def _left(dense: Floats, pruned: Floats, floor: Floats) -> Floats:
 
 
 def _values(items: pd.DataFrame, probe: str, name: str) -> tuple[list[Floats], Kinds]:
-    """What `_left` takes, as a number per item, and the kinds of items that there may be."""
+    """The arguments of `_left`, as a number per item, and the possible kinds of items."""
     values, kinds = headroom(items, probe)
     if name == "above_guessing":
         return values, kinds
@@ -200,7 +200,7 @@ def _recovered(inputs: Inputs, comparison: Comparison, probe: str, language: str
 
 
 def _mean(inputs: Inputs, comparison: Comparison, pooled: Row, by_language: Sequence[Row]) -> list[Row]:
-    """The mean over the languages in which recovery is defined; nothing for fewer than two languages."""
+    """The mean over the languages in which recovery is defined; empty for fewer than two languages."""
     if len(by_language) < 2:
         return []
     defined = [row for row in by_language if row.get("recovery") is not None]

@@ -1,36 +1,39 @@
-"""Table `overlap`: do two checkpoints miss the same items, beyond what their accuracies alone make them share?
+"""Table `overlap`: do two checkpoints miss the same items, beyond the overlap that their accuracies alone explain?
 
-For every pair of checkpoints of a task, kappa = (observed - expected) / (1 - expected): 0 is what two checkpoints of
-these accuracies share by chance, below 0 they miss different items. What a record keeps decides which agreement it is:
+Every pair of checkpoints of a task has kappa = (observed - expected) / (1 - expected). At 0, the two share as much as
+chance gives at these accuracies. Below 0, they miss different items. There are two measures of agreement:
 
-error consistency    of open answers and of choices (Geirhos et al., NeurIPS 2020, arXiv 2006.16736): right and wrong
-                     alone, which is all that two greedy answers can be compared by. With the accuracies a and b:
+error consistency    of open answers and of choices (Geirhos et al., NeurIPS 2020, arXiv 2006.16736). It compares right
+                     and wrong only; greedy answers allow no other measure. With the accuracies a and b:
                      observed = share of items that are right in both or wrong in both
                      expected = a b + (1 - a)(1 - b)
 CAPA                 of choices: chance adjusted probabilistic agreement (Goel et al., "Great Models Think Alike and
-                     this Undermines AI Oversight", 2025, arXiv 2502.04313). The records hold every option's likelihood;
-                     its softmax over the K options of an item gives probabilities p and q. With a and b, the mean
+                     this Undermines AI Oversight", 2025, arXiv 2502.04313). The records hold every option's likelihood.
+                     Its softmax over the K options of an item gives probabilities p and q. With a and b, the mean
                      probabilities of the gold option:
                      observed = mean over items of sum_k p_k q_k
                      expected = a b + (1 - a)(1 - b) mean(1 / (K - 1))
-                     Two checkpoints that choose the same wrong option agree; with another wrong one they do not.
+                     The same wrong choice is agreement; two different wrong choices are not.
 
-Agreement on a few items is no evidence: from one shared wrong item, kappa would be 1. So there is a kappa only where
-each of the two has at least `LEAST` items wrong. Error consistency also needs `LEAST` items right in each.
+Agreement on a few items is no evidence: from one shared wrong item, kappa would be 1. So each of the two needs at least
+`LEAST` wrong items for a kappa. Error consistency also needs `LEAST` right items in each.
 
-Complete agreement is 1 in error consistency. CAPA reaches it only where both are certain of every option: a checkpoint
-that is not sure does not even agree with itself. The first is the second with two options, right and wrong, of which
-one is certain: one computation serves both.
+Complete agreement is 1 in error consistency. CAPA is 1 only if both are certain of every option: an uncertain
+checkpoint does not fully agree even with itself. Error consistency is CAPA with two options, right and wrong, one of
+them certain. So one computation serves both.
 
-Pairs grow with the square of the checkpoints. Of more than `ALL_PAIRS` checkpoints of a task, each is compared with its
-base and with those of its base that are nearest to it in two orders: by method, then pattern, sparsity and calibration
-(the same method, a little sparser), and by pattern, sparsity and calibration, then method (other methods, alike in the
-rest). Every row then says that there are pairs without one.
+The number of pairs grows with the square of the checkpoints. A task with more than `ALL_PAIRS` checkpoints compares
+each of them with its base and with its nearest neighbours of the same base. "Nearest" is by two orders:
 
-`among` is `all`, the items that both measured, or `right in the base` for two checkpoints of one base: of the items
-that there were to lose, do both lose the same? Items that are hard for every model no longer count there. Accuracies
-that differ between languages make pooled items agree by more than chance: a language that is hard for both is one more
-thing that they share. Intervals: `evaluator.metrics.draws`.
+- method, then pattern, sparsity and calibration: the same method, a little sparser;
+- pattern, sparsity and calibration, then method: another method, alike in the rest.
+
+Every row then has a note that some pairs are missing.
+
+`among` is `all`, the items that both measured, or for two checkpoints of one base `right in the base`: of the items to
+lose, do both lose the same? Items that are hard for every model do not count there. If accuracies differ between
+languages, pooled items agree by more than chance, because the two also share which languages are hard. Intervals:
+`evaluator.metrics.draws`.
 """
 
 from __future__ import annotations
@@ -58,40 +61,40 @@ Flags = npt.NDArray[np.bool_]
 Shares = npt.NDArray[np.float32]  # items x options, the gold one first; zeros where nothing was measured
 
 ERRORS, CAPA = "error consistency", "CAPA"
-_WAYS = (("greedy", ERRORS), ("choice", ERRORS), ("choice", CAPA))  # which probes are compared by which measure
+_WAYS = (("greedy", ERRORS), ("choice", ERRORS), ("choice", CAPA))  # probe, measure of its agreement
 LOST = "right in the base"
-ALL_PAIRS = 100  # checkpoints of a task of which all pairs are compared
-NEAR = 5  # of more of them, how many that follow each in either order are compared with it
-_AT_ONCE = 100  # checkpoints that one is compared with in one product
+ALL_PAIRS = 100  # the most checkpoints of a task whose pairs are all compared
+NEAR = 5  # with more checkpoints, each is compared with this many next ones in either order
+_AT_ONCE = 100  # checkpoints to compare with one in one product
 _SHOWN = 5  # pairs at either end of a page's table
 _STATUS = ("excluded", "engine_error")
 _FEWER = "of {} checkpoints, not every pair is compared"
 
 
 def kappa(observed: Floats, expected: Floats) -> Floats:
-    """Agreement beyond chance; NaN where chance alone agrees on everything."""
+    """Agreement beyond chance; NaN if chance alone explains full agreement."""
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.asarray(np.where(expected < 1, (observed - expected) / (1 - expected), np.nan))
 
 
 def beyond_chance(observed: Floats, first: Floats, second: Floats, other_options: Floats) -> Floats:
-    """Kappa of two checkpoints that are right this often; `other_options` as in `expected_agreement`."""
+    """Kappa of two checkpoints with these accuracies; `other_options` as in `expected_agreement`."""
     return kappa(observed, expected_agreement(first, second, other_options))
 
 
 def expected_agreement(first: Floats, second: Floats, other_options: Floats) -> Floats:
-    """Of two checkpoints that are right this often, where `other_options` is the mean of 1 / (K - 1)."""
+    """The chance agreement of two checkpoints with these accuracies; `other_options` is the mean of 1 / (K - 1)."""
     return np.asarray(first * second + (1 - first) * (1 - second) * other_options)
 
 
 @dataclass(frozen=True, eq=False)
 class _Sheet:
-    """What one checkpoint answered to one probe, by the items' numbers within the task."""
+    """One checkpoint's answers to one probe, by the items' numbers within the task."""
 
     subject: Subject
     shares_IK: Shares
     right: Flags
-    options: npt.NDArray[np.intp]  # how many there are; 0 where nothing was measured
+    options: npt.NDArray[np.intp]  # how many an item has; 0 if it was not measured
     status: Mapping[str, Flags]  # which items were excluded, on which the engine failed
     asked: Flags
 
@@ -132,8 +135,8 @@ def _flags(items: int, numbers: ItemNumbers) -> Flags:
 
 
 def partners(subjects: Sequence[Subject]) -> list[list[int]]:
-    """With which of those behind it each checkpoint is compared, as places in `subjects`: the checkpoints of a task in
-    display order."""
+    """For each checkpoint of a task, in display order, the later checkpoints to compare it with, as places in
+    `subjects`."""
     many = len(subjects)
     if many <= ALL_PAIRS:
         return [list(range(at + 1, many)) for at in range(many)]
@@ -186,10 +189,10 @@ class _Pairs:
 
     inputs: Inputs
     way: tuple[str, str]
-    fewer: str | None  # what to say where not all pairs are compared
+    fewer: str | None  # the note if not all pairs are compared
 
     def rows(self, sheet: _Sheet, others: Sequence[_Sheet], base: _Sheet | None = None) -> list[Row]:
-        """A checkpoint with each of some others; with `base`, on the items that it has right.
+        """A checkpoint compared with each of some others; with `base`, on the items that the base has right.
 
         Others that measured the same items are compared at once: one product with the weights of `draws` serves all.
         """
@@ -227,7 +230,7 @@ class _Pairs:
 
 
 def _counts(sheet: _Sheet, others: Sequence[_Sheet], among: Flags, numbers: ItemNumbers) -> Iterator[Row]:
-    """How many items a checkpoint and each of `others` measured, and not, and have wrong."""
+    """How many items a checkpoint and each of `others` measured, did not measure, and have wrong."""
     excluded, failed = (sheet.status[name] | np.stack([other.status[name] for other in others]) for name in _STATUS)
     unpaired = sheet.asked ^ np.stack([other.asked for other in others])
     here, there = sheet.right[numbers], np.stack([other.right[numbers] for other in others])
@@ -245,7 +248,7 @@ def _counts(sheet: _Sheet, others: Sequence[_Sheet], among: Flags, numbers: Item
 
 
 def _with_enough(row: Row, count: Row, measure: str) -> Row:
-    """An agreement without its kappa where that would rest on a few items."""
+    """An agreement, without its kappa if that would rest on a few items."""
     wrong = [count["both_wrong"] + count[name] for name in ("wrong_here", "wrong_there")]
     rarest = {"wrong": min(wrong)} | ({"right": count["n"] - max(wrong)} if measure == ERRORS else {})
     few = " or ".join(what for what, many in rarest.items() if many < LEAST)
@@ -269,7 +272,7 @@ def _agreements(inputs: Inputs, sheet: _Sheet, others: Sequence[_Sheet], numbers
     observed, first, second, options = (np.atleast_2d(each).mean(axis=1) for each in values)
     expected = expected_agreement(first, second, options)
     value = kappa(observed, expected)
-    # Agreement and each side's share of the gold option, of items that both have right, have wrong, or one of them.
+    # Agreement and each side's share of the gold option, for items that both, one or neither have right.
     kinds = [(1, 1, 1), (1, 0, 0), (0, 1, 0), (0, 0, 1), *([(0, 0, 0)] if options[0] < 1 else [])]
     contexts = inputs.contexts(sheet.subject.task, numbers)
     found = intervals(beyond_chance, values, contexts, [(*kind, options[0]) for kind in kinds])
@@ -282,7 +285,7 @@ def _agreements(inputs: Inputs, sheet: _Sheet, others: Sequence[_Sheet], numbers
 
 
 def _ends(frame: pd.DataFrame) -> pd.DataFrame:
-    """The pairs that are most and least alike, of each task, probe, measure and set of items."""
+    """The most and least similar pairs of each task, probe, measure and set of items."""
     parts = []
     for _, group in frame.groupby(["task", "probe", "measure", "among"], sort=False):
         ordered = group.sort_values("kappa", ascending=False, kind="stable", na_position="last")

@@ -1,21 +1,21 @@
 """How much of a result is the prompt: over several prompts, and with one example.
 
-Table `prompts`: how much of an accuracy is the prompt's (Mizrahi et al., "State of What Art?", TACL 2024,
-arXiv 2401.00595).
+Table `prompts`: how much of an accuracy is the prompt's (Mizrahi et al., "State of What Art?", TACL 2024, arXiv
+2401.00595).
 
-A row for each prompt that poses a task, and one of `all` prompts: the mean of their accuracies, the worst, and the
-spread, best minus worst. All of it on the items that every prompt measured (`n`; `dropped` are the others), so that
-these accuracies may differ a little from those of the table `accuracy`. Intervals of the worst and the spread are
-made of those of every prompt and of every two (`extremes`): no prompt is known to be the worst.
+It has a row for each prompt of a task, and one of `all` prompts: the mean of their accuracies, the worst, and the
+spread, best minus worst. All of these use the items that every prompt measured (`n`; `dropped` counts the others). So
+these accuracies may differ a little from those of the table `accuracy`. The intervals of the worst and the spread
+combine those of every prompt and of every two (`extremes`), because no prompt is known to be the worst.
 
-A spread is above 0 by chance alone: `cochran_p` says whether the prompts differ at all.
-`against_base` is the conclusion of the table `prompt_order` for the checkpoint and its base.
+Chance alone makes a spread above 0. `cochran_p` tests whether the prompts differ at all. `against_base` is the
+conclusion of the table `prompt_order` for the checkpoint and its base.
 
 Table `one_shot`: does one example repair the drop?
 
-0-shot and 1-shot accuracy and the prune gap (dense minus pruned) of each, on the items measured in all four. 0-shot is
-`open_capped` where it was asked: its context is cut as that of `one_shot` is, so that the two differ by the example
-alone. Otherwise it is `open`, and `zero_shot_format` says so.
+It has 0-shot and 1-shot accuracy and the prune gap (dense minus pruned) of each, on the items measured in all four.
+0-shot is `open_capped` if it was evaluated. Its context is cut in the same way as that of `one_shot`, so the two differ
+by the example alone. Otherwise 0-shot is `open`; `zero_shot_format` names which.
 """
 
 from __future__ import annotations
@@ -108,9 +108,9 @@ def _over_prompts(answers: Answers, right_PI: Floats, accuracies: Floats) -> Row
 def extremes(right_PI: Floats, contexts: ItemNumbers) -> Row:
     """The intervals of the worst accuracy and of the spread over P prompts.
 
-    The worst is above the least lower bound, whichever prompt it is; it is below every prompt's upper bound, whose
-    levels share the error. Likewise the spread is below the greatest upper bound of the difference of any two prompts,
-    and above every lower one.
+    The worst is above the least lower bound, whichever prompt it is. It is below every prompt's upper bound, whose
+    levels share the error. Likewise, the spread is below the greatest upper bound of the difference of any two prompts,
+    and above every lower bound.
     """
     level, prompts = ALPHA / 2, len(right_PI)
     each = [Mean(right, contexts) for right in right_PI]

@@ -1,23 +1,27 @@
-"""Table `vote`: checkpoints ranked by voting rules, where every language of every task is a voter.
+"""Table `vote`: checkpoints ranked by voting rules, with every language of every task as a voter.
 
-A mean over tasks lets one task with large differences decide, and adds accuracies that are not alike. A voter only says
-which of two checkpoints has more items right. Three rules count that (Rofin et al., "Vote'n'Rank", EACL 2023,
-arXiv 2210.05769), beside the mean accuracy:
+In a mean over tasks, one task with large differences may decide, and the accuracies are not comparable. A voter only
+reports which of two checkpoints has more items right. Three rules count the votes (Rofin et al., "Vote'n'Rank", EACL
+2023, arXiv 2210.05769), beside the mean accuracy:
 
-    borda          over the voters, how many checkpoints stand below it; a tie counts a half. Its order is that of the
-                   mean rank, which is M - borda / V for M checkpoints and V voters
+    borda          how many checkpoints are below it, summed over the voters; a tie counts a half. Its order is the
+                   order of the mean rank, which is M - borda / V for M checkpoints and V voters
     copeland       how many checkpoints it beats, minus how many beat it, two at a time: A beats B if more voters
                    have A above B than B above A
-    worst_defeat   the most voters that any checkpoint which beats it has above it; 0 if none beats it. The minimax
-                   rule (Simpson and Kramer) ranks the smallest first
+    worst_defeat   the most votes of any checkpoint that beats it; 0 if none does. The minimax rule (Simpson and
+                   Kramer) ranks the smallest first
 
-Checkpoints that a rule cannot tell apart share a place, the best of theirs (1, 1, 3); `ties` says with how many. A
-voter counts the items that all ranked checkpoints measured. A checkpoint without any item for one of the voters is not
-ranked, nor is one that the gate decided early on a task: its few items would rank the others. Rows of one task have
-its languages as voters; with several tasks there are rows of `all`, in which a task has as many votes as languages, and
-one that several prompts pose those of one prompt alone (the paper's, where asked). An
-interval is of the mean accuracy; the voters stay. Places have none: every way that we know either misses the place too
-often where checkpoints are close, or spans nearly all places.
+Checkpoints with a tie in a rule share the best of their places (1, 1, 3); `ties` counts the others there. A voter
+counts the items that all ranked checkpoints measured. A checkpoint is not ranked
+
+- if it has no item for one of the voters;
+- if the gate decided early on a task: its few items would rank the others.
+
+The rows of one task have its languages as voters. With several tasks there are also rows of `all`, in which a task has
+as many votes as languages. A task with several prompts votes with one prompt alone (the paper's, if evaluated).
+
+The interval is of the mean accuracy, for the given voters. Places have no interval. All known methods either miss the
+place too often for close checkpoints, or cover nearly all places.
 """
 
 from __future__ import annotations
@@ -85,20 +89,20 @@ def copeland(votes_MM: Counts) -> Counts:
 
 
 def worst_defeat(votes_MM: Counts) -> Counts:
-    """The most votes that any checkpoint which beats this one has against it."""
+    """The most votes that any checkpoint that beats this one has against it."""
     return np.asarray(np.where(votes_MM > votes_MM.T, votes_MM, 0).max(axis=0))
 
 
 @dataclass(frozen=True, eq=False)
 class _Voter:
-    """One language of one task: `right_MI` is what each checkpoint has right, NaN where it measured nothing."""
+    """One language of one task: `right_MI` is what each checkpoint has right, NaN if it measured nothing."""
 
     task: str
     contexts: ItemNumbers  # of each item, within the task
     right_MI: Floats
 
     def of(self, chosen: Sequence[int]) -> _Voter:
-        """With these checkpoints alone, on the items that all of them measured."""
+        """The voter restricted to these checkpoints, on the items that all of them measured."""
         right = self.right_MI[list(chosen)]
         both = ~np.isnan(right).any(axis=0)
         return _Voter(self.task, self.contexts[both], right[:, both])
@@ -106,11 +110,11 @@ class _Voter:
 
 @dataclass(frozen=True, eq=False)
 class _Election:
-    """Some voters of one probe, on the checkpoints that all of them know."""
+    """Some voters of one probe, on the checkpoints that all voters can rank."""
 
     subjects: Sequence[Subject]  # of all checkpoints; those that are not ranked have a row too
     ranked: Sequence[int]
-    out: Mapping[int, str]  # what the gate decided early, and on which tasks
+    out: Mapping[int, str]  # the checkpoints that the gate decided early, and on which tasks
     voters: Sequence[_Voter]
     silent: int  # voters without an item that all ranked checkpoints measured
 
@@ -137,7 +141,7 @@ class _Election:
             yield row | {"reason": reason}
 
     def left_out(self, probe: str, known: Sequence[int], total: int) -> Iterator[Row]:
-        """The checkpoints that are not ranked; `known[M]` is how many of `total` voters each has items for."""
+        """The unranked checkpoints; `known[M]` is how many of `total` voters each has items for."""
         for which, subject in enumerate(self.subjects):
             if which not in self.ranked:
                 why = f"not ranked: it has items for {known[which]} of {total} voters"
@@ -145,7 +149,7 @@ class _Election:
                 yield {**subject.row, "probe": probe, "voters": int(known[which]), "n": 0, "reason": why}
 
     def _weighted_items(self) -> tuple[ItemNumbers, Floats]:
-        """The context of every voter's items, one after the other, and what each item counts."""
+        """The contexts of all voters' items in sequence, and each item's weight."""
         tasks = list(dict.fromkeys(voter.task for voter in self.voters))
         many = 1 + max(int(voter.contexts.max()) for voter in self.voters)
         contexts = [voter.contexts + many * tasks.index(voter.task) for voter in self.voters]
@@ -179,7 +183,7 @@ def _over_tasks(inputs: Inputs) -> dict[str, Subject]:
 
 
 def _voters(inputs: Inputs, task: str, probe: str) -> list[_Voter]:
-    """The languages of a task in which anything was measured; every checkpoint of the run has a row."""
+    """The languages of a task with measured items; every checkpoint of the run has a row."""
     columns = []
     for name in _names(inputs):
         items = inputs.outcomes_of(name, task)
@@ -198,7 +202,7 @@ def _voters(inputs: Inputs, task: str, probe: str) -> list[_Voter]:
 
 
 def _elected(inputs: Inputs, probe: str, subjects: Mapping[str, Subject], voters: Sequence[_Voter]) -> list[Row]:
-    """The rows of one election; none where fewer than two checkpoints or two voters are left for it."""
+    """The rows of one election; none if fewer than two checkpoints or two voters remain."""
     if len(voters) < 2:
         return []
     names = _names(inputs)
@@ -222,13 +226,13 @@ def _decided_early(inputs: Inputs, names: Sequence[str], tasks: Sequence[str]) -
 
 
 def _labelled(row: Row, inputs: Inputs) -> Row:
-    """A row over several tasks: in which of them the checkpoint was asked otherwise than its base."""
+    """A row over several tasks, with the tasks in which the checkpoint was evaluated otherwise than its base."""
     found = [why for (_, name), why in inputs.incomparable.items() if name == row["checkpoint"]]
     return row | {"reason": joined_reasons(*found, row["reason"])}
 
 
 def _counted(row: Row, inputs: Inputs) -> Row:
-    """With how many of the checkpoint's own items were excluded, and on how many the engine failed."""
+    """A row with the number of the checkpoint's own items that were excluded, and on which the engine failed."""
     tasks = dict.fromkeys(each.task for each in inputs.checkpoints if row["task"] in (ALL, each.task))
     status = [inputs.outcomes_of(row["checkpoint"], task)[f"{row['probe']}_status"] for task in tasks]
     return row | left_out_of(pd.concat(status))
@@ -243,7 +247,7 @@ _DRAWN = (  # rule, name, colour
 
 
 def _over_all_tasks(frame: pd.DataFrame) -> pd.DataFrame:
-    """The places over all tasks, or of each task where there is one only."""
+    """The places over all tasks, or of the only task."""
     frame = frame[frame["borda_place"].notna()]
     over_all = frame[frame["task"] == ALL]
     return (frame if over_all.empty else over_all).assign(language=ALL)

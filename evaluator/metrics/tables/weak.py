@@ -1,32 +1,30 @@
-"""Table `weak`: which kinds of questions does a checkpoint lose most of, compared with its base?
+"""Table `weak`: which kinds of questions does a checkpoint lose most, compared with its base?
 
-One accuracy hides where a checkpoint has become weak (compare EvalTree, Zeng et al., arXiv 2503.08893, which finds such
-kinds by a model; ours are rules). For every kind, on its items that both checkpoints
-measured:
+A single accuracy hides where a checkpoint is weak. EvalTree (Zeng et al., arXiv 2503.08893) finds such kinds with a
+model; ours are rules. Every kind has, on its items that both checkpoints measured:
 
     drop       the base's accuracy minus the checkpoint's
     excess     that drop minus the drop on all other kinds of the same sort: above 0, the kind is hit harder
     mcnemar_p  whether the drop may be chance, exact; holm_p corrects it over all kinds of the checkpoint and probe
 
-Intervals are over contexts. A kind of fewer than 20 items has neither, and its reason says so; where no kind has as
-many, there is no table. Sorts that all items share (one language, no contexts) are left out.
+Intervals are over contexts. A kind with fewer than 20 items has none of these numbers, and a reason. If every kind is
+that small, there is no table. Sorts that all items share (one language, no contexts) are left out.
 
-Kinds of questions, by rule: what table `weak` sorts the items of a task by.
+The kinds, by sort:
 
     language           as the task spells it
     answer type        of the first gold answer: date, number, name or other (`evaluator.tasks.answer_types`)
-    answer length      of the first gold answer, in words; in characters where a language puts no space between words
+    answer length      of the first gold answer, in words; in characters if the language has no space between words
     question word      `question_word`
     context length     thirds of a language's contexts, by characters
-    answer position    where in the context a gold answer first stands, both normalised as in grading
+    answer position    where a gold answer first occurs in the context, both normalised as in grading
 
-Rules are rough: they are the same for every checkpoint, so that a kind's drop is a drop on these very items.
+The rules are rough but the same for every checkpoint, so a kind's drop is a drop on these very items.
 
-The words that questions ask with, by the language's code: what table `weak` sorts questions by.
-
-A question is of the kind whose word stands first in it, the longer one where two begin at one place ("how many" is not
-"how"). Inflected forms are listed. A language that is not here has no kinds of question word. Greek asks for persons
-and for one of several with one word: it stands under "which".
+`QUESTION_WORDS` has the words that questions begin with, by language code. The first of these words in a question
+decides its kind. If two begin at the same place, the longer one does ("how many" is not "how"). Inflected forms are
+listed. A language that is not in it has no kinds of question word. Greek has the same word for "who" and "which": it is
+under "which".
 """
 
 from __future__ import annotations
@@ -80,7 +78,7 @@ def _rows(inputs: Inputs) -> Iterator[Row]:
 
 
 def _kinds(inputs: Inputs, task: str) -> pd.DataFrame:
-    """The kinds of a task's items, under the columns `by <sort>`; of language alone where the run keeps no items."""
+    """The kinds of a task's items, in columns `by <sort>`; only the language if the run has no items."""
     if inputs.items is None or not (inputs.items["task"] == task).any():
         return pd.DataFrame(columns=["language", "item_id"], dtype=object)
     found = kinds_of(inputs.items[inputs.items["task"] == task])
@@ -94,7 +92,7 @@ def _by(name: str) -> str:
 
 @dataclass(frozen=True, eq=False)
 class _Sorted:
-    """One probe of a checkpoint and its base on the items that both were asked, with their kinds."""
+    """One probe of a checkpoint and its base, on the items evaluated on both, with their kinds."""
 
     inputs: Inputs
     comparison: Comparison
@@ -208,8 +206,8 @@ _NOWHERE = "not in the context"
 
 
 def kinds_of(items: pd.DataFrame) -> pd.DataFrame:
-    """One row per item of a task (the columns of `evaluator.core.records.Item`): language, id, and a column per
-    distinction in KINDS with the item's kind; None if it has none."""
+    """One row per item of a task (`items` has the columns of `evaluator.core.records.Item`): language, id, and a column
+    per sort in KINDS with the item's kind or None."""
     columns: dict[str, Sequence[str | None]] = {"language": items["language"].tolist()}
     answers = [str(each[0]) if len(each) else "" for each in items["answers"]]
     languages, questions, contexts = (items[name].tolist() for name in ("language", "question", "context"))
@@ -222,7 +220,7 @@ def kinds_of(items: pd.DataFrame) -> pd.DataFrame:
 
 
 def answer_length(answer: str, language: str) -> str | None:
-    """How long, in words, or in characters where there is no space between words; None for nothing but punctuation."""
+    """The length in words, or in characters for languages without spaces between words; None for punctuation alone."""
     units = len(split_tokens(normalise(answer), language))
     if not units:
         return None
@@ -259,7 +257,7 @@ def _bucket(value: int, upper: Mapping[int, str], rest: str) -> str:
 
 
 NONE = "none of the known"
-# Of each language, kind -> words, in the form that `normalise` gives a text.
+# Language -> kind -> words, in the form that `normalise` gives a text.
 QUESTION_WORDS: Mapping[str, Mapping[str, str]] = {
     "ar": {
         "who": "من", "what": "ما, ماذا, ماهي, ماهو", "when": "متى", "where": "أين", "which": "أي, أية, بأي, لأي",
@@ -356,7 +354,7 @@ _STEMS = frozenset(("ko",))  # particles follow the word without a space
 
 @lru_cache(maxsize=64)
 def _patterns(code: str) -> tuple[tuple[str, str], ...]:
-    """What to look for in a padded question, and the kind that it stands for."""
+    """The patterns to find in a padded question, each with its kind."""
     before = "" if without_spaces(code) else " "
     after = "" if without_spaces(code) or code in _STEMS else " "
     kinds = QUESTION_WORDS.get(code, {})
@@ -366,7 +364,7 @@ def _patterns(code: str) -> tuple[tuple[str, str], ...]:
 
 
 def question_word(question: str, language: str) -> str | None:
-    """What kind of word a question asks with; None for a language whose words are not known."""
+    """The kind of a question by its question word; None for a language without listed words."""
     code = code_of(language)
     patterns = _patterns(code)
     if not patterns:
