@@ -3,8 +3,8 @@
     report = write_report(Path("runs/demo"))
     report.page        # RUN/report/index.html
 
-Everything is rebuilt from RUN/records alone; RUN/items adds questions, passages and clusters, RUN/verdicts
-and RUN/controls the judgements of matcher models, RUN/run.json provenance.
+RUN/records is enough to rebuild the report. RUN/items adds questions, passages and clusters. RUN/verdicts and
+RUN/controls add the judgements of matcher models, and RUN/run.json adds provenance.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Progress = Callable[[str, int, int], None]  # what, done, of how many
 
 @dataclass(frozen=True, eq=False)
 class Report:
-    """What was written, and the numbers in it."""
+    """The written files, and the numbers in them."""
 
     page: Path
     tables: Mapping[str, Path]
@@ -41,10 +41,10 @@ class Report:
 
 
 def write_report(run_dir: Path, *, progress: Progress | None = None) -> Report:
-    """Rebuild RUN/tables and RUN/report from RUN/records. Raises InputError when there are no readable records.
+    """Rebuild RUN/tables and RUN/report from RUN/records. Raises InputError if there are no readable records.
 
-    Records are read one checkpoint and task at a time. Outcomes of items lie in RUN/outcomes until a table looks at
-    them; packed outputs and rows of tables stay in memory.
+    The function reads records one checkpoint and task at a time and writes their outcomes to RUN/outcomes, where the
+    tables read them. Packed outputs and rows of tables stay in memory.
     """
     step = progress or (lambda what, done, total: None)
     view = ItemView()
@@ -52,7 +52,7 @@ def write_report(run_dir: Path, *, progress: Progress | None = None) -> Report:
     run = inputs.run
     results = compute(inputs, run)
     failures = failures_of(run)
-    # What an earlier call wrote is of other records.
+    # An earlier call wrote these files from other records.
     for name in [*results.failures, *([] if failures else ["failures"])]:
         need_unfenced(run_dir)
         (run_dir / "tables" / f"{name}.csv").unlink(missing_ok=True)
@@ -67,7 +67,7 @@ def write_report(run_dir: Path, *, progress: Progress | None = None) -> Report:
 
 
 def _write_pages(run_dir: Path, inputs: Inputs, results: Results, view: ItemView, step: Progress) -> Path:
-    """The page, or an index and pages of some checkpoints each; returns the first one."""
+    """Write one page, or an index and several pages of some checkpoints each; returns the file to open first."""
     name, run, folder = run_dir.resolve().name, inputs.run, run_dir / "report"
     pages = pages_of(inputs, view.sizes)
     if pages:
@@ -90,10 +90,8 @@ def _write_pages(run_dir: Path, inputs: Inputs, results: Results, view: ItemView
 
 
 def write_part(run_dir: Path, checkpoints: Collection[str], folder: Path) -> Results:
-    """The tables and figures of some checkpoints alone, in `folder`, which is not part of the run.
-
-    Raises InputError as `write_report`.
-    """
+    """Write the tables and figures of some checkpoints into `folder`, outside the run. Raises InputError like
+    `write_report`."""
     inputs = read_inputs(run_dir, only=checkpoints)
     results = compute(inputs, inputs.run)
     for name, frame in results.files.items():
@@ -113,10 +111,10 @@ def read_inputs(
     only: Collection[str] | None = None,
     outcomes: Path | None = None,
 ) -> Inputs:
-    """What a run's tables are made of; `view` takes the records on their way. Raises InputError as `write_report`.
+    """The inputs of a run's tables. Raises InputError like `write_report`.
 
-    `only`: of these checkpoints. `outcomes` is the folder for outcomes, a file for each checkpoint; without it they
-    stay in memory.
+    `view` collects the records that are read. `only`: the checkpoints to read. `outcomes`: a folder for one file of
+    outcomes per checkpoint; without it, outcomes stay in memory.
     """
     parts, found, done = record_parts(run_dir), Outcomes(), 0
     if only is not None:

@@ -1,4 +1,4 @@
-"""A table's frame as strings for the page: a value and its interval share a cell, empty columns are dropped."""
+"""A table's frame as strings for the page. A value and its interval share a cell; empty columns are left out."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from evaluator.metrics.inputs import ALL, MEAN
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell's text, its interval in smaller type, and whether it is a number, which stands at the right."""
+    """One cell: its text, its interval in smaller type, and whether it is a number, which is right-aligned."""
 
     text: str
     interval: str = ""
@@ -24,7 +24,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Grid:
-    """Headings and rows of cells; `pooled` rows first, the rows of single languages apart."""
+    """Headings and rows of cells. `pooled` rows come first; the rows of single languages are separate."""
 
     headings: tuple[str, ...]
     pooled: tuple[tuple[Cell, ...], ...]
@@ -32,9 +32,9 @@ class Grid:
 
 
 def grid(frame: pd.DataFrame, columns: Sequence[Column]) -> Grid:
-    """A whole table; columns without a value are left out, and `task` where there is one only.
+    """A whole table without its empty columns; `task` is left out too if there is only one.
 
-    Raises ValueError for a column of the frame that is not among `columns`: without a kind it cannot be shown.
+    Raises ValueError if a column of the frame is not in `columns`: it has no kind, so it cannot be shown.
     """
     unknown = set(frame) - set(names_of(columns))
     if unknown:
@@ -55,7 +55,7 @@ def grid(frame: pd.DataFrame, columns: Sequence[Column]) -> Grid:
 
 
 def published_grid(paper: pd.DataFrame) -> Grid:
-    """The paper's numbers beside ours; each is shown as its own quantity is."""
+    """The paper's numbers next to ours, each in the format of its quantity."""
     rows = []
     for row in rows_of(paper):
         quantity = TABLES[row["table"]].column(row["quantity"])

@@ -1,9 +1,11 @@
 """The item view's data, small enough to ship inside the page.
 
-An index (plain JSON: items, questions, gold answers, fates) is read when the page opens. What a checkpoint answered is
-packed per checkpoint, task and language - strings interned, arrays instead of objects, gzip, base64 - and unpacked by
-the browser when an item of it is looked at. Model output is untrusted: in the JSON every character that HTML could
-read is escaped, base64 has none, and the page only ever shows it as text.
+The page reads the index (plain JSON: items, questions, gold answers, fates) when it opens. The answers are packed into
+one chunk per checkpoint, task and language: strings interned, arrays instead of objects, gzip, base64. The browser
+unpacks a chunk when a reader opens one of its items.
+
+Model output is untrusted. The JSON escapes every character with a meaning in HTML, base64 has no such characters, and
+the page shows model output only as text.
 
     chunk = {"s": [string...], "n": [item number...], "r": [row...]}
     row   = [whether the prompt was cut, entries of the first probe, entries of the second...]
@@ -46,14 +48,14 @@ FATE_CODES = {
 }
 _ESCAPES = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
 _TEXTS = ["item_id", "probe", "format", "status", "text", "option_text"]
-# What is shown of a record, and what puts it in its place.
+# The columns that the item view shows or sorts by.
 _READ = [*_TEXTS, "index", "truncated", "contains", "is_gold", "token_ids", "logprob", "rank", "margin"]
 
 AskedKey = tuple[str, str, str]  # task, language, item id
 
 
 def safe_json(value: object) -> str:
-    """JSON that may stand inside a <script> element whatever strings it holds."""
+    """JSON that is safe inside a <script> element, whatever its strings."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).translate(_ESCAPES)
 
 
@@ -65,7 +67,7 @@ def packed(value: object) -> str:
 
 @dataclass(eq=False)
 class ItemView:
-    """Collects the view's data, one checkpoint and task at a time; chunks are packed."""
+    """Collects the view's data, one checkpoint and task at a time, as packed chunks."""
 
     numbers: dict[AskedKey, int] = field(default_factory=dict)
     gold: dict[int, list[str]] = field(default_factory=dict)
@@ -75,7 +77,7 @@ class ItemView:
     _letters: Mapping[str, str] = field(default_factory=dict)  # fates by checkpoint, likewise
 
     def add(self, records: pd.DataFrame) -> None:
-        """Pack the records of one checkpoint and one task: each probe's of the run's own seed. Texts have no items."""
+        """Pack the records of one checkpoint and one task, with the run's own seed. Probes of texts have no items."""
         records = _of_one_seed(records[records["probe"].isin([probe.name for probe in _shown()])])
         if records.empty:
             return
@@ -85,7 +87,7 @@ class ItemView:
             self.where.setdefault(checkpoint, {}).setdefault(task, {})[str(language)] = name
 
     def _keep(self, chunk: str) -> str:
-        """Returns its id."""
+        """Store a chunk; returns its id."""
         name = f"chunk-{len(self.chunks)}"
         self.chunks[name] = chunk
         return name
@@ -107,7 +109,7 @@ class ItemView:
         return {"s": list(strings), "n": numbers, "r": rows}
 
     def add_items(self, items: pd.DataFrame) -> dict[int, str]:
-        """Take gold answers from the items and pack their contexts; returns the question of each item number."""
+        """Add the items' gold answers and pack their contexts; returns each item number's question."""
         questions: dict[int, str] = {}
         contexts: dict[tuple[str, str], tuple[list[int], list[str]]] = {}
         columns = ["task", "language", "item_id", "question", "context", "answers"]
@@ -137,8 +139,10 @@ class ItemView:
         return {name: sum(len(self.chunks[each]) for each in found) for name, found in ids.items() if name}
 
     def index(self, inputs: Inputs, items: pd.DataFrame | None, only: Collection[str] | None = None) -> str:
-        """The index as JSON that is safe inside a <script> element, `only` for a page of some checkpoints. To be called
-        last."""
+        """The index as JSON that is safe inside a <script> element. `only`: the checkpoints of one page.
+
+        Call it after every `add`.
+        """
         if self._questions is None:
             self._questions = self.add_items(items) if items is not None else {}
             self._letters = self._fates(inputs)
@@ -173,7 +177,7 @@ class ItemView:
         )
 
     def _fates(self, inputs: Inputs) -> Mapping[str, str]:
-        """One letter per item and pruned checkpoint; '.' where it was not asked."""
+        """One letter per item and pruned checkpoint; '.' for an item without records."""
         letters: dict[str, list[str]] = {}
         for (task, checkpoint), each in inputs.comparisons().items():
             line = letters.setdefault(checkpoint, ["."] * len(self.numbers))
@@ -184,12 +188,12 @@ class ItemView:
 
 
 def _shown() -> list[Probe]:
-    """The probes that have a place in the item view, in the order of a row."""
+    """The probes of the item view, in the order of a row."""
     return [probe for probe in PROBES if probe.view is not None]
 
 
 def _of_one_seed(records: pd.DataFrame) -> pd.DataFrame:
-    """Each probe under greedy's lowest seed, or under its own lowest where it was not asked with that one."""
+    """The records with greedy's lowest seed. A probe that lacks this seed uses its own lowest."""
     seed, kind = records["seed"], [records["format"], records["probe"]]
     greedy = seed[records["probe"] == "greedy"]
     own = greedy.min() if len(greedy) else seed.min()
@@ -198,7 +202,7 @@ def _of_one_seed(records: pd.DataFrame) -> pd.DataFrame:
 
 
 class _Row:
-    """One item's records on one checkpoint, as the arrays that the module's docstring lists."""
+    """One item's records on one checkpoint, as the arrays in the module's docstring."""
 
     def __init__(self, strings: dict[str, int]) -> None:
         self._strings = strings
@@ -215,7 +219,7 @@ class _Row:
             self._entries[record.probe].append(entry)
 
     def _entry(self, view: View | None, record: Any) -> list[Any] | None:
-        """None for a record that holds nothing to show."""
+        """The entry of one record; None if it has nothing to show."""
         if view == "answer":
             return [self._text(record.text), _hit(record), FORMATS.index(record.format)]
         if view == "answers":

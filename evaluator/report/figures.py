@@ -19,7 +19,7 @@ Axes = Any  # matplotlib is untyped here
 
 
 def draw(table: Table, frame: pd.DataFrame) -> str | None:
-    """The figure of a table as inline SVG; None where the table has no figure, or the frame nothing to show."""
+    """The figure of a table as inline SVG; None if the table has no figure or the frame no values."""
     if table.figure is None or frame.empty:
         return None
     with theme.styled():
@@ -74,7 +74,7 @@ def _series(panel: Dots, frame: pd.DataFrame) -> Sequence[Series]:
 
 
 def _written(title: str, frame: pd.DataFrame) -> str:
-    """A title with the first value of each column that it names."""
+    """A title, with each {column} replaced by the column's first value."""
     for name in frame.columns:
         if f"{{{name}}}" in title:
             title = title.replace(f"{{{name}}}", str(frame[name].dropna().iloc[0]))
@@ -82,7 +82,7 @@ def _written(title: str, frame: pd.DataFrame) -> str:
 
 
 class _Rows:
-    """The checkpoints of a frame in display order, and lookups that give one value per checkpoint."""
+    """The checkpoints of a frame in display order, with lookups of one value per checkpoint."""
 
     def __init__(self, frame: pd.DataFrame) -> None:
         self.frame = frame

@@ -1,9 +1,8 @@
-"""A run in lm-eval's own format, for whatever reads that: `export(run_dir, out)`.
+"""Exports a run in lm-eval's format, for programs that read it: `export(run_dir, out)`.
 
-Each checkpoint becomes a model's folder; each task two tasks: `<task>_open` (greedy answers to the open prompt) and
-`<task>_choice` (log-likelihoods of the options). A run keeps questions and contexts, not the prompts made of them, so
-`arguments` and `prompt_hash` are of context and question. Items that were not measured have no sample; `n-samples`
-counts them.
+Each checkpoint becomes a model's folder. Each task becomes two: `<task>_open` (greedy answers to the open prompt) and
+`<task>_choice` (log-likelihoods of the options). A run does not store its prompts, so `arguments` and `prompt_hash`
+use context and question. Items without a measurement have no sample, but `n-samples` counts them.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _OUTPUT = {"open": "generate_until", "choice": "multiple_choice"}
 
 @dataclass(frozen=True, kw_only=True)
 class _Task:
-    """One of lm-eval's tasks: all samples of one kind of one checkpoint and task."""
+    """One of lm-eval's tasks: all samples of one checkpoint and task, of one kind."""
 
     name: str
     kind: str
@@ -42,9 +41,9 @@ class _Task:
 
 
 def export(run_dir: Path, out: Path, *, now: datetime | None = None) -> list[Path]:
-    """Write results and samples of every checkpoint under `out`; the files.
+    """Write results and samples of every checkpoint under `out`; returns the files.
 
-    Raises InputError for a run without items, which has no documents.
+    Raises InputError for a run without items, as it has no documents.
     """
     items = read_items(run_dir)
     if items is None:
@@ -97,7 +96,7 @@ def _open(item: Mapping[str, Any], record: pd.Series) -> Json:
 
 
 def _choice(item: Mapping[str, Any], records: pd.DataFrame) -> Json:
-    """Whether the greedy token was the option's own at every place is not recorded: "None" in its pairs."""
+    """One sample of options. Its pairs have "None" for "is greedy": a run does not record this."""
     options, logprobs = [str(each) for each in records["option_text"]], records["logprob"].astype("float64").tolist()
     gold = records["is_gold"].astype(bool).tolist()
     arguments = {
@@ -145,7 +144,7 @@ def _scores(kind: str, values: Mapping[str, Any]) -> Json:
 
 
 def _results(tasks: Sequence[_Task], origin: Mapping[str, Any], run: Mapping[str, Any]) -> Json:
-    """The aggregated file: what lm-eval's own tables read."""
+    """The file of aggregated results, which lm-eval's own tables read."""
     names = [task.name for task in tasks]
     provenance = mapping_at(run, "provenance")
     versions = mapping_at(provenance, "versions")

@@ -1,9 +1,9 @@
 """Builds the page: template, style, script, figures, tables and the item view's data, all in one HTML text.
 
-Jinja escapes every value. The content security policy lets run only the page's own script, by its hash, and lets
-nothing be loaded: a model output that reached the page as markup could neither run nor call home.
+Jinja escapes every value. The content security policy allows only the page's own script, by its hash, and forbids
+loading anything. So even a model output that became markup could neither run code nor contact a server.
 
-What the words of the report mean, as its last section says.
+DEFINITIONS explains the report's terms; it is the page's last section.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def render_page(
 ) -> str:
     """The page as HTML. `index` and `chunks` come from `embed.ItemView`, already safe inside a <script> element.
 
-    With `pages`, it is their index, without items and without a script; `home` is the index of a page that has one.
+    With `pages`, it is their index, without items or a script. `home`: the link from a page to its index, if any.
     """
     script = "" if pages else _asset("page.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -80,17 +80,17 @@ def render_page(
 
 
 def standalone(svg: str) -> str:
-    """A figure as a file of its own: the light theme's values of the page's style are written in, on white."""
+    """A figure as a separate file, on white. The light theme's values replace the CSS variables."""
     values: dict[str, str] = {}
     for name, value in re.findall(r"(--[a-z0-9-]+):\s*([^;]+);", _asset("page.css")):
         values.setdefault(name, value)  # the light theme comes first
-    # What is no value of the page's style is a label that looks like one.
+    # A `var(...)` that the page's style does not define is the text of a label.
     painted = re.sub(r"var\((--[a-z0-9-]+)\)", lambda match: values.get(match[1], match[0]).replace('"', "'"), svg)
     return re.sub(r"<svg ", '<svg style="background: white" ', painted, count=1)
 
 
 def engine_notes(run: Mapping[str, Any]) -> list[str]:
-    """What engines said of how they served (`LoadReport.notes`), each once, with the checkpoints that it is about."""
+    """The engines' notes on how they served (`LoadReport.notes`), each once, with its checkpoints."""
     found: dict[str, list[str]] = {}
     for row in rows_at(run, "engine_stats"):
         notes = row.get("notes")
@@ -102,7 +102,7 @@ def engine_notes(run: Mapping[str, Any]) -> list[str]:
 
 
 def _verdicts(verdicts: Sequence[Verdict]) -> list[dict[str, str]]:
-    """Each verdict as the page shows it; with its task where there are several."""
+    """Each verdict for the page, with its task if there are several tasks."""
     several = len({verdict.task for verdict in verdicts}) > 1
     return [
         {

@@ -1,6 +1,9 @@
-"""Which checkpoints share a page. A run of a few has one page for all; one of many has an index, and pages of some
-checkpoints each beside their base, so that every page opens at once. Numbers are computed over the whole run: a page
-shows a part of them, and tables/*.csv has all."""
+"""Which checkpoints share a page.
+
+A run with few checkpoints has one page. A larger run has an index and several pages, so that each page opens quickly.
+Each of these shows some checkpoints and their base. All numbers are computed over the whole run: a page shows a part of
+them, and tables/*.csv has all.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,8 @@ import pandas as pd
 from evaluator.deciding.results import Results
 from evaluator.metrics import Inputs
 
-MOST = 24  # checkpoints on a page, beside their base
-BYTES = 24 * 2**20  # of what checkpoints said to the items of a page, if it has several
+MOST = 24  # checkpoints on a page, without their base
+BYTES = 24 * 2**20  # of answers on a page; a single checkpoint may have more
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +28,7 @@ class Page:
 
 
 def pages_of(inputs: Inputs, sizes: Mapping[str, int]) -> list[Page]:
-    """The pages beside the index; none where the index shows everything. `sizes`: bytes of each checkpoint's items."""
+    """The pages of an index; none if one page shows everything. `sizes`: bytes of each checkpoint's answers."""
     bases: dict[str, str | None] = {}
     for subject in (*inputs.checkpoints, *inputs.readers):
         bases[subject.checkpoint] = bases.get(subject.checkpoint) or subject.base
@@ -41,7 +44,7 @@ def pages_of(inputs: Inputs, sizes: Mapping[str, int]) -> list[Page]:
 
 
 def _fitting(names: Sequence[str], sizes: Mapping[str, int], most: int) -> Iterator[list[str]]:
-    """In turn, as many as a page takes, and at least one."""
+    """Groups of names that each fit on a page. A group has at least one name."""
     group: list[str] = []
     for name in names:
         if group and (len(group) == MOST or sum(sizes.get(each, 0) for each in (*group, name)) > most):
@@ -53,7 +56,7 @@ def _fitting(names: Sequence[str], sizes: Mapping[str, int], most: int) -> Itera
 
 
 def part_of(results: Results, checkpoints: Collection[str]) -> Results:
-    """What a page of some checkpoints shows."""
+    """The results on a page of some checkpoints."""
     return Results(
         tables={name: replace(each, frame=_rows_of(each.frame, checkpoints)) for name, each in results.tables.items()},
         headline=_rows_of(results.headline, checkpoints),
@@ -65,12 +68,12 @@ def part_of(results: Results, checkpoints: Collection[str]) -> Results:
 
 
 def without_tables(results: Results) -> Results:
-    """What the index shows: the headline and the verdicts."""
+    """The results on the index: the headline and the verdicts."""
     return replace(results, tables={}, left_out=results.left_out.iloc[:0], paper=results.paper.iloc[:0])
 
 
 def _rows_of(frame: pd.DataFrame, checkpoints: Collection[str]) -> pd.DataFrame:
-    """The rows of a frame that name no other checkpoints than these."""
+    """The rows of a frame that name only these checkpoints."""
     kept = pd.Series(True, index=frame.index)
     for name in ("checkpoint", "other"):
         if name in frame:

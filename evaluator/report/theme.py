@@ -1,8 +1,8 @@
-"""How the figures look: one row per checkpoint, direct labels, a light grid, and colours that the page decides.
+"""The style of the figures: one row per checkpoint, direct labels, a light grid, and colours from the page.
 
-Every colour is drawn as a placeholder that becomes a CSS variable of the page, so that one figure is readable on a
-light and on a dark background and a fate or probe has the same colour in a figure, a table and the item view. Text
-stays text. The SVG is the same for the same numbers: no date, salted ids.
+Every colour is drawn as a placeholder that becomes a CSS variable of the page. So a figure is readable on light and on
+dark backgrounds, and a fate or probe has the same colour in figures, tables and the item view. Text stays text. The
+same numbers give the same SVG: no date, salted ids.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from evaluator.metrics.figure import Axis, amount
 
 Axes = Any  # matplotlib is untyped here
 
-# name of the page's CSS variable -> the colour that stands for it while drawing
+# name of the page's CSS variable -> its placeholder colour while drawing
 COLOURS: Mapping[str, str] = {
     name: f"#{number:02x}fe{number:02x}"
     for number, name in enumerate(
@@ -66,15 +66,15 @@ WIDTH_INCHES = 10.4
 
 @contextmanager
 def styled() -> Iterator[None]:
-    """Matplotlib's settings while a figure is made and written."""
+    """Matplotlib's settings while a figure is drawn and written."""
     with mpl.rc_context(_STYLE), warnings.catch_warnings():
-        # Text stays text, drawn by the browser's fonts: what matplotlib's own lacks only measures a little off.
+        # The browser draws the text with its own fonts. A glyph missing in matplotlib's font only shifts a label.
         warnings.filterwarnings("ignore", r"Glyph \d+ .*missing from font", UserWarning)
         yield
 
 
 def figure(rows: int, widths: Sequence[float]) -> tuple[Figure, list[Axes]]:
-    """A figure with one panel per width, all sharing `rows` checkpoint rows (the first at the top)."""
+    """A figure with one panel per width. All panels share `rows` checkpoint rows, the first at the top."""
     made = Figure(
         figsize=(WIDTH_INCHES, 1.15 + ROW_INCHES * max(rows, 2)),
         layout=ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.04, wspace=0.03),
@@ -94,7 +94,7 @@ def label_rows(panel: Axes, labels: Sequence[str]) -> None:
 
 
 def in_two_lines(name: str, width: int = 30) -> str:
-    """A checkpoint's name as at most two lines: names of any length would leave a panel no room."""
+    """A checkpoint's name in at most two lines, as longer names would take the panel's space."""
     return "\n".join(wrap(name, width, max_lines=2, placeholder="\N{HORIZONTAL ELLIPSIS}"))
 
 
@@ -105,7 +105,7 @@ def percent_axis(panel: Axes, low: float = 0.0, high: float = 1.0) -> None:
 
 
 def change_axis(panel: Axes, *, points: bool = False) -> None:
-    """An axis of differences: zero is marked, and noise around it is not blown up to the panel's width."""
+    """An axis of differences. It marks zero, and a minimum range keeps noise around zero small."""
     low, high = panel.get_xlim()
     panel.set_xlim(min(low, -0.05), max(high, 0.1))
     panel.axvline(0, color=COLOURS["muted"], linewidth=1)
@@ -114,7 +114,7 @@ def change_axis(panel: Axes, *, points: bool = False) -> None:
 
 
 def set_axis(panel: Axes, axis: Axis, values: Sequence[float]) -> None:
-    """The axis of dots, which are drawn; `values` are theirs."""
+    """The axis of a panel whose dots are drawn already; `values`: of the dots."""
     if axis == "rates":
         percent_axis(panel, -0.02, 1.04)
     elif axis == "share":
@@ -139,7 +139,8 @@ def as_points(value: float, _: object = None) -> str:
 
 
 def factor_axis(panel: Axes, values: Sequence[float]) -> None:
-    """An axis of positive values with room around them: logarithmic where they differ by factors, with plain digits."""
+    """An axis of positive values with room around them: logarithmic if they differ by a factor of 4, with plain
+    digits."""
     low, high = min(values), max(values)
     if high < 4 * low:
         room = max(0.15 * (high - low), 0.03 * high)
@@ -155,11 +156,11 @@ def factor_axis(panel: Axes, values: Sequence[float]) -> None:
 
 
 def label_values(panel: Axes, *series: Sequence[float | None], text: Callable[[float], str]) -> None:
-    """Each value above its dot; labels that would touch are moved apart, equal labels are drawn once.
+    """Write each value above its dot. Labels that would touch are moved apart; equal labels are drawn once.
 
-    To be called when the axis has its final limits and scale.
+    Call it when the axis has its final limits and scale.
     """
-    panel.get_xlim()  # settles limits that are still to follow from the dots
+    panel.get_xlim()  # computes pending limits from the dots
     placed = panel.transAxes.inverted().transform
     room = _DIGIT / panel.get_position().width / WIDTH_INCHES
     for y, row in enumerate(zip(*series, strict=True)):
@@ -178,8 +179,8 @@ _NAME_PLACES = ((1, 0), (-1, 0), (0, 1), (0, -1))
 
 
 def spread(spots: Sequence[float], widths: Sequence[float]) -> list[float]:
-    """Sorted places of labels, moved as little as needed for labels of these widths not to overlap."""
-    groups: list[tuple[list[float], list[float]]] = []  # wished places of the first label, widths
+    """Sorted positions for labels of these widths, moved as little as possible so that they do not overlap."""
+    groups: list[tuple[list[float], list[float]]] = []  # preferred positions of the first label, widths
     for spot, width in zip(spots, widths, strict=True):
         groups.append(([spot], [width]))
         while len(groups) > 1 and _end(groups[-2]) > _start(groups[-1]):
@@ -204,9 +205,9 @@ def _end(group: tuple[list[float], list[float]]) -> float:
 
 
 def name_points(panel: Axes, xs: Sequence[float], ys: Sequence[float], names: Sequence[str]) -> None:
-    """A scatter's dots, named at their right; or at their left, above or below them, where that is free.
+    """Name a scatter's dots on their right. If that space is taken: on the left, above or below.
 
-    To be called when the panel has its limits.
+    Call it when the panel has its limits.
     """
     points = list(zip(xs, ys, strict=True))
     ends = panel.get_xlim(), panel.get_ylim()
@@ -230,7 +231,7 @@ def name_points(panel: Axes, xs: Sequence[float], ys: Sequence[float], names: Se
 
 
 def name_beside(panel: Axes, xs: Sequence[float], ys: Sequence[float], names: Sequence[str]) -> None:
-    """A scatter's dots with longer names, each at the right of its dot."""
+    """Write longer names on the right of a scatter's dots."""
     for x, y, name in zip(xs, ys, names, strict=True):
         panel.annotate(
             in_two_lines(name), (x, y), xytext=(5, 0), textcoords="offset points", va="center", fontsize=7.3,
@@ -248,7 +249,7 @@ def dots(
     shift: float = 0.0,
     hollow: bool = False,
 ) -> None:
-    """One dot per row, with its interval from `whiskers` (low, high) as a line; a missing value draws nothing."""
+    """Draw one dot per row, with its interval from `whiskers` (low, high) as a line. A missing value has no dot."""
     present = [(y + shift, value) for y, value in enumerate(values) if value is not None]
     paint = COLOURS[colour]
     for y, (low, high) in enumerate(whiskers):
@@ -267,7 +268,7 @@ def dots(
 
 
 def link(panel: Axes, *series: Sequence[float | None]) -> None:
-    """A thin line through the values of each row, from the smallest to the largest."""
+    """Draw a line through each row's values, from the smallest to the largest."""
     for y, row in enumerate(zip(*series, strict=True)):
         known = [value for value in row if value is not None]
         if len(known) > 1:
@@ -275,7 +276,7 @@ def link(panel: Axes, *series: Sequence[float | None]) -> None:
 
 
 def stacked(panel: Axes, shares: Mapping[str, Sequence[float | None]], paints: Mapping[str, tuple[str, float]]) -> None:
-    """One full-width bar per row; `paints` gives each part its colour and opacity; parts over 6 % are labelled."""
+    """Draw one full-width bar per row. `paints`: each part's colour and opacity. Parts from 6 % on have a label."""
     count = len(next(iter(shares.values())))
     left = [0.0] * count
     for part, values in shares.items():
@@ -298,7 +299,7 @@ def heat(
     columns: Sequence[str],
     cells: Mapping[tuple[int, str], tuple[str, float, str]],
 ) -> None:
-    """Rows x languages; `cells[row, column]` = (text, strength 0..1, colour). A missing cell is left blank."""
+    """Draw rows x languages: `cells[row, column]` = (text, strength 0..1, colour). A missing cell stays blank."""
     panel.set_xlim(-0.5, len(columns) - 0.5)
     panel.grid(visible=False)
     panel.spines["bottom"].set_visible(False)
@@ -311,7 +312,7 @@ def heat(
 
 
 def legend(panel: Axes, columns: int = 4) -> None:
-    """Under the panel; nothing where the panel shows nothing that has a name."""
+    """A legend under the panel; none if the panel has no labelled values."""
     if not panel.get_legend_handles_labels()[0]:
         return
     panel.legend(
@@ -321,7 +322,7 @@ def legend(panel: Axes, columns: int = 4) -> None:
 
 
 def to_svg(made: Figure, name: str, description: str) -> str:
-    """The figure as inline SVG: placeholder colours become CSS variables, ids are prefixed by the figure's name."""
+    """The figure as inline SVG. Placeholder colours become CSS variables, and the figure's name prefixes all ids."""
     buffer = io.StringIO()
     with mpl.rc_context({"svg.hashsalt": name}):
         FigureCanvasSVG(made).print_svg(buffer, metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
