@@ -1,1 +1,1 @@
-"""What happens while a sweep runs: Ray, engines, the board of work, the run directory. Only here is Ray imported."""
+"""The execution of a sweep: Ray, engines, the board of work, the run directory."""

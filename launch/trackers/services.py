@@ -59,7 +59,7 @@ class MLflow:
 
 
 class WandB:
-    """A sweep is a group in project `WANDB_PROJECT`, or `resurface`: a run for each checkpoint, and one of its own."""
+    """A sweep is a group in project `WANDB_PROJECT`, or `resurface`, with one run for itself and one per checkpoint."""
 
     name = "wandb"
 

@@ -1,4 +1,4 @@
-"""What a run hands around: units of work and their results. Plain records; nothing here needs Ray or an engine."""
+"""Units of work in a run, and their results: plain records, without Ray or an engine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Part = tuple[str, str]  # checkpoint, task
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shard:
-    """Some of a task's questions: the unit that is written, retried and moved."""
+    """Some questions of a task: the unit that is written, retried and moved."""
 
     name: str
     questions: tuple[int, ...]  # positions in the task's list
@@ -30,13 +30,13 @@ class EvalJob:
     """One task on one checkpoint."""
 
     checkpoint: Path
-    task_key: str  # identifies questions + config: what tokenised plans are remembered under
+    task_key: str  # identifies questions + config: the key for tokenised plans
     config: EvalConfig
     stamp: Stamp  # without the engine's columns
-    # Whose greedy answers its probes read; None: no probe reads any, or the checkpoint is its own base.
+    # The source of the greedy answers that its probes read; None: no probe reads any, or it is its own base.
     base: BaseSource | None = None
-    references: References | None = None  # where its base's distributions are; None: no probe compares any
-    refusal: str | None = None  # why the engine is not asked: every request fails with it, as records say then
+    references: References | None = None  # the distributions of its base; None: no probe compares any
+    refusal: str | None = None  # the error of every request, without the engine; the records contain it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +47,8 @@ class Assignment:
     task: str
     job: EvalJob
     shards: tuple[Shard, ...]
-    suspect: bool = False  # it may have killed an engine: everything else goes first
-    doubted_by: int | None = None  # the engine of which every answer to it failed: another one is asked
+    suspect: bool = False  # it may have killed an engine: all other work goes first
+    doubted_by: int | None = None  # the engine on which every answer failed: another engine tries
 
     @property
     def part(self) -> Part:
@@ -56,7 +56,7 @@ class Assignment:
 
     @property
     def after(self) -> Part | None:
-        """What must have all its records before this is begun."""
+        """The part that must have all its records before this one begins."""
         base = self.job.base
         return None if base is None or base.name is None else (base.name, self.task)
 
@@ -66,7 +66,7 @@ class Assignment:
 
 
 def distance(candidate: CheckpointInfo, held: str | None, architecture: str | None) -> int:
-    """How far a checkpoint is for an engine: 0 it holds the weights (of that digest), 1 swapped in place, 2 neither."""
+    """The effort for an engine to serve a checkpoint: 0 same weights (digest `held`), 1 swapped in place, 2 neither."""
     if candidate.weights_digest == held:
         return 0
     return 1 if architecture is None or candidate.architecture == architecture else 2
@@ -74,45 +74,47 @@ def distance(candidate: CheckpointInfo, held: str | None, architecture: str | No
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardResult:
-    """A finished shard and its records, in the order of its questions, as the file that they become: a hundred engines
-    make theirs at once, and the driver writes bytes."""
+    """A finished shard and its records, in the order of its questions, as the bytes of their file.
+
+    Each engine makes its own bytes, so with a hundred engines the driver only writes.
+    """
 
     shard: Shard
     part: bytes
-    failed: str | None  # how every answer failed (`failed_throughout`)
+    failed: str | None  # the error, if every answer failed (`failed_throughout`)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSetup:
-    """How the process of an engine is started."""
+    """The settings for starting an engine's process."""
 
     config: EngineConfig
-    log_path: Path  # where its stdout and stderr go
+    log_path: Path  # receives its stdout and stderr
     place: Place
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Where:
-    """Where a process runs."""
+    """The node and device of a process."""
 
     node: str  # the host's name
     node_id: str  # Ray's
-    device: str  # the GPUs that it was given, or else the processor
+    device: str  # its GPUs, or else the processor
     pid: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a finished run can say of itself in one line."""
+    """The result of a finished run, for one line of output."""
 
     items: int  # evaluated by this call, over all checkpoints
     seconds: float  # spent evaluating and pruning, start of Ray included
-    failures: tuple[Failure, ...] = ()  # what the run could not do
+    failures: tuple[Failure, ...] = ()  # work that the run gave up
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matched:
-    """What one matcher did in this call."""
+    """The result of one matcher in this call."""
 
     matcher: str
     asked: int  # distinct pairs of an item and a response

@@ -1,7 +1,7 @@
-"""What a checkpoint's base answered, on its way from the base's records to the probes that read it.
+"""The answers of a checkpoint's base, on their way from the base's records to the probes that read them.
 
-The driver reads one task's answers when an engine begins shards that need them, and ships them with the shards: they
-are never held for more than the tasks that are being evaluated.
+When an engine begins shards that need them, the driver reads one task's answers and sends them with the shards. So
+memory holds only the answers of tasks in evaluation.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from evaluator.probes.planning import Plan
 
-# Why a checkpoint has no base to read from: the text of excluded records.
+# The texts of excluded records: why a checkpoint has no answer of its base.
 NO_BASE = "a compressed checkpoint whose base is not part of this run: name it with --base"
 OTHER_TOKENIZER = "its base has another tokenizer"
 _NOT_ASKED = "its base has no greedy answer to the open prompt in this run"
@@ -26,7 +26,7 @@ _FAILED = "the engine failed on its base's greedy answer"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaseSource:
-    """Where the answers of a checkpoint's base come from: the records of checkpoint `name`, or why from nowhere."""
+    """The source of the base's answers: the records of checkpoint `name`, or why there are none."""
 
     name: str | None = None
     missing: str | None = None
@@ -36,14 +36,14 @@ class BaseAnswers:
     """The greedy answers of one base to the open prompts of one task."""
 
     def __init__(self, source: BaseSource, table: pa.Table | None) -> None:
-        """`table` is what `RecordStore.greedy_answers` found; None where the source names no checkpoint."""
+        """`table`: the result of `RecordStore.greedy_answers`; None if the source names no checkpoint."""
         self._missing = source.missing
         self._table = table
         keys = [] if table is None else zip(table["language"].to_pylist(), table["item_id"].to_pylist(), strict=True)
         self._rows = {key: row for row, key in enumerate(keys)}
 
     def beside(self, plan: Plan) -> Plan:
-        """A plan with what the base answered to its item."""
+        """A plan with the base's answer to its item."""
         return replace(plan, base=self.of(plan.question.item)) if isinstance(plan, ItemPlan) else plan
 
     def of(self, item: Item) -> BaseAnswer:

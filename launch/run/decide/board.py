@@ -1,16 +1,19 @@
-"""Which engine does what next: the decisions, without Ray. One board serves all engine threads of a driver.
+"""Decides which engine does which work, without Ray. All engine threads of a driver share one board.
 
-A checkpoint's shards stay on the engine that holds it. An engine without work takes, in this order: more work on the
-checkpoint that it holds; a checkpoint of the same architecture (swapped in place); any other one (a new engine); among
-equally near ones the bases that others wait for. What has failed comes after everything else.
+A checkpoint's shards stay on the engine that has loaded it. A free engine takes the first of these:
 
-A checkpoint with probes that read its base's answers (`Assignment.after`) is not handed out before the base's shards of
-that task are finished. When there is nothing that can be begun, an engine takes over shards that another one has not
-begun: of those that work on a base that others wait for, or else of all, the busiest. However an engine ends, what it
-has not finished goes back on the board.
+1. more work on its loaded checkpoint
+2. a checkpoint of the same architecture (swapped in place)
+3. any other checkpoint (a new engine)
 
-What a failure means is the ledger's to say (`failures.py`). A checkpoint that is set aside leaves the board; with it
-goes what would have read its answers.
+Among equals, bases that other checkpoints wait for come first. Work that has failed comes last.
+
+Some probes read the base's answers (`Assignment.after`). Their work waits until the base's shards of that task are
+finished. If no work is ready, a free engine takes over shards that another engine has not begun. It takes them from the
+busiest engine, but first from engines on an awaited base. The unfinished work of an ended engine returns to the board.
+
+The ledger decides what follows from a failure (`failures.py`). A checkpoint that is set aside leaves the board,
+together with the work that needs its answers.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ from launch.run.decide.assignments import Assignment, Part, Shard, distance
 from launch.run.decide.failures import Ledger, Remedy, Setback, Trouble
 from launch.run.decide.shards import begun
 
-IDLE_SECONDS = 60.0  # for which an engine is kept that has nothing to do
+IDLE_SECONDS = 60.0  # an engine without work is kept this long
 GiveUp = Callable[[int], Sequence[Shard]]
 
 
@@ -35,8 +38,8 @@ GiveUp = Callable[[int], Sequence[Shard]]
 class _Busy:
     assignment: Assignment
     unfinished: dict[str, Shard]
-    give_up: GiveUp | None = None  # None: still loading, nothing is begun
-    ask_after: float = 0.0  # it has just had nothing to give: a hundred idle engines would ask it all the time
+    give_up: GiveUp | None = None  # None: still loading, no shard is begun
+    ask_after: float = 0.0  # when to request shards again: it just had none to give, and a hundred engines may be idle
 
 
 @dataclass(slots=True)
@@ -49,10 +52,10 @@ class Board:
     _setbacks: list[Setback] = field(default_factory=list)
     _without: set[Part] = field(default_factory=set)  # parts that will not get all their records
     _believed: set[str] = field(default_factory=set)  # checkpoints whose answers failed on two engines alike
-    _unmeasured: dict[Part, str] = field(default_factory=dict)  # parts in which every answer so far failed, and how
+    _unmeasured: dict[Part, str] = field(default_factory=dict)  # the error of parts in which every answer failed
     _expected: int = 0
-    _short: bool = False  # others wait for what engines hold
-    _dismissed: set[int] = field(default_factory=set)  # engines that are given nothing more
+    _short: bool = False  # prune jobs wait for GPUs that engines hold
+    _dismissed: set[int] = field(default_factory=set)  # engines that receive no more work
     _stopped: bool = False
     _changed: threading.Condition = field(default_factory=threading.Condition)
 
@@ -68,13 +71,13 @@ class Board:
 
     @property
     def over(self) -> bool:
-        """Whether no work is left that an engine could ever take."""
+        """Whether there is no more work for any engine, now or later."""
         with self._changed:
             return self._stopped or not (self._waiting or self._busy or self._expected)
 
     @property
     def lacks(self) -> str | None:
-        """The type of device that all work waits for that is left, while none of the engines that are there has it."""
+        """The type of device that all remaining work needs, if no present engine has it."""
         with self._changed:
             if self._stopped or self._busy or self._expected:
                 return None
@@ -83,13 +86,13 @@ class Board:
 
     @property
     def setbacks(self) -> tuple[Setback, ...]:
-        """What was given up so far."""
+        """The setbacks so far."""
         with self._changed:
             return tuple(self._setbacks)
 
     @property
     def known(self) -> CheckpointInfo | None:
-        """A checkpoint that is known to load."""
+        """A checkpoint that has loaded before."""
         with self._changed:
             return self._ledger.known
 
@@ -98,9 +101,9 @@ class Board:
             self._expected += count
 
     def bind(self, checkpoint: str, family: str, devices: Iterable[str]) -> None:
-        """A checkpoint is to be computed on the same type of device as all of its family; `devices`: of its records.
+        """Evaluate a checkpoint on the same type of device as its family; `devices`: those of its records.
 
-        Raises InputError where there are records of several.
+        Raises InputError if there are records from several types.
         """
         with self._changed:
             self._ledger.devices.belong(checkpoint, family)
@@ -116,36 +119,39 @@ class Board:
             self._changed.notify_all()
 
     def short(self, short: bool) -> None:
-        """Whether prune jobs wait for the GPUs that engines hold."""
+        """Record whether prune jobs wait for GPUs that engines hold."""
         with self._changed:
             if short != self._short:
                 self._short = short
                 self._changed.notify_all()
 
     def stop(self) -> None:
-        """No more work is handed out: the run has failed or was interrupted."""
+        """Hand out no more work: the run has failed or was interrupted."""
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
 
     def join(self, engine: int, device: str = "") -> None:
-        """An engine has a process: what others fail with may be tried on it."""
+        """An engine has a process: it may try work that failed on others."""
         with self._changed:
             self._ledger.devices.join(engine, device)
 
     def leave(self, engine: int, *, for_good: bool = False) -> None:
-        """An engine has no process, and may never have one again; `for_good`: it is given nothing more."""
+        """An engine has no process, perhaps for good; `for_good`: it receives no more work."""
         with self._changed:
             self._ledger.devices.leave(engine)
             self._dismissed |= {engine} if for_good else set()
             self._changed.notify_all()
 
     def take(self, engine: int, held: str | None, architecture: str | None) -> Assignment | None:
-        """The next assignment for an engine that holds the weights of digest `held`; None when there will never be one.
+        """Wait for an engine's next assignment. `held`: the digest of the weights that it has loaded.
 
-        None, too, for an engine that has waited for long: where work comes only if others fail, who then go on
-        themselves, and where prune jobs wait for its GPUs.
-        The engine calls `begin` when it has loaded the assignment's checkpoint, and `failed` or `end` in any case.
+        Returns None if there will be no more work. After a long wait, also returns None in two cases:
+
+        - New work could come only from other engines' failures. Those engines then do it themselves.
+        - Prune jobs wait for the engine's GPUs.
+
+        The engine calls `begin` after it has loaded the assignment's checkpoint, and `failed` or `end` in any case.
         """
         with self._changed:
             idle_since = time.monotonic()
@@ -166,7 +172,7 @@ class Board:
         return None
 
     def upcoming(self, engine: int, held: str, architecture: str | None) -> CheckpointInfo | None:
-        """The waiting checkpoint that an engine that holds `held` would load next; None if none is waiting."""
+        """The waiting checkpoint that an engine with the weights `held` would load next; None without one."""
         other, fits = None, self._ledger.devices.fits
         with self._changed:
             for each in self._waiting:
@@ -183,14 +189,14 @@ class Board:
             self._ledger.loaded(engine, checkpoint)
 
     def begin(self, engine: int, give_up: GiveUp) -> tuple[Shard, ...]:
-        """The shards to do now: those of the assignment that no other engine has taken over meanwhile."""
+        """The shards to evaluate now: the assignment's, without those that other engines have taken over."""
         with self._changed:
             busy = self._busy[engine]
             busy.give_up = give_up
             return tuple(busy.unfinished.values())
 
     def finished(self, engine: int, shard: Shard, unmeasured: str | None = None) -> None:
-        """`unmeasured`: how every answer of this shard failed, and all others of the part that are stored."""
+        """Record a finished shard. `unmeasured`: the error, if every answer of the part so far failed."""
         with self._changed:
             busy = self._busy[engine]
             part = busy.assignment.part
@@ -206,17 +212,17 @@ class Board:
                     reason = self._unmeasured[part]
                     self._set_back(Setback(checkpoint=part[0], task=part[1], stage="evaluate", reason=reason))
                     self._leave_out([part])
-                self._changed.notify_all()  # others may have waited for it
+                self._changed.notify_all()  # other work may have waited for it
 
     def unmeasured(self, part: Part) -> bool:
-        """Whether every answer of a part has failed so far, as `finished` was told."""
+        """Whether every answer of a part has failed so far, according to `finished`."""
         with self._changed:
             return part in self._unmeasured
 
     def doubts(self, engine: int, shard: Shard) -> bool:
-        """Whether another engine is to say the same before it is believed that every answer of a shard fails.
+        """Whether a second engine must confirm that every answer of a shard fails.
 
-        The shard is then back on the board.
+        If so, the shard is back on the board.
         """
         with self._changed:
             busy = self._busy[engine]
@@ -231,7 +237,7 @@ class Board:
             return True
 
     def end(self, engine: int) -> None:
-        """The engine is done with its assignment, or with itself."""
+        """The engine has ended its assignment, or itself ends."""
         with self._changed:
             busy = self._busy.pop(engine, None)
             self._ledger.devices.end(engine)
@@ -241,7 +247,7 @@ class Board:
             self._changed.notify_all()
 
     def failed(self, engine: int, trouble: Trouble) -> Remedy:
-        """The engine has failed with its assignment, which ends it; what becomes of the engine."""
+        """Record a failure, which ends the engine's assignment; returns what to do with the engine."""
         with self._changed:
             busy = self._busy.pop(engine)
             assignment, left = busy.assignment, tuple(busy.unfinished.values())
@@ -253,7 +259,7 @@ class Board:
             else:
                 given_up = self._examine(assignment, left, trouble) or given_up
             self._waiting = [each for each in self._waiting if each.shards]
-            # What another engine is at with this checkpoint may go well.
+            # Another engine may still succeed with this checkpoint.
             if given_up and not any(busy.assignment.checkpoint.name == name for busy in self._busy.values()):
                 stage, reason, mendable = trouble.stage, trouble.reason, trouble.mendable
                 self._set_back(Setback(checkpoint=name, stage=stage, reason=reason, mendable=mendable))
@@ -262,7 +268,7 @@ class Board:
             return self._ledger.remedy(engine)
 
     def not_started(self, engine: int) -> Remedy:
-        """The engine's process ended before it was given anything; what becomes of the engine."""
+        """The engine's process ended before its first work; returns what to do with the engine."""
         with self._changed:
             return self._ledger.not_started(engine)
 
@@ -274,7 +280,7 @@ class Board:
     def abandon(
         self, checkpoint: str, reason: str, *, attempts: int, mendable: bool, expected: int, stage: Stage = "prune"
     ) -> None:
-        """A checkpoint could not be made, or, at another `stage`, not be used; `expected` as in `add`."""
+        """Give up a checkpoint that cannot be made or, at another `stage`, cannot be used; `expected` as in `add`."""
         with self._changed:
             self._expected -= expected
             self._setbacks.append(
@@ -283,9 +289,9 @@ class Board:
             self._changed.notify_all()
 
     def _examine(self, assignment: Assignment, left: tuple[Shard, ...], trouble: Trouble) -> bool:
-        """Put back what an engine was busy with when it died. Whether the checkpoint is to be set aside.
+        """Put a dead engine's unfinished shards back; returns whether to set the checkpoint aside.
 
-        A suspect is tried alone. One that kills again is halved, until one item is left, whose records get the reason.
+        A suspect is tried alone. If it kills again, it is halved, until one item is left. Its records get the reason.
         """
         part, ledger = assignment.part, self._ledger
         ledger.suspect(part, begun(left, IN_FLIGHT))
@@ -305,13 +311,13 @@ class Board:
         return given_up
 
     def _set_back(self, setback: Setback) -> None:
-        """Note what was given up, with what the ledger knows of its failures."""
+        """Record a setback, with the ledger's engines and number of failures."""
         name, ledger = setback.checkpoint, self._ledger
         engines, attempts = ledger.engines_of(name), max(1, ledger.failures_of(name))
         self._setbacks.append(replace(setback, engines=engines, attempts=attempts))
 
     def _leave_out(self, parts: Iterable[Part]) -> None:
-        """Take parts off the board, and with them what would read their answers."""
+        """Take parts off the board, together with the work that would read their answers."""
         self._without |= set(parts)
         while orphans := [each for each in self._waiting if each.after in self._without]:
             for each in orphans:
@@ -356,17 +362,17 @@ class Board:
 
     @property
     def unfinished(self) -> set[Part]:
-        """What is on the board and does not have all its records yet."""
+        """The parts on the board that do not have all their records yet."""
         with self._changed:
             unfinished = {each.part for each in self._waiting}
             return unfinished | {busy.assignment.part for busy in self._busy.values() if busy.unfinished}
 
     def _awaited(self) -> set[Part]:
-        """What must be finished before something that waits can be begun."""
+        """The parts that must be finished before some waiting work can begin."""
         return {each.after for each in self._waiting if each.after is not None}
 
     def _relieve(self, engine: int) -> Assignment | None:
-        """Half of what an engine has left, if that is at least two shards."""
+        """Take over half of another engine's unfinished shards, if it has at least two."""
         awaited = self._awaited()
         order = sorted(
             (
@@ -387,7 +393,7 @@ class Board:
 
     @staticmethod
     def _take_over(busiest: _Busy, count: int) -> Assignment | None:
-        """Up to `count` shards that an engine has not begun."""
+        """Take over up to `count` shards that an engine has not begun."""
         if not count:
             return None
         shards = tuple(busiest.unfinished.values())[-count:] if busiest.give_up is None else busiest.give_up(count)

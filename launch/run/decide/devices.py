@@ -1,9 +1,8 @@
-"""Which engines may be given which checkpoint, where a base and what is made of it are to be computed alike.
+"""Decides which engine may evaluate which checkpoint, if a base and its checkpoints need the same type of device.
 
-Other GPUs round otherwise: an item can flip for that alone. With `same_device: true`, a base and its compressed
-checkpoints are a family; the type of device on which the first of its records is made is the one for all of them.
-Until there is one, the type is that of the engines which are at it.
-Decided without Ray; the board holds the lock.
+GPUs of another type round differently, which alone can flip an item. With `same_device: true`, a base and its
+compressed checkpoints form a family. The family is bound to the type of device that makes its first records. Before
+that, it is bound to the type of the engines that work on it. No Ray; the board holds the lock.
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ from evaluator.core.errors import InputError
 
 @dataclass(slots=True)
 class Devices:
-    """The engines that have a process, with their types of device, and the families that are bound to one."""
+    """The engines with a process, their types of device, and the families that are bound to one type."""
 
     _engines: dict[int, str] = field(default_factory=dict)
     _families: dict[str, str] = field(default_factory=dict)  # by checkpoint
     _bound: dict[str, str] = field(default_factory=dict)  # the type of device, by family
     _recorded: set[str] = field(default_factory=set)  # families that have records, and so are bound for good
-    _at: dict[int, str] = field(default_factory=dict)  # the family that an engine is at
+    _at: dict[int, str] = field(default_factory=dict)  # the family that an engine works on
 
     def join(self, engine: int, device: str) -> None:
         """An engine has a process."""
@@ -34,7 +33,7 @@ class Devices:
         self._families[checkpoint] = family
 
     def bind(self, checkpoint: str, device: str) -> None:
-        """A checkpoint has records of a device. Raises InputError where its family has some of another one."""
+        """A checkpoint has records from a device. Raises InputError if its family has some from another type."""
         family = self._families.get(checkpoint)
         if family is None:
             return
@@ -47,7 +46,7 @@ class Devices:
             )
 
     def begin(self, engine: int, checkpoint: str) -> None:
-        """An engine is given a checkpoint that it fits: from now on, its device is that of the family."""
+        """An engine receives a checkpoint that it fits. A family without a type is now bound to the engine's."""
         if engine in self._engines and checkpoint in self._families:
             self._at[engine] = self._families[checkpoint]
             self._bound.setdefault(self._at[engine], self._engines[engine])
@@ -58,7 +57,7 @@ class Devices:
             self._recorded.add(self._families[checkpoint])
 
     def end(self, engine: int) -> None:
-        """An engine is done with what it was given: where that came to nothing, another type may do better."""
+        """An engine has ended its work. If its family has no records, another type may now try."""
         family = self._at.pop(engine, None)
         if family is not None and family not in self._recorded and family not in self._at.values():
             self._bound.pop(family, None)
@@ -68,7 +67,7 @@ class Devices:
         return self._bound.get(self._families.get(checkpoint, ""))
 
     def fits(self, engine: int, checkpoint: str) -> bool:
-        """Whether an engine computes on what a checkpoint is bound to."""
+        """Whether an engine has the type of device that a checkpoint is bound to."""
         wanted = self.wanted(checkpoint)
         return wanted is None or self._engines.get(engine) == wanted
 
@@ -77,5 +76,5 @@ class Devices:
         return {other for other in self._engines if other != engine and self.fits(other, checkpoint)}
 
     def lacks(self, checkpoint: str) -> bool:
-        """Whether there are engines, but none that fits a checkpoint."""
+        """Whether engines exist, but none fits a checkpoint."""
         return bool(self._engines) and not any(self.fits(engine, checkpoint) for engine in self._engines)

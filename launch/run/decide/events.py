@@ -1,4 +1,4 @@
-"""What happens in a run: one `Event`, handed to every listener (the terminal, `live.json`, a tracker)."""
+"""The events of a run: one `Event` for each, passed to every listener (the terminal, `live.json`, a tracker)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Kind = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """A kind, and what it names; the other fields keep their defaults."""
+    """A kind and its fields; the other fields keep their defaults."""
 
     kind: Kind
     engine: int = -1

@@ -1,7 +1,8 @@
-"""The engines of a run: started where GPUs are free, and on nodes that join later; a lost node's work goes to others.
+"""The engines of a run. They start where GPUs are free, also on nodes that join later.
 
-Nodes are told, not asked for: nothing here knows Ray. An engine that has had nothing to do for a while ends, and frees
-its GPUs; if work comes back, a new one is started. An engine belongs to its node, and ends with it.
+The driver passes in the nodes, so this module needs no Ray. An engine that has had no work for a while ends, and frees
+its GPUs. If there is work again, a new engine starts. An engine belongs to its node: if the node is lost, the engine
+ends, and others do its work.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from evaluator.core.errors import EngineError, ResurfaceError
 from launch.run.decide.board import Board
 from launch.run.decide.nodes import FreeGpus, Node, Place, missing_places, place_engines
 
-_RETIRED = 2  # engines, after which it may be their node that is at fault
-# `other device`: no engine is on the type of device that all the work left needs.
+_RETIRED = 2  # retired engines, after which their node may be at fault
+# `other device`: all remaining work needs a type of device that no engine has.
 Situation = Literal["goes on", "no engine works", "other device", "no room"]
-SPARE = 1  # cores of the driver's node that engines on CPUs leave to it
+SPARE = 1  # cores of the driver's node that engines on CPUs leave free
 
 
 class Worker(Protocol):
@@ -46,7 +47,7 @@ AnyWorker = TypeVar("AnyWorker", bound=Worker)
 
 
 class Fleet(Generic[AnyWorker]):
-    """Every engine that a run has had. One thread uses it, the driver's."""
+    """All engines of a run, past and present. Only the driver's thread uses it."""
 
     def __init__(
         self,
@@ -57,7 +58,7 @@ class Fleet(Generic[AnyWorker]):
         tensor_parallel: int,
         wanted: int | None,
     ) -> None:
-        """`make`: the worker of an engine, not started. Raises InputError for more engines than fit."""
+        """`make` returns the worker of an engine, not started. Raises InputError if `wanted` engines do not fit."""
         places = place_engines(nodes, tensor_parallel, wanted, spare=SPARE)
         self.workers: list[AnyWorker] = []
         self.free = FreeGpus(nodes)
@@ -66,10 +67,10 @@ class Fleet(Generic[AnyWorker]):
         self._wanted = wanted
         self._first = places[0]
         self._nodes = tuple(nodes)
-        self._numbers = itertools.count()  # no number is used twice: logs and statistics go by it
+        self._numbers = itertools.count()  # no number is used twice, because logs and statistics are named by it
         self._waiting = deque(make(next(self._numbers), place) for place in places)
-        self._holds: dict[int, str] = {}  # the node of whose GPUs an engine has its own
-        self._alone_since: float | None = None  # since when there has been work, and no engine
+        self._holds: dict[int, str] = {}  # the node whose GPUs an engine has
+        self._alone_since: float | None = None  # since when work has waited without an engine
 
     @property
     def on_gpus(self) -> bool:
@@ -81,7 +82,7 @@ class Fleet(Generic[AnyWorker]):
         return bool(self._waiting) or any(worker.is_alive() for worker in self.workers)
 
     def start(self, most: int | None = None) -> list[AnyWorker]:
-        """Start the engines for which there are GPUs, `most` of them, and return them."""
+        """Start the engines whose GPUs are free, at most `most`; returns them."""
         started: list[AnyWorker] = []
         for worker in list(self._waiting):
             if len(started) == most:
@@ -95,7 +96,7 @@ class Fleet(Generic[AnyWorker]):
         return started
 
     def start_first(self) -> None:
-        """One engine where there is something to evaluate, before prune jobs get GPUs; unless it would take all."""
+        """Start one engine for waiting work before prune jobs get GPUs, unless it would take all GPUs."""
         if not self.on_gpus or sum(node.gpus for node in self._nodes) <= self._first.gpus:
             return
         if self._board.has_work and not any(worker.serving for worker in self.workers):
@@ -103,12 +104,12 @@ class Fleet(Generic[AnyWorker]):
             self.start(1)
 
     def join(self, seconds: float) -> None:
-        """Wait so long for an engine to end."""
+        """Wait up to `seconds` for an engine to end."""
         alive = next((each for each in self.workers if each.is_alive()), None)
         time.sleep(seconds) if alive is None else alive.join(timeout=seconds)
 
     def follow(self, nodes: Sequence[Node]) -> list[Node]:
-        """Have engines where the nodes are now; returns those that have come."""
+        """Adapt the engines to the current nodes; returns the new nodes."""
         before, there = {node.node_id for node in self._nodes}, {node.node_id for node in nodes}
         self._nodes = tuple(nodes)
         self.free.follow(nodes)
@@ -120,7 +121,7 @@ class Fleet(Generic[AnyWorker]):
         return [node for node in nodes if node.node_id not in before]
 
     def _settle(self, worker: Worker, there: Collection[str]) -> None:
-        """Tell a worker that its node is gone, and count the GPUs that it has where it has them."""
+        """Inform a worker if its node is gone. Count its GPUs on the node where it really runs."""
         alive, gpus, held = worker.is_alive(), worker.place.gpus, self._holds.get(worker.number)
         if not alive:
             if worker.retired is None and held is not None:
@@ -128,14 +129,14 @@ class Fleet(Generic[AnyWorker]):
                 self.free.give_back(held, gpus)
             return
         node_id = worker.node_id
-        if held is not None and node_id != held and node_id in there:  # Ray had no room where it was to be
+        if held is not None and node_id != held and node_id in there:  # Ray had no room on the intended node
             self.free.move(held, node_id, gpus)
             self._holds[worker.number] = node_id
         if worker.serving and not {node_id, worker.place.node_id} <= set(there):
             worker.lose_node()
 
     def _fill(self) -> None:
-        """Have a worker wait for each engine that is missing."""
+        """Queue a worker for each missing engine."""
         serving = [each for each in self.workers if each.serving]
         standing = Counter(each.node_id for each in (*serving, *self._waiting))
         there = {node.node_id for node in self._nodes}
@@ -148,28 +149,28 @@ class Fleet(Generic[AnyWorker]):
             self._waiting.append(self._make(next(self._numbers), place))
 
     def _spent(self, standing: Counter[str], retired: Counter[str]) -> list[Node]:
-        """Nodes that get no engine any more: several were retired there and none is left, and another node has room.
+        """Nodes that get no more engines: several were retired there, none is left, and another node has room.
 
-        One engine that is left shows that the node can do its work.
+        An engine that is left shows that its node works.
         """
         usable = [node for node in self._nodes if self.on_gpus and self._room(node) > retired[node.node_id]]
         spent = [node for node in usable if retired[node.node_id] >= _RETIRED and not standing[node.node_id]]
         return spent if len(spent) < len(usable) else []
 
     def _room(self, node: Node) -> int:
-        """How many engines a node's GPUs are enough for."""
+        """The number of engines that fit on a node's GPUs."""
         return node.gpus // self._first.gpus
 
     def check(self, placement_seconds: float, *, pruning: bool = False, short: bool = False) -> None:
-        """Raises what ends the run: an engine that could not do its work, or work for which there is no engine.
+        """Raises the error that ends the run: an engine's failure, or work without an engine for it.
 
-        `pruning`: prune jobs run, whose GPUs will be free; `short`: some wait for a GPU.
+        `pruning`: prune jobs run and will free their GPUs; `short`: some wait for a GPU.
         """
         for worker in self.workers:
             if worker.failure is not None:
                 raise worker.failure
         if not self.working and self._board.has_work:
-            self._fill()  # the last one may have ended only now
+            self._fill()  # the last engine may have ended only now
         lacks = self._board.lacks
         situation = self._situation(lacks, pruning, short)
         if situation == "no engine works":
@@ -208,15 +209,15 @@ class Fleet(Generic[AnyWorker]):
 
 
 class TimeLimits:
-    """How long a run waits for its engines; for that, which of them have a process. Thread-safe."""
+    """The time limits for engines. Counts the engines that have a process. Thread-safe."""
 
     def __init__(self, *, placement_seconds: float, load_seconds: float, stall_seconds: float) -> None:
-        """`placement_seconds`: for which no engine may have a process; the others: see `Watch.least`."""
+        """`placement_seconds`: limit for a time in which no engine has a process; the others: see `HangWatch.least`."""
         self.load_seconds = load_seconds
         self.stall_seconds = stall_seconds
         self._seconds = placement_seconds
         self._engines: set[int] = set()
-        self._lost = 0.0  # when one last lost its process
+        self._lost = 0.0  # when an engine last lost its process
         self._lock = threading.Lock()
 
     def add(self, engine: int) -> None:
@@ -230,9 +231,9 @@ class TimeLimits:
                 self._lost = time.monotonic()
 
     def check(self, gpus: int, since: float) -> None:
-        """Raises ResurfaceError when no engine, of `gpus` GPUs each, has had a process for too long.
+        """Raises ResurfaceError if for too long no engine, of `gpus` GPUs each, has had a process.
 
-        `since`: the time.monotonic() at which the one that asks began to wait.
+        `since`: the time.monotonic() at which the caller began to wait.
         """
         with self._lock:
             waited = time.monotonic() - max(since, self._lost)

@@ -1,4 +1,4 @@
-"""What the processes of a run need of a cluster's nodes, and which node each gets: decided here, without Ray."""
+"""Decides which node each process of a run gets, and what it needs there, without Ray."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 from evaluator.core.errors import InputError
 
-_PER_CORE = 4  # engines at most: one that waits for its core only takes memory
-_NAMED = 8  # nodes that an error names at most
-# Options of a process that asks for no GPU. Since 2.60 Ray leaves it all GPUs of its node.
+_PER_CORE = 4  # engines at most: one that waits for its core only uses memory
+_NAMED = 8  # limit of nodes in an error
+# Options of a process without a GPU. Since Ray 2.60, such a process otherwise sees all GPUs of its node.
 NO_GPUS: Mapping[str, Any] = {"num_gpus": 0, "runtime_env": {"env_vars": {"CUDA_VISIBLE_DEVICES": ""}}}
 
 
@@ -28,19 +28,20 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where one engine is to run, and with what."""
+    """The place of one engine: its node, GPUs and threads."""
 
     node_id: str
     gpus: int
-    threads: int | None  # that an engine on a CPU computes with; None: as the environment says
+    threads: int | None  # of an engine on a CPU; None: as the environment sets them
 
 
 def place_engines(nodes: Sequence[Node], tensor_parallel: int, wanted: int | None, *, spare: int) -> tuple[Place, ...]:
-    """A place for each engine, the nodes in turn; `wanted` None: as many engines as fit.
+    """A place for each engine, on the nodes in turn; `wanted` None: as many engines as fit.
 
-    An engine's GPUs are on one node. Without GPUs there is no such limit: by default each node has one engine, and the
-    engines of a node share its cores, of which `spare` are left to the driver, to Ray and to pruning on the driver's.
-    Raises InputError for more engines than fit, saying how many fit where.
+    An engine's GPUs are on one node. Without GPUs, each node has one engine by default, and more are allowed. The
+    engines of a node share its cores. On the driver's node, `spare` cores are left to the driver, Ray and pruning.
+
+    Raises InputError if `wanted` engines do not fit, with the number that fits.
     """
     if not any(node.gpus for node in nodes):
         able = [node for node in nodes if node.cpus] or list(nodes)
@@ -79,14 +80,14 @@ def missing_places(
     *,
     spare: int,
 ) -> tuple[Place, ...]:
-    """Places for the engines that are missing on the nodes as they are now: where nodes have come, or engines gone.
+    """Places for the missing engines, after nodes have joined or engines have ended.
 
-    `standing` and `retired`: engines by node; what a retired one had is not used again. `first`: the place of one,
-    which all are like. What does not fit any more is done without.
+    `standing` and `retired`: engines by node. A retired engine's resources are not used again. `first`: the place of
+    one engine; all others are like it. Engines that no longer fit are left out.
     """
     if first.gpus:
         nodes = [node for node in nodes if node.gpus >= first.gpus]
-    else:  # an engine on a GPU computes otherwise: one run has one kind
+    else:  # an engine on a GPU computes differently, so one run has one kind
         nodes = [replace(node, gpus=0) for node in nodes]
     if not nodes:
         return ()
@@ -106,7 +107,7 @@ def missing_places(
 
 
 def _gpus_of(nodes: Sequence[Node], rooms: Sequence[int] | None = None) -> str:
-    """The GPUs of each node, and how many engines have room there, for an error message."""
+    """Each node's GPUs, and how many engines fit there, for an error message."""
     told = [f"{node.gpus} GPU{'' if node.gpus == 1 else 's'} on {node.name}" for node in nodes]
     if rooms is not None:
         told = [f"{room} in {gpus}" for room, gpus in zip(rooms, told, strict=True)]
@@ -115,25 +116,28 @@ def _gpus_of(nodes: Sequence[Node], rooms: Sequence[int] | None = None) -> str:
 
 
 class FreeGpus:
-    """The GPUs of each node that neither a prune task nor an engine of this run has been given."""
+    """The GPUs of each node that no prune task and no engine of this run has."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         self._free = {node.node_id: node.gpus for node in nodes}
 
     def follow(self, nodes: Sequence[Node]) -> None:
-        """Nodes have come or gone."""
+        """Adapt to the current nodes."""
         self._free = {node.node_id: self._free.get(node.node_id, node.gpus) for node in nodes}
 
     def take(self, node_id: str, count: int) -> bool:
-        """Whether `count` GPUs of a node were free; they are not any more."""
+        """Take `count` GPUs of a node, if they are free; returns whether they were."""
         if self._free.get(node_id, -1) < count:
             return False
         self._free[node_id] -= count
         return True
 
     def take_one(self, avoid: str | None = None) -> str | None:
-        """The node that a GPU was taken of: the one with the fewest, so that whole groups stay for engines; `avoid`
-        only where no other has any."""
+        """Take one GPU; returns its node, or None if no GPU is free.
+
+        Prefers the node with the fewest free GPUs, so that engines find whole groups. `avoid` is used only if no other
+        node has a free one.
+        """
         free = [node_id for node_id, count in self._free.items() if count > 0]
         if not free:
             return None
@@ -142,7 +146,7 @@ class FreeGpus:
         return node_id
 
     def move(self, source: str, target: str, count: int) -> None:
-        """GPUs were found on another node than the one that they were taken of; fewer than none may be free there."""
+        """Count GPUs on `target` that were taken from `source`. The free count of `target` may become negative."""
         self.give_back(source, count)
         self._free[target] -= count
 
@@ -154,9 +158,9 @@ class FreeGpus:
 def prune_options(*, gpu: bool) -> dict[str, Any]:
     """The arguments of `ray.remote` for a prune task.
 
-    A process that had a GPU ends with its task: idle, it would keep its CUDA context and torch's cache, and an engine
-    refuses to start where less memory is free than it asks for. Ray would see to that by itself, but looks at
-    `num_gpus` in `ray.remote` only: all of this must be given there, not to `.options`.
+    A process with a GPU ends with its task. An idle process would keep its CUDA context and torch's cache, and an
+    engine refuses to start if less memory is free than it requests. Ray ends such a process itself, but only if
+    `num_gpus` is given to `ray.remote`. So pass all of these there, not to `.options`.
     """
     return {
         "num_cpus": 1,

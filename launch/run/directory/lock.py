@@ -1,15 +1,14 @@
-"""One driver at a time writes a run directory, on any file system; one that has lost it cannot write there.
+"""One driver at a time writes a run directory, on any file system. A driver that lost the directory cannot write there.
 
-    RUN/.lease/000007.json       the latest claim: host, process, token, and whether it was given back
-    RUN/.lease/000007.beat       its owner's beats: a count that grows while the owner lives
-    RUN/.lease/000007-<token>/   where its owner makes every file before the file gets its name
-    RUN/.lock                    the file lock, where the file system has any
+- `RUN/.lease/000007.json`: the latest claim: host, process, token, and whether it was released
+- `RUN/.lease/000007.beat`: its owner's beats: a count that grows while the owner lives
+- `RUN/.lease/000007-<token>/`: the folder where its owner makes every file before the file gets its name
+- `RUN/.lock`: the file lock, if the file system has locks
 
-A claim is made by linking a finished file to the next number, which one process alone can do. A driver that takes over
-removes the folder of the one before it, before it reads what is there. A driver that was paused has then nothing left
-to rename: what it had renamed before counts as finished, and what it had only checked or written is gone with the
-folder. There is no moment between check and write. `evaluator/core/liveness.py` decides who may
-take over.
+A driver makes a claim by linking a finished file to the next number; only one process can succeed. A driver that takes
+over first removes the previous owner's folder, and then reads the directory. If the previous owner was only paused, it
+now has no file left to rename. Files that it renamed before count as finished; the others are gone with the folder. So
+there is no gap between check and write. `evaluator/core/liveness.py` decides who may take over.
 """
 
 from __future__ import annotations
@@ -35,22 +34,22 @@ from evaluator.store.files import fence, lift_fence
 FOLDER = ".lease"
 LOCK = ".lock"
 PACE = Pace()
-_LISTINGS = 40  # of a folder whose names may be gone by the time they are read
+_LISTINGS = 40  # tries to read a listed file, which may disappear in between
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 
 
 class LeaseLost(ResurfaceError):
-    """Another driver has taken the run directory over; this one must not write there any more."""
+    """Another driver has taken over the run directory; this one must not write there any more."""
 
 
 class RunLock:
-    """Held by the one driver that writes a run directory. However it ends, another one can have it afterwards."""
+    """Held by the one driver that writes a run directory. However that driver ends, another can take it afterwards."""
 
     def __init__(self, run_dir: Path, *, tell: Callable[[str], None] | None = None, pace: Pace | None = None) -> None:
-        """Take the directory; `tell` hears it when that means waiting for a driver that may be dead.
+        """Take the directory; `tell` receives a line if this has to wait for a driver that may be dead.
 
-        Raises InputError when another process writes there, OSError when nothing can be written.
+        Raises InputError if another process writes there, OSError if the directory is not writable.
         """
         self._run_dir = run_dir
         self._pace = PACE if pace is None else pace
@@ -71,11 +70,11 @@ class RunLock:
 
     @property
     def folder(self) -> Path:
-        """Where this process makes a file before it gets its name; it is gone as soon as the lease is."""
+        """The folder where this process makes each file before the file gets its name; gone once the lease is lost."""
         return _folder(self._run_dir, self._claim)
 
     def check(self) -> None:
-        """Raises LeaseLost when another driver has taken the directory over."""
+        """Raises LeaseLost if another driver has taken over the directory."""
         if self._lost is None:
             last = latest_claim(self._run_dir)
             if last is None or last.number != self._claim.number or not self.folder.is_dir():
@@ -83,18 +82,18 @@ class RunLock:
         self.need_unlost()
 
     def folder_is_gone(self) -> None:
-        """Raises LeaseLost: only who takes over removes the folder."""
+        """Raises LeaseLost: only a driver that takes over removes the folder."""
         if self._lost is None:
             self._lose(latest_claim(self._run_dir))
         self.need_unlost()
 
     def need_unlost(self) -> None:
-        """`check` of what is known already: it looks at no file. What is known is at most a beat old."""
+        """Raises LeaseLost if the loss is known already. Reads no file; the knowledge is at most one beat old."""
         if self._lost is not None:
             raise self._lost
 
     def release(self) -> None:
-        """Give the directory back; nothing happens where it is lost."""
+        """Give the directory back; does nothing if it is lost."""
         if self._given_back:
             return
         self._given_back = True
@@ -102,12 +101,12 @@ class RunLock:
         self._beating.join()
         lift_fence(self._run_dir, self)
         self._file.close()
-        with contextlib.suppress(OSError):  # lost, or the disk is full: then its owner is soon known to be gone
+        with contextlib.suppress(OSError):  # lost, or the disk is full: others will soon see that the owner is gone
             self._publish(json.dumps(asdict(replace(self._claim, released=True))), f"{self._claim.number:06d}.json")
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _take(self, locked: bool | None) -> LeaseClaim:
-        """`locked`: whether the file lock is ours; None: the file system has none."""
+        """`locked`: whether this process has the file lock; None: the file system has none."""
         while True:
             last = latest_claim(self._run_dir)
             seen = _sight(last)
@@ -127,7 +126,7 @@ class RunLock:
                     return claim
 
     def _watched(self, last: LeaseClaim, seen: Sight) -> Decision:
-        """What comes of watching the owner of the latest claim; watch: there is another claim, or it was released."""
+        """Watch the owner of the latest claim, and decide; "watch" if there is a new claim or this one was released."""
         watch = SilenceWatch(self._pace, now=time.monotonic(), beats=beats_of(self._run_dir, last))
         who = "another process" if last.owner is None else str(last.owner)
         self._tell(
@@ -144,26 +143,26 @@ class RunLock:
         return decision
 
     def _made(self, claim: LeaseClaim) -> bool:
-        """Make a claim, if nobody else has that number or a higher one."""
+        """Make a claim, unless another process has that number or a higher one."""
         unseen = self._run_dir / FOLDER / f".{claim.number:06d}-{claim.token}.json"
         named = _file(self._run_dir, claim.number)
         text = json.dumps(asdict(claim))
         _folder(self._run_dir, claim).mkdir()
         try:
             unseen.write_text(text, encoding="utf-8")
-            with contextlib.suppress(FileExistsError):  # it is ours if a file server's answer was lost; see below
+            with contextlib.suppress(FileExistsError):  # ours after all, if a file server's answer was lost; see below
                 _link(unseen, named, text)
         finally:
             unseen.unlink(missing_ok=True)
         last = latest_claim(self._run_dir)
         if last is not None and last.token == claim.token:
             return True
-        with contextlib.suppress(OSError):  # whoever has the claim may have removed it
+        with contextlib.suppress(OSError):  # the claim's owner may have removed it
             _folder(self._run_dir, claim).rmdir()
         return False
 
     def _remove_others(self, claim: LeaseClaim) -> None:
-        """Leave nothing of the claims before this one; what their owners were writing first of all."""
+        """Remove the files of earlier claims, beginning with the folders that their owners write into."""
         own = {_file(self._run_dir, claim.number).name, _folder(self._run_dir, claim).name}
         for each in sorted((self._run_dir / FOLDER).iterdir(), key=lambda path: not path.is_dir()):
             number = each.name.lstrip(".")[:6]
@@ -184,7 +183,7 @@ class RunLock:
                 with contextlib.suppress(LeaseLost, OSError):
                     self.folder_is_gone()
                 return
-            except OSError:  # a full disk, or a file server that is away for a moment
+            except OSError:  # a full disk, or an unreachable file server
                 continue
 
     def _publish(self, text: str, name: str) -> None:
@@ -202,7 +201,7 @@ class RunLock:
 
 
 def latest_claim(run_dir: Path) -> LeaseClaim | None:
-    """The claim with the highest number; None where there has been none."""
+    """The claim with the highest number; None if there is none."""
     for _ in range(_LISTINGS):
         try:
             names = [name for name in os.listdir(run_dir / FOLDER) if name.endswith(".json") and name[:-5].isdecimal()]
@@ -221,7 +220,7 @@ def latest_claim(run_dir: Path) -> LeaseClaim | None:
 
 
 def _read(number: int, text: bytes) -> LeaseClaim:
-    """A claim that cannot be read is half-written, where a file system has no links."""
+    """Parse a claim. An unreadable claim is half-written, on a file system without links."""
     try:
         found = json.loads(text)
         token, locked, released = str(found["token"]), bool(found["locked"]), bool(found["released"])
@@ -231,7 +230,7 @@ def _read(number: int, text: bytes) -> LeaseClaim:
 
 
 def beats_of(run_dir: Path, claim: LeaseClaim) -> int | None:
-    """How many beats the owner of a claim has given; None: none yet."""
+    """The number of beats from a claim's owner; None before the first."""
     with contextlib.suppress(OSError, ValueError):
         return int((run_dir / FOLDER / f"{claim.number:06d}.beat").read_text(encoding="ascii"))
     return None
@@ -250,7 +249,7 @@ def _folder(run_dir: Path, claim: LeaseClaim) -> Path:
 
 
 def _locked(file: IO[str]) -> bool | None:
-    """Whether this process has got the file lock; None where the file system has none."""
+    """Whether this process has the file lock; None if the file system has no locks."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -259,21 +258,21 @@ def _locked(file: IO[str]) -> bool | None:
 
 
 def _link(unseen: Path, named: Path, text: str) -> None:
-    """Give a finished file a name that no other file has. Raises FileExistsError."""
+    """Give a finished file a new name. Raises FileExistsError if another file has it."""
     try:
         os.link(unseen, named)
     except OSError as error:
         if error.errno not in _NO_LINKS:
             raise
-        with named.open("x", encoding="utf-8") as file:  # for a moment it is there and empty
+        with named.open("x", encoding="utf-8") as file:  # for a moment the file exists and is empty
             file.write(text)
 
 
 def _remove_folder(folder: Path) -> None:
-    """Remove what another process may still be writing into.
+    """Remove a folder into which another process may still write.
 
-    It is renamed first, so that no path leads there. A network file system may remember where the path led; there the
-    end comes with the folder itself.
+    The folder is renamed first, so that its old path is invalid. A network file system may remember the old path;
+    there, writes fail only after the folder is removed.
     """
     aside = folder.with_name(f".{folder.name.lstrip('.')}")
     with contextlib.suppress(FileNotFoundError):

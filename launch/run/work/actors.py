@@ -1,7 +1,7 @@
-"""What runs in Ray's processes: one engine per actor, one checkpoint per prune task.
+"""The code that runs in Ray's processes: one engine per actor, one checkpoint per prune task.
 
-An actor evaluates shards as one stream and yields each as soon as its last item ends. `give_up` takes back shards that
-it has not begun, for an idle engine.
+An actor evaluates shards as one stream and yields each shard as soon as its last item ends. `give_up` returns shards
+that the actor has not begun, for an idle engine.
 """
 
 from __future__ import annotations
@@ -41,27 +41,27 @@ if TYPE_CHECKING:
     from evaluator.engine.base import Engine, EngineStats, LoadReport
     from evaluator.probes.planning import Plan
 
-# The concurrency groups of calls that are answered while a stream is running; reading ahead may take minutes.
+# The concurrency groups of calls that are answered during a stream; reading ahead may take minutes.
 CONTROL, AHEAD = "control", "ahead"
 GROUPS = {CONTROL: 1, AHEAD: 1}
 
 
 class EngineActor:
-    """Owns one engine. `start_actor` gives it its node and its GPUs."""
+    """Owns one engine. `start_actor` chooses its node and its GPUs."""
 
     def __init__(self, setup: EngineSetup) -> None:
         enter_engine_process(setup)
         self._config = setup.config
         self._engine: Engine | None = None
-        # (task, tokenizer) -> the tokenised questions, by position: for every checkpoint that tokenises alike.
+        # (task, tokenizer) -> the tokenised questions, by position: shared by all checkpoints with that tokenizer.
         self._plans: dict[tuple[str, str], dict[int, Plan]] = {}
         self._waiting: deque[Shard] = deque()  # shards that are not begun
         self._lock = threading.Lock()
-        self._items = 0  # done since the process began
-        self._thread: int | None = None  # that computes
+        self._items = 0  # finished since the process began
+        self._thread: int | None = None  # the thread that computes
 
     def load(self, checkpoint: CheckpointInfo) -> LoadReport:
-        """Serve a checkpoint. Raises InputError if its files are others than when it was inspected."""
+        """Serve a checkpoint. Raises InputError if its files have changed since it was inspected."""
         self._need_one_thread()
         if self._engine is None:
             self._engine = build_engine(self._config)
@@ -74,9 +74,9 @@ class EngineActor:
     def evaluate(
         self, job: EvalJob, shards: Sequence[Shard], questions: Sequence[Posed], base: BaseAnswers | None
     ) -> Iterator[ShardResult]:
-        """Stream `shards` through the engine; each is yielded when its last item is done.
+        """Stream `shards` through the engine; yields each shard when its last item is done.
 
-        `base` is what the checkpoint's base answered, where `job` has probes that read it.
+        `base`: the answers of the checkpoint's base, if `job` has probes that read them.
         """
         from evaluator.engine.admission import Refusing
         from evaluator.probes.stream import evaluate
@@ -109,9 +109,9 @@ class EngineActor:
                 yield ShardResult(shard=shard, part=parquet_bytes(table), failed=failed_throughout(table))
 
     def _need_one_thread(self) -> None:
-        """Raises EngineError where Ray computes on another thread than before.
+        """Raises EngineError if Ray computes on another thread than before.
 
-        vLLM's CUDA stream belongs to a thread: steps on another one would not wait for the weights that were loaded.
+        vLLM's CUDA stream belongs to a thread: steps on another thread would not wait for the loaded weights.
         """
         here = threading.get_ident()
         self._thread = here if self._thread is None else self._thread
@@ -124,7 +124,7 @@ class EngineActor:
     def _begin(
         self, job: EvalJob, questions: Sequence[Posed], prompter: Prompter, collector: ShardCollector
     ) -> Iterator[Plan]:
-        """The plans of one waiting shard after another, each shard begun when the stream has room for it."""
+        """The plans of the waiting shards. A shard begins when the stream has room for it."""
         from evaluator.probes.planning import Planner
 
         planner = Planner(prompter, job.config)
@@ -150,13 +150,13 @@ class EngineActor:
 
     @ray.method(concurrency_group=CONTROL)  # type: ignore[untyped-decorator]
     def give_up(self, count: int) -> list[Shard]:
-        """Take up to `count` shards back, the last ones first, of those that this engine has not begun."""
+        """Give back up to `count` shards that this engine has not begun, the last ones first."""
         with self._lock:
             return [self._waiting.pop() for _ in range(min(count, len(self._waiting)))]
 
     @ray.method(concurrency_group=CONTROL)  # type: ignore[untyped-decorator]
     def where(self) -> Where:
-        """The answer means that this process has its place: Ray queues the call until then."""
+        """Return this process's place. Ray queues the call until the process has it."""
         node_id = ray.get_runtime_context().get_node_id()
         return Where(node=platform.node(), node_id=node_id, device=device(), pid=os.getpid())
 
@@ -183,14 +183,14 @@ class EngineActor:
 
 
 def start_actor(actor: type, setup: EngineSetup, **options: Any) -> Any:
-    """An actor for an engine, on the node of `setup` if that lives and has room, else on any that has."""
-    if "OMP_NUM_THREADS" in os.environ:  # the user's word; its process has it from the environment
+    """Start an engine's actor on the node of `setup` if it lives and has room, else on any node with room."""
+    if "OMP_NUM_THREADS" in os.environ:  # the user's setting, which the process inherits
         setup = replace(setup, place=replace(setup.place, threads=None))
     return ray.remote(
         **({"num_gpus": setup.place.gpus} if setup.place.gpus else NO_GPUS),
-        num_cpus=0,  # an engine that held a CPU for the whole run could keep the prune tasks that it waits for out
-        max_restarts=0,  # the driver replaces it itself, with a checkpoint to load
-        # Ray puts an actor that needs nothing anywhere: neither SPREAD nor a node's name counts for it. A byte does.
+        num_cpus=0,  # an engine that held a CPU for the whole run could block the prune tasks that it waits for
+        max_restarts=0,  # the driver itself replaces it, and loads a checkpoint
+        # Ray puts an actor without resources on any node, despite SPREAD or a node's name. One byte is enough.
         memory=1,
         scheduling_strategy=NodeAffinitySchedulingStrategy(
             setup.place.node_id, soft=True, _spill_on_unavailable=setup.place.gpus > 0
@@ -200,7 +200,7 @@ def start_actor(actor: type, setup: EngineSetup, **options: Any) -> Any:
 
 
 def end_process(where: Where) -> None:
-    """Kill a process of this run without asking it, wherever it is; one that is gone already is no error."""
+    """Kill a process of this run on any node; no error if it is already gone."""
     kill = ray.remote(num_cpus=0, max_retries=0)(_kill)
     here = ray.get_runtime_context().get_node_id()
     if where.node_id == here:
@@ -211,7 +211,7 @@ def end_process(where: Where) -> None:
 
 def _kill(pid: int) -> None:
     with contextlib.suppress(OSError):
-        if b"ray::" in Path(f"/proc/{pid}/cmdline").read_bytes():  # the number may be another process's by now
+        if b"ray::" in Path(f"/proc/{pid}/cmdline").read_bytes():  # the number may belong to another process by now
             os.kill(pid, signal.SIGKILL)
 
 
@@ -223,9 +223,9 @@ def make_checkpoint(
     log_path: Path,
     pulse_path: Path,
 ) -> None:
-    """The body of a prune task, or of one that quantises: the manifest in `out` is its result.
+    """The body of a task that prunes or quantises: the manifest in `out` is its result.
 
-    `provenance` is the driver's, which looks at `pulse_path` to see whether this gets on.
+    `provenance` is the driver's. The driver reads `pulse_path` to check this task's progress.
     """
     _log_to(log_path)
     with telling(pulse_path):
@@ -244,7 +244,7 @@ def make_checkpoint(
 
 
 def _tokenizer_key(checkpoint: Path) -> str:
-    """Equal for checkpoints that tokenise alike: a pruned one carries its source's tokenizer files byte for byte."""
+    """Equal for checkpoints with the same tokenizer: a pruned one has exact copies of its source's tokenizer files."""
     import hashlib
 
     content = hashlib.sha256()
@@ -256,21 +256,21 @@ def _tokenizer_key(checkpoint: Path) -> str:
 
 
 def enter_engine_process(setup: EngineSetup) -> None:
-    """What a Ray process does before it builds an engine."""
+    """Prepare a Ray process for building an engine."""
     _log_to(setup.log_path)
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "INFO")  # which runner, graphs and kernels vLLM chose
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "INFO")  # vLLM's choice of runner, graphs and kernels
     load_plugins()
     if setup.place.threads is not None:
-        # Ray makes it 1 for an actor without CPUs of its own. OpenMP reads it once, when torch is imported. vLLM
-        # pins threads to cores in worker processes only; ours are free to move when a core is busy.
+        # Ray sets it to 1 for an actor without CPUs. OpenMP reads it once, when torch is imported. vLLM pins threads
+        # to cores in worker processes only; ours can move if a core is busy.
         os.environ["OMP_NUM_THREADS"] = str(max(1, min(setup.place.threads, len(os.sched_getaffinity(0)))))
-    # Inherited from a launcher, these would make a single engine believe that it is a part of a larger one.
+    # Inherited from a launcher, these would make a single engine act as a part of a larger one.
     for name in [name for name in os.environ if name.startswith("VLLM_DP_")]:
         del os.environ[name]
 
 
 def _log_to(path: Path) -> None:
-    """Send this process's stdout and stderr, C++ side included, to a file of the run."""
+    """Send this process's stdout and stderr, also those of C++ code, to a file of the run."""
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("ab") as log:

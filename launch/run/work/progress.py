@@ -1,4 +1,4 @@
-"""What users see of a working run: one live line per stage on a terminal, plain lines elsewhere."""
+"""The output of a working run: one live line per stage on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Progress:
             TextColumn("{task.fields[pace]}"),
             console=console,
             transient=True,
-            redirect_stdout=False,  # what libraries write goes to a log (launch/process.py)
+            redirect_stdout=False,  # libraries write to a log instead (launch/process.py)
             redirect_stderr=False,
             disable=not console.is_terminal,
         )
@@ -54,7 +54,7 @@ class Progress:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._ended = True  # an engine's thread may still have something to say
+        self._ended = True  # an engine's thread may still have output
         self._bars.stop()
 
     def stage(self, text: str) -> None:
@@ -74,7 +74,7 @@ class Progress:
         self.stage(f"{checkpoint} {task}: {items} items already done")
 
     def on(self, event: Event) -> None:
-        """Listens to a run."""
+        """Receives the events of a run."""
         match event.kind:
             case "loading":
                 with self._lock:

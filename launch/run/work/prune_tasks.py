@@ -1,6 +1,6 @@
-"""The tasks of a run that make checkpoints, by pruning or quantising: as many at a time as there are GPUs, or CPUs.
+"""The tasks of a run that prune or quantise checkpoints: as many at once as there are GPUs, or CPUs.
 
-One that fails is tried again. So is one that shows no progress: its process is ended, and then it has failed.
+A failed task is tried again. A task without progress is ended, and then counts as failed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from launch.run.work.prune_watch import TaskWatch
 from launch.sweep.config import Resources
 from launch.sweep.jobs import CheckpointJob
 
-_LOOK_SECONDS = 2.0  # between two looks at whether tasks get on
+_LOOK_SECONDS = 2.0  # between two checks of the tasks' progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,18 +42,18 @@ class GivenUp:
 
 @dataclass(slots=True)
 class _Task:
-    """A job that has been given to Ray."""
+    """A job that was submitted to Ray."""
 
     job: CheckpointJob
-    node_id: str | None  # whose GPU it was given
+    node_id: str | None  # the node of its GPU
     log: Path
-    log_start: int  # of what it has written there
+    log_start: int  # the byte of the log at which its output begins
     watch: TaskWatch
     hung: Hung | None = None  # why its process was ended
 
 
 class PruneTasks:
-    """Starts prune jobs and hands them back as they are done. One that fails is tried again, elsewhere if possible."""
+    """Starts prune jobs and returns finished ones. A failed job is tried again, on another node if possible."""
 
     def __init__(
         self,
@@ -65,9 +65,9 @@ class PruneTasks:
         resources: Resources,
         warn: Callable[[str], None],
     ) -> None:
-        """`free`: the GPUs that jobs and engines are given; None: jobs run on CPUs, and Ray has them wait for one.
+        """`free`: the GPUs for jobs and engines; None: jobs run on CPUs, and Ray queues them.
 
-        `warn` is told of every job that is tried again.
+        `warn` receives a line for every job that is tried again.
         """
         self._resources = resources
         self._warn = warn
@@ -84,7 +84,7 @@ class PruneTasks:
 
     @property
     def left(self) -> int:
-        """Jobs that are not done."""
+        """The number of unfinished jobs."""
         return len(self._waiting) + len(self._running)
 
     @property
@@ -93,11 +93,11 @@ class PruneTasks:
 
     @property
     def short(self) -> bool:
-        """Whether a job waits for a GPU, when those that are free have been given out."""
+        """Whether a job still waits for a GPU after the free ones were given out."""
         return self._free is not None and self._next() is not None
 
     def start(self) -> None:
-        """Start what there are GPUs for."""
+        """Start as many jobs as there are free GPUs."""
         while (job := self._next()) is not None:
             node_id = None if self._free is None else self._free.take_one(self._failed_on.get(job.name))
             if node_id is None and self._free is not None:
@@ -117,13 +117,13 @@ class PruneTasks:
             self._running[task.remote(*arguments)] = started
 
     def _next(self) -> CheckpointJob | None:
-        """The first waiting job whose source is there."""
+        """The first waiting job whose source exists."""
         to_come = {each.name for each in self._waiting} | {each.job.name for each in self._running.values()}
         return next((job for job in self._waiting if job.after not in to_come), None)
 
     def done(self, seconds: float) -> list[CheckpointJob]:
-        """The jobs that ended well since the last call; waits so long for one."""
-        if not self._running:  # they wait for GPUs, and Ray does not wait for nothing
+        """The jobs that succeeded since the last call; waits up to `seconds` for one."""
+        if not self._running:  # all jobs wait for GPUs, and ray.wait needs at least one task
             time.sleep(seconds)
         done, _ = ray.wait(list(self._running), num_returns=1, timeout=seconds)
         ended = []
@@ -139,7 +139,7 @@ class PruneTasks:
         return ended
 
     def _ended(self, pending: Any, task: _Task) -> bool:
-        """Whether it ended well."""
+        """Whether a task succeeded."""
         error: Exception | None = None
         try:
             ray.get(pending)
@@ -149,11 +149,11 @@ class PruneTasks:
         return error is None
 
     def _look(self, pending: Any, task: _Task, now: float) -> None:
-        """End the process of a task that hangs. That it has ended, Ray says of the task."""
+        """End the process of a hung task. Ray then reports the task's end."""
         try:
             task.watch.check(now)
         except Hung as error:
-            if task.hung is not None:  # as a process that waits for a broken disk, which nothing can end
+            if task.hung is not None:  # for example, a process that waits for a broken disk cannot be ended
                 del self._running[pending]
                 self._close(task, error)
                 return
@@ -162,10 +162,10 @@ class PruneTasks:
             with contextlib.suppress(RayError):
                 ray.cancel(pending, force=True)
             if task.watch.where is not None:
-                end_process(task.watch.where)  # Ray asks a process to end itself, which one that hangs may never hear
+                end_process(task.watch.where)  # Ray requests a process to end itself; a hung process may never react
 
     def _close(self, task: _Task, error: Exception | None) -> None:
-        """What follows from the end of a task; `error`: how it failed."""
+        """Clean up after a task; `error`: how it failed."""
         task.watch.clear()
         if error is not None:
             self._failed(task, task.hung or error)
@@ -191,7 +191,7 @@ class PruneTasks:
         self._waiting.append(job)
 
     def _give_up(self, lost: GivenUp) -> None:
-        """Give a job up, and what would have been made from its checkpoint."""
+        """Give up a job, and the jobs that need its checkpoint."""
         self._given_up.append(lost)
         for job in [each for each in self._waiting if each.after == lost.job.name]:
             self._waiting.remove(job)

@@ -1,7 +1,7 @@
-"""Does a prune task make progress, or does it hang? Its process writes that to a file, which the driver reads.
+"""Checks whether a prune task makes progress or hangs, by a file that its process writes and the driver reads.
 
-A Ray task cannot be queried while it runs. The file names the process, so that one that hangs can be ended. It also
-holds the count of its heartbeats: a thread writes the file, and the work raises the count.
+A Ray task cannot be queried while it runs. The file names the process, so that the driver can end it if it hangs. The
+file also holds the count of its heartbeats: a thread writes the file, and the work raises the count.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ import ray
 from evaluator.core.liveness import HEARTBEAT, HangWatch
 from launch.run.decide.assignments import Where
 
-_TELL_SECONDS = 2.0  # between two looks at whether the work has got on
+_TELL_SECONDS = 2.0  # between two checks for progress
 
 
 @contextlib.contextmanager
 def telling(path: Path) -> Iterator[None]:
-    """Within the block, `path` says where this process is and how far it has got."""
+    """Within the block, a thread writes this process's place and its heartbeats to `path`."""
     where = asdict(
         Where(node=platform.node(), node_id=ray.get_runtime_context().get_node_id(), device="", pid=os.getpid())
     )
@@ -35,7 +35,7 @@ def telling(path: Path) -> Iterator[None]:
         told = None
         while True:
             if told != (beats := HEARTBEAT.beats):
-                with contextlib.suppress(OSError):  # a file server may be away for a moment
+                with contextlib.suppress(OSError):  # a file server may be unreachable for a moment
                     path.write_text(json.dumps({"where": where, "beats": beats}), encoding="utf-8")
                     told = beats
             if ended.wait(_TELL_SECONDS):
@@ -54,12 +54,12 @@ def telling(path: Path) -> Iterator[None]:
 
 @dataclass(slots=True)
 class TaskWatch:
-    """The driver's side: what has been read of one task, and since when there was nothing new."""
+    """The driver's side: one task's last state, and the time without progress since."""
 
     path: Path
     load_seconds: float  # from its first sign of life until its first step: it reads the configuration
-    stall_seconds: float  # between two steps; more where longer pauses have ended well
-    where: Where | None = None  # None: it waits for its place, or has given no sign of life yet
+    stall_seconds: float  # between two steps; more after longer pauses that ended well
+    where: Where | None = None  # None: it waits for its place, or has shown no sign of life yet
     _beats: int = 0
     _stepped: bool = False
     _watch: HangWatch = field(init=False)
@@ -69,19 +69,19 @@ class TaskWatch:
         self.clear()
 
     def clear(self) -> None:
-        """Remove what a process that was killed has left."""
+        """Remove the file of a killed process."""
         with contextlib.suppress(OSError):
             self.path.unlink()
 
     def check(self, now: float) -> None:
-        """Read what is new. Raises Hung."""
+        """Read the current state. Raises Hung."""
         found = self._read()
         if found is not None:
             self._heard(*found, now)
         self._watch.check(now)
 
     def again(self, now: float) -> None:
-        """It is being ended, which may take a while, too."""
+        """Start the time anew, because ending the process may take a while too."""
         self._watch.begin(now)
 
     def _heard(self, where: Where, beats: int, now: float) -> None:
@@ -95,7 +95,7 @@ class TaskWatch:
             self._watch.moved(now)
 
     def _read(self) -> tuple[Where, int] | None:
-        """None where it says nothing, or is just being written."""
+        """None if the file is missing, or just being written."""
         try:
             said = json.loads(self.path.read_bytes())
             return Where(**said["where"]), int(said["beats"])

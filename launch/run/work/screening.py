@@ -1,9 +1,9 @@
 """A screened sweep: the board gets a checkpoint's items look by look, until the gate is sure.
 
 A base is evaluated on everything. A compressed checkpoint gets the items of the first look. When its records and its
-base's are there, the gate judges these items alone. PASS or BLOCK ends the checkpoint's evaluation. Otherwise the board
-gets the items of the next look. All of it follows from records on disk and the settings: a resumed run decides the
-same.
+base's exist, the gate judges these items alone. PASS or BLOCK ends the checkpoint's evaluation. Otherwise the board
+gets the items of the next look. Decisions depend only on the settings and the records on disk, so a resumed run makes
+the same ones.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ Gone = Callable[[Part], bool]  # whether a part was given up
 
 @dataclass(frozen=True, slots=True)
 class _Looks:
-    """The items of a task in the gate's order, and how many of them each look has."""
+    """The items of a task in the gate's order, and the number of items at each look."""
 
     order: tuple[ItemKey, ...]
     sizes: tuple[int, ...]
 
     def covering(self, finished: Collection[ItemKey]) -> int:
-        """The first look that holds all of these items: no earlier one ends the evaluation."""
+        """The first look that contains all of these items: no earlier look ends the evaluation."""
         last = max((place for place, key in enumerate(self.order) if key in finished), default=0)
         return next(look for look, size in enumerate(self.sizes) if size > last)
 
@@ -52,14 +52,14 @@ class _Looks:
 class _Held:
     """One task of a checkpoint that the gate has not decided yet."""
 
-    assignment: Assignment  # of all that is not finished
+    assignment: Assignment  # of all unfinished items
     task: PreparedTask
-    done: set[ItemKey]  # items that an earlier call finished, or that the board was given
+    done: set[ItemKey]  # items that an earlier call finished, or that the board received
     looks: _Looks
     first: int  # the first look that may decide
     look: int = 0
-    passed: tuple[tuple[str, str], ...] = ()  # checks that an earlier look found within
-    state: Literal["held", "asked"] = "held"  # asked: the board was given the items of `look`
+    passed: tuple[tuple[str, str], ...] = ()  # checks that were within their thresholds at an earlier look
+    state: Literal["held", "asked"] = "held"  # asked: the board received the items of `look`
 
 
 @dataclass(slots=True)
@@ -68,13 +68,13 @@ class _Group:
 
     base: str
     task: str
-    names: tuple[str, ...]  # all that the sweep plans
+    names: tuple[str, ...]  # all in the sweep's plan
     held: dict[str, _Held] = field(default_factory=dict)
     over: set[str] = field(default_factory=set)  # decided, or given up
 
 
 class Screening:
-    """Gives the board what is due. `rows` holds the decisions so far."""
+    """Gives the board the items that are due. `rows` holds the decisions so far."""
 
     def __init__(self, prepared: Prepared, store: RecordStore, board: Board, progress: Progress) -> None:
         self._rule = prepared.config.screen
@@ -87,11 +87,13 @@ class Screening:
         self._groups: dict[Group, _Group] = {group: _Group(*group, names) for group, names in groups.items()}
         self._looks: dict[str, _Looks] = {}  # by task
         self.rows: list[Screened] = []
-        self.items = 0  # that the board was given
+        self.items = 0  # that the board received
 
     def hold(self, assignment: Assignment, task: PreparedTask, finished: Collection[ItemKey]) -> bool:
-        """Take charge of a task of a checkpoint, if it is screened, and announce it to the board. `finished`: the items
-        of an earlier call."""
+        """Take over a checkpoint's task if it is screened, and announce it to the board; returns whether it is.
+
+        `finished`: the items of an earlier call.
+        """
         name = assignment.checkpoint.name
         group = self._groups.get((assignment.job.stamp.base or "", task.name))
         if group is None or name not in group.names:
@@ -104,10 +106,10 @@ class Screening:
         return True
 
     def look(self) -> bool:
-        """Give the board what is due; whether anything was decided."""
+        """Give the board the items that are due; returns whether anything was decided."""
         known = len(self.rows)
         if not all(len(group.over) == len(group.names) for group in self._groups.values()):
-            unfinished = self._board.unfinished  # before the setbacks: what leaves the board in between is among them
+            unfinished = self._board.unfinished  # before the setbacks: these include what leaves the board in between
             lost = {(each.checkpoint, each.task) for each in self._board.setbacks if each.stage != "item"}
             for group in self._groups.values():
                 self._step(group, unfinished, lambda part: not lost.isdisjoint({part, (part[0], "")}))
@@ -136,7 +138,7 @@ class Screening:
                 held.state = "asked"
                 begun = self._give(held, held.look)
                 if begun:
-                    continue  # else an earlier call has evaluated all of the look
+                    continue  # else an earlier call has evaluated the whole look
             if (name, group.task) not in unfinished and (group.base, group.task) not in unfinished:
                 self._decide(group, name, held)
 
@@ -146,7 +148,7 @@ class Screening:
             self._board.add([], expected=1)
 
     def _give(self, held: _Held, look: int, expected: int = 0) -> bool:
-        """Give the board the items up to a look that it was not given yet; whether there are any."""
+        """Give the board the missing items up to a look; returns whether there are any."""
         later = held.looks.order[held.looks.sizes[look] :]
         assignment = replace(held.assignment, shards=shards_of(held.task, held.done | {*later}, self._shard_items))
         held.done |= {*held.looks.order} - {*later}
@@ -155,7 +157,7 @@ class Screening:
         return bool(assignment.shards)
 
     def _evaluate_all(self, group: _Group) -> None:
-        """The base has no answers to judge by."""
+        """Evaluate all items, because the base has no answers to compare with."""
         for name, held in group.held.items():
             self._progress.noted(
                 f"screening: {name} is evaluated on all of {group.task}: its base {group.base} has no answers there"
@@ -165,7 +167,7 @@ class Screening:
         group.held.clear()
 
     def _decide(self, group: _Group, name: str, held: _Held) -> None:
-        """Let the gate judge the items of a look: end the evaluation, or go on to the next look."""
+        """Let the gate judge the items of a look: end the evaluation, or continue with the next look."""
         sizes = held.looks.sizes
         outcomes = [self._outcomes(each, group.task) for each in (group.base, name)]
         while True:
@@ -197,7 +199,7 @@ class Screening:
             )
 
     def _verdict(self, row: Screened, held: _Held, outcomes: Sequence[pd.DataFrame]) -> Verdict | None:
-        """The gate's, on the items of the look alone. `outcomes`: the base's and the checkpoint's."""
+        """The gate's verdict on the items of the look alone. `outcomes`: the base's and the checkpoint's."""
         import pandas as pd
 
         from evaluator.deciding.verdicts import judge
