@@ -1,10 +1,10 @@
-"""Records -> tables, as pure functions.
+"""From records to tables, in pure functions.
 
 outcomes = Outcomes()
 for part in parts:                              # records of one checkpoint and task each
     outcomes.add(reduce_records(part))
-results = compute(Inputs(outcomes, items), run)     # items: optional, gives the clusters of intervals
-results.tables["fates"].frame
+filled = compute_tables(Inputs(outcomes, items, run=run))     # items: optional, for the clusters of intervals
+filled["fates"].frame
 """
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ class Column:
         return self.title or self.name.replace("_", " ")
 
     def shown(self, row: Mapping[str, Any]) -> str:
-        """The row's value for people: with its unit, or as a count where it is a share of few."""
+        """The row's value for people: with its unit, or as a count if it is a share of few items."""
         text = " of ".join(self._counted(row)) or self.kind.shown(row.get(self.name))
         return f"{text} (requested {self.kind.shown(row[self.requested])})" if self.missed(row) else text
 
@@ -136,7 +136,7 @@ class Column:
         return bool(pd.notna(value) and pd.notna(requested) and abs(value - requested) > ROUNDING)
 
     def _counted(self, row: Mapping[str, Any]) -> tuple[str, ...]:
-        """How many, and of how many; nothing where that is not what to show."""
+        """The count and its total; empty unless the value is shown as a count."""
         share, total = row.get(self.name), row.get(self.of)
         if pd.isna(share) or pd.isna(total) or not few(total):
             return ()

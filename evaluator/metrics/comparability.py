@@ -29,7 +29,7 @@ _ALIKE = {
     "greedy_prompt_tokens": "prompt tokens (another template or tokenizer)",
 }
 _ALIKE_DRAWN = {"beams": "beams", "samples": "samples"}
-# Settings that select what is evaluated, not how an answer is produced. `_DRAWN`: settings of drawn answers alone.
+# These settings select probes, formats and items; they do not change an answer. `_DRAWN`: for drawn answers alone.
 _WHAT = ("probes", "formats", "name", "languages", "items", "window")
 # Patterns of records whose scheme quantises activations: W8A8, W4A8, FP8; not FP8 W8A16.
 _ACTIVATIONS = re.compile(r"\bW\d+A[48]\b|\bFP8\b(?! W\d+A16)")
@@ -82,7 +82,7 @@ def settings_of(run: Mapping[str, Any], checkpoint: str | None, task: str) -> Ma
 
 
 def scoring_of(run: Mapping[str, Any], checkpoint: str | None) -> list[str]:
-    """The ways in which engines scored this checkpoint's options."""
+    """How engines scored this checkpoint's options: the names of all methods."""
     rows = rows_at(run, "engine_stats")
     return sorted({str(row["scoring"]) for row in rows if row.get("checkpoint") == checkpoint and row.get("scoring")})
 

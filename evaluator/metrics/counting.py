@@ -1,7 +1,7 @@
 """How many items were measured, how many were not, and why.
 
-The table of what was not measured counts items by checkpoint, task, format, probe, language, status and reason. Every
-other table counts its exclusions and failures; this one names them. The reason is the record's own text.
+The table counts the items that were not measured, by checkpoint, task, format, probe, language, status and reason.
+Every other table counts its exclusions and failures; this one names them. The reason is the record's own text.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""The interval of a statistic that is no mean, such as a kappa: random weights of contexts.
+"""The interval of a statistic other than a mean, such as a kappa: random weights of contexts.
 
     intervals(kappa, [agreed, first, second], contexts, kinds=[(1, 0, 0), (0, 1, 0), ...])
 
 Every context gets a random weight (Dirichlet, each parameter 1), and the statistic of the weighted means is computed:
-the Bayesian bootstrap (D. B. Rubin, Annals of Statistics 9, 1981). Alone it is too narrow where contexts are few: it
-knows nothing that the items do not show. So one more context joins the others at each end, as in Gaffke's bound of a
-mean (`evaluator.metrics.means`): all its items are of the kind that moves the statistic furthest.
+the Bayesian bootstrap (D. B. Rubin, Annals of Statistics 9, 1981). Alone it is too narrow for few contexts, because it
+ignores values that the items do not show. So one more context joins the others at each end, as in Gaffke's bound of a
+mean (`evaluator.metrics.means`). All its items are of the kind that moves the statistic furthest.
 
-Weights depend on nothing but the place of a context among the items. So equal values give equal intervals, and rows
-that compare several checkpoints on the same items use the same weights. `benchmarks/gate/coverage.py` measures
-how often these intervals hold.
+Weights depend only on the place of a context among the items. So equal values give equal intervals, and rows that
+compare several checkpoints on the same items use the same weights. `benchmarks/gate/coverage.py` measures the coverage
+of these intervals.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from evaluator.metrics.means import FEWEST, too_few
 DRAWS = 2000
 NO_END = "the items do not bound the interval"
 _OUTSIDE = int(ALPHA / 2 * DRAWS)  # draws beyond each end
-_ONE_THREAD = 2**18  # multiplications: the products for which OpenBLAS starts no threads
+_ONE_THREAD = 2**18  # multiplications: up to this size OpenBLAS starts no threads
 _LEAST_COLUMNS = 64
-_BLOCK = 1024  # contexts that weights are drawn for at once
+_BLOCK = 1024  # contexts whose weights are drawn at once
 
-Statistic = Callable[..., Floats]  # of means, each a number or an array; elementwise; NaN where it is undefined
+Statistic = Callable[..., Floats]  # of means, each a number or an array; elementwise; NaN if undefined
 Kinds = Sequence[Sequence[float]]  # the values of an item of each kind
 
 
@@ -43,11 +43,11 @@ def intervals(
     kinds: Kinds,
     beside: Sequence[tuple[float, Floats]] = (),
 ) -> list[Interval | str]:
-    """The 95 % interval of `statistic` of the means of `values`, or why there is none.
+    """The 95 % interval of `statistic` of the means of `values`, or the reason why there is none.
 
-    `values`: each one number an item, or several rows of them, which give as many intervals. `contexts` numbers each
-    item's context. `kinds`: the values that an item may have, the extreme ones. `beside`: further arguments of the
-    statistic that other data give, each as a number and its draws.
+    `values`: each has one number an item, or several such rows for as many intervals. `contexts` numbers each item's
+    context. `kinds`: the extreme values that an item may have. `beside`: further arguments of the statistic from other
+    data, each as a number and its draws.
     """
     rows = [np.atleast_2d(each) for each in values]
     place = pd.factorize(contexts)[0]
@@ -80,7 +80,8 @@ def intervals(
 def over_languages(
     statistic: Statistic, values: Sequence[Floats], languages: pd.Series, kinds: Kinds
 ) -> tuple[Statistic, list[Floats], Kinds]:
-    """The unweighted mean over languages of a statistic, as what `intervals` takes; `languages` names each item's."""
+    """The unweighted mean over languages of a statistic, as arguments for `intervals`; `languages` names each
+    item's."""
     codes, names = pd.factorize(languages)
     here = [(codes == code).astype(np.float64) for code in range(len(names))]
     parts = [each * mine for mine in here for each in (*values, np.ones(len(codes)))]
@@ -96,13 +97,13 @@ def over_languages(
 
 @lru_cache(maxsize=1)
 def _weights(blocks: int) -> npt.NDArray[np.float32]:
-    """contexts x draws; more blocks begin with the same ones."""
+    """contexts x draws; a larger number of blocks begins with the same weights."""
     return np.random.default_rng(0).standard_exponential((blocks * _BLOCK, DRAWS), dtype=np.float32)
 
 
 def _product(small: npt.NDArray[np.float32], large: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """The matrix product, in blocks that one thread computes: several take longer to start, and wait for one another
-    where others compute as well."""
+    """The matrix product, in blocks that one thread computes. Several threads start more slowly, and wait for each
+    other if other processes compute too."""
     columns = _ONE_THREAD // small.size
     if columns < _LEAST_COLUMNS:
         return np.asarray(small @ large)

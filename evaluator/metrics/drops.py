@@ -4,12 +4,11 @@
 
 The floor is 0 for generated formats and 1/K for a choice among K options (The Benchmark Illusion, Eq. 1).
 
-Fates: what became of an answer that the dense model knew, that is both produced and recognised.
+Fates describe the answers that the dense model knew, that is both produced and recognised:
 
-kept            still produced (open, greedy) and still recognised (choice)
-mc_only         recognised, no longer produced: multiple choice alone still sees it
-produced_only   produced, no longer recognised
-lost            neither; that does not mean erased from the weights: beams, samples or its rank may still find it
+kept            still produced (open, greedy) and still recognised (choice) mc_only         recognised, no longer
+produced: only multiple choice still finds it produced_only   produced, no longer recognised lost            neither; it
+may not be erased from the weights: beams, samples or its rank may still find it
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from evaluator.metrics.inputs import SIDES, Comparison, Inputs
 from evaluator.metrics.intervals import Floats
 from evaluator.metrics.measures import as_floats, paired_difference
 
-# What makes an item right for each probe that has an accuracy, as a column of the outcomes.
+# The outcome column that marks an item as right, for each probe with an accuracy.
 CORRECT = {"greedy": "produced", "choice": "recognised"}
 # The same for the probes that look for a gold answer in generated text.
 HIT = {"greedy": "produced", "beam": "beam_hit", "sample": "sample_hit"}
@@ -32,22 +31,22 @@ UNPAIRED = "no item is measured in both the checkpoint and its base"
 
 
 def normalised(dense: Floats, pruned: Floats, floor: Floats) -> Floats:
-    """The drop over the headroom, from both accuracies and the floor; NaN where the base is not above the floor."""
+    """The drop over the headroom, from both accuracies and the floor; NaN if the base is not above the floor."""
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.where(dense > floor, (dense - pruned) / (dense - floor), np.nan)
 
 
 def headroom(items: pd.DataFrame, probe: str) -> tuple[list[Floats], Kinds]:
-    """What `normalised` takes, as a number per item, and the kinds of items that there may be (`draws.intervals`)."""
+    """The arguments of `normalised`, as a number per item, and the possible kinds of items (`draws.intervals`)."""
     floors = np.zeros(len(items)) if probe == "greedy" else 1 / as_floats(items["options_dense"])
     floor = float(floors.mean())
     return [*sides_of(items, CORRECT[probe]), floors], [(before, after, floor) for before in (0, 1) for after in (0, 1)]
 
 
 def paired_drop(inputs: Inputs, comparison: Comparison, items: pd.DataFrame, column: str) -> Row:
-    """`n_paired`, and the drop from the base in an outcome on `items`, which both checkpoints measured, with its p.
+    """`n_paired`, and the drop from the base in an outcome, with its p, on `items`, which both checkpoints measured.
 
-    Without items, n_paired of 0 and the reason.
+    Without items, n_paired is 0 and there is a reason.
     """
     if items.empty:
         return {"n_paired": 0, "reason": comparison.reason or UNPAIRED}
@@ -56,12 +55,12 @@ def paired_drop(inputs: Inputs, comparison: Comparison, items: pd.DataFrame, col
 
 
 def why_unpaired(comparison: Comparison, language: str, probe: str) -> str | None:
-    """Why items of a language (or of all) were not measured, in the checkpoint or its base."""
+    """Why items of a language (or of all) were not measured in the checkpoint or its base."""
     return why_left_out(comparison.of_language(language), f"{probe}:_dense", f"{probe}:_pruned")
 
 
 def sides_of(items: pd.DataFrame, column: str) -> tuple[Floats, Floats]:
-    """A column of a comparison's outcomes in the dense and in the pruned checkpoint; every value is measured."""
+    """A column of a comparison's outcomes, in the dense and in the pruned checkpoint; all values are measured."""
     dense, pruned = (as_floats(items[f"{column}_{side}"]) for side in SIDES)
     return dense, pruned
 
@@ -74,14 +73,14 @@ def over_headroom(drop: float, dense: float, floor: float) -> tuple[float | None
 
 
 def floor_of(items: pd.DataFrame, probe: str, side: str = "") -> float:
-    """The accuracy that guessing gives: 0 for a generated answer, the mean of 1/K over the items for choice."""
+    """The accuracy of guessing: 0 for a generated answer, the mean of 1/K over the items for choice."""
     if probe == "greedy" or items.empty:
         return 0.0
     return float((1 / items[f"options{side}"].astype("float64")).mean())
 
 
 FATES = ("kept", "mc_only", "produced_only", "lost")
-NOT_KNOWN = "not_known"  # the dense model did not both produce and recognise it
+NOT_KNOWN = "not_known"  # the dense model failed to produce it or to recognise it
 UNMEASURED = "unmeasured"
 
 
@@ -99,12 +98,12 @@ def item_fates(outcomes: pd.DataFrame) -> pd.Series:
 
 
 def known_items(outcomes: pd.DataFrame) -> pd.DataFrame:
-    """The rows that have a fate, with their `fate`: measured with both probes in both checkpoints, and known."""
+    """The rows with a fate, and the column `fate`: known, and measured with both probes in both checkpoints."""
     fated = outcomes.assign(fate=item_fates(outcomes))
     return fated[fated["fate"].isin(FATES)]
 
 
 def fate_measured(outcomes: pd.DataFrame) -> np.ndarray:
-    """Which rows have what a fate needs: produced and recognised, in both checkpoints."""
+    """Which rows have everything that a fate needs: produced and recognised, in both checkpoints."""
     columns = [f"{name}_{side}" for name in ("produced", "recognised") for side in SIDES]
     return outcomes[columns].notna().all(axis=1).to_numpy(bool)

@@ -18,7 +18,7 @@ import pandas as pd
 
 from evaluator.metrics.columns import rounded
 
-Where = Mapping[str, str]  # the rows that agree; without a language, those that pool the languages
+Where = Mapping[str, str]  # column -> value of the rows; without a language, rows that pool the languages
 # rates: 0 to 100 %; share: around 100 %; points and changes: around 0, in points or plain; amounts: factors apart;
 # places: whole numbers
 Axis = Literal["rates", "share", "points", "changes", "amounts", "places"]
@@ -48,7 +48,7 @@ class Series:
 
 @dataclass(frozen=True, eq=False)
 class Note:
-    """A text at the end of each row, made of the value of a column (None: there is none)."""
+    """A text at the end of each row, made from a column's value (None for a missing value)."""
 
     column: str
     text: Callable[[float | None], str]
@@ -57,9 +57,9 @@ class Note:
 
 @dataclass(frozen=True, eq=False)
 class Dots:
-    """Series in one panel; `linked` by a thin line in each row. `line` marks a value of the axis, `text` writes the
-    values of filled dots above them. `legend`: how many columns it has; 0: none. A function makes the series of the
-    frame."""
+    """Series in one panel, with a thin line in each row if `linked`. `line` marks a value of the axis. `text` writes
+    the values of filled dots above them. `legend` is its number of columns; 0: no legend. `series` may be a function
+    that makes them from the frame."""
 
     title: str
     series: Sequence[Series] | Callable[[pd.DataFrame], Sequence[Series]]
@@ -86,7 +86,7 @@ class Bars:
 
 @dataclass(frozen=True, eq=False)
 class Heat:
-    """Rows by languages. `strength` says how strong a cell's colour is, from 0 to 1; `negative` colours values below
+    """Rows by languages. `strength` gives the strength of a cell's colour, from 0 to 1; `negative` colours values below
     0."""
 
     title: str
@@ -101,8 +101,8 @@ class Heat:
 
 @dataclass(frozen=True, eq=False)
 class Scatter:
-    """`y` over `x`, a dot for each row of the frame, named by its `name`; where column `hollow` is true, a hollow one.
-    `each`: a panel for each checkpoint and task. `labels` name filled and hollow dots in the legend."""
+    """`y` over `x`: a dot for each row of the frame, with its `name`, hollow if column `hollow` is true. `each`: a
+    panel for each checkpoint and task. `labels` name filled and hollow dots in the legend."""
 
     title: str
     x: str

@@ -1,4 +1,4 @@
-"""The headline: per checkpoint and task, the numbers that show whether answers are gone or only no longer said."""
+"""The headline: per checkpoint and task, the numbers that show whether answers are gone or only no longer produced."""
 
 from __future__ import annotations
 
@@ -107,9 +107,9 @@ def headline_of(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """The headline from the computed tables that SUMMED names, languages pooled.
 
     `open_base` and `open_paired` are the base's and the checkpoint's own accuracy on the `open_n_paired` items measured
-    in both. `known` is how many items the base both produced and recognised, null where no item was measured in both;
-    the fates are shares of it. Recoverability is over all items with beams or samples, `*_recovered` among the
-    checkpoint's own greedy failures.
+    in both. `known` counts the items that the base both produced and recognised; it is null if no item was measured in
+    both. The fates are shares of `known`. Recoverability is over all items with beams or samples. `*_recovered` is over
+    the checkpoint's own greedy failures.
     """
     whole = {name: pooled(tables[name]) for name in SUMMED}
     rows_of = {name: grouped(table, "task", "checkpoint") for name, table in whole.items()}
@@ -148,7 +148,7 @@ def headline_of(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
 
 
 def pooled(table: pd.DataFrame) -> pd.DataFrame:
-    """The rows of a table that the headline is made of."""
+    """The rows of a table that the headline uses."""
     return table[table["language"] == ALL]
 
 
@@ -156,9 +156,10 @@ _NAMED = 5  # checkpoints that a sentence names
 
 
 def headline_sentence(headline: pd.DataFrame) -> str:
-    """The finding in one sentence: the checkpoint whose open answers suffered most beyond its choices, in numbers.
+    """The finding in one sentence: the checkpoint with the largest loss of open answers relative to choices, in
+    numbers.
 
-    Both sides of an arrow are over the items measured in both. A re-run is the headline only where it is alone.
+    Both sides of an arrow are over the items measured in both. A re-run is the headline only without other checkpoints.
     """
     fated = headline[headline["mc_only"].notna()]
     if fated.empty and headline["known"].notna().any():
@@ -192,7 +193,7 @@ def headline_sentence(headline: pd.DataFrame) -> str:
 
 
 def screened_sentence(screening: pd.DataFrame) -> str:
-    """Which checkpoints stopped early, from the table `screening`; empty where none did."""
+    """Which checkpoints stopped early, from the table `screening`; empty if none did."""
     out = screening[screening["asked"] < screening["items"]]
     if out.empty:
         return ""
@@ -234,14 +235,14 @@ def _are(share: float, total: int) -> str:
 
 
 def _part(share: float, total: int) -> str:
-    """A share of `total` items: a percentage, or how many of a few."""
+    """A share of `total` items: a percentage, or a count if `total` is small."""
     if few(total):
         return f"{round(share * total)}"
     return _percent(share)
 
 
 def _percent(value: float) -> str:
-    """A whole percentage that is 0 or 100 only where the share is."""
+    """A whole percentage that is 0 or 100 only if the share is exactly 0 or 1."""
     number = rounded(100 * value)
     if number == "0" and value > 0:
         number = "under 1"
@@ -255,7 +256,7 @@ def _only(table: pd.DataFrame, **equal: object) -> pd.DataFrame:
 
 
 def _value(table: pd.DataFrame, name: str) -> Any:
-    """The single row's value; None when there is no row or no value."""
+    """The first row's value; None without a row or a value."""
     if table.empty or pd.isna(table[name].iloc[0]):
         return None
     return table[name].iloc[0]

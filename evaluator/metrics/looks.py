@@ -1,4 +1,4 @@
-"""A test with several looks at growing data: which looks, and the level of each, so that its error holds over all.
+"""A test with several looks at growing data: the looks, and their level, so that the error is right over all looks.
 
     order = in_order(contexts, languages, rng)      # whole contexts, every language in proportion
     ends = looks(contexts[order], first=100)        # 100, 120, 144, ... items, and all of them
@@ -6,8 +6,8 @@
 
 Every look has the same level (S. Pocock, Biometrika 64, 1977), for looks of any sizes. A test statistic of k looks is a
 Brownian motion at the times n_1 < ... < n_k. The probability that it ever crosses z * sqrt(n) is integrated look by
-look (P. Armitage, C. McPherson and B. Rowe, Journal of the Royal Statistical Society A 132, 1969). A run with one look
-has the whole level: the gate of a finished run is the same rule.
+look (P. Armitage, C. McPherson and B. Rowe, Journal of the Royal Statistical Society A 132, 1969). A single look has
+the whole level. So the gate of a finished run follows the same rule.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from evaluator.metrics.intervals import Floats, ItemNumbers
 PASS_LEVEL, BLOCK_LEVEL = 0.05, 0.01  # of the gate: over all looks, and of BLOCK also over all checks
 GROWTH = 6 / 5  # from look to look
 _POINTS, _WEIGHTS = np.polynomial.legendre.leggauss(96)
-_FAR = 8.0  # standard deviations: beyond lies nothing
+_FAR = 8.0  # standard deviations: the probability beyond is negligible
 
 
 def in_order(contexts: ItemNumbers, languages: npt.NDArray[np.object_], rng: np.random.Generator) -> ItemNumbers:
-    """The items' places in random order: contexts stay whole, and every beginning holds each language's share.
+    """The items' places in random order. Contexts stay whole, and every initial part holds each language's share.
 
-    A context that several languages share counts with the first of its items.
+    A context that several languages share counts in the language of its first item.
     """
     _, first, place = np.unique(contexts, return_index=True, return_inverse=True)
     when = np.empty(len(first))
@@ -43,8 +43,8 @@ def in_order(contexts: ItemNumbers, languages: npt.NDArray[np.object_], rng: np.
 
 
 def looks(contexts: ItemNumbers, first: int) -> tuple[int, ...]:
-    """How many items each look has, of items in the order of `in_order`: `first` or just enough to end a context, then
-    a fifth more each time, and in the end all."""
+    """The number of items at each look, for items in the order of `in_order`. The first look has `first` items, or just
+    enough to end a context. Each next look has a fifth more, and the last one has all items."""
     total = len(contexts)
     ends = np.append(np.flatnonzero(contexts[1:] != contexts[:-1]) + 1, total)
     sizes: list[int] = []
@@ -56,9 +56,9 @@ def looks(contexts: ItemNumbers, first: int) -> tuple[int, ...]:
 
 
 def able(level: float, sizes: tuple[int, ...], spotless: float) -> tuple[int, ...]:
-    """The looks from the first one at which a flawless checkpoint would pass; an earlier look would only cost level.
+    """The looks at which a flawless checkpoint can pass; earlier looks would only cost level.
 
-    `spotless`: the p-value of one item without a flaw; that of n items is its n-th power.
+    `spotless`: the p-value of one item without a flaw. The p-value of n such items is its n-th power.
     """
     while len(sizes) > 1 and spotless ** sizes[0] > nominal(level, sizes):
         sizes = sizes[1:]
@@ -67,7 +67,7 @@ def able(level: float, sizes: tuple[int, ...], spotless: float) -> tuple[int, ..
 
 @lru_cache(maxsize=4096)
 def nominal(level: float, sizes: tuple[int, ...]) -> float:
-    """The one-sided level of each look at which any of them errs with probability `level`."""
+    """The one-sided level of each look, such that the probability of an error at any look is `level`."""
     if len(sizes) == 1:
         return level
     low, high = float(ndtri(1 - level)), float(ndtri(1 - level / len(sizes)))

@@ -125,8 +125,8 @@ class Mean:
         """The sum and the size of one more context: a context of usual size with the worst plausible values.
 
         A single item may be as bad as `high`. In a context of several items, all rarely are. So the worst share is the
-        larger of two: the largest share of any context; the mean share with each share as its own weight, after a
-        context of share 1 is added.
+        larger of two. One is the largest share of any context. The other is the mean share with each share as its own
+        weight, after adding a context of share 1.
         """
         usual = 0.0 if low < 0 < high else low
         shown = np.clip((sums / self._sizes - usual) / (high - usual), 0.0, 1.0)

@@ -1,4 +1,4 @@
-"""The numbers that tables are made of, as the columns of a row: rates, paired differences, means over languages.
+"""The numbers in tables, as the columns of a row: rates, paired differences, means over languages.
 
 Most functions return a part of a row: the value under `name`, its interval under `<name>_low` and `<name>_high`.
 `contexts` numbers each item's context (`Inputs.contexts_of`): items of one context depend on each other.
@@ -20,7 +20,7 @@ from evaluator.metrics.columns import Row
 from evaluator.metrics.intervals import ALPHA, UNDEFINED, Floats, Interval, ItemNumbers, holm, mcnemar_exact
 from evaluator.metrics.means import FEWEST, Mean, too_few
 
-WHY = "_why"  # ends the name under which a row says why a number has no interval
+WHY = "_why"  # suffix of the column with the reason why a number has no interval
 ALIKE = "all values are alike, which bounds no interval"
 
 
@@ -35,8 +35,8 @@ def item_numbers(frame: pd.DataFrame) -> ItemNumbers:
 
 
 def bounds(name: str, interval: Interval | str) -> Row:
-    """An interval as columns of a row; where there is none, the reason under `<name>_why`, which `Table` moves to the
-    column `reason`. An interval without width is none."""
+    """An interval as columns of a row. A missing interval has its reason under `<name>_why`, which `Table` moves to the
+    column `reason`. An interval of width 0 counts as missing."""
     if not isinstance(interval, str) and interval[0] is not None and interval[0] == interval[1]:
         interval = ALIKE
     if isinstance(interval, str):
@@ -51,20 +51,21 @@ def of_mean(name: str, mean: Mean, level: float = ALPHA) -> Row:
 
 
 def rate(name: str, flags: Floats, contexts: ItemNumbers) -> Row:
-    """A rate with its interval; `flags` are 0.0 or 1.0, one an item. All null when there is nothing to count."""
+    """A rate with its interval; `flags` are 0.0 or 1.0, one an item. All null without items."""
     return of_mean(name, Mean(flags, contexts)) if len(flags) else {name: None, **bounds(name, UNDEFINED)}
 
 
 def difference(
     name: str, values: Floats, contexts: ItemNumbers, *, low: float = -1.0, high: float = 1.0, level: float = ALPHA
 ) -> Row:
-    """The mean of a paired difference, a value from `low` to `high` per item, with its interval; empty without any."""
+    """The mean of a paired difference, a value from `low` to `high` per item, with its interval; empty without
+    items."""
     return of_mean(name, Mean(values, contexts, low=low, high=high), level) if len(values) else {}
 
 
 def language_mean(name: str, values: Floats, items: pd.DataFrame, contexts: ItemNumbers, low: float = 0.0) -> Row:
-    """The unweighted mean over languages of a number from `low` to 1 per row of `items`, with its interval. Empty
-    without rows."""
+    """The unweighted mean over languages, with its interval, of one number from `low` to 1 for each row of `items`.
+    Empty without rows."""
     if items.empty:
         return {}
     languages = items["language"]
@@ -75,8 +76,8 @@ def language_mean(name: str, values: Floats, items: pd.DataFrame, contexts: Item
 def apart(name: str, first: Mean, second: Mean) -> Row:
     """The difference of two means of different items, with its interval.
 
-    Each end is as far off as both means' own intervals say (MOVER; G. Y. Zou and A. Donner, Statistics in Medicine 27,
-    2008; Newcombe's tenth method of 1998 is its case of two rates).
+    Each end combines the widths of both means' own intervals (MOVER; G. Y. Zou and A. Donner, Statistics in Medicine
+    27, 2008; Newcombe's tenth method of 1998 is the special case of two rates).
     """
     value = first.value - second.value
     fewest = min(first.contexts, second.contexts)
@@ -89,9 +90,9 @@ def apart(name: str, first: Mean, second: Mean) -> Row:
 
 
 def median(name: str, values: Floats, contexts: ItemNumbers) -> Row:
-    """A median with its interval: from the largest value that surely half of the items or more reach, to the smallest
-    that surely half or more do not exceed. Of independent items this is the interval of order statistics (W. R.
-    Thompson, Annals of Mathematical Statistics 7, 1936)."""
+    """A median with its interval. At least half of the items surely reach its lower end, the largest such value. At
+    least half surely do not exceed its upper end, the smallest such value. For independent items this is the interval
+    of order statistics (W. R. Thompson, Annals of Mathematical Statistics 7, 1936)."""
     distinct = np.unique(values)
     high = _first_sure(distinct, lambda value: Mean(as_floats(values <= value), contexts))
     low = _first_sure(distinct[::-1], lambda value: Mean(as_floats(values >= value), contexts))
@@ -100,16 +101,16 @@ def median(name: str, values: Floats, contexts: ItemNumbers) -> Row:
 
 
 def _first_sure(values: Floats, share: Callable[[float], Mean]) -> float | None:
-    """The first of the values whose share of the items is surely half or more."""
+    """The first of the values for which the share of the items is surely half or more."""
     at = bisect_left(values, True, key=lambda value: share(value).p_at_most(0.5) <= ALPHA / 2)
     return float(values[at]) if at < len(values) else None
 
 
 @dataclass(frozen=True, eq=False)
 class Unbounded:
-    """A ratio of sums, or what is made of some: how much each item moves it, and the context of each item.
+    """A ratio of sums, or a combination of several: how much each item moves it, and the context of each item.
 
-    Its values have no bounds, so no interval holds whatever they are. This is Student's, with a standard error
+    Its values have no bounds, so no interval is valid for all distributions. This is Student's, with a standard error
     clustered by context (K.-Y. Liang and S. Zeger, Biometrika 73, 1986).
     """
 
@@ -124,7 +125,7 @@ class Unbounded:
 
     @classmethod
     def mean(cls, parts: Sequence[Unbounded]) -> Unbounded:
-        """Of several, whose contexts have common numbers."""
+        """The mean of several, whose contexts share one numbering."""
         moves = np.concatenate([each.moves for each in parts]) / len(parts)
         return cls(
             float(np.mean([each.value for each in parts])), moves, np.concatenate([each.contexts for each in parts])
@@ -140,15 +141,15 @@ class Unbounded:
 
     @property
     def p(self) -> float | None:
-        """Two-sided, of a value of 0; null of a single context."""
+        """The two-sided p-value of "the value is 0"; null for a single context."""
         error, freedom = self.spread
         if freedom == 0:
             return None
         return float(2 * student_t.sf(abs(self.value / error), freedom)) if error else float(self.value == 0)
 
     def interval(self, scale: str = "linear") -> Interval | str:
-        """The 95 % interval. `scale`: `log` for what cannot be negative and has large values now and then; `exp` for
-        the exponential of the value."""
+        """The 95 % interval. `scale`: `log` for non-negative values with occasional large ones; `exp` for the
+        exponential of the value."""
         error, freedom = self.spread
         if freedom + 1 < FEWEST:
             return too_few(freedom + 1)
@@ -168,8 +169,8 @@ def paired_p(first: Floats, second: Floats) -> float | None:
 
 
 def paired_difference(name: str, outcomes: tuple[Floats, Floats], contexts: ItemNumbers, p: str = "mcnemar_p") -> Row:
-    """`difference` of the first minus the second of two outcomes (0.0 or 1.0, a value per item), and under `p` whether
-    it may be chance (`paired_p`)."""
+    """`difference` of the first minus the second of two outcomes (0.0 or 1.0, a value per item). `p` names the column
+    of its p (`paired_p`)."""
     first, second = outcomes
     return difference(name, first - second, contexts) | {p: paired_p(first, second)}
 
@@ -179,7 +180,7 @@ def correct_for_many(
 ) -> None:
     """Fill `adjusted` with Holm's correction of `p` over the checkpoints: the rows that agree in all of `family`.
 
-    The caller leaves out what could not differ (`Inputs.could_differ`).
+    The caller leaves out comparisons that could not differ (`Inputs.could_differ`).
     """
     families: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:

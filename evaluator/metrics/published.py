@@ -1,7 +1,8 @@
-"""The paper's published numbers beside ours, where the setting is the same; always marked as the paper's.
+"""The paper's published numbers beside ours, if the setting is the same; always marked as the paper's.
 
-`paper.json` holds the numbers, each with the setting and the cell of our tables that it belongs to, and the rule that
-decides whether a setting of ours is the paper's. A number without its setting is not shown: it would be no comparison.
+`paper.json` holds the numbers, each with its setting and the cell of our tables that it belongs to. It also has the
+rule that decides whether a setting of ours is the paper's. A number from another setting is no comparison, and is not
+shown.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from evaluator.metrics.columns import COUNT, TEXT, Column, Kind, Row, columns_of
 from evaluator.metrics.comparability import settings_of
 from evaluator.metrics.inputs import ALL, MEAN, rows_where
 
-# Of many kinds, one in each row: people read it as the column `quantity` of the table `table` (see `report.cells`).
+# Each row has its own kind: that of the column `quantity` in the table `table` (see `report.cells`).
 QUANTITY = Kind("quantity", lambda value: f"{float(value):.3g}")
 COLUMNS = (
     *columns_of(TEXT, "table", "task", "checkpoint", "language", "cell", "quantity"),
@@ -33,7 +34,7 @@ COLUMNS = (
 
 
 def published(tables: Mapping[str, pd.DataFrame], run: Mapping[str, Any]) -> pd.DataFrame:
-    """One row per number of the paper whose setting `run` (its run.json) and the rows of `tables` have."""
+    """One row per number of the paper with the setting of `run` (its run.json) and of a row of `tables`."""
     here = (entry for entry in paper()["values"] if entry["table"] in tables)
     return typed_frame(COLUMNS, (row for entry in here for row in _of_entry(entry, tables[entry["table"]], run)))
 
@@ -101,7 +102,7 @@ def _same_questions(language: str, setting: Row, sweeps: Sequence[Mapping[str, A
 
 
 def model_names(run: Mapping[str, Any], checkpoint: str) -> set[str]:
-    """What run.json calls a dense checkpoint: its key, and the last part of its path or hub id."""
+    """The names of a dense checkpoint in run.json: its key, and the last part of its path or hub id."""
     named = [sweep["models"][checkpoint] for sweep in _sweeps_of(run, checkpoint)]
     names = {checkpoint} if named else set()
     named += [each.get("path") for each in rows_at(run, "checkpoints") if each.get("name") == checkpoint]
@@ -112,7 +113,7 @@ def model_names(run: Mapping[str, Any], checkpoint: str) -> set[str]:
 
 
 def _sweeps_of(run: Mapping[str, Any], model: str) -> list[Mapping[str, Any]]:
-    """The sweep and those that it includes, as far as they name this model."""
+    """The sweep and its included sweeps, if they name this model."""
     found, waiting = [], [run.get("config")]
     while waiting:
         sweep = waiting.pop()

@@ -2,7 +2,7 @@
 
     TABLE = Table(name="rank", title="Where is it?", reading="...", needs="the probe rank", columns=..., compute=...)
     TABLE.frame(inputs)         # the numbers
-    TABLE.fill(inputs)          # the numbers, with notes on what the run lacks
+    TABLE.fill(inputs)          # the numbers, with notes on missing parts
 
 Tables registered in `evaluator.metrics.tables` are computed, written as CSV and shown on the page.
 """
@@ -71,7 +71,7 @@ class Table:
     the answer. `needs` names the probes and formats that fill the table.
 
     - `drawn`: the table compares beams or samples, so base and checkpoint must have drawn them alike.
-    - `silent`: the table applies to few runs. Without rows, it does not report what it needs.
+    - `silent`: the table applies to few runs. Without rows, it does not report its needs.
     - `page`: picks the rows for the page, because a table may have thousands. The CSV has all rows.
     - `corrections` are computed over all rows, after the rows.
     - `any_of`: if no row has a value in this column, the table has no rows.
@@ -116,8 +116,13 @@ class Table:
         return found
 
     def _labelled(self, row: Row, inputs: Inputs) -> Row:
-        """A row with its reasons: a checkpoint that was evaluated on some items only; a comparison with a base that was
-        evaluated otherwise, or with the noise floor of quantised activations; a number without an interval."""
+        """A row with these reasons, if they apply:
+
+        - its checkpoint was evaluated on some items only;
+        - it compares with a base that was evaluated otherwise;
+        - it compares with a base, and quantised activations have a noise floor;
+        - a number has no interval.
+        """
         incomparable = inputs.incomparable_drawn if self.drawn else inputs.incomparable
         key = str(row.get("task")), str(row.get("checkpoint"))
         why = None if row.get("base") is None else incomparable.get(key)
@@ -128,7 +133,7 @@ class Table:
         return row | {"reason": joined_reasons(notes, row.get("reason"), *bare)} if notes or bare else row
 
     def fill(self, inputs: Inputs) -> FilledTable:
-        """The numbers, with notes on what the run lacks."""
+        """The numbers, with notes on missing parts."""
         frame = self.frame(inputs)
         note = self._note(frame)
         return FilledTable(self, frame, note, "" if note or frame.empty else self._lacks(frame))

@@ -63,7 +63,7 @@ TABLES: Registry[Table] = Registry(
 
 
 def compute_tables(inputs: Inputs) -> dict[str, FilledTable]:
-    """Every registered table, in the report's order. A table without its inputs is empty and names what it needs. A
+    """Every registered table, in the report's order. A table without its inputs is empty and names its needs. A
     plugin's table that fails is empty too, and the other tables are still computed."""
     return {table.name: _filled(table, inputs) for table in TABLES}
 

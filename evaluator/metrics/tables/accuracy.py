@@ -2,9 +2,9 @@
 
 Table `accuracy`: per checkpoint, task, format, probe and language, with the paired drop from the base.
 
-Probe `greedy` is right when the output contains a gold answer; probe `choice` when the gold option has strictly the
-highest summed log-likelihood. `drop` is dense minus pruned on the items measured in both; `normalised_drop` divides it
-by the headroom (`evaluator.metrics.drops`).
+Probe `greedy` is right if the output contains a gold answer. Probe `choice` is right if the gold option has strictly
+the highest summed log-likelihood. `drop` is dense minus pruned on the items measured in both; `normalised_drop` divides
+it by the headroom (`evaluator.metrics.drops`).
 
 Row `mean` is the unweighted mean over languages of accuracies and drops, each with the interval of that mean.
 
@@ -102,7 +102,7 @@ def _checkpoint_rows(asked: _Asked) -> list[Row]:
 
 
 def _means(asked: _Asked, done: pd.DataFrame) -> Row:
-    """Means over the languages with measured items, and of the drop over those with items measured in both."""
+    """Means over the languages with measured items. The mean drop is over the languages with items measured in both."""
     row: Row = {}
     for name, column in (_RATES[asked.probe] | {"truncation": "truncated"}).items():
         filled = done[done[column].notna()]
@@ -192,7 +192,7 @@ TABLE = Table(
 
 
 def _screening_rows(inputs: Inputs) -> list[Row]:
-    """Those that stopped early first."""
+    """Within a task and base, the checkpoints that stopped early first."""
     return [
         {
             **{name: getattr(each, name) for name in ("task", "checkpoint", "base", "decision", "asked", "items")},

@@ -7,9 +7,9 @@ Kinds of calibration (paper, section 5), read from the source's name:
     multilingual    `balanced:...`, Wikipedia in several languages, or the whole `gazetteer`
     other           a file of the user's
 
-"Per-language calibration" is many checkpoints: each language is asked of the one that was calibrated on it. Where a
-base has at least two single-language checkpoints of one pruning setting, rows of a made-up checkpoint
-`<setting> per language` put them together, English too.
+"Per-language calibration" is many checkpoints: each language's items come from the checkpoint that was calibrated on
+that language. If a base has at least two single-language checkpoints of one pruning setting, rows of a made-up
+checkpoint `<setting> per language` combine them, including English.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _rows(inputs: Inputs) -> Iterator[Row]:
 def kind_of(source: str) -> str:
     """The kind of a calibration source, by its name in the records."""
     family = source.partition(":")[0]
-    # A file, the data set that a quantised checkpoint names, or both where it was pruned before.
+    # A file, the data set that a quantised checkpoint names, or both if it was pruned before.
     if " + " in source or family not in ("c4", "wikipedia", "balanced", "gazetteer"):
         return "other"
     language = "en" if family == "c4" else _single_language(source)
@@ -70,14 +70,14 @@ def kind_of(source: str) -> str:
 
 
 def _single_language(source: str) -> str | None:
-    """The code of the one language that a source is in, if it says so."""
+    """The code of a source's only language, if the source names one."""
     family, _, languages = source.partition(":")
     named = [code_of(each) for each in re.split(r"[,\s]+", languages.strip()) if each]
     return named[0] if family in ("wikipedia", "balanced", "gazetteer") and len(named) == 1 else None
 
 
 def _together(subjects: Sequence[Subject]) -> Subject:
-    """The made-up checkpoint that puts single-language ones together."""
+    """The made-up checkpoint that combines single-language ones."""
     first = subjects[0]
     by_share = first.pattern in ("unstructured", "layers", "heads", "channels")
     amount = first.requested if by_share else first.pattern
@@ -85,7 +85,7 @@ def _together(subjects: Sequence[Subject]) -> Subject:
 
 
 def _own_languages(inputs: Inputs, subjects: Sequence[Subject]) -> pd.DataFrame:
-    """Each language's items from the checkpoint that was calibrated on it."""
+    """Each language's items from the checkpoint that was calibrated on that language."""
     task = subjects[0].task
     own = {_single_language(each.calibration or ""): each.checkpoint for each in subjects}
     found = [

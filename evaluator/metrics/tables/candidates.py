@@ -1,26 +1,26 @@
-"""What listed answers do: candidates in the prompt, what is said without the gold answer, and hard distractors.
+"""What listed answers do: candidates in the prompt, answers without the gold one listed, and hard distractors.
 
-Table `candidates`: do listed candidates help when the answer is not among them?
+Table `candidates`: do listed candidates help if the answer is not among them?
 
-Open accuracy without candidates, with distractors only, with unrelated ones, and with the gold among them, on the same
-items: those measured under every format that was asked. `difference` is from `open`, paired.
+It has open accuracy without candidates, with distractors only, with unrelated ones, and with the gold among them. All
+are on the items measured under every evaluated format. `difference` is from `open`, paired.
 
 Table `distractors`: does recognition depend on whether the wrong options are of the answer's kind?
 
-A year among three names gives itself away. The kind of an option is that of `evaluator.tasks.answer_types`; the records
-of `choice` hold each option's text, so that a run of any age and items with options of their own have kinds too.
+A single year among three names reveals the answer. `evaluator.tasks.answer_types` gives the kind of an option. The
+records of `choice` hold each option's text. So runs of any age, and items with their own options, have kinds too.
 
     all, some, none    of the item's distractors are of the gold option's kind
 
-There are rows only where a checkpoint has items of several kinds. `drop` is the base's accuracy minus the checkpoint's
-on the items of a kind that both measured. Without scores an item has no kind: `excluded` and `engine_error` count those
+Only checkpoints with items of several kinds have rows. `drop` is the base's accuracy minus the checkpoint's on the
+items of a kind that both measured. Without scores an item has no kind. So `excluded` and `engine_error` count the items
 of the whole language in each of its rows.
 
 Table `hard_distractors`: does recognition survive options that look like the answer?
 
-Both kinds of choice are compared on the items measured with both. Both dissociation rates use the same items: those the
-dense model produced, and recognised among both kinds of distractors. Differences are hard minus
-standard; `known` is n of the dissociation rates.
+Both kinds of choice are compared on the items measured with both. Both dissociation rates use the same items: those
+that the dense model produced, and recognised among both kinds of distractors. Differences are hard minus standard.
+`known` is n of the dissociation rates.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _compared(inputs: Inputs, task: str, answers: pd.DataFrame, opened: pd.DataF
 
 
 def _common(answers: Iterable[pd.DataFrame]) -> ItemNumbers:
-    """The numbers of the items that greedy was measured on in all of these."""
+    """The numbers of the items with greedy measured in all of these."""
     sets = [set(items.loc[items["greedy_status"].isin(MEASURED), "item"]) for items in answers]
     return np.asarray(sorted(set.intersection(*sets)), dtype=np.intp)
 
@@ -169,7 +169,7 @@ def _drop(inputs: Inputs, comparison: Comparison, language: str, kind: str) -> R
 
 
 def _kind_of(same: pd.Series, options: pd.Series) -> pd.Series:
-    """How many of an item's distractors are of the gold option's kind, in a word; null where nothing was scored."""
+    """How many of an item's distractors are of the gold option's kind, in a word; null if nothing was scored."""
     words = pd.Series(np.where(same == 0, "none", np.where(same == options - 1, "all", "some")), index=same.index)
     return words.where(same.notna().to_numpy())
 
@@ -221,7 +221,7 @@ def _hard_distractors_rows(inputs: Inputs) -> Iterator[Row]:
 
 
 def _unsaid(comparison: Comparison) -> str | None:
-    """What to run where both checkpoints were compared and one was never asked to say the answer."""
+    """What to run if both checkpoints were compared but greedy did not run on both."""
     said = comparison.outcomes[["greedy_status_dense", "greedy_status_pruned"]].notna().all(axis=1).any()
     return None if said or comparison.reason else f"needs {_GREEDY}"
 

@@ -13,8 +13,8 @@ Table `recovery_percent`: how much of the base's accuracy is left, 100 x compres
 
 Both accuracies are over the items measured in both checkpoints (intervals: `evaluator.metrics.draws`). A choice that
 only guesses still recovers a good part of the base's accuracy. So `above_guessing` counts only the part above the floor
-of 1/K: (compressed - floor) / (base - floor). Row `mean` is the unweighted mean over the languages in which the base
-has any right answer.
+of 1/K: (compressed - floor) / (base - floor). Row `mean` is the unweighted mean over the languages with a right answer
+of the base.
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ def _recovered(inputs: Inputs, comparison: Comparison, probe: str, language: str
 
 
 def _mean(inputs: Inputs, comparison: Comparison, pooled: Row, by_language: Sequence[Row]) -> list[Row]:
-    """The mean over the languages in which recovery is defined; empty for fewer than two languages."""
+    """The mean over the languages with a defined recovery; empty for fewer than two languages."""
     if len(by_language) < 2:
         return []
     defined = [row for row in by_language if row.get("recovery") is not None]

@@ -198,8 +198,8 @@ def unfit(judged: Mapping[str, Fitness]) -> dict[str, str]:
 
 
 def words(controls: pd.DataFrame | None, matchers: Sequence[str], *, fit_only: bool) -> Iterator[str]:
-    """Whether each matcher is fit to judge each task: one line each, and one for every language in which it is
-    unfit."""
+    """Whether each matcher is fit to judge each task. If it is fit overall, languages with an unfit result have a line
+    too."""
     if controls is None:
         return
     for task in sorted(controls["task"].unique()):

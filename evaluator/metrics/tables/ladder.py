@@ -1,15 +1,15 @@
 """Drops relative to headroom: by rung of help, and of producing beside recognising (Delta_PR).
 
-Table `ladder`: the drop of open, shown and choice on the items measured in all the rungs that were asked.
+Table `ladder`: the drop of open, shown and choice on the items measured in all evaluated rungs.
 
-Perplexity, the metric that hides it all, stands beside them: of the first task of text by name.
+The rows also have the perplexity on the first task of text by name, because this metric may hide the drop.
 
 Table `pr_gap`: does producing an answer degrade more than recognising it?
 
     Delta_PR = d_open - d_choice,   d = (acc_dense - acc_pruned) / (acc_dense - floor)
 
-(The Benchmark Illusion, Eq. 1.) Both drops are taken on the same items: those on which both probes were measured in
-both checkpoints. Undefined, with the reason, where dense accuracy is at or under the floor.
+(The Benchmark Illusion, Eq. 1.) Both drops are on the same items: those with both probes measured in both checkpoints.
+If dense accuracy is at or under the floor, Delta_PR is undefined, with the reason.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _rows(inputs: Inputs) -> Iterator[Row]:
 
 
 def _asked_rungs(inputs: Inputs, key: tuple[str, str]) -> dict[str, Comparison]:
-    """The rungs that a checkpoint was asked, each as the comparison with its base in the rung's format."""
+    """The rungs that were evaluated on a checkpoint, each as the comparison with its base in the rung's format."""
     rungs = {rung: inputs.comparisons(format)[key] for rung, (format, _) in RUNGS.items()}
     return {
         rung: each for rung, each in rungs.items() if each.outcomes[f"{RUNGS[rung][1]}_status_pruned"].notna().any()
@@ -98,7 +98,7 @@ def _rung_rows(inputs: Inputs, comparison: Comparison, items: pd.DataFrame, rung
 
 
 def _language_means(items: pd.DataFrame, probe: str, contexts: ItemNumbers) -> Row:
-    """The unweighted mean of each language's drop; of the normalised one where it is defined."""
+    """The unweighted mean of the languages' drops; for the normalised drop, of the languages with a defined one."""
     dense, pruned = sides_of(items, CORRECT[probe])
     sides = pd.DataFrame({"dense": dense, "pruned": pruned}).groupby(items["language"].to_numpy()).mean()
     row: Row = {"language": MEAN, **sides.mean()} | language_mean("drop", dense - pruned, items, contexts, low=-1.0)
@@ -203,12 +203,12 @@ def _pr_gap_rows(inputs: Inputs) -> Iterator[Row]:
 
 
 def delta_pr_of(*means: Floats) -> Floats:
-    """Both accuracies and the floor of open, then of choice."""
+    """Delta_PR from the means: both accuracies and the floor of open, then of choice."""
     return np.asarray(normalised(*means[:3]) - normalised(*means[3:]))
 
 
 def _values(items: pd.DataFrame) -> tuple[list[Floats], Kinds]:
-    """What `delta_pr_of` takes, as a number per item, and the kinds of items that there may be."""
+    """The arguments of `delta_pr_of`, as a number per item, and the possible kinds of items."""
     (opened, open_kinds), (chosen, choice_kinds) = (headroom(items, probe) for probe in CORRECT)
     return [*opened, *chosen], [(*one, *other) for one, other in product(open_kinds, choice_kinds)]
 
@@ -236,7 +236,7 @@ def _gap(inputs: Inputs, comparison: Comparison, items: pd.DataFrame, language: 
 
 
 def _mean_gap(inputs: Inputs, comparison: Comparison, pooled: Row, by_language: Sequence[Row]) -> Row:
-    """Delta_PR as the unweighted mean of the languages in which it is defined."""
+    """Delta_PR as the unweighted mean of the languages with a defined one."""
     defined = [row for row in by_language if row.get("delta_pr") is not None]
     undefined = [str(row["language"]) for row in by_language if row.get("delta_pr") is None]
     row: Row = {

@@ -19,9 +19,9 @@ with verdicts on all responses, which needs `resurface match --all`. Intervals a
 There is no pi if a grader has fewer than `LEAST` yes or no verdicts: one response would decide its value.
 
 `corrected` is the accuracy of greedy answers without the grader's error (table `judges`). Answers that contain a gold
-answer count as right. For the other answers, the share of right ones follows from two rates: how often the grader
-accepts them, and how often it was right on control pairs. The interval includes both errors: contexts get random
-weights, and sensitivity and specificity are drawn from their Jeffreys posteriors.
+answer count as right. Among the others, the share of right answers follows from the share that the grader accepts and
+from its error rates on control pairs. The interval includes both errors: contexts get random weights, and sensitivity
+and specificity are drawn from their Jeffreys posteriors.
 
 The reason names a matcher that is unfit by its control pairs. With `resurface match --fit-only` an unfit matcher has no
 vote in the panel.
@@ -70,8 +70,9 @@ class _Graded:
     """The verdicts of graders on one checkpoint's answers.
 
     `items` has for every item a status, whether a response `contained` a gold answer (1, 0 or NaN), and the number of
-    `responses`. `tallies` has the same rows for every matcher: how many responses it accepted (`yes`), how many it
-    `judged` at all, and how many were `too_long` for it. `verdicts` are the matchers' own, on single responses.
+    `responses`. `tallies` has the same rows for every matcher. It counts the responses that the matcher accepted
+    (`yes`), those that it `judged` at all, and those that were `too_long` for it. `verdicts` are the matchers' own, on
+    single responses.
     """
 
     items: pd.DataFrame

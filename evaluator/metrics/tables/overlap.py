@@ -19,21 +19,22 @@ Agreement on a few items is no evidence: from one shared wrong item, kappa would
 `LEAST` wrong items for a kappa. Error consistency also needs `LEAST` right items in each.
 
 Complete agreement is 1 in error consistency. CAPA is 1 only if both are certain of every option: an uncertain
-checkpoint does not fully agree even with itself. Error consistency is CAPA with two options, right and wrong, one of
-them certain. So one computation serves both.
+checkpoint does not fully agree even with itself. Error consistency is CAPA with two options, right and wrong, one with
+probability 1. So one computation serves both.
 
-The number of pairs grows with the square of the checkpoints. A task with more than `ALL_PAIRS` checkpoints compares
-each of them with its base and with its nearest neighbours of the same base. "Nearest" is by two orders:
+The number of pairs grows with the square of the checkpoints. In a task with more than `ALL_PAIRS` checkpoints, each is
+compared with its base and with its nearest neighbours of the same base. "Nearest" is by two orders:
 
 - method, then pattern, sparsity and calibration: the same method, a little sparser;
 - pattern, sparsity and calibration, then method: another method, alike in the rest.
 
 Every row then has a note that some pairs are missing.
 
-`among` is `all`, the items that both measured, or for two checkpoints of one base `right in the base`: of the items to
-lose, do both lose the same? Items that are hard for every model do not count there. If accuracies differ between
-languages, pooled items agree by more than chance, because the two also share which languages are hard. Intervals:
-`evaluator.metrics.draws`.
+`among` names the set of items. `all`: the items that both measured. `right in the base`, for two checkpoints of one
+base: do both lose the same of these items? Items that are hard for every model do not count there.
+
+If accuracies differ between languages, pooled items agree by more than chance, because the same languages are hard for
+both. Intervals: `evaluator.metrics.draws`.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ from evaluator.probes.packing import unpack_shares
 from evaluator.store.outcomes import MEASURED
 
 Flags = npt.NDArray[np.bool_]
-Shares = npt.NDArray[np.float32]  # items x options, the gold one first; zeros where nothing was measured
+Shares = npt.NDArray[np.float32]  # items x options, the gold one first; zeros for unmeasured items
 
 ERRORS, CAPA = "error consistency", "CAPA"
 _WAYS = (("greedy", ERRORS), ("choice", ERRORS), ("choice", CAPA))  # probe, measure of its agreement

@@ -1,10 +1,10 @@
 """Table `perplexity`: perplexity of each text for each checkpoint.
 
-Perplexity is exp(summed negative log-likelihood / number of predicted tokens) over all windows of a text task. The base
-is read on the windows that both were asked; intervals of a ratio are of the same windows' differences.
+Perplexity is exp(summed negative log-likelihood / number of predicted tokens) over all windows of a text task. The
+base's numbers are on the windows that both read. Intervals of a ratio are of the same windows' differences.
 
-A checkpoint that read several texts (one for each language, say) has a row `mean` too: the unweighted mean over texts
-of log perplexity, and of the log ratio where the base has read the text, as perplexity and ratio again.
+A checkpoint that read several texts (for example one for each language) also has a row `mean`. It has the unweighted
+means over texts of log perplexity and (if the base read the text) log ratio, as perplexity and ratio again.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _rows(inputs: Inputs) -> list[Row]:
 
 
 def first_readings(inputs: Inputs) -> dict[str, Row]:
-    """For each checkpoint its own and its base's perplexity on the first text, as columns of the ladder."""
+    """Each checkpoint's own and its base's perplexity on the first text, as columns of the ladder."""
     found: dict[str, Row] = {}
     for row in (_reading(inputs, subject).row for subject in _asked(inputs)):
         read = {name: row.get(name) for name in ("perplexity", "perplexity_dense")}
@@ -55,7 +55,7 @@ def first_readings(inputs: Inputs) -> dict[str, Row]:
 
 
 def _asked(inputs: Inputs) -> list[Subject]:
-    """The readers of which perplexity was wanted."""
+    """The readers with the probe perplexity."""
     return [each for each in inputs.readers if not _windows(inputs, each.checkpoint, each.task).empty]
 
 
@@ -118,7 +118,7 @@ def _log_perplexity(inputs: Inputs, task: str, windows: pd.DataFrame, side: str 
 
 
 def _apart(texts: Sequence[Unbounded]) -> list[Unbounded]:
-    """With numbers of contexts that no two texts share."""
+    """The same, with context numbers that no two texts share."""
     starts = np.cumsum([0, *(1 + int(each.contexts.max()) for each in texts)])
     return [replace(each, contexts=each.contexts + start) for each, start in zip(texts, starts, strict=False)]
 

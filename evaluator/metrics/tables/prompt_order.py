@@ -14,9 +14,9 @@ The row of `all` prompts has the mean difference, and the conclusion from the ve
     unclear     anything else: the items do not show whether the prompt matters
 
 A difference under one prompt and none under another may be chance. So the table has `shift`: the difference under a
-prompt minus the mean over the prompts, on the same items. It is significant if its interval excludes 0. The intervals
-of the shifts of P prompts have level 1 - .05 / P (Bonferroni), so about 5 % of the pairs without a shift show one.
-`shifted_under` names those prompts.
+prompt minus the mean over the prompts, on the same items. It is significant if its interval excludes 0. With P prompts
+the intervals have level 1 - .05 / P (Bonferroni). So about 5 % of the pairs without a shift show one. `shifted_under`
+names those prompts.
 
 `order_changes`: the first checkpoint is ahead under one prompt and behind under another, perhaps by chance. All rows
 are of open prompts and pooled over languages, on the items that both checkpoints measured under every prompt.
@@ -229,7 +229,8 @@ _KEY = ["language", "item_id"]
 
 @dataclass(frozen=True, eq=False)
 class Answers:
-    """Which items some checkpoints have right, among those that all of them measured under every prompt."""
+    """Which items some checkpoints have right. Only items that all of these checkpoints measured under every prompt are
+    kept."""
 
     prompts: tuple[str, ...]
     languages: np.ndarray[Any, Any]  # of each item
@@ -284,7 +285,7 @@ class PosedTask:
         return joined_reasons(*(f"{name}, {prompt}: {out[task, name]}" for task, name, prompt in told))
 
     def answers(self, checkpoints: Sequence[str], format: str, probe: str) -> Answers | None:
-        """What the checkpoints have right; None if they share fewer than two prompts, or no item."""
+        """The checkpoints' answers; None if they share fewer than two prompts, or no item."""
         measured = {
             (name, prompt): part
             for name in checkpoints

@@ -3,10 +3,10 @@
 Table `prompts`: how much of an accuracy is the prompt's (Mizrahi et al., "State of What Art?", TACL 2024, arXiv
 2401.00595).
 
-It has a row for each prompt of a task, and one of `all` prompts: the mean of their accuracies, the worst, and the
-spread, best minus worst. All of these use the items that every prompt measured (`n`; `dropped` counts the others). So
-these accuracies may differ a little from those of the table `accuracy`. The intervals of the worst and the spread
-combine those of every prompt and of every two (`extremes`), because no prompt is known to be the worst.
+It has a row for each prompt of a task. The row of `all` prompts has the mean of their accuracies, the worst, and the
+spread (best minus worst). All rows use the items that every prompt measured (`n`; `dropped` counts the others). So
+these accuracies may differ a little from those of the table `accuracy`. No prompt is known to be the worst. So the
+intervals of the worst and the spread combine those of every prompt and of every two (`extremes`).
 
 Chance alone makes a spread above 0. `cochran_p` tests whether the prompts differ at all. `against_base` is the
 conclusion of the table `prompt_order` for the checkpoint and its base.
@@ -14,8 +14,8 @@ conclusion of the table `prompt_order` for the checkpoint and its base.
 Table `one_shot`: does one example repair the drop?
 
 It has 0-shot and 1-shot accuracy and the prune gap (dense minus pruned) of each, on the items measured in all four.
-0-shot is `open_capped` if it was evaluated. Its context is cut in the same way as that of `one_shot`, so the two differ
-by the example alone. Otherwise 0-shot is `open`; `zero_shot_format` names which.
+The 0-shot format is `open_capped` if it was evaluated. Its context is cut in the same way as that of `one_shot`, so the
+two differ by the example alone. Otherwise it is `open`; `zero_shot_format` names which.
 """
 
 from __future__ import annotations

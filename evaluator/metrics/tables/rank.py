@@ -1,8 +1,10 @@
-"""Table `rank`: where the gold answer's first token stands in the next-token distribution after the open prompt, and
-where the aligned answer's does after prompt and lead-in (columns `aligned_*`; see `evaluator.probes.aligned_rank`).
+"""Table `rank`: the rank of the gold answer's first token in the next-token distribution after the open prompt.
+
+The columns `aligned_*` have the rank of the aligned answer's first token after prompt and lead-in (see
+`evaluator.probes.aligned_rank`).
 
 Groups of items: `all`; `mc_only` (the fate, so only for a checkpoint with a base); `dense_failures`, which the dense
-model's greedy output misses. `side` says whose ranks: the checkpoint's own, or its base's on exactly the same items.
+model's greedy output misses. `side` names whose ranks: the checkpoint's own, or its base's on exactly the same items.
 """
 
 from __future__ import annotations
@@ -45,18 +47,19 @@ _PROBES = ("rank", "aligned_rank")
 
 @dataclass(frozen=True, eq=False)
 class _Group:
-    """Items whose ranks are summed up; `suffix` says which side's columns. `why_empty` is the reason for an n of 0."""
+    """Items with a row of rank statistics; `suffix` selects a side's columns. `why_empty` is the reason for an n of
+    0."""
 
     name: str
     items: pd.DataFrame
     side: str = "own"
     suffix: str = ""
     why_empty: str | None = None
-    pooled_only: bool = False  # there is nothing to say by language
+    pooled_only: bool = False  # without rows by language
 
 
 def _rows(inputs: Inputs) -> Iterator[Row]:
-    """Dense checkpoints by themselves, pruned ones beside their base on the items common to both."""
+    """Dense checkpoints alone; pruned ones beside their base, on the items common to both."""
     for subject in inputs.checkpoints:
         if subject.base is None:
             for group in _alone(inputs, subject):
@@ -76,7 +79,8 @@ def _alone(inputs: Inputs, subject: Subject) -> Iterator[_Group]:
 
 
 def _beside_base(inputs: Inputs, comparison: Comparison) -> Iterator[_Group]:
-    """The groups of a checkpoint with a base, own ranks and the base's; without common items its own of all items."""
+    """The groups of a checkpoint with a base: own ranks and the base's. Without common items, its own ranks on all
+    items."""
     items = comparison.outcomes
     if comparison.reason:
         own = inputs.outcomes_of(comparison.subject.checkpoint, comparison.subject.task)
@@ -131,7 +135,7 @@ def _statistics(inputs: Inputs, task: str, items: pd.DataFrame, group: _Group) -
 
 
 def _ranks(name: str, ranks: Floats, contexts: ItemNumbers) -> Row:
-    """Median, quartiles and bands of the ranks of some items, NaN where there is none; empty without any."""
+    """Median, quartiles and bands of the ranks of some items; NaN ranks do not count. Empty without any rank."""
     known = ~np.isnan(ranks)
     contexts, ranks = contexts[known], ranks[known]
     if not len(ranks):

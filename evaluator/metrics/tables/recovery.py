@@ -2,14 +2,14 @@
 
 Table `recovery`: is the answer anywhere in the beams or the samples?
 
-Beams and samples are asked of the first 100 of each language's items only, so every rate here, the greedy accuracy
-too, is over the items on which the probe was measured. Population `greedy_failures` keeps those that the same
-checkpoint's greedy output misses: its rate is what broader decoding wins back.
+Beams and samples run on the first 100 items of each language only. So every rate here, including the greedy accuracy,
+is over the items on which the probe was measured. Population `greedy_failures` keeps the items that the same
+checkpoint's greedy output misses. Its rate is the gain of broader decoding.
 
 Table `recovery_seeds`: sample recovery among greedy failures for every run seed: mean and range over the seeds.
 
-The greedy output does not depend on the seed; it is that of the lowest. `mean` is the mean of the seeds' rates, its
-interval is over items: the range shows the noise of sampling, the interval that of the choice of items.
+The greedy output does not depend on the seed; it is read under the lowest. `mean` is the mean of the seeds' rates, with
+an interval over items. The range shows the noise of sampling, the interval the noise of the choice of items.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _why_none(items: pd.DataFrame, population: str) -> str:
 
 
 def _paired(inputs: Inputs, comparison: Comparison, language: str, probe: str) -> Row:
-    """The drop from the base, on the items where this probe and one of the broader ones were measured in both."""
+    """The drop from the base, on the items with this probe and one of the broader ones measured in both."""
     items = comparison.measured(probe, language=language)
     if probe == "greedy" and not items.empty:
         items = items[pd.concat(_asked_of_both(items), axis=1).any(axis=1)]
@@ -94,7 +94,7 @@ def _paired(inputs: Inputs, comparison: Comparison, language: str, probe: str) -
 
 
 def _asked_of_both(items: pd.DataFrame) -> Iterator[pd.Series]:
-    """Per broader probe, which items both checkpoints were asked with it."""
+    """Per broader probe, the items on which it ran for both checkpoints."""
     for probe in BROAD:
         dense, pruned = (items[f"{probe}_status_{side}"].notna() for side in SIDES)
         yield (dense & pruned).rename(probe)

@@ -17,7 +17,7 @@ counts the items that all ranked checkpoints measured. A checkpoint is not ranke
 - if it has no item for one of the voters;
 - if the gate decided early on a task: its few items would rank the others.
 
-The rows of one task have its languages as voters. With several tasks there are also rows of `all`, in which a task has
+The rows of one task have its languages as voters. With several tasks there are also rows of `all`: there each task has
 as many votes as languages. A task with several prompts votes with one prompt alone (the paper's, if evaluated).
 
 The interval is of the mean accuracy, for the given voters. Places have no interval. All known methods either miss the
@@ -102,7 +102,7 @@ class _Voter:
     right_MI: Floats
 
     def of(self, chosen: Sequence[int]) -> _Voter:
-        """The voter restricted to these checkpoints, on the items that all of them measured."""
+        """The voter restricted to these checkpoints, on the items that they all measured."""
         right = self.right_MI[list(chosen)]
         both = ~np.isnan(right).any(axis=0)
         return _Voter(self.task, self.contexts[both], right[:, both])
@@ -226,7 +226,7 @@ def _decided_early(inputs: Inputs, names: Sequence[str], tasks: Sequence[str]) -
 
 
 def _labelled(row: Row, inputs: Inputs) -> Row:
-    """A row over several tasks, with the tasks in which the checkpoint was evaluated otherwise than its base."""
+    """A row over several tasks, with each reason why the checkpoint and its base are not comparable."""
     found = [why for (_, name), why in inputs.incomparable.items() if name == row["checkpoint"]]
     return row | {"reason": joined_reasons(*found, row["reason"])}
 

@@ -21,10 +21,9 @@ The kinds, by sort:
 
 The rules are rough but the same for every checkpoint, so a kind's drop is a drop on these very items.
 
-`QUESTION_WORDS` has the words that questions begin with, by language code. The first of these words in a question
-decides its kind. If two begin at the same place, the longer one does ("how many" is not "how"). Inflected forms are
-listed. A language that is not in it has no kinds of question word. Greek has the same word for "who" and "which": it is
-under "which".
+`QUESTION_WORDS` has the question words, by language code. The first of them in a question decides its kind. If two
+begin at the same place, the longer one does ("how many" is not "how"). Inflected forms are listed. A language that is
+not listed has no kinds of question word. Greek has the same word for "who" and "which": it is under "which".
 """
 
 from __future__ import annotations
@@ -206,8 +205,8 @@ _NOWHERE = "not in the context"
 
 
 def kinds_of(items: pd.DataFrame) -> pd.DataFrame:
-    """One row per item of a task (`items` has the columns of `evaluator.core.records.Item`): language, id, and a column
-    per sort in KINDS with the item's kind or None."""
+    """One row per item of a task: language, id, and a column per sort in KINDS with the item's kind or None. `items`
+    has the columns of `evaluator.core.records.Item`."""
     columns: dict[str, Sequence[str | None]] = {"language": items["language"].tolist()}
     answers = [str(each[0]) if len(each) else "" for each in items["answers"]]
     languages, questions, contexts = (items[name].tolist() for name in ("language", "question", "context"))
