@@ -97,7 +97,7 @@ def captured(console: Console, log: Path) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         sink = stack.enter_context(log.open("a", encoding="utf-8", errors="replace", buffering=1))
         console.file = _kept(sys.stdout, stack)
-        # None: back to the current sys.stdout.
+        # None means the current sys.stdout.
         stack.callback(setattr, console, "file", None)
         for descriptor in (1, 2):
             saved = os.dup(descriptor)
@@ -121,6 +121,6 @@ def _kept(stream: TextIO, stack: contextlib.ExitStack) -> TextIO:
 
 
 def _close(stream: TextIO) -> None:
-    """Where nobody reads it any more, what could not be written cannot be written now either."""
+    """Close a stream. If its reader is gone, the unwritten rest is lost."""
     with contextlib.suppress(BrokenPipeError):
         stream.close()

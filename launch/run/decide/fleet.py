@@ -212,7 +212,7 @@ class TimeLimits:
     """The time limits for engines. Counts the engines that have a process. Thread-safe."""
 
     def __init__(self, *, placement_seconds: float, load_seconds: float, stall_seconds: float) -> None:
-        """`placement_seconds`: limit for a time in which no engine has a process; the others: see `HangWatch.least`."""
+        """`placement_seconds`: limit for a time without any engine process. The others: see `HangWatch.least`."""
         self.load_seconds = load_seconds
         self.stall_seconds = stall_seconds
         self._seconds = placement_seconds

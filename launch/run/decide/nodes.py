@@ -1,4 +1,4 @@
-"""Decides which node each process of a run gets, and what it needs there, without Ray."""
+"""Decides the node and the resources of each process of a run, without Ray."""
 
 from __future__ import annotations
 

@@ -42,13 +42,17 @@ class RunDirectory:
         """Open or create the directory.
 
         `identity` is all that the records depend on: a directory with another digest belongs to another sweep. It lacks
-        `unusable` checkpoints; an earlier call's entries for these are kept. Models may have other weights than in an
-        earlier call only if they failed and have nothing `measured`: these are `mended`.
+        `unusable` checkpoints; an earlier call's entries for these are kept. A model's weights may differ
+        from an earlier call only if the model failed and none of its items is `measured`: it is then `mended`.
 
         `tell` receives a line if another driver may be dead, because the check can take a while.
 
-        Raises InputError in these cases: the directory belongs to another sweep or to something else, another process
-        writes it, it is not writable, or it is new and fewer than `needed_bytes` are free.
+        Raises InputError if
+
+        - the directory belongs to another sweep or to something else
+        - another process writes it
+        - it is not writable
+        - it is new and fewer than `needed_bytes` are free
         """
         self.path = path
         self._document: dict[str, Any] = {

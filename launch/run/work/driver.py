@@ -1,6 +1,6 @@
 """A sweep from start to finish: prune, evaluate, report. The same command resumes.
 
-Prune tasks run while engines evaluate. A pruned checkpoint goes on the board as soon as its manifest is written. An
+Prune tasks run while engines evaluate. A pruned checkpoint joins the board as soon as its manifest is written. An
 engine keeps its GPUs as long as it has work, so on GPUs pruning comes first. One engine starts as soon as a checkpoint
 is ready, unless it would take all GPUs. The other engines start on GPUs that no prune job needs.
 """
@@ -76,9 +76,9 @@ def run_sweep(
 ) -> Outcome:
     """Do all work of the sweep that its directory does not hold yet; the caller writes the report.
 
-    Every event goes to the terminal, to `live.json` and to `listeners`, from the thread in which it happens.
-    Raises InputError if the user can correct the cause, LeaseLost if another driver has taken over the directory, and
-    ResurfaceError if the work itself failed.
+    The terminal, `live.json` and `listeners` receive every event, in the thread that causes it.
+    Raises InputError if the user can correct the cause, and ResurfaceError if the work itself failed. Raises LeaseLost
+    if another driver has taken over the directory.
     """
     run_dir = directory.path
     store = RecordStore(run_dir)

@@ -105,7 +105,7 @@ def try_again(prepared: Prepared, directory: RunDirectory, store: RecordStore) -
     """Delete the records of an earlier call's failures, so that this call tries them again.
 
     Only a call that came to its end gives its failures a second try. After an interrupted call, failures with records
-    are kept and returned. The records of mended models are always deleted.
+    are kept and returned. Records of mended models are always deleted.
     """
     for name in directory.mended:
         store.drop(name)
