@@ -1,5 +1,4 @@
-"""What an engine decides about requests before it computes anything: how many to take, which to refuse, and which
-share a computation."""
+"""An engine decides here, before it computes: how many requests it takes, which it refuses, and which share work."""
 
 from __future__ import annotations
 
@@ -69,10 +68,10 @@ def refuse(request: Request, reason: str) -> Response:
 
 
 class SharedScores:
-    """Lets a Score request ride on another one whose computation contains it.
+    """Answers a Score request from another one whose computation contains it.
 
-    The score of a continuation contains the scores of its own beginnings after the same prompt, and of equal
-    continuations: options of one question often begin alike, and more than one probe scores the gold answer.
+    A continuation's score contains the scores of all its beginnings after the same prompt, and of equal continuations.
+    This saves work: options of one question often begin alike, and several probes score the gold answer.
     """
 
     def __init__(self) -> None:

@@ -1,6 +1,6 @@
 """The engine seam: requests go in, responses come out in any order, and callers know nothing else about an engine.
 
-The driver owns a `RequestSource`; the engine pulls from it whenever it has room, so that requests which follow from
+The driver owns a `RequestSource`, and the engine pulls from it whenever it has room. So requests that follow from
 responses (the next step of a beam search) join the running batch without a barrier::
 
     for response in engine.run(source):      # the engine pauses while the driver handles the response
@@ -46,9 +46,8 @@ class Reference:
 class Score:
     """The log-likelihood and vocabulary rank of each token of `continuation_ids` (at least one) after `prompt_ids`.
 
-    With a `reference`, distributions of the base are kept or compared with where they are computed: no row as long as
-    the vocabulary ever comes out of an engine. An engine without references must not get one
-    (`EngineKind.references`).
+    With a `reference`, the engine itself stores the base's distributions or compares with them. So it never returns a
+    row as long as the vocabulary. An engine without references must not get one (`EngineKind.references`).
     """
 
     request_id: str
@@ -198,8 +197,8 @@ class Engine(Protocol):
     def load(self, checkpoint: Path) -> LoadReport:
         """Serve `checkpoint` from now on.
 
-        Raises InputError for a checkpoint whose shapes or architecture are not those of the engine's first one,
-        and EngineError if the weights that arrived are not those of the files.
+        Raises InputError if the shapes or the architecture differ from the engine's first checkpoint. Raises
+        EngineError if the loaded weights differ from the files.
         """
         ...
 

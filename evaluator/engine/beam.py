@@ -2,23 +2,24 @@
 
 A step of beam search needs, for each of the `width` live prefixes, the few most likely next tokens (its *expansion*).
 Requesting one token per prefix and step would spend most of an engine's time on admission. Instead we request the
-greedy continuation of a prefix (a *rollout*) with its top log-probabilities, token by token as it is computed: each of
-its positions is the expansion of one more prefix, and beam search mostly walks along such continuations. A branch gets
-a rollout of its own; a rollout that no live prefix lies on is cancelled. So an item takes about as many engine steps as
-it generates tokens, and about as many token forwards as its beams hold tokens.
+greedy continuation of a prefix (a *rollout*) with its top log-probabilities, streamed token by token. Each of its
+positions is the expansion of one more prefix, and beam search mostly walks along such continuations. A branch gets a
+new rollout; a rollout without a live prefix is cancelled. So an item takes about as many engine steps as it generates
+tokens, and about as many token forwards as its beams hold tokens.
 
 The search itself is that of transformers 5.19, `GenerationMixin._beam_search`, with length_penalty = 1.0 and
 early_stopping = False (so `num_return_sequences = num_beams = width`):
 
 - every step ranks all one-token continuations of the live prefixes by their summed log-probability;
-- of the best `width` of them, those that end in EOS are finished, with score = sum / generated length, EOS counted;
+- those among the best `width` that end in EOS are finished, with score = sum / generated length, EOS counted;
 - the best `width` that do not end in EOS are the next live prefixes;
-- the best `width` finished ones are kept, and the search stops when all of these places are taken and the best live
-  prefix, scored at its present length, is not better than the worst one;
-- at `max_tokens` the best `width` continuations finish as they are.
+- the best `width` finished ones are kept;
+- the search stops when there are `width` finished ones and the best live prefix, scored at its present length, is not
+  better than the worst of them;
+- at `max_tokens` the best `width` continuations finish without EOS.
 
-transformers looks at (1 + number of EOS ids) * width candidates in each step; the selection above needs only the best
-`width + number of EOS ids` of each prefix, which is what rollouts ask for. A width of 1 is greedy search, there and
+transformers looks at (1 + number of EOS ids) * width candidates in each step. The selection above needs only the best
+`width + number of EOS ids` of each prefix, so rollouts request only these. A width of 1 is greedy search, there and
 here.
 
 Exact means: the same hypotheses where no two candidates are closer than the float rounding of their sums (ours are
@@ -137,8 +138,8 @@ class BeamSearch:
     def seed(self, response: Response) -> list[Generate | Cancel]:
         """Start from the prompt's own greedy request instead of `start`; takes each of its responses.
 
-        It must have been requested with max_tokens as here, temperature 0 and top_logprobs >= `self.top_logprobs`
-        (2 * width is enough for up to `width` EOS ids). Raises ValueError if it has no top log-probabilities.
+        That request must have the same max_tokens, temperature 0 and top_logprobs >= `self.top_logprobs` (2 * width is
+        enough for up to `width` EOS ids). Raises ValueError if the response has no top log-probabilities.
         """
         if response.status == "ok" and len(response.top_ids) != len(response.token_ids):
             raise ValueError(f"{response.request_id}: a seed of a beam search needs top_logprobs at every step")

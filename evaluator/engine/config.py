@@ -1,7 +1,7 @@
 """The engines that exist, and how one is configured and built.
 
-An engine is one file: a class that keeps `base.Engine`, and an `EngineKind` that says what users call it. `ENGINES` is
-filled in this folder's `__init__.py`, one line for each kind; options, YAML validation and "did you mean" read it.
+An engine is one file with a class that satisfies `base.Engine`, and an `EngineKind` with the name for users. This
+folder's `__init__.py` fills `ENGINES`, one line for each kind. Options, YAML validation and "did you mean" read it.
 """
 
 from __future__ import annotations

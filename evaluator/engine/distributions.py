@@ -1,10 +1,10 @@
 """The distributions at the positions of a score: kept by a base, and compared with those of its compressed checkpoints.
 
-A file holds what one `Score` asked to keep, in safetensors: the logits as the model gave them, in its own dtype, which
-lose nothing; or of each row the `top` likeliest tokens' log-probabilities, and that of all others together. Merging
-tokens can only hide differences (the data processing inequality): with `top`, both divergences are lower bounds, and
-the acceptance is an upper one. The file also has the continuation's own log-probabilities, and its ids: it is compared
-with nothing else.
+Each `Score` that stores distributions writes one safetensors file. It has either the model's logits in their own dtype,
+without loss, or the log-probabilities of each row's `top` likeliest tokens and of all others together. Merging tokens
+can only hide differences (the data processing inequality). So with `top`, both divergences are lower bounds, and the
+acceptance is an upper bound. The file also has the continuation's log-probabilities and its ids; only a score of the
+same ids is compared with it.
 
 Engines call `unusable` before they compute and `referred` on the rows that they have computed. Everything is done in
 float32, with sums in float64. torch is imported when there are rows.
@@ -157,8 +157,11 @@ def _rest(logprobs_TV: torch.Tensor, ids_TK: torch.Tensor) -> torch.Tensor:
 
 
 def _ordered(values_TV: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The ids of the `count` highest values of each row and these, falling; ties to the lower id, as far as they are
-    listed: which of several equals at the end are is open."""
+    """The ids of each row's `count` highest values, and these values, in descending order.
+
+    Among equal values the lower id comes first. If more equal values exist than fit at the end, the choice among them
+    is arbitrary.
+    """
     highest_TK, ids_TK = values_TV.topk(min(count, values_TV.shape[1]), 1)
     ids_TK, by_id = ids_TK.sort(1)
     ordered_TK, order = highest_TK.gather(1, by_id).sort(dim=1, descending=True, stable=True)

@@ -1,8 +1,8 @@
 """Engines without a model, for tests and for measuring the driver alone.
 
-`FakeEngine` answers each request as its script says, in a scripted order, and dies on request. `FakeLM` is a script
-that behaves like a language model: its next-token distributions are a fixed pseudo-random function of the prefix, so
-that beams, samples and scores can be checked end to end without weights::
+`FakeEngine` answers each request from a script, in a scripted order, and dies on request. `FakeLM` is a script that
+behaves like a language model: its next-token distributions are a fixed pseudo-random function of the prefix. So tests
+can check beams, samples and scores end to end without weights::
 
     lm = FakeLM(vocabulary=16, eos_ids=frozenset({0}))
     engine = FakeEngine(lm.answer, reorder_seed=3)

@@ -1,10 +1,10 @@
-"""Whether an engine's fast way to score agrees with its slow one: asked once of every combination, then remembered.
+"""Checks once for every combination that an engine's fast way to score agrees with its slow one.
 
-Forced scores and prompt log-probabilities are the same numbers by two ways through an engine. Kernels differ between
-builds, devices, dtypes and runners, and so do their errors: the first engine of a combination scores a few
-short continuations both ways before it serves. Both ways rank with the same kernel, so ranks are held against a count
-over whole distributions and against a planted table (`vllm/verify/ranks.py`). Pure but for `Memory`, a folder with a
-file for each combination that has passed. `vllm/engine.py` runs it.
+Forced scores and prompt log-probabilities are the same numbers, computed in two ways by an engine. Kernels and their
+errors differ between builds, devices, dtypes and runners. So the first engine of a combination scores a few short
+continuations both ways before it serves. Both ways rank with the same kernel, so ranks are compared with a count over
+whole distributions and with a planted table (`vllm/verify/ranks.py`). Pure except for `Memory`, a folder with a file
+for each combination that has passed. `vllm/engine.py` runs it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Literal
 
 from evaluator.engine.base import NOT_NUMBERS, Response, Score
 
-# Nats by which the two may differ in one token, and in the mean over tokens. Products of float32 on a GPU may keep ten
+# Allowed differences in nats: for one token, and for the mean over tokens. Products of float32 on a GPU may keep ten
 # bits of the mantissa. Those of float32 were measured on CPUs; the others are estimates, and none was tried on a GPU.
 #
 # In half precision, the hidden states are rounded, whatever the logits are. On CPUs, in bfloat16, we measured:

@@ -1,4 +1,4 @@
-"""The checkpoints that the runs load, and the masks of pruning beside those of the published algorithm."""
+"""The checkpoints that the doctor's runs load, and the comparison of our pruning masks with the published algorithm."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _CALIBRATION = CalibrationConfig(source="gazetteer", samples=18, sequence_length
 
 
 def prunings(dense: Path, pruned: Path, tied: Path, scratch: Path) -> RunResult:
-    """Makes the checkpoint of twins at `tied` and prunes `dense` into `pruned`, by Wanda on the CPU.
+    """Write the checkpoint of twins to `tied`, and prune `dense` into `pruned` with Wanda on the CPU.
 
-    `shares` are those of each matrix's weights that were kept on one side and not on the other: against the published
-    algorithm, and where there is a GPU, of Wanda and SparseGPT on it against the CPU.
+    `shares`: the share of each matrix's weights that only one of two sides pruned. They compare Wanda on the CPU with
+    the published algorithm. With a GPU, they also compare Wanda and SparseGPT there with the CPU.
     """
     write_twins(dense, tied)
     _prune(dense, pruned, "wanda", "cpu")
@@ -37,14 +37,14 @@ def prunings(dense: Path, pruned: Path, tied: Path, scratch: Path) -> RunResult:
         sides = (masks_of(_prune(dense, scratch / device, "sparsegpt", device)) for device in ("cuda", "cpu"))
         shares["gpu_sparsegpt"] = differing(*sides)
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
-    facts = {"device": device, "gpus": str(torch.cuda.device_count())}  # those that CUDA_VISIBLE_DEVICES leaves
+    facts = {"device": device, "gpus": str(torch.cuda.device_count())}  # limited by CUDA_VISIBLE_DEVICES
     return RunResult(dtype="float32", facts=facts, shares=shares)
 
 
 def write_twins(source: Path, target: Path) -> Path:
-    """A copy of a checkpoint with tied embeddings in which every odd token has the embedding of the token before it.
+    """Copy a checkpoint with tied embeddings, and give each odd token the embedding of the token before it.
 
-    So the two have the same logit after any prompt, in any dtype.
+    So both tokens have the same logit after any prompt, in any dtype.
     """
     target.mkdir(parents=True)
     overlay(source, target, read_config(source))  # the program's own files may be read-only
@@ -60,9 +60,9 @@ def write_twins(source: Path, target: Path) -> Path:
 
 
 def write_divisible(source: Path, target: Path) -> Path:
-    """A copy of a checkpoint whose model two workers can share: it computes the same.
+    """Copy a checkpoint so that two workers can share its model; the results stay the same.
 
-    Every query head gets its own copy of the key and value heads that it shared: six queries get six pairs.
+    Each query head gets its own copy of its key and value heads: six query heads get six pairs.
     """
     config = read_config(source)
     queries, keys, size = (config[name] for name in ("num_attention_heads", "num_key_value_heads", "head_dim"))
@@ -80,7 +80,7 @@ def write_divisible(source: Path, target: Path) -> Path:
 
 
 def masks_of(checkpoint: Path) -> dict[str, Tensor]:
-    """Which weights of each matrix of the layers are zero."""
+    """The zero weights of each matrix in the layers."""
     return {
         name: tensor == 0
         for file in sorted(checkpoint.glob("*.safetensors"))
@@ -107,8 +107,11 @@ def _prune(dense: Path, out: Path, method: str, device: str) -> Path:
 
 
 def plain_wanda(dense: Path) -> dict[str, Tensor]:
-    """Wanda's masks with nothing of `pruning` but its calibration text: the whole model in memory, one sequence at a
-    time through all of it for every layer, a stable sort of every row."""
+    """Wanda's masks in a plain implementation that uses only the calibration text of `pruning`.
+
+    The whole model is in memory. For every layer, each sequence runs through the whole model. Every row has a stable
+    sort.
+    """
     from transformers import AutoModelForCausalLM
 
     calibration = sequences.load(_CALIBRATION, load_tokenizer(dense), 0, SOURCES)

@@ -1,4 +1,4 @@
-"""What this machine is: processor, memory, GPUs, and the versions of what matters."""
+"""Describes this machine: processor, memory, GPUs, and the versions of the important packages."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What a result depends on, besides the code."""
+    """The facts that a result depends on, besides the code."""
 
     system: str
     processor: str
     cores: int  # that this process may use
-    instructions: tuple[str, ...]  # of those that kernels choose by
+    instructions: tuple[str, ...]  # the instruction sets that select a kernel
     memory_gib: float | None
     gpus: tuple[Gpu, ...]
-    versions: dict[str, str]  # of what is installed
+    versions: dict[str, str]  # of the installed packages
     commit: str | None
     dirty: bool | None
 
@@ -57,7 +57,7 @@ class Machine:
 
 
 def this_machine() -> Machine:
-    """Asks the system; imports nothing heavy."""
+    """This machine's description. The function imports nothing heavy."""
     import psutil
 
     origin = provenance()
@@ -77,7 +77,7 @@ def this_machine() -> Machine:
 
 
 def gpus(listing: str) -> tuple[Gpu, ...]:
-    """The GPUs of nvidia-smi's CSV, a line each with the fields of `_GPU_FIELDS`."""
+    """The GPUs in nvidia-smi's CSV: one line each, with the fields `_GPU_FIELDS`."""
     found = []
     for line in listing.splitlines():
         fields = [field.strip() for field in line.split(",")]
@@ -89,7 +89,7 @@ def gpus(listing: str) -> tuple[Gpu, ...]:
 
 
 def _nvidia_smi() -> str:
-    """Its answer; empty where there is no driver."""
+    """The output of nvidia-smi; empty without a driver."""
     command = ["nvidia-smi", f"--query-gpu={','.join(_GPU_FIELDS)}", "--format=csv,noheader,nounits"]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout

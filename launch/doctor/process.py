@@ -1,4 +1,4 @@
-"""One run in a separate process::
+"""Executes one of the doctor's runs in a separate process::
 
     python -m launch.doctor.process NAME INPUTS RESULT
 
@@ -19,14 +19,14 @@ from launch.doctor.results import RunResult
 from launch.doctor.runs import RUNS, Inputs, Run, execute_here
 
 _DEFAULTS = {
-    "OMP_NUM_THREADS": str(max(1, usable_cores() - 1)),  # as an evaluation gives a single engine
+    "OMP_NUM_THREADS": str(max(1, usable_cores() - 1)),  # as for a single engine in an evaluation
     "VLLM_LOGGING_LEVEL": "INFO",  # as in an evaluation: which runner, graphs and kernels vLLM chose
 }
 _SECONDS = 600  # without a result by then, the run hangs
 
 
 def run_apart(run: Run, inputs: Inputs) -> RunResult | str:
-    """The result of a run, or the reason for its absence in one line. Its output goes to a log."""
+    """The result of a run, or one line that explains why there is none. A log file keeps the run's output."""
     given, written = (inputs.scratch / f"{run.name}.{end}" for end in ("inputs", "result"))
     log = inputs.logs / f"{run.name}.log"
     given.write_bytes(pickle.dumps(inputs))

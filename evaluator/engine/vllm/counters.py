@@ -20,8 +20,8 @@ class Counters:
     Time counts between the first step of a run and its last one. Between two steps the driver handles responses,
     tokenises and admits new requests: the engine waits, or is idle if it holds no request meanwhile.
 
-    A processor computes in the steps and nowhere else. A GPU (`device`) computes while this process does other things,
-    and waits in steps too: its own clock reports its busy time, and the rest is waiting.
+    A processor computes only within steps. A GPU (`device`) also computes while this process does other work, and it
+    waits within steps too. So the GPU's own clock reports its busy time, and the rest is waiting.
     """
 
     device: DeviceClock | None = None

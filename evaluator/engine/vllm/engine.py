@@ -1,7 +1,7 @@
 """The product's engine: one vLLM engine in this process, fed as one stream that is never drained.
 
-- `run` pulls requests whenever it has room and hands responses out as they finish, so what follows from a response
-  joins the running batch at the next step.
+- `run` pulls requests whenever it has room and returns each response as it finishes. So requests that follow from a
+  response join the running batch at the next step.
 - `load` builds the engine once; every later checkpoint is swapped in place and compared with its files. A quantised
   one and a mixture of experts get an engine of their own.
 - A `Score` is computed by forced decoding (requests/sampling.py), and in one step where the cache allows it
@@ -66,8 +66,8 @@ class VLLMEngine:
     def load(self, checkpoint: Path) -> LoadReport:
         """Serve `checkpoint` from now on; the first one builds the engine, later ones are swapped in place.
 
-        Raises InputError if the checkpoint is incomplete, or if its architecture is not the first one's, and
-        EngineError if the engine cannot be built or the weights that arrived are not those of the files.
+        Raises InputError if the checkpoint is incomplete or has another architecture than the first one. Raises
+        EngineError if the engine cannot be built or the loaded weights differ from the files.
         """
         began = time.monotonic()
         blueprint = read_blueprint(checkpoint)
@@ -256,11 +256,11 @@ def _notes(not_compared: tuple[str, ...]) -> tuple[str, ...]:
 
 @contextmanager
 def rare_collections() -> Iterator[None]:
-    """Within, Python searches the youngest objects for dead cycles after 50,000 of them, not after 700.
+    """Let Python search for dead cycles only after 50,000 new objects within the block, instead of 700.
 
-    Requests, responses and records form no cycles: with 256 requests in flight a search began at every other step, took
-    a millisecond, which is an eighth of the driver's time, and found nothing. What a probe of somebody else's may leave
-    is found later.
+    Requests, responses and records form no cycles. With 256 requests in flight, a search began at every other step,
+    took a millisecond (an eighth of the driver's time) and found nothing. Cycles of a third-party probe are freed
+    later.
     """
     before = gc.get_threshold()
     gc.set_threshold(max(_OBJECTS, before[0]) if before[0] else 0, *before[1:])  # 0: somebody has turned it off

@@ -4,9 +4,8 @@ Forced decoding takes one step for each token of a continuation. Here the contin
 part of the prompt, and the score takes one step. The cache provides the context. vLLM computes one row for each token
 of the continuation: the row of the token before it.
 
-The first of these rows is that of the context's last token. vLLM would take it from the cache where a hit reaches
-further, because options that begin alike fill a cache block. So the hit must end before it. Both runners have the same
-scheduler.
+The first of these rows belongs to the context's last token. Options that begin alike can fill a cache block, and then
+a cache hit would include this token. So the hit must end before it. Both runners have the same scheduler.
 
 Replaces `KVCacheManager.get_computed_blocks` of a scheduler. Reads `Scheduler.kv_cache_config`, `.kv_cache_manager` and
 `.block_size`, `KVCacheManager.create_kv_cache_blocks`, `FullAttentionSpec` and `LogprobsTensors`.
@@ -33,8 +32,8 @@ REFERENCE = "reference"  # the fields of a Score's reference
 def keep_last_context_token(scheduler: Any) -> bool:
     """Make the prefix cache of a vLLM scheduler end before the rows that a score needs.
 
-    Returns False, and changes nothing, where cached blocks cannot be cut short: those of a sliding window end where the
-    hit does, and so do caches of several kinds.
+    Returns False and changes nothing if a cache hit cannot be shortened. This is the case for a sliding window and for
+    caches of several kinds.
     """
     from vllm.v1.kv_cache_interface import FullAttentionSpec
 

@@ -1,7 +1,7 @@
 """How a vLLM engine is started for a checkpoint: environment, arguments, and which model runner it gets.
 
-The device decides dtype, memory and graphs; the model runner decides everything else. vLLM has two runners: V1, which
-serves CPUs here, and V2, which serves GPUs, and also CPUs where Triton computes there. vLLM chooses; we follow.
+The device decides dtype, memory and graphs; the model runner decides everything else. vLLM has two runners and chooses
+between them. V1 serves CPUs here. V2 serves GPUs, and also CPUs if Triton computes there.
 
 On a CPU everything is computed in float32 by default, on a GPU in the checkpoint's dtype. **CUDA itself has not run.**
 """
@@ -115,8 +115,8 @@ def on_workers(llm: Any, method: str, *arguments: Any) -> list[Any]:
 
 
 def named(error: BaseException) -> str:
-    """An error of vLLM: its type and the first line of its text, which may be followed by pages; where that line only
-    announces reasons, these too."""
+    """An error of vLLM in short: its type and the first line of its text, which can have pages. If that line only
+    announces reasons, they are added."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     if not lines:
         return f"{type(error).__name__}: no message"

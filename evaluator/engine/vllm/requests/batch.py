@@ -41,8 +41,8 @@ class Batch:
     def __init__(self, core: Any, served: Served, counters: Counters, numbers: Iterator[int]) -> None:
         """`core` is vLLM's EngineCoreClient.
 
-        `numbers` gives each request the core's id, always a new one: where steps are
-        scheduled ahead, the last step of a run is still under way when the next run begins.
+        `numbers` gives each request a new id for the core. With steps scheduled ahead, the last step of a run is still
+        in progress when the next run begins.
         """
         self._core = core
         self._served = served

@@ -1,8 +1,8 @@
-"""Requests on their way into vLLM's engine core, and responses on their way out.
+"""Turns our requests into those of vLLM's engine core, and its outputs into responses.
 
-They go to the core directly. vLLM's own front end (`LLMEngine.add_request` and `step`) would validate, copy and
-detokenise, and build an object for every token: about a third of the Python time of a small model, for nothing that is
-read here. admission.py has already checked each request.
+This bypasses vLLM's own front end (`LLMEngine.add_request` and `step`). The front end would validate, copy, detokenise
+and build an object for every token, all unused here. That is about a third of the Python time of a small model.
+Validation is not needed, as admission.py has checked each request.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from evaluator.engine.distributions import divergences_of
 
 Top = tuple[tuple[int, ...], tuple[float, ...]]  # ids and log-probabilities, most likely first
 
-# Of one generated token: log-probability, rank, ids and log-probabilities of the likeliest tokens, and whether two of
-# these log-probabilities are equal. A plain tuple: a step has hundreds. It is as wide as its step's most demanding
-# request needs.
+# One generated token's log-probability, rank, the likeliest tokens' ids and log-probabilities, and whether two of
+# these log-probabilities are equal. A plain tuple: a step has hundreds. Its width is that of the step's most demanding
+# request.
 Row = tuple[float, int, tuple[int, ...], tuple[float, ...], bool]
 
 

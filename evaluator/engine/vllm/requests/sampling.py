@@ -1,8 +1,8 @@
 """The sampling parameters of requests, which depend on vLLM's model runner.
 
-A continuation is scored by *forced decoding*: the engine generates given tokens after the prompt, and reports the raw
-model's log-probabilities and ranks, taken before anything is forced. Where the cache allows it, all tokens but the last
-are part of the prompt, and the score takes one step (prompt_scores.py).
+A continuation is scored by *forced decoding*: the engine generates given tokens after the prompt. It reports the raw
+model's log-probabilities and ranks, before tokens are forced. If the cache allows it, all tokens but the last are part
+of the prompt, and the score takes one step (prompt_scores.py).
 
 - V1 runner (CPUs): a sampler of our own (v1/sampler.py) reads its orders from `SamplingParams.extra_args`.
 - V2 runner (GPUs): vLLM's own trace replay and top-p.
@@ -84,8 +84,8 @@ class Dialect:
     def prompt_score(self) -> SamplingParams:
         """Parameters that report prompt log-probabilities: the slow way to score, on either runner.
 
-        vLLM then computes the whole prompt. `skip_reading_prefix_cache` must keep its default: if it reads
-        the cache all the same, the V1 runner returns uninitialised memory for the rows that came from it.
+        vLLM then computes the whole prompt. `skip_reading_prefix_cache` must keep its default. If vLLM reads the cache,
+        the V1 runner returns uninitialised memory for the cached rows.
         """
         return SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=1, ignore_eos=True, **_ALWAYS)
 

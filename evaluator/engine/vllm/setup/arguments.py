@@ -64,8 +64,8 @@ def _online(checkpoint: Path) -> dict[str, Any]:
 def _exact_logits(config: EngineConfig, blueprint: Blueprint, dtype: str) -> dict[str, Any]:
     """Logits in float32 from a half-precision model.
 
-    bfloat16 has a resolution of 1/8 at logits of 16 to 32: it makes ties, and moves a token by .06 nats. vLLM does this
-    for an output head that is not quantised. It passes by its batch-invariant kernels.
+    At logits of 16 to 32, bfloat16 has a resolution of 1/8: it makes ties and moves a token by 0.06 nats. The engine
+    option works only if the output head is not quantised. It bypasses vLLM's batch-invariant kernels.
     """
     if config.deterministic or dtype not in ("bfloat16", "float16") or not _has_plain_head(blueprint):
         return {}
@@ -73,8 +73,8 @@ def _exact_logits(config: EngineConfig, blueprint: Blueprint, dtype: str) -> dic
 
 
 def _has_plain_head(blueprint: Blueprint) -> bool:
-    """Whether the output head is not quantised. It has no tensor of its own where it is the table of embeddings: then
-    a layout may quantise it while it is loaded."""
+    """Whether the output head is not quantised. A head that is tied to the embeddings has no separate tensor, so a
+    layout may quantise it while it is loaded."""
     head = {name: dtype for name, (dtype, _) in blueprint.tensors.items() if "lm_head" in name.split(".")}
     if not head:
         return blueprint.quantisation is None

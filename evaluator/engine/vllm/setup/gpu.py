@@ -1,11 +1,10 @@
-"""What an engine on a GPU gets: CUDA graphs, the size of a step, and free memory. No GPU has run it yet.
+"""An engine's settings on a GPU: CUDA graphs, the size of a step, and free memory. No GPU has run it yet.
 
 ## Graphs
 
-
-Without a graph, Python launches every kernel of every layer: 6 to 8 ms (estimate) for the 28 layers of a model of
-0.6 B, whose step takes a GPU about 4 ms. A graph is launched at once. It has one number of tokens; a smaller step is
-padded to it. `EngineConfig.cuda_graphs` chooses:
+Without a graph, Python launches every kernel of every layer. For the 28 layers of a model of 0.6 B, this takes 6 to
+8 ms (estimate), but the step takes a GPU only about 4 ms. A graph is launched at once. It has one number of tokens; a
+smaller step is padded to it. `EngineConfig.cuda_graphs` chooses:
 
 - `full`, the default: every step is one graph, also one that computes prompts. This launches least, needs nothing
   before vLLM is imported, and captures each size once. The attention must support it: FlashAttention 3 (Hopper) and
@@ -17,9 +16,9 @@ padded to it. `EngineConfig.cuda_graphs` chooses:
 
 ## Size of a step
 
-Large steps fill the GPU; what they need beside weights and cache bounds them. vLLM's own defaults look at the memory
-alone (8,192 tokens, or 16,384 from 70 GiB on). They hold for its `LLM` class only: an engine that is built from its
-configuration gets 2,048.
+Large steps fill the GPU, but they need memory in addition to weights and cache. The defaults of vLLM depend only on
+the memory: 8,192 tokens, or 16,384 from 70 GiB on. They apply only to its `LLM` class: an engine that is built from
+its configuration gets 2,048.
 """
 
 from __future__ import annotations
@@ -64,8 +63,8 @@ def graph_arguments(graphs: Graphs | None, *, compile: bool, requests: int, toke
 def capture_sizes(most: int, requests: int) -> list[int]:
     """Tokens of each graph, up to `most`: 51 for 2,048. vLLM's own list has 51 up to 512, and 147 up to 2,048.
 
-    Steps of eight tokens, and from 64 on of an eighth: so much is padding at most. `requests` is one of them, else a
-    full batch that generates would have no graph: vLLM captures none for more requests than it has places.
+    Sizes rise by eight tokens, and from 64 on by an eighth. This bounds the padding. `requests` is one of the sizes.
+    Otherwise a full batch that generates would have no graph: vLLM captures none for more requests than it has places.
     """
     sizes = [1, 2, 4, 8]
     while sizes[-1] < most:
@@ -158,8 +157,8 @@ _LOOK_SECONDS = 0.5
 def wait_for_memory(share: float, gpus: int = 1) -> None:
     """Wait until `share` of each of an engine's GPUs is free, a minute at most.
 
-    The driver may take seconds to free the memory of a process that has ended. vLLM looks once, and does not start
-    where it finds too little.
+    The driver may take seconds to free the memory of a process that has ended. But vLLM checks only once, and does not
+    start if it finds too little.
     """
     # To ask CUDA takes some of the memory. An engine in this process takes it anyway, and workers of their own must not
     # be kept from theirs.

@@ -75,11 +75,11 @@ def _row_and_tokens(runner: Any, name: str) -> tuple[int, list[int]]:
 
 
 def _referred(runner: Any, hidden_TH: torch.Tensor, names: list[str]) -> Iterator[tuple[str, LogprobsTensors]]:
-    """The reports of scores with a reference, whose distributions are kept or compared here, before a row is dropped.
+    """The reports of scores with a reference. Distributions are stored or compared here, before the rows are dropped.
 
-    Such a report has a row for the last token too, which is also generated, and after the two log-probabilities of a
-    row a column for each field of a Divergence, unless the distributions are kept. As many requests as have _ROWS rows
-    go through the output head together.
+    Such a report also has a row for the last token, which is generated too. If the distributions are compared, each row
+    has a column for each field of a Divergence, after its two log-probabilities. The output head computes up to _ROWS
+    rows of several requests together.
     """
     group: list[tuple[str, int, list[int]]] = []
     for name in names:
@@ -109,7 +109,7 @@ def _together(
 
 
 def _tables(raw_RV: torch.Tensor, tokens: Sequence[int]) -> LogprobsTensors:
-    """Of each token its log-probability and rank, and the likeliest token of its row."""
+    """Each token's log-probability and rank, and the likeliest token of its row."""
     tables = sample(raw_RV.float(), [Order.score(token) for token in tokens], {})[1]
     assert tables is not None
     return tables

@@ -1,16 +1,19 @@
 """Sharing the prompt's last, partly filled cache block: a connector for vLLM's scheduler and worker.
 
-vLLM's prefix cache holds whole blocks. Requests that share a prompt therefore each compute its last, partly filled
-block again: 16 tokens on average with a CPU's smallest block of 32, in every sample, every candidate and every branch
-of a beam search. Measured on the bundled model: 50 thousand prompt tokens where 11 thousand differ. Here a new request
-takes over what another one has computed of that block: the whole block is copied into its own before the forward pass,
-and only the tokens after the common ones are computed. vLLM asks its connector how many tokens of a request it can get
-from elsewhere; for us, elsewhere is another block of the same cache.
+vLLM's prefix cache holds whole blocks. So requests that share a prompt each compute its last, partly filled block
+again: every sample, every candidate and every branch of a beam search. A CPU's smallest block has 32 tokens, so this
+costs 16 tokens on average. Measured on the bundled model: 50 thousand prompt tokens, only 11 thousand distinct ones.
 
-Why this is safe: a block's content is known from the last request that it was allocated to (its tokens, how many of
-them earlier steps have computed, and the hash of everything before), whether or not that request is still there. Every
-allocation passes through `update_state_after_alloc` or `build_connector_meta`, so content that was overwritten is never
-taken; copies are read before anything is written in the same step. With new weights, `reset_cache` forgets everything.
+Here a new request takes over the part of that block that another request has computed. The whole block is copied into
+the request's own block before the forward pass. Only the tokens after the common ones are computed.
+
+The scheduler lets a connector report how many tokens of a request it can load from another place. For this connector,
+the other place is another block of the same cache.
+
+Why this is safe: the last request of a block determines its content, even after that request has ended. We record its
+tokens, how many of these earlier steps have computed, and the hash of everything before. Every allocation passes
+through `update_state_after_alloc` or `build_connector_meta`, so overwritten content is never used. Copies are read
+before anything is written in the same step. With new weights, `reset_cache` forgets everything.
 
 Replaces nothing: vLLM loads it as a KV connector. Subclasses `KVConnectorBase_V1` and `KVConnectorMetadata`. Reads of a
 `Request` its tokens, `block_hashes`, `num_computed_tokens`, `num_preemptions` and `skip_reading_prefix_cache`.
@@ -88,8 +91,8 @@ class PartialBlocks(KVConnectorBase_V1):  # type: ignore[misc]
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int | None, bool]:
         """How many tokens after the first `num_computed_tokens`, which end with a block, another block has.
 
-        _PUT_OFF: a step that is being scheduled computes what the request can use. The second value is vLLM's "loaded
-        asynchronously": never.
+        _PUT_OFF: the step that is being scheduled now computes tokens that the request can use. The second value is
+        vLLM's "loaded asynchronously": never.
         """
         number = num_computed_tokens // self._block_size
         self._found[request.request_id] = (number, None)
@@ -107,8 +110,8 @@ class PartialBlocks(KVConnectorBase_V1):  # type: ignore[misc]
         return ready, False
 
     def _holders(self, request: Any, number: int) -> tuple[list[_Holder], list[_Holder]]:
-        """Other requests with a block for this place: those of earlier steps, and those that begin in this one, whose
-        blocks are only being filled, or copied to."""
+        """Other requests with a block for this place: those of earlier steps, and those that begin in this step. The
+        blocks of the second group are not complete yet: this step fills them or copies into them."""
         held = self._held.get(self._place(request, number), {})
         others = {name: each for name, each in held.items() if name != request.request_id and each.is_current}
         settled = [each for name, each in others.items() if name not in self._now]

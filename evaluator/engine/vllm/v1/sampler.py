@@ -1,15 +1,13 @@
 """The sampler for vLLM's V1 model runner, the one that serves CPUs: every row gets what its request needs, no more.
 
-vLLM's own sampler does for every row of a step what any of its rows needs: log-probabilities of the whole vocabulary,
-the top list of the widest row, ranks, and noise for each token of the vocabulary.
-Here a sampled row takes one uniform variate and looks at its likeliest tokens; only scored rows are ranked, and only
-beams have top lists.
+If one row of a step needs something, vLLM's own sampler computes it for every row. This can be log-probabilities of the
+whole vocabulary, the top list of the widest row, ranks, and noise for each token of the vocabulary. Here a sampled row
+takes one uniform variate and looks at its likeliest tokens; only scored rows are ranked, and only beams have top lists.
 
-- A scored row generates the token that it is told to (*forced*); its log-probability, rank and the top token are the
-  raw model's.
-- A greedy row generates the likeliest token, of equals the one with the lowest id.
-- A sampled row draws from its nucleus (Holtzman et al., 2020) with the generator of its request: the same seed gives
-  the same draw whatever else is in the batch.
+- A scored row generates a given token (*forced*); its log-probability, rank and the top token are the raw model's.
+- A greedy row generates the likeliest token. Among equals it is the one with the lowest id.
+- A sampled row draws from its nucleus (Holtzman et al., 2020) with its request's generator. So the same seed gives the
+  same draw in any batch.
 
 Replaces `GPUModelRunner.sampler`, a `Sampler`, and `vllm.v1.sample.sampler.batched_count_greater_than`. With it vLLM
 ranks prompts. Subclasses `Sampler` (`forward`) and `LogitsProcessor` (`update_state`, from a `BatchUpdate` and its
@@ -125,9 +123,9 @@ def sample(
 ) -> tuple[torch.Tensor, LogprobsTensors | None]:
     """Carry out the orders of all rows: the tokens [rows], and their report, if one is wanted.
 
-    Column 0 of the tables is the generated token's own, the others are the likeliest ones; only what a row's order asks
-    for is filled in. `logits_RV` are float32, and stay as they are. `generators` are those of the sampled rows that
-    have a seed; others draw from torch's own.
+    Column 0 of the tables is the generated token, the others are the likeliest ones. A row has only the values that its
+    order requests. `logits_RV` are float32 and stay unchanged. `generators`: for the sampled rows with a seed; other
+    rows draw from torch's own.
     """
     best_R, argmax_R = _argmax(logits_RV)
     tokens_R = argmax_R.clone()
@@ -180,8 +178,8 @@ def draw(logits_SV: torch.Tensor, top_p_S: torch.Tensor, uniform_S: torch.Tensor
     """One token of each row's nucleus, shape [S]: the inverse of its distribution function at `uniform_S`, in [0, 1).
 
     `logits_SV` are the sampled rows after the temperature; `top_p_S` is in (0, 1]. The nucleus is the least number of
-    likeliest tokens whose probabilities reach top_p. Those that tie with the last one belong to it, and tokens count in
-    the order of their ids, so that a draw does not depend on how many tokens were looked at.
+    likeliest tokens whose probabilities reach top_p. Tokens that tie with the last one belong to it too, and tokens
+    count in the order of their ids. So a draw does not depend on the number of tokens that the code looked at.
     """
     vocabulary = logits_SV.shape[1]
     tokens_S = torch.empty_like(top_p_S, dtype=torch.int64)

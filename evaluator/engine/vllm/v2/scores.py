@@ -1,7 +1,7 @@
 """Scores on vLLM's V2 model runner: read off the rows of a prompt that holds context and continuation.
 
-The context comes from the prefix cache (prompt_scores.py), and one row for each token of the continuation is computed.
-vLLM computes a long prompt in chunks, so the rows of one continuation may lie in several steps.
+The prefix cache provides the context (prompt_scores.py), and the runner computes one row for each token of the
+continuation. Since vLLM computes a long prompt in chunks, these rows may be in several steps.
 
 The runner calls its `prompt_logprobs_worker` after every step. `ScoringWorker` stands before that worker. Every worker
 of a model that several GPUs share calls the output head in the same order, as the head's all-gather requires.

@@ -1,13 +1,14 @@
 """Sharing a prompt's last, partly filled cache block on the V2 model runner.
 
-vLLM's prefix cache holds whole blocks. Requests of one context would each compute the tokens after its last whole
-block again: 7 on average with blocks of 16. vLLM can take over a part of a block: it copies the block before the
-forward pass, and computes what follows. It looks for such parts in Mamba models only; here it gets them in all.
+vLLM's prefix cache holds whole blocks. Each request of a shared context would compute the tokens after the last whole
+block again: 7 on average with blocks of 16. But vLLM can take over a part of a block. It copies the block before the
+forward pass and computes the tokens that follow. It looks for such parts only in Mamba models; here it gets them in all
+models.
 
-Why this is safe. A block's content is known from the request that it was last allocated to: its tokens, how many of
-them earlier steps have computed, and the hash of everything before. Every allocation passes through `remember`, and
-every block that is handed out again through `forget`. Blocks that the same step fills are passed over. vLLM keeps both
-blocks until the copy is made. New weights forget all.
+Why this is safe: the last request of a block determines its content. We record its tokens, how many of these earlier
+steps have computed, and the hash of everything before. Every allocation passes through `remember`, and every block that
+is allocated again passes through `forget`. Blocks that the same step fills are not used. vLLM keeps both blocks until
+the copy is made. New weights forget all.
 
 Replaces methods of a scheduler's `KVCacheManager` (`get_computed_blocks`, `allocate_slots`, `reset_prefix_cache`,
 `take_kv_cache_block_copies`) and of its `BlockPool` (`get_new_blocks`). Reads `Scheduler.block_size`,

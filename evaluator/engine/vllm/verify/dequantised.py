@@ -2,12 +2,13 @@
 
 Three layouts are read, by their tensors' names and shapes:
 
-- compressed-tensors, packed: `weight_packed` [out, in / k], k columns in an int32 from its lowest bits on, offset by
-  half the range (or by `weight_zero_point` [out / k, groups], packed along its rows), `weight_scale` [out, groups];
+- compressed-tensors, packed: `weight_packed` [out, in / k] has k columns in an int32, from its lowest bits on. The
+  offset is half the range, or `weight_zero_point` [out / k, groups], packed along its rows. `weight_scale` is
+  [out, groups].
 - plain: `weight` [out, in] of int8 or float8, with `weight_scale` or `weight_scale_inv` of one value, one for each row,
   or one for each block;
-- GPTQ and AWQ: `qweight` packed along its rows [in / 8, out], or along its columns in AWQ's order [in, out / 8], with
-  `scales` and `qzeros` [groups, ...].
+- GPTQ: `qweight` [in / 8, out], packed along its rows. AWQ: `qweight` [in, out / 8], packed along its columns in AWQ's
+  order. Both have `scales` and `qzeros` [groups, ...].
 
 The arithmetic is this module's own: it checks vLLM's, and compressed-tensors' is what vLLM loads with.
 

@@ -2,10 +2,10 @@
 
     python -m evaluator.engine.vllm.verify.rehearsal CHECKPOINT ENGINE ANSWER
 
-Which kernels there are depends on vLLM's build, the processor's instructions, layout, dtype and shapes, and what is
-lacking shows in many ways: the process may end, or a kernel compute something else (int8 products overflow where a
-processor has no VNNI instructions). So an engine loads the checkpoint's first layer, with all checks of a whole one. On
-a GPU vLLM only reads the configuration: the memory may be in use, and engines may be on other nodes.
+The available kernels depend on vLLM's build, the processor's instructions, layout, dtype and shapes. A missing kernel
+has many symptoms: the process may end, or a kernel may return wrong values (int8 products overflow on a processor
+without VNNI instructions). So an engine loads the checkpoint's first layer, with all checks of a whole one. On a GPU
+vLLM only reads the configuration: the memory may be in use, and engines may be on other nodes.
 """
 
 from __future__ import annotations

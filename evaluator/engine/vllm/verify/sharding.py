@@ -1,9 +1,9 @@
 """Which part of a checkpoint's tensors a worker's weight holds.
 
-vLLM's layers say it themselves, with or without tensor parallelism: how many rows of each fused part they hold and how
-many columns, which worker they belong to (`tp_rank`, `tp_size`), and how often a key-value head is repeated where there
-are fewer of them than workers. The rules are those of the layers' weight loaders (vllm/model_executor/layers/linear.py
-and vocab_parallel_embedding.py).
+vLLM's layers state it themselves, with or without tensor parallelism. They have the rows of each fused part, the
+columns, and their worker (`tp_rank`, `tp_size`). If there are fewer key-value heads than workers, they also have how
+often a head is repeated. The rules are those of the layers' weight loaders (vllm/model_executor/layers/linear.py and
+vocab_parallel_embedding.py).
 """
 
 from __future__ import annotations

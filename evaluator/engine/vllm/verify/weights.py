@@ -1,10 +1,10 @@
-"""What runs beside the weights, inside vLLM's worker: it swaps them in place, compares them with the files, and ranks.
+"""Our code inside vLLM's worker: it swaps the weights in place, compares them with the files, and checks ranks.
 
 vLLM mixes `WorkerExtension` into its worker class (`worker_extension_cls`) and `collective_rpc` calls its methods by
 name, in this process or, with tensor parallelism, in each worker's.
 
-On a CPU, vLLM 0.32's `reload_weights` silently leaves the packed copy of a tied output head stale: the swapped engine
-computes with the old output matrix. `swap_weights` packs it again.
+On a CPU, vLLM 0.32's `reload_weights` silently leaves the packed copy of a tied output head stale. The swapped engine
+then computes with the old output matrix. `swap_weights` packs it again.
 """
 
 from __future__ import annotations
@@ -74,9 +74,9 @@ class WorkerExtension:
         """Compare a sample of every matrix and vector in this worker with the files.
 
         Returns how many matrices were compared, the names of those that differ (vectors as well), and of matrices that
-        cannot be compared. A matrix that vLLM packed for a CPU kernel and dropped is compared through what it computes,
-        and so are every quantised one and experts.
-        With tensor parallelism, this worker's shard is compared with its part of the files.
+        cannot be compared. The comparison uses a matrix's products if vLLM packed it for a CPU kernel and dropped the
+        original, if it is quantised, or for experts. With tensor parallelism, this worker's shard is compared with its
+        part of the files.
         """
         model = self.model_runner.get_model()
         packed: dict[str, list[str]] = getattr(model, "packed_modules_mapping", {})
@@ -129,10 +129,10 @@ class WorkerExtension:
         return sorted(found)
 
     def end_with_parent(self) -> None:
-        """From now on this worker's process ends when the engine's does, whatever it is doing then.
+        """From now on this worker's process ends when the engine's process ends, even in the middle of a step.
 
-        vLLM only closes the queues of a worker whose parent was killed. One that waits for another worker in the middle
-        of a step would never look at them, and keep its GPU memory from the engine that is started next.
+        vLLM only closes the queues of a worker whose parent was killed. A worker that waits for another worker in a
+        step would never look at its queues. It would keep the GPU memory that the next engine needs.
         """
         parent = multiprocessing.parent_process()
         if parent is not None:
@@ -224,7 +224,7 @@ def _sources(module: str, packed: dict[str, list[str]], tensors: _Files) -> list
 def _same(module: Any, slices: list[Any]) -> bool | None:
     """Whether sampled rows of a module's weight are those of the files; None if they cannot be compared.
 
-    The module holds the weight itself, a kernel's packed copy, or both. Of a packed copy, products are compared.
+    The module holds the weight itself, a kernel's packed copy, or both. The products of a packed copy are compared.
     """
     weight: torch.Tensor = module.weight
     shapes = [tuple(each.get_shape()) for each in slices]
