@@ -1,4 +1,4 @@
-"""Engines: whatever can generate from token ids, and score them. `base` is the seam; only `vllm` imports vLLM.
+"""Engines generate from token ids and score them. `base` defines the interface; only `vllm` imports vLLM.
 
 Importing this package imports neither torch nor vLLM: an engine does that when it is built.
 """

@@ -70,20 +70,20 @@ NOT_NUMBERS = "the model's log-probabilities are not numbers (NaN)"
 
 
 class Divergence(NamedTuple):
-    """How far a distribution Q is from the P that was kept of the same position, in nats where nothing else is said."""
+    """The distance of a distribution Q from the stored P of the same position, in nats unless stated otherwise."""
 
     kld: float  # sum P (ln P - ln Q)
     kld_reverse: float  # sum Q (ln Q - ln P)
     acceptance: float  # sum min(P, Q), from 0 to 1
     same_top: bool  # whether the likeliest token is the same
-    agreement: float  # the share of the first ranks (distributions.RANKS) on which the same token stands in both
+    agreement: float  # the share of the first ranks (distributions.RANKS) with the same token in both
     reference_logprob: float  # ln P of the continuation's token
     reference_top: float  # the highest P, from 0 to 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class Response:
-    """What came back for one request. Log-probabilities are the raw model's (temperature 1, no nucleus), in nats."""
+    """The response to one request. Log-probabilities are the raw model's (temperature 1, no nucleus), in nats."""
 
     request_id: str
     # False: the tokens of a streamed Generate since its last response; more will come. The final response has them all.
@@ -91,7 +91,7 @@ class Response:
     status: Literal["ok", "engine_error"] = "ok"
     error: str | None = None
     token_ids: tuple[int, ...] = ()  # generated ids, or the continuation of a Score
-    logprobs: tuple[float, ...] = ()  # one per token id; left empty by a sampled Generate that asks for no top_logprobs
+    logprobs: tuple[float, ...] = ()  # one per token id; empty for a sampled Generate without top_logprobs
     ranks: tuple[int, ...] = ()  # one per token id of a Score: 1 + number of vocabulary tokens that are more likely
     # [step][k], most likely first, ties to the lower id. A Generate: k = its top_logprobs. A Score: k = 1, so that the
     # margin logprobs[0] - top_logprobs[0][0] is at hand.
@@ -101,10 +101,9 @@ class Response:
     divergences: tuple[Divergence, ...] = ()  # one per token id of a Score that compares
 
     def or_error(self, vocabulary: int) -> Response:
-        """This response, or an error if its log-probabilities are NaN, as those of a collapsed model are, or if a rank
-        lies outside the vocabulary.
+        """This response, or an error if a log-probability is NaN (collapsed model) or a rank is outside the vocabulary.
 
-        Every engine hands out what this returns: no token is more likely than NaN, so each would rank first.
+        Every engine returns responses through this method: no token is more likely than NaN, so each would rank first.
         """
         outside = [rank for rank in self.ranks if not 1 <= rank <= vocabulary]
         if math.isnan(sum(self.logprobs)) or any(math.isnan(each.kld) for each in self.divergences):
@@ -129,8 +128,8 @@ class LoadReport:
     scoring: str = (
         "forced"  # how continuations are scored: as configured (EngineConfig.scoring), or what it fell back to
     )
-    notes: tuple[str, ...] = ()  # what a user should know of how it is served, one line each
-    setup: Mapping[str, str] = field(default_factory=dict)  # what the engine's numbers depend on, in words
+    notes: tuple[str, ...] = ()  # remarks for the user about how it is served, one line each
+    setup: Mapping[str, str] = field(default_factory=dict)  # the settings that the engine's numbers depend on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,7 +171,7 @@ class RequestSource(Protocol):
     """Gives an engine its work."""
 
     def take(self, limit: int) -> Sequence[Request | Cancel]:
-        """At most `limit` requests that are ready now; empty while none is, even if responses may bring more.
+        """At most `limit` requests that are ready now; empty if none is ready, even if responses may bring more.
 
         Every Cancel that is ready comes with them, before them, however small the limit: it makes room. It names a
         request that was given before.

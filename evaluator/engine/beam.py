@@ -14,8 +14,8 @@ early_stopping = False (so `num_return_sequences = num_beams = width`):
 - those among the best `width` that end in EOS are finished, with score = sum / generated length, EOS counted;
 - the best `width` that do not end in EOS are the next live prefixes;
 - the best `width` finished ones are kept;
-- the search stops when there are `width` finished ones and the best live prefix, scored at its present length, is not
-  better than the worst of them;
+- the search stops when `width` are finished and the best live prefix, scored at its present length, is not better than
+  the worst finished one;
 - at `max_tokens` the best `width` continuations finish without EOS.
 
 transformers looks at (1 + number of EOS ids) * width candidates in each step. The selection above needs only the best
@@ -72,7 +72,7 @@ class _Rollout:
 
 @dataclass(slots=True)
 class _Beam:
-    """A live prefix. It lies on at most one rollout, `depth` tokens behind its beginning."""
+    """A live prefix. It is on at most one rollout, `depth` tokens after the rollout's start."""
 
     total: float  # summed log-probability, nats
     token_ids: tuple[int, ...]
@@ -80,7 +80,7 @@ class _Beam:
     depth: int = 0
 
     def row(self) -> _Row | None:
-        """Its expansion, and its rollout's next token; None: not known yet."""
+        """The prefix's expansion, and its rollout's next token; None if they are not known yet."""
         rollout = self.rollout
         return rollout.rows[self.depth] if rollout is not None and self.depth < len(rollout.rows) else None
 
@@ -107,7 +107,7 @@ class BeamSearch:
         eos_ids: frozenset[int],
         first_request_id: str | None = None,
     ) -> None:
-        """`first_request_id` names the first request, where a driver shares it; others are `request_prefix`/number."""
+        """`first_request_id` names the first request, if a driver shares it; others are `request_prefix`/number."""
         if width < 1 or max_tokens < 1:
             raise ValueError(f"width and max_tokens must be at least 1: width={width}, max_tokens={max_tokens}")
         self._request_prefix = request_prefix
@@ -120,7 +120,7 @@ class BeamSearch:
         self._live = [_Beam(0.0, (), self._seed)]  # best first
         self._finished: list[Hypothesis] = []  # best first, at most `width`
         self._in_flight: dict[str, _Rollout] = {}
-        self._missing = self._live[0]  # the best of the live prefixes whose expansions stand in the way
+        self._missing = self._live[0]  # the best of the live prefixes whose expansions are missing
         self._step = 0
         self._next_request = 0
         self.done = False
@@ -165,13 +165,13 @@ class BeamSearch:
             self._add(rollout, response)
 
     def advance(self) -> list[Generate | Cancel]:
-        """What follows from the responses that were added: requests, possibly none yet."""
+        """The requests that follow from the added responses, possibly none yet."""
         if self.done:
             return []
         if self.error is not None:
             return self._finish([])
-        # No continuation is more likely than its prefix, so the best prefix in the way stays there, whatever comes for
-        # the others.
+        # No continuation is more likely than its prefix. So the best waiting prefix keeps blocking the step, whichever
+        # responses the other prefixes get.
         return [] if self._missing.is_awaited else self._advance()
 
     def hypotheses(self) -> tuple[Hypothesis, ...]:
@@ -206,7 +206,7 @@ class BeamSearch:
         return following
 
     def _cancel_dead(self) -> list[Generate | Cancel]:
-        """End the rollouts that no live prefix lies on."""
+        """Cancel the rollouts without a live prefix."""
         alive = {beam.rollout for beam in self._live}
         dead = [request_id for request_id, rollout in self._in_flight.items() if rollout not in alive]
         for request_id in dead:

@@ -84,7 +84,7 @@ class EngineKind:
 
     name: str
     help: str  # one clause for help texts
-    build: Callable[[EngineConfig], Engine]  # imports what it serves with when it is called, not before
+    build: Callable[[EngineConfig], Engine]  # imports its packages only when it is called
     scorings: tuple[str, ...] = ("forced",)  # the values of EngineConfig.scoring that it knows
     # Raises InputError for what certainly cannot be had on this machine, before anything starts; imports nothing heavy.
     check_here: Callable[[EngineConfig], None] = lambda config: None

@@ -1,10 +1,10 @@
 """The distributions at the positions of a score: kept by a base, and compared with those of its compressed checkpoints.
 
-Each `Score` that stores distributions writes one safetensors file. It has either the model's logits in their own dtype,
-without loss, or the log-probabilities of each row's `top` likeliest tokens and of all others together. Merging tokens
-can only hide differences (the data processing inequality). So with `top`, both divergences are lower bounds, and the
-acceptance is an upper bound. The file also has the continuation's log-probabilities and its ids; only a score of the
-same ids is compared with it.
+Each `Score` that stores distributions writes one safetensors file. It has the model's logits in their own dtype,
+without loss. With `top`, it has instead the log-probabilities of each row's `top` likeliest tokens and of all others
+together. Merging tokens can only hide differences (the data processing inequality). So with `top`, both divergences
+are lower bounds, and the acceptance is an upper bound. The file also has the continuation's log-probabilities and its
+ids; only a score of the same ids is compared with it.
 
 Engines call `unusable` before they compute and `referred` on the rows that they have computed. Everything is done in
 float32, with sums in float64. torch is imported when there are rows.
@@ -46,7 +46,7 @@ def unusable(reference: Reference, continuation_ids: Sequence[int], vocabulary: 
 
 
 def referred(reference: Reference, logits_TV: Any, continuation_ids: Sequence[int]) -> tuple[Divergence, ...]:
-    """Keep the rows, or compare them with those that were kept: one Divergence for each row, none if they are kept.
+    """Store the rows, or compare them with the stored ones. Returns one Divergence per compared row.
 
     `logits_TV` is anything that torch can make a tensor of, and row t is what predicts token t of the continuation.
     """
@@ -65,7 +65,7 @@ def divergences_of(rows: Sequence[Sequence[float]]) -> tuple[Divergence, ...]:
 
 
 def carry_out(reference: Reference, logits_TV: torch.Tensor, continuation_ids: Sequence[int]) -> torch.Tensor | None:
-    """What `referred` does, as a float32 table [T, WIDTH] in the order of Divergence's fields; None if rows are kept.
+    """Like `referred`, as a float32 table [T, WIDTH] in the order of Divergence's fields; None if it stores the rows.
 
     Raises OSError if the file cannot be written, or is no longer there.
     """
@@ -92,7 +92,7 @@ def _keep(reference: Reference, logits_TV: torch.Tensor, continuation_ids: Seque
         kept = {"logits": logits_TV.contiguous()}
     path = Path(reference.path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.parent / f".{path.name}.{os.getpid()}.writing"  # what the store removes when a run begins
+    temporary = path.parent / f".{path.name}.{os.getpid()}.writing"  # the store removes such files when a run begins
     try:
         save_file(kept, temporary, metadata={"tokens": _spelled(continuation_ids), "columns": str(columns)})
         temporary.replace(path)

@@ -25,7 +25,7 @@ from evaluator.engine.base import NOT_NUMBERS, Response, Score
 # bits of the mantissa. Those of float32 were measured on CPUs; the others are estimates, and none was tried on a GPU.
 #
 # In half precision, the hidden states are rounded, whatever the logits are. On CPUs, in bfloat16, we measured:
-# - vLLM's V2 runner: the two ways are equal to six digits, so a CPU says little about a GPU.
+# - vLLM's V2 runner: the two ways are equal to six digits, so CPU results predict little about a GPU.
 # - transformers, a prompt at once and token by token: 0.08 / 0.0013 (bundled model), 0.17 / 0.0086 (16 random layers),
 #   with logits in float32.
 # Twice as many layers round twice as often. Random tokens of a small vocabulary are likelier than those of a large one.
@@ -51,7 +51,7 @@ def precision(dtype: str, logits: str, *, on_gpu: bool) -> Precision:
 
 
 def questions(vocabulary: int, positions: int) -> list[Score]:
-    """A few continuations of short prompts; fewer where the engine is too short for all."""
+    """A few continuations of short prompts; fewer if the engine's context is too short for all."""
     draw = random.Random(0)
 
     def tokens(count: int) -> tuple[int, ...]:
@@ -117,9 +117,9 @@ def nonsense(
 
 
 def impossible(answers: Sequence[Response]) -> str | None:
-    """What no log-probability or rank can be, in words, among the answers of one way; None if there is nothing such.
+    """An impossible log-probability or rank among the answers of one way, in words; None if there is none.
 
-    An engine that reads memory which was never written gives such numbers. `Response.or_error` has refused the ranks.
+    An engine that reads uninitialised memory returns such numbers. `Response.or_error` has refused the ranks.
     """
     for answer in answers:
         if any(value > _ROUNDING for value in answer.logprobs):
@@ -132,8 +132,8 @@ def impossible(answers: Sequence[Response]) -> str | None:
 def misranked(answers: Sequence[Response], whole: Sequence[Response], allowed: float) -> str | None:
     """A rank, in words, that the whole distribution at its position rules out; None if there is none.
 
-    Each log-probability may be off by these nats. Those of `whole` may be equal where the logits, which are ranked,
-    are not: subtracting rounds. So a rank may lie anywhere among its equals.
+    Each log-probability may be off by these nats. Equal values in `whole` can come from different logits, as the
+    subtraction rounds, and the engine ranks the logits. So a rank may be any of those that its equals have.
     """
     tables = {each.request_id: each for each in whole if each.status == "ok"}
     for answer in answers:

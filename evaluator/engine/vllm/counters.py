@@ -120,7 +120,7 @@ class DeviceClock:
         _wrap(runner, "sample_tokens", after=self._end)
 
     def seconds(self) -> float | None:
-        """Of all steps that have ended; None: they are not timed."""
+        """The seconds of all finished steps; None if steps are not timed."""
         with self._lock:
             while self._launched and self._launched[0][1].query():
                 start, end = self._launched.popleft()
@@ -143,7 +143,7 @@ class DeviceClock:
 
 
 def device_clock(llm: Any, *, workers: int) -> DeviceClock:
-    """The clock of an engine that computes on GPUs. It tells no time where workers have processes of their own."""
+    """The clock of an engine on GPUs. It measures nothing if the workers have separate processes."""
     clock = DeviceClock()
     if workers == 1 and hasattr(llm.engine_core, "engine_core"):
         llm.collective_rpc(lambda worker: clock.watch(worker.model_runner))

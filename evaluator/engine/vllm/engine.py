@@ -189,7 +189,7 @@ class VLLMEngine:
         return tuple(not_compared)
 
     def _on(self, rank: int) -> str:
-        """Which worker an error is about, where there are several."""
+        """Names the worker of an error, if there are several workers."""
         return f" (worker {rank} of {self._config.tensor_parallel})" if self._config.tensor_parallel > 1 else ""
 
     def _checked(self, started: Started, blueprint: Blueprint) -> Started:

@@ -55,9 +55,9 @@ class Started:
     max_num_seqs: int
     dtype: str  # "float32", "bfloat16"
     scoring: Scoring  # as configured, or what this vLLM can do
-    notes: tuple[str, ...] = ()  # what a user should know, one line each
-    clock: DeviceClock | None = None  # of a GPU; None: a CPU computes in the steps and nowhere else
-    graphs: str = "NONE"  # vLLM's name of the CUDA graphs that it uses: not those asked for, where attention has none
+    notes: tuple[str, ...] = ()  # remarks for the user, one line each
+    clock: DeviceClock | None = None  # of a GPU; None: a CPU computes only within steps
+    graphs: str = "NONE"  # vLLM's name of the CUDA graphs in use; the attention may not support the requested ones
     has_connector: bool = False  # v1/partial_blocks.py
 
 
@@ -72,7 +72,7 @@ def installed_version() -> str:
 
 
 def serves_cpus() -> bool:
-    """Whether the installed vLLM computes on a CPU, whatever else the machine has. vLLM itself goes by that version."""
+    """Whether the installed vLLM is built for CPUs. vLLM itself also decides by this version, even with a GPU."""
     try:
         return "cpu" in version("vllm")
     except PackageNotFoundError:
@@ -127,7 +127,7 @@ def named(error: BaseException) -> str:
 
 
 def not_imported(error: BaseException) -> str | None:
-    """Why vLLM cannot import its code of an architecture: its error only says that it failed. None: it is not that."""
+    """Why vLLM cannot import its code of an architecture, as its error gives no reason. None for another error."""
     found = re.search(r"Model architectures \['(\w+)'\] failed to be inspected", str(error))
     if found is None:
         return None
@@ -185,7 +185,7 @@ def _lengths(wanted: int, longest: int | None) -> tuple[int, int]:
     """The tokens that a request may have, and the positions that vLLM's engine gets.
 
     A prompt that is scored by prompt log-probabilities holds the continuation as well, and vLLM generates one token
-    after it. Every engine may come to score so: one whose forced scores are wrong does.
+    after it. Every engine may need this: it scores in this way if its forced scores are wrong.
     """
     return min(wanted, longest or wanted), min(wanted + 1, longest or wanted + 1)
 
@@ -214,10 +214,10 @@ def _patched(llm: Any, config: EngineConfig, *, v2: bool) -> bool:
 
 
 def _scores_in_one_step(llm: Any, *, v2: bool) -> bool:
-    """Have the scheduler keep what scores need out of the cache, and share parts of blocks; whether it can."""
+    """Make the scheduler compute the rows that scores need, and share parts of blocks. Returns whether it can."""
     from evaluator.engine.vllm.prompt_scores import keep_last_context_token
 
-    core = getattr(llm.engine_core, "engine_core", None)  # None: it was told to live in another process
+    core = getattr(llm.engine_core, "engine_core", None)  # None: the core runs in another process
     if core is None or not keep_last_context_token(core.scheduler):
         return False
     if v2:
@@ -304,8 +304,8 @@ def _prepare_environment(config: EngineConfig) -> None:
         "VLLM_NO_USAGE_STATS": "1",
         "TOKENIZERS_PARALLELISM": "false",
         INT4_AS_W4A8: "0",  # vLLM's own default makes another scheme of W4A16
-        # Sampled requests have seeds, and such a step is never given to it. It would be imported all the same, which
-        # fails where it is not installed, and compiled when an engine starts, which needs a CUDA compiler.
+        # Sampled requests have seeds, and vLLM never uses FlashInfer for a step with seeds. But it would import it,
+        # which fails if it is not installed, and compile it when an engine starts, which needs a CUDA compiler.
         "VLLM_USE_FLASHINFER_SAMPLER": "0",
     }
     for name, value in defaults.items():

@@ -103,12 +103,12 @@ class Batch:
         core_id = self._core_ids.pop(request_id, None)
         if core_id is not None:
             pending = self._in_flight.pop(core_id)
-            if pending.generated:  # else it waited for its first step: nothing of it was computed
+            if pending.generated:  # otherwise it was waiting for its first step, without any computation
                 self._count(pending)
         return core_id
 
     def _accepts(self, request: Request) -> bool:
-        """Whether the engine can answer a request; if not, its response says why."""
+        """Whether the engine can answer a request. If not, it gets a response with the reason."""
         served = self._served
         reason = refusal(request, served.max_model_len, served.vocabulary)
         if reason is None and served.by_prompt and isinstance(request, Score):

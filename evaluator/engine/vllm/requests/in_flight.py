@@ -52,7 +52,7 @@ class InFlight:
         self.request = request
         self.cached_tokens = 0
         self._wanted = 1 if isinstance(request, Score) else request.top_logprobs
-        # Whether its tokens are handed out as they come, and how many have been.
+        # Whether the request streams its tokens, and how many it has streamed.
         self.streams = isinstance(request, Generate) and request.stream
         self._handed = 0
         self._tokens: list[int] = []
@@ -181,7 +181,7 @@ class InFlightPromptScore(_InFlightInPrompt):
 
 
 def rows_of(outputs: Sequence[Any]) -> list[Sequence[Row]]:
-    """For each of a step's EngineCoreOutputs a row for each new token, or none where it reports none.
+    """For each of a step's EngineCoreOutputs, one row per new token; empty if it reports none.
 
     vLLM gives each request its rows as views of one table. To turn a view into Python numbers takes microseconds,
     however small it is. So the views of a step are put together again and turned at once.

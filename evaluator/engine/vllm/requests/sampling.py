@@ -59,7 +59,7 @@ class Dialect:
     def reference_score(self, request: Score) -> SamplingParams:
         """The same for a score with a reference: all of its rows are read off the prompt.
 
-        Where the cache would provide some of these rows, the whole prompt is computed.
+        If the cache would provide some of these rows, the whole prompt is computed.
         """
         assert request.reference is not None
         made = _template(max_tokens=1, ignore_eos=True, **self._in_prompt(reads_cache=self.one_step))
@@ -68,8 +68,8 @@ class Dialect:
         return self._ordered(made, last, {FORCED: last, SCORED_FROM: len(request.prompt_ids), REFERENCE: reference})
 
     def _in_prompt(self, *, reads_cache: bool) -> dict[str, Any]:
-        """The settings of a request whose prompt has the continuation. The V1 runner looks at those that request prompt
-        log-probabilities; the V2 runner at all (v2/scores.py)."""
+        """The settings of a request whose prompt includes the continuation. The V1 runner inspects only requests for
+        prompt log-probabilities; the V2 runner inspects all (v2/scores.py)."""
         return {"skip_reading_prefix_cache": not reads_cache} | ({} if self.v2 else {"prompt_logprobs": 1})
 
     def _ordered(self, made: SamplingParams, forced: list[int], orders: dict[str, Any] | None = None) -> SamplingParams:

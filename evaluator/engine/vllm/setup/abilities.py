@@ -107,7 +107,7 @@ def fields_of(kind: Any) -> tuple[str, ...]:
 
 
 def _required(struct: Any) -> set[str]:
-    """Those of a msgspec struct's fields that have no default."""
+    """The fields of a msgspec struct that have no default."""
     names = fields_of(struct)
     return set(names[: len(names) - len(getattr(struct, "__struct_defaults__", ()))])
 

@@ -22,7 +22,7 @@ _CPU_BLOCK_SIZE = 32  # the least that its kernels take. vLLM's own default is 1
 def of_device(
     config: EngineConfig, checkpoint: Path, served: Path, blueprint: Blueprint, positions: int, *, on_cpu: bool
 ) -> dict[str, Any]:
-    """What holds on either runner. `served` is the directory that vLLM reads, for `checkpoint`."""
+    """The arguments that both runners share. `served` is the directory that vLLM reads for `checkpoint`."""
     arguments = _arguments(config, served, positions) | _online(checkpoint)
     arguments |= _on_cpu(config) if on_cpu else _on_gpu(config, blueprint)
     return arguments | _exact_logits(config, blueprint, arguments["dtype"])
@@ -34,10 +34,10 @@ def of_runner(config: EngineConfig, blueprint: Blueprint, dtype: str, positions:
 
 
 def _arguments(config: EngineConfig, checkpoint: Path, max_model_len: int) -> dict[str, Any]:
-    """vLLM's EngineArgs, but for those that depend on device and model runner."""
+    """vLLM's EngineArgs, except those that depend on the device and the model runner."""
     return {
         "model": str(checkpoint),
-        # Its own choice takes params.json and consolidated*.safetensors first, which are not checked.
+        # By default, vLLM prefers params.json and consolidated*.safetensors, which we do not check.
         "config_format": "hf",
         "load_format": "safetensors",
         "skip_tokenizer_init": True,

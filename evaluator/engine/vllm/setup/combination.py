@@ -23,8 +23,8 @@ _INDIFFERENT = {
 }
 
 
-# Variables that choose kernels, beside those that vLLM knows; and of these, those that say where files, logs, processes
-# and other machines are.
+# Variables that choose kernels, in addition to vLLM's own; and vLLM's variables that only locate files, logs, processes
+# and other machines.
 _CHOOSING = ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")
 _NOT_CHOOSING = (
     *("VLLM_API_KEY", "VLLM_CACHE_ROOT", "VLLM_CONFIG", "VLLM_DO_NOT_TRACK", "VLLM_DP_", "VLLM_HOST_IP", "VLLM_LOG"),

@@ -3,8 +3,8 @@
 ## Graphs
 
 Without a graph, Python launches every kernel of every layer. For the 28 layers of a model of 0.6 B, this takes 6 to
-8 ms (estimate), but the step takes a GPU only about 4 ms. A graph is launched at once. It has one number of tokens; a
-smaller step is padded to it. `EngineConfig.cuda_graphs` chooses:
+8 ms (estimate), while the GPU computes the step in about 4 ms. A graph is launched at once. It has one number of
+tokens; a smaller step is padded to it. `EngineConfig.cuda_graphs` chooses:
 
 - `full`, the default: every step is one graph, also one that computes prompts. This launches least, needs nothing
   before vLLM is imported, and captures each size once. The attention must support it: FlashAttention 3 (Hopper) and
@@ -74,10 +74,10 @@ def capture_sizes(most: int, requests: int) -> list[int]:
 
 
 _MOST_TOKENS, _LEAST_TOKENS = 16_384, 2_048  # of prompts and answers together, in a step
-_MOST_REQUESTS, _LEAST_REQUESTS = 256, 16  # at a time: more cost the driver more than they give the GPU
-_ACTIVATIONS = 0.05  # of the memory: what a step's activations, or its logits, may take
+_MOST_REQUESTS, _LEAST_REQUESTS = 256, 16  # at a time: with more, the driver loses more time than the GPU gains
+_ACTIVATIONS = 0.05  # the share of the memory for a step's activations, or for its logits
 _LOGITS_COPIES = 3  # of a step's logits in float32: raw, sampled from, and sorted
-_USUAL_LENGTH = 0.5  # of max_model_len: what a request takes of the cache, with what it shares counted once for each
+_USUAL_LENGTH = 0.5  # the share of max_model_len that a request has in the cache, shared tokens included
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +123,7 @@ def step_size(
 
 
 def cached_values(model: Mapping[str, Any], *, workers: int = 1) -> int:
-    """How many keys and values a token leaves in each worker's cache: layers of linear attention have none."""
+    """The number of keys and values per token in each worker's cache. Layers of linear attention have none."""
     model = text_model(model)
     kinds = model.get("layer_types")
     layers = _size(model, "num_hidden_layers")
@@ -160,8 +160,8 @@ def wait_for_memory(share: float, gpus: int = 1) -> None:
     The driver may take seconds to free the memory of a process that has ended. But vLLM checks only once, and does not
     start if it finds too little.
     """
-    # To ask CUDA takes some of the memory. An engine in this process takes it anyway, and workers of their own must not
-    # be kept from theirs.
+    # A query through CUDA occupies some GPU memory. An engine in this process needs that memory anyway. But workers in
+    # other processes would lose it, so their GPUs are queried with nvidia-smi.
     look = _of_this_process if gpus == 1 else functools.partial(_of_workers, gpus)
     end = time.monotonic() + _PATIENCE_SECONDS
     while time.monotonic() < end:

@@ -2,7 +2,7 @@
 
 vLLM has such prompt log-probabilities, but computes the whole prompt for them, request by request. Here
 the context comes from the prefix cache (prompt_scores.py). The wanted rows of all requests of a step go through the
-output head together. Where a score has a reference, whole distributions are kept or compared here.
+output head together. If a score has a reference, whole distributions are stored or compared here.
 
 Replaces `GPUModelRunner._get_prompt_logprobs_dict`, and calls it for other requests. Reads the runner's
 `num_prompt_logprobs`, `requests` (`sampling_params`, `prompt_token_ids`, `num_computed_tokens`), `query_start_loc`,

@@ -34,9 +34,9 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 
 from evaluator.engine.vllm.prompt_scores import cacheable_tokens
 
-_REMEMBERED = 4096  # blocks whose content is known, the latest: what is shared is shared within moments
+_REMEMBERED = 4096  # the latest blocks with known content: requests share a block soon after it is filled, or never
 _WORTH_WAITING = 8  # tokens: for fewer, a request is not put off by a step
-_NOTHING, _PUT_OFF = (0, False), (None, False)  # what vLLM does with a request: computes all of it, or waits a step
+_NOTHING, _PUT_OFF = (0, False), (None, False)  # vLLM computes all of a request, or waits a step
 _Place = tuple[int, bytes | None]  # a block's number in its sequence, and the hash of all tokens before it
 
 
@@ -147,7 +147,7 @@ class PartialBlocks(KVConnectorBase_V1):  # type: ignore[misc]
         return number, request.block_hashes[number - 1] if number else None
 
     def _take(self, request: Any, number: int, ids: Sequence[int]) -> None:
-        """`ids` now hold the request's tokens from its block `number` on, whatever they held before."""
+        """Record that the blocks `ids` now have the request's tokens, from its block `number` on."""
         for position, block in enumerate(ids, start=number):
             self._forget(block)
             place = self._place(request, position)
@@ -191,7 +191,7 @@ class PartialBlocks(KVConnectorBase_V1):  # type: ignore[misc]
 
 
 def _best_block(holders: list[_Holder], start: int, wanted: list[int]) -> tuple[int, int | None]:
-    """How many of the tokens `wanted` the best block holds by now, and the first such block; (0, None): none does."""
+    """How many of the tokens `wanted` the best block has now, and the first such block; (0, None) if none has any."""
     best, block = 0, None
     for each in holders:
         ready = min(each.common(start, wanted), each.request.num_computed_tokens - start)

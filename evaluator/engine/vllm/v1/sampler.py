@@ -39,7 +39,7 @@ class Order:
     """The tokens that one row of the batch generates, and the contents of its report."""
 
     forced: list[int] | None  # the tokens to generate; None: the model chooses
-    output_ids: list[int]  # vLLM's own, growing list of what was generated
+    output_ids: list[int]  # vLLM's own, growing list of generated tokens
     temperature: float  # 0: greedy
     top_p: float
     top: int  # likeliest tokens to report
@@ -160,7 +160,7 @@ def _listed(
     best_R: torch.Tensor,
     argmax_R: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The ids of each row's generated token and its likeliest ones, and their logits; zeros where none are wanted."""
+    """The ids and logits of each row's generated token and likeliest tokens; places that no order requests are zero."""
     rows, width = len(orders), 1 + max(order.top for order in orders)
     ids_RK = torch.zeros(rows, width, dtype=torch.int64, device=logits_RV.device)
     logits_RK = torch.zeros(rows, width, device=logits_RV.device)
@@ -229,7 +229,7 @@ def _inverse(weight_OK: torch.Tensor, uniform_O: torch.Tensor) -> torch.Tensor:
 def likeliest(logits_RV: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
     """The `count` highest logits of each row, falling, and their ids, both [R, count].
 
-    They lie in the `count` blocks with the highest peaks; which of several tied tokens are listed is open.
+    They are in the `count` blocks with the highest peaks. The choice among tied tokens is arbitrary.
     """
     if 4 * count * _BLOCK >= logits_RV.shape[1]:  # the blocks would hold too much of the row to be worth it
         values_RK, ids_RK = logits_RV.topk(count, 1)

@@ -6,7 +6,7 @@ Our kernel has the same parameters and takes its place. vLLM calls it for sample
 Replaces `vllm.v1.worker.gpu.sample.logprob._ranks_kernel`.
 """
 
-# ruff: noqa: ANN001, ANN201  (Triton looks annotations up when it compiles, and knows its own alone)
+# ruff: noqa: ANN001, ANN201  (Triton resolves annotations when it compiles, and supports only its own)
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def strict_ranks_kernel(  # type: ignore[no-untyped-def]
     """One program per row. It compares float32: Triton's interpreter would compare the bits of bfloat16."""
     row = tl.program_id(0).to(tl.int64)
     row_ptr = logits_ptr + row * logits_stride
-    # The row after a prompt has no token yet. Its place may hold any number, and that row's rank is not read.
+    # The row after a prompt has no token yet. Its token id can be any number, and nothing reads that row's rank.
     token = tl.load(token_ids_ptr + row).to(tl.int64)
     token = tl.minimum(tl.maximum(token, 0), vocab_size - 1)
     own = tl.load(row_ptr + token).to(tl.float32)

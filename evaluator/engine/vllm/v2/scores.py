@@ -3,8 +3,8 @@
 The prefix cache provides the context (prompt_scores.py), and the runner computes one row for each token of the
 continuation. Since vLLM computes a long prompt in chunks, these rows may be in several steps.
 
-The runner calls its `prompt_logprobs_worker` after every step. `ScoringWorker` stands before that worker. Every worker
-of a model that several GPUs share calls the output head in the same order, as the head's all-gather requires.
+The runner calls its `prompt_logprobs_worker` after every step; `ScoringWorker` wraps it. If several GPUs share a model,
+every worker calls the output head in the same order, as the head's all-gather requires.
 
 Replaces `GPUModelRunner.prompt_logprobs_worker`, a `PromptLogprobsWorker` (`add_request`, `remove_request`,
 `compute_prompt_logprobs`). Reads the batch's `req_ids`, `idx_mapping_np`, `num_computed_prefill_tokens_np`,
@@ -65,7 +65,7 @@ class _Rows:
 
 
 class ScoringWorker:
-    """Stands before a runner's `prompt_logprobs_worker`, which still answers every other request."""
+    """Wraps a runner's `prompt_logprobs_worker`, which still answers every other request."""
 
     def __init__(self, own: Any) -> None:
         self._own = own
@@ -170,7 +170,7 @@ def _rows(contexts: dict[str, int], batch: Any, prompt_lens: Any, *, and_last: b
 def _table(
     logits_fn: Logits, hidden_TH: torch.Tensor, rows: Sequence[_Rows], tokens_SP: torch.Tensor
 ) -> LogprobsTensors | None:
-    """The tables of all rows of a step, one below the other; None if there is no row."""
+    """The tables of all rows of a step, concatenated; None if there is no row."""
     places = [place for each in rows for place in each.places]
     if not places:
         return None

@@ -86,7 +86,7 @@ class Tails:
             self.forget(next(iter(self._places)))
 
     def forget(self, block: int) -> None:
-        """The block is about to hold something else."""
+        """Forget a block whose content is about to change."""
         place = self._places.pop(block, None)
         if place is not None:
             del self._held[place][block]
@@ -109,7 +109,7 @@ class Tails:
 
 
 def share_tails(scheduler: Any) -> None:
-    """Have a vLLM scheduler take over parts of blocks. It has one kind of full attention."""
+    """Make a vLLM scheduler take over parts of blocks. Its model must have a single kind of full attention."""
     manager, pool = scheduler.kv_cache_manager, scheduler.kv_cache_manager.block_pool
     size: int = scheduler.block_size
     tails = Tails(size)

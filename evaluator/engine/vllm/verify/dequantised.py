@@ -1,4 +1,4 @@
-"""The values that quantised tensors of the files stand for, row by row, and whether a running layer computes with them.
+"""Dequantises tensors of the files, row by row, and checks that a running layer computes with these values.
 
 Three layouts are read, by their tensors' names and shapes:
 
@@ -118,7 +118,7 @@ class Matrix:
         qweight = self._slice("qweight")
         scales: torch.Tensor = self._slice("scales")[:, first:stop].float()
         out, inputs = self.shape
-        if qweight.get_shape()[1] == out:  # GPTQ: symmetric, as vLLM takes it; g_idx says which group a row is of
+        if qweight.get_shape()[1] == out:  # GPTQ: symmetric, as in vLLM; g_idx has each row's group
             bits = 32 * int(qweight.get_shape()[0]) // inputs
             whole = _unpacked(qweight[:, first:stop].T.contiguous(), bits).reshape(stop - first, inputs)
             groups = torch.arange(inputs) // (inputs // scales.shape[0])
@@ -136,7 +136,7 @@ class Matrix:
 
 
 def quantised_sources(module: str, packed: dict[str, list[str]], tensors: Tensors) -> list[Matrix]:
-    """The quantised matrices of the files, in order, whose rows are those of a module; empty if it is not quantised."""
+    """The quantised matrices of the files that form a module's rows, in order; empty if it is not quantised."""
     parent, _, name = module.rpartition(".")
     for bases in ([module], [f"{parent}.{part}" if parent else part for part in packed.get(name, ())]):
         if bases and all(_is_quantised(tensors, base) for base in bases):
@@ -145,9 +145,9 @@ def quantised_sources(module: str, packed: dict[str, list[str]], tensors: Tensor
 
 
 def computes_with(module: Any, matrices: Sequence[Matrix], dtype: torch.dtype) -> bool | None:
-    """Whether a layer's products with a few vectors are those of sampled rows of the files; None if that is not known.
+    """Whether a layer's products with a few vectors equal those of sampled rows of the files; None if it is unknown.
 
-    The vectors hold zeros and one absolute value, which quantised activations represent exactly.
+    The vectors have zeros and one absolute value, which quantised activations represent exactly.
     """
     held = pieces(module, [matrix.shape for matrix in matrices])
     if not held:
@@ -223,7 +223,7 @@ def holds_experts(module: Any) -> bool:
 
 
 def computes_with_experts(name: str, module: Any, tensors: Tensors) -> bool | None:
-    """Whether the first, the middle and the last expert are the files'; None if they cannot be compared, as on a GPU.
+    """Whether the first, middle and last expert equal the files; None if they cannot be compared, as on a GPU.
 
     With tensor parallelism a worker holds some of an expert's inner rows, and they are compared.
     """

@@ -1,4 +1,4 @@
-"""Which quantised checkpoints vLLM can serve here, said before anything starts; the answer is vLLM's (rehearsal.py)."""
+"""Which quantised checkpoints vLLM can serve here, checked before anything starts: vLLM itself tries (rehearsal.py)."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from evaluator.engine.vllm.verify.rehearsal import rehearse
 
 # Layouts that left vLLM's core, and the packages that bring them back.
 _PLUGINS = {"gguf": "vllm-gguf-plugin", "bitsandbytes": "vllm-bnb-plugin"}
-# What serves a scheme where this processor does not, and the instructions that it then lacks: a processor that has them
-# is no answer. Of schemes that are not named here, only a GPU is known to serve them.
+# By scheme: the hardware that serves it, and the instructions that a processor needs for it. If this processor has the
+# instructions, another processor is not suggested. For other schemes, only a GPU is known to serve them.
 _SERVED_BY = {
     "W4A16": ("a processor with AVX-512, or a GPU", {"avx512f"}),
     "W8A8": (

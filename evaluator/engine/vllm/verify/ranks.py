@@ -23,8 +23,8 @@ def runs_v2(runner: Any) -> bool:
 def wrong_rank(runner: Any) -> str | None:
     """The first wrong rank of a planted table, in words, as the runner ranks now; None if all are right.
 
-    The table has ties, tokens without a chance, and rows that do not lie side by side. It is as wide as the vocabulary.
-    torch counts on the CPU, apart from the checked code.
+    The table has ties, tokens with probability 0, and rows that are not contiguous. It is as wide as the vocabulary.
+    torch counts on the CPU, independently of the checked code.
     """
     if runs_v2(runner):
         from evaluator.engine.vllm.v2.ranks import ranks_in_place

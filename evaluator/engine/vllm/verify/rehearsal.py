@@ -3,9 +3,9 @@
     python -m evaluator.engine.vllm.verify.rehearsal CHECKPOINT ENGINE ANSWER
 
 The available kernels depend on vLLM's build, the processor's instructions, layout, dtype and shapes. A missing kernel
-has many symptoms: the process may end, or a kernel may return wrong values (int8 products overflow on a processor
-without VNNI instructions). So an engine loads the checkpoint's first layer, with all checks of a whole one. On a GPU
-vLLM only reads the configuration: the memory may be in use, and engines may be on other nodes.
+has many symptoms: the process may end, or a kernel may return wrong values. For example, int8 products overflow on a
+processor without VNNI instructions. So an engine loads the checkpoint's first layer, with all checks of a whole one.
+On a GPU vLLM only reads the configuration: the memory may be in use, and engines may be on other nodes.
 """
 
 from __future__ import annotations
@@ -165,9 +165,9 @@ def main() -> None:
     try:
         found = _answer(Path(checkpoint), EngineConfig.model_validate_json(config))
     except (EngineError, InputError) as error:
-        # The directory of one layer is gone, and the checkpoint's is named by who asked.
+        # The reason needs no path: the directory of the one layer is deleted, and the caller names the checkpoint.
         found = Rehearsal(reason=re.sub(r"^/\S+: ", "", one_line(error, _REASON)))
-    except BaseException as error:  # whatever vLLM raises, of which DeprecationWarning is one
+    except BaseException as error:  # vLLM can raise anything, even DeprecationWarning
         found = Rehearsal(reason=f"{type(error).__name__}: {one_line(error, _REASON)}")
     written = Path(f"{answer}.writing")
     written.write_text(_written(found), encoding="utf-8")

@@ -33,18 +33,18 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Rows that are divided among the workers together: those of one projection, or of the vocabulary."""
+    """Rows of one projection or of the vocabulary, which are divided among the workers together."""
 
-    whole: int  # in the files
-    first: int  # of them is the first that this worker holds
+    whole: int  # rows in the files
+    first: int  # the first row of this worker
     held: int
 
 
 def pieces(module: Any, shapes: Sequence[tuple[int, ...]]) -> list[Piece] | None:
     """The pieces of a layer's weight [rows, columns], in the order of its rows, without padding.
 
-    `shapes` are those of the tensors in the files whose rows it holds, one below the other: q, k and v, for example.
-    None: the layer does not hold them in a way that is known here.
+    `shapes`: of the tensors in the files that the weight concatenates by rows, for example q, k and v. None if the
+    layer's way to store them is unknown here.
     """
     columns = _columns(module, shapes[0][1])
     parts = list(_parts(module, sum(shape[0] for shape in shapes)))

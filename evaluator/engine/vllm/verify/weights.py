@@ -209,7 +209,7 @@ class _Files:
 
 
 def _sources(module: str, packed: dict[str, list[str]], tensors: _Files) -> list[str]:
-    """The tensors of the files, in order, whose rows are those of a module's weight; empty if there are none."""
+    """The tensors of the files that form the rows of a module's weight, in order; empty if there are none."""
     if f"{module}.weight" in tensors:
         return [f"{module}.weight"]
     parent, _, name = module.rpartition(".")
@@ -250,7 +250,7 @@ def _same(module: Any, slices: list[Any]) -> bool | None:
 
 
 def _stored(weight: torch.Tensor, rows: int, columns: int) -> torch.Tensor | None:
-    """A weight with its rows first: some kernels want columns first. None: it does not hold the whole matrix."""
+    """A weight with its rows first, as some kernels store columns first. None if it lacks a part of the matrix."""
     if weight.ndim == 2 and weight.shape[0] < rows <= weight.shape[1]:
         weight = weight.T
     return weight if weight.ndim == 2 and weight.shape[0] >= rows and weight.shape[1] == columns else None
