@@ -87,7 +87,7 @@ def test_a_dry_run_and_preflight_count_them(tmp_path):
 def test_an_engine_that_compares_nothing_is_refused():
     blind = EngineKind(name="blind", help="", build=lambda _: FakeEngine(FakeLM().answer))
     with ENGINES.temporarily(blind):
-        with pytest.raises(InputError, match=r"'blind' compares no distributions.*fidelity.*use vllm or torch"):
+        with pytest.raises(InputError, match=r"'blind' cannot compare distributions.*fidelity.*use vllm or torch"):
             check_references(EngineConfig(kind="blind"), [prepared()])
         check_references(EngineConfig(kind="blind"), [prepared(TASK.model_copy(update={"probes": ("greedy",)}))])
     check_references(EngineConfig(kind="torch"), [prepared()])
