@@ -147,7 +147,7 @@ class _Judged:
         )
 
     def _enough(self, evidence: Evidence) -> int | None:
-        """About how many items like these would decide; None if a run cannot have so many."""
+        """About how many items like these would decide; None if it is more than a run can have."""
         few, many = max(1.0, FEWEST / evidence.contexts), _MOST / evidence.n
         if not self._sure(evidence.times(many)):
             return None

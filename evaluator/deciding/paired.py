@@ -88,7 +88,8 @@ def _floats(column: pd.Series) -> Floats:
 
 
 def _due(own: pd.DataFrame, base: pd.DataFrame, probe: str, lacking: int) -> Flags:
-    """The items that the probe was to judge: none if a side lacks the probe, else all that not both sides excluded."""
+    """The items that the probe was to judge: all except those that both sides excluded; none if a side lacks the
+    probe."""
     statuses = [side[f"{probe}_status"] for side in (own, base)]
     if any(status.isna().all() for status in statuses):
         return np.zeros(len(own) + lacking, dtype=bool)

@@ -97,7 +97,7 @@ def _why(verdict: Verdict, most: int) -> str:
 
 
 def _lacking(verdict: Verdict, most: int) -> str:
-    """What is undecided. The pooled criterion that needs most items stands for the others."""
+    """The reason for WARN: the undecided check that needs most items (pooled ones first), and the number of others."""
     undecided = verdict.having("undecided")
     if not undecided and not verdict.checks:
         return "no item was measured in both it and its base"

@@ -77,8 +77,8 @@ def read_part(path: Path, names: Sequence[str], columns: Mapping[str, Stored]) -
     Columns that an older run lacks (`Meaning.later`) become null. Wider types of the same kind are accepted: other
     programs write int64 for int32, and pandas writes floats for integers with nulls.
 
-    Raises InputError, naming file and column, for an unreadable file, a missing column, another type or a value that
-    is not allowed (null, an unknown status).
+    Raises InputError, naming file and column. Reasons are an unreadable file, a missing column, another type or a value
+    that is not allowed (null, an unknown status).
     """
     try:
         file = pq.ParquetFile(path, page_checksum_verification=True)

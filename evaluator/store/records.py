@@ -149,8 +149,8 @@ class RecordStore:
         token_ids is null without an answer. Raises InputError for a damaged part. Raises ResurfaceError if parts have
         disappeared, as their items would look unanswered.
 
-        Thread-safe. The last few tables stay in memory until their parts change: every checkpoint of a base requests
-        them again, each time that an engine starts some of its shards.
+        Thread-safe. The last few tables stay in memory until their parts change. Every checkpoint of a base requests
+        them whenever an engine starts some of its shards.
         """
         with self._reading:
             folder = self.root / checkpoint / task
