@@ -1,11 +1,7 @@
 """Decides which engine does which work, without Ray. All engine threads of a driver share one board.
 
-A checkpoint's shards stay on the engine that has loaded it. A free engine takes the first of these:
-
-1. more work on its loaded checkpoint
-2. a checkpoint of the same architecture (swapped in place)
-3. any other checkpoint (a new engine)
-
+A checkpoint's shards stay on the engine that has loaded it. A free engine first takes more work on its checkpoint, then
+a checkpoint of the same architecture (swapped in place), then any other (a new engine).
 Among equals, bases that other checkpoints wait for come first. Work that has failed comes last.
 
 Some probes read the base's answers (`Assignment.after`). Their work waits until the base's shards of that task are
