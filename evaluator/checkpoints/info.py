@@ -1,7 +1,7 @@
 """A checkpoint's weights, architecture and compression, established before an engine starts.
 
-`inspect_checkpoint` reads every byte of the weights once, in bounded memory, for their digest. It refuses missing or
-truncated files, NaN weights, half-written directories and code from the hub.
+`inspect_checkpoint` reads every byte of the weights once, in bounded memory, for their digest, unless this run wrote
+them (`WRITTEN`). It refuses missing or truncated files, NaN weights, half-written directories and code from the hub.
 """
 
 from __future__ import annotations
@@ -27,6 +27,10 @@ _DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat
 # Keys of config.json about a checkpoint's origin or use, not its computation. They include the two dtypes, because the
 # tensors' own dtypes are compared.
 INCIDENTAL = frozenset({"_name_or_path", "name_or_path", "transformers_version", "use_cache", "dtype", "torch_dtype"})
+
+
+# Digests of the weights that this run has written, by absolute path, with the files' states then: they spare a read.
+WRITTEN: dict[Path, tuple[FileStates, str]] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +78,9 @@ def inspect_checkpoint(path: Path, name: str | None = None, *, trust_remote_code
     tensors = read_tensors(path)
     check_shapes(path, config, tensors)
     dtype = stored_dtype(config, tensors)
-    weights_digest = _weights_digest(tensors, online_scheme(config))
+    states, weights_digest = WRITTEN.get(path.absolute(), (None, ""))
+    if states != files:
+        weights_digest = _weights_digest(tensors, online_scheme(config))
     if (changed := changed_file(files, file_states(path))) is not None:
         raise InputError(f"{path / changed}: was written while it was read; try again when it is whole")
     # Loading transforms quantised weights and experts, and a running engine cannot repeat that. So each such checkpoint

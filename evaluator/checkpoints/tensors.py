@@ -6,9 +6,12 @@ The format: the header's length in 8 bytes, little-endian; the header as JSON; t
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import struct
+import sys
+from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +21,7 @@ import numpy as np
 
 from evaluator.checkpoints.files import is_plain
 from evaluator.core.errors import InputError, field, of_kind, parse
+from evaluator.core.liveness import HEARTBEAT
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
@@ -43,6 +47,8 @@ _LONGEST_HEADER = 100_000_000  # bytes; the format's own limit
 _MOST_DIMENSIONS = 64  # torch's own limit
 _LARGEST = 2**63  # above every size and offset: products of larger numbers may take any time
 _CHUNK = 1 << 24  # bytes of a tensor that are held at a time; a multiple of every dtype's size
+_SMALL = 1 << 16  # bytes of a tensor whose second read costs nothing
+_KEPT = 1 << 30  # bytes of tensors that wait in memory for their turn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,3 +201,51 @@ def _fill(stream: BinaryIO, chunk: memoryview, file: Path) -> None:
 def identity(tensor: Tensor) -> bytes:
     """The part of a tensor that a digest covers before its bytes."""
     return json.dumps([tensor.name, tensor.dtype, list(tensor.shape)]).encode() + b"\n"
+
+
+def digests(files: Iterable[Path]) -> tuple[dict[Path, str], str]:
+    """sha256 of each safetensors file, and of all tensors as `inspect_checkpoint` digests them; both from one read.
+
+    The tensors are read by name. A file's digest follows its bytes, which lie in the same order for each dtype. A
+    tensor that comes before its turn in the file waits in memory; beyond `_KEPT` bytes it is read again. Raises
+    InputError as `Tensor.chunks` does.
+    """
+    turns = {file: deque(sorted(read_header(file), key=lambda tensor: (tensor.start, tensor.size))) for file in files}
+    of_files, of_weights = {file: hashlib.sha256() for file in turns}, hashlib.sha256()
+    for file, turn in turns.items():
+        with file.open("rb") as stream:
+            of_files[file].update(stream.read(turn[0].start))
+    kept: dict[str, list[bytes]] = {}
+    room = _KEPT
+
+    def follow(file: Path, most: int) -> None:
+        """Digest the tensors whose turn it is, as long as they wait in memory or have at most `most` bytes."""
+        nonlocal room
+        turn = turns[file]
+        while turn and (turn[0].name in kept or turn[0].size <= most):
+            tensor = turn.popleft()
+            waiting = kept.pop(tensor.name, None)
+            room += 0 if waiting is None else tensor.size
+            for chunk in tensor.chunks() if waiting is None else waiting:
+                of_files[file].update(chunk)
+
+    for tensor in _by_name(tensor for turn in turns.values() for tensor in turn):
+        of_weights.update(identity(tensor))
+        follow(tensor.file, _SMALL)
+        turn = turns[tensor.file]
+        has_turn = bool(turn) and turn[0] is tensor
+        waits = bool(turn) and turn[0].start < tensor.start and tensor.size <= room
+        for chunk in tensor.chunks():
+            HEARTBEAT.beat()
+            of_weights.update(chunk)
+            if has_turn:
+                of_files[tensor.file].update(chunk)
+            elif waits:
+                kept.setdefault(tensor.name, []).append(bytes(chunk))
+        if has_turn:
+            turn.popleft()
+        elif waits:
+            room -= tensor.size
+    for file in turns:
+        follow(file, sys.maxsize)
+    return {file: digest.hexdigest() for file, digest in of_files.items()}, of_weights.hexdigest()

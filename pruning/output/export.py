@@ -14,9 +14,9 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -24,8 +24,9 @@ import torch
 from pydantic import BaseModel
 from torch import Tensor
 
-from evaluator.checkpoints.files import digest_of_file
-from evaluator.checkpoints.tensors import INDEX
+from evaluator.checkpoints.files import digest_of_file, file_states
+from evaluator.checkpoints.info import WRITTEN
+from evaluator.checkpoints.tensors import INDEX, digests
 from evaluator.core.errors import InputError, JobError
 from evaluator.core.liveness import HEARTBEAT, OWNER, living_owner, owned_directory
 from pruning.model.checkpoint import Checkpoint
@@ -124,6 +125,7 @@ class Export:
         self.partial = partial
         self._out = out
         self._descriptors: dict[Path, int] = {}
+        self._weights_digest = ""  # of the tensors, once they are written
 
     def copy_weights(self) -> None:
         """Copy every shard, byte for byte, under a name that nothing loads."""
@@ -161,7 +163,7 @@ class Export:
         files |= {name: self.partial / name for name in copied}
         with ThreadPoolExecutor(1) as beside:  # hashing is slower than reading, and releases the interpreter lock
             source = beside.submit(source_files, self._checkpoint)
-            made = {name: digest_of_file(files[name]) for name in sorted(files)}
+            made = self._digests(files)
             manifest = describe(made, source.result())
         files[MANIFEST_NAME] = self.partial / (MANIFEST_NAME + _SUFFIX)
         files[MANIFEST_NAME].write_text(to_json(manifest), encoding="utf-8")
@@ -188,8 +190,7 @@ class Export:
                 shutil.copyfile(source / companion, self.partial / companion)
         written = [file for file in self.partial.rglob("*") if file.is_file() and not file.is_symlink()]
         files = {str(file.relative_to(self.partial)): file for file in written if file.name != OWNER}
-        made = {each: digest_of_file(files[each]) for each in sorted(files)}
-        manifest = describe(made, source_files(self._checkpoint))
+        manifest = describe(self._digests(files), source_files(self._checkpoint))
         (self.partial / name).write_text(to_json(manifest), encoding="utf-8")
         for file in self.partial.rglob("*"):
             if file.is_file():
@@ -197,11 +198,22 @@ class Export:
         self._give_name()
         return manifest
 
+    def _digests(self, files: Mapping[str, Path]) -> dict[str, str]:
+        """sha256 of the files. Weights are read once, for the digest of the tensors too."""
+        weights = [file for name, file in files.items() if name.endswith(".safetensors")]
+        found: dict[Path, str] = {}
+        with suppress(InputError):  # NaN: who inspects the checkpoint refuses it
+            if weights:  # no links to the source's
+                found, self._weights_digest = digests(weights)
+        return {name: found.get(files[name]) or digest_of_file(files[name]) for name in sorted(files)}
+
     def _give_name(self) -> None:
         (self.partial / OWNER).unlink()
         _sync(self.partial)
         self.partial.rename(self._out)  # onto an empty directory at most: `check_place` made sure
         _sync(self._out.parent)
+        if self._weights_digest:
+            WRITTEN[self._out.absolute()] = file_states(self._out), self._weights_digest
 
     def close(self) -> None:
         """Close the shards; nothing can be written after it."""

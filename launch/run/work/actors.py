@@ -22,8 +22,8 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from evaluator.asking.questions import Posed
-from evaluator.checkpoints.files import changed_file, file_states
-from evaluator.checkpoints.info import CheckpointInfo, recognise
+from evaluator.checkpoints.files import FileStates, changed_file, file_states
+from evaluator.checkpoints.info import WRITTEN, CheckpointInfo, recognise
 from evaluator.core.errors import EngineError
 from evaluator.engine.config import build_engine
 from launch.provenance import device, machine
@@ -222,8 +222,8 @@ def make_checkpoint(
     provenance: Mapping[str, object],
     log_path: Path,
     pulse_path: Path,
-) -> None:
-    """The body of a task that prunes or quantises: the manifest in `out` is its result.
+) -> tuple[FileStates, str] | None:
+    """The body of a task that prunes or quantises. Returns the entry of `WRITTEN` for `out`, if it was written now.
 
     `provenance` is the driver's. The driver reads `pulse_path` to check this task's progress.
     """
@@ -241,6 +241,7 @@ def make_checkpoint(
             from pruning.run import prune
 
             prune(config, out, sources=SOURCES, held_out=held_out, provenance=told)
+    return WRITTEN.pop(out.absolute(), None)
 
 
 def _tokenizer_key(checkpoint: Path) -> str:

@@ -17,6 +17,7 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from evaluator.checkpoints.info import WRITTEN
 from evaluator.core.errors import InputError
 from evaluator.core.liveness import Hung
 from launch.provenance import provenance
@@ -142,9 +143,12 @@ class PruneTasks:
         """Whether a task succeeded."""
         error: Exception | None = None
         try:
-            ray.get(pending)
+            written = ray.get(pending)
         except RayError as failure:
             error = failure
+        else:
+            if written is not None:
+                WRITTEN[task.job.path.absolute()] = written
         self._close(task, error)
         return error is None
 
