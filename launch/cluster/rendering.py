@@ -1,46 +1,143 @@
-"""From a sweep and a cluster's settings to the files that run it there, one function per format."""
+"""Files that run a sweep on a cluster: one function per format, with a template or a YAML document.
+
+Shell scripts and YAML quote the values of the settings. Quoting does not help in Slurm's comments, nor in commands that
+Ray forwards: Ray quotes them for Windows' shell. Settings refuse unsafe values there.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, fields
-from functools import cache
-from importlib.resources import files
+from dataclasses import MISSING, asdict, dataclass, fields
+from pathlib import Path
 from typing import Any
 
 import yaml
-from jinja2 import Environment, FunctionLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from evaluator.core.errors import InputError, unknown
-from launch.cluster.settings import ClusterSettings
 from launch.sweep.jobs import Part
 
 RAY_PORT = 6379
+_LABEL = (
+    re.compile(r"[a-z0-9]([-a-z0-9]{0,40}[a-z0-9])?"),  # of Kubernetes, with room for what is added to it
+    "small letters, digits and hyphens only, as Kubernetes has them",
+)
+_WORD = (re.compile(r"[A-Za-z0-9][A-Za-z0-9_.,+@:/-]*"), "letters, digits and _ . , + @ : / - only")
+_FORMS: Mapping[str, tuple[re.Pattern[str], str]] = {
+    **dict.fromkeys(("name", "partition", "account"), _WORD),
+    **dict.fromkeys(("namespace", "claim", "queue"), _LABEL),
+    "time": (
+        re.compile(r"\d+|\d+:\d\d(:\d\d)?|\d+-\d+(:\d\d){0,2}"),
+        "minutes, HH:MM:SS or D-HH:MM:SS, as Slurm has it",
+    ),
+    "memory": (re.compile(r"\d+([KMGT]i?)?"), "a number and K, M, G or T (Kubernetes also Ki, Mi, Gi, Ti)"),
+    "user": (re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*"), "is no user's name"),
+}
+_HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.:-]*[A-Za-z0-9])?")
+_PLAIN_PATH = re.compile(r"[A-Za-z0-9_./=@%+,:~-]+")
+_TEMPLATES = Environment(  # noqa: S701  (scripts and YAML, not HTML)
+    loader=FileSystemLoader(Path(__file__).parent),
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    keep_trailing_newline=True,
+)
+_TEMPLATES.filters["sh"] = shlex.quote
 
 
-@dataclass(frozen=True, slots=True)
-class Rendered:
-    """One file."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterSettings:
+    """Options of `resurface render`; None: not given."""
 
-    name: str
-    text: str
+    out: Path  # the run directory, on a file system that all nodes share
+    sweep: str  # the sweep file as the cluster's machines see it, or a bundled recipe
+    name: str = "resurface"  # of the job
+    nodes: int = 1
+    gpus: int = 0  # per node
+    cpus: int | None = None  # per node
+    memory: str | None = None  # per node
+    time: str | None = None
+    partition: str | None = None
+    account: str | None = None
+    setup: str | None = None  # a command before all others, as `source .venv/bin/activate`: it is run, not quoted
+    mode: str = "symmetric"  # of Slurm
+    image: str | None = None
+    claim: str | None = None  # a PersistentVolumeClaim, mounted at `mount`
+    mount: str = "/shared"
+    namespace: str | None = None
+    queue: str | None = None  # of Kueue
+    tries: int = 3
+    ray_version: str | None = None
+    address: str | None = None  # of a Ray cluster's dashboard
+    head: str | None = None  # a host, for `ray up`
+    workers: tuple[str, ...] = ()
+    user: str | None = None
+
+    def __post_init__(self) -> None:
+        """Raises InputError naming the option and the value."""
+        for each in fields(self):
+            value = getattr(self, each.name)
+            for text in value if isinstance(value, tuple) else (value,):
+                broken = isinstance(text, str | Path) and (not str(text) or re.search(r"[\x00-\x1f\x7f]", str(text)))
+                _need(not broken, each.name, value, "is empty or holds a control character")
+        for name in ("nodes", "cpus", "tries"):
+            _need(
+                getattr(self, name) is None or getattr(self, name) >= 1,
+                name,
+                getattr(self, name),
+                "at least one is needed",
+            )
+        _need(self.gpus >= 0, "gpus", self.gpus, "cannot be fewer than none")
+        for name, (form, why) in _FORMS.items():
+            value = getattr(self, name)
+            _need(value is None or bool(form.fullmatch(value)), name, value, why)
+        for host in filter(None, (self.head, *self.workers)):
+            _need(bool(_HOST.fullmatch(host)), "head and --workers", host, "is no host")
+        try:
+            shlex.split(self.setup or "")
+        except ValueError:
+            _need(False, "setup", self.setup, "a quote is not closed")
+
+    def need(self, **options: str) -> None:
+        """Raises InputError if one of these options is missing. The values explain them."""
+        for name, what in options.items():
+            if not getattr(self, name):
+                raise InputError(f"Missing option '--{name.replace('_', '-')}': {what}")
+
+    def need_plain_paths(self) -> None:
+        """Raises InputError if Ray would change a path in a command that it forwards."""
+        for name in ("out", "sweep"):
+            value = getattr(self, name)
+            why = "letters, digits and _ . / = @ % + , : ~ - only: Ray hands it on"
+            _need(bool(_PLAIN_PATH.fullmatch(str(value))), name, value, why)
+
+
+def _need(holds: bool, name: str, value: object, why: str) -> None:
+    """Raises InputError naming the option and the value unless the condition holds."""
+    if not holds:
+        option = "sweep-path" if name == "sweep" else name.replace("_", "-")
+        raise InputError(f"--{option}: {(str(value) if isinstance(value, Path) else value)!r}: {why}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Format:
-    """A kind of cluster, and the settings that its files use besides the run directory and the sweep."""
+    """A kind of cluster, and the settings that its files use besides the run directory and the sweep.
+
+    `render` takes settings, the parts of the sweep, and the command that runs all of it.
+    """
 
     name: str
     help: str
-    render: Callable[[ClusterSettings, tuple[Part, ...]], list[Rendered]]
+    render: Callable[[ClusterSettings, tuple[Part, ...], str], dict[str, str]]
     uses: frozenset[str]
 
 
-def render(format: str, settings: ClusterSettings, parts: tuple[Part, ...]) -> list[Rendered]:
-    """The files of a format. `parts`: the independent parts of the sweep.
+def render(format: str, settings: ClusterSettings, parts: tuple[Part, ...]) -> dict[str, str]:
+    """The files of a format: text by name. `parts`: the independent parts of the sweep.
 
     Raises InputError for an unknown format, a missing setting, and a setting that the format does not use.
     """
@@ -48,51 +145,46 @@ def render(format: str, settings: ClusterSettings, parts: tuple[Part, ...]) -> l
         raise unknown("format", format, FORMATS)
     chosen = FORMATS[format]
     for each in fields(settings):
-        given = each.default is not MISSING and getattr(settings, each.name) != each.default
-        if given and each.name not in chosen.uses:
-            option = each.name.replace("_", "-")
-            raise InputError(f"--{option}: {getattr(settings, each.name)!r}: not used by {format}")
-    return chosen.render(settings, parts)
+        value = getattr(settings, each.name)
+        used = each.name in chosen.uses or each.default is MISSING or value == each.default
+        _need(used, each.name, value, f"not used by {format}")
+    command = shlex.join(["resurface", "sweep", settings.sweep, "--out", str(settings.out)])
+    return chosen.render(settings, parts, command)
 
 
-def _slurm(settings: ClusterSettings, parts: tuple[Part, ...]) -> list[Rendered]:
+def _slurm(settings: ClusterSettings, parts: tuple[Part, ...], command: str) -> dict[str, str]:
     if settings.memory and settings.memory.endswith("i"):
         raise InputError(f"--memory: {settings.memory!r}: Slurm has K, M, G and T only")
-    more = {
-        "file": "sweep.sbatch",
-        **{name: getattr(settings, name) for name in ("name", "nodes", "gpus", "cpus", "memory", "time")},
-        **{name: getattr(settings, name) for name in ("partition", "account", "setup")},
-    }
+    values = {**asdict(settings), "file": "sweep.sbatch", "command": command}
     if settings.mode in ("symmetric", "start"):
-        command = _command("sweep", settings.sweep, "--out", str(settings.out))
-        return [Rendered("sweep.sbatch", _filled(f"slurm-{settings.mode}.sbatch.j2", command=command, **more))]
+        return {"sweep.sbatch": _TEMPLATES.get_template(f"slurm-{settings.mode}.sbatch.j2").render(values)}
     if settings.mode != "array":
         raise unknown("--mode", settings.mode, ("symmetric", "start", "array"))
-    if settings.nodes != 1:
-        raise InputError(f"--nodes: {settings.nodes}: each job of an array has one node")
-    if len(parts) < 2:
-        raise InputError("--mode: 'array': the sweep has one part only (a model, with what is compared with it)")
-    told = [{"models": ",".join(part.models), "out": f"{settings.out}.parts/{part.name}"} for part in parts]
-    array = _filled(
-        "slurm-array.sbatch.j2", command=_command("sweep", settings.sweep), parts=told, join="join.sbatch", **more
-    )
-    join = _filled(
-        "slurm-join.sbatch.j2",
-        command=_command("report", str(settings.out)),
-        parts=told,
-        out=str(settings.out),
-        **{**more, "file": "join.sbatch"},
-    )
-    return [Rendered("sweep.sbatch", array), Rendered("join.sbatch", join)]
+    _need(settings.nodes == 1, "nodes", settings.nodes, "each job of an array has one node")
+    what = "the sweep has one part only (a model, with what is compared with it)"
+    _need(len(parts) >= 2, "mode", settings.mode, what)
+    out = str(settings.out)
+    values["parts"] = [{"models": ",".join(part.models), "out": f"{out}.parts/{part.name}"} for part in parts]
+    array = {"command": shlex.join(["resurface", "sweep", settings.sweep]), "join": "join.sbatch"}
+    join = {"command": shlex.join(["resurface", "report", out]), "file": "join.sbatch", "out": out}
+    return {
+        "sweep.sbatch": _TEMPLATES.get_template("slurm-array.sbatch.j2").render(values | array),
+        "join.sbatch": _TEMPLATES.get_template("slurm-join.sbatch.j2").render(values | join),
+    }
 
 
-def _kuberay(settings: ClusterSettings, _: tuple[Part, ...]) -> list[Rendered]:
-    settings.need("the image that all pods run, with Resurface and Ray in it", "image")
-    settings.need("the PersistentVolumeClaim that holds run directory and models", "claim")
-    settings.need("the version of Ray in the image", "ray_version")
-    settings.need_plain("out", "sweep")
-    settings.need_label("name")
-    settings.need_mount()
+def _kuberay(settings: ClusterSettings, _: tuple[Part, ...], command: str) -> dict[str, str]:
+    settings.need(
+        image="the image that all pods run, with Resurface and Ray in it",
+        claim="the PersistentVolumeClaim that holds run directory and models",
+        ray_version="the version of Ray in the image",
+    )
+    settings.need_plain_paths()
+    label, why = _LABEL
+    _need(bool(label.fullmatch(settings.name)), "name", settings.name, why)
+    absolute = settings.mount.startswith("/") and ":" not in settings.mount
+    why = "an absolute path without a colon is needed, as Kubernetes has it"
+    _need(absolute, "mount", settings.mount, why)
     group = {"rayStartParams": {"num-gpus": str(settings.gpus)}, "template": {"spec": _pod(settings)}}
     cluster: dict[str, Any] = {"rayVersion": settings.ray_version, "headGroupSpec": group}
     if settings.nodes > 1:
@@ -102,7 +194,7 @@ def _kuberay(settings: ClusterSettings, _: tuple[Part, ...]) -> list[Rendered]:
     if settings.namespace:
         metadata["namespace"] = settings.namespace
     spec: dict[str, Any] = {
-        "entrypoint": _command("sweep", settings.sweep, "--out", str(settings.out)),
+        "entrypoint": command,
         "submissionMode": "K8sJobMode",
         "backoffLimit": settings.tries - 1,
         "shutdownAfterJobFinishes": True,
@@ -120,7 +212,7 @@ def _kuberay(settings: ClusterSettings, _: tuple[Part, ...]) -> list[Rendered]:
         "# The claim's volume is mounted by all pods: it needs the access mode ReadWriteMany.\n"
     )
     document = {"apiVersion": "ray.io/v1", "kind": "RayJob", "metadata": metadata, "spec": spec}
-    return [Rendered("rayjob.yaml", heading + _yaml(document))]
+    return {"rayjob.yaml": heading + _yaml(document)}
 
 
 def _pod(settings: ClusterSettings) -> dict[str, Any]:
@@ -148,22 +240,23 @@ def _pod(settings: ClusterSettings) -> dict[str, Any]:
     }
 
 
-def _job(settings: ClusterSettings, _: tuple[Part, ...]) -> list[Rendered]:
-    settings.need("the address of the cluster's dashboard, as http://HOST:8265", "address")
-    settings.need_plain("out", "sweep")
+def _job(settings: ClusterSettings, _: tuple[Part, ...], command: str) -> dict[str, str]:
+    settings.need(address="the address of the cluster's dashboard, as http://HOST:8265")
+    settings.need_plain_paths()
     slug = re.sub(r"[^A-Za-z0-9]+", "-", settings.out.name).strip("-")[:40]
     id = f"resurface-{slug}-{hashlib.sha256(str(settings.out).encode()).hexdigest()[:8]}"
-    command = _command("sweep", settings.sweep, "--out", str(settings.out))
-    return [
-        Rendered("submit.sh", _filled("job.sh.j2", file="submit.sh", address=settings.address, id=id, command=command))
-    ]
+    values = {"file": "submit.sh", "address": settings.address, "id": id, "command": command}
+    return {"submit.sh": _TEMPLATES.get_template("job.sh.j2").render(values)}
 
 
-def _up(settings: ClusterSettings, _: tuple[Part, ...]) -> list[Rendered]:
-    settings.need("the host of the cluster's head", "head")
-    settings.need("who ssh is on the hosts", "user")
-    settings.need_distinct_hosts()
-    settings.need_uncommented_setup()
+def _up(settings: ClusterSettings, _: tuple[Part, ...], command: str) -> dict[str, str]:
+    settings.need(head="the host of the cluster's head", user="who ssh is on the hosts")
+    hosts = [settings.head, *settings.workers]
+    for host in hosts:  # Ray accepts one node per host
+        _need(hosts.count(host) == 1, "head and --workers", host, "occurs twice")
+    setup = settings.setup or ""
+    whole = shlex.split(setup, comments=True) == shlex.split(setup)
+    _need(whole, "setup", setup, "what follows on the line would be part of the comment after #")
     before = [settings.setup] if settings.setup else []
     token = "export RAY_AUTH_MODE=token"  # noqa: S105
     start = f"--num-gpus={settings.gpus} --disable-usage-stats" + (
@@ -181,12 +274,12 @@ def _up(settings: ClusterSettings, _: tuple[Part, ...]) -> list[Rendered]:
             " && ".join([*before, token, "ray stop", f'ray start --address="$RAY_HEAD_IP:{RAY_PORT}" {start}'])
         ],
     }
-    sweep = _command("sweep", settings.sweep, "--out", str(settings.out))
-    command = " && ".join([*before, token, f"RAY_ADDRESS={settings.head}:{RAY_PORT} {sweep}"])
+    command = " && ".join([*before, token, f"RAY_ADDRESS={settings.head}:{RAY_PORT} {command}"])
     heading = "# Machines that ssh reaches, as a Ray cluster: each holds Resurface and sees the same files.\n"
     stop = " && ".join([*before, "ray stop"])
-    script = _filled("up.sh.j2", file="up.sh", config="cluster.yaml", command=command, stop=stop)
-    return [Rendered("cluster.yaml", heading + _yaml(document)), Rendered("up.sh", script)]
+    values = {"file": "up.sh", "config": "cluster.yaml", "command": command, "stop": stop}
+    script = _TEMPLATES.get_template("up.sh.j2").render(values)
+    return {"cluster.yaml": heading + _yaml(document), "up.sh": script}
 
 
 _MACHINES = frozenset({"name", "nodes", "gpus", "cpus", "memory"})
@@ -221,10 +314,6 @@ FORMATS: Mapping[str, Format] = {
 }
 
 
-def _command(*words: str) -> str:
-    return shlex.join(["resurface", *words])
-
-
 def _seconds(time: str) -> int:
     """The seconds of a time in Slurm's form (minutes, HH:MM[:SS], D-HH[:MM[:SS]])."""
     days, dash, rest = time.rpartition("-")
@@ -239,26 +328,6 @@ def _seconds(time: str) -> int:
 
 
 def _yaml(document: Mapping[str, Any]) -> str:
-    class Plain(yaml.SafeDumper):
-        def ignore_aliases(self, data: Any) -> bool:
-            return True
-
-    return yaml.dump(document, Dumper=Plain, sort_keys=False, allow_unicode=True, width=1000)
-
-
-@cache
-def _environment() -> Environment:
-    folder = files("launch.cluster")
-    environment = Environment(  # noqa: S701  (scripts and YAML, not HTML)
-        loader=FunctionLoader(lambda name: folder.joinpath(name).read_text(encoding="utf-8")),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters["sh"] = shlex.quote
-    return environment
-
-
-def _filled(template: str, **values: Any) -> str:
-    return _environment().get_template(template).render(values)
+    """YAML without aliases: a copy by way of JSON shares no object."""
+    copied = json.loads(json.dumps(document))
+    return yaml.safe_dump(copied, sort_keys=False, allow_unicode=True, width=1000)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from evaluator.core.errors import InputError
-from launch.cluster.rendering import FORMATS, render
-from launch.cluster.settings import ClusterSettings
+from launch.cluster.rendering import FORMATS, ClusterSettings, render
 from launch.commands.options import described, listed
 from launch.commands.terminal import console
 from launch.sweep.config import bundled_recipes, find_recipe, load_sweep
@@ -64,22 +65,14 @@ def render_files(
     bundled = file in bundled_recipes().values() and not Path(recipe).exists()
     given["sweep"] = sweep_path or (recipe if bundled else os.path.abspath(file))
     given["out"] = Path(os.path.abspath(out))
-    if format == "kuberay":
-        given["ray_version"] = ray_version or _installed_ray()
+    if format == "kuberay" and not ray_version:
+        with suppress(PackageNotFoundError):
+            given["ray_version"] = version("ray")
     from launch.sweep.jobs import parts_of
 
     rendered = render(format, ClusterSettings(**given), parts_of(config))
     from evaluator.store.files import write_atomically
 
-    for each in rendered:
-        write_atomically(to / each.name, each.text.encode())
-        console.print(str(to / each.name), highlight=False, markup=False, soft_wrap=True)
-
-
-def _installed_ray() -> str | None:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("ray")
-    except PackageNotFoundError:
-        return None
+    for file_name, text in rendered.items():
+        write_atomically(to / file_name, text.encode())
+        console.print(str(to / file_name), highlight=False, markup=False, soft_wrap=True)

@@ -16,8 +16,7 @@ import pytest
 import yaml
 
 from evaluator.core.errors import InputError
-from launch.cluster.rendering import _seconds, render
-from launch.cluster.settings import ClusterSettings
+from launch.cluster.rendering import ClusterSettings, _seconds, render
 from launch.sweep.jobs import Part
 
 SHARED = Path('/shared/my runs/it\'s $(touch owned); "x" `id`')  # the worst directory
@@ -52,7 +51,7 @@ def settings(**given: Any) -> ClusterSettings:
 
 
 def files(format: str, **given: Any) -> dict[str, str]:
-    return {each.name: each.text for each in render(format, settings(**given), PARTS)}
+    return render(format, settings(**given), PARTS)
 
 
 # $ in single quotes is for another shell or nobody; a comma joins the models of one part; `setup` may name any file.
