@@ -70,9 +70,9 @@ def doctor(
 
 def _report(dtype: str, logs: Path | None, so_far: Callable[[Report], None]) -> Report:
     from launch.doctor.machine import this_machine
-    from launch.doctor.report import inputs_for, run_checks
+    from launch.doctor.report import run_checks
     from launch.doctor.results import RunResult
-    from launch.doctor.runs import Run
+    from launch.doctor.runs import Inputs, Run
 
     machine = this_machine()
     for name, value in machine.lines():
@@ -83,12 +83,13 @@ def _report(dtype: str, logs: Path | None, so_far: Callable[[Report], None]) -> 
         errors.print(f"[dim]{run.what}:[/dim] {outcome}", highlight=False)
 
     with (
-        tempfile.TemporaryDirectory(prefix="resurface-doctor-", ignore_cleanup_errors=True) as scratch,
+        tempfile.TemporaryDirectory(prefix="resurface-doctor-", ignore_cleanup_errors=True) as folder,
         errors.status("") as status,
     ):
+        scratch = Path(folder)
         return run_checks(
             machine,
-            inputs_for(BUNDLED_MODEL, Path(scratch), dtype, logs),
+            Inputs(dense=BUNDLED_MODEL, scratch=scratch, logs=logs or scratch, dtype=dtype),
             starting=lambda run: status.update(run.what),
             ended=ended,
             so_far=so_far,

@@ -23,14 +23,14 @@ RATIO = 0.5
 _CALIBRATION = CalibrationConfig(source="gazetteer", samples=18, sequence_length=128)
 
 
-def prunings(dense: Path, pruned: Path, tied: Path, scratch: Path) -> RunResult:
-    """Write the checkpoint of twins to `tied`, and prune `dense` into `pruned` with Wanda on the CPU.
+def prunings(dense: Path, scratch: Path) -> RunResult:
+    """Write the checkpoint of twins to `scratch/tied`, and prune `dense` into `scratch/pruned` with Wanda on the CPU.
 
     `shares`: the share of each matrix's weights that only one of two sides pruned. They compare Wanda on the CPU with
     the published algorithm. With a GPU, they also compare Wanda and SparseGPT there with the CPU.
     """
-    write_twins(dense, tied)
-    _prune(dense, pruned, "wanda", "cpu")
+    write_twins(dense, scratch / "tied")
+    pruned = _prune(dense, scratch / "pruned", "wanda", "cpu")
     shares = {"plain": differing(masks_of(pruned), plain_wanda(dense))}
     if torch.cuda.is_available():
         shares["gpu_wanda"] = differing(masks_of(_prune(dense, scratch / "gpu", "wanda", "cuda")), masks_of(pruned))

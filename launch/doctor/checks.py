@@ -8,12 +8,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product
 from typing import Literal
 
 from evaluator.engine.self_check import TOLERANCES, Precision
-from launch.doctor import comparisons
-from launch.doctor.results import DisagreementError, NotHereError, Results
+from launch.doctor.results import (
+    DisagreementError,
+    NotHereError,
+    Results,
+    of_beam_scores,
+    of_beams,
+    of_greedy,
+    of_ranks,
+    of_scores,
+    of_tokens,
+    of_twin_ranks,
+)
 from launch.doctor.runs import (
     BY_PROMPT,
     DETERMINISTIC,
@@ -36,7 +47,7 @@ class Tolerance:
     mean: float
 
     def __str__(self) -> str:
-        return f"{_short(self.largest)} / {_short(self.mean)}"
+        return f"{self.largest:.2g} / {self.mean:.2g}"
 
 
 # Nats per token between two computations of the same log-probability: the engine's own, when it checks itself.
@@ -78,42 +89,53 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One comparison of a fast path with a slow one."""
+    """One comparison of a fast path with a slow one: of the first run's answers with the last run's."""
 
     name: str
     fast: str
     slow: str
     runs: tuple[Run, ...]  # the check is skipped without them
-    measure: Callable[[Results], list[float]]
     tolerance: Mapping[Precision, Tolerance]
     unit: str = "nats"
+    stages: tuple[tuple[str, str], ...] = (("dense", "dense"),)  # of the fast and of the slow side
+    kinds: tuple[str, ...] = ("score",)  # of answers; "rank": the ranks of scores
+    shares: str = ""  # the comparison of pruning masks, in place of answers
+    measure: Callable[[Results], list[float]] | None = None  # the distances, in place of those between answers
+    need: Callable[[Results], object] | None = None  # raises an error if there is nothing to compare
 
     def compare(self, results: Results, setting: Setting) -> CheckResult:
         """Compare both. Answers that cannot be compared fail with the reason."""
-        tolerance = self.tolerance[setting.precision]
+        result = CheckResult(check=self, status="skipped", tolerance=self.tolerance[setting.precision])
         for run in self.runs:
             if run.name in setting.unavailable:
-                why = setting.unavailable[run.name]
-                return CheckResult(check=self, status="skipped", tolerance=tolerance, why=why)
+                return replace(result, why=setting.unavailable[run.name])
         try:
-            distances = self.measure(results)
+            distances = self._distances(results)
         except NotHereError as error:
-            return CheckResult(check=self, status="skipped", tolerance=tolerance, why=str(error))
+            return replace(result, why=str(error))
         except DisagreementError as error:
-            return CheckResult(check=self, status="fail", tolerance=tolerance, why=str(error))
+            return replace(result, status="fail", why=str(error))
         if not distances:
-            return CheckResult(check=self, status="fail", tolerance=tolerance, why="there was nothing to compare")
+            return replace(result, status="fail", why="there was nothing to compare")
         largest, mean = max(distances), math.fsum(distances) / len(distances)
         # Written so that NaN fails.
-        holds = largest <= tolerance.largest and mean <= tolerance.mean
-        return CheckResult(
-            check=self,
-            status="pass" if holds else "fail",
-            tolerance=tolerance,
-            largest=largest,
-            mean=mean,
-            compared=len(distances),
-        )
+        holds = largest <= result.tolerance.largest and mean <= result.tolerance.mean
+        status: Status = "pass" if holds else "fail"
+        return replace(result, status=status, largest=largest, mean=mean, compared=len(distances))
+
+    def _distances(self, results: Results) -> list[float]:
+        if self.need is not None:
+            self.need(results)
+        if self.measure is not None:
+            return self.measure(results)
+        if self.shares:
+            return list(results.of(PRUNING.name).shares.get(self.shares, {}).values())
+        distances = []
+        for (stage, other_stage), kind in product(self.stages, self.kinds):
+            requests, compare = _COMPARISONS[kind]
+            one = results.answers(self.runs[0].name, stage, requests)
+            distances += compare(one, results.answers(self.runs[-1].name, other_stage, requests))
+        return distances
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,81 +155,43 @@ class CheckResult:
         """The distances in words, or the reason for their absence."""
         if self.largest is None or self.mean is None:
             return self.why
-        return f"{_short(self.largest)} / {_short(self.mean)} {self.check.unit}, of {self.compared}"
+        return f"{self.largest:.2g} / {self.mean:.2g} {self.check.unit}, of {self.compared}"
 
 
-def _short(value: float) -> str:
-    """Two digits: 0.0005, 4.8e-06."""
-    return f"{value:.2g}"
+# By kind: the beginning of the requests' ids, and the comparison of two runs' answers to them.
+_COMPARISONS = {
+    "score": ("score-", of_scores),
+    "rank": ("score-", of_ranks),
+    "greedy": ("greedy-", of_greedy),
+    "sample": ("sample-", of_tokens),
+}
 
 
-def _stages(one: Run, stage: str, other: Run, other_stage: str, kind: str) -> Callable[[Results], list[float]]:
-    """Compares one kind of answers between two runs or stages."""
-    compare = {
-        "score": comparisons.of_scores,
-        "greedy": comparisons.of_greedy,
-        "sample": comparisons.of_tokens,
-        "rank": comparisons.of_ranks,
-    }[kind]
-    requests = "score" if kind == "rank" else kind
-
-    def measure(results: Results) -> list[float]:
-        ours = results.answers(one.name, stage, f"{requests}-")
-        return compare(ours, results.answers(other.name, other_stage, f"{requests}-"))
-
-    return measure
-
-
-def _forced(one: Run, other: Run) -> Callable[[Results], list[float]]:
-    """Compares the scores of a run that forces tokens with another's."""
-
-    def measure(results: Results) -> list[float]:
-        results.forced(one.name)
-        return _stages(one, "dense", other, "dense", "score")(results)
-
-    return measure
-
-
-def _both(*measures: Callable[[Results], list[float]]) -> Callable[[Results], list[float]]:
-    return lambda results: [distance for measure in measures for distance in measure(results)]
-
-
-def _scores_and_greedy(one: Run, stage: str, other: Run, other_stage: str) -> Callable[[Results], list[float]]:
-    return _both(*(_stages(one, stage, other, other_stage, kind) for kind in ("score", "greedy")))
-
-
-def _twins(*runs: Run) -> Callable[[Results], list[float]]:
-    """Whether each run counts ranks strictly; no other run is needed."""
-    return lambda results: [
-        distance for run in runs for distance in comparisons.of_twin_ranks(results.answers(run.name, "tied", "score-"))
-    ]
+def _twins(results: Results) -> list[float]:
+    """Whether each way to score counts ranks strictly; no other run is needed."""
+    answers = [results.answers(run.name, "tied", "score-") for run in (SERVED, BY_PROMPT)]
+    return [distance for each in answers for distance in of_twin_ranks(each)]
 
 
 def _beams(results: Results) -> list[float]:
     """In float32: the beams that transformers finds. In half precision, rounding may change the search, so only the
     scores of the found beams must be those of transformers."""
     ours, theirs = results.of(SERVED.name), results.of(TRANSFORMERS.name)
-    distances = comparisons.of_beam_scores(ours.beams, theirs.answers.get("beams", {}))
+    distances = of_beam_scores(ours.beams, theirs.answers.get("beams", {}))
     if ours.dtype == "float32":
-        distances += comparisons.of_beams(ours.beams, theirs.beams)
+        distances += of_beams(ours.beams, theirs.beams)
     return distances
 
 
-def _deterministic(results: Results) -> list[float]:
+def _need_graphs(results: Results) -> None:
+    if results.of(SERVED.name).facts.get("graphs") == "NONE":
+        raise NotHereError("vLLM uses none for this model and device")
+
+
+def _need_deterministic(results: Results) -> None:
     result = results.of(DETERMINISTIC.name)
     if not result.answers:
         raise NotHereError("; ".join(result.notes))
-    return _stages(DETERMINISTIC, "dense", DETERMINISTIC, "alone", "sample")(results)
-
-
-def _graphs(results: Results) -> list[float]:
-    if results.of(SERVED.name).facts.get("graphs") == "NONE":
-        raise NotHereError("vLLM uses none for this model and device")
-    return _scores_and_greedy(SERVED, "dense", EAGER, "dense")(results)
-
-
-def _masks(comparison: str) -> Callable[[Results], list[float]]:
-    return lambda results: list(results.of(PRUNING.name).shares.get(comparison, {}).values())
 
 
 CHECKS: tuple[Check, ...] = (
@@ -216,7 +200,7 @@ CHECKS: tuple[Check, ...] = (
         fast="forced scores",
         slow="prompt log-probabilities",
         runs=(SERVED, BY_PROMPT),
-        measure=_forced(SERVED, BY_PROMPT),
+        need=lambda results: results.forced(SERVED.name),
         tolerance=NATS,
     ),
     Check(
@@ -224,7 +208,6 @@ CHECKS: tuple[Check, ...] = (
         fast="forced scores",
         slow="transformers",
         runs=(SERVED, TRANSFORMERS),
-        measure=_stages(SERVED, "dense", TRANSFORMERS, "dense", "score"),
         tolerance=APART,
     ),
     Check(
@@ -232,7 +215,7 @@ CHECKS: tuple[Check, ...] = (
         fast="ranks of scored tokens",
         slow="transformers",
         runs=(SERVED, TRANSFORMERS),
-        measure=_stages(SERVED, "dense", TRANSFORMERS, "dense", "rank"),
+        kinds=("rank",),
         tolerance=RANKS,
         unit="log ratio",
     ),
@@ -241,7 +224,7 @@ CHECKS: tuple[Check, ...] = (
         fast="ranks where every token has an equal",
         slow="strict counting, by both ways to score",
         runs=(SERVED, BY_PROMPT),
-        measure=_twins(SERVED, BY_PROMPT),
+        measure=_twins,
         tolerance=EXACT,
         unit="not strict",
     ),
@@ -250,7 +233,7 @@ CHECKS: tuple[Check, ...] = (
         fast="greedy answers in a batch",
         slow="transformers, one at a time",
         runs=(SERVED, TRANSFORMERS),
-        measure=_stages(SERVED, "dense", TRANSFORMERS, "dense", "greedy"),
+        kinds=("greedy",),
         tolerance=APART,
     ),
     Check(
@@ -267,7 +250,8 @@ CHECKS: tuple[Check, ...] = (
         fast="seeded samples in a batch",
         slow="each alone",
         runs=(SERVED,),
-        measure=_stages(SERVED, "dense", SERVED, "alone", "sample"),
+        stages=(("dense", "alone"),),
+        kinds=("sample",),
         tolerance=DRAWS,
         unit="differ",
     ),
@@ -276,7 +260,8 @@ CHECKS: tuple[Check, ...] = (
         fast="the second run of an engine",
         slow="its first",
         runs=(SERVED,),
-        measure=_scores_and_greedy(SERVED, "again", SERVED, "dense"),
+        stages=(("again", "dense"),),
+        kinds=("score", "greedy"),
         tolerance=NATS,
     ),
     Check(
@@ -284,7 +269,8 @@ CHECKS: tuple[Check, ...] = (
         fast="a pruned checkpoint, swapped in",
         slow="a fresh engine",
         runs=(SERVED, BY_PROMPT),
-        measure=_scores_and_greedy(SERVED, "pruned", BY_PROMPT, "pruned"),
+        stages=(("pruned", "pruned"),),
+        kinds=("score", "greedy"),
         tolerance=NATS,
     ),
     Check(
@@ -292,7 +278,8 @@ CHECKS: tuple[Check, ...] = (
         fast="a pruned checkpoint, swapped in",
         slow="transformers",
         runs=(SERVED, TRANSFORMERS),
-        measure=_scores_and_greedy(SERVED, "pruned", TRANSFORMERS, "pruned"),
+        stages=(("pruned", "pruned"),),
+        kinds=("score", "greedy"),
         tolerance=APART,
     ),
     Check(
@@ -300,7 +287,8 @@ CHECKS: tuple[Check, ...] = (
         fast="the dense checkpoint, swapped back",
         slow="before the swaps",
         runs=(SERVED,),
-        measure=_scores_and_greedy(SERVED, "back", SERVED, "dense"),
+        stages=(("back", "dense"),),
+        kinds=("score", "greedy"),
         tolerance=NATS,
     ),
     Check(
@@ -308,7 +296,8 @@ CHECKS: tuple[Check, ...] = (
         fast="an engine with CUDA graphs",
         slow="one without",
         runs=(SERVED, EAGER),
-        measure=_graphs,
+        kinds=("score", "greedy"),
+        need=_need_graphs,
         tolerance=NATS,
     ),
     Check(
@@ -316,7 +305,8 @@ CHECKS: tuple[Check, ...] = (
         fast="a pruned checkpoint, swapped in without CUDA graphs",
         slow="a fresh engine",
         runs=(EAGER, BY_PROMPT),
-        measure=_scores_and_greedy(EAGER, "pruned", BY_PROMPT, "pruned"),
+        stages=(("pruned", "pruned"),),
+        kinds=("score", "greedy"),
         tolerance=NATS,
     ),
     Check(
@@ -324,7 +314,8 @@ CHECKS: tuple[Check, ...] = (
         fast="the dense checkpoint, swapped back without CUDA graphs",
         slow="before the swaps",
         runs=(EAGER,),
-        measure=_scores_and_greedy(EAGER, "back", EAGER, "dense"),
+        stages=(("back", "dense"),),
+        kinds=("score", "greedy"),
         tolerance=NATS,
     ),
     Check(
@@ -332,7 +323,9 @@ CHECKS: tuple[Check, ...] = (
         fast="seeded samples in a batch, with batch-invariant kernels",
         slow="each alone",
         runs=(DETERMINISTIC,),
-        measure=_deterministic,
+        stages=(("dense", "alone"),),
+        kinds=("sample",),
+        need=_need_deterministic,
         tolerance=EXACT,
         unit="differ",
     ),
@@ -341,10 +334,9 @@ CHECKS: tuple[Check, ...] = (
         fast="an engine on two GPUs, before and after a swap",
         slow="on one",
         runs=(DIVIDED, SERVED),
-        measure=_both(
-            _forced(DIVIDED, SERVED),
-            *(_scores_and_greedy(DIVIDED, stage, SERVED, stage) for stage in ("dense", "pruned")),
-        ),
+        stages=(("dense", "dense"), ("pruned", "pruned")),
+        kinds=("score", "greedy"),
+        need=lambda results: results.forced(DIVIDED.name),
         tolerance=APART,
     ),
     Check(
@@ -352,7 +344,7 @@ CHECKS: tuple[Check, ...] = (
         fast="Wanda, layer by layer",
         slow="the published algorithm, written plainly",
         runs=(PRUNING,),
-        measure=_masks("plain"),
+        shares="plain",
         tolerance=MASKS,
         unit="of a matrix's weights",
     ),
@@ -361,7 +353,7 @@ CHECKS: tuple[Check, ...] = (
         fast="Wanda on the GPU",
         slow="on the CPU",
         runs=(PRUNING, EAGER),
-        measure=_masks("gpu_wanda"),
+        shares="gpu_wanda",
         tolerance=ROUNDED_MASKS,
         unit="of a matrix's weights",
     ),
@@ -370,7 +362,7 @@ CHECKS: tuple[Check, ...] = (
         fast="SparseGPT on the GPU",
         slow="on the CPU",
         runs=(PRUNING, EAGER),
-        measure=_masks("gpu_sparsegpt"),
+        shares="gpu_sparsegpt",
         tolerance=SOLVED,
         unit="of a matrix's weights",
     ),

@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from rich.table import Table
@@ -14,14 +13,12 @@ from rich.table import Table
 from evaluator.engine.self_check import precision
 from launch.doctor.checks import CHECKS, Check, CheckResult, Setting
 from launch.doctor.machine import Machine
-from launch.doctor.process import run_apart
 from launch.doctor.results import Results, RunResult
-from launch.doctor.runs import PRUNING, RUNS, SERVED, Inputs, Run
+from launch.doctor.runs import PRUNING, RUNS, SERVED, Inputs, Run, run_apart
 
 _COLOURS = {"pass": "green", "fail": "red", "skipped": "dim"}
+_IN_A_CELL = str.maketrans({"|": r"\|", "\n": " "})
 _TO_COME = "not reached when this was written"
-
-Ended = Callable[[Run, RunResult | str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +44,7 @@ def run_checks(
     execute_run: Callable[[Run, Inputs], RunResult | str] | None = None,
     checks: Sequence[Check] = CHECKS,
     starting: Callable[[Run], None] = lambda run: None,
-    ended: Ended = lambda run, result: None,
+    ended: Callable[[Run, RunResult | str], None] = lambda run, result: None,
     so_far: Callable[[Report], None] = lambda report: None,
 ) -> Report:
     """Execute every run that this machine allows, and compare the results.
@@ -60,9 +57,8 @@ def run_checks(
     gpus = 0 if for_cpus else len(machine.gpus)
     unavailable: dict[str, str] = {}
     for run in RUNS:
-        why = _why_not(run, gpus)
-        if why is not None:
-            unavailable[run.name] = why
+        if run.gpus > gpus:
+            unavailable[run.name] = "needs a GPU" if run.gpus == 1 else f"needs {run.gpus} GPUs"
             continue
         starting(run)
         result = by_run[run.name] = (execute_run or run_apart)(run, inputs)
@@ -101,19 +97,6 @@ def _concluded(
     )
 
 
-def inputs_for(dense: Path, scratch: Path, dtype: str, logs: Path | None = None) -> Inputs:
-    """The inputs of the first run. `scratch` and `logs` (default: `scratch`) are empty folders."""
-    pruned, tied = scratch / "pruned", scratch / "tied"
-    return Inputs(dense=dense, pruned=pruned, tied=tied, scratch=scratch, logs=logs or scratch, dtype=dtype)
-
-
-def _why_not(run: Run, gpus: int) -> str | None:
-    """Why a run is impossible with so many GPUs; None if it is possible."""
-    if run.gpus > gpus:
-        return "needs a GPU" if run.gpus == 1 else f"needs {run.gpus} GPUs"
-    return None
-
-
 def verdict(report: Report) -> str:
     """The report in one sentence."""
     counts = {status: sum(each.status == status for each in report.checks) for status in _COLOURS}
@@ -140,37 +123,38 @@ def table(report: Report) -> Table:
     return made
 
 
-def markdown(report: Report, now: datetime | None = None) -> str:
+def markdown(report: Report) -> str:
     """The result card."""
-    when = (now or datetime.now(UTC)).strftime("%Y-%m-%d %H:%M UTC")
+    when = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     lines = [f"# doctor: {verdict(report)}", "", f"`resurface doctor`, {when}.", "", "| machine | |", "|---|---|"]
-    lines += [f"| {name} | {_cell(value)} |" for name, value in _described(report)]
+    lines += [f"| {name} | {value.translate(_IN_A_CELL)} |" for name, value in _described(report)]
     lines += ["", "| check | | fast path | slow path | allowed | measured |", "|---|---|---|---|---|---|"]
     for each in report.checks:
         cells = (each.check.name, each.status, each.check.fast, each.check.slow, str(each.tolerance), each.measured)
-        lines.append("| " + " | ".join(map(_cell, cells)) + " |")
+        lines.append("| " + " | ".join(cell.translate(_IN_A_CELL) for cell in cells) + " |")
     lines += ["", "Allowed and measured: the largest distance and the mean, in the unit of the last column."]
     return "\n".join(lines) + "\n"
 
 
 def document(report: Report) -> dict[str, Any]:
     """The report as JSON."""
+    checks = []
+    for result in report.checks:
+        check, allowed = result.check, result.tolerance
+        row: dict[str, Any] = {"check": check.name, "status": result.status, "fast": check.fast, "slow": check.slow}
+        row |= {"tolerance": {"largest": allowed.largest, "mean": allowed.mean}, "unit": check.unit}
+        if result.largest is None:
+            row["why"] = result.why
+        else:
+            row |= {"largest": result.largest, "mean": result.mean, "compared": result.compared}
+        checks.append(row)
     return {
         "passed": not report.failed,
         "verdict": verdict(report),
         "machine": dict(_described(report)),
-        "checks": [_row(each) for each in report.checks],
+        "checks": checks,
         "seconds": {name: round(seconds, 2) for name, seconds in report.seconds.items()},
     }
-
-
-def _row(result: CheckResult) -> dict[str, Any]:
-    check = result.check
-    row: dict[str, Any] = {"check": check.name, "status": result.status, "fast": check.fast, "slow": check.slow}
-    row |= {"tolerance": {"largest": result.tolerance.largest, "mean": result.tolerance.mean}, "unit": check.unit}
-    if result.largest is None:
-        return row | {"why": result.why}
-    return row | {"largest": result.largest, "mean": result.mean, "compared": result.compared}
 
 
 def _described(report: Report) -> list[tuple[str, str]]:
@@ -183,7 +167,3 @@ def _described(report: Report) -> list[tuple[str, str]]:
         each = ", ".join(f"{name} {seconds:.0f}" for name, seconds in report.seconds.items())
         lines.append(("seconds", f"{sum(report.seconds.values()):.0f} ({each})"))
     return lines
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", r"\|").replace("\n", " ")

@@ -1,27 +1,42 @@
-"""The doctor's runs: engines and pruning jobs. Each runs in a separate process, which frees its memory at the end.
+"""The doctor's runs: engines and pruning jobs. Each runs in a separate process, which frees its memory at the end::
 
-A run is a function from `Inputs` to `RunResult`. An exception is the reason for a missing result. Checks come later.
+    python -m launch.doctor.runs NAME INPUTS RESULT
+
+INPUTS and RESULT are pickles in a temporary folder that only this program writes. An exception is the reason for a
+missing result. Checks come later.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import pickle
+import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+import warnings
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from evaluator.core.errors import InputError
-from evaluator.engine.base import Engine, FixedSource, LoadReport, Request, Response, Score
+from evaluator.core.errors import InputError, one_line
+from evaluator.core.isolated import run_module
+from evaluator.engine.base import Engine, FixedSource, Request, Response, Score
 from evaluator.engine.beam import BeamSearch, Hypothesis
 from evaluator.engine.config import EngineConfig, build_engine
+from evaluator.engine.processor import usable_cores
 from launch.doctor.cases import BEAM_TOKENS, BEAM_WIDTH, PROMPT_TOKENS, Cases, cases_for
 from launch.doctor.results import RunResult
 
-_MAX_MODEL_LEN = PROMPT_TOKENS + 64
-_SEQUENCES = 32
-_GPU_SHARE = 0.3  # of a GPU's memory for an engine: the model is small, and other work may be there
+_ENGINE = {
+    "max_model_len": PROMPT_TOKENS + 64,
+    "max_num_seqs": 32,
+    "gpu_memory_utilization": 0.3,  # the model is small, and other work may be there
+}
+_VARIABLES = {
+    "OMP_NUM_THREADS": str(max(1, usable_cores() - 1)),  # as for a single engine in an evaluation
+    "VLLM_LOGGING_LEVEL": "INFO",  # as in an evaluation: which runner, graphs and kernels vLLM chose
+}
+_SECONDS = 600  # without a result by then, the run hangs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,9 +44,7 @@ class Inputs:
     """The inputs of a run."""
 
     dense: Path
-    pruned: Path  # the first run makes it from `dense`
-    tied: Path  # likewise; every second token equals the token before it
-    scratch: Path
+    scratch: Path  # an empty folder; the first run writes the checkpoints `pruned` and `tied` into it
     logs: Path  # folder of the processes' output
     dtype: str  # "auto"; after the run `served`, its engine's dtype
     beams: Mapping[str, tuple[Hypothesis, ...]] = field(default_factory=dict)  # found by the run `served`
@@ -39,90 +52,133 @@ class Inputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One process of the doctor."""
+    """One process of the doctor: pruning jobs, or an engine that answers the cases on several checkpoints."""
 
     name: str
     what: str  # for progress lines
-    execute: Callable[[Inputs], RunResult]
+    stages: tuple[str, ...] = ()  # what the engine loads, in this order; "back": the dense checkpoint again
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of the engine
+    samples: bool = False  # on the dense checkpoint, also the samples: all at once, then each alone
     gpus: int = 0  # how many it needs
 
 
-def _pruning(inputs: Inputs) -> RunResult:
-    from launch.doctor.checkpoints import prunings
-
-    return prunings(inputs.dense, inputs.pruned, inputs.tied, inputs.scratch)
-
-
-def _served(inputs: Inputs) -> RunResult:
-    """The engine as `resurface eval` uses it: all cases at once, again, one by one, and after swaps."""
-    engine, cases = build_engine(_config(inputs)), cases_for(inputs.dense)
-    report = engine.load(inputs.dense)
-    answers = {"dense": _answers(engine, (*cases.exact, *cases.samples)), "again": _answers(engine, cases.exact)}
-    answers["alone"] = {name: each for one in cases.samples for name, each in _answers(engine, [one]).items()}
-    beams = _search(engine, cases)
-    answers |= _after_swaps(engine, {"pruned": inputs.pruned, "tied": inputs.tied, "back": inputs.dense}, cases)
-    return _closed(engine, answers, report, beams=beams)
-
-
-def _by_prompt(inputs: Inputs) -> RunResult:
-    """A fresh engine on the pruned checkpoint that scores by prompt log-probabilities."""
-    engine, cases = build_engine(_config(inputs, scoring="prompt_logprobs")), cases_for(inputs.dense)
-    first = inputs.pruned if inputs.pruned.is_dir() else inputs.dense
-    report = engine.load(first)
-    answers = {} if first == inputs.dense else {"pruned": _answers(engine, cases.exact)}
-    answers |= _after_swaps(engine, {"tied": inputs.tied, "dense": inputs.dense}, cases)
-    return _closed(engine, answers, report)
-
-
-def _once(inputs: Inputs, swaps: Mapping[str, Path] | None = None, **settings: Any) -> RunResult:
-    """Another engine on the dense checkpoint: all cases at once, samples one by one, then all after `swaps`."""
-    engine, cases = build_engine(_config(inputs, **settings)), cases_for(inputs.dense)
-    report = engine.load(inputs.dense)
-    answers = {"dense": _answers(engine, (*cases.exact, *cases.samples))}
-    answers["alone"] = {name: each for one in cases.samples for name, each in _answers(engine, [one]).items()}
-    answers |= _after_swaps(engine, swaps or {}, cases)
-    return _closed(engine, answers, report)
-
-
-def _eager(inputs: Inputs) -> RunResult:
-    return _once(inputs, {"pruned": inputs.pruned, "back": inputs.dense}, cuda_graphs=False)
-
-
-def _divided(inputs: Inputs) -> RunResult:
-    """An engine with two workers; each compares its part of the model with the files."""
-    from launch.doctor.checkpoints import write_divisible
-
-    engine, cases = build_engine(_config(inputs, tensor_parallel=2)), cases_for(inputs.dense)
-    checkpoints = {
-        name: write_divisible(checkpoint, inputs.scratch / "divisible" / name)
-        for name, checkpoint in (("dense", inputs.dense), ("pruned", inputs.pruned))
-        if checkpoint.is_dir()
-    }
-    report = engine.load(checkpoints["dense"])
-    answers = {"dense": _answers(engine, cases.exact)}
-    answers |= _after_swaps(engine, {name: each for name, each in checkpoints.items() if name != "dense"}, cases)
-    return _closed(engine, answers, report)
+PRUNING = Run(name="pruning", what="pruning, and the published algorithm beside it")
+SERVED = Run(
+    name="served",
+    what="the engine as evaluations use it",
+    stages=("dense", "pruned", "tied", "back"),
+    samples=True,
+)
+BY_PROMPT = Run(
+    name="by_prompt",
+    what="a fresh engine, scoring by prompt log-probabilities",
+    stages=("pruned", "tied", "dense"),
+    settings={"scoring": "prompt_logprobs"},
+)
+TRANSFORMERS = Run(
+    name="transformers", what="transformers", stages=("pruned", "tied", "dense"), settings={"kind": "torch"}
+)
+EAGER = Run(
+    name="eager",
+    what="the engine without CUDA graphs",
+    stages=("dense", "pruned", "back"),
+    settings={"cuda_graphs": False},
+    samples=True,
+    gpus=1,
+)
+DETERMINISTIC = Run(
+    name="deterministic",
+    what="the engine with batch-invariant kernels",
+    stages=("dense",),
+    settings={"deterministic": True},
+    samples=True,
+    gpus=1,
+)
+DIVIDED = Run(
+    name="divided",
+    what="the engine on two GPUs (tensor_parallel: 2)",
+    stages=("dense", "pruned"),
+    settings={"tensor_parallel": 2},
+    gpus=2,
+)
+# In this order: the first run makes the checkpoints, and transformers scores the beams of `served`.
+RUNS = (PRUNING, SERVED, BY_PROMPT, TRANSFORMERS, EAGER, DETERMINISTIC, DIVIDED)
 
 
-def _deterministic(inputs: Inputs) -> RunResult:
-    """If vLLM or the GPU lacks this mode, the result has no answers and the reason as a note."""
+def run_apart(run: Run, inputs: Inputs) -> RunResult | str:
+    """The result of a run, or one line that explains why there is none. A log file keeps the run's output."""
+    given, written = (inputs.scratch / f"{run.name}.{end}" for end in ("inputs", "result"))
+    log = inputs.logs / f"{run.name}.log"
+    given.write_bytes(pickle.dumps(inputs))
+    arguments = [run.name, str(given), str(written)]
+    ending = run_module("launch.doctor.runs", arguments, log, defaults=_VARIABLES, timeout=_SECONDS)
+    if not written.exists():
+        return f"its process {ending.how}"
+    result: RunResult | str = pickle.loads(written.read_bytes())  # noqa: S301
+    return result
+
+
+def main() -> None:
+    name, given, written = sys.argv[1:]
+    warnings.simplefilter("ignore")
+    inputs: Inputs = pickle.loads(Path(given).read_bytes())  # noqa: S301
+    result: RunResult | str
     try:
-        return _once(inputs, deterministic=True)
-    except InputError as error:
-        return RunResult(notes=(str(error),))
+        result = execute(next(each for each in RUNS if each.name == name), inputs)
+    except Exception as error:
+        import traceback
+
+        traceback.print_exc()
+        result = f"{type(error).__name__}: {one_line(error)}"
+    unfinished = Path(f"{written}.writing")
+    unfinished.write_bytes(pickle.dumps(result))
+    unfinished.replace(written)
 
 
-def _transformers(inputs: Inputs) -> RunResult:
-    """The cases answered by transformers, and the scores of the beams that the run `served` found."""
-    engine, cases = build_engine(_config(inputs, kind="torch")), cases_for(inputs.dense)
+def execute(run: Run, inputs: Inputs) -> RunResult:
+    """Execute a run in this process and measure its time.
+
+    If vLLM or the GPU lacks the mode `deterministic`, the result has no answers and the reason as a note.
+    """
+    started = time.monotonic()
+    if run is PRUNING:
+        from launch.doctor.checkpoints import prunings
+
+        result = prunings(inputs.dense, inputs.scratch)
+    else:
+        try:
+            result = _answered(run, inputs)
+        except InputError as error:
+            if run is not DETERMINISTIC:
+                raise
+            result = RunResult(notes=(str(error),))
+    return dataclasses.replace(result, seconds=time.monotonic() - started)
+
+
+def _answered(run: Run, inputs: Inputs) -> RunResult:
+    """An engine's answers by stage, without the stages whose checkpoint is missing."""
+    engine = build_engine(EngineConfig(**{"dtype": inputs.dtype, **_ENGINE, **run.settings}))
+    cases = cases_for(inputs.dense)
+    paths = {stage: inputs.scratch / stage if stage in ("pruned", "tied") else inputs.dense for stage in run.stages}
+    paths = {stage: path for stage, path in paths.items() if path.is_dir()}
+    if run is DIVIDED:
+        from launch.doctor.checkpoints import write_divisible
+
+        paths = {stage: write_divisible(path, inputs.scratch / "divisible" / stage) for stage, path in paths.items()}
     answers: dict[str, Mapping[str, Response]] = {}
-    for stage, checkpoint in (("pruned", inputs.pruned), ("tied", inputs.tied), ("dense", inputs.dense)):
-        if checkpoint.is_dir():
-            report = engine.load(checkpoint)
-            answers[stage] = _answers(engine, cases.exact)
-    answers["beams"] = _answers(
-        engine,
-        [
+    beams: Mapping[str, tuple[Hypothesis, ...]] = {}
+    reports = []
+    for stage, path in paths.items():
+        reports.append(engine.load(path))
+        samples = cases.samples if run.samples and stage == "dense" else ()
+        answers[stage] = _answers(engine, (*cases.exact, *samples))
+        if run is SERVED and stage == "dense":
+            answers["again"] = _answers(engine, cases.exact)
+            beams = _search(engine, cases)
+        if samples:
+            answers["alone"] = {name: each for one in samples for name, each in _answers(engine, [one]).items()}
+    if run is TRANSFORMERS:
+        found = [
             Score(
                 request_id=f"{name}/{number}",
                 prompt_ids=cases.searched[name],
@@ -130,33 +186,18 @@ def _transformers(inputs: Inputs) -> RunResult:
             )
             for name, hypotheses in inputs.beams.items()
             for number, hypothesis in enumerate(hypotheses)
-        ],
+        ]
+        answers["beams"] = _answers(engine, found)
+        beams = _transformers_beams(inputs, engine.dtype, cases)
+    dtype, report = engine.dtype, reports[0]
+    engine.close()
+    return RunResult(
+        dtype=dtype, facts=report.setup, scoring=report.scoring, notes=report.notes, answers=answers, beams=beams
     )
-    return _closed(engine, answers, report, beams=_transformers_beams(inputs, engine.dtype, cases))
-
-
-def _config(inputs: Inputs, **settings: Any) -> EngineConfig:
-    common = {
-        "dtype": inputs.dtype,
-        "max_model_len": _MAX_MODEL_LEN,
-        "max_num_seqs": _SEQUENCES,
-        "gpu_memory_utilization": _GPU_SHARE,
-    }
-    return EngineConfig(**(common | settings))
 
 
 def _answers(engine: Engine, requests: Iterable[Request]) -> dict[str, Response]:
     return {response.request_id: response for response in engine.run(FixedSource(list(requests)))}
-
-
-def _after_swaps(engine: Engine, stages: Mapping[str, Path], cases: Cases) -> dict[str, dict[str, Response]]:
-    """The answers by stage; without the stages whose checkpoint is missing."""
-    answers = {}
-    for stage, checkpoint in stages.items():
-        if checkpoint.is_dir():
-            engine.load(checkpoint)
-            answers[stage] = _answers(engine, cases.exact)
-    return answers
 
 
 def _search(engine: Engine, cases: Cases) -> dict[str, tuple[Hypothesis, ...]]:
@@ -165,21 +206,10 @@ def _search(engine: Engine, cases: Cases) -> dict[str, tuple[Hypothesis, ...]]:
         name: BeamSearch(name, prompt, width=BEAM_WIDTH, max_tokens=BEAM_TOKENS, eos_ids=cases.eos_ids)
         for name, prompt in cases.searched.items()
     }
-    source = _Waiting([request for search in searches.values() for request in search.start()])
-    for response in engine.run(source):
-        source.requests += searches[response.request_id.split("/")[0]].receive(response)
+    requests: list[Any] = [request for search in searches.values() for request in search.start()]
+    for response in engine.run(FixedSource(requests)):  # the source reads what is appended here
+        requests += searches[response.request_id.split("/")[0]].receive(response)
     return {name: search.hypotheses() for name, search in searches.items()}
-
-
-@dataclass(slots=True)
-class _Waiting:
-    """A source of requests that grows with the responses."""
-
-    requests: list[Any]
-
-    def take(self, limit: int) -> list[Any]:
-        given, self.requests = self.requests[:limit], self.requests[limit:]
-        return given
 
 
 def _transformers_beams(inputs: Inputs, dtype: str, cases: Cases) -> dict[str, tuple[Hypothesis, ...]]:
@@ -210,40 +240,7 @@ def _transformers_beams(inputs: Inputs, dtype: str, cases: Cases) -> dict[str, t
     return found
 
 
-def _closed(
-    engine: Engine,
-    answers: Mapping[str, Mapping[str, Response]],
-    report: LoadReport,
-    beams: Mapping[str, tuple[Hypothesis, ...]] | None = None,
-) -> RunResult:
-    """Close the engine and return its answers and its load report."""
-    dtype = engine.dtype
-    engine.close()
-    return RunResult(
-        dtype=dtype,
-        facts=report.setup,
-        scoring=report.scoring,
-        notes=report.notes,
-        answers=answers,
-        beams=beams or {},
-    )
+if __name__ == "__main__":
+    from launch.doctor import runs  # the module whose names the pickles have
 
-
-PRUNING = Run(name="pruning", what="pruning, and the published algorithm beside it", execute=_pruning)
-SERVED = Run(name="served", what="the engine as evaluations use it", execute=_served)
-BY_PROMPT = Run(name="by_prompt", what="a fresh engine, scoring by prompt log-probabilities", execute=_by_prompt)
-TRANSFORMERS = Run(name="transformers", what="transformers", execute=_transformers)
-EAGER = Run(name="eager", what="the engine without CUDA graphs", execute=_eager, gpus=1)
-DETERMINISTIC = Run(
-    name="deterministic", what="the engine with batch-invariant kernels", execute=_deterministic, gpus=1
-)
-DIVIDED = Run(name="divided", what="the engine on two GPUs (tensor_parallel: 2)", execute=_divided, gpus=2)
-# In this order: the first run makes the checkpoints, and transformers scores the beams of `served`.
-RUNS = (PRUNING, SERVED, BY_PROMPT, TRANSFORMERS, EAGER, DETERMINISTIC, DIVIDED)
-
-
-def execute_here(run: Run, inputs: Inputs) -> RunResult:
-    """Execute a run in this process and measure its time."""
-    started = time.monotonic()
-    result = run.execute(inputs)
-    return dataclasses.replace(result, seconds=time.monotonic() - started)
+    runs.main()

@@ -8,12 +8,9 @@ import pytest
 
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.torch_engine import TorchEngine
-from launch.doctor import comparisons
 from launch.doctor.cases import cases_for
-from launch.doctor.process import run_apart
-from launch.doctor.report import inputs_for
-from launch.doctor.results import RunResult
-from launch.doctor.runs import DIVIDED
+from launch.doctor.results import RunResult, of_scores
+from launch.doctor.runs import DIVIDED, Inputs, run_apart
 from launch.sweep.models import BUNDLED_MODEL
 from tests.support.engines import needs_vllm
 from tests.support.runs import resurface
@@ -47,11 +44,11 @@ def test_this_machine_passes_and_the_card_says_what_was_measured(tmp_path):
 def test_two_workers_on_a_cpu_score_the_bundled_model_as_transformers_does(tmp_path, monkeypatch):
     """The doctor asks for it on two GPUs; what it asks works."""
     monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "nobind")  # there may be fewer cores than workers
-    result = run_apart(DIVIDED, inputs_for(BUNDLED_MODEL, tmp_path, "float32"))
+    result = run_apart(DIVIDED, Inputs(dense=BUNDLED_MODEL, scratch=tmp_path, logs=tmp_path, dtype="float32"))
     assert isinstance(result, RunResult), result
     assert (result.scoring, result.notes) == ("forced", ())  # every matrix of both workers was compared
     oracle, asked = TorchEngine(EngineConfig()), cases_for(BUNDLED_MODEL).scores
     oracle.load(BUNDLED_MODEL)
     expected = {request.request_id: oracle.answer(request) for request in asked}
     ours = {name: answer for name, answer in result.answers["dense"].items() if name in expected}
-    assert max(comparisons.of_scores(ours, expected)) < 1e-3
+    assert max(of_scores(ours, expected)) < 1e-3

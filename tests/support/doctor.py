@@ -106,13 +106,13 @@ def scripted(
     def execute_run(run: Run, inputs: Inputs) -> RunResult | str:
         now.append(run.name)
         if run is PRUNING:
-            for checkpoint in (inputs.dense, inputs.pruned, inputs.tied):
+            for checkpoint in (inputs.dense, inputs.scratch / "pruned", inputs.scratch / "tied"):
                 checkpoint.mkdir(exist_ok=True)
             same = {"model.layers.0.up_proj.weight": 0.0}
             shares = {"plain": same, "gpu_wanda": same, "gpu_sparsegpt": same}
             return RunResult(facts={"device": "a device", "gpus": str(visible)}, shares=shares)
         try:
-            return runs.execute_here(run, inputs)
+            return runs.execute(run, inputs)
         except Exception as error:
             return f"{type(error).__name__}: {error}"
 

@@ -8,7 +8,7 @@ import pytest
 
 from evaluator.engine.base import Response
 from evaluator.engine.beam import Hypothesis
-from launch.doctor import comparisons
+from launch.doctor import results as comparisons
 from launch.doctor.checks import CHECKS, Setting
 from launch.doctor.results import DisagreementError, NotHereError, Results, RunResult
 

@@ -13,7 +13,8 @@ from evaluator.core.errors import EngineError, InputError
 from evaluator.engine.base import Generate, LoadReport, Request, Response, Score
 from evaluator.engine.self_check import TOLERANCES
 from launch.doctor import report as doctor_report
-from launch.doctor.report import Report, inputs_for, run_checks
+from launch.doctor.report import Report, run_checks
+from launch.doctor.runs import Inputs
 from tests.support.doctor import CPU, GPU, ScriptedEngine, scripted
 
 SKIPPED_ON_A_CPU = {
@@ -31,7 +32,7 @@ TWO_GPUS = dataclasses.replace(GPU, gpus=2 * GPU.gpus)
 @pytest.fixture
 def examined(monkeypatch, tmp_path):
     def run(machine=CPU, so_far=lambda report: None, **bent) -> Report:
-        inputs = inputs_for(tmp_path / "dense", tmp_path, "auto")
+        inputs = Inputs(dense=tmp_path / "dense", scratch=tmp_path, logs=tmp_path, dtype="auto")
         return run_checks(machine, inputs, execute_run=scripted(monkeypatch, bent), so_far=so_far)
 
     return run
@@ -114,7 +115,11 @@ def test_two_gpus_that_do_not_answer_like_one_fail(examined):
 def test_gpus_that_are_hidden_are_not_counted(visible, skipped, monkeypatch, tmp_path):
     """nvidia-smi lists them all, whatever CUDA_VISIBLE_DEVICES says."""
     execute_run = scripted(monkeypatch, visible=visible)
-    report = run_checks(TWO_GPUS, inputs_for(tmp_path / "dense", tmp_path, "auto"), execute_run=execute_run)
+    report = run_checks(
+        TWO_GPUS,
+        Inputs(dense=tmp_path / "dense", scratch=tmp_path, logs=tmp_path, dtype="auto"),
+        execute_run=execute_run,
+    )
     assert {result.check.name for result in report.checks if result.status != "pass"} == skipped
     assert not report.failed
 
@@ -122,7 +127,9 @@ def test_gpus_that_are_hidden_are_not_counted(visible, skipped, monkeypatch, tmp
 def test_gpus_of_which_the_driver_has_no_program_to_tell_are_counted(monkeypatch, tmp_path):
     untold = dataclasses.replace(GPU, gpus=())
     execute_run = scripted(monkeypatch, visible=1)
-    report = run_checks(untold, inputs_for(tmp_path / "dense", tmp_path, "auto"), execute_run=execute_run)
+    report = run_checks(
+        untold, Inputs(dense=tmp_path / "dense", scratch=tmp_path, logs=tmp_path, dtype="auto"), execute_run=execute_run
+    )
     assert {result.check.name for result in report.checks if result.status != "pass"} == {"tensor parallel"}
     found = {result.check.name: result.tolerance.largest for result in report.checks}
     assert found["scores"] == 2e-2
