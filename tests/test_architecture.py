@@ -180,7 +180,7 @@ def test_nothing_is_unpickled() -> None:
         for name in _imports(path)
         if name.split(".")[0] in readers
     }
-    assert importers == {"launch/doctor/process.py"}
+    assert importers == {"launch/doctor/runs.py"}
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
