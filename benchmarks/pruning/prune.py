@@ -129,7 +129,7 @@ def _cases(arguments: argparse.Namespace, folder: Path) -> list[Case]:
     given = arguments.model or arguments.shape
     cases = []
     if arguments.model == "bundled" or not given:
-        from launch.sweep.prunings import SOURCES
+        from launch.sweep.compress import SOURCES
 
         passages = folder / "gazetteer.txt"
         lines = SOURCES["gazetteer"](_DEMO["samples"], 0)

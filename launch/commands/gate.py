@@ -14,7 +14,7 @@ from evaluator.deciding.thresholds import Screen, Thresholds, thresholds_of
 from launch.commands.options import as_option
 from launch.commands.report import need_records
 from launch.commands.terminal import console
-from launch.sweep.config import validated
+from launch.sweep.document import validated
 
 if TYPE_CHECKING:
     from rich.table import Table

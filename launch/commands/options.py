@@ -13,9 +13,10 @@ from evaluator.core.errors import InputError, unknown
 from evaluator.core.records import FORMATS
 from evaluator.engine.config import ENGINES, DType, EngineConfig
 from evaluator.probes import PROBES, answering_probes
-from launch.sweep.config import SweepConfig, read_prompts, validated
+from launch.sweep.compress import spelled_source
+from launch.sweep.config import SweepConfig, read_prompts
+from launch.sweep.document import validated
 from launch.sweep.models import model_name, names_of, same_model
-from launch.sweep.prunings import spelled_source
 from pruning.config import Allocation, PruneConfig, Repair, needs_calibration
 from pruning.methods import METHODS
 from pruning.patterns import Group

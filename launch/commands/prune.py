@@ -13,8 +13,8 @@ from rich.markup import escape
 from evaluator.core.errors import InputError
 from launch.commands.options import PruneOptions, Seed, described, prune_request
 from launch.commands.terminal import console, errors
+from launch.sweep.compress import KINDS, SOURCES
 from launch.sweep.models import BUNDLED, is_hub_id, resolve_model
-from launch.sweep.prunings import KINDS, SOURCES
 from pruning.calibration.sequences import check_named
 from pruning.config import Allocation, Repair
 from pruning.methods import METHODS

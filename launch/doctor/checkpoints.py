@@ -14,7 +14,7 @@ from evaluator.checkpoints.info import read_config
 from evaluator.checkpoints.overlay import overlay
 from evaluator.checkpoints.tokenizer import load_tokenizer
 from launch.doctor.results import RunResult
-from launch.sweep.prunings import SOURCES
+from launch.sweep.compress import SOURCES
 from pruning.calibration import sequences
 from pruning.config import CalibrationConfig, PruneConfig
 from pruning.run import prune

@@ -19,8 +19,8 @@ from evaluator.checkpoints.tensors import read_tensors
 from evaluator.core.errors import InputError
 from evaluator.engine.config import ENGINES, EngineConfig, check_served
 from evaluator.probes.base import PROBES
+from launch.sweep.compress import SOURCES
 from launch.sweep.jobs import CheckpointJob
-from launch.sweep.prunings import SOURCES
 from launch.sweep.tasks import PreparedTask
 from pruning.output.manifest import read_manifest as read_prune_manifest
 from quantising.config import QuantiseConfig, read_manifest

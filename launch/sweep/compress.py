@@ -1,26 +1,79 @@
-"""The lines of `compress:` in a sweep: the quantised checkpoints that they request, and their names."""
+"""The compressed checkpoints that a sweep requests: names, settings, and the bundled calibration passages.
+
+The source `gazetteer` alternates nine languages; `gazetteer:LANG` uses one, given by name or code.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from evaluator.core.errors import InputError, unknown
-from launch.sweep.config import DENSE, CompressSetting, SweepConfig, validated
-from launch.sweep.document import read_document
-from launch.sweep.prunings import spelled_source
-from pruning.config import CalibrationConfig
+from evaluator.core.text import name_of
+from evaluator.tasks.gazetteer import LANGUAGES, gazetteer_passages
+from launch.sweep.config import DENSE, SweepConfig
+from launch.sweep.document import read_document, validated
+from pruning.calibration import passages
+from pruning.calibration.passages import PassageSource
+from pruning.config import CalibrationConfig, PruneConfig, Repair, needs_calibration
 from quantising.config import QuantiseConfig
 from quantising.methods import METHODS
 from quantising.schemes import SCHEMES
 
+# The names of calibration sources, for help texts.
+KINDS = (*passages.KINDS, "gazetteer", "gazetteer:LANG")
+_REPAIRED: Mapping[Repair, str] = {"none": "", "least_squares": "+ls"}  # the end of a name
+
+
+def gazetteer(samples: int, seed: int, languages: Sequence[str] = LANGUAGES) -> Iterator[str]:
+    """`samples` bundled passages in alternating languages. No passage is a bundled item, or another seed's passage."""
+    each = -(-samples // len(languages))
+    streams = [gazetteer_passages(language, start=seed * each, count=each) for language in languages]
+    for number in range(samples):
+        yield next(streams[number % len(streams)])
+
+
+SOURCES: Mapping[str, PassageSource] = {
+    "gazetteer": gazetteer,
+    **{f"gazetteer:{language}": partial(gazetteer, languages=(language,)) for language in LANGUAGES},
+}
+
+
+def spelled_source(calibration: CalibrationConfig) -> CalibrationConfig:
+    """The settings with the language's name in `gazetteer:LANG`, as SOURCES lists it."""
+    kind, colon, language = calibration.source.partition(":")
+    if kind != "gazetteer" or not colon:
+        return calibration
+    return calibration.model_copy(update={"source": f"{kind}:{name_of(language)}"})
+
+
+def prunings(grid: SweepConfig, source: Path, usual: CalibrationConfig) -> Iterator[tuple[str, PruneConfig]]:
+    """The prunings of one model, with the end of each checkpoint's name. `source`: the dense model's directory."""
+    for setting in grid.prune:
+        for cell in setting.cells():
+            observing = needs_calibration(cell["method"], cell["allocation"], cell["repair"])
+            calibration = spelled_source(setting.calibration or grid.calibration) if observing else None
+            config = PruneConfig(**{**cell, "source": source, "seed": grid.seed, "calibration": calibration})
+            own_group = config.model_copy(update={"group": None})
+            if own_group.comparison == config.comparison:  # the method's own group gives the same job as none
+                config = own_group
+            how_much = str(config.sparsity)
+            if config.sparsity is None:  # "2:4", or a list of layers: "20-25,28"
+                how_much = config.pattern.replace(":", "of").replace("-", "to").replace(",", "_")
+            words = [config.method, how_much]
+            words += [] if config.allocation == "uniform" else [config.allocation]
+            words += [] if config.group is None else [config.group]
+            words += _label(setting.label, calibration, usual)
+            yield "-".join(words) + _REPAIRED[cell["repair"]], config
+
 
 def quantisations(
-    grid: SweepConfig, source: Path, prunings: Mapping[str, object]
-) -> Iterator[tuple[str, QuantiseConfig, CompressSetting]]:
-    """The quantisations of one model: their source (DENSE or a name in `prunings`), settings and line.
+    grid: SweepConfig, source: Path, usual: CalibrationConfig, prunings: Mapping[str, object]
+) -> Iterator[tuple[str, str, QuantiseConfig]]:
+    """The quantisations of one model: what is quantised (DENSE or a name in `prunings`), the end of the name, settings.
 
     `source` is the dense model's directory. Raises InputError for an impossible line.
     """
@@ -35,10 +88,26 @@ def quantisations(
             wanted: dict[str, Any] = {"source": source, "scheme": scheme, "recipe": recipe, "seed": grid.seed}
             wanted |= {name: getattr(setting, name) for name in ("method", "group_size", "ignore")}
             config = validated(QuantiseConfig, wanted | {"calibration": calibration}, place)
+            if config.scheme in SCHEMES and config.group_size == SCHEMES[config.scheme].group:
+                config = config.model_copy(update={"group_size": None})  # the same job as with none
+            words = [config.method, config.scheme.lower()]
+            if setting.recipe is not None:
+                words = [re.sub(r"[^A-Za-z0-9]+", "_", setting.recipe.stem).strip("_") or "recipe"]
+            words += [] if config.group_size is None else [f"g{config.group_size}"]
+            words += _label(setting.label, config.calibration, usual)
             for after in setting.after:
                 if after != DENSE and after not in prunings:
                     raise InputError(f"{place}: after: {unknown('pruning', after, (DENSE, *prunings))}")
-                yield after, _plain(config), setting
+                yield after, "-".join(words), config
+
+
+def _label(label: str | None, calibration: CalibrationConfig | None, usual: CalibrationConfig) -> list[str]:
+    """A setting's label in a name; without one, the calibration's source unless it is the usual one."""
+    if label is not None:
+        return [label]
+    if calibration is None or calibration == usual:
+        return []
+    return [re.sub(r"[^A-Za-z0-9]+", "_", calibration.source).strip("_")]
 
 
 def given(grid: SweepConfig) -> Iterator[tuple[str, str, str]]:
@@ -57,26 +126,6 @@ def given(grid: SweepConfig) -> Iterator[tuple[str, str, str]]:
         yield setting.label, setting.checkpoint, base
 
 
-def name_of(config: QuantiseConfig, setting: CompressSetting, usual: CalibrationConfig) -> str:
-    """The part of a checkpoint's name that follows the name of its source."""
-    words = [config.method, config.scheme.lower()]
-    if setting.recipe is not None:
-        words = [re.sub(r"[^A-Za-z0-9]+", "_", setting.recipe.stem).strip("_") or "recipe"]
-    if config.group_size is not None:
-        words.append(f"g{config.group_size}")
-    if setting.label is not None:
-        words.append(setting.label)
-    elif config.calibration is not None and config.calibration != usual:
-        words.append(re.sub(r"[^A-Za-z0-9]+", "_", config.calibration.source).strip("_"))
-    return "-".join(words)
-
-
-def _plain(config: QuantiseConfig) -> QuantiseConfig:
-    """The scheme's own group size gives the same job as none."""
-    own = SCHEMES[config.scheme].group if config.scheme in SCHEMES else None
-    return config.model_copy(update={"group_size": None}) if config.group_size == own else config
-
-
 def _read_recipe(file: Path, place: str) -> str:
     try:
         document = read_document(file, "the recipe")
@@ -89,20 +138,17 @@ def _read_recipe(file: Path, place: str) -> str:
 
 def _scheme_of(file: Path | None, place: str) -> str:
     """The scheme that a recipe names. Raises InputError if it names none or several."""
-    named = [] if file is None else sorted(set(_schemes_in(read_document(file))))
+    named: set[str] = set()
+    waiting = [] if file is None else [read_document(file)]
+    while waiting:
+        document = waiting.pop()
+        if isinstance(document, dict):
+            scheme = document.get("scheme")
+            named |= {scheme.upper()} if isinstance(scheme, str) else set()
+            waiting += document.values()
+        elif isinstance(document, list):
+            waiting += document
     if len(named) != 1:
-        found = "none" if not named else ", ".join(named)
+        found = ", ".join(sorted(named)) or "none"
         raise InputError(f"{place}: recipe: {file}: its schemes are {found}: choose the one to serve (scheme: W4A16)")
-    return named[0]
-
-
-def _schemes_in(document: object) -> Iterator[str]:
-    if isinstance(document, dict):
-        for key, value in document.items():
-            if key == "scheme" and isinstance(value, str):
-                yield value.upper()
-            else:
-                yield from _schemes_in(value)
-    elif isinstance(document, list):
-        for value in document:
-            yield from _schemes_in(value)
+    return named.pop()

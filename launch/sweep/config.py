@@ -20,16 +20,15 @@ include: [main.yaml]                     # other sweeps (files, bundled recipes,
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, Field, ValidationError, model_validator
-from pydantic_core import ErrorDetails
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from evaluator.core.config import Frozen
 from evaluator.core.errors import InputError, unknown
@@ -37,11 +36,11 @@ from evaluator.deciding.thresholds import Screen, Thresholds
 from evaluator.engine.config import EngineConfig
 from evaluator.probes.base import Seed
 from evaluator.probes.config import EvalConfig
-from launch.sweep.document import read_document
+from launch.sweep.document import read_document, validated
 from launch.sweep.models import BUNDLED
-from launch.sweep.prompts import PromptFile, Prompts, problem_of, prompts_in
-from launch.sweep.prunings import OneOrMany, PruneSetting
-from pruning.config import CalibrationConfig
+from launch.sweep.prompts import PromptFile, Prompts, problem_of
+from pruning.config import Allocation, CalibrationConfig, MethodName, PruneConfig, Repair
+from pruning.patterns import Group
 from quantising.config import IGNORED
 from quantising.config import MethodName as QuantiseName
 from quantising.methods import METHODS
@@ -49,14 +48,53 @@ from quantising.methods import METHODS
 SCHEMA_VERSION = 1
 DENSE = "dense"  # in `after:`, a model as it is
 RECIPES = Path(__file__).parents[1] / "recipes"
-_Model = TypeVar("_Model", bound=BaseModel)
-_SHOWN = 120  # characters of a wrong value
-# Pydantic names Python's types; a YAML author knows other names.
-_MEANT = {
-    "tuple_type": "a list is needed: [...], or a line with '- ' for each entry",
-    "dict_type": "a mapping is needed: {name: value}, or a line 'name: value' for each entry",
-}
+_SOME = CalibrationConfig(source="c4")  # in place of the sweep's
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+_Value = TypeVar("_Value")
+# A single value is a list of one.
+OneOrMany = Annotated[
+    tuple[_Value, ...], BeforeValidator(lambda value: value if isinstance(value, list | tuple) else (value,))
+]
+
+
+class PruneSetting(Frozen):
+    """One line of the grid: a method with sparsities or patterns, and with repairs."""
+
+    method: MethodName
+    sparsity: OneOrMany[float] = ()
+    pattern: OneOrMany[str] = ()
+    allocation: Allocation = "uniform"
+    group: Group | None = None  # None: the method's own
+    # Left out of the sweep's document by default, which keeps older digests.
+    repair: OneOrMany[Repair] = Field(default=("none",), min_length=1, exclude_if=lambda value: value == ("none",))
+    calibration: CalibrationConfig | None = None  # None: the sweep's
+    # The end of its checkpoints' names; None: the calibration's source, unless it is the usual one.
+    label: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._]*$")
+
+    @model_validator(mode="after")
+    def _is_possible(self) -> PruneSetting:
+        """Raises ValueError for an impossible pruning. A later check could not name the line of the file."""
+        if not self.sparsity and not self.pattern:
+            raise ValueError("needs a sparsity (0.5) or a pattern (2:4; for method drop 20-25)")
+        for cell in self.cells():
+            try:
+                PruneConfig(source=Path(), calibration=self.calibration or _SOME, **cell)
+            except ValidationError as error:
+                problem = error.errors()[0]
+                field = ".".join(map(str, problem["loc"]))
+                message = problem["msg"].removeprefix("Value error, ")
+                raise ValueError(f"{field}: {message}" if field else message) from error
+        return self
+
+    def cells(self) -> Iterator[dict[str, Any]]:
+        """The settings of each pruning, without the calibration."""
+        patterns: list[dict[str, Any]] = [{"sparsity": share} for share in self.sparsity]
+        patterns += [{"pattern": pattern} for pattern in self.pattern]
+        shared = {"method": self.method, "allocation": self.allocation, "group": self.group}
+        for pattern, repair in product(patterns, self.repair):
+            yield {**shared, "repair": repair, **pattern}
 
 
 class CompressSetting(Frozen):
@@ -182,7 +220,12 @@ def load_sweep(path: Path) -> SweepConfig:
 
 def read_prompts(path: Path) -> dict[str, str]:
     """The templates in a file of prompts, or in a sweep file. Raises InputError naming file, template and field."""
-    return validated(PromptFile, {"prompts": prompts_in(path)}, str(path)).prompts
+    document = read_document(path, "the file of prompts")
+    inner = document.get("prompts") if isinstance(document, dict) else None
+    found = inner if isinstance(inner, dict) else document
+    if not isinstance(found, dict) or not found:
+        raise InputError(f"{path}: a file of prompts maps names to templates")
+    return validated(PromptFile, {"prompts": found}, str(path)).prompts
 
 
 def _document(path: Path, including: tuple[Path, ...]) -> dict[str, Any]:
@@ -232,62 +275,3 @@ def _with_includes(document: dict[str, Any], path: Path, including: tuple[Path, 
             inner, where = _document(file, including), str(file)
         included.append(validated(SweepConfig, inner, where))
     return document | {"include": included} if included else document
-
-
-def _dotted(location: tuple[int | str, ...]) -> str:
-    return ".".join(map(str, location)) or "(top level)"
-
-
-def validated(
-    model: type[_Model],
-    document: Mapping[str, Any],
-    where: str,
-    field_of: Callable[[tuple[int | str, ...]], str] = _dotted,
-) -> _Model:
-    """Check `document` against `model`. Raises InputError with the first problem: where, field and value.
-
-    `field_of` spells a location as its author would; empty for one that the author did not write.
-    """
-    try:
-        return model.model_validate(document)
-    except ValidationError as error:
-        # An unknown key often explains why another one is missing.
-        problem = min(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden")
-        field = field_of(problem["loc"])
-        if problem["type"] == "extra_forbidden":
-            known = _known_keys(model, problem["loc"])
-            raise InputError(f"{where}: {unknown('key', str(problem['loc'][-1]), known)}, at {field}") from error
-        message = problem["msg"].removeprefix("Value error, ")
-        if not (problem["loc"] and field) and problem["type"] == "value_error":  # the message names the fields
-            raise InputError(f"{where}: {message}") from error
-        raise InputError(f"{where}: {field}{_value_shown(problem)}: {_MEANT.get(problem['type'], message)}") from error
-
-
-def _value_shown(problem: ErrorDetails) -> str:
-    """The wrong value, to follow its field; empty if there is none."""
-    if problem["type"] == "missing":
-        return ""
-    text = json.dumps(problem["input"], default=str)
-    return f": {text}" if len(text) <= _SHOWN else f": {text[:_SHOWN]}..."
-
-
-def _known_keys(model: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
-    """The valid keys at the location of an unknown key, from the model's annotations."""
-    fields = model.model_fields
-    for part in location[:-1]:
-        if isinstance(part, int) or part not in fields:
-            continue
-        inner = [t for t in _leaf_types(fields[part].annotation) if hasattr(t, "model_fields")]
-        if inner:
-            fields = inner[0].model_fields
-    return list(fields)
-
-
-def _leaf_types(annotation: Any) -> list[Any]:
-    arguments = getattr(annotation, "__args__", None)
-    return [leaf for a in arguments for leaf in _leaf_types(a)] if arguments else [annotation]
-
-
-def digest(document: object) -> str:
-    """sha256 of a JSON document with sorted keys."""
-    return hashlib.sha256(json.dumps(document, sort_keys=True, default=str).encode()).hexdigest()

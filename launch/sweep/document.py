@@ -1,4 +1,4 @@
-"""A sweep file as plain data: YAML with strings, numbers, lists and mappings only.
+"""A sweep file as plain data, checked against a model: YAML with strings, numbers, lists and mappings only.
 
 One-line errors refuse:
 
@@ -11,16 +11,27 @@ One-line errors refuse:
 
 from __future__ import annotations
 
+import hashlib
+import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
+from pydantic import BaseModel, ValidationError
 
-from evaluator.core.errors import InputError, one_line
+from evaluator.core.errors import InputError, one_line, unknown
 
 _LARGEST_FILE = 2**22  # bytes
 _MOST_NODES = 100_000  # with every alias expanded: a sweep of 1,000 checkpoints has a tenth of that
 _DEEPEST = 100
+_SHOWN = 120  # characters of a wrong value
+# Pydantic names Python's types; a YAML author knows other names.
+_MEANT = {
+    "tuple_type": "a list is needed: [...], or a line with '- ' for each entry",
+    "dict_type": "a mapping is needed: {name: value}, or a line 'name: value' for each entry",
+}
+_Model = TypeVar("_Model", bound=BaseModel)
 _NO_FILE = ' in "<unicode string>"'  # yaml's name for a text without a file; the line follows
 
 
@@ -36,23 +47,16 @@ def read_document(path: Path, what: str = "the sweep file") -> Any:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise InputError(f"{path}: cannot read {what}: {reason}") from error
     try:
-        return _content(text, path)
-    # ValueError, TypeError: an impossible value, such as the 31st of February or a number of 5,000 digits.
-    except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
-        raise InputError(f"{path}: not valid YAML: {one_line(error, 1000).replace(_NO_FILE, '')}") from error
-
-
-def _content(text: str, path: Path) -> Any:
-    loader = _Loader(text)
-    try:
+        loader = _Loader(text)
         node = loader.get_single_node()
         if node is None:
             return None
         if _expanded(node, {}, 1) > _MOST_NODES:
             raise InputError(f"{path}: its aliases expand to more than {_MOST_NODES:,} entries")
         return loader.construct_document(node)
-    finally:
-        loader.dispose()
+    # ValueError, TypeError: an impossible value, such as the 31st of February or a number of 5,000 digits.
+    except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
+        raise InputError(f"{path}: not valid YAML: {one_line(error, 1000).replace(_NO_FILE, '')}") from error
 
 
 def _expanded(node: yaml.Node, sizes: dict[int, int], depth: int) -> int:
@@ -78,3 +82,51 @@ class _Loader(yaml.SafeLoader):
                 raise yaml.MarkedYAMLError(problem=f"key {key.value!r} appears here twice", problem_mark=key.start_mark)
             seen.add(str(key.value))
         return super().construct_mapping(node, deep)
+
+
+def validated(
+    model: type[_Model],
+    document: Mapping[str, Any],
+    where: str,
+    field_of: Callable[[tuple[int | str, ...]], str] | None = None,
+) -> _Model:
+    """Check `document` against `model`. Raises InputError with the first problem: where, field and value.
+
+    `field_of` spells a location as its author would; empty for one that the author did not write.
+    """
+    try:
+        return model.model_validate(document)
+    except ValidationError as error:
+        # An unknown key often explains why another one is missing.
+        problem = min(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden")
+        place, kind = problem["loc"], problem["type"]
+        field = field_of(place) if field_of is not None else ".".join(map(str, place)) or "(top level)"
+        if kind == "extra_forbidden":
+            known = _known_keys(model, place)
+            raise InputError(f"{where}: {unknown('key', str(place[-1]), known)}, at {field}") from error
+        message = problem["msg"].removeprefix("Value error, ")
+        if not (place and field) and kind == "value_error":  # the message names the fields
+            raise InputError(f"{where}: {message}") from error
+        value = json.dumps(problem["input"], default=str)
+        value = value if len(value) <= _SHOWN else f"{value[:_SHOWN]}..."
+        shown = field if kind == "missing" else f"{field}: {value}"
+        raise InputError(f"{where}: {shown}: {_MEANT.get(kind, message)}") from error
+
+
+def _known_keys(model: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
+    """The valid keys at the location of an unknown key, from the model's annotations."""
+    fields = model.model_fields
+    for part in location[:-1]:
+        if isinstance(part, int) or part not in fields:
+            continue
+        leaves: list[Any] = [fields[part].annotation]
+        while leaves and not hasattr(leaves[0], "model_fields"):
+            leaves = [*getattr(leaves[0], "__args__", ()), *leaves[1:]]
+        if leaves:
+            fields = leaves[0].model_fields
+    return list(fields)
+
+
+def digest(document: object) -> str:
+    """sha256 of a JSON document with sorted keys."""
+    return hashlib.sha256(json.dumps(document, sort_keys=True, default=str).encode()).hexdigest()

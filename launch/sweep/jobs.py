@@ -7,7 +7,7 @@ computed twice. A joined sweep may run a little more than its parts, but never l
 
 from __future__ import annotations
 
-import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,19 +20,18 @@ from evaluator.probes import PROBES
 from evaluator.probes.config import EvalConfig
 from evaluator.tasks import Source, task_name
 from evaluator.tasks.distractors import DrawnOptions
-from launch.sweep.compress import given, name_of, quantisations
+from launch.sweep.compress import given, prunings, quantisations, spelled_source
 from launch.sweep.config import SweepConfig
 from launch.sweep.models import local_directory, resolve_model
 from launch.sweep.prompts import posed_tasks
-from launch.sweep.prunings import PruneSetting, spelled_source
-from pruning.config import CalibrationConfig, PruneConfig, Repair, needs_calibration
+from pruning.config import PruneConfig
 from quantising.config import QuantiseConfig
 
 # The settings that decide items, candidates and prompts. Tasks with one name must agree on them.
 _ITEM_SETTINGS = ("task", "languages", "items", "seed", "options", "template", *Source.model_fields)
-_REPAIRED: Mapping[Repair, str] = {"none": "", "least_squares": "+ls"}  # the end of a name
 _MERGED = ("formats", "probes", "sample_seeds")
 _LONGEST_NAME = 200  # of a checkpoint: names of directories and logs contain it and have at most 255 characters
+_Key = tuple[str, str | None, str | None]  # model, settings of the pruning and of the quantisation: one checkpoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,25 +45,12 @@ class CheckpointJob:
     prune: PruneConfig | None = None
     quantise: QuantiseConfig | None = None
     after: str | None = None  # the name of the job to quantise; None: the model itself
-    tasks: Mapping[str, EvalConfig]  # by the name of their records
+    tasks: Mapping[str, EvalConfig] = field(default_factory=dict)  # by the name of their records
 
     @property
     def is_made(self) -> bool:
         """Whether the run makes the checkpoint."""
         return self.prune is not None or self.quantise is not None
-
-
-@dataclass(slots=True)
-class _Cell:
-    """A checkpoint during the merge of the joined sweeps."""
-
-    model: str
-    base: str | None
-    prune: PruneConfig | None
-    suffix: str
-    quantise: QuantiseConfig | None = None
-    quantised_as: str = ""  # follows the name of its source
-    tasks: dict[str, EvalConfig] = field(default_factory=dict)
 
 
 def expand(
@@ -76,59 +62,30 @@ def expand(
     setting, and if joined sweeps contradict each other.
     """
     grids = list(_grids(config))
-    models = _models(grids)
-    wanted = _wanted(config.only, grids)
-    sources = {name: resolve(value) for name, value in models.items() if name in wanted}
-    dense = [name for grid in grids for name in grid.models]
-    usual = spelled_source(grids[0].calibration)
+    sources = {name: resolve(value) for name, value in _wanted(config, grids).items()}
     options = _options_of(run_dir)
-    cells: dict[object, _Cell] = {}
+    jobs: dict[_Key, CheckpointJob] = {}
     for grid in grids:
-        asked: set[object] = set()
+        own: set[_Key] = set()
         tasks = [_completed(task, grid.seed, options) for task in posed_tasks(grid.tasks, grid.prompts)]
-        for cell in _cells(grid, sources, usual):
-            key = (cell.model, *(_key(each) for each in (cell.prune, cell.quantise)))
-            if key in asked:
-                raise InputError(f"checkpoint {_name(cell, dense)!r} occurs twice in models, prune and compress")
-            asked.add(key)
-            known = cells.setdefault(key, cell)
-            known.base = known.base or cell.base
-            for task in tasks:
-                _merge(known.tasks, task)
-    _check_items(cells.values())
-    _check_bases(cells.values())
-    ordered = sorted(cells.values(), key=lambda cell: list(sources).index(cell.model))
-    names = [_name(cell, dense) for cell in ordered]
-    for name in names:
-        if names.count(name) > 1:
+        for key, job in _checkpoints(grid, grids, sources, run_dir / "checkpoints"):
+            if key in own:
+                raise InputError(f"checkpoint {job.name!r} occurs twice in models, prune and compress")
+            own.add(key)
+            known = jobs.get(key, job)
+            jobs[key] = replace(known, base=known.base or job.base, tasks=_merged(known.tasks, tasks))
+    _check_items(jobs.values())
+    _check_bases(jobs.values())
+    names = Counter(job.name for job in jobs.values())
+    for name, count in names.items():
+        if count > 1:
             raise InputError(f"checkpoint {name!r} occurs twice in models, prune and compress; give a setting a label")
         if len(name) > _LONGEST_NAME:
             raise InputError(
                 f"checkpoint {name[:40]!r}...: its name has {len(name)} characters; the limit is {_LONGEST_NAME}"
             )
-    return tuple(_job(cell, name, sources, dense, run_dir) for name, cell in zip(names, ordered, strict=True))
-
-
-def _key(config: PruneConfig | QuantiseConfig | None) -> str | None:
-    return None if config is None else config.model_dump_json(exclude={"source"})
-
-
-def _job(cell: _Cell, name: str, sources: Mapping[str, Path], dense: Sequence[str], run_dir: Path) -> CheckpointJob:
-    made = cell.prune is not None or cell.quantise is not None
-    quantise, after = cell.quantise, None
-    if quantise is not None and cell.prune is not None:
-        after = _name(replace(cell, quantise=None), dense)
-        quantise = quantise.model_copy(update={"source": run_dir / "checkpoints" / after})
-    return CheckpointJob(
-        name=name,
-        path=run_dir / "checkpoints" / name if made else sources[cell.model],
-        model=cell.model,
-        base=cell.base,
-        prune=cell.prune if quantise is None else None,
-        quantise=quantise,
-        after=after,
-        tasks=cell.tasks,
-    )
+    order = list(sources)
+    return tuple(sorted(jobs.values(), key=lambda job: order.index(job.model)))
 
 
 def _grids(config: SweepConfig) -> Iterator[SweepConfig]:
@@ -139,84 +96,62 @@ def _grids(config: SweepConfig) -> Iterator[SweepConfig]:
         yield config
 
 
-def _models(grids: Sequence[SweepConfig]) -> dict[str, str]:
+def models_of(config: SweepConfig) -> dict[str, str]:
+    """Every existing checkpoint of a sweep, by name: a directory or hub id. Raises InputError."""
     models: dict[str, str] = {}
-    for grid in grids:
+    for grid in _grids(config):
         for name, value in (*grid.models.items(), *((label, path) for label, path, _ in given(grid))):
             if models.setdefault(name, value) != value:
                 raise InputError(f"models: {name!r} is {models[name]!r} in one joined sweep, {value!r} in another")
     return models
 
 
-def _wanted(only: Sequence[str], grids: Sequence[SweepConfig]) -> set[str]:
-    """The names of existing checkpoints: all, or those in `only` and the ones compared with them.
+def _wanted(config: SweepConfig, grids: Sequence[SweepConfig]) -> dict[str, str]:
+    """The existing checkpoints: all, or those in `only` and the ones compared with them.
 
     Raises InputError for a name that no model has.
     """
     dense = list(dict.fromkeys(name for grid in grids for name in grid.models))
-    for name in only:
+    for name in config.only:
         if name not in dense:
             raise unknown("model of `only`:", name, dense)
     bases = {label: base for grid in grids for label, _, base in given(grid)}
-    return {name for name in (*dense, *bases) if not only or name in only or bases.get(name) in only}
+    only = config.only or dense
+    return {name: path for name, path in models_of(config).items() if name in only or bases.get(name) in only}
 
 
-def _cells(grid: SweepConfig, sources: Mapping[str, Path], usual: CalibrationConfig) -> Iterator[_Cell]:
-    for model in (name for name in grid.models if name in sources):
+def _checkpoints(
+    grid: SweepConfig, grids: Sequence[SweepConfig], sources: Mapping[str, Path], made: Path
+) -> Iterator[tuple[_Key, CheckpointJob]]:
+    """The checkpoints of one of the joined sweeps, without tasks. Equal ones of two sweeps have one key."""
+    several = len({name for each in grids for name in each.models}) > 1
+    usual = spelled_source(grids[0].calibration)
+    for model in grid.models:
+        if model not in sources:
+            continue
         if grid.base not in (None, *sources):
             raise InputError(f"only: {model!r} is compared with {grid.base!r}, which is left out")
-        yield _Cell(model, grid.base if model != grid.base else None, None, "")
-        made = list(_pruned(grid, model, sources, usual))
-        yield from made
-        pruned = {_name(cell, [model]): cell for cell in made}
-        for after, quantise, setting in quantisations(grid, sources[model], pruned):
-            source = pruned.get(after, _Cell(model, model, None, ""))
-            yield replace(source, quantise=quantise, quantised_as=name_of(quantise, setting, usual), tasks={})
+        base = grid.base if model != grid.base else None
+        yield (model, None, None), CheckpointJob(name=model, path=sources[model], model=model, base=base)
+        prefix = f"{model}-" if several else ""
+        pruned = {}
+        for name, prune in prunings(grid, sources[model], usual):
+            job = CheckpointJob(name=prefix + name, path=made / (prefix + name), model=model, base=model, prune=prune)
+            pruned[name] = prune.model_dump_json(exclude={"source"})
+            yield (model, pruned[name], None), job
+        for after, name, quantise in quantisations(grid, sources[model], usual, pruned):
+            key = (model, pruned.get(after), quantise.model_dump_json(exclude={"source"}))
+            before = prefix + after if after in pruned else None
+            if before is not None:
+                quantise, name = quantise.model_copy(update={"source": made / before}), f"{after}-{name}"
+            name = prefix + name
+            yield (
+                key,
+                CheckpointJob(name=name, path=made / name, model=model, base=model, quantise=quantise, after=before),
+            )
     for label, _, base in given(grid):
         if label in sources:
-            yield _Cell(label, base, None, "")
-
-
-def _pruned(grid: SweepConfig, model: str, sources: Mapping[str, Path], usual: CalibrationConfig) -> Iterator[_Cell]:
-    for setting in grid.prune:
-        for cell in setting.cells():
-            observing = needs_calibration(cell["method"], cell["allocation"], cell["repair"])
-            calibration = spelled_source(setting.calibration or grid.calibration) if observing else None
-            suffix = _suffix(setting, calibration, usual) + _REPAIRED[cell["repair"]]
-            wanted = {**cell, "source": sources[model], "seed": grid.seed, "calibration": calibration}
-            yield _Cell(model, model, _plain(PruneConfig(**wanted)), suffix)
-
-
-def _plain(prune: PruneConfig) -> PruneConfig:
-    """The method's own group gives the same job as none."""
-    usual = prune.model_copy(update={"group": None})
-    return usual if usual.comparison == prune.comparison else prune
-
-
-def _suffix(setting: PruneSetting, calibration: CalibrationConfig | None, usual: CalibrationConfig) -> str:
-    if setting.label is not None:
-        return f"-{setting.label}"
-    if calibration is None or calibration == usual:
-        return ""
-    return "-" + re.sub(r"[^A-Za-z0-9]+", "_", calibration.source).strip("_")
-
-
-def _name(cell: _Cell, models: Sequence[str]) -> str:
-    """The name of a checkpoint; `models`: the dense ones of all joined sweeps."""
-    prefix = f"{cell.model}-" if len(set(models)) > 1 else ""
-    parts = [*filter(None, [_pruning_name(cell), cell.quantised_as if cell.quantise is not None else ""])]
-    return prefix + "-".join(parts) if parts else cell.model
-
-
-def _pruning_name(cell: _Cell) -> str:
-    if cell.prune is None:
-        return ""
-    how_much = str(cell.prune.sparsity)
-    if cell.prune.sparsity is None:  # "2:4", or a list of layers: "20-25,28"
-        how_much = cell.prune.pattern.replace(":", "of").replace("-", "to").replace(",", "_")
-    how: list[str] = [] if cell.prune.allocation == "uniform" else [cell.prune.allocation]
-    how += [] if cell.prune.group is None else [cell.prune.group]
-    return "-".join([cell.prune.method, how_much, *how]) + cell.suffix
+            yield (label, None, None), CheckpointJob(name=label, path=sources[label], model=label, base=base)
 
 
 def _options_of(run_dir: Path) -> DrawnOptions:
@@ -242,58 +177,56 @@ def _completed(task: EvalConfig, seed: int, options: DrawnOptions) -> EvalConfig
     return task
 
 
-def _merge(tasks: dict[str, EvalConfig], task: EvalConfig) -> None:
-    """Add a task to a checkpoint's tasks; merge it with one of the same name. Raises InputError."""
-    name = task_name(task.task, task.name)
-    known = tasks.setdefault(name, task)
-    if known is task:
-        return
-    _same(name, known, task, [setting for setting in EvalConfig.model_fields if setting not in (*_MERGED, "name")])
-    one_seed = known.sample_seeds is None and task.sample_seeds is None
-    seeds = None if one_seed else tuple(sorted({*known.seeds, *task.seeds}))
-    tasks[name] = known.model_copy(
-        update={
-            "formats": tuple(form for form in FORMATS if form in known.formats or form in task.formats),
-            "probes": tuple(probe for probe in PROBES.names if probe in known.probes or probe in task.probes),
-            "sample_seeds": seeds,
+def _merged(known: Mapping[str, EvalConfig], tasks: Iterable[EvalConfig]) -> dict[str, EvalConfig]:
+    """A checkpoint's tasks with more tasks; those of one name become one. Raises InputError."""
+    merged = dict(known)
+    for task in tasks:
+        name = task_name(task.task, task.name)
+        other = merged.setdefault(name, task)
+        if other is task:
+            continue
+        _check_same(name, other, task, [each for each in EvalConfig.model_fields if each not in (*_MERGED, "name")])
+        one_seed = other.sample_seeds is None and task.sample_seeds is None
+        update = {
+            "formats": tuple(form for form in FORMATS if form in other.formats or form in task.formats),
+            "probes": tuple(probe for probe in PROBES.names if probe in other.probes or probe in task.probes),
+            "sample_seeds": None if one_seed else tuple(sorted({*other.seeds, *task.seeds})),
         }
-    )
+        merged[name] = other.model_copy(update=update)
+    return merged
 
 
-def _check_items(cells: Iterable[_Cell]) -> None:
+def _check_same(name: str, one: EvalConfig, other: EvalConfig, settings: Iterable[str]) -> None:
+    """Raises InputError if two tasks of one name differ in a setting. A language's name and its code are equal."""
+    for setting in settings:
+        values = getattr(one, setting), getattr(other, setting)
+        ours, theirs = values
+        if setting == "languages" and None not in values:
+            ours, theirs = (tuple(map(code_of, each)) for each in values)
+        if ours != theirs:
+            raise InputError(
+                f"tasks: {name!r} occurs twice, with {setting} {values[0]!r} and {values[1]!r}; "
+                "give one of the two another name (name: ...)"
+            )
+
+
+def _check_items(jobs: Iterable[CheckpointJob]) -> None:
     """Raises InputError if a task's items differ between checkpoints. Tables compare its records across them."""
     first: dict[str, EvalConfig] = {}
-    for cell in cells:
-        for name, task in cell.tasks.items():
-            _same(name, first.setdefault(name, task), task, _ITEM_SETTINGS)
+    for job in jobs:
+        for name, task in job.tasks.items():
+            _check_same(name, first.setdefault(name, task), task, _ITEM_SETTINGS)
 
 
-def _check_bases(cells: Iterable[_Cell]) -> None:
+def _check_bases(jobs: Iterable[CheckpointJob]) -> None:
     """Raises InputError if bases form a circle. A base runs before the checkpoints that need it."""
-    bases = {cell.model: cell.base for cell in cells if cell.prune is None and cell.quantise is None}
+    bases = {job.name: job.base for job in jobs if not job.is_made}
     for name in bases:
         trail = [name]
         while (base := bases.get(trail[-1])) is not None:
             trail.append(base)
             if base in trail[:-1]:
                 raise InputError(f"base: joined sweeps compare models in a circle: {' -> '.join(trail)}")
-
-
-def _same(name: str, one: EvalConfig, other: EvalConfig, settings: Sequence[str]) -> None:
-    for setting in settings:
-        if _compared(one, setting) != _compared(other, setting):
-            raise InputError(
-                f"tasks: {name!r} occurs twice, with {setting} {getattr(one, setting)!r} and "
-                f"{getattr(other, setting)!r}; give one of the two another name (name: ...)"
-            )
-
-
-def _compared(task: EvalConfig, setting: str) -> object:
-    """A setting for comparison: a language's name and its code are equal."""
-    if setting == "languages" and task.languages is not None:
-        return tuple(map(code_of, task.languages))
-    value: object = getattr(task, setting)
-    return value
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,11 +29,11 @@ from launch.sweep.checks import (
     damaged,
     served_here,
 )
+from launch.sweep.compress import SOURCES
 from launch.sweep.config import SweepConfig
 from launch.sweep.estimate import keeps, positions_prepared, reference_bytes, vocabulary_of
 from launch.sweep.inspection import Inspections
 from launch.sweep.jobs import CheckpointJob, check_screening, expand
-from launch.sweep.prunings import SOURCES
 from launch.sweep.tasks import PreparedTask, TaskPreparation
 from pruning.calibration.passages import text_digest
 from pruning.output.manifest import read_manifest

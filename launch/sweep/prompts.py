@@ -9,7 +9,6 @@ tasks:
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Annotated
 
 from pydantic import AfterValidator
@@ -17,12 +16,11 @@ from pydantic import AfterValidator
 from evaluator.asking.questions import LISTING_FORMATS
 from evaluator.asking.templates import PromptTemplate, checked, checked_name, lists_options
 from evaluator.core.config import Frozen
-from evaluator.core.errors import InputError, unknown
+from evaluator.core.errors import unknown
 from evaluator.core.records import Format
 from evaluator.probes.config import EvalConfig
 from evaluator.tasks import task_name
 from evaluator.tasks.base import PAPER, posed_as
-from launch.sweep.document import read_document
 
 Prompts = dict[Annotated[str, AfterValidator(checked_name)], Annotated[str, AfterValidator(checked)]]
 
@@ -31,16 +29,6 @@ class PromptFile(Frozen):
     """The schema of a file of prompts."""
 
     prompts: Prompts
-
-
-def prompts_in(path: Path) -> object:
-    """The mapping in a file of prompts, or under `prompts` in a sweep file. Raises InputError for anything else."""
-    document = read_document(path, "the file of prompts")
-    inner = document.get("prompts") if isinstance(document, dict) else None
-    found = inner if isinstance(inner, dict) else document
-    if not isinstance(found, dict) or not found:
-        raise InputError(f"{path}: a file of prompts maps names to templates")
-    return found
 
 
 def problem_of(tasks: Sequence[EvalConfig], prompts: Mapping[str, str]) -> str | None:

@@ -18,7 +18,7 @@ from evaluator.probes.config import EvalConfig
 from evaluator.probes.perplexity import windows_of
 from evaluator.tasks import TaskData, load_task, spelled
 from evaluator.tasks.base import task_and_prompt
-from launch.sweep.config import digest
+from launch.sweep.document import digest
 from launch.sweep.jobs import CheckpointJob
 
 _OPTION_TOKENS = 1024  # room for the longest gold answer of a byte-level vocabulary after a full prompt

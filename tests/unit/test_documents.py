@@ -9,7 +9,8 @@ import yaml
 from typer.main import get_command
 
 from launch.commands import cli
-from launch.sweep.config import SweepConfig, validated
+from launch.sweep.config import SweepConfig
+from launch.sweep.document import validated
 from tests.support.documents import DOCS, PAGES, PROSE, ROOT, anchors, blocks, commands, links, sentences
 
 README = ROOT / "README.md"

@@ -19,7 +19,8 @@ from launch.provenance import provenance
 from launch.run.decide.base_answers import BaseSource
 from launch.run.directory.location import nearest_existing, need_place
 from launch.run.directory.lock import RunLock
-from launch.sweep.config import SCHEMA_VERSION, digest
+from launch.sweep.config import SCHEMA_VERSION
+from launch.sweep.document import digest
 from launch.sweep.jobs import CheckpointJob
 
 State = Literal["running", "finished", "finished_with_failures", "failed", "interrupted"]

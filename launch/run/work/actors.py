@@ -229,7 +229,7 @@ def make_checkpoint(
     """
     _log_to(log_path)
     with telling(pulse_path):
-        from launch.sweep.prunings import SOURCES
+        from launch.sweep.compress import SOURCES
 
         load_plugins()
         told = {**provenance, **machine()}

@@ -11,7 +11,8 @@ from evaluator.core.errors import InputError
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.vllm import engine
 from launch.sweep.checks import check_distinct, check_divided, check_dtypes
-from launch.sweep.config import SweepConfig, validated
+from launch.sweep.config import SweepConfig
+from launch.sweep.document import validated
 from launch.sweep.jobs import expand
 from launch.sweep.preflight import prepare
 from tests.support import pruning as tiny

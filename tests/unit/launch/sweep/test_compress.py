@@ -11,7 +11,8 @@ from evaluator.core.errors import InputError
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.vllm.verify import quantised
 from evaluator.engine.vllm.verify.rehearsal import Rehearsal
-from launch.sweep.config import SweepConfig, load_sweep, validated
+from launch.sweep.config import SweepConfig, load_sweep
+from launch.sweep.document import validated
 from launch.sweep.estimate import estimate
 from launch.sweep.jobs import expand
 from launch.sweep.preflight import prepare

@@ -12,7 +12,8 @@ from evaluator.core.errors import InputError
 from evaluator.probes.config import EvalConfig
 from launch.commands.dry_run import print_estimate
 from launch.sweep import estimate
-from launch.sweep.config import RECIPES, SweepConfig, find_recipe, load_sweep, validated
+from launch.sweep.config import RECIPES, SweepConfig, find_recipe, load_sweep
+from launch.sweep.document import validated
 from launch.sweep.estimate import Work, evaluation_hours, pruning_hours, work_of
 from pruning.config import PruneConfig
 

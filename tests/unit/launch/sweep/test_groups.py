@@ -12,7 +12,8 @@ from rich.console import Console
 from evaluator.core.errors import InputError
 from evaluator.deciding.thresholds import Screen
 from launch.commands.dry_run import print_estimate
-from launch.sweep.config import SweepConfig, validated
+from launch.sweep.config import SweepConfig
+from launch.sweep.document import validated
 from launch.sweep.jobs import check_screening, expand, most_saved, parts_of, screened_groups
 
 

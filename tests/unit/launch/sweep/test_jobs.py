@@ -7,7 +7,8 @@ import pytest
 import yaml
 
 from evaluator.core.errors import InputError
-from launch.sweep.config import RECIPES, SweepConfig, find_recipe, load_sweep, validated
+from launch.sweep.config import RECIPES, SweepConfig, find_recipe, load_sweep
+from launch.sweep.document import validated
 from launch.sweep.jobs import expand
 
 RUN = Path("run")

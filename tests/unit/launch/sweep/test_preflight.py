@@ -10,7 +10,8 @@ from evaluator.engine.vllm.verify import quantised
 from evaluator.engine.vllm.verify.rehearsal import Rehearsal
 from launch.commands.options import eval_sweep
 from launch.run.directory.rundir import RunDirectory
-from launch.sweep.config import SweepConfig, validated
+from launch.sweep.config import SweepConfig
+from launch.sweep.document import validated
 from launch.sweep.preflight import prepare
 from pruning.config import CalibrationConfig, PruneConfig
 from pruning.run import prune

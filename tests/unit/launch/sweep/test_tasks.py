@@ -10,7 +10,8 @@ import pytest
 
 from evaluator.core.errors import InputError
 from evaluator.probes.config import EvalConfig
-from launch.sweep.config import SweepConfig, digest, load_sweep, validated
+from launch.sweep.config import SweepConfig, load_sweep
+from launch.sweep.document import digest, validated
 from launch.sweep.jobs import CheckpointJob, expand
 from launch.sweep.tasks import TaskPreparation
 from tests.support.documents import example
