@@ -35,8 +35,7 @@ from evaluator.deciding.decision import decide
 from evaluator.deciding.paired import Paired
 from evaluator.deciding.thresholds import Thresholds
 from evaluator.metrics.inputs import ALL
-from evaluator.metrics.intervals import Floats
-from evaluator.metrics.means import Mean
+from evaluator.metrics.intervals import Floats, Mean
 
 # Of contexts: all `cluster`; 1 to 2 * cluster - 1, each as often; one in ten 4 * cluster, the others 1.
 Sizes = Literal["equal", "uneven", "skewed"]

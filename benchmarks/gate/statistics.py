@@ -16,12 +16,11 @@ from scipy.special import ndtr, ndtri
 from evaluator.metrics.columns import Row
 from evaluator.metrics.draws import DRAWS, intervals, over_languages
 from evaluator.metrics.drops import normalised
-from evaluator.metrics.intervals import Floats, ItemNumbers
-from evaluator.metrics.means import Mean, Ratio
+from evaluator.metrics.intervals import Floats, ItemNumbers, Mean, Ratio
 from evaluator.metrics.measures import Unbounded, apart, bounds, difference, language_mean, median, of_mean, rate
 from evaluator.metrics.tables.judges import Fitness
 from evaluator.metrics.tables.ladder import delta_pr_of
-from evaluator.metrics.tables.matching import pi_of_sums, without_error
+from evaluator.metrics.tables.matching import scott_pi, without_error
 from evaluator.metrics.tables.overlap import beyond_chance
 from evaluator.metrics.tables.prompts import extremes
 
@@ -279,7 +278,7 @@ STATISTICS = (
     ),
     Statistic(name="kappa", normals=2, values=_agreement, **_of_means(beyond_chance, _ERRORS)),
     Statistic(name="CAPA", normals=2, values=_options, **_of_means(beyond_chance, _CAPA)),
-    Statistic(name="Scott's pi", normals=2, values=_agreement, **_of_means(pi_of_sums, _ERRORS)),
+    Statistic(name="Scott's pi", normals=2, values=_agreement, **_of_means(scott_pi, _ERRORS)),
     Statistic(name="corrected", normals=3, values=_judged, value=_mean_of(2), row=_corrected),
     Statistic(
         name="prompts, mean",

@@ -33,21 +33,20 @@ from evaluator.metrics.columns import (
     TEXT,
     Column,
     Row,
-    columns_of,
     typed_frame,
 )
-from evaluator.metrics.comparability import ROUNDED
-from evaluator.metrics.inputs import ALL, slices
-from evaluator.metrics.measures import WHY, Unbounded, as_floats, bounds, correct_for_many, difference, paired_p
+from evaluator.metrics.inputs import ALL, ROUNDED, slices
+from evaluator.metrics.intervals import mcnemar_p
+from evaluator.metrics.measures import WHY, Unbounded, as_floats, bounds, correct_for_many, difference
 
 COLUMNS = (
-    *columns_of(TEXT, "task", "checkpoint", "checkpoint_b", "measure"),
+    *TEXT("task", "checkpoint", "checkpoint_b", "measure"),
     LANGUAGE,
-    *columns_of(COUNT, "n", "alone_a", "alone_b", "differing", "only_a", "only_b"),
+    *COUNT("n", "alone_a", "alone_b", "differing", "only_a", "only_b"),
     Column("flip_rate", PERCENTAGE),
     Column("other_answer", COUNT),
     Column("other_prompt", COUNT),
-    *columns_of(AMOUNT, "a", "b"),
+    *AMOUNT("a", "b"),
     Column("difference", AMOUNT, interval=True),
     *MCNEMAR,
     Column("t_p", P_VALUE),
@@ -218,7 +217,7 @@ def _moved(items: pd.DataFrame, *, alike: bool) -> Row:
     row: Row = {"a": float(a.mean()), "b": float(b.mean())}
     if np.isin(np.concatenate([a, b]), (0.0, 1.0)).all():
         row |= difference("difference", b - a, contexts)
-        row |= {"only_a": int((a > b).sum()), "only_b": int((b > a).sum()), "mcnemar_p": paired_p(a, b)}
+        row |= {"only_a": int((a > b).sum()), "only_b": int((b > a).sum()), "mcnemar_p": mcnemar_p(a, b)}
         row["differing"] = row["only_a"] + row["only_b"]
         row["flip_rate"] = row["differing"] / len(items)
         known = items["said_a"].notna() & items["said_b"].notna()

@@ -12,8 +12,7 @@ from scipy.special import ndtr, ndtri
 from evaluator.deciding.paired import Flags, Paired
 from evaluator.deciding.thresholds import Thresholds
 from evaluator.metrics.columns import PERCENTAGE, POINTS, RATIO, SCORE, Kind
-from evaluator.metrics.intervals import ALPHA, Floats
-from evaluator.metrics.means import Mean, Ratio
+from evaluator.metrics.intervals import ALPHA, Floats, Mean, Ratio
 
 # A loss beyond the tolerance means: fewer answers are said, fewer are recognised, answers change, or token
 # probabilities change.

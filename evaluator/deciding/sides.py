@@ -17,8 +17,7 @@ import pandas as pd
 
 from evaluator.core.errors import mapping_at
 from evaluator.core.records import SERVING
-from evaluator.metrics.comparability import rounded_activations, scoring_of, settings_of
-from evaluator.metrics.inputs import Inputs
+from evaluator.metrics.inputs import Inputs, rounded_activations, scoring_of, settings_of
 from evaluator.store.lm_eval import UNFILTERED, Logged, Sample
 
 ANSWERS = ("checkpoint", "task", "measure", "language", "item_id", "value", "said", "prompt", "cluster")

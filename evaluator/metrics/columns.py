@@ -10,8 +10,9 @@ A kind formats a value for people. The stored values are plain: a percentage is 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import ROUND_HALF_UP, Decimal
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,10 @@ class Kind:
     number: bool = True  # numbers are right-aligned
     dtype: str | None = None  # of the frame's column, if pandas' own choice does not fit
 
+    def __call__(self, *names: str, interval: bool = False) -> tuple[Column, ...]:
+        """Columns of this kind."""
+        return tuple(Column(name, self, interval=interval) for name in names)
+
     def shown(self, value: object, *, unit: bool = True) -> str:
         """A value for people; a dash if it is null."""
         if value is None or pd.isna(value):  # type: ignore[call-overload]
@@ -46,42 +51,28 @@ class Kind:
 
 def rounded(value: float, digits: int = 0) -> str:
     """A number for people, halves away from zero as in the page's script. Python's formats turn 2.5 into 2."""
+    value = float(value)
     if not abs(value) < 2**52:  # nothing to round, or no number
         return f"{value:,.{digits}f}".replace("-", MINUS)
-    text = f"{Decimal(float(value)).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP):,}"
+    text = f"{Decimal(value).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP):,}"
     return text.replace("-", MINUS)
-
-
-def _decimals(digits: int) -> Callable[[Any], str]:
-    return lambda value: rounded(float(value), digits)
-
-
-def _hundredfold(value: Any) -> str:
-    return rounded(100 * float(value), 1)
-
-
-def _signed(value: Any) -> str:
-    return f"{float(value):+.3f}".replace("-", MINUS)
-
-
-def _p_value(value: Any) -> str:
-    return f"{float(value):.3f}" if float(value) >= 0.001 else f"{float(value):.0e}"
 
 
 TEXT = Kind("text", str, number=False)
 FLAG = Kind("flag", lambda value: "yes" if value else "no")
 COUNT = Kind("count", lambda value: f"{int(value):,}", dtype="Int64")
-PERCENTAGE = Kind("percentage", _hundredfold, unit="%")
-POINTS = Kind("points", _hundredfold, unit="pp")  # a difference of two percentages
+PERCENTAGE = Kind("percentage", lambda value: rounded(100 * float(value), 1), unit="%")
+POINTS = replace(PERCENTAGE, name="points", unit="pp")  # a difference of two percentages
 SHARE = Kind("share", lambda value: f"{float(value):.3g}")  # a setting or a bound from 0 to 1
-SCORE = Kind("score", _decimals(3))  # a mean from 0 to 1 that is no share of items
-RATIO = Kind("ratio", _signed)  # a ratio of two differences, or another signed number around 0
-P_VALUE = Kind("p_value", _p_value)
-NATS = Kind("nats", _decimals(2))
+SCORE = Kind("score", partial(rounded, digits=3))  # a mean from 0 to 1 that is no share of items
+# A ratio of two differences, or another signed number around 0.
+RATIO = Kind("ratio", lambda value: f"{float(value):+.3f}".replace("-", MINUS))
+P_VALUE = Kind("p_value", lambda value: f"{float(value):.3f}" if float(value) >= 0.001 else f"{float(value):.0e}")
+NATS = Kind("nats", partial(rounded, digits=2))
 DIVERGENCE = Kind("divergence", lambda value: f"{float(value):.3g}", unit="nats")  # of distributions: often far below 1
-RANK = Kind("rank", _decimals(1))  # a place in the vocabulary, or the median of several
-AMOUNT = Kind("amount", _decimals(2))  # a positive number with its own unit
-FACTOR = Kind("factor", _decimals(3))  # how many times as large
+RANK = Kind("rank", partial(rounded, digits=1))  # a place in the vocabulary, or the median of several
+AMOUNT = Kind("amount", partial(rounded, digits=2))  # a positive number with its own unit
+FACTOR = Kind("factor", partial(rounded, digits=3))  # how many times as large
 
 
 @dataclass(frozen=True)
@@ -121,26 +112,20 @@ class Column:
     def heading(self) -> str:
         return self.title or self.name.replace("_", " ")
 
-    def shown(self, row: Mapping[str, Any]) -> str:
-        """The row's value for people: with its unit, or as a count if it is a share of few items."""
-        text = " of ".join(self._counted(row)) or self.kind.shown(row.get(self.name))
-        return f"{text} (requested {self.kind.shown(row[self.requested])})" if self.missed(row) else text
-
-    def shown_narrow(self, row: Mapping[str, Any]) -> str:
-        """The same in as few characters as possible: without a unit, a count as "3/9"."""
-        return "/".join(self._counted(row)) or self.kind.shown(row.get(self.name), unit=False)
+    def shown(self, row: Mapping[str, Any], *, narrow: bool = False) -> str:
+        """The row's value for people: with its unit, or as a count ("3 of 9") if it is a share of few items. `narrow`
+        takes as few characters as possible: without a unit, a count as "3/9"."""
+        value, total = row.get(self.name), row.get(self.of)
+        if pd.notna(value) and pd.notna(total) and total < FEW:
+            text = f"{round(value * total)}{'/' if narrow else ' of '}{total}"
+        else:
+            text = self.kind.shown(value, unit=not narrow)
+        return text if narrow or not self.missed(row) else f"{text} (requested {self.kind.shown(row[self.requested])})"
 
     def missed(self, row: Mapping[str, Any]) -> bool:
         """Whether the row's value is not the requested one, within rounding."""
         value, requested = row.get(self.name), row.get(self.requested)
         return bool(pd.notna(value) and pd.notna(requested) and abs(value - requested) > ROUNDING)
-
-    def _counted(self, row: Mapping[str, Any]) -> tuple[str, ...]:
-        """The count and its total; empty unless the value is shown as a count."""
-        share, total = row.get(self.name), row.get(self.of)
-        if pd.isna(share) or pd.isna(total) or not few(total):
-            return ()
-        return f"{round(share * total)}", f"{total}"
 
     def interval_of(self, row: Mapping[str, Any]) -> str:
         """`low to high`; empty without an interval."""
@@ -149,23 +134,13 @@ class Column:
         return " to ".join(self.kind.shown(row[f"{self.name}{end}"], unit=False) for end in ("_low", "_high"))
 
 
-def few(total: int) -> bool:
-    """Whether a share of `total` items is shown as a count."""
-    return total < FEW
-
-
-def columns_of(kind: Kind, *names: str, interval: bool = False) -> tuple[Column, ...]:
-    """Columns of one kind."""
-    return tuple(Column(name, kind, interval=interval) for name in names)
-
-
 _PRUNED = {
     "sparsity": Column("sparsity", SHARE, requested="requested_sparsity"),
     "requested_sparsity": Column("requested_sparsity", SHARE, csv_only=True),
 }
 # Which checkpoint on which task, and how it was pruned: the first columns of nearly every table.
 SUBJECT = (
-    *columns_of(TEXT, "task", "checkpoint", "base"),
+    *TEXT("task", "checkpoint", "base"),
     *(_PRUNED.get(name, Column(name, TEXT)) for name in PRUNING),
 )
 LANGUAGE = Column("language", TEXT)

@@ -6,13 +6,11 @@ Every other table counts its exclusions and failures; this one names them. The r
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
-from evaluator.metrics.columns import COUNT, REASON, TEXT, Row, columns_of, typed_frame
+import evaluator.metrics.columns as col
+from evaluator.metrics.columns import Row, typed_frame
 from evaluator.metrics.inputs import Inputs, slices
 from evaluator.probes import PROBES
 from evaluator.probes.base import EVIDENCE
@@ -20,44 +18,44 @@ from evaluator.store.outcomes import MEASURED
 
 NO_REASON = "the records do not say why"
 LEAST = 5  # of an outcome on either side, for agreement beyond chance: with fewer, one item decides it
+STATUSES = ("excluded", "engine_error")
 
 
 def measured(items: pd.DataFrame, *probes: str, nothing: str = "no item was measured") -> tuple[pd.DataFrame, Row]:
     """The items on which all these probes were measured; and n, excluded and engine_error with the reasons.
 
     An item is excluded if any of the probes is, and failed if none is excluded and any failed. `nothing` is the reason
-    for an n of 0. `probes` are as in `why_left_out`.
+    for an n of 0.
     """
-    status = [items[_column(probe, "status")] for probe in probes]
+    names = [f"{probe}_status" for probe in probes]
+    status = [items[name] for name in names]
     keep = np.logical_and.reduce([each.isin(MEASURED).to_numpy() for each in status])
     done = items if keep.all() else items[keep]
-    excluded, failed = (_any_is(status, name) for name in ("excluded", "engine_error"))
-    failed &= ~excluded
-    counts = {"n": len(done), "excluded": int(excluded.sum()), "engine_error": int(failed.sum())}
-    return done, counts | {"reason": joined_reasons(None if len(done) else nothing, why_left_out(items, *probes))}
+    excluded, failed = (np.logical_or.reduce([(each == name).to_numpy() for each in status]) for name in STATUSES)
+    counts = {"n": len(done), "excluded": int(excluded.sum()), "engine_error": int((failed & ~excluded).sum())}
+    return done, counts | {"reason": joined_reasons(None if len(done) else nothing, why_left_out(items, *names))}
 
 
 def left_out_of(status: pd.Series) -> Row:
     """How many items were excluded, and on how many the engine failed, by one probe's status column."""
-    return {name: int((status == name).sum()) for name in ("excluded", "engine_error")}
+    return {name: int((status == name).sum()) for name in STATUSES}
 
 
-def why_left_out(items: pd.DataFrame, *probes: str) -> str | None:
+def why_left_out(items: pd.DataFrame, *columns: str) -> str | None:
     """Why items were not measured, the most frequent reason first: `3 excluded (reason); 1 failed (message)`.
 
-    `probes` are names of probes, or of one side of a pair: `greedy:_dense`. An item counts once.
+    `columns` are the statuses of probes, or of both sides of a pair. An item counts once.
     """
     reasons_given: list[str] = []
     counted = np.zeros(len(items), dtype=bool)
-    statuses = [items[_column(probe, "status")] for probe in probes]
-    for status, word in (("excluded", "excluded"), ("engine_error", "failed")):
-        left_out = _any_is(statuses, status)
-        if not left_out.any():
-            continue
+    for status, word in zip(STATUSES, ("excluded", "failed"), strict=True):
+        left_out = np.zeros(len(items), dtype=bool)
         why = pd.Series(None, index=items.index, dtype=object)
-        for probe, each in zip(probes, statuses, strict=True):
-            here = (each == status).to_numpy()
-            why = why.where(why.notna() | ~here, items[_column(probe, "why")])
+        for column in columns:
+            here = (items[column] == status).to_numpy(bool)
+            if here.any():
+                why = why.where(why.notna() | ~here, items[column.replace("_status", "_why")])
+                left_out |= here
         reasons = why[left_out & ~counted].fillna(NO_REASON).value_counts(sort=False)
         counted |= left_out
         for reason, count in sorted(reasons.items(), key=lambda each: (-each[1], str(each[0]))):
@@ -65,57 +63,40 @@ def why_left_out(items: pd.DataFrame, *probes: str) -> str | None:
     return "; ".join(reasons_given) or None
 
 
-def _any_is(statuses: Sequence[pd.Series], status: str) -> npt.NDArray[np.bool_]:
-    """The items on which any of several probes has this status."""
-    return np.asarray(np.logical_or.reduce([(each == status).to_numpy(bool) for each in statuses]))
-
-
 def joined_reasons(*reasons: str | None) -> str | None:
     """Several reasons as one text, each once; None without any."""
     return "; ".join(dict.fromkeys(reason for reason in reasons if reason)) or None
 
 
-def _column(probe: str, what: str) -> str:
-    name, _, side = probe.partition(":")
-    return f"{name}_{what}{side}"
-
-
 COLUMNS = (
-    *columns_of(TEXT, "task", "checkpoint", "format", "probe", "language", "status"),
-    *columns_of(COUNT, "n", "asked"),
-    REASON,
+    *col.TEXT("task", "checkpoint", "format", "probe", "language", "status"),
+    *col.COUNT("n", "asked"),
+    col.REASON,
 )
-_STATUSES = ("excluded", "engine_error")
 
 
 def left_out(inputs: Inputs) -> pd.DataFrame:
-    """The table, pooled rows before those of single languages; empty if every probe was measured on every item.
+    """The table: pooled rows before those of single languages, for each status the most frequent reason first; empty if
+    every probe was measured on every item.
 
     `n` counts items, or windows of a text, out of those `asked`. For samples, these are the items of the run's own
     seed.
     """
-    return typed_frame(COLUMNS, _rows(inputs))
-
-
-def _rows(inputs: Inputs) -> Iterator[Row]:
-    probes = [probe.name for probe in sorted(PROBES, key=lambda probe: EVIDENCE.index(probe.evidence))]
+    rows: list[Row] = []
     for subject in [*inputs.checkpoints, *inputs.readers]:
         for format in inputs.formats:
             answers = inputs.outcomes_of(subject.checkpoint, subject.task, format)
-            for probe in probes:
-                asked = answers[answers[f"{probe}_status"].notna()]
-                if not asked[f"{probe}_status"].isin(_STATUSES).any():
+            for probe in sorted(PROBES, key=lambda probe: EVIDENCE.index(probe.evidence)):
+                name = f"{probe.name}_status"
+                asked = answers[answers[name].notna()]
+                if not asked[name].isin(STATUSES).any():
                     continue
-                row = {"task": subject.task, "checkpoint": subject.checkpoint, "format": format, "probe": probe}
+                row = {"task": subject.task, "checkpoint": subject.checkpoint, "format": format, "probe": probe.name}
                 for language, items in slices(asked, inputs.languages(subject.task)):
-                    here = row | {"language": language, "asked": len(items)}
-                    yield from (here | each for each in _by_reason(items, probe))
-
-
-def _by_reason(items: pd.DataFrame, probe: str) -> list[Row]:
-    """One entry per status and reason, the most frequent first."""
-    found: list[Row] = []
-    for status in _STATUSES:
-        reasons = items.loc[items[f"{probe}_status"] == status, f"{probe}_why"].fillna(NO_REASON).tolist()
-        found += [{"status": status, "reason": why, "n": reasons.count(why)} for why in sorted(set(reasons))]
-    return sorted(found, key=lambda each: -int(each["n"]))
+                    found: list[Row] = []
+                    for status in STATUSES:
+                        given = items.loc[items[name] == status, f"{probe.name}_why"].fillna(NO_REASON).value_counts()
+                        found += [{"status": status, "reason": why, "n": given[why]} for why in sorted(given.index)]
+                    found.sort(key=lambda each: -int(each["n"]))
+                    rows += [row | {"language": language, "asked": len(items)} | each for each in found]
+    return typed_frame(COLUMNS, rows)

@@ -5,7 +5,7 @@
 Every context gets a random weight (Dirichlet, each parameter 1), and the statistic of the weighted means is computed:
 the Bayesian bootstrap (D. B. Rubin, Annals of Statistics 9, 1981). Alone it is too narrow for few contexts, because it
 ignores values that the items do not show. So one more context joins the others at each end, as in Gaffke's bound of a
-mean (`evaluator.metrics.means`). All its items are of the kind that moves the statistic furthest.
+mean (`evaluator.metrics.intervals`). All its items are of the kind that moves the statistic furthest.
 
 Weights depend only on the place of a context among the items. So equal values give equal intervals, and rows that
 compare several checkpoints on the same items use the same weights. `benchmarks/gate/coverage.py` measures the coverage
@@ -22,8 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from evaluator.metrics.intervals import ALPHA, Floats, Interval, ItemNumbers
-from evaluator.metrics.means import FEWEST, too_few
+from evaluator.metrics.intervals import ALPHA, FEWEST, Floats, Interval, ItemNumbers, too_few
 
 DRAWS = 2000
 NO_END = "the items do not bound the interval"
@@ -63,7 +62,11 @@ def intervals(
     )
     weights = _weights(1 + number // _BLOCK)
     by_context = [np.bincount(place, row) for row in (*np.concatenate(rows), np.ones(len(place)))]
-    drawn = _product(np.stack(by_context).astype(np.float32), weights[1 : number + 1]).astype(np.float64)
+    small, large = np.stack(by_context).astype(np.float32), weights[1 : number + 1]
+    # In blocks that one thread computes: several threads start more slowly, and wait for each other under load.
+    columns = _ONE_THREAD // small.size if _ONE_THREAD // small.size >= _LEAST_COLUMNS else DRAWS
+    blocks = [small @ large[:, at : at + columns] for at in range(0, DRAWS, columns)]
+    drawn = np.concatenate(blocks, axis=1).astype(np.float64)
     *sums, total = np.split(drawn, np.cumsum([len(row) for row in rows]))
     more = size * weights[0].astype(np.float64)
     ends = []
@@ -99,12 +102,3 @@ def over_languages(
 def _weights(blocks: int) -> npt.NDArray[np.float32]:
     """contexts x draws; a larger number of blocks begins with the same weights."""
     return np.random.default_rng(0).standard_exponential((blocks * _BLOCK, DRAWS), dtype=np.float32)
-
-
-def _product(small: npt.NDArray[np.float32], large: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """The matrix product, in blocks that one thread computes. Several threads start more slowly, and wait for each
-    other if other processes compute too."""
-    columns = _ONE_THREAD // small.size
-    if columns < _LEAST_COLUMNS:
-        return np.asarray(small @ large)
-    return np.concatenate([small @ large[:, at : at + columns] for at in range(0, large.shape[1], columns)], axis=1)

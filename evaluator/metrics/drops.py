@@ -6,9 +6,10 @@ The floor is 0 for generated formats and 1/K for a choice among K options (The B
 
 Fates describe the answers that the dense model knew, that is both produced and recognised:
 
-kept            still produced (open, greedy) and still recognised (choice) mc_only         recognised, no longer
-produced: only multiple choice still finds it produced_only   produced, no longer recognised lost            neither; it
-may not be erased from the weights: beams, samples or its rank may still find it
+    kept            still produced (open, greedy) and still recognised (choice)
+    mc_only         recognised, no longer produced: only multiple choice still finds it
+    produced_only   produced, no longer recognised
+    lost            neither; it may not be erased from the weights: beams, samples or its rank may still find it
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import pandas as pd
 from evaluator.metrics.columns import Row
 from evaluator.metrics.counting import why_left_out
 from evaluator.metrics.draws import Kinds
-from evaluator.metrics.inputs import SIDES, Comparison, Inputs
+from evaluator.metrics.inputs import SIDES, Comparison, Inputs, in_language
 from evaluator.metrics.intervals import Floats
 from evaluator.metrics.measures import as_floats, paired_difference
 
@@ -56,7 +57,7 @@ def paired_drop(inputs: Inputs, comparison: Comparison, items: pd.DataFrame, col
 
 def why_unpaired(comparison: Comparison, language: str, probe: str) -> str | None:
     """Why items of a language (or of all) were not measured in the checkpoint or its base."""
-    return why_left_out(comparison.of_language(language), f"{probe}:_dense", f"{probe}:_pruned")
+    return why_left_out(in_language(comparison.outcomes, language), *(f"{probe}_status_{side}" for side in SIDES))
 
 
 def sides_of(items: pd.DataFrame, column: str) -> tuple[Floats, Floats]:

@@ -7,100 +7,98 @@ from typing import Any
 
 import pandas as pd
 
-from evaluator.metrics.columns import (
-    COUNT,
-    FEW,
-    FLAG,
-    PERCENTAGE,
-    RANK,
-    RATIO,
-    TEXT,
-    Column,
-    Row,
-    columns_of,
-    few,
-    rounded,
-    typed_frame,
-)
+import evaluator.metrics.columns as col
+from evaluator.metrics.columns import FEW, Column, Row, rounded, typed_frame
 from evaluator.metrics.drops import FATES
-from evaluator.metrics.inputs import ALL, grouped, rows_where
+from evaluator.metrics.inputs import ALL, rows_where
 
+_OPEN_CHOICE = ("open", "choice")
+_KNOWN = f"answers that the dense model wrote and picked; the next are % of these (counts below {FEW}):"
 COLUMNS = (
-    *columns_of(TEXT, "task", "checkpoint"),
-    Column("base", TEXT, csv_only=True),
-    Column("re_run", FLAG, csv_only=True),
-    Column("n", COUNT),
-    Column("open_accuracy", PERCENTAGE, short="open", meaning="% right when the model writes the answer"),
-    Column("choice_accuracy", PERCENTAGE, short="choice", meaning="% right when it picks the answer from options"),
-    Column(
-        "hard_accuracy",
-        PERCENTAGE,
-        "hard choice accuracy",
-        short="hard",
-        meaning="% right among the options most like the answer",
+    *col.TEXT("task", "checkpoint"),
+    Column("base", col.TEXT, csv_only=True),
+    Column("re_run", col.FLAG, csv_only=True),
+    Column("n", col.COUNT),
+    *(
+        Column(name, col.PERCENTAGE, title, short=short, meaning=meaning)
+        for name, title, short, meaning in (
+            ("open_accuracy", "", "open", "% right when the model writes the answer"),
+            ("choice_accuracy", "", "choice", "% right when it picks the answer from options"),
+            ("hard_accuracy", "hard choice accuracy", "hard", "% right among the options most like the answer"),
+        )
     ),
-    *(Column(f"{name}_{end}", PERCENTAGE, csv_only=True) for name in ("open", "choice") for end in ("base", "paired")),
-    *(Column(f"{name}_n_paired", COUNT, csv_only=True) for name in ("open", "choice")),
-    Column(
-        "known",
-        COUNT,
-        short="known",
-        meaning=f"answers that the dense model wrote and picked; the next are % of these (counts below {FEW}):",
+    *(Column(f"{name}_{end}", col.PERCENTAGE, csv_only=True) for name in _OPEN_CHOICE for end in ("base", "paired")),
+    *(Column(f"{name}_n_paired", col.COUNT, csv_only=True) for name in _OPEN_CHOICE),
+    Column("known", col.COUNT, short="known", meaning=_KNOWN),
+    *(
+        Column(name, col.PERCENTAGE, name, short=short, of="known", meaning=meaning)
+        for name, short, meaning in (
+            ("kept", "kept", "still written and still picked"),
+            ("mc_only", "mc_only", "still picked, no longer written (the rest: the reverse)"),
+            ("produced_only", "", ""),
+            ("lost", "lost", "neither written nor picked, which does not mean erased"),
+        )
     ),
-    Column("kept", PERCENTAGE, short="kept", of="known", meaning="still written and still picked"),
-    Column(
-        "mc_only",
-        PERCENTAGE,
-        "mc_only",
-        short="mc_only",
-        of="known",
-        meaning="still picked, no longer written (the rest: the reverse)",
+    Column("recovery_n", col.COUNT, csv_only=True),
+    *(
+        Column(f"{probe}_recoverability", col.PERCENTAGE, f"in any {probe}", short=probe, meaning=meaning)
+        for probe, meaning in (
+            ("beam", "% with the answer in any beam of a beam search"),
+            ("sample", "% with the answer in any random sample"),
+        )
     ),
-    Column("produced_only", PERCENTAGE, "produced_only", of="known"),
-    Column(
-        "lost",
-        PERCENTAGE,
-        short="lost",
-        of="known",
-        meaning="neither written nor picked, which does not mean erased",
+    Column("failures", col.COUNT, csv_only=True),
+    Column("beam_recovered", col.PERCENTAGE, csv_only=True),
+    Column("sample_recovered", col.PERCENTAGE, of="failures"),
+    *(
+        Column(f"mc_only_median_{ranks}", col.RANK, title, short=short, meaning=meaning)
+        for ranks, title, short, meaning in (
+            (
+                "rank",
+                "median rank of mc_only",
+                "rank",
+                "mc_only: median rank of the answer's first token (1: likeliest)",
+            ),
+            (
+                "aligned_rank",
+                "median aligned rank of mc_only",
+                "aligned",
+                "mc_only: the same after the dense model's own lead-in",
+            ),
+        )
     ),
-    Column("recovery_n", COUNT, csv_only=True),
-    Column(
-        "beam_recoverability",
-        PERCENTAGE,
-        "in any beam",
-        short="beam",
-        meaning="% with the answer in any beam of a beam search",
-    ),
-    Column(
-        "sample_recoverability",
-        PERCENTAGE,
-        "in any sample",
-        short="sample",
-        meaning="% with the answer in any random sample",
-    ),
-    Column("failures", COUNT, csv_only=True),
-    Column("beam_recovered", PERCENTAGE, csv_only=True),
-    Column("sample_recovered", PERCENTAGE, of="failures"),
-    Column(
-        "mc_only_median_rank",
-        RANK,
-        "median rank of mc_only",
-        short="rank",
-        meaning="mc_only: median rank of the answer's first token (1: likeliest)",
-    ),
-    Column(
-        "mc_only_median_aligned_rank",
-        RANK,
-        "median aligned rank of mc_only",
-        short="aligned",
-        meaning="mc_only: the same after the dense model's own lead-in",
-    ),
-    Column("delta_pr", RATIO, "Δ PR"),
+    Column("delta_pr", col.RATIO, "Δ PR"),
 )
 
 
 SUMMED = ("accuracy", "fates", "recovery", "rank", "pr_gap", "hard_distractors")
+
+
+# Column of the headline -> table, column, and what its row equals beside checkpoint, task and all languages.
+_OPEN, _CHOICE = {"format": "open", "probe": "greedy"}, {"format": "open", "probe": "choice"}
+_MC_ONLY = {"group": "mc_only", "side": "own"}
+_CELLS: Mapping[str, tuple[str, str, Mapping[str, str]]] = {
+    "n": ("accuracy", "n", _OPEN),
+    "open_accuracy": ("accuracy", "accuracy", _OPEN),
+    "choice_accuracy": ("accuracy", "accuracy", _CHOICE),
+    "hard_accuracy": ("hard_distractors", "hard_accuracy", {}),
+    "re_run": ("fates", "re_run", {}),
+    "known": ("fates", "n", {}),
+    **{fate: ("fates", f"{fate}_rate", {}) for fate in FATES},
+    **{
+        f"{probe}_{name}": ("recovery", column, {"probe": probe, "population": population})
+        for probe in ("beam", "sample")
+        for name, column, population in (
+            ("n", "n", "all_items"),
+            ("recoverability", "rate", "all_items"),
+            ("failures", "n", "greedy_failures"),
+            ("recovered", "rate", "greedy_failures"),
+        )
+    },
+    "mc_only_median_rank": ("rank", "rank_median", _MC_ONLY),
+    "mc_only_median_aligned_rank": ("rank", "aligned_rank_median", _MC_ONLY),
+    "delta_pr": ("pr_gap", "delta_pr", {}),
+}
 
 
 def headline_of(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
@@ -112,39 +110,30 @@ def headline_of(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     the checkpoint's own greedy failures.
     """
     whole = {name: pooled(tables[name]) for name in SUMMED}
-    rows_of = {name: grouped(table, "task", "checkpoint") for name, table in whole.items()}
+    own = {name: dict(iter(table.groupby(["task", "checkpoint"], sort=False))) for name, table in whole.items()}
     rows: list[Row] = []
-    for (task, checkpoint), own in whole["accuracy"].groupby(["task", "checkpoint"], sort=False):
-        row: Row = {"task": task, "checkpoint": checkpoint, "base": own["base"].iloc[0]}
-        here = {name: found(task, checkpoint) for name, found in rows_of.items()}
-        opened = _only(own, format="open", probe="greedy")
-        row |= {"n": _value(opened, "n"), "open_accuracy": _value(opened, "accuracy")}
-        chosen = _only(own, format="open", probe="choice")
-        row["choice_accuracy"] = _value(chosen, "accuracy")
-        row["hard_accuracy"] = _value(here["hard_distractors"], "hard_accuracy")
-        for name, table in (("open", opened), ("choice", chosen)):
-            before, drop = _value(table, "dense_accuracy"), _value(table, "drop")
+    for key, accuracy in own["accuracy"].items():
+        here = {name: found.get(key) for name, found in own.items()}
+        row = {name: _cell(here[table], column, equal) for name, (table, column, equal) in _CELLS.items()}
+        row |= {name: accuracy[name].iloc[0] for name in ("task", "checkpoint", "base")}
+        for name, probe in zip(_OPEN_CHOICE, (_OPEN, _CHOICE), strict=True):
+            before, drop = (_cell(accuracy, column, probe) for column in ("dense_accuracy", "drop"))
             if before is not None and drop is not None:
                 row |= {f"{name}_base": before, f"{name}_paired": float(before) - float(drop)}
-                row[f"{name}_n_paired"] = _value(table, "n_paired")
-        row["re_run"] = bool(_value(here["fates"], "re_run"))
-        row["known"] = _value(here["fates"], "n") if _value(here["fates"], "items") else None
-        row |= {fate: _value(here["fates"], f"{fate}_rate") for fate in FATES}
-        for probe in ("beam", "sample"):
-            everything = _only(here["recovery"], probe=probe, population="all_items")
-            failures = _only(here["recovery"], probe=probe, population="greedy_failures")
-            row["recovery_n"] = _value(everything, "n") or row.get("recovery_n")
-            row["failures"] = _value(failures, "n") or row.get("failures")
-            row |= {
-                f"{probe}_recoverability": _value(everything, "rate"),
-                f"{probe}_recovered": _value(failures, "rate"),
-            }
-        ranks = _only(here["rank"], group="mc_only", side="own")
-        row["mc_only_median_rank"] = _value(ranks, "rank_median")
-        row["mc_only_median_aligned_rank"] = _value(ranks, "aligned_rank_median")
-        row["delta_pr"] = _value(here["pr_gap"], "delta_pr")
+                row[f"{name}_n_paired"] = _cell(accuracy, "n_paired", probe)
+        row["re_run"] = bool(row["re_run"])
+        if not _cell(here["fates"], "items", {}):
+            row["known"] = None
+        counts = [(row.pop(f"{probe}_n"), row.pop(f"{probe}_failures")) for probe in ("beam", "sample")]
+        row["recovery_n"], row["failures"] = (sample or beam or None for beam, sample in zip(*counts, strict=True))
         rows.append(row)
     return typed_frame(COLUMNS, rows)
+
+
+def _cell(table: pd.DataFrame | None, column: str, equal: Mapping[str, str]) -> Any:
+    """The value in the first row that equals `equal`; None without a row or a value."""
+    values = [] if table is None else rows_where(table, equal)[column].head(1).dropna().tolist()
+    return values[0] if values else None
 
 
 def pooled(table: pd.DataFrame) -> pd.DataFrame:
@@ -188,7 +177,10 @@ def headline_sentence(headline: pd.DataFrame) -> str:
         f"Of {answers} that {dense} produced and recognised, {_fate(row)}"
     )
     if pd.notna(row["sample_recovered"]):
-        sentence += f"; {_recovered(row['sample_recovered'], row['failures'])}"
+        found, failures = _part(row["sample_recovered"], row["failures"]), row["failures"]
+        missed = "1 answer" if failures == 1 else f"{failures} answers"
+        few = f"; of {missed} that greedy decoding misses, sampling finds {found}"
+        sentence += few if failures < FEW else f"; sampling finds {found} of the answers that greedy decoding misses"
     return sentence + "."
 
 
@@ -209,54 +201,31 @@ def screened_sentence(screening: pd.DataFrame) -> str:
 def _change(row: pd.Series, probe: str) -> str:
     n = row[f"{probe}_n_paired"]
     before, after = (_part(row[f"{probe}_{end}"], n) for end in ("base", "paired"))
-    return f"{before} → {after} of {n}" if few(n) else f"{before} → {after}"
+    return f"{before} → {after} of {n}" if n < FEW else f"{before} → {after}"
 
 
 def _fate(row: pd.Series) -> str:
     if row["kept"] == 1:
         return "every one is still said and recognised"
-    silent, reverse, lost = (_are(row[fate], row["known"]) for fate in ("mc_only", "produced_only", "lost"))
+    told = []
+    for fate in ("mc_only", "produced_only", "lost"):
+        part = _part(row[fate], row["known"])
+        told.append("none is" if row[fate] == 0 else f"{part} is" if part == "1" else f"{part} are")
+    silent, reverse, lost = told
     what = f"{silent} still recognised but no longer said, and {lost} lost"
     if row["produced_only"] > max(row["mc_only"], row["lost"]):
         what += f"; {reverse} still said but no longer recognised"
     return what
 
 
-def _recovered(share: float, failures: int) -> str:
-    if few(failures):
-        answers = "1 answer" if failures == 1 else f"{failures} answers"
-        return f"of {answers} that greedy decoding misses, sampling finds {_part(share, failures)}"
-    return f"sampling finds {_percent(share)} of the answers that greedy decoding misses"
-
-
-def _are(share: float, total: int) -> str:
-    part = _part(share, total)
-    return "none is" if share == 0 else f"{part} is" if part == "1" else f"{part} are"
-
-
 def _part(share: float, total: int) -> str:
-    """A share of `total` items: a percentage, or a count if `total` is small."""
-    if few(total):
+    """A share of `total` items: a count if `total` is small, or else a whole percentage. It is 0 or 100 only if the
+    share is exactly 0 or 1."""
+    if total < FEW:
         return f"{round(share * total)}"
-    return _percent(share)
-
-
-def _percent(value: float) -> str:
-    """A whole percentage that is 0 or 100 only if the share is exactly 0 or 1."""
-    number = rounded(100 * value)
-    if number == "0" and value > 0:
+    number = rounded(100 * share)
+    if number == "0" and share > 0:
         number = "under 1"
-    if number == "100" and value < 1:
+    if number == "100" and share < 1:
         number = "over 99"
     return f"{number}\N{NO-BREAK SPACE}%"
-
-
-def _only(table: pd.DataFrame, **equal: object) -> pd.DataFrame:
-    return rows_where(table, equal)
-
-
-def _value(table: pd.DataFrame, name: str) -> Any:
-    """The first row's value; None without a row or a value."""
-    if table.empty or pd.isna(table[name].iloc[0]):
-        return None
-    return table[name].iloc[0]

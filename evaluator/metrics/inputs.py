@@ -1,18 +1,29 @@
-"""The inputs of every table: outcomes, the items' clusters, checkpoints, and their comparisons with their bases."""
+"""The inputs of every table: outcomes, the items' clusters, checkpoints, and their comparisons with their bases.
+
+The difference of a checkpoint and its base is damage only if nothing else differs. These must be equal on both sides
+(`difference`):
+
+- for each item: the engine, its version and dtype, and the length of the open prompt (another template or tokenizer);
+- in run.json: the settings of the task, including the seed, and how each checkpoint's options were scored;
+- for comparisons of beams or samples: how many there are, and how they were drawn.
+
+Checkpoints with quantised activations are comparable, but have their own noise floor. A note on their rows gives it.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from evaluator.core.errors import mapping_at, rows_at
 from evaluator.core.records import FORMATS, METADATA, PRUNING, SERVING, Origin
 from evaluator.metrics.columns import Row
-from evaluator.metrics.comparability import difference
 from evaluator.metrics.intervals import ItemNumbers
 from evaluator.probes import PROBES
 from evaluator.store.outcomes import KEY, MEASURED, Outcomes, Recent, outcome_types
@@ -47,14 +58,7 @@ class Subject(Origin):
         """The first columns of a table's row: `columns.SUBJECT`."""
         return {name: getattr(self, name) for name in ("task", "checkpoint", "base", *PRUNING)}
 
-    @property
-    def display_order(self) -> tuple[Any, ...]:
-        """Dense checkpoints first, then by base and setting."""
-        setting = (self.method or "", self.pattern or "", self.requested or 0.0, self.calibration or "")
-        return (self.task, self.base is not None, self.base or "", *setting, self.checkpoint)
 
-
-@dataclass(frozen=True, eq=False)
 class Inputs:
     """Outcomes of any number of checkpoints and tasks, in one frame or by checkpoint.
 
@@ -62,48 +66,55 @@ class Inputs:
     `verdicts` are those of matcher models (the record's key, then the columns of `VerdictRow`). `run` is run.json, with
     the settings of the evaluation. `controls` are matchers' verdicts on control pairs (`ControlRow`). `fit_only`:
     matchers that are unfit by their control pairs have no vote in the panel.
+
+    - `checkpoints`: every checkpoint on every task with questions, in display order. `readers`: the same for tasks of
+      text, which have only probes of texts.
+    - `formats`: the evaluated formats, in the protocol's order.
+    - `decided_early`: the note on each checkpoint that has records of some items only, by task and checkpoint.
     """
 
-    outcomes: pd.DataFrame | Outcomes
-    items: pd.DataFrame | None = None
-    verdicts: pd.DataFrame | None = None
-    run: Mapping[str, Any] = field(default_factory=dict)
-    controls: pd.DataFrame | None = None
-    fit_only: bool = False
-
-    @cached_property
-    def checkpoints(self) -> list[Subject]:
-        """Every checkpoint on every task with questions, in display order."""
-        return [each for each in self._subjects if each.task not in self._text_tasks]
-
-    @cached_property
-    def readers(self) -> list[Subject]:
-        """The same for tasks of text, which have only probes of texts."""
-        return [each for each in self._subjects if each.task in self._text_tasks]
-
-    @cached_property
-    def _outcomes(self) -> Outcomes:
-        return Outcomes(self.outcomes) if isinstance(self.outcomes, pd.DataFrame) else self.outcomes
-
-    @cached_property
-    def _text_tasks(self) -> frozenset[str]:
-        return self._outcomes.text_tasks
-
-    @cached_property
-    def _subjects(self) -> list[Subject]:
-        columns = ["task", "checkpoint", "base", "weights_digest", *PRUNING]
-        rows: list[Row] = []
-        for first in self._outcomes.first:
-            row = {name: None if pd.isna(first[name]) else first[name] for name in columns}
-            if row["base"] == row["checkpoint"]:
-                row["base"] = None
-            rows.append(row)
-        digests = {row["checkpoint"]: row["weights_digest"] for row in rows}
-        subjects = [
-            Subject(**row, re_run=row["base"] is not None and digests.get(row["base"]) == row["weights_digest"])
-            for row in rows
-        ]
-        return sorted(subjects, key=lambda each: each.display_order)
+    def __init__(
+        self,
+        outcomes: pd.DataFrame | Outcomes,
+        items: pd.DataFrame | None = None,
+        verdicts: pd.DataFrame | None = None,
+        run: Mapping[str, Any] | None = None,
+        controls: pd.DataFrame | None = None,
+        fit_only: bool = False,
+    ) -> None:
+        self.items, self.verdicts, self.controls, self.fit_only = items, verdicts, controls, fit_only
+        self.run = run or {}
+        self._outcomes = Outcomes(outcomes) if isinstance(outcomes, pd.DataFrame) else outcomes
+        subjects = _subjects(self._outcomes.first)
+        texts = self._outcomes.text_tasks
+        self.checkpoints = [each for each in subjects if each.task not in texts]
+        self.readers = [each for each in subjects if each.task in texts]
+        self.formats = sorted(self._outcomes.formats, key=lambda format: [*FORMATS, format].index(format))
+        self.decided_early = {
+            (each.task, each.checkpoint): f"decided early: evaluated on {each.asked} of {each.items} items"
+            for each in screened_of(self.run)
+            if each.early
+        }
+        self._weights = {each.key: each.weights_digest for each in subjects}
+        self._asked = {str(task): asked for task, asked in self._outcomes.asked.groupby("task")}
+        # Each item's number within its task, and the number of its context by the item's number.
+        self._numbers: dict[str, dict[tuple[str, str], int]] = {}
+        self._contexts: dict[str, ItemNumbers] = {}
+        for task, asked in self._asked.items():
+            keys = list(zip(asked["language"], asked["item_id"], strict=True))
+            self._numbers[task] = dict(zip(keys, asked["item"], strict=True))
+            cluster: dict[tuple[str, str], object] = {}
+            if items is not None and not items.empty:
+                own = items[items["task"] == task]
+                cluster = dict(zip(zip(own["language"], own["item_id"], strict=True), own["cluster"], strict=True))
+            # An item that is not in `items` is its own cluster.
+            names = [f"cluster {cluster[key]}" if key in cluster else f"item {key[1]}" for key in keys]
+            self._contexts[task] = pd.factorize(np.array(names))[0]
+        self._columns = [*ITEM, *(name for name in outcome_types() if name not in (*KEY, *METADATA))]
+        self._no_outcomes = self._outcomes["", ""].assign(item=pd.Series(dtype="int64"))[self._columns]
+        self._in_format = Recent(self._read, _HELD_ROWS)
+        self._joined = Recent(self._join, _HELD_PAIRS)
+        self._comparisons: dict[str, dict[tuple[str, str], Comparison]] = {}
 
     def all_outcomes_of(self, checkpoint: str, task: str) -> pd.DataFrame:
         """One checkpoint's outcomes on one task in every format and under every seed; `item` is an item's number within
@@ -112,107 +123,62 @@ class Inputs:
         items = [numbers[key] for key in zip(piece["language"], piece["item_id"], strict=True)]
         return piece.assign(item=np.asarray(items, dtype=np.int64))
 
-    @cached_property
-    def _numbered(self) -> Mapping[str, pd.DataFrame]:
-        """The items of each task."""
-        return {str(task): items for task, items in self._outcomes.asked.groupby("task")}
-
-    @cached_property
-    def _numbers(self) -> Mapping[str, Mapping[tuple[str, str], int]]:
-        """Each item's number within its task, by language and item id."""
-        return {
-            task: dict(zip(zip(items["language"], items["item_id"], strict=True), items["item"], strict=True))
-            for task, items in self._numbered.items()
-        }
-
-    @cached_property
-    def _in_format(self) -> Recent[tuple[str, str, str]]:
-        return Recent(self._read, _HELD_ROWS)
-
-    def _read(self, key: tuple[str, str, str]) -> pd.DataFrame:
-        checkpoint, task, format = key
-        every = self.all_outcomes_of(checkpoint, task)
-        return _first_seeds(every[every["format"] == format])[_outcome_columns()].reset_index(drop=True)
-
     def outcomes_of(self, checkpoint: str, task: str, format: str = "open") -> pd.DataFrame:
         """One checkpoint's outcomes on one task in one format, one row per item (empty without an evaluation in that
         format).
 
         If a probe ran under several seeds, these are its outcomes under the run's own.
         """
-        asked = format in self._outcomes.formats_of((checkpoint, task))
-        return self._in_format[checkpoint, task, format] if asked else self._no_outcomes
+        if format in self._outcomes.formats_of((checkpoint, task)):
+            return self._in_format[checkpoint, task, format]
+        return self._no_outcomes
 
-    @cached_property
-    def _no_outcomes(self) -> pd.DataFrame:
-        return self._outcomes["", ""].assign(item=pd.Series(dtype="int64"))[_outcome_columns()]
+    def _read(self, key: tuple[str, str, str]) -> pd.DataFrame:
+        """One row per item. Every probe is read under the run's own seed (greedy's lowest). A probe without outcomes
+        under that seed is read under its own lowest seed."""
+        checkpoint, task, format = key
+        every = self.all_outcomes_of(checkpoint, task)
+        frame = every[every["format"] == format]
+        if frame["seed"].nunique() <= 1:
+            return frame[self._columns].reset_index(drop=True)
+        own = frame.loc[frame["greedy_status"].notna(), "seed"].min()
+        chosen = frame.groupby(list(ITEM)).agg({"truncated": "max", **dict.fromkeys(SERVING, "first")}).reset_index()
+        for probe in PROBES:
+            asked = frame[frame[f"{probe.name}_status"].notna()]
+            seed = own if (asked["seed"] == own).any() else asked["seed"].min()
+            columns = [*ITEM, f"{probe.name}_status", f"{probe.name}_why", *probe.columns]
+            chosen = chosen.merge(asked.loc[asked["seed"] == seed, columns], on=list(ITEM), how="left")
+        return chosen[self._columns].reset_index(drop=True)
 
     def run_seed(self, checkpoint: str, task: str) -> float:
         """The lowest seed of the greedy probe: a run's own (NaN if greedy did not run)."""
         every = self._outcomes[checkpoint, task]
         return float(every.loc[every["greedy_status"].notna(), "seed"].min())
 
-    @cached_property
-    def _contexts(self) -> Mapping[str, ItemNumbers]:
-        """The number of each item's context, by the item's number, of each task."""
-        return {
-            task: pd.factorize(np.array(self._clusters_of(task, asked)))[0] for task, asked in self._numbered.items()
-        }
+    def asked(self, task: str) -> pd.DataFrame:
+        """Every item of a task that any checkpoint has a record for: `language`, `item_id` and its number, `item`."""
+        return self._asked[task]
 
-    def _clusters_of(self, task: str, asked: pd.DataFrame) -> list[str]:
-        """Each item's cluster; an item that is not in `items` is its own cluster."""
-        keys = list(zip(asked["language"], asked["item_id"], strict=True))
-        if self.items is None or self.items.empty:
-            return [f"item {item_id}" for _, item_id in keys]
-        described = self.items[self.items["task"] == task]
-        names = zip(described["language"], described["item_id"], strict=True)
-        cluster = dict(zip(names, described["cluster"], strict=True))
-        return [f"cluster {cluster[key]}" if key in cluster else f"item {key[1]}" for key in keys]
+    def languages(self, task: str) -> list[str]:
+        return sorted(self._asked[task]["language"].unique())
 
     def contexts(self, task: str, items: ItemNumbers) -> ItemNumbers:
         """The number of each item's context within the task. Items of one context depend on each other, also across
         languages."""
         return self._contexts[task][items]
 
-    def asked(self, task: str) -> pd.DataFrame:
-        """Every item of a task that any checkpoint has a record for: `language`, `item_id` and its number, `item`."""
-        return self._numbered[task]
-
     def contexts_of(self, task: str, items: pd.DataFrame) -> ItemNumbers:
         """The context numbers of a frame's rows."""
         return self.contexts(task, np.asarray(items["item"], dtype=np.intp))
-
-    @cached_property
-    def _languages(self) -> Mapping[str, list[str]]:
-        return {task: sorted(items["language"].unique()) for task, items in self._numbered.items()}
-
-    def languages(self, task: str) -> list[str]:
-        return self._languages[task]
-
-    @cached_property
-    def formats(self) -> list[str]:
-        """The evaluated formats, in the protocol's order."""
-        return sorted(self._outcomes.formats, key=lambda format: [*FORMATS, format].index(format))
 
     def comparisons(self, format: str = "open") -> dict[tuple[str, str], Comparison]:
         """Every checkpoint that names a base, compared with it in one format; by task and checkpoint, in display
         order."""
         if format not in self._comparisons:
-            self._comparisons[format] = {each.subject.key: each for each in self._compared(format)}
+            self._comparisons[format] = {
+                each.key: self._compared(each, each.base, format) for each in self.checkpoints if each.base is not None
+            }
         return self._comparisons[format]
-
-    @cached_property
-    def _comparisons(self) -> dict[str, dict[tuple[str, str], Comparison]]:
-        return {}
-
-    @cached_property
-    def decided_early(self) -> Mapping[tuple[str, str], str]:
-        """The note on each checkpoint that has records of some items only, by task and checkpoint."""
-        return {
-            (each.task, each.checkpoint): f"decided early: evaluated on {each.asked} of {each.items} items"
-            for each in screened_of(self.run)
-            if each.early
-        }
 
     def could_differ(self, task: str, one: str, other: str | None) -> bool:
         """Whether the models can cause a difference of two checkpoints on a task: not if the weights are the same and
@@ -220,10 +186,6 @@ class Inputs:
         if other is None or self._weights.get((task, one)) != self._weights.get((task, other)):
             return True
         return self.incomparable.get((task, one)) != self.incomparable.get((task, other))
-
-    @cached_property
-    def _weights(self) -> Mapping[tuple[str, str], str]:
-        return {each.key: each.weights_digest for each in self._subjects}
 
     @cached_property
     def incomparable(self) -> Mapping[tuple[str, str], str]:
@@ -236,15 +198,8 @@ class Inputs:
         return self._incomparable(drawn=True)
 
     def _incomparable(self, *, drawn: bool) -> dict[tuple[str, str], str]:
-        found = {
-            key: difference(each.outcomes, self.run, each.subject.base or "", key, drawn=drawn)
-            for key, each in self.comparisons().items()
-        }
+        found = {key: difference(each, self.run, drawn=drawn) for key, each in self.comparisons().items()}
         return {key: why for key, why in found.items() if why}
-
-    @cached_property
-    def _joined(self) -> Recent[tuple[str, str, str, str]]:
-        return Recent(self._join, _HELD_PAIRS)
 
     def _join(self, key: tuple[str, str, str, str]) -> pd.DataFrame:
         """A checkpoint's outcomes beside its base's."""
@@ -257,45 +212,41 @@ class Inputs:
         own.index = beside.index = pd.RangeIndex(len(own))
         return pd.concat([own, beside], axis=1)
 
-    def _compared(self, format: str) -> Iterator[Comparison]:
-        present = {subject.key for subject in self.checkpoints}
-        for subject in self.checkpoints:
-            base, task, name = subject.base, subject.task, subject.checkpoint
-            if base is None:
-                continue
-            load = partial(self._joined.__getitem__, (name, base, task, format))
-            reason = None
-            if (task, base) not in present:
-                reason = f"base {base!r} has no records of task {task!r}: evaluate it into the same run"
-            elif load().empty:
-                reason = f"no item in format {format!r} is common to {name!r} and its base {base!r}"
-            dense, pruned = self.outcomes_of(base, task, format), self.outcomes_of(name, task, format)
-            both = load()["language"].value_counts()
-            alone = dense["language"].value_counts().add(pruned["language"].value_counts(), fill_value=0)
-            left = alone.sub(2 * both, fill_value=0) if len(dense) and len(pruned) else both
-            unpaired = {str(language): int(count) for language, count in left.items()}
-            yield Comparison(subject, unpaired, [] if reason else self.languages(task), reason, load)
+    def _compared(self, subject: Subject, base: str, format: str) -> Comparison:
+        task, name = subject.key
+        load = partial(self._joined.__getitem__, (name, base, task, format))
+        both = load()["language"].value_counts()
+        reason = None
+        if (task, base) not in self._weights:
+            reason = f"base {base!r} has no records of task {task!r}: evaluate it into the same run"
+        elif both.empty:
+            reason = f"no item in format {format!r} is common to {name!r} and its base {base!r}"
+        dense, pruned = self.outcomes_of(base, task, format), self.outcomes_of(name, task, format)
+        alone = dense["language"].value_counts().add(pruned["language"].value_counts(), fill_value=0)
+        left = alone.sub(2 * both, fill_value=0) if len(dense) and len(pruned) else both
+        unpaired = {str(language): int(count) for language, count in left.items()}
+        return Comparison(subject, unpaired, [] if reason else self.languages(task), reason, load)
 
 
-def _outcome_columns() -> list[str]:
-    """The columns of `Inputs.outcomes_of`."""
-    return [*ITEM, *(name for name in outcome_types() if name not in (*KEY, *METADATA))]
+def _subjects(first: Sequence[Mapping[str, Any]]) -> list[Subject]:
+    """The checkpoints in display order: dense checkpoints first, then by base and setting. `first`: the first row of
+    each checkpoint on each task."""
+    columns = ["task", "checkpoint", "base", "weights_digest", *PRUNING]
+    rows: list[Row] = [{name: None if pd.isna(each[name]) else each[name] for name in columns} for each in first]
+    for row in rows:
+        if row["base"] == row["checkpoint"]:
+            row["base"] = None
+    digests = {row["checkpoint"]: row["weights_digest"] for row in rows}
+    subjects = [
+        Subject(**row, re_run=row["base"] is not None and digests.get(row["base"]) == row["weights_digest"])
+        for row in rows
+    ]
 
+    def order(each: Subject) -> tuple[Any, ...]:
+        setting = (each.method or "", each.pattern or "", each.requested or 0.0, each.calibration or "")
+        return (each.task, each.base is not None, each.base or "", *setting, each.checkpoint)
 
-def _first_seeds(frame: pd.DataFrame) -> pd.DataFrame:
-    """One row per item of one checkpoint, task and format. Every probe is read under the run's own seed (greedy's
-    lowest). A probe without outcomes under that seed is read under its own lowest seed."""
-    if frame["seed"].nunique() <= 1:
-        return frame
-    own = frame.loc[frame["greedy_status"].notna(), "seed"].min()
-    chosen = frame.groupby(list(ITEM)).agg({"truncated": "max", **dict.fromkeys(SERVING, "first")}).reset_index()
-    for probe in PROBES:
-        asked = frame[frame[f"{probe.name}_status"].notna()]
-        seed = own if (asked["seed"] == own).any() else asked["seed"].min()
-        first = asked[asked["seed"] == seed]
-        columns = [*ITEM, f"{probe.name}_status", f"{probe.name}_why", *probe.columns]
-        chosen = chosen.merge(first[columns], on=list(ITEM), how="left")
-    return chosen
+    return sorted(subjects, key=order)
 
 
 @dataclass(frozen=True, eq=False)
@@ -313,36 +264,26 @@ class Comparison:
     def outcomes(self) -> pd.DataFrame:
         return self.load()
 
-    def of_language(self, language: str) -> pd.DataFrame:
-        """The outcomes of one language, or of all."""
-        return in_language(self.outcomes, language)
-
     def measured(self, *probes: str, language: str = ALL) -> pd.DataFrame:
         """The outcomes of the items on which these probes were measured in both checkpoints."""
-        return in_language(measured_in_both(self.outcomes, *probes), language)
+        items = in_language(self.load(), language)
+        status = [items[f"{probe}_status_{side}"] for probe in probes for side in SIDES]
+        keep = np.logical_and.reduce([each.isin(MEASURED).to_numpy() for each in status])
+        return items if keep.all() else items[keep]
 
     def tells_of(self, probe: str) -> bool:
         """Whether the checkpoint ran the probe, or a reason prevents every comparison."""
-        return self.reason is not None or bool(self.outcomes[f"{probe}_status_pruned"].notna().any())
+        return self.reason is not None or bool(self.load()[f"{probe}_status_pruned"].notna().any())
 
     def counts(self, language: str, *probes: str) -> Row:
         """How many items of a language (or of all) have only one side, and how many were excluded or failed on either
         side."""
-        items = self.of_language(language)
+        items = in_language(self.load(), language)
         status = [items[f"{probe}_status_{side}"] for probe in probes for side in SIDES]
         excluded = np.logical_or.reduce([(each == "excluded").to_numpy() for each in status])
         failed = np.logical_or.reduce([(each == "engine_error").to_numpy() for each in status]) & ~excluded
         unpaired = sum(self.unpaired.values()) if language == ALL else self.unpaired.get(language, 0)
         return {"excluded": int(excluded.sum()), "engine_error": int(failed.sum()), "unpaired": unpaired}
-
-
-def measured_in_both(outcomes: pd.DataFrame, *probes: str) -> pd.DataFrame:
-    """The rows of a comparison's outcomes with all these probes measured in both checkpoints."""
-    keep = np.ones(len(outcomes), dtype=bool)
-    for probe in probes:
-        for side in SIDES:
-            keep &= outcomes[f"{probe}_status_{side}"].isin(MEASURED).to_numpy()
-    return outcomes if keep.all() else outcomes[keep]
 
 
 def in_language(frame: pd.DataFrame, language: str) -> pd.DataFrame:
@@ -362,14 +303,66 @@ def rows_where(frame: pd.DataFrame, equal: Mapping[str, object]) -> pd.DataFrame
     return frame
 
 
-def grouped(frame: pd.DataFrame, *names: str) -> Callable[..., pd.DataFrame]:
-    """A lookup of the rows with these values in these columns (two or more); empty for unknown values."""
-    rows = frame.groupby(list(names), sort=False).indices
-    nothing = np.empty(0, dtype=np.intp)
-    return lambda *values: frame.iloc[rows.get(values, nothing)]
-
-
 def slices(frame: pd.DataFrame, languages: Sequence[str]) -> Iterator[tuple[str, pd.DataFrame]]:
     """The pooled rows first, then each language's (may be empty)."""
     for language in (ALL, *languages):
         yield language, in_language(frame, language)
+
+
+# Outcome columns that must be equal on both sides of an item, and the name of a difference for people.
+_ALIKE = {
+    **{name: name.replace("_", " ") for name in SERVING},
+    "greedy_prompt_tokens": "prompt tokens (another template or tokenizer)",
+}
+_ALIKE_DRAWN = {"beams": "beams", "samples": "samples"}
+# These settings select probes, formats and items; they do not change an answer. `_DRAWN`: for drawn answers alone.
+_WHAT = ("probes", "formats", "name", "languages", "items", "window")
+_DRAWN = ("beam_width", "samples", "sample_seeds", "top_p", "temperature")
+# Patterns of records whose scheme quantises activations: W8A8, W4A8, FP8; not FP8 W8A16.
+_ACTIVATIONS = re.compile(r"\bW\d+A[48]\b|\bFP8\b(?! W\d+A16)")
+ROUNDED = "quantised activations: rounding alone moves an option's log-likelihood, by .9 nats in a test"
+
+
+def difference(compared: Comparison, run: Mapping[str, Any], *, drawn: bool) -> str:
+    """How the evaluation of a checkpoint differs from its base's, for people; empty: comparable. `drawn` includes the
+    settings that beams and samples depend on."""
+    task, checkpoint = compared.subject.key
+    base, items = compared.subject.base, compared.outcomes
+    differing: list[tuple[str, Any, Any, str]] = []
+    for name, what in (_ALIKE | (_ALIKE_DRAWN if drawn else {})).items():
+        dense, pruned = items[f"{name}_dense"], items[f"{name}_pruned"]
+        differ = dense.notna() & pruned.notna() & (dense != pruned)
+        if differ.any():
+            first = int(np.flatnonzero(differ)[0])
+            some = "" if differ.all() else f" on {int(differ.sum())} of {len(items)} items"
+            differing.append((what, dense.iloc[first], pruned.iloc[first], some))
+    theirs, own = (settings_of(run, name, task) for name in (base, checkpoint))
+    shared = sorted(theirs.keys() & own.keys() - {*_WHAT, *(() if drawn else _DRAWN)})
+    differing += [(name, theirs[name], own[name], "") for name in shared if theirs[name] != own[name]]
+    found = []
+    for what, *both, some in differing:
+        one, other = (f"{value:g}" if isinstance(value, float) else str(value) for value in both)
+        found.append(f"{what} {one} against {other}{some}")
+    base_ways, own_ways = (scoring_of(run, name) for name in (base, checkpoint))
+    if base_ways and own_ways and base_ways != own_ways:
+        found.append(f"scoring {' and '.join(base_ways)} against {' and '.join(own_ways)}")
+    return f"not comparable with the base: {', '.join(found)}" if found else ""
+
+
+def rounded_activations(pattern: str | None) -> str | None:
+    """The note on a checkpoint with quantised activations, by the `pattern` of its records; None for any other
+    checkpoint."""
+    return ROUNDED if pattern is not None and _ACTIVATIONS.search(pattern) else None
+
+
+def settings_of(run: Mapping[str, Any], checkpoint: str | None, task: str) -> Mapping[str, Any]:
+    """The settings in run.json under which a checkpoint was evaluated on a task; empty if there are none. A run without
+    the setting `options` drew distractors as `any` does."""
+    found = mapping_at(run, "identity", "task_settings", checkpoint, task)
+    return {"options": "any", **found} if found else {}
+
+
+def scoring_of(run: Mapping[str, Any], checkpoint: str | None) -> list[str]:
+    """How engines scored this checkpoint's options: the names of all methods."""
+    rows = rows_at(run, "engine_stats")
+    return sorted({str(row["scoring"]) for row in rows if row.get("checkpoint") == checkpoint and row.get("scoring")})

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,8 +17,18 @@ import pandas as pd
 from scipy.stats import t as student_t
 
 from evaluator.metrics.columns import Row
-from evaluator.metrics.intervals import ALPHA, UNDEFINED, Floats, Interval, ItemNumbers, holm, mcnemar_exact
-from evaluator.metrics.means import FEWEST, Mean, too_few
+from evaluator.metrics.intervals import (
+    ALPHA,
+    FEWEST,
+    UNDEFINED,
+    Floats,
+    Interval,
+    ItemNumbers,
+    Mean,
+    holm,
+    mcnemar_p,
+    too_few,
+)
 
 WHY = "_why"  # suffix of the column with the reason why a number has no interval
 ALIKE = "all values are alike, which bounds no interval"
@@ -27,11 +37,6 @@ ALIKE = "all values are alike, which bounds no interval"
 def as_floats(column: npt.ArrayLike) -> Floats:
     """A fully measured column or array as floats: a boolean one as 0.0 and 1.0."""
     return np.asarray(column, dtype=np.float64)
-
-
-def item_numbers(frame: pd.DataFrame) -> ItemNumbers:
-    """Each row's item, as its number within the task."""
-    return np.asarray(frame["item"], dtype=np.intp)
 
 
 def bounds(name: str, interval: Interval | str) -> Row:
@@ -93,17 +98,18 @@ def median(name: str, values: Floats, contexts: ItemNumbers) -> Row:
     """A median with its interval. At least half of the items surely reach its lower end, the largest such value. At
     least half surely do not exceed its upper end, the smallest such value. For independent items this is the interval
     of order statistics (W. R. Thompson, Annals of Mathematical Statistics 7, 1936)."""
-    distinct = np.unique(values)
-    high = _first_sure(distinct, lambda value: Mean(as_floats(values <= value), contexts))
-    low = _first_sure(distinct[::-1], lambda value: Mean(as_floats(values >= value), contexts))
-    interval = too_few(len(np.unique(contexts))) if low is None or high is None else (low, high)
+    high, low = _half_or_more(values, contexts), _half_or_more(-values, contexts)
+    interval = too_few(len(np.unique(contexts))) if low is None or high is None else (0.0 - low, high)  # no -0
     return {name: float(np.median(values)), **bounds(name, interval)}
 
 
-def _first_sure(values: Floats, share: Callable[[float], Mean]) -> float | None:
-    """The first of the values for which the share of the items is surely half or more."""
-    at = bisect_left(values, True, key=lambda value: share(value).p_at_most(0.5) <= ALPHA / 2)
-    return float(values[at]) if at < len(values) else None
+def _half_or_more(values: Floats, contexts: ItemNumbers) -> float | None:
+    """The smallest value that surely half of the items or more do not exceed."""
+    distinct = np.unique(values)
+    at = bisect_left(
+        distinct, True, key=lambda value: Mean(as_floats(values <= value), contexts).p_at_most(0.5) <= ALPHA / 2
+    )
+    return float(distinct[at]) if at < len(distinct) else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,18 +167,11 @@ class Unbounded:
         return (math.exp(low), math.exp(high)) if scale == "exp" else (low, high)
 
 
-def paired_p(first: Floats, second: Floats) -> float | None:
-    """Exact McNemar p of two outcomes (0.0 or 1.0) of the same items; null without items."""
-    if len(first) == 0:
-        return None
-    return mcnemar_exact(int((first > second).sum()), int((second > first).sum()))
-
-
 def paired_difference(name: str, outcomes: tuple[Floats, Floats], contexts: ItemNumbers, p: str = "mcnemar_p") -> Row:
     """`difference` of the first minus the second of two outcomes (0.0 or 1.0, a value per item). `p` names the column
-    of its p (`paired_p`)."""
+    of its p (`mcnemar_p`)."""
     first, second = outcomes
-    return difference(name, first - second, contexts) | {p: paired_p(first, second)}
+    return difference(name, first - second, contexts) | {p: mcnemar_p(first, second)}
 
 
 def correct_for_many(

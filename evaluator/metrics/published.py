@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
 from pathlib import PurePath
@@ -17,33 +17,47 @@ from typing import Any
 
 import pandas as pd
 
+import evaluator.metrics.columns as col
 from evaluator.core.errors import rows_at
-from evaluator.metrics.columns import COUNT, TEXT, Column, Kind, Row, columns_of, typed_frame
-from evaluator.metrics.comparability import settings_of
-from evaluator.metrics.inputs import ALL, MEAN, rows_where
+from evaluator.metrics.columns import Column, Kind, Row, typed_frame
+from evaluator.metrics.inputs import ALL, MEAN, rows_where, settings_of
 
 # Each row has its own kind: that of the column `quantity` in the table `table` (see `report.cells`).
 QUANTITY = Kind("quantity", lambda value: f"{float(value):.3g}")
 COLUMNS = (
-    *columns_of(TEXT, "table", "task", "checkpoint", "language", "cell", "quantity"),
+    *col.TEXT("table", "task", "checkpoint", "language", "cell", "quantity"),
     Column("paper", QUANTITY),
     Column("ours", QUANTITY, interval=True),
-    Column("n", COUNT),
-    Column("source", TEXT),
+    Column("n", col.COUNT),
+    Column("source", col.TEXT),
 )
 
 
 def published(tables: Mapping[str, pd.DataFrame], run: Mapping[str, Any]) -> pd.DataFrame:
     """One row per number of the paper with the setting of `run` (its run.json) and of a row of `tables`."""
-    here = (entry for entry in paper()["values"] if entry["table"] in tables)
-    return typed_frame(COLUMNS, (row for entry in here for row in _of_entry(entry, tables[entry["table"]], run)))
-
-
-def _of_entry(entry: Row, frame: pd.DataFrame, run: Mapping[str, Any]) -> Iterable[Row]:
-    setting = paper()["settings"][entry["setting"]]
-    for _, row in rows_where(frame, {"task": setting["task"], **entry["where"]}).iterrows():
-        if pd.notna(row[entry["column"]]) and _same(row, entry["side"], setting, run):
-            yield _beside(entry, row)
+    rows: list[Row] = []
+    for entry in paper()["values"]:
+        setting, column, source = paper()["settings"][entry["setting"]], entry["column"], entry["source"]
+        if entry["table"] not in tables:
+            continue
+        named = [str(value) for name, value in entry["where"].items() if name not in ("language", "kind")]
+        frame = rows_where(tables[entry["table"]], {"task": setting["task"], **entry["where"]})
+        for _, row in frame.iterrows():
+            if pd.isna(row[column]) or not _same(row, entry["side"], setting, run):
+                continue
+            found = {
+                "table": entry["table"],
+                **{name: row[name] for name in ("task", "checkpoint", "language")},
+                "cell": ", ".join(named),
+                "quantity": column,
+                "paper": float(entry["value"]),
+                "ours": float(row[column]),
+                **{f"ours_{end}": row.get(f"{column}_{end}") for end in ("low", "high")},
+                "n": row["known"] if column.endswith("_dissociation") else row.get("n", row.get("n_max")),
+                "source": f"{paper()['paper']}, {'section ' if source[0].isdigit() else ''}{source}",
+            }
+            rows.append(found)
+    return typed_frame(COLUMNS, rows)
 
 
 @cache
@@ -54,28 +68,12 @@ def paper() -> dict[str, Any]:
     return content
 
 
-def _beside(entry: Row, row: pd.Series) -> Row:
-    column = entry["column"]
-    cell = ", ".join(str(value) for name, value in entry["where"].items() if name not in ("language", "kind"))
-    return {
-        "table": entry["table"],
-        **{name: row[name] for name in ("task", "checkpoint", "language")},
-        "cell": cell,
-        "quantity": column,
-        "paper": float(entry["value"]),
-        "ours": float(row[column]),
-        **{f"ours_{end}": row.get(f"{column}_{end}") for end in ("low", "high")},
-        "n": row["known"] if column.endswith("_dissociation") else row.get("n", row.get("n_max")),
-        "source": f"{paper()['paper']}, {'section ' if entry['source'][0].isdigit() else ''}{entry['source']}",
-    }
-
-
 def _same(row: pd.Series, side: str, setting: Row, run: Mapping[str, Any]) -> bool:
     """Whether a table's row was measured in a setting of the paper."""
     dense = pd.isna(row["base"])
-    requested = row["sparsity"] if pd.isna(row["requested_sparsity"]) else row["requested_sparsity"]
     if row["task"] != setting["task"] or dense != (side == "dense"):
         return False
+    requested = row["sparsity"] if pd.isna(row["requested_sparsity"]) else row["requested_sparsity"]
     if not dense and not (
         (row["method"], row["pattern"], requested) == (setting["method"], setting["pattern"], setting["sparsity"])
         and pd.notna(row["calibration"])
@@ -85,18 +83,15 @@ def _same(row: pd.Series, side: str, setting: Row, run: Mapping[str, Any]) -> bo
     pattern = re.compile(paper()["models"][setting["model"]], re.IGNORECASE)
     model = str(row["checkpoint"] if dense else row["base"])
     named = any(pattern.fullmatch(name) for name in model_names(run, model))
-    named &= settings_of(run, model, row["task"]).get("options", "any") == "any"
-    return named and _same_questions(row["language"], setting, _sweeps_of(run, model))
-
-
-def _same_questions(language: str, setting: Row, sweeps: Sequence[Mapping[str, Any]]) -> bool:
+    if not named or settings_of(run, model, row["task"]).get("options", "any") != "any":
+        return False
     asked = [
         task
-        for sweep in sweeps
+        for sweep in _sweeps_of(run, model)
         for task in rows_at(sweep, "tasks")
         if str(task.get("task", "")).partition(":")[0] == setting["task"]
     ]
-    whole = language not in (ALL, MEAN) or all(task.get("languages") is None for task in asked)
+    whole = row["language"] not in (ALL, MEAN) or all(task.get("languages") is None for task in asked)
     wanted = (setting["items"], setting["chat"])
     return bool(asked) and whole and all((task.get("items"), task.get("chat")) == wanted for task in asked)
 

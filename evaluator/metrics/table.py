@@ -1,34 +1,147 @@
-"""A table of the report as one object: its name and question, its columns, and how it is computed.
+"""A table of the report as one object: its name and question, its columns, how it is computed, and its figure.
 
     TABLE = Table(name="rank", title="Where is it?", reading="...", needs="the probe rank", columns=..., compute=...)
     TABLE.frame(inputs)         # the numbers
     TABLE.fill(inputs)          # the numbers, with notes on missing parts
 
 Tables registered in `evaluator.metrics.tables` are computed, written as CSV and shown on the page.
+
+A figure is data too: its panels, and in each panel the kind of mark, the columns, colours and axis.
+
+    open = Series("open_accuracy", "greedy", "open")
+    Figure((Dots("Accuracy", (open,)), Heat("By language", "open_accuracy", "greedy")))
+
+`evaluator.report.figures` draws it: a row for each checkpoint, or a scatter. A panel without a value is left out;
+a figure without panels is not drawn. Colours are names of the page's style: probes, fates, `muted`, `negative`.
+Titles may name a column in braces: its first value is written there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
-from evaluator.metrics.columns import Column, Row, names_of, typed_frame
-from evaluator.metrics.comparability import rounded_activations
+from evaluator.metrics.columns import Column, Row, names_of, rounded, rows_of, typed_frame
 from evaluator.metrics.counting import joined_reasons
-from evaluator.metrics.figure import Figure
-from evaluator.metrics.inputs import Inputs
-from evaluator.metrics.intervals import Floats, holm
-from evaluator.metrics.measures import WHY
+from evaluator.metrics.inputs import Inputs, rounded_activations
+from evaluator.metrics.measures import WHY, correct_for_many
 
-_EVERY = ("task", "checkpoint", "reason")
+Where = Mapping[str, str]  # column -> value of the rows; without a language, rows that pool the languages
+# rates: 0 to 100 %; share: around 100 %; points and changes: around 0, in points or plain; amounts: factors apart;
+# places: whole numbers
+Axis = Literal["rates", "share", "points", "changes", "amounts", "places"]
 
 
-@dataclass(frozen=True)
-class Holm:
+def whole_percent(value: float) -> str:
+    return rounded(100 * value)
+
+
+def amount(value: float, _: object = None) -> str:
+    """A positive amount in three significant digits, spelled out: 4,120 and not 4.12e+03."""
+    shown = float(f"{value:.3g}")
+    return f"{shown:,.0f}" if shown >= 1000 else f"{shown:g}"
+
+
+@dataclass(frozen=True, eq=False)
+class Series:
+    """A dot for each row from `column`, with whiskers where `column_low` and `column_high` exist; `shift` in rows."""
+
+    column: str
+    colour: str
+    label: str
+    where: Where = field(default_factory=dict)
+    shift: float = 0.0
+    hollow: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Note:
+    """A text at the end of each row, made from a column's value (None for a missing value)."""
+
+    column: str
+    text: Callable[[float | None], str]
+    where: Where = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Dots:
+    """Series in one panel, with a thin line in each row if `linked`. `line` marks a value of the axis. `text` writes
+    the values of filled dots above them. `legend` is its number of columns; 0: no legend. `series` may be a function
+    that makes them from the frame."""
+
+    title: str
+    series: Sequence[Series] | Callable[[pd.DataFrame], Sequence[Series]]
+    axis: Axis = "rates"
+    width: float = 1.0
+    linked: bool = False
+    line: float | None = None
+    text: Callable[[float], str] | None = None
+    legend: int = 0
+    note: Note | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Bars:
+    """One stacked bar for each row. `parts`: column -> name, colour, opacity."""
+
+    title: str
+    parts: Mapping[str, tuple[str, str, float]]
+    where: Where = field(default_factory=dict)
+    width: float = 1.0
+    legend: int = 0
+    note: Note | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Heat:
+    """Rows by languages. `strength` gives the strength of a cell's colour, from 0 to 1; `negative` colours values below
+    0."""
+
+    title: str
+    column: str
+    colour: str
+    where: Where = field(default_factory=dict)
+    width: float = 1.0
+    text: Callable[[float], str] = whole_percent
+    strength: Callable[[float], float] = abs
+    negative: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Scatter:
+    """`y` over `x`: a dot for each row of the frame, with its `name`, hollow if column `hollow` is true. `each`: a
+    panel for each checkpoint and task. `labels` name filled and hollow dots in the legend."""
+
+    title: str
+    x: str
+    y: str
+    colour: str
+    name: str
+    hollow: str
+    x_title: str
+    y_title: str = ""
+    axis: Literal["rates", "points"] = "rates"
+    log: bool = False
+    each: bool = False
+    labels: tuple[str, str] = ("", "")
+
+
+Panel = Dots | Bars | Heat | Scatter
+
+
+@dataclass(frozen=True, eq=False)
+class Figure:
+    """`rows` picks the rows of the table that are drawn, and may rename their checkpoints."""
+
+    panels: tuple[Panel, ...]
+    rows: Callable[[pd.DataFrame], pd.DataFrame] = lambda frame: frame
+
+
+class Holm(NamedTuple):
     """Column `adjusted` is Holm's correction of column `p` over the checkpoints: the rows that agree in all of
     `family`. A comparison that could not differ (`Inputs.could_differ`) is not in the family, and has no `adjusted`."""
 
@@ -36,30 +149,14 @@ class Holm:
     p: str = "mcnemar_p"
     adjusted: str = "holm_p"
 
-    def corrected(self, frame: pd.DataFrame, tested: npt.NDArray[np.bool_]) -> Floats:
-        """One number for each row, NaN where it has no p or is not tested."""
-        found = np.full(len(frame), np.nan)
-        members = frame[frame[self.p].notna() & tested]
-        for rows in members.groupby(list(self.family), sort=False, dropna=False).indices.values():
-            places = np.flatnonzero(frame[self.p].notna() & tested)[rows]
-            found[places] = holm(frame[self.p].iloc[places].tolist())
-        return found
 
-
-@dataclass(frozen=True)
-class Lack:
+class Lack(NamedTuple):
     """A part of a table that a run may lack: the rows with `value` in `column`, or without a value the whole column.
-    `wanted` names what to run to get it."""
+    `wanted` names what to run to get it. Rows with a count of 0 are ignored."""
 
     column: str
     wanted: str
     value: str | None = None
-
-    def holds(self, frame: pd.DataFrame, counts: str) -> bool:
-        """Whether a frame lacks it. Rows with a count of 0 are ignored."""
-        if self.value is None:
-            return bool(frame[self.column].isna().all())
-        return self.value not in set(frame.loc[frame[counts] > 0, self.column].dropna().astype(str))
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +191,7 @@ class Table:
 
     def __post_init__(self) -> None:
         names = names_of(self.columns)
-        missing = [name for name in (*_EVERY, self.counts) if name not in names]
+        missing = [name for name in ("task", "checkpoint", "reason", self.counts) if name not in names]
         if missing or len(set(names)) < len(names):
             wrong = f"has no column {', '.join(missing)}" if missing else "names a column twice"
             raise ValueError(f"table {self.name!r} {wrong}")
@@ -110,9 +207,14 @@ class Table:
             return typed_frame(self.columns, ())
         if self.corrections and len(found):
             names = zip(found["task"], found["checkpoint"], found["base"], strict=True)
-            tested = [inputs.could_differ(str(task), str(checkpoint), base) for task, checkpoint, base in names]
-            for correction in self.corrections:
-                found[correction.adjusted] = correction.corrected(found, np.array(tested))
+            tested = np.array([inputs.could_differ(str(task), str(name), base) for task, name, base in names])
+            for family, p, adjusted in self.corrections:
+                here = tested & found[p].notna().to_numpy()
+                rows = rows_of(found.loc[here, [*family, p]])
+                correct_for_many(rows, family, p, adjusted)
+                values = np.full(len(found), np.nan)
+                values[here] = [row[adjusted] for row in rows]
+                found[adjusted] = values
         return found
 
     def _labelled(self, row: Row, inputs: Inputs) -> Row:
@@ -135,22 +237,22 @@ class Table:
     def fill(self, inputs: Inputs) -> FilledTable:
         """The numbers, with notes on missing parts."""
         frame = self.frame(inputs)
-        note = self._note(frame)
-        return FilledTable(self, frame, note, "" if note or frame.empty else self._lacks(frame))
-
-    def _note(self, frame: pd.DataFrame) -> str:
         if frame.empty:
-            return "" if self.silent else f"No records for this table: it needs {self.needs}."
-        if not frame[self.counts].fillna(0).gt(0).any():
-            given = dict.fromkeys(frame["reason"].dropna().astype(str))
-            return f"Nothing could be computed: {'; '.join(given)}. It needs {self.needs}."
-        return ""
-
-    def _lacks(self, frame: pd.DataFrame) -> str:
-        wanted = [lack.wanted for lack in self.lacks if lack.holds(frame, self.counts)]
-        reasons = (reason for every in frame["reason"].dropna().unique() for reason in str(every).split("; "))
-        wanted += [reason.removeprefix("needs ") for reason in reasons if reason.startswith("needs ")]
-        return f"Not in this run: {'; '.join(dict.fromkeys(wanted))}." if wanted else ""
+            return FilledTable(self, frame, "" if self.silent else f"No records for this table: it needs {self.needs}.")
+        counted = frame[frame[self.counts].fillna(0) > 0]
+        reasons = frame["reason"].dropna().astype(str).unique()
+        if counted.empty:
+            why = f"Nothing could be computed: {'; '.join(reasons)}. It needs {self.needs}."
+            return FilledTable(self, frame, why)
+        wanted = []
+        for column, what, value in self.lacks:
+            given = frame[column] if value is None else counted[column].astype(str) == value
+            if not (given.notna() if value is None else given).any():
+                wanted.append(what)
+        single = (reason for every in reasons for reason in every.split("; "))
+        wanted += [reason.removeprefix("needs ") for reason in single if reason.startswith("needs ")]
+        lacks = f"Not in this run: {'; '.join(dict.fromkeys(wanted))}." if wanted else ""
+        return FilledTable(self, frame, "", lacks)
 
 
 @dataclass(frozen=True, eq=False)

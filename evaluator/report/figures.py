@@ -1,4 +1,4 @@
-"""Draws the figures that tables describe (`evaluator.metrics.figure`) as inline SVG."""
+"""Draws the figures that tables describe (`evaluator.metrics.table`) as inline SVG."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from typing import Any
 
 import pandas as pd
 
-from evaluator.metrics.figure import Bars, Dots, Figure, Heat, Note, Panel, Scatter, Series
 from evaluator.metrics.inputs import ALL, MEAN, rows_where
-from evaluator.metrics.table import Table
+from evaluator.metrics.table import Bars, Dots, Figure, Heat, Note, Panel, Scatter, Series, Table
 from evaluator.report import theme
 
 _SCATTER_ROWS = 7  # the height of a scatter

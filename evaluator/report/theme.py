@@ -23,7 +23,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
 from evaluator.metrics.columns import rounded
-from evaluator.metrics.figure import Axis, amount
+from evaluator.metrics.table import Axis, amount
 
 Axes = Any  # matplotlib is untyped here
 

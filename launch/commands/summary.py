@@ -65,7 +65,7 @@ def _headline(task: str, rows: pd.DataFrame, shown: Sequence[Column]) -> Table:
     for column in shown:
         table.add_column(column.short, justify="right", no_wrap=True)
     for row in rows_of(rows):
-        table.add_row(escape(row["checkpoint"]), *(column.shown_narrow(row) for column in shown))
+        table.add_row(escape(row["checkpoint"]), *(column.shown(row, narrow=True) for column in shown))
     return table
 
 

@@ -8,7 +8,7 @@ import pytest
 from statsmodels.stats.inter_rater import aggregate_raters, fleiss_kappa
 
 from evaluator.metrics import TABLES, Inputs, reduce_records
-from evaluator.metrics.tables.matching import CONTAINMENT, PANEL, majority, scott_pi
+from evaluator.metrics.tables.matching import CONTAINMENT, PANEL, scott_pi
 from tests.support.records import Seen, judged, records
 
 # greedy: english 1, 2 and korean 5 contain the gold answer
@@ -215,13 +215,6 @@ def test_a_response_that_is_too_long_for_the_matcher_is_not_asked_for_again():
         "1 items have a response that is too long for a matcher's prompt; "
         "1 items have no verdict: run resurface match with the same matchers again"
     )
-
-
-@pytest.mark.parametrize(
-    ("votes", "wanted"), [([True], True), ([True, False], False), ([True, True, False], True), ([False] * 3, False)]
-)
-def test_a_majority_is_more_than_half(votes, wanted):
-    assert majority(votes) is wanted
 
 
 def controlled(matcher: str, accepted: int, denied: int, language: str = "english") -> pd.DataFrame:

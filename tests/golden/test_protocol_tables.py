@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from evaluator.metrics import TABLES, Inputs, reduce_records
-from evaluator.metrics.tables.calibration import kind_of
+from evaluator.metrics.tables.accuracy import kind_of
 from tests.support.records import Seen, records
 from tests.support.tables import only, tables
 

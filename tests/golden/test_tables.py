@@ -7,8 +7,8 @@ import pytest
 from scipy.stats import binomtest
 
 from evaluator.metrics import Inputs, compute_tables, headline_of, headline_sentence, reduce_records
-from evaluator.metrics.comparability import ROUNDED
 from evaluator.metrics.headline import COLUMNS as HEADLINE
+from evaluator.metrics.inputs import ROUNDED
 from tests.support.records import Seen, records
 from tests.support.tables import only, tables
 
@@ -470,7 +470,7 @@ def test_a_share_of_few_is_a_count_and_of_twenty_a_percentage():
     assert (row["known"], row["mc_only"]) == (19, 3 / 19)  # the CSV keeps numbers
     shown = {column.name: column.shown(row) for column in HEADLINE}
     assert (shown["known"], shown["kept"], shown["mc_only"], shown["lost"]) == ("19", "16 of 19", "3 of 19", "0 of 19")
-    narrow = {column.name: column.shown_narrow(row) for column in HEADLINE}
+    narrow = {column.name: column.shown(row, narrow=True) for column in HEADLINE}
     assert (narrow["kept"], narrow["mc_only"], narrow["open_accuracy"]) == ("16/19", "3/19", "84.2")
 
 

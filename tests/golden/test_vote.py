@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import rankdata
 
 from evaluator.metrics import TABLES, Inputs, reduce_records
-from evaluator.metrics.tables import vote
+from evaluator.metrics.tables.vote import count_votes
 from tests.support.records import Seen, records
 from tests.support.tables import only, tables
 
@@ -20,10 +20,10 @@ def test_the_rules_on_the_capital_of_tennessee():
     rankings = {(0, 1, 2, 3): 42, (1, 2, 3, 0): 26, (2, 3, 1, 0): 15, (3, 2, 1, 0): 17}
     ballots = [ranking for ranking, count in rankings.items() for _ in range(count)]
     scores_MV = np.array([[-ranking.index(city) for ranking in ballots] for city in range(4)], dtype=float)
-    assert vote.borda(scores_MV).tolist() == [126, 194, 173, 107]
-    votes = vote.votes_for(scores_MV)
-    assert vote.copeland(votes).tolist() == [-3, 3, 1, -1]
-    assert vote.worst_defeat(votes).tolist() == [58, 0, 68, 83]
+    found = count_votes(scores_MV)
+    assert found["borda"].tolist() == [126, 194, 173, 107]
+    assert found["copeland"].tolist() == [-3, 3, 1, -1]
+    assert found["worst_defeat"].tolist() == [58, 0, 68, 83]
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -32,16 +32,16 @@ def test_the_rules_are_their_definitions(seed):
     scores = rng.integers(0, 4, (rng.integers(2, 7), rng.integers(2, 9))).astype(float)
     many, voters = scores.shape
     below = [[sum((a > b) + (a == b) / 2 for b in scores[:, v]) - 0.5 for a in scores[:, v]] for v in range(voters)]
-    assert vote.borda(scores).tolist() == np.sum(below, axis=0).tolist()
+    found = count_votes(scores)
+    assert found["borda"].tolist() == np.sum(below, axis=0).tolist()
     wins, defeats = np.zeros(many), np.zeros(many)
     for a, b in product(range(many), repeat=2):
         for_a, for_b = (sum(scores[x, v] > scores[y, v] for v in range(voters)) for x, y in ((a, b), (b, a)))
         wins[a] += int(for_a > for_b) - int(for_a < for_b)
         defeats[a] = max(defeats[a], for_b if for_b > for_a else 0)
-    assert vote.copeland(vote.votes_for(scores)).tolist() == wins.tolist()
-    assert vote.worst_defeat(vote.votes_for(scores)).tolist() == defeats.tolist()
-    assert vote.ranks(scores).tolist() == rankdata(-scores, axis=0).tolist()
-    assert vote.places(scores[:, 0]).tolist() == rankdata(-scores[:, 0], method="min").tolist()
+    assert found["copeland"].tolist() == wins.tolist()
+    assert found["worst_defeat"].tolist() == defeats.tolist()
+    assert found["mean_rank"].tolist() == rankdata(-scores, axis=0).mean(axis=1).tolist()
 
 
 VOTERS = (("dense", 9, None), ("a", 2, "dense"))

@@ -25,31 +25,18 @@ that the dense model produced, and recognised among both kinds of distractors. D
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import pandas as pd
 
-from evaluator.metrics.columns import (
-    COUNT,
-    LANGUAGE,
-    MCNEMAR,
-    PERCENTAGE,
-    POINTS,
-    REASON,
-    SUBJECT,
-    TEXT,
-    Column,
-    Row,
-    columns_of,
-)
+import evaluator.metrics.columns as col
+from evaluator.metrics.columns import Column, Row
 from evaluator.metrics.counting import joined_reasons, measured
 from evaluator.metrics.drops import sides_of
-from evaluator.metrics.figure import Dots, Figure, Series
-from evaluator.metrics.inputs import Comparison, Inputs, in_language, slices
-from evaluator.metrics.intervals import ItemNumbers
-from evaluator.metrics.measures import as_floats, difference, item_numbers, paired_difference, rate
-from evaluator.metrics.table import Holm, Lack, Table
+from evaluator.metrics.inputs import ALL, SIDES, Comparison, Inputs, in_language, slices
+from evaluator.metrics.measures import as_floats, difference, paired_difference, rate
+from evaluator.metrics.table import Dots, Figure, Holm, Lack, Series, Table
 from evaluator.store.outcomes import MEASURED
 
 COMPARED = ("open", "distractors_only", "unrelated", "shown")  # formats, in the order of the table
@@ -61,36 +48,22 @@ def _rows(inputs: Inputs) -> Iterator[Row]:
         asked = {format: items for format, items in answers.items() if items["greedy_status"].notna().any()}
         if len(asked) < 2 or "open" not in asked:
             continue
-        common = _common(asked.values())
-        for language, opened in slices(_pick(asked["open"], common), inputs.languages(subject.task)):
-            for format, everything in asked.items():
-                row = {**subject.row, "language": language, "format": format}
-                yield row | _compared(inputs, subject.task, in_language(everything, language), opened, format)
-
-
-def _compared(inputs: Inputs, task: str, answers: pd.DataFrame, opened: pd.DataFrame, format: str) -> Row:
-    """Accuracy in one format on the items of `opened`, and its difference from theirs."""
-    items = _pick(answers, item_numbers(opened))
-    _, row = measured(answers, "greedy")
-    nothing = None if len(items) else "no item was measured in every format"
-    row |= {"n": len(items), "reason": joined_reasons(nothing, row["reason"])}
-    listed, unlisted = as_floats(items["produced"]), as_floats(opened["produced"])
-    contexts = inputs.contexts_of(task, items)
-    row |= rate("accuracy", listed, contexts)
-    if format != "open":
-        row |= paired_difference("difference", (listed, unlisted), contexts)
-    return row
-
-
-def _common(answers: Iterable[pd.DataFrame]) -> ItemNumbers:
-    """The numbers of the items with greedy measured in all of these."""
-    sets = [set(items.loc[items["greedy_status"].isin(MEASURED), "item"]) for items in answers]
-    return np.asarray(sorted(set.intersection(*sets)), dtype=np.intp)
-
-
-def _pick(answers: pd.DataFrame, items: ItemNumbers) -> pd.DataFrame:
-    """The rows of these items, in this order."""
-    return answers.set_index("item", drop=False).rename_axis(None).loc[items]
+        done = {format: items[items["greedy_status"].isin(MEASURED)] for format, items in asked.items()}
+        common = sorted(set.intersection(*(set(items["item"]) for items in done.values())))
+        same = {format: items.set_index("item", drop=False).loc[common] for format, items in done.items()}
+        for language in (ALL, *inputs.languages(subject.task)):
+            opened = in_language(same["open"], language)
+            for format, items in asked.items():
+                listed = same[format].loc[opened.index]
+                _, row = measured(in_language(items, language), "greedy")
+                nothing = None if len(listed) else "no item was measured in every format"
+                row |= {"n": len(listed), "reason": joined_reasons(nothing, row["reason"])}
+                sides = as_floats(listed["produced"]), as_floats(opened["produced"])
+                contexts = inputs.contexts_of(subject.task, listed)
+                row |= rate("accuracy", sides[0], contexts)
+                if format != "open":
+                    row |= paired_difference("difference", sides, contexts)
+                yield {**subject.row, "language": language, "format": format, **row}
 
 
 TABLE = Table(
@@ -102,14 +75,14 @@ TABLE = Table(
     ),
     needs="the formats open, distractors_only, unrelated and shown with the probe greedy",
     columns=(
-        *SUBJECT,
-        LANGUAGE,
-        Column("format", TEXT),
-        *columns_of(COUNT, "n", "excluded", "engine_error"),
-        Column("accuracy", PERCENTAGE, interval=True),
-        Column("difference", POINTS, interval=True),
-        *MCNEMAR,
-        REASON,
+        *col.SUBJECT,
+        col.LANGUAGE,
+        Column("format", col.TEXT),
+        *col.COUNT("n", "excluded", "engine_error"),
+        Column("accuracy", col.PERCENTAGE, interval=True),
+        Column("difference", col.POINTS, interval=True),
+        *col.MCNEMAR,
+        col.REASON,
     ),
     compute=_rows,
     figure=Figure(
@@ -132,14 +105,11 @@ TABLE = Table(
 )
 
 
-_KINDS = ("all", "some", "none")
-
-
 def _distractors_rows(inputs: Inputs) -> Iterator[Row]:
     for subject in inputs.checkpoints:
         items = inputs.outcomes_of(subject.checkpoint, subject.task)
         found = set(_kind_of(items["same_kind"], items["options"]))
-        kinds = [kind for kind in _KINDS if kind in found]
+        kinds = [kind for kind in ("all", "some", "none") if kind in found]
         if len(kinds) < 2:
             continue
         comparison = inputs.comparisons().get(subject.key)
@@ -152,20 +122,14 @@ def _distractors_rows(inputs: Inputs) -> Iterator[Row]:
                 row = {**subject.row, "language": language, "same_kind": kind, **counts, "n": len(here)}
                 row |= rate("accuracy", as_floats(here["recognised"]), inputs.contexts_of(subject.task, here))
                 if comparison is not None:
-                    row |= _drop(inputs, comparison, language, kind)
-                    row["reason"] = joined_reasons(comparison.reason, row["reason"])
+                    both = comparison.measured("choice", language=language)
+                    both = both[_kind_of(both["same_kind_pruned"], both["options_pruned"]) == kind]
+                    row |= {"n_paired": len(both), "reason": joined_reasons(comparison.reason, row["reason"])}
+                    if len(both):
+                        sides = sides_of(both, "recognised")
+                        row["base_accuracy"] = float(sides[0].mean())
+                        row |= paired_difference("drop", sides, inputs.contexts_of(subject.task, both))
                 yield row
-
-
-def _drop(inputs: Inputs, comparison: Comparison, language: str, kind: str) -> Row:
-    both = comparison.measured("choice", language=language)
-    both = both[_kind_of(both["same_kind_pruned"], both["options_pruned"]) == kind]
-    if both.empty:
-        return {"n_paired": 0}
-    dense, pruned = sides_of(both, "recognised")
-    row: Row = {"n_paired": len(both), "base_accuracy": float(dense.mean())}
-    contexts = inputs.contexts_of(comparison.subject.task, both)
-    return row | paired_difference("drop", (dense, pruned), contexts)
 
 
 def _kind_of(same: pd.Series, options: pd.Series) -> pd.Series:
@@ -185,16 +149,16 @@ DISTRACTORS = Table(
     ),
     needs="the probe choice, and items whose wrong options are of the answer's kind to a different extent",
     columns=(
-        *SUBJECT,
-        LANGUAGE,
-        Column("same_kind", TEXT, "wrong options of the answer's kind"),
-        *columns_of(COUNT, "n", "excluded", "engine_error"),
-        Column("accuracy", PERCENTAGE, interval=True),
-        Column("n_paired", COUNT),
-        Column("base_accuracy", PERCENTAGE),
-        Column("drop", POINTS, interval=True),
-        *MCNEMAR,
-        REASON,
+        *col.SUBJECT,
+        col.LANGUAGE,
+        Column("same_kind", col.TEXT, "wrong options of the answer's kind"),
+        *col.COUNT("n", "excluded", "engine_error"),
+        Column("accuracy", col.PERCENTAGE, interval=True),
+        Column("n_paired", col.COUNT),
+        Column("base_accuracy", col.PERCENTAGE),
+        Column("drop", col.POINTS, interval=True),
+        *col.MCNEMAR,
+        col.REASON,
     ),
     compute=_distractors_rows,
     corrections=(Holm(("task", "language", "same_kind")),),
@@ -213,27 +177,19 @@ def _hard_distractors_rows(inputs: Inputs) -> Iterator[Row]:
             continue
         comparison = inputs.comparisons().get(subject.key)
         for language, of_language in slices(items, inputs.languages(subject.task)):
-            row = {**subject.row, "language": language, **_accuracies(inputs, subject.task, of_language)}
+            nothing = "no item was measured with both choice and hard_choice"
+            done, row = measured(of_language, "choice", "hard_choice", nothing=nothing)
+            contexts = inputs.contexts_of(subject.task, done)
+            for kind, column in _RECOGNISED.items():
+                row |= rate(f"{kind}_accuracy", as_floats(done[column]), contexts)
+            sides = as_floats(done["hard_recognised"]), as_floats(done["recognised"])
+            row |= paired_difference("difference", sides, contexts)
             if comparison is not None:
+                said = comparison.outcomes[[f"greedy_status_{side}" for side in SIDES]].notna().all(axis=1).any()
+                unsaid = None if said or comparison.reason else f"needs {_GREEDY}"
                 row |= _dissociations(inputs, comparison, language)
-                row["reason"] = joined_reasons(comparison.reason, _unsaid(comparison), row["reason"])
-            yield row
-
-
-def _unsaid(comparison: Comparison) -> str | None:
-    """What to run if both checkpoints were compared but greedy did not run on both."""
-    said = comparison.outcomes[["greedy_status_dense", "greedy_status_pruned"]].notna().all(axis=1).any()
-    return None if said or comparison.reason else f"needs {_GREEDY}"
-
-
-def _accuracies(inputs: Inputs, task: str, items: pd.DataFrame) -> Row:
-    nothing = "no item was measured with both choice and hard_choice"
-    done, row = measured(items, "choice", "hard_choice", nothing=nothing)
-    contexts = inputs.contexts_of(task, done)
-    for kind, column in _RECOGNISED.items():
-        row |= rate(f"{kind}_accuracy", as_floats(done[column]), contexts)
-    sides = as_floats(done["hard_recognised"]), as_floats(done["recognised"])
-    return row | paired_difference("difference", sides, contexts)
+                row["reason"] = joined_reasons(comparison.reason, unsaid, row["reason"])
+            yield {**subject.row, "language": language, **row}
 
 
 def _dissociations(inputs: Inputs, comparison: Comparison, language: str) -> Row:
@@ -258,16 +214,16 @@ HARD_DISTRACTORS = Table(
     ),
     needs="the probes choice and hard_choice, and greedy for the dissociation rates",
     columns=(
-        *SUBJECT,
-        LANGUAGE,
-        *columns_of(COUNT, "n", "excluded", "engine_error"),
-        *columns_of(PERCENTAGE, *(f"{kind}_accuracy" for kind in _RECOGNISED), interval=True),
-        Column("difference", POINTS, interval=True),
-        *MCNEMAR,
-        Column("known", COUNT),
-        *columns_of(PERCENTAGE, *(f"{kind}_dissociation" for kind in _RECOGNISED), interval=True),
-        Column("dissociation_difference", POINTS, interval=True),
-        REASON,
+        *col.SUBJECT,
+        col.LANGUAGE,
+        *col.COUNT("n", "excluded", "engine_error"),
+        *col.PERCENTAGE(*(f"{kind}_accuracy" for kind in _RECOGNISED), interval=True),
+        Column("difference", col.POINTS, interval=True),
+        *col.MCNEMAR,
+        Column("known", col.COUNT),
+        *col.PERCENTAGE(*(f"{kind}_dissociation" for kind in _RECOGNISED), interval=True),
+        Column("dissociation_difference", col.POINTS, interval=True),
+        col.REASON,
     ),
     compute=_hard_distractors_rows,
     figure=Figure(

@@ -23,35 +23,20 @@ The limit is that of run.json, or else the length of the pair's longest answer.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 import pandas as pd
 
+import evaluator.metrics.columns as col
 from evaluator.core.text import without_spaces
-from evaluator.metrics.columns import (
-    AMOUNT,
-    COUNT,
-    FACTOR,
-    LANGUAGE,
-    PERCENTAGE,
-    POINTS,
-    RATIO,
-    REASON,
-    SUBJECT,
-    TEXT,
-    Column,
-    Row,
-    columns_of,
-)
-from evaluator.metrics.comparability import settings_of
+from evaluator.metrics.columns import Column, Row
 from evaluator.metrics.counting import joined_reasons, measured
 from evaluator.metrics.drops import CORRECT, floor_of, over_headroom, sides_of, why_unpaired
-from evaluator.metrics.figure import Dots, Figure, Scatter, Series
-from evaluator.metrics.inputs import MEAN, SIDES, Comparison, Inputs, Subject, in_language, slices
-from evaluator.metrics.means import Ratio
+from evaluator.metrics.inputs import MEAN, SIDES, Comparison, Inputs, Subject, settings_of, slices
+from evaluator.metrics.intervals import Ratio
 from evaluator.metrics.measures import Unbounded, as_floats, bounds, difference, language_mean, of_mean, rate
-from evaluator.metrics.table import Lack, Table
+from evaluator.metrics.table import Dots, Figure, Lack, Scatter, Series, Table
 
 _SUMMED = ("n", "excluded", "engine_error", "tokens", "units")
 
@@ -63,15 +48,26 @@ def _rows(inputs: Inputs) -> Iterator[Row]:
         if not items["choice_status"].notna().any():
             continue
         comparison = inputs.comparisons().get(subject.key)
-        by_language: list[Row] = []
-        ratios: dict[str, Unbounded] = {}
+        by_unit: dict[str, list[tuple[Row, Unbounded | None]]] = {}
         for language in inputs.languages(subject.task):
             row, ratio = _fertility(inputs, subject, items[items["language"] == language], language)
-            if ratio is not None:
-                ratios[language] = ratio
-            by_language.append(row | _drops(inputs, comparison, language))
-        yield from (_mean(inputs, comparison, of_unit, ratios) for of_unit in _by_unit(by_language))
-        yield from by_language
+            row |= _drops(inputs, comparison, language)
+            by_unit.setdefault(row["unit"], []).append((row, ratio))
+        for unit, found in by_unit.items():
+            # The unweighted mean over the languages of one unit; counts are sums.
+            ratios = [ratio for _, ratio in found if ratio is not None]
+            of = f"{len(ratios)} of {len(found)} languages with tokens per {unit}"
+            row = {**subject.row, "language": MEAN, "unit": unit, "reason": f"unweighted mean over {of}"}
+            row |= {name: sum(each[name] for each, _ in found) for name in _SUMMED}
+            if ratios:
+                mean = Unbounded.mean(ratios)
+                row |= {"fertility": mean.value, **bounds("fertility", mean.interval("log"))}
+            row |= _drops(inputs, comparison, *(each["language"] for each, _ in found))
+            drops = [each.get("open_normalised_drop") for each, _ in found]
+            normal = [drop for drop in drops if drop is not None]
+            yield row | {"open_normalised_drop": sum(normal) / len(normal) if normal else None}
+        rows = {row["language"]: row for found in by_unit.values() for row, _ in found}
+        yield from (rows[language] for language in inputs.languages(subject.task))
 
 
 def _fertility(inputs: Inputs, subject: Subject, items: pd.DataFrame, language: str) -> tuple[Row, Unbounded | None]:
@@ -87,30 +83,6 @@ def _fertility(inputs: Inputs, subject: Subject, items: pd.DataFrame, language: 
     cut, of = as_floats(done["option_tokens"]), as_floats(done[f"option_{unit}s"])
     ratio = Unbounded.ratio(cut, of, inputs.contexts_of(subject.task, done))
     return row | bounds("fertility", ratio.interval("log")), ratio
-
-
-def _by_unit(by_language: Sequence[Row]) -> list[list[Row]]:
-    units = dict.fromkeys(row["unit"] for row in by_language)
-    return [[row for row in by_language if row["unit"] == unit] for unit in units]
-
-
-def _mean(
-    inputs: Inputs, comparison: Comparison | None, by_language: Sequence[Row], ratios: Mapping[str, Unbounded]
-) -> Row:
-    """The unweighted mean over the languages of one unit; counts are sums."""
-    first = by_language[0]
-    row: Row = {column.name: first[column.name] for column in SUBJECT} | {"language": MEAN, "unit": first["unit"]}
-    row |= {name: sum(each[name] for each in by_language) for name in _SUMMED}
-    defined = [each for each in by_language if each["fertility"] is not None]
-    of = f"{len(defined)} of {len(by_language)} languages with tokens per {first['unit']}"
-    row["reason"] = f"unweighted mean over {of}"
-    if defined:
-        mean = Unbounded.mean([ratios[each["language"]] for each in defined])
-        row |= {"fertility": mean.value, **bounds("fertility", mean.interval("log"))}
-    row |= _drops(inputs, comparison, *(each["language"] for each in by_language))
-    normal = [each["open_normalised_drop"] for each in by_language if each.get("open_normalised_drop") is not None]
-    row["open_normalised_drop"] = sum(normal) / len(normal) if normal else None
-    return row
 
 
 def _drops(inputs: Inputs, comparison: Comparison | None, *languages: str) -> Row:
@@ -153,16 +125,16 @@ TABLE = Table(
     ),
     needs="the probe choice",
     columns=(
-        *SUBJECT,
-        LANGUAGE,
-        *columns_of(COUNT, *_SUMMED),
-        Column("unit", TEXT),
-        Column("fertility", AMOUNT, interval=True),
-        Column("n_paired", COUNT),
-        Column("open_drop", POINTS, interval=True),
-        Column("open_normalised_drop", RATIO),
-        Column("choice_drop", POINTS, interval=True),
-        REASON,
+        *col.SUBJECT,
+        col.LANGUAGE,
+        *col.COUNT(*_SUMMED),
+        Column("unit", col.TEXT),
+        Column("fertility", col.AMOUNT, interval=True),
+        Column("n_paired", col.COUNT),
+        Column("open_drop", col.POINTS, interval=True),
+        Column("open_normalised_drop", col.RATIO),
+        Column("choice_drop", col.POINTS, interval=True),
+        col.REASON,
     ),
     compute=_rows,
     figure=Figure(
@@ -192,38 +164,30 @@ def _length_rows(inputs: Inputs) -> Iterator[Row]:
     for comparison in inputs.comparisons().values():
         if not comparison.tells_of("greedy"):
             continue
-        limit = _limit(inputs, comparison)
-        here = _with_ends(comparison.measured("greedy"), limit)
-        for language, _ in slices(comparison.outcomes, comparison.languages):
-            yield _row(inputs, comparison, language, in_language(here, language), limit)
+        subject = comparison.subject
+        limit = settings_of(inputs.run, subject.checkpoint, subject.task).get("max_new_tokens")
+        limit = limit if isinstance(limit, int) else 0
+        measured = _with_ends(comparison.measured("greedy"), limit)
+        for language, items in slices(measured, comparison.languages):
+            why = why_unpaired(comparison, language, "greedy")
+            row: Row = {**subject.row, "language": language, "n": len(items), "reason": why}
+            row |= comparison.counts(language, "greedy")
+            if items.empty:
+                none = comparison.reason or "no greedy answer with its tokens in both checkpoints"
+                yield row | {"reason": joined_reasons(none, why)}
+                continue
+            contexts = inputs.contexts_of(subject.task, items)
+            dense, pruned = sides_of(items, "answer_tokens")
+            row |= {"base_tokens": float(dense.mean()), "tokens": float(pruned.mean())}
+            most = max(limit, dense.max(), pruned.max())
+            row |= of_mean("ratio", Ratio(pruned / most, dense / most, contexts))
+            before, after = sides_of(items, "at_limit")
+            row |= rate("base_at_limit", before, contexts) | rate("at_limit", after, contexts)
+            yield row | difference("more_at_limit", after - before, contexts)
 
 
-def _row(inputs: Inputs, comparison: Comparison, language: str, items: pd.DataFrame, limit: int | None) -> Row:
-    row: Row = {**comparison.subject.row, "language": language, "n": len(items)}
-    row |= comparison.counts(language, "greedy")
-    why = why_unpaired(comparison, language, "greedy")
-    if items.empty:
-        none = comparison.reason or "no greedy answer with its tokens in both checkpoints"
-        return row | {"reason": joined_reasons(none, why)}
-    contexts = inputs.contexts_of(comparison.subject.task, items)
-    dense, pruned = sides_of(items, "answer_tokens")
-    row |= {"base_tokens": float(dense.mean()), "tokens": float(pruned.mean()), "reason": why}
-    most = max(limit or 0, dense.max(), pruned.max())
-    row |= of_mean("ratio", Ratio(pruned / most, dense / most, contexts))
-    limited = sides_of(items, "at_limit")
-    for name, values in zip(("base_at_limit", "at_limit"), limited, strict=True):
-        row |= rate(name, values, contexts)
-    return row | difference("more_at_limit", limited[1] - limited[0], contexts)
-
-
-def _limit(inputs: Inputs, comparison: Comparison) -> int | None:
-    settings = settings_of(inputs.run, comparison.subject.checkpoint, comparison.subject.task)
-    limit = settings.get("max_new_tokens")
-    return limit if isinstance(limit, int) else None
-
-
-def _with_ends(items: pd.DataFrame, limit: int | None) -> pd.DataFrame:
-    """The items whose answers have tokens, with `at_limit_dense` and `at_limit_pruned`."""
+def _with_ends(items: pd.DataFrame, limit: int) -> pd.DataFrame:
+    """The items whose answers have tokens, with `at_limit_dense` and `at_limit_pruned`; a `limit` of 0 is unknown."""
     tokens = [f"answer_tokens_{side}" for side in SIDES]
     items = items[items[tokens].notna().all(axis=1)]
     lengths = np.concatenate([as_floats(items[name]) for name in tokens])
@@ -245,15 +209,15 @@ LENGTH = Table(
     ),
     needs="the probe greedy on a checkpoint and its base",
     columns=(
-        *SUBJECT,
-        LANGUAGE,
-        *columns_of(COUNT, "n", "excluded", "engine_error", "unpaired"),
-        Column("base_tokens", AMOUNT),
-        Column("tokens", AMOUNT),
-        Column("ratio", FACTOR, interval=True),
-        *columns_of(PERCENTAGE, "base_at_limit", "at_limit", interval=True),
-        Column("more_at_limit", POINTS, interval=True),
-        REASON,
+        *col.SUBJECT,
+        col.LANGUAGE,
+        *col.COUNT("n", "excluded", "engine_error", "unpaired"),
+        Column("base_tokens", col.AMOUNT),
+        Column("tokens", col.AMOUNT),
+        Column("ratio", col.FACTOR, interval=True),
+        *col.PERCENTAGE("base_at_limit", "at_limit", interval=True),
+        Column("more_at_limit", col.POINTS, interval=True),
+        col.REASON,
     ),
     compute=_length_rows,
     figure=Figure(

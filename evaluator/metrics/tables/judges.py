@@ -4,7 +4,7 @@ results.
     sensitivity = share of the matching pairs that it accepts: the reference itself (`same`) or reworded (`paraphrase`)
     specificity = share of the other pairs that it denies: another item's reference (`other`)
 
-A judge is unfit if the whole interval of either is below `BAR`: chance does not explain such a result. `unfit` gives
+A judge is unfit if the whole interval of either is below `BAR`: chance does not explain such a result. `unfit` has
 the counts. A judge with a constant verdict has one of the two at 0, and its verdicts carry no information. The bar is a
 convention.
 
@@ -19,53 +19,46 @@ real answers than the correction assumes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
-from evaluator.metrics.columns import COUNT, LANGUAGE, PERCENTAGE, REASON, TEXT, Column, Row, columns_of
-from evaluator.metrics.counting import joined_reasons
-from evaluator.metrics.figure import Dots, Figure, Series
+import evaluator.metrics.columns as col
+from evaluator.metrics.columns import Column, Row
+from evaluator.metrics.counting import joined_reasons, left_out_of
 from evaluator.metrics.inputs import ALL, Inputs, in_language, slices
-from evaluator.metrics.intervals import Floats
-from evaluator.metrics.means import Mean
+from evaluator.metrics.intervals import Floats, Mean
 from evaluator.metrics.measures import as_floats, rate
-from evaluator.metrics.table import Table
+from evaluator.metrics.table import Dots, Figure, Series, Table
 
 MATCHING = ("same", "paraphrase")
 BAR = 0.8
 _KINDS = (*MATCHING, "other")
 
 
-def _rows(inputs: Inputs) -> list[Row]:
-    """Per task and matcher: pooled, then by language."""
+def _rows(inputs: Inputs) -> Iterator[Row]:
+    """Per task and matcher: pooled, then by language. Every pair is a context of its own."""
     if inputs.controls is None:
-        return []
-    rows: list[Row] = []
+        return
     for (task, matcher), pairs in inputs.controls.groupby(["task", "matcher"], sort=True):
         languages = sorted(pairs["language"].unique())
         for language, here in slices(pairs, languages if len(languages) > 1 else []):
-            rows.append({"task": task, "checkpoint": matcher, "language": language, **_judged(here)})
-    return rows
-
-
-def _judged(pairs: pd.DataFrame) -> Row:
-    fitness = fitness_of(pairs)
-    row: Row = {"n": fitness.matching + fitness.different, "matching": fitness.matching, "different": fitness.different}
-    for name in ("excluded", "engine_error"):
-        row[name] = int((pairs["status"] == name).sum())
-    judged = pairs[pairs["verdict"].notna()]
-    yes, matching = as_floats(judged["verdict"].astype(bool)), judged["control"].isin(MATCHING).to_numpy()
-    rates = {"sensitivity": yes[matching], "specificity": 1 - yes[~matching]}
-    rates |= {f"{kind}_accepted": yes[(judged["control"] == kind).to_numpy()] for kind in _KINDS}
-    for name, flags in rates.items():
-        row |= rate(name, flags, np.arange(len(flags)))  # every pair is a context of its own
-    none = None if row["n"] else "no control pair was judged"
-    lacking = "no pair that matches" if row["n"] and not fitness.matching else None
-    different = "no pair that does not match" if row["n"] and not fitness.different else None
-    return row | {"unfit": fitness.why_unfit, "reason": joined_reasons(none, lacking, different)}
+            fitness, judged = fitness_of(here), here[here["verdict"].notna()]
+            row: Row = {"task": task, "checkpoint": matcher, "language": language, **left_out_of(here["status"])}
+            row |= {"n": len(judged), "matching": fitness.matching, "different": fitness.different}
+            yes, matching = as_floats(judged["verdict"].astype(bool)), judged["control"].isin(MATCHING).to_numpy()
+            rates = {"sensitivity": yes[matching], "specificity": 1 - yes[~matching]}
+            rates |= {f"{kind}_accepted": yes[(judged["control"] == kind).to_numpy()] for kind in _KINDS}
+            for name, flags in rates.items():
+                row |= rate(name, flags, np.arange(len(flags)))
+            lacking = None if fitness.matching else "no pair that matches"
+            lacking = joined_reasons(lacking, None if fitness.different else "no pair that does not match")
+            yield row | {
+                "unfit": fitness.why_unfit,
+                "reason": lacking if len(judged) else "no control pair was judged",
+            }
 
 
 TABLE = Table(
@@ -79,14 +72,14 @@ TABLE = Table(
     ),
     needs="control pairs: run resurface match RUN --matcher CHECKPOINT",
     columns=(
-        Column("task", TEXT),
-        Column("checkpoint", TEXT, "judge"),
-        LANGUAGE,
-        *columns_of(COUNT, "n", "matching", "different", "excluded", "engine_error"),
-        *columns_of(PERCENTAGE, "sensitivity", "specificity", interval=True),
-        *(Column(f"{kind}_accepted", PERCENTAGE, f"accepts: {kind}", interval=True) for kind in _KINDS),
-        Column("unfit", TEXT),
-        REASON,
+        Column("task", col.TEXT),
+        Column("checkpoint", col.TEXT, "judge"),
+        col.LANGUAGE,
+        *col.COUNT("n", "matching", "different", "excluded", "engine_error"),
+        *col.PERCENTAGE("sensitivity", "specificity", interval=True),
+        *(Column(f"{kind}_accepted", col.PERCENTAGE, f"accepts: {kind}", interval=True) for kind in _KINDS),
+        Column("unfit", col.TEXT),
+        col.REASON,
     ),
     compute=_rows,
     figure=Figure(
@@ -128,10 +121,14 @@ class Fitness:
     def why_unfit(self) -> str | None:
         """Why the judge is unfit; None if no failure is known."""
         found = []
-        if _surely_below_the_bar(self.accepted, self.matching):
-            found.append(f"accepts {self.accepted} of {self.matching} right answers")
-        if _surely_below_the_bar(self.denied, self.different):
-            found.append(f"accepts {self.different - self.denied} of {self.different} wrong answers")
+        for right, pairs, accepted, name in (
+            (self.accepted, self.matching, self.accepted, "right"),
+            (self.denied, self.different, self.different - self.denied, "wrong"),
+        ):
+            if pairs:  # each is independent of the others
+                high = Mean((np.arange(pairs) < right).astype(np.float64), np.arange(pairs)).interval()[1]
+                if high is not None and high < BAR:
+                    found.append(f"accepts {accepted} of {pairs} {name} answers")
         return f"unfit as a judge: it {' and '.join(found)}" if found else None
 
     def drawn(self, draws: int) -> tuple[Floats, Floats]:
@@ -141,14 +138,6 @@ class Fitness:
         hits = ((self.accepted, self.matching), (self.denied, self.different))
         sensitivity, specificity = (rng.beta(k + 0.5, n - k + 0.5, draws) for k, n in hits)
         return sensitivity, specificity
-
-
-def _surely_below_the_bar(count: int, pairs: int) -> bool:
-    """Every pair is independent of the others."""
-    if not pairs:
-        return False
-    high = Mean((np.arange(pairs) < count).astype(np.float64), np.arange(pairs)).interval()[1]
-    return high is not None and high < BAR
 
 
 def fitness_of(controls: pd.DataFrame) -> Fitness:
@@ -192,11 +181,6 @@ def corrected(accepted: Floats, sensitivity: Floats, specificity: Floats) -> Flo
     return np.asarray(np.where(informed > 0, found, np.nan))
 
 
-def unfit(judged: Mapping[str, Fitness]) -> dict[str, str]:
-    """The unfit judges, with the reasons."""
-    return {name: each.why_unfit for name, each in judged.items() if each.why_unfit is not None}
-
-
 def words(controls: pd.DataFrame | None, matchers: Sequence[str], *, fit_only: bool) -> Iterator[str]:
     """Whether each matcher is fit to judge each task. If it is fit overall, languages with an unfit result have a line
     too."""
@@ -207,7 +191,9 @@ def words(controls: pd.DataFrame | None, matchers: Sequence[str], *, fit_only: b
         for matcher, fitness in judges(controls, task, ALL).items():
             if matcher not in matchers:
                 continue
-            yield f"{matcher}: control pairs of {task}: {_shares(fitness)}"
+            right = f"accepts {fitness.accepted} of {fitness.matching} right answers"
+            wrong = f"denies {fitness.denied} of {fitness.different} wrong ones"
+            yield f"{matcher}: control pairs of {task}: {right}, {wrong}"
             if fitness.why_unfit:
                 out = "; it has no vote in the panel" if fit_only else "; --fit-only keeps it out of the panel"
                 yield f"warning: {matcher} is {fitness.why_unfit}{out}"
@@ -216,11 +202,3 @@ def words(controls: pd.DataFrame | None, matchers: Sequence[str], *, fit_only: b
                 why = fitness_of(rows).why_unfit
                 if why:
                     yield f"warning: {matcher} is, in {language}, {why}"
-
-
-def _shares(fitness: Fitness) -> str:
-    """Both shares as counts, because there are few pairs."""
-    return (
-        f"accepts {fitness.accepted} of {fitness.matching} right answers, denies {fitness.denied} of "
-        f"{fitness.different} wrong ones"
-    )

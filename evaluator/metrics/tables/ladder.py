@@ -20,31 +20,16 @@ from itertools import product
 import numpy as np
 import pandas as pd
 
-from evaluator.metrics.columns import (
-    COUNT,
-    LANGUAGE,
-    MCNEMAR,
-    MINUS,
-    PERCENTAGE,
-    POINTS,
-    RATIO,
-    REASON,
-    SHARE,
-    SUBJECT,
-    TEXT,
-    Column,
-    Row,
-    columns_of,
-)
+import evaluator.metrics.columns as col
+from evaluator.metrics.columns import Column, Row
 from evaluator.metrics.counting import joined_reasons
 from evaluator.metrics.draws import Kinds, intervals, over_languages
 from evaluator.metrics.drops import CORRECT, floor_of, headroom, normalised, over_headroom, sides_of
-from evaluator.metrics.figure import Axis, Dots, Figure, Heat, Series, amount
-from evaluator.metrics.inputs import ALL, MEAN, SIDES, Comparison, Inputs, measured_in_both, slices
+from evaluator.metrics.inputs import ALL, MEAN, SIDES, Comparison, Inputs
 from evaluator.metrics.intervals import Floats, ItemNumbers
-from evaluator.metrics.measures import bounds, item_numbers, language_mean, paired_difference
-from evaluator.metrics.table import Holm, Lack, Table
-from evaluator.metrics.tables.perplexity import PERPLEXITY, first_readings
+from evaluator.metrics.measures import bounds, language_mean, paired_difference
+from evaluator.metrics.table import Axis, Dots, Figure, Heat, Holm, Lack, Series, Table, amount
+from evaluator.metrics.tables.fidelity import PERPLEXITY, first_readings
 
 RUNGS = {"open": ("open", "greedy"), "shown": ("shown", "greedy"), "choice": ("open", "choice")}
 
@@ -52,33 +37,28 @@ RUNGS = {"open": ("open", "greedy"), "shown": ("shown", "greedy"), "choice": ("o
 def _rows(inputs: Inputs) -> Iterator[Row]:
     read = first_readings(inputs)
     for key, opened in inputs.comparisons("open").items():
-        rungs = _asked_rungs(inputs, key)
+        rungs: dict[str, tuple[Comparison, pd.DataFrame]] = {}
+        for rung, (format, probe) in RUNGS.items():
+            each = inputs.comparisons(format)[key]
+            if each.outcomes[f"{probe}_status_pruned"].notna().any():
+                rungs[rung] = each, each.measured(probe)
         if not rungs:
             reason = opened.reason or "no format was asked"
             yield {**opened.subject.row, "language": ALL, "n": 0, "reason": reason}
             continue
-        measured = {rung: each.measured(RUNGS[rung][1]) for rung, each in rungs.items()}
-        common = set.intersection(*(set(item_numbers(items).tolist()) for items in measured.values()))
-        for rung, items in measured.items():
-            shared = items[items["item"].isin(common)]
-            counts = rungs[rung].counts(ALL, RUNGS[rung][1]) | read.get(opened.subject.checkpoint, {})
-            yield from (row | counts for row in _rung_rows(inputs, rungs[rung], shared, rung))
+        common = set.intersection(*(set(items["item"]) for _, items in rungs.values()))
+        for rung, (each, items) in rungs.items():
+            counts = each.counts(ALL, RUNGS[rung][1]) | read.get(opened.subject.checkpoint, {})
+            for row in _rung_rows(inputs, each, items[items["item"].isin(common)], RUNGS[rung][1]):
+                yield {"rung": rung, **row, **counts}
 
 
-def _asked_rungs(inputs: Inputs, key: tuple[str, str]) -> dict[str, Comparison]:
-    """The rungs that were evaluated on a checkpoint, each as the comparison with its base in the rung's format."""
-    rungs = {rung: inputs.comparisons(format)[key] for rung, (format, _) in RUNGS.items()}
-    return {
-        rung: each for rung, each in rungs.items() if each.outcomes[f"{RUNGS[rung][1]}_status_pruned"].notna().any()
-    }
-
-
-def _rung_rows(inputs: Inputs, comparison: Comparison, items: pd.DataFrame, rung: str) -> list[Row]:
+def _rung_rows(inputs: Inputs, comparison: Comparison, items: pd.DataFrame, probe: str) -> list[Row]:
     """The pooled row and the mean over languages of one rung."""
-    row: Row = {**comparison.subject.row, "rung": rung, "n": len(items), "languages": int(items["language"].nunique())}
+    row: Row = {**comparison.subject.row, "n": len(items), "languages": int(items["language"].nunique())}
     if items.empty:
         return [row | {"language": ALL, "reason": comparison.reason or "no item is measured in every rung"}]
-    probe, contexts = RUNGS[rung][1], inputs.contexts_of(comparison.subject.task, items)
+    contexts = inputs.contexts_of(comparison.subject.task, items)
     dense, pruned = sides_of(items, CORRECT[probe])
     relative, reason = over_headroom(
         float((dense - pruned).mean()), float(dense.mean()), floor_of(items, probe, "_dense")
@@ -132,18 +112,18 @@ TABLE = Table(
     ),
     needs="the probes greedy and choice, and the formats open and shown, on a checkpoint and its base",
     columns=(
-        *SUBJECT,
-        LANGUAGE,
-        Column("rung", TEXT),
-        *columns_of(COUNT, "n", "excluded", "engine_error", "unpaired", "languages"),
-        *columns_of(PERCENTAGE, "dense", "pruned"),
-        Column("drop", POINTS, interval=True),
-        *MCNEMAR,
-        Column("normalised_drop", RATIO, interval=True),
-        Column("perplexity_task", TEXT),
+        *col.SUBJECT,
+        col.LANGUAGE,
+        Column("rung", col.TEXT),
+        *col.COUNT("n", "excluded", "engine_error", "unpaired", "languages"),
+        *col.PERCENTAGE("dense", "pruned"),
+        Column("drop", col.POINTS, interval=True),
+        *col.MCNEMAR,
+        Column("normalised_drop", col.RATIO, interval=True),
+        Column("perplexity_task", col.TEXT),
         Column("perplexity_dense", PERPLEXITY),
         Column("perplexity", PERPLEXITY),
-        REASON,
+        col.REASON,
     ),
     compute=_rows,
     figure=Figure(
@@ -182,7 +162,6 @@ TABLE = Table(
 
 
 _MEANS = ("open_dense", "open_pruned", "open_floor", "choice_dense", "choice_pruned", "choice_floor")
-_AVERAGED = ("open_dense", "open_pruned", "d_open", "choice_dense", "choice_pruned", "choice_floor", "d_choice")
 
 
 def _pr_gap_rows(inputs: Inputs) -> Iterator[Row]:
@@ -193,9 +172,7 @@ def _pr_gap_rows(inputs: Inputs) -> Iterator[Row]:
             needs = "needs the probes greedy and choice"
             yield {**each.subject.row, "language": ALL, "n": 0, "reason": needs}
             continue
-        pooled, *by_language = [
-            _gap(inputs, each, items, language) for language, items in slices(each.outcomes, each.languages)
-        ]
+        pooled, *by_language = [_gap(inputs, each, language) for language in (ALL, *each.languages)]
         yield pooled
         if by_language:
             yield _mean_gap(inputs, each, pooled, by_language)
@@ -213,8 +190,8 @@ def _values(items: pd.DataFrame) -> tuple[list[Floats], Kinds]:
     return [*opened, *chosen], [(*one, *other) for one, other in product(open_kinds, choice_kinds)]
 
 
-def _gap(inputs: Inputs, comparison: Comparison, items: pd.DataFrame, language: str) -> Row:
-    both = measured_in_both(items, "greedy", "choice")
+def _gap(inputs: Inputs, comparison: Comparison, language: str) -> Row:
+    both = comparison.measured("greedy", "choice", language=language)
     counts = comparison.counts(language, "greedy", "choice")
     row: Row = {**comparison.subject.row, "language": language, "n": len(both), **counts}
     if both.empty:
@@ -249,7 +226,8 @@ def _mean_gap(inputs: Inputs, comparison: Comparison, pooled: Row, by_language: 
     row |= {name: pooled.get(name) for name in ("excluded", "engine_error", "unpaired")}
     if not defined:
         return row
-    row |= {name: float(np.mean([each[name] for each in defined])) for name in (*_AVERAGED, "delta_pr")}
+    averaged = [name for name in _MEANS if name != "open_floor"] + ["d_open", "d_choice", "delta_pr"]
+    row |= {name: float(np.mean([each[name] for each in defined])) for name in averaged}
     both = comparison.measured("greedy", "choice")
     both = both[both["language"].isin([each["language"] for each in defined])]
     values, kinds = _values(both)
@@ -267,16 +245,16 @@ PR_GAP = Table(
     ),
     needs="the probes greedy and choice on a checkpoint and its base",
     columns=(
-        *SUBJECT,
-        LANGUAGE,
-        *columns_of(COUNT, "n", "excluded", "engine_error", "unpaired", "languages"),
-        *columns_of(PERCENTAGE, "open_dense", "open_pruned"),
-        Column("d_open", RATIO, "d open"),
-        *columns_of(PERCENTAGE, "choice_dense", "choice_pruned"),
-        Column("choice_floor", SHARE),
-        Column("d_choice", RATIO),
-        Column("delta_pr", RATIO, "Δ PR", interval=True),
-        REASON,
+        *col.SUBJECT,
+        col.LANGUAGE,
+        *col.COUNT("n", "excluded", "engine_error", "unpaired", "languages"),
+        *col.PERCENTAGE("open_dense", "open_pruned"),
+        Column("d_open", col.RATIO, "d open"),
+        *col.PERCENTAGE("choice_dense", "choice_pruned"),
+        Column("choice_floor", col.SHARE),
+        Column("d_choice", col.RATIO),
+        Column("delta_pr", col.RATIO, "Δ PR", interval=True),
+        col.REASON,
     ),
     compute=_pr_gap_rows,
     figure=Figure(
@@ -296,7 +274,7 @@ PR_GAP = Table(
                 "mc_only",
                 width=1.15,
                 negative="negative",
-                text=lambda value: f"{value:+.2f}".replace("-", MINUS),
+                text=lambda value: f"{value:+.2f}".replace("-", col.MINUS),
             ),
         ),
         rows=lambda frame: frame[frame.groupby(["task", "checkpoint"])["delta_pr"].transform("count") > 0],

@@ -29,39 +29,26 @@ vote in the panel.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, cycle
 
 import numpy as np
 import pandas as pd
 
-from evaluator.metrics.columns import (
-    COUNT,
-    LANGUAGE,
-    PERCENTAGE,
-    RATIO,
-    REASON,
-    SUBJECT,
-    TEXT,
-    Column,
-    Row,
-    columns_of,
-)
+import evaluator.metrics.columns as col
+from evaluator.metrics.columns import Column, Row
 from evaluator.metrics.counting import LEAST, joined_reasons, left_out_of
 from evaluator.metrics.draws import DRAWS, intervals
 from evaluator.metrics.drops import HIT
-from evaluator.metrics.figure import Dots, Figure, Series
 from evaluator.metrics.inputs import ALL, ITEM, Inputs, Subject, in_language
-from evaluator.metrics.intervals import Floats
-from evaluator.metrics.means import Mean
+from evaluator.metrics.intervals import Floats, Mean
 from evaluator.metrics.measures import as_floats, bounds, of_mean, rate
-from evaluator.metrics.table import Table
-from evaluator.metrics.tables.judges import Fitness, corrected, judges, panel_fitness, unfit
+from evaluator.metrics.table import Dots, Figure, Series, Table
+from evaluator.metrics.tables.judges import Fitness, corrected, judges, panel_fitness
 from evaluator.store.outcomes import MEASURED
 
 CONTAINMENT, PANEL = "containment", "panel (majority)"
-_RESPONSE = ("language", "item_id", "index")  # identifies a response of one checkpoint, format and probe
 _COMPARED = ("agreed", "one", "other", "count")
 
 
@@ -71,8 +58,8 @@ class _Graded:
 
     `items` has for every item a status, whether a response `contained` a gold answer (1, 0 or NaN), and the number of
     `responses`. `tallies` has the same rows for every matcher. It counts the responses that the matcher accepted
-    (`yes`), those that it `judged` at all, and those that were `too_long` for it. `verdicts` are the matchers' own, on
-    single responses.
+    (`yes`) and those that were `too_long` for it, and marks the items with verdicts on all responses (`whole`).
+    `verdicts` are the matchers' own, on single responses.
     """
 
     items: pd.DataFrame
@@ -80,81 +67,51 @@ class _Graded:
     verdicts: pd.DataFrame
     panel: Sequence[str]  # the matchers that have a vote
 
-    @property
-    def matchers(self) -> list[str]:
-        return list(self.tallies)
 
-    def measured(self, language: str) -> _Graded:
-        """The same, restricted to the measured items of one language, or of all."""
-        items = in_language(self.items[self.items["status"].isin(MEASURED)], language)
-        return replace(self, items=items, tallies={name: each.loc[items.index] for name, each in self.tallies.items()})
-
-    def fully_judged(self, matcher: str) -> pd.Series:
-        """The items with this matcher's verdicts on all responses."""
-        return self.tallies[matcher]["judged"] >= self.items["responses"]
-
-    def comparable(self, matcher: str) -> bool:
-        """Whether the matcher judged contained answers too. Verdicts on the other answers alone would compare it with
-        itself."""
-        contained = self.items["contained"] == 1
-        return not contained.any() or bool((contained & self.fully_judged(matcher)).any())
-
-    def right(self) -> dict[str, np.ndarray]:
-        """Which items each grader holds right: containment, the matchers, and the panel of several."""
-        contained = (self.items["contained"] == 1).to_numpy()
-        said = {name: contained | (tally["yes"] > 0).to_numpy() for name, tally in self.tallies.items()}
-        panel = {}
-        if len(self.panel) > 1:
-            votes = zip(*(said[name] for name in self.panel), strict=True)
-            panel = {PANEL: np.array([majority(each) for each in votes], dtype=bool)}
-        return {CONTAINMENT: contained, **said, **panel}
-
-
-def majority(votes: Sequence[bool]) -> bool:
-    """The verdict of more than half of a panel; a tie is a no."""
-    return 2 * sum(votes) > len(votes)
-
-
-def scott_pi(agreed: Floats, first: Floats, second: Floats) -> Floats:
-    """Scott's pi from the shares of equal verdicts and of each grader's yes; NaN if chance alone explains full
-    agreement."""
-    yes = (first + second) / 2
+def scott_pi(agreed: Floats, first: Floats, second: Floats, count: Floats | float = 1.0) -> Floats:
+    """Scott's pi from the shares of equal verdicts and of each grader's yes, or from their sums over `count` responses;
+    NaN if chance alone explains full agreement."""
+    yes = (first / count + second / count) / 2
     chance = yes**2 + (1 - yes) ** 2
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.asarray(np.where(chance < 1, (agreed - chance) / (1 - chance), np.nan))
+        return np.asarray(np.where(chance < 1, (agreed / count - chance) / (1 - chance), np.nan))
 
 
-def _rows(inputs: Inputs) -> list[Row]:
+def _rows(inputs: Inputs) -> Iterator[Row]:
     """A row without `against` is a grader's accuracy; one with it is the agreement of two graders.
 
     `yes` counts the right items. `unjudged` counts the measured items without a verdict that the row needs, including
     those on which the matcher's engine failed.
     """
     if inputs.verdicts is None:
-        return []
-    rows: list[Row] = []
+        return
     for subject in inputs.checkpoints:
         for format in inputs.formats:
             for probe in HIT if format == "open" else ("greedy",):
                 graded = _graded(inputs, inputs.verdicts, subject, format, probe)
-                asked = {**subject.row, "format": format, "probe": probe}
-                rows += [asked | row for row in _graders_rows(inputs, subject.task, graded, single=probe == "greedy")]
-    return rows
+                own = {**subject.row, "format": format, "probe": probe}
+                yield from (own | row for row in _graders_rows(inputs, subject.task, graded, single=probe == "greedy"))
 
 
-def _graders_rows(inputs: Inputs, task: str, graded: _Graded, *, single: bool) -> list[Row]:
+def _graders_rows(inputs: Inputs, task: str, graded: _Graded, *, single: bool) -> Iterator[Row]:
     """`single`: each item has one response, so a grader's error rates on responses are those on items."""
-    rows: list[Row] = []
-    for language in (ALL, *inputs.languages(task)) if graded.matchers else ():
-        status, here = in_language(graded.items, language)["status"], graded.measured(language)
-        row: Row = {"language": language, **left_out_of(status)}
-        known = _Known(inputs, task, language, single)
-        rows += [row | each for each in _accuracies(here, known)]
-        for matcher in graded.matchers:
-            rows.append(row | _with_containment(inputs, task, here, matcher, graded.comparable(matcher)))
-        for first, second in combinations(graded.matchers, 2):
-            rows.append(row | _of_matchers(inputs, task, here, first, second))
-    return rows
+    matchers, contained = list(graded.tallies), graded.items["contained"] == 1
+    for language in (ALL, *inputs.languages(task)) if matchers else ():
+        of_language = in_language(graded.items, language)
+        row: Row = {"language": language, **left_out_of(of_language["status"])}
+        items = of_language[of_language["status"].isin(MEASURED)]
+        here = replace(graded, items=items, tallies={name: graded.tallies[name].loc[items.index] for name in matchers})
+        yield from (row | each for each in _accuracies(inputs, task, here, language, single=single))
+        for matcher in matchers:
+            # Verdicts on the answers without a gold answer alone would compare the matcher with itself.
+            if not contained.any() or (contained & graded.tallies[matcher]["whole"]).any():
+                found = _with_containment(inputs, task, here, matcher)
+            else:
+                reason = "needs verdicts on all responses: resurface match --all"
+                found = {"n": 0, "unjudged": len(items), "reason": reason}
+            yield {**row, "grader": CONTAINMENT, "against": matcher, **found}
+        for first, second in combinations(matchers, 2):
+            yield {**row, "grader": first, "against": second, **_of_matchers(inputs, task, here, first, second)}
 
 
 def _graded(inputs: Inputs, verdicts: pd.DataFrame, subject: Subject, format: str, probe: str) -> _Graded:
@@ -162,8 +119,9 @@ def _graded(inputs: Inputs, verdicts: pd.DataFrame, subject: Subject, format: st
     answers = answers[answers[f"{probe}_status"].notna()].reset_index(drop=True)
     items = answers[list(ITEM)].assign(status=answers[f"{probe}_status"], contained=as_floats(answers[HIT[probe]]))
     items["responses"] = 1.0 if probe == "greedy" else as_floats(answers[f"{probe}s"])
-    asked = (verdicts["task"] == subject.task) & (verdicts["format"] == format) & (verdicts["probe"] == probe)
-    of_task = verdicts[asked]
+    of_task = verdicts[
+        (verdicts["task"] == subject.task) & (verdicts["format"] == format) & (verdicts["probe"] == probe)
+    ]
     same_weights = of_task["weights_digest"] == subject.weights_digest
     ours = of_task[(of_task["checkpoint"] == subject.checkpoint) & same_weights]
     own = inputs.run_seed(subject.checkpoint, subject.task)
@@ -173,48 +131,62 @@ def _graded(inputs: Inputs, verdicts: pd.DataFrame, subject: Subject, format: st
     all_contained = len(items) > 0 and bool((items["contained"].dropna() == 1).all())
     matchers = sorted(set(ours["matcher"]) or set(of_task["matcher"] if all_contained else ()))
     said = ours.assign(verdict=ours["verdict"].astype("float64"), too_long=ours["status"] == "excluded")
-    tallies = {matcher: _tally(items, said[said["matcher"] == matcher]) for matcher in matchers}
-    left_out = unfit(judges(inputs.controls, subject.task, ALL)) if inputs.fit_only else {}
-    panel = [matcher for matcher in matchers if matcher not in left_out]
+    keys = pd.MultiIndex.from_frame(items[["language", "item_id"]])
+    tallies = {}
+    for matcher in matchers:
+        by_item = said[said["matcher"] == matcher].groupby(["language", "item_id"])
+        counted = by_item.agg(yes=("verdict", "sum"), judged=("verdict", "count"), too_long=("too_long", "sum"))
+        tally = counted.reindex(keys).fillna(0.0).astype("float64").set_axis(items.index)
+        tallies[matcher] = tally.assign(whole=tally["judged"] >= items["responses"])
+    judged = judges(inputs.controls, subject.task, ALL) if inputs.fit_only else {}
+    panel = [matcher for matcher in matchers if matcher not in judged or judged[matcher].why_unfit is None]
     return _Graded(items, tallies, said[said["verdict"].notna()], panel)
 
 
-def _tally(items: pd.DataFrame, said: pd.DataFrame) -> pd.DataFrame:
-    """One matcher's verdicts, counted for every item."""
-    by_item = said.groupby(["language", "item_id"])
-    counted = by_item.agg(yes=("verdict", "sum"), judged=("verdict", "count"), too_long=("too_long", "sum"))
-    keys = pd.MultiIndex.from_frame(items[["language", "item_id"]])
-    return counted.reindex(keys).fillna(0.0).astype("float64").set_axis(items.index)
+def _accuracies(inputs: Inputs, task: str, graded: _Graded, language: str, *, single: bool) -> Iterator[Row]:
+    """One row per grader, on the items that all graders can decide."""
+    items, tallies = graded.items, graded.tallies
+    contained = (items["contained"] == 1).to_numpy()
+    right = {name: contained | (tally["yes"] > 0).to_numpy() for name, tally in tallies.items()}
+    done = np.logical_and.reduce([right[name] | tally["whole"].to_numpy() for name, tally in tallies.items()])
+    fits = judges(inputs.controls, task, language)
+    if len(graded.panel) > 1:
+        right[PANEL] = 2 * np.sum([right[name] for name in graded.panel], axis=0) > len(graded.panel)
+        if inputs.controls is not None:
+            fits[PANEL] = panel_fitness(inputs.controls, graded.panel, task, language)
+    # Why items lack the verdicts that decide them, and what to run.
+    too_long = [tally["too_long"].to_numpy()[~done] > 0 for tally in tallies.values()]
+    long, unjudged = int(np.logical_or.reduce(too_long).sum()), int((~done).sum())
+    reasons = [f"{long} items have a response that is too long for a matcher's prompt"] if long else []
+    if unjudged > long:
+        reasons.append(f"{unjudged - long} items have no verdict: run resurface match with the same matchers again")
+    if items.empty:
+        reasons = ["no item was judged"]
+    for grader, yes in {CONTAINMENT: contained, **right}.items():
+        row: Row = {"grader": grader, "n": int(done.sum()), "unjudged": unjudged, "yes": int(yes[done].sum())}
+        row |= rate("accuracy", as_floats(yes[done]), inputs.contexts_of(task, items[done]))
+        fitness = fits.get(grader)
+        if fitness is not None and single:
+            row |= _corrected(inputs, task, fitness, items[done], yes[done])
+        why = None if fitness is None else fitness.why_unfit
+        out = "it has no vote in the panel" if grader in tallies and grader not in graded.panel else None
+        yield row | {"reason": joined_reasons(*reasons, why, out, row.get("reason"))}
 
 
-@dataclass(frozen=True, eq=False)
-class _Known:
-    """The known error rates of a task's graders in one language, or in all: their verdicts on control pairs."""
-
-    inputs: Inputs
-    task: str
-    language: str
-    single: bool
-
-    def of(self, grader: str, panel: Sequence[str]) -> Fitness | None:
-        if grader == PANEL and self.inputs.controls is not None:
-            return panel_fitness(self.inputs.controls, panel, self.task, self.language)
-        return judges(self.inputs.controls, self.task, self.language).get(grader)
-
-    def corrected(self, grader: str, fitness: Fitness, items: pd.DataFrame, right: np.ndarray) -> Row:
-        """The accuracy without the grader's error, on decided items; `right` marks the items that it holds right."""
-        sensitivity, specificity = fitness.sensitivity, fitness.specificity
-        if not self.single or sensitivity is None or specificity is None or items.empty:
-            return {}
-        values = [as_floats(items["contained"] == 1), as_floats(right)]
-        known = [np.asarray(each) for each in (sensitivity, specificity)]
-        value = without_error(*(each.mean() for each in values), *known)
-        if np.isnan(value):
-            return {"reason": "not corrected: on control pairs it accepts wrong answers as often as right ones"}
-        beside = zip((sensitivity, specificity), fitness.drawn(DRAWS), strict=True)
-        contexts = self.inputs.contexts_of(self.task, items)
-        (interval,) = intervals(without_error, values, contexts, [(1, 1), (0, 1), (0, 0)], tuple(beside))
-        return {"corrected": float(value), **bounds("corrected", interval)}
+def _corrected(inputs: Inputs, task: str, fitness: Fitness, items: pd.DataFrame, right: np.ndarray) -> Row:
+    """The accuracy without the grader's error, on decided items; `right` marks the items that it holds right."""
+    sensitivity, specificity = fitness.sensitivity, fitness.specificity
+    if sensitivity is None or specificity is None or items.empty:
+        return {}
+    values = [as_floats(items["contained"] == 1), as_floats(right)]
+    known = [np.asarray(each) for each in (sensitivity, specificity)]
+    value = without_error(*(each.mean() for each in values), *known)
+    if np.isnan(value):
+        return {"reason": "not corrected: on control pairs it accepts wrong answers as often as right ones"}
+    beside = zip((sensitivity, specificity), fitness.drawn(DRAWS), strict=True)
+    contexts = inputs.contexts_of(task, items)
+    (interval,) = intervals(without_error, values, contexts, [(1, 1), (0, 1), (0, 0)], tuple(beside))
+    return {"corrected": float(value), **bounds("corrected", interval)}
 
 
 def without_error(contained: Floats, right: Floats, sensitivity: Floats, specificity: Floats) -> Floats:
@@ -225,68 +197,30 @@ def without_error(contained: Floats, right: Floats, sensitivity: Floats, specifi
     return np.asarray(np.where(contained < 1, found, 1.0))
 
 
-def _accuracies(graded: _Graded, known: _Known) -> list[Row]:
-    """One row per grader, on the items that all graders can decide."""
-    right = graded.right()
-    decided = [right[name] | graded.fully_judged(name).to_numpy() for name in graded.matchers]
-    done = np.logical_and.reduce(decided)
-    n, unjudged = int(done.sum()), int((~done).sum())
-    reason = _why_unjudged(graded, ~done) if len(graded.items) else "no item was judged"
-    rows: list[Row] = []
-    for grader, yes in right.items():
-        row: Row = {"grader": grader, "n": n, "unjudged": unjudged, "yes": int(yes[done].sum())}
-        row |= rate("accuracy", as_floats(yes[done]), known.inputs.contexts_of(known.task, graded.items[done]))
-        fitness = known.of(grader, graded.panel)
-        if fitness is not None:
-            row |= known.corrected(grader, fitness, graded.items[done], yes[done])
-        out = "it has no vote in the panel" if grader in set(graded.matchers) - set(graded.panel) else None
-        why = fitness.why_unfit if fitness is not None else None
-        rows.append(row | {"reason": joined_reasons(reason, why, out, row.get("reason"))})
-    return rows
-
-
-def _why_unjudged(graded: _Graded, undecided: np.ndarray) -> str | None:
-    """Why items lack the verdicts that decide them, and what to run."""
-    count = int(undecided.sum())
-    if not count:
-        return None
-    too_long = [tally["too_long"].to_numpy()[undecided] > 0 for tally in graded.tallies.values()]
-    long = int(np.logical_or.reduce(too_long).sum())
-    reasons = [f"{long} items have a response that is too long for a matcher's prompt"] if long else []
-    if count > long:
-        reasons.append(f"{count - long} items have no verdict: run resurface match with the same matchers again")
-    return "; ".join(reasons)
-
-
-def _with_containment(inputs: Inputs, task: str, graded: _Graded, matcher: str, comparable: bool) -> Row:
+def _with_containment(inputs: Inputs, task: str, graded: _Graded, matcher: str) -> Row:
     """Agreement of a matcher and containment, on the items with its verdicts on all responses."""
-    items = graded.items
-    row: Row = {"grader": CONTAINMENT, "against": matcher}
-    if not comparable:
-        reason = "needs verdicts on all responses: resurface match --all"
-        return row | {"n": 0, "unjudged": len(items), "reason": reason}
-    whole = (graded.fully_judged(matcher) & items["contained"].notna()).to_numpy()
-    one, other = as_floats(items["contained"][whole]), as_floats(graded.tallies[matcher]["yes"][whole] > 0)
+    items, tally = graded.items, graded.tallies[matcher]
+    whole = (tally["whole"] & items["contained"].notna()).to_numpy()
+    one, other = as_floats(items["contained"][whole]), as_floats(tally["yes"][whole] > 0)
     compared = items[whole].assign(one=one, other=other, agreed=as_floats(one == other), count=1.0)
-    row |= {"n": len(compared), "unjudged": len(items) - len(compared)}
-    return row | _agreement(inputs, task, compared)
+    return {"n": len(compared), "unjudged": len(items) - len(compared), **_agreement(inputs, task, compared)}
 
 
 def _of_matchers(inputs: Inputs, task: str, graded: _Graded, first: str, second: str) -> Row:
     """Agreement of two matchers on single responses, from each item's sums."""
+    response = ["language", "item_id", "index"]  # identifies a response of one checkpoint, format and probe
     one, other = (
-        graded.verdicts.loc[graded.verdicts["matcher"] == name, [*_RESPONSE, "verdict"]].rename(
+        graded.verdicts.loc[graded.verdicts["matcher"] == name, [*response, "verdict"]].rename(
             columns={"verdict": column}
         )
         for name, column in ((first, "one"), (second, "other"))
     )
-    both = one.merge(other, on=list(_RESPONSE), validate="one_to_one").assign(count=1.0)
+    both = one.merge(other, on=response, validate="one_to_one").assign(count=1.0)
     both["agreed"] = (both["one"] == both["other"]).astype("float64")
     sums = both.groupby(["language", "item_id"])[list(_COMPARED)].sum().reset_index()
     compared = graded.items[list(ITEM)].merge(sums, on=["language", "item_id"], validate="one_to_one")
-    row: Row = {"grader": first, "against": second, "n": int(compared["count"].sum())}
-    row["unjudged"] = len(graded.items) - len(compared)
-    return row | _agreement(inputs, task, compared)
+    n, unjudged = int(compared["count"].sum()), len(graded.items) - len(compared)
+    return {"n": n, "unjudged": unjudged, **_agreement(inputs, task, compared)}
 
 
 def _agreement(inputs: Inputs, task: str, compared: pd.DataFrame) -> Row:
@@ -301,16 +235,12 @@ def _agreement(inputs: Inputs, task: str, compared: pd.DataFrame) -> Row:
     few = [said for said, many in rarest.items() if many < LEAST]
     if few:
         return row | {"reason": f"no Scott's pi: one of the two says {' or '.join(few)} fewer than {LEAST} times"}
-    pi = float(pi_of_sums(*(np.asarray(each.mean()) for each in values)))
+    pi = float(scott_pi(*(np.asarray(each.mean()) for each in values)))
     usual = float(count.mean())
     kinds = [
         tuple(usual * value for value in kind) for kind in ((1, 1, 1, 1), (1, 0, 0, 1), (0, 1, 0, 1), (0, 0, 1, 1))
     ]
-    return row | {"scott_pi": pi, **bounds("scott_pi", *intervals(pi_of_sums, values, contexts, kinds))}
-
-
-def pi_of_sums(agreed: Floats, one: Floats, other: Floats, count: Floats) -> Floats:
-    return scott_pi(agreed / count, one / count, other / count)
+    return row | {"scott_pi": pi, **bounds("scott_pi", *intervals(scott_pi, values, contexts, kinds))}
 
 
 _COLOURS = ("greedy", "choice", "beam", "sample", "shown", "lost")  # of graders, containment first
@@ -357,16 +287,16 @@ TABLE = Table(
     ),
     needs="the probe greedy and a matcher model's verdicts: run resurface match RUN --matcher CHECKPOINT",
     columns=(
-        *SUBJECT,
-        *columns_of(TEXT, "format", "probe"),
-        LANGUAGE,
-        *columns_of(TEXT, "grader", "against"),
-        *columns_of(COUNT, "n", "excluded", "engine_error", "unjudged", "yes"),
-        Column("accuracy", PERCENTAGE, interval=True),
-        Column("corrected", PERCENTAGE, "corrected for its errors", interval=True),
-        Column("agreement", PERCENTAGE, interval=True),
-        Column("scott_pi", RATIO, "Scott's pi", interval=True),
-        REASON,
+        *col.SUBJECT,
+        *col.TEXT("format", "probe"),
+        col.LANGUAGE,
+        *col.TEXT("grader", "against"),
+        *col.COUNT("n", "excluded", "engine_error", "unjudged", "yes"),
+        Column("accuracy", col.PERCENTAGE, interval=True),
+        Column("corrected", col.PERCENTAGE, "corrected for its errors", interval=True),
+        Column("agreement", col.PERCENTAGE, interval=True),
+        Column("scott_pi", col.RATIO, "Scott's pi", interval=True),
+        col.REASON,
     ),
     compute=_rows,
     figure=Figure(

@@ -39,22 +39,22 @@ both. Intervals: `evaluator.metrics.draws`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from evaluator.metrics.columns import COUNT, RATIO, REASON, SCORE, TEXT, Column, Row, columns_of
-from evaluator.metrics.counting import LEAST, joined_reasons
+import evaluator.metrics.columns as col
+from evaluator.metrics.columns import Column, Row
+from evaluator.metrics.counting import LEAST, STATUSES, joined_reasons
 from evaluator.metrics.draws import intervals
 from evaluator.metrics.drops import CORRECT
-from evaluator.metrics.figure import Dots, Figure, Series
 from evaluator.metrics.inputs import ALL, Inputs, Subject
-from evaluator.metrics.intervals import Floats, ItemNumbers
-from evaluator.metrics.measures import as_floats, bounds, item_numbers
-from evaluator.metrics.table import Table
+from evaluator.metrics.intervals import Floats
+from evaluator.metrics.measures import as_floats, bounds
+from evaluator.metrics.table import Dots, Figure, Series, Table
 from evaluator.probes.packing import unpack_shares
 from evaluator.store.outcomes import MEASURED
 
@@ -68,19 +68,13 @@ ALL_PAIRS = 100  # the most checkpoints of a task whose pairs are all compared
 NEAR = 5  # with more checkpoints, each is compared with this many next ones in either order
 _AT_ONCE = 100  # checkpoints to compare with one in one product
 _SHOWN = 5  # pairs at either end of a page's table
-_STATUS = ("excluded", "engine_error")
-_FEWER = "of {} checkpoints, not every pair is compared"
-
-
-def kappa(observed: Floats, expected: Floats) -> Floats:
-    """Agreement beyond chance; NaN if chance alone explains full agreement."""
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.asarray(np.where(expected < 1, (observed - expected) / (1 - expected), np.nan))
 
 
 def beyond_chance(observed: Floats, first: Floats, second: Floats, other_options: Floats) -> Floats:
-    """Kappa of two checkpoints with these accuracies; `other_options` as in `expected_agreement`."""
-    return kappa(observed, expected_agreement(first, second, other_options))
+    """Kappa of two checkpoints with these accuracies; NaN if chance alone explains full agreement."""
+    expected = expected_agreement(first, second, other_options)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray(np.where(expected < 1, (observed - expected) / (1 - expected), np.nan))
 
 
 def expected_agreement(first: Floats, second: Floats, other_options: Floats) -> Floats:
@@ -94,45 +88,35 @@ class _Sheet:
 
     subject: Subject
     shares_IK: Shares
-    right: Flags
     options: npt.NDArray[np.intp]  # how many an item has; 0 if it was not measured
-    status: Mapping[str, Flags]  # which items were excluded, on which the engine failed
+    right: Flags
+    measured: Flags
     asked: Flags
-
-    @property
-    def measured(self) -> Flags:
-        return self.options > 0
+    excluded: Flags
+    failed: Flags
 
 
 def _sheet(inputs: Inputs, subject: Subject, way: tuple[str, str], items: int) -> _Sheet:
     probe, measure = way
     answers = inputs.outcomes_of(subject.checkpoint, subject.task)
     answers = answers[answers[f"{probe}_status"].notna()]
-    done = answers[answers[f"{probe}_status"].isin(MEASURED)]
-    numbers, right = item_numbers(done), as_floats(done[CORRECT[probe]]) == 1
+    numbers, status = answers["item"].to_numpy(np.intp), answers[f"{probe}_status"]
+    measured = status.isin(MEASURED).to_numpy()
+    done = answers[measured]
+    right = as_floats(done[CORRECT[probe]]) == 1
     if measure == ERRORS:
         found, counts = np.stack([right, ~right], axis=1).astype(np.float32), np.full(len(done), 2)
     else:
         found, counts = unpack_shares(done["option_shares"].tolist()), as_floats(done["options"]).astype(np.intp)
-    shares = np.zeros((items, found.shape[1]), dtype=np.float32)
-    shares[numbers] = found
-    options = np.zeros(items, dtype=np.intp)
-    options[numbers] = counts
-    flags = {name: item_numbers(answers[answers[f"{probe}_status"] == name]) for name in _STATUS}
-    return _Sheet(
-        subject,
-        shares,
-        _flags(items, numbers[right]),
-        options,
-        {name: _flags(items, each) for name, each in flags.items()},
-        _flags(items, item_numbers(answers)),
+    shares, options = np.zeros((items, found.shape[1]), dtype=np.float32), np.zeros(items, dtype=np.intp)
+    shares[numbers[measured]], options[numbers[measured]] = found, counts
+    marked = (
+        numbers[measured][right],
+        numbers[measured],
+        numbers,
+        *(numbers[(status == name).to_numpy()] for name in STATUSES),
     )
-
-
-def _flags(items: int, numbers: ItemNumbers) -> Flags:
-    flags = np.zeros(items, dtype=np.bool_)
-    flags[numbers] = True
-    return flags
+    return _Sheet(subject, shares, options, *(np.isin(np.arange(items), each) for each in marked))
 
 
 def partners(subjects: Sequence[Subject]) -> list[list[int]]:
@@ -146,22 +130,17 @@ def partners(subjects: Sequence[Subject]) -> list[list[int]]:
     of_base: dict[str | None, list[int]] = {}
     for at, subject in enumerate(subjects):
         of_base.setdefault(subject.base, []).append(at)
+    settings = [
+        (each.pattern or "", each.requested or 0.0, each.calibration or "", each.method or "") for each in subjects
+    ]
     for members in of_base.values():
-        for order in (_by_method, _by_setting):
-            ordered = sorted(members, key=lambda at: (*order(subjects[at]), at))
+        by_method = sorted(members, key=lambda at: (subjects[at].method or "", settings[at], at))
+        for ordered in (by_method, sorted(members, key=lambda at: (settings[at], at))):
             pairs |= {(one, other) for at, one in enumerate(ordered) for other in ordered[at + 1 : at + 1 + NEAR]}
     found: list[list[int]] = [[] for _ in subjects]
     for one, other in sorted({(min(pair), max(pair)) for pair in pairs}):
         found[one].append(other)
     return found
-
-
-def _by_method(subject: Subject) -> tuple[str | float, ...]:
-    return (subject.method or "", *_by_setting(subject))
-
-
-def _by_setting(subject: Subject) -> tuple[str | float, ...]:
-    return subject.pattern or "", subject.requested or 0.0, subject.calibration or "", subject.method or ""
 
 
 def _rows(inputs: Inputs) -> Iterator[Row]:
@@ -173,116 +152,93 @@ def _rows(inputs: Inputs) -> Iterator[Row]:
             sheets = [_sheet(inputs, subject, way, items) for subject in subjects]
             sheets = [sheet for sheet in sheets if sheet.asked.any()]
             beside = [[sheets[at] for at in found] for found in partners([sheet.subject for sheet in sheets])]
-            pairs = _Pairs(inputs, way, _FEWER.format(len(sheets)) if len(sheets) > ALL_PAIRS else None)
+            fewer = f"of {len(sheets)} checkpoints, not every pair is compared" if len(sheets) > ALL_PAIRS else None
             for sheet, others in zip(sheets, beside, strict=True):
-                yield from pairs.rows(sheet, others)
+                for row in _pairs(inputs, way, sheet, others):
+                    yield row | {"reason": joined_reasons(fewer, row["reason"])}
             by_name = {sheet.subject.checkpoint: sheet for sheet in sheets}
             for sheet, others in zip(sheets, beside, strict=True):
                 base = by_name.get(sheet.subject.base or "")
                 if base is not None:
                     same = [each for each in others if each.subject.base == base.subject.checkpoint]
-                    yield from pairs.rows(sheet, same, base)
+                    for row in _pairs(inputs, way, sheet, same, base):
+                        yield row | {"reason": joined_reasons(fewer, row["reason"])}
 
 
-@dataclass(frozen=True, eq=False)
-class _Pairs:
-    """The rows of pairs of checkpoints of one task, compared in one way."""
+def _pairs(
+    inputs: Inputs, way: tuple[str, str], sheet: _Sheet, others: Sequence[_Sheet], base: _Sheet | None = None
+) -> Iterator[Row]:
+    """A checkpoint compared with each of some others; with `base`, on the items that the base has right.
 
-    inputs: Inputs
-    way: tuple[str, str]
-    fewer: str | None  # the note if not all pairs are compared
-
-    def rows(self, sheet: _Sheet, others: Sequence[_Sheet], base: _Sheet | None = None) -> list[Row]:
-        """A checkpoint compared with each of some others; with `base`, on the items that the base has right.
-
-        Others that measured the same items are compared at once: one product with the weights of `draws` serves all.
-        """
-        among = base.right if base is not None else np.ones_like(sheet.right)
-        together: dict[bytes, list[_Sheet]] = {}
-        for other in others:
-            together.setdefault(other.measured.tobytes(), []).append(other)
-        found: dict[str, Row] = {}
-        for same in together.values():
-            numbers = np.flatnonzero(among & sheet.measured & same[0].measured)
-            for start in range(0, len(same), _AT_ONCE):
-                group = same[start : start + _AT_ONCE]
-                counts = _counts(sheet, group, among, numbers)
-                for other, count, row in zip(
-                    group, counts, _agreements(self.inputs, sheet, group, numbers), strict=True
-                ):
-                    found[other.subject.checkpoint] = count | _with_enough(row, count, self.way[1])
-        label = {"among": ALL if base is None else LOST, "probe": self.way[0], "measure": self.way[1]}
-        own = self._otherwise(sheet.subject)
-        return [
-            {"task": sheet.subject.task, "checkpoint": sheet.subject.checkpoint, "other": name, **label, **found[name]}
-            | {"reason": joined_reasons(self.fewer, few, own, why, found[name].get("reason"))}
-            for name, few, why in (
-                (other.subject.checkpoint, self._few(other.subject), self._otherwise(other.subject)) for other in others
-            )  # a row's own checkpoint has `few` in every table
-        ]
-
-    def _otherwise(self, subject: Subject) -> str | None:
-        why = self.inputs.incomparable.get(subject.key)
-        return f"{subject.checkpoint}: {why}" if why else None
-
-    def _few(self, subject: Subject) -> str | None:
-        why = self.inputs.decided_early.get(subject.key)
-        return f"{subject.checkpoint}: {why}" if why else None
+    Others that measured the same items are compared at once: one product with the weights of `draws` serves all.
+    """
+    among = base.right if base is not None else np.ones_like(sheet.right)
+    together: dict[bytes, list[_Sheet]] = {}
+    for other in others:
+        together.setdefault(other.measured.tobytes(), []).append(other)
+    found: dict[str, Row] = {}
+    for same in together.values():
+        for start in range(0, len(same), _AT_ONCE):
+            group = same[start : start + _AT_ONCE]
+            rows = _compared(inputs, sheet, group, among, way[1])
+            found |= zip((other.subject.checkpoint for other in group), rows, strict=True)
+    own = {"task": sheet.subject.task, "checkpoint": sheet.subject.checkpoint, "probe": way[0], "measure": way[1]}
+    own["among"] = ALL if base is None else LOST
+    why = inputs.incomparable.get(sheet.subject.key)
+    for other in others:
+        name, key = other.subject.checkpoint, other.subject.key
+        # A row's own checkpoint has the note on few items in every table.
+        notes = [(name, inputs.decided_early.get(key)), (own["checkpoint"], why), (name, inputs.incomparable.get(key))]
+        reasons = [f"{who}: {note}" for who, note in notes if note]
+        yield {**own, "other": name, **found[name], "reason": joined_reasons(*reasons, found[name].get("reason"))}
 
 
-def _counts(sheet: _Sheet, others: Sequence[_Sheet], among: Flags, numbers: ItemNumbers) -> Iterator[Row]:
-    """How many items a checkpoint and each of `others` measured, did not measure, and have wrong."""
-    excluded, failed = (sheet.status[name] | np.stack([other.status[name] for other in others]) for name in _STATUS)
-    unpaired = sheet.asked ^ np.stack([other.asked for other in others])
+def _compared(inputs: Inputs, sheet: _Sheet, others: Sequence[_Sheet], among: Flags, measure: str) -> Iterator[Row]:
+    """A checkpoint and each of `others`, which measured the same items: how many items they measured, did not measure
+    and have wrong, the observed and the expected agreement, and kappa with its interval."""
+    numbers = np.flatnonzero(among & sheet.measured & others[0].measured)
+    excluded = sheet.excluded | np.stack([other.excluded for other in others])
+    failed = sheet.failed | np.stack([other.failed for other in others])
     here, there = sheet.right[numbers], np.stack([other.right[numbers] for other in others])
     counted = {
         "excluded": excluded & among,
         "engine_error": failed & ~excluded & among,
-        "unpaired": unpaired & among,
+        "unpaired": (sheet.asked ^ np.stack([other.asked for other in others])) & among,
         "both_wrong": ~here & ~there,
         "wrong_here": ~here & there,
         "wrong_there": here & ~there,
     }
     counts = {name: np.count_nonzero(flags_OI, axis=1).tolist() for name, flags_OI in counted.items()}
-    for at in range(len(others)):
-        yield {"n": len(numbers)} | {name: each[at] for name, each in counts.items()}
-
-
-def _with_enough(row: Row, count: Row, measure: str) -> Row:
-    """An agreement, without its kappa if that would rest on a few items."""
-    wrong = [count["both_wrong"] + count[name] for name in ("wrong_here", "wrong_there")]
-    rarest = {"wrong": min(wrong)} | ({"right": count["n"] - max(wrong)} if measure == ERRORS else {})
-    few = " or ".join(what for what, many in rarest.items() if many < LEAST)
-    if "observed" not in row or not few:
-        return row
-    reason = f"no kappa: fewer than {LEAST} items {few} in one of the two"
-    return {"observed": row["observed"], "expected": row["expected"], "reason": reason}
-
-
-def _agreements(inputs: Inputs, sheet: _Sheet, others: Sequence[_Sheet], numbers: ItemNumbers) -> Iterator[Row]:
-    """Observed and expected agreement and kappa, with its interval, of a checkpoint with each of `others`."""
+    rows: list[Row] = [
+        {"n": len(numbers), **{name: each[at] for name, each in counts.items()}} for at in range(len(others))
+    ]
     if not len(numbers):
-        yield from ({"reason": "no item was measured in both"} for _ in others)
+        yield from (row | {"reason": "no item was measured in both"} for row in rows)
         return
     mine = sheet.shares_IK[numbers]
-    width = mine.shape[1]
-    theirs = [other.shares_IK[numbers][:, :width] for other in others]
+    theirs = [other.shares_IK[numbers][:, : mine.shape[1]] for other in others]
     observed_PI = np.stack([np.einsum("ik,ik->i", mine[:, : each.shape[1]], each, dtype=np.float64) for each in theirs])
     second_PI = np.stack([each[:, 0].astype(np.float64) for each in theirs])
     values = [observed_PI, mine[:, 0].astype(np.float64), second_PI, 1.0 / (sheet.options[numbers] - 1)]
     observed, first, second, options = (np.atleast_2d(each).mean(axis=1) for each in values)
     expected = expected_agreement(first, second, options)
-    value = kappa(observed, expected)
+    value = beyond_chance(observed, first, second, options)
     # Agreement and each side's share of the gold option, for items that both, one or neither have right.
     kinds = [(1, 1, 1), (1, 0, 0), (0, 1, 0), (0, 0, 1), *([(0, 0, 0)] if options[0] < 1 else [])]
     contexts = inputs.contexts(sheet.subject.task, numbers)
     found = intervals(beyond_chance, values, contexts, [(*kind, options[0]) for kind in kinds])
-    for at in range(len(others)):
-        row: Row = {"observed": float(observed[at]), "expected": float(expected[at])}
-        if np.isnan(value[at]):
-            yield row | {"reason": "both are sure of the same wrong option everywhere: kappa is undefined"}
+    for at, row in enumerate(rows):
+        wrong = [row["both_wrong"] + row[name] for name in ("wrong_here", "wrong_there")]
+        rarest = {"wrong": min(wrong)} | ({"right": row["n"] - max(wrong)} if measure == ERRORS else {})
+        few = " or ".join(what for what, many in rarest.items() if many < LEAST)
+        row |= {"observed": float(observed[at]), "expected": float(expected[at])}
+        if few:
+            row["reason"] = f"no kappa: fewer than {LEAST} items {few} in one of the two"
+        elif np.isnan(value[at]):
+            row["reason"] = "both are sure of the same wrong option everywhere: kappa is undefined"
         else:
-            yield row | {"kappa": float(value[at]), **bounds("kappa", found[at])}
+            row |= {"kappa": float(value[at]), **bounds("kappa", found[at])}
+        yield row
 
 
 def _ends(frame: pd.DataFrame) -> pd.DataFrame:
@@ -295,12 +251,6 @@ def _ends(frame: pd.DataFrame) -> pd.DataFrame:
             ordered = pd.concat([known.head(_SHOWN), known.tail(_SHOWN)])
         parts.append(ordered.head(2 * _SHOWN))
     return pd.concat(parts, ignore_index=True)
-
-
-def _sure_pairs(frame: pd.DataFrame) -> pd.DataFrame:
-    """A row per pair, by error consistency; a kappa without an interval is not drawn."""
-    frame = frame[frame["kappa_low"].notna() & (frame["measure"] == ERRORS)]
-    return frame.assign(checkpoint=frame["checkpoint"] + " and " + frame["other"], language=ALL)
 
 
 TABLE = Table(
@@ -317,13 +267,13 @@ TABLE = Table(
     ),
     needs="the probe greedy or choice on two checkpoints of a task",
     columns=(
-        *columns_of(TEXT, "task", "checkpoint", "other", "probe", "measure", "among"),
-        *columns_of(COUNT, "n", "excluded", "engine_error", "unpaired", "both_wrong"),
-        Column("wrong_here", COUNT, "wrong in the first alone"),
-        Column("wrong_there", COUNT, "wrong in the other alone"),
-        *columns_of(SCORE, "observed", "expected"),
-        Column("kappa", RATIO, interval=True),
-        REASON,
+        *col.TEXT("task", "checkpoint", "other", "probe", "measure", "among"),
+        *col.COUNT("n", "excluded", "engine_error", "unpaired", "both_wrong"),
+        Column("wrong_here", col.COUNT, "wrong in the first alone"),
+        Column("wrong_there", col.COUNT, "wrong in the other alone"),
+        *col.SCORE("observed", "expected"),
+        Column("kappa", col.RATIO, interval=True),
+        col.REASON,
     ),
     compute=_rows,
     figure=Figure(
@@ -339,7 +289,10 @@ TABLE = Table(
             )
             for among, title in ((ALL, "Kappa, all items"), (LOST, "Kappa, items that are right in the base"))
         ),
-        rows=_sure_pairs,
+        # A row per pair, by error consistency; a kappa without an interval is not drawn.
+        rows=lambda frame: frame.assign(checkpoint=frame["checkpoint"] + " and " + frame["other"], language=ALL)[
+            frame["kappa_low"].notna() & (frame["measure"] == ERRORS)
+        ],
     ),
     silent=True,
     page=_ends,

@@ -32,9 +32,8 @@ Prompts are compared on the items that every prompt measured, so different items
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Any
 
@@ -42,23 +41,13 @@ import numpy as np
 import pandas as pd
 from scipy.special import chdtrc
 
-from evaluator.metrics.columns import (
-    COUNT,
-    FLAG,
-    MCNEMAR,
-    PERCENTAGE,
-    POINTS,
-    REASON,
-    TEXT,
-    Column,
-    Row,
-    columns_of,
-)
+import evaluator.metrics.columns as col
+from evaluator.metrics.columns import Column, Row
 from evaluator.metrics.counting import joined_reasons
 from evaluator.metrics.drops import CORRECT
 from evaluator.metrics.inputs import ALL, Inputs, Subject
-from evaluator.metrics.intervals import ALPHA, Floats, ItemNumbers
-from evaluator.metrics.measures import correct_for_many, difference, paired_p
+from evaluator.metrics.intervals import ALPHA, Floats, ItemNumbers, mcnemar_p
+from evaluator.metrics.measures import correct_for_many, difference
 from evaluator.metrics.table import Table
 from evaluator.store.outcomes import MEASURED
 from evaluator.tasks.base import PAPER, task_and_prompt
@@ -74,16 +63,16 @@ def _rows(inputs: Inputs) -> list[Row]:
 def conclusions_against_base(posed: PosedTask) -> dict[tuple[str, str], str]:
     """By checkpoint and probe, the prompts' conclusion on it against its base: the common verdict, or the different
     ones."""
-    rows = _of_task(posed, {pair: kind for pair, kind in _pairs(posed).items() if kind == _BASE})
-    return {(row["checkpoint"], row["probe"]): _told(row) for row in rows if row["prompt"] == ALL}
-
-
-def _told(row: Row) -> str:
-    under = {name: row[f"{name}_under"] for name in (*VERDICTS, "shifted") if row[f"{name}_under"]}
-    alone = [verdict for verdict in VERDICTS if verdict in under]
-    if len(alone) == 1 and row["conclusion"] != "different":
-        return f"{alone[0]} under every prompt"
-    return f"{row['conclusion']}: " + "; ".join(f"{name} under {prompts}" for name, prompts in under.items())
+    found = {}
+    for row in _of_task(posed, {pair: kind for pair, kind in _pairs(posed).items() if kind == _BASE}):
+        if row["prompt"] == ALL:
+            under = {name: row[f"{name}_under"] for name in (*VERDICTS, "shifted") if row[f"{name}_under"]}
+            alone = [verdict for verdict in VERDICTS if verdict in under]
+            told = f"{row['conclusion']}: " + "; ".join(f"{name} under {prompts}" for name, prompts in under.items())
+            if len(alone) == 1 and row["conclusion"] != "different":
+                told = f"{alone[0]} under every prompt"
+            found[row["checkpoint"], row["probe"]] = told
+    return found
 
 
 def _pairs(posed: PosedTask) -> dict[tuple[str, str], str]:
@@ -102,65 +91,46 @@ def _pairs(posed: PosedTask) -> dict[tuple[str, str], str]:
 def _of_task(posed: PosedTask, pairs: Mapping[tuple[str, str], str]) -> list[Row]:
     by_pair: list[list[Row]] = []
     for probe in CORRECT:
-        answered = _Answered(posed, probe)
-        by_pair += [list(_of_pair(answered, pair, kind)) for pair, kind in pairs.items()]
+        # If all checkpoints measured the same items, their answers are joined once, not once a pair.
+        shared = posed.answers([subject.checkpoint for subject in posed.subjects], "open", probe)
+        if shared is not None and (shared.dropped[ALL] or len(shared.prompts) < len(posed.tasks)):
+            shared = None
+        for pair, kind in pairs.items():
+            answers = shared or posed.answers(pair, "open", probe)
+            if answers is not None:
+                own = {"task": posed.task, "checkpoint": pair[0], "other": pair[1], "pair": kind, "probe": probe}
+                by_pair.append([own | row for row in _of_pair(posed, answers, pair)])
     rows = [row for each in by_pair for row in each]
-    correct_for_many([row for row in rows if _could_differ(posed, row)], ("probe", "prompt", "pair"))
+    tasks, could_differ = posed.tasks, posed.inputs.could_differ
+    tested = [
+        row for row in rows if could_differ(tasks.get(row["prompt"], posed.task), row["checkpoint"], row["other"])
+    ]
+    correct_for_many(tested, ("probe", "prompt", "pair"))
     for each in by_pair:
-        if each:
-            _conclude(each)
+        _conclude(each)
     return rows
 
 
-def _could_differ(posed: PosedTask, row: Row) -> bool:
-    task = posed.tasks.get(row["prompt"], posed.task)
-    return posed.inputs.could_differ(task, row["checkpoint"], row["other"])
-
-
-@dataclass(frozen=True, eq=False)
-class _Answered:
-    """The answers of pairs. If all checkpoints measured the same items, their answers are joined once, not once a
-    pair."""
-
-    posed: PosedTask
-    probe: str
-
-    @cached_property
-    def shared(self) -> Answers | None:
-        names = [subject.checkpoint for subject in self.posed.subjects]
-        found = self.posed.answers(names, "open", self.probe)
-        whole = found is not None and not found.dropped and len(found.prompts) == len(self.posed.tasks)
-        return found if whole else None
-
-    def of(self, pair: tuple[str, str]) -> Answers | None:
-        """The answers of two checkpoints."""
-        return self.shared or self.posed.answers(pair, "open", self.probe)
-
-
-def _of_pair(answered: _Answered, pair: tuple[str, str], kind: str) -> Iterator[Row]:
-    """The row of all prompts, then one for each; no rows if the two share fewer than two prompts."""
-    answers, posed = answered.of(pair), answered.posed
-    if answers is None:
-        return
+def _of_pair(posed: PosedTask, answers: Answers, pair: tuple[str, str]) -> Iterator[Row]:
+    """The row of all prompts, then one for each."""
     first_PI, second_PI = (answers.right[name] for name in pair)
     differences_PI = first_PI - second_PI
     shifts_PI = differences_PI - differences_PI.mean(axis=0)
-    furthest = 2 - 2 / len(answers.prompts)  # one prompt differs by 1, and all others by -1
-    own: Row = {"task": posed.task, "checkpoint": pair[0], "other": pair[1], "pair": kind, "probe": answered.probe}
-    own |= {"n": differences_PI.shape[1], "dropped": answers.left_out(ALL)}
+    prompts = len(answers.prompts)
+    furthest = 2 - 2 / prompts  # one prompt differs by 1, and all others by -1
+    counts: Row = {"n": differences_PI.shape[1], "dropped": answers.dropped[ALL]}
     accuracies = {"accuracy": float(first_PI.mean()), "other_accuracy": float(second_PI.mean())}
-    whole = own | {"prompt": ALL, "prompts": len(answers.prompts), **accuracies}
     few = posed.few(*pair)
-    yield whole | {"reason": few} | difference("difference", differences_PI.mean(axis=0), answers.contexts)
+    whole = {**counts, "prompt": ALL, "prompts": prompts, **accuracies, "reason": few}
+    yield whole | difference("difference", differences_PI.mean(axis=0), answers.contexts)
     for at, prompt in enumerate(answers.prompts):
-        row = own | {"prompt": prompt, "accuracy": float(first_PI[at].mean())}
-        row["other_accuracy"] = float(second_PI[at].mean())
+        row = {**counts, "prompt": prompt, "mcnemar_p": mcnemar_p(first_PI[at], second_PI[at])}
+        row |= {"accuracy": float(first_PI[at].mean()), "other_accuracy": float(second_PI[at].mean())}
         row |= difference("difference", differences_PI[at], answers.contexts)
-        level = ALPHA / len(answers.prompts)
+        level = ALPHA / prompts
         row |= difference("shift", shifts_PI[at], answers.contexts, low=-furthest, high=furthest, level=level)
-        task = posed.tasks[prompt]
-        why = [posed.inputs.incomparable.get((task, name)) for name in pair]
-        yield row | {"mcnemar_p": paired_p(first_PI[at], second_PI[at]), "reason": joined_reasons(few, *why)}
+        why = [posed.inputs.incomparable.get((posed.tasks[prompt], name)) for name in pair]
+        yield row | {"reason": joined_reasons(few, *why)}
 
 
 def _conclude(rows: Sequence[Row]) -> None:
@@ -172,22 +142,14 @@ def _conclude(rows: Sequence[Row]) -> None:
     for verdict in VERDICTS:
         names = [row["prompt"] for row in by_prompt if row["verdict"] == verdict]
         whole[f"{verdict}_under"] = ", ".join(names) or None
-    shifted = [row["prompt"] for row in by_prompt if row["shift_low"] is not None and _excludes_zero(row)]
+    bounded = [row for row in by_prompt if row["shift_low"] is not None]
+    shifted = [row["prompt"] for row in bounded if row["shift_low"] > 0 or row["shift_high"] < 0]
     whole["shifted_under"] = ", ".join(shifted) or None
-    whole["conclusion"] = _conclusion({row["verdict"] for row in by_prompt}, shifted=bool(shifted))
-    signs = {np.sign(row["difference"]) for row in by_prompt}
-    whole["order_changes"] = {-1, 1} <= signs
-
-
-def _excludes_zero(row: Row) -> bool:
-    return bool(row["shift_low"] > 0 or row["shift_high"] < 0)
-
-
-def _conclusion(verdicts: Set[str], *, shifted: bool) -> str:
-    """The conclusion from the verdicts of all prompts."""
+    verdicts = {row["verdict"] for row in by_prompt}
+    whole["conclusion"] = "different" if shifted or verdicts >= {"better", "worse"} else "unclear"
     if verdicts in ({"better"}, {"worse"}):
-        return "same"
-    return "different" if shifted or verdicts >= {"better", "worse"} else "unclear"
+        whole["conclusion"] = "same"
+    whole["order_changes"] = {-1, 1} <= {np.sign(row["difference"]) for row in by_prompt}
 
 
 def _changing(frame: pd.DataFrame) -> pd.DataFrame:
@@ -208,23 +170,20 @@ TABLE = Table(
     ),
     needs="prompts in the sweep, and the probe greedy or choice on two checkpoints",
     columns=(
-        *columns_of(TEXT, "task", "checkpoint", "other", "pair", "probe", "prompt"),
-        *columns_of(COUNT, "prompts", "n", "dropped"),
-        *columns_of(PERCENTAGE, "accuracy", "other_accuracy"),
-        *columns_of(POINTS, "difference", "shift", interval=True),
-        *MCNEMAR,
-        *columns_of(TEXT, "verdict", "conclusion"),
-        *columns_of(TEXT, *(f"{verdict}_under" for verdict in VERDICTS), "shifted_under"),
-        Column("order_changes", FLAG),
-        REASON,
+        *col.TEXT("task", "checkpoint", "other", "pair", "probe", "prompt"),
+        *col.COUNT("prompts", "n", "dropped"),
+        *col.PERCENTAGE("accuracy", "other_accuracy"),
+        *col.POINTS("difference", "shift", interval=True),
+        *col.MCNEMAR,
+        *col.TEXT("verdict", "conclusion"),
+        *col.TEXT(*(f"{verdict}_under" for verdict in VERDICTS), "shifted_under"),
+        Column("order_changes", col.FLAG),
+        col.REASON,
     ),
     compute=_rows,
     silent=True,
     page=_changing,
 )
-
-
-_KEY = ["language", "item_id"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -236,7 +195,7 @@ class Answers:
     languages: np.ndarray[Any, Any]  # of each item
     contexts: ItemNumbers  # of each item, its context
     right: Mapping[str, Floats]  # by checkpoint, prompts x items
-    dropped: Mapping[str, int]  # per language: items that only some prompts or checkpoints measured
+    dropped: Mapping[str, int]  # items that only some prompts or checkpoints measured: per language, and of all
 
     def of_language(self, language: str) -> Answers:
         """The answers in one language, or in all."""
@@ -244,34 +203,19 @@ class Answers:
             return self
         here = self.languages == language
         right = {name: each[:, here] for name, each in self.right.items()}
-        return Answers(self.prompts, self.languages[here], self.contexts[here], right, self.dropped)
-
-    def left_out(self, language: str) -> int:
-        """How many items of a language, or of all, were dropped."""
-        return sum(self.dropped.values()) if language == ALL else self.dropped.get(language, 0)
+        return replace(self, languages=self.languages[here], contexts=self.contexts[here], right=right)
 
 
 @dataclass(frozen=True, eq=False)
 class PosedTask:
-    """A task and its prompts, the paper's first."""
+    """A task and its prompts, the paper's first. `subjects`: every checkpoint that was evaluated under two or more of
+    the prompts, in display order."""
 
     inputs: Inputs
     task: str
     tasks: Mapping[str, str]  # prompt -> the name of the task that it makes
+    subjects: Sequence[Subject]
     _known: dict[tuple[str, ...], pd.DataFrame] = field(default_factory=dict)
-
-    @property
-    def subjects(self) -> list[Subject]:
-        """Every checkpoint that was evaluated under two or more of the prompts, in display order."""
-        found: dict[str, list[Subject]] = {}
-        for subject in self.inputs.checkpoints:
-            if subject.task in self.tasks.values():
-                found.setdefault(subject.checkpoint, []).append(subject)
-        return [each[0] for each in found.values() if len(each) > 1]
-
-    def languages(self) -> list[str]:
-        """The languages of all prompts."""
-        return sorted({language for name in self.tasks.values() for language in self.inputs.languages(name)})
 
     def few(self, *checkpoints: str) -> str | None:
         """Which of these checkpoints were evaluated on a few items only, and under which prompt. All prompts are
@@ -300,7 +244,7 @@ class PosedTask:
         whole = joined.dropna().sort_index()
         if whole.empty:
             return None
-        some = joined.index.difference(whole.index).get_level_values(0)
+        some = joined.index.difference(whole.index).get_level_values(0).value_counts()
         # An item's number is its place within the task, for every checkpoint.
         numbers = measured[wanted[0]]["item"].loc[whole.index]
         return Answers(
@@ -308,7 +252,7 @@ class PosedTask:
             languages=whole.index.get_level_values(0).to_numpy(),
             contexts=self.inputs.contexts(self.tasks[prompts[0]], numbers.to_numpy(np.intp)),
             right={name: whole[name].to_numpy(np.float64).T for name in checkpoints},
-            dropped={str(language): int(count) for language, count in some.value_counts().items()},
+            dropped={str(language): int(count) for language, count in some.items()} | {ALL: int(some.sum())},
         )
 
     def _measured(self, checkpoint: str, prompt: str, format: str, probe: str) -> pd.DataFrame:
@@ -317,7 +261,8 @@ class PosedTask:
             items = self.inputs.outcomes_of(checkpoint, self.tasks[prompt], format)
             items = items[items[f"{probe}_status"].isin(MEASURED)]
             right = items[CORRECT[probe]].astype("float64")
-            self._known[key] = items[[*_KEY, "item"]].assign(right=right).set_index(_KEY)
+            names = ["language", "item_id"]
+            self._known[key] = items[[*names, "item"]].assign(right=right).set_index(names)
         return self._known[key]
 
 
@@ -327,8 +272,16 @@ def posed_tasks(inputs: Inputs) -> list[PosedTask]:
     for name in dict.fromkeys(subject.task for subject in inputs.checkpoints):
         task, prompt = task_and_prompt(name)
         found.setdefault(task, {})[prompt] = name
-    ordered = {task: dict(sorted(names.items(), key=lambda each: each[0] != PAPER)) for task, names in found.items()}
-    return [PosedTask(inputs, task, names) for task, names in ordered.items() if len(names) > 1]
+    posed = []
+    for task, names in found.items():
+        if len(names) > 1:
+            ordered = dict(sorted(names.items(), key=lambda each: each[0] != PAPER))
+            several: dict[str, list[Subject]] = {}
+            for subject in inputs.checkpoints:
+                if subject.task in ordered.values():
+                    several.setdefault(subject.checkpoint, []).append(subject)
+            posed.append(PosedTask(inputs, task, ordered, [each[0] for each in several.values() if len(each) > 1]))
+    return posed
 
 
 def cochran_p(right_PI: Floats) -> float:

@@ -24,85 +24,59 @@ from collections.abc import Iterator
 from functools import partial
 from itertools import combinations
 
-import numpy as np
 import pandas as pd
 
-from evaluator.metrics.columns import (
-    COUNT,
-    LANGUAGE,
-    P_VALUE,
-    PERCENTAGE,
-    POINTS,
-    REASON,
-    SUBJECT,
-    TEXT,
-    Column,
-    Row,
-    columns_of,
-)
+import evaluator.metrics.columns as col
+from evaluator.metrics.columns import Column, Row
 from evaluator.metrics.counting import joined_reasons, left_out_of, why_left_out
 from evaluator.metrics.drops import CORRECT, why_unpaired
-from evaluator.metrics.figure import Dots, Figure, Heat, Series
 from evaluator.metrics.inputs import ALL, ITEM, SIDES, Inputs, Subject, in_language, slices
-from evaluator.metrics.intervals import ALPHA, Floats, ItemNumbers
-from evaluator.metrics.means import FEWEST, Mean, too_few
+from evaluator.metrics.intervals import ALPHA, FEWEST, Floats, ItemNumbers, Mean, too_few
 from evaluator.metrics.measures import as_floats, bounds, difference, paired_difference, rate
-from evaluator.metrics.table import Holm, Lack, Table
+from evaluator.metrics.table import Dots, Figure, Heat, Holm, Lack, Series, Table
 from evaluator.metrics.tables.prompt_order import Answers, PosedTask, cochran_p, conclusions_against_base, posed_tasks
 
 
-def _rows(inputs: Inputs) -> list[Row]:
-    rows: list[Row] = []
+def _rows(inputs: Inputs) -> Iterator[Row]:
     for posed in posed_tasks(inputs):
         against_base = conclusions_against_base(posed)
+        languages = sorted({language for name in posed.tasks.values() for language in inputs.languages(name)})
         for format in inputs.formats:
             for subject in posed.subjects:
                 for probe in CORRECT:
                     answers = posed.answers([subject.checkpoint], format, probe)
                     if answers is None:
                         continue
-                    own = {**subject.row, "task": posed.task, "format": format, "probe": probe}
-                    for language in (ALL, *posed.languages()):
-                        row = own | {"language": language}
-                        found = [row | each for each in _of_language(posed, subject, answers, row)]
+                    own: Row = {**subject.row, "task": posed.task, "format": format, "probe": probe}
+                    for language in (ALL, *languages):
+                        whole, *by_prompt = _of_language(posed, subject, answers, own | {"language": language})
                         if language == ALL and format == "open":
-                            found[0]["against_base"] = against_base.get((subject.checkpoint, probe))
-                        rows += found
-    return rows
+                            whole["against_base"] = against_base.get((subject.checkpoint, probe))
+                        yield from (whole, *by_prompt)
 
 
-def _of_language(posed: PosedTask, subject: Subject, answers: Answers, where: Row) -> Iterator[Row]:
+def _of_language(posed: PosedTask, subject: Subject, answers: Answers, own: Row) -> Iterator[Row]:
     """The row of all prompts, then one for each."""
-    language, probe = where["language"], where["probe"]
-    here = answers.of_language(language)
-    right_PI = here.right[subject.checkpoint]
-    n, dropped = right_PI.shape[1], here.left_out(language)
-    few = posed.few(subject.checkpoint)
-    counts = {"n": n, "dropped": dropped, "prompts": len(here.prompts)}
-    accuracies = right_PI.mean(axis=1) if n else np.full(len(here.prompts), np.nan)
-    yield {"prompt": ALL, **counts, **(_over_prompts(here, right_PI, accuracies) if n else {})} | {
-        "reason": joined_reasons(few, None if n else "no item was measured under every prompt")
-    }
+    language, probe = own["language"], own["probe"]
+    here, few = answers.of_language(language), posed.few(subject.checkpoint)
+    right_PI, contexts = here.right[subject.checkpoint], here.contexts
+    n = right_PI.shape[1]
+    own = own | {"n": n, "dropped": here.dropped.get(language, 0), "prompts": len(here.prompts)}
+    row: Row = {**own, "prompt": ALL}
+    if n:
+        accuracies = right_PI.mean(axis=1)
+        worst, best = int(accuracies.argmin()), int(accuracies.argmax())
+        row |= rate("accuracy", right_PI.mean(axis=0), contexts)
+        row |= {"worst": float(accuracies[worst]), "spread": float(accuracies[best] - accuracies[worst])}
+        row |= {"worst_prompt": here.prompts[worst], "best_prompt": here.prompts[best]}
+        row |= {"cochran_p": cochran_p(right_PI), **extremes(right_PI, contexts)}
+    yield row | {"reason": joined_reasons(few, None if n else "no item was measured under every prompt")}
     for prompt, right in zip(here.prompts, right_PI, strict=True):
-        task = posed.tasks[prompt]
-        items = in_language(posed.inputs.outcomes_of(subject.checkpoint, task, where["format"]), language)
-        row: Row = {"prompt": prompt, **counts, **left_out_of(items[f"{probe}_status"])}
-        row |= rate("accuracy", right, here.contexts)
+        task, status = posed.tasks[prompt], f"{probe}_status"
+        items = in_language(posed.inputs.outcomes_of(subject.checkpoint, task, own["format"]), language)
+        row = {**own, "prompt": prompt, **left_out_of(items[status]), **rate("accuracy", right, contexts)}
         why = posed.inputs.incomparable.get((task, subject.checkpoint))
-        yield row | {"reason": joined_reasons(few, why, why_left_out(items, probe))}
-
-
-def _over_prompts(answers: Answers, right_PI: Floats, accuracies: Floats) -> Row:
-    worst, best = int(accuracies.argmin()), int(accuracies.argmax())
-    row: Row = {
-        **rate("accuracy", right_PI.mean(axis=0), answers.contexts),
-        "worst": float(accuracies[worst]),
-        "worst_prompt": answers.prompts[worst],
-        "best_prompt": answers.prompts[best],
-        "spread": float(accuracies[best] - accuracies[worst]),
-        "cochran_p": cochran_p(right_PI),
-    }
-    return row | extremes(right_PI, answers.contexts)
+        yield row | {"reason": joined_reasons(few, why, why_left_out(items, status))}
 
 
 def extremes(right_PI: Floats, contexts: ItemNumbers) -> Row:
@@ -123,11 +97,6 @@ def extremes(right_PI: Floats, contexts: ItemNumbers) -> Row:
     least = max(max(pair.lower(shared), -pair.upper(shared)) for pair in pairs)
     most = max(max(pair.upper(level), -pair.lower(level)) for pair in pairs)
     return bounds("worst", worst) | bounds("spread", (max(0.0, least), most))
-
-
-def _pooled_open(frame: pd.DataFrame) -> pd.DataFrame:
-    frame = frame[(frame["format"] == "open") & (frame["language"] == ALL) & (frame["n"] > 0)]
-    return frame.assign(of_prompt=frame["accuracy"])  # a column without whiskers
 
 
 def _prompts(probe: str, frame: pd.DataFrame) -> list[Series]:
@@ -153,18 +122,18 @@ TABLE = Table(
     ),
     needs="prompts in the sweep, and the probe greedy or choice",
     columns=(
-        *SUBJECT,
-        *columns_of(TEXT, "format", "probe"),
-        LANGUAGE,
-        Column("prompt", TEXT),
-        *columns_of(COUNT, "prompts", "n", "dropped", "excluded", "engine_error"),
-        Column("accuracy", PERCENTAGE, interval=True),
-        Column("worst", PERCENTAGE, interval=True),
-        *columns_of(TEXT, "worst_prompt", "best_prompt"),
-        Column("spread", POINTS, interval=True),
-        Column("cochran_p", P_VALUE, "Cochran p"),
-        Column("against_base", TEXT),
-        REASON,
+        *col.SUBJECT,
+        *col.TEXT("format", "probe"),
+        col.LANGUAGE,
+        Column("prompt", col.TEXT),
+        *col.COUNT("prompts", "n", "dropped", "excluded", "engine_error"),
+        Column("accuracy", col.PERCENTAGE, interval=True),
+        Column("worst", col.PERCENTAGE, interval=True),
+        *col.TEXT("worst_prompt", "best_prompt"),
+        Column("spread", col.POINTS, interval=True),
+        Column("cochran_p", col.P_VALUE, "Cochran p"),
+        Column("against_base", col.TEXT),
+        col.REASON,
     ),
     compute=_rows,
     figure=Figure(
@@ -172,7 +141,9 @@ TABLE = Table(
             Dots(title, partial(_prompts, probe), legend=4 * (probe == "greedy"))
             for probe, title in (("greedy", "Open, under each prompt"), ("choice", "Choice, under each prompt"))
         ),
-        rows=_pooled_open,
+        rows=lambda frame: frame.assign(of_prompt=frame["accuracy"])[  # a column without whiskers
+            (frame["format"] == "open") & (frame["language"] == ALL) & (frame["n"] > 0)
+        ],
     ),
     silent=True,
 )
@@ -186,32 +157,25 @@ def _one_shot_rows(inputs: Inputs) -> Iterator[Row]:
     for key, one in inputs.comparisons("one_shot").items():
         if one.outcomes.empty:
             continue
-        format = next((format for format in zeros if not zeros[format][key].outcomes.empty), "open")
+        task, format = one.subject.task, "open" if zeros["open_capped"][key].outcomes.empty else "open_capped"
         both = zeros[format][key].measured("greedy")
         both = both.merge(one.measured("greedy"), on=list(ITEM), suffixes=("_zero", "_one"))
-        for language, items in slices(both, inputs.languages(one.subject.task)):
+        for language, items in slices(both, inputs.languages(task)):
             row = {**one.subject.row, "language": language, "zero_shot_format": format, "n": len(items)}
-            row |= one.counts(language, "greedy") | _shots(inputs, one.subject.task, items)
+            row |= one.counts(language, "greedy")
             why = why_unpaired(one, language, "greedy")
-            yield row | {"reason": joined_reasons(row.get("reason"), why)}
-
-
-def _shots(inputs: Inputs, task: str, items: pd.DataFrame) -> Row:
-    if items.empty:
-        return {"reason": "no item is measured in both formats and both checkpoints"}
-    row: Row = {}
-    gaps, contexts = {}, inputs.contexts_of(task, items)
-    for shot in SHOTS:
-        dense, pruned = (as_floats(items[f"produced_{side}_{shot}"]) for side in SIDES)
-        row |= rate(f"{shot}_shot_dense", dense, contexts) | rate(f"{shot}_shot_pruned", pruned, contexts)
-        row |= paired_difference(f"{shot}_shot_gap", (dense, pruned), contexts, f"{shot}_shot_mcnemar_p")
-        gaps[shot] = dense - pruned
-    return row | difference("repaired", gaps["zero"] - gaps["one"], contexts, low=-2.0, high=2.0)
-
-
-def _gap_columns(shot: str) -> tuple[Column, ...]:
-    gap = Column(f"{shot}_shot_gap", POINTS, interval=True)
-    return gap, *columns_of(P_VALUE, f"{shot}_shot_mcnemar_p", f"{shot}_shot_holm_p")
+            if items.empty:
+                none = "no item is measured in both formats and both checkpoints"
+                yield row | {"reason": joined_reasons(none, why)}
+                continue
+            gaps, contexts = [], inputs.contexts_of(task, items)
+            for shot in SHOTS:
+                dense, pruned = (as_floats(items[f"produced_{side}_{shot}"]) for side in SIDES)
+                row |= rate(f"{shot}_shot_dense", dense, contexts) | rate(f"{shot}_shot_pruned", pruned, contexts)
+                row |= paired_difference(f"{shot}_shot_gap", (dense, pruned), contexts, f"{shot}_shot_mcnemar_p")
+                gaps.append(dense - pruned)
+            row |= difference("repaired", gaps[0] - gaps[1], contexts, low=-2.0, high=2.0)
+            yield row | {"reason": why}
 
 
 _GAPS = (("zero_shot_gap", "greedy", "0-shot"), ("one_shot_gap", "kept", "1-shot"))
@@ -226,15 +190,17 @@ ONE_SHOT = Table(
     ),
     needs="the formats open_capped and one_shot with the probe greedy, on a checkpoint and its base",
     columns=(
-        *SUBJECT,
-        LANGUAGE,
-        *columns_of(COUNT, "n", "excluded", "engine_error", "unpaired"),
-        Column("zero_shot_format", TEXT),
-        *columns_of(PERCENTAGE, *(f"{shot}_shot_{side}" for shot in SHOTS for side in SIDES), interval=True),
-        *_gap_columns("zero"),
-        *_gap_columns("one"),
-        Column("repaired", POINTS, interval=True),
-        REASON,
+        *col.SUBJECT,
+        col.LANGUAGE,
+        *col.COUNT("n", "excluded", "engine_error", "unpaired"),
+        Column("zero_shot_format", col.TEXT),
+        *col.PERCENTAGE(*(f"{shot}_shot_{side}" for shot in SHOTS for side in SIDES), interval=True),
+        Column("zero_shot_gap", col.POINTS, interval=True),
+        *col.P_VALUE("zero_shot_mcnemar_p", "zero_shot_holm_p"),
+        Column("one_shot_gap", col.POINTS, interval=True),
+        *col.P_VALUE("one_shot_mcnemar_p", "one_shot_holm_p"),
+        Column("repaired", col.POINTS, interval=True),
+        col.REASON,
     ),
     compute=_one_shot_rows,
     figure=Figure(

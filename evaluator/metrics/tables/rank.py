@@ -15,26 +15,14 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from evaluator.metrics.columns import (
-    COUNT,
-    LANGUAGE,
-    NATS,
-    PERCENTAGE,
-    RANK,
-    REASON,
-    SUBJECT,
-    TEXT,
-    Column,
-    Row,
-    columns_of,
-)
+import evaluator.metrics.columns as col
+from evaluator.metrics.columns import Column, Row
 from evaluator.metrics.counting import left_out_of
 from evaluator.metrics.drops import UNMEASURED, item_fates
-from evaluator.metrics.figure import Bars, Figure, Note
-from evaluator.metrics.inputs import Comparison, Inputs, Subject, slices
+from evaluator.metrics.inputs import Inputs, Subject, slices
 from evaluator.metrics.intervals import Floats, ItemNumbers
 from evaluator.metrics.measures import as_floats, median, rate
-from evaluator.metrics.table import Lack, Table
+from evaluator.metrics.table import Bars, Figure, Lack, Note, Table
 from evaluator.store.outcomes import MEASURED
 
 _NEEDS = {
@@ -42,7 +30,6 @@ _NEEDS = {
     "dense_failures": "needs the probe greedy on the dense model (for the group dense_failures)",
 }
 _BANDS = {"rank_1": (1, 1), "rank_2_5": (2, 5), "rank_6_20": (6, 20), "rank_over_20": (21, None)}
-_PROBES = ("rank", "aligned_rank")
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,57 +47,46 @@ class _Group:
 
 def _rows(inputs: Inputs) -> Iterator[Row]:
     """Dense checkpoints alone; pruned ones beside their base, on the items common to both."""
-    for subject in inputs.checkpoints:
-        if subject.base is None:
-            for group in _alone(inputs, subject):
-                yield from _group_rows(inputs, subject, group)
-    for comparison in inputs.comparisons().values():
-        for group in _beside_base(inputs, comparison):
-            yield from _group_rows(inputs, comparison.subject, group)
+    for subject in sorted(inputs.checkpoints, key=lambda each: each.base is not None):
+        for group in _groups(inputs, subject):
+            languages = [] if group.pooled_only else inputs.languages(subject.task)
+            for language, items in slices(group.items, languages):
+                row = {**subject.row, "language": language, "group": group.name, "side": group.side}
+                yield row | _statistics(inputs, subject.task, items, group)
 
 
-def _alone(inputs: Inputs, subject: Subject) -> Iterator[_Group]:
-    """The groups of a checkpoint without a base."""
-    items = inputs.outcomes_of(subject.checkpoint, subject.task)
-    if _asked(items):
-        why = None if items["produced"].notna().any() else _NEEDS["dense_failures"]
-        yield _Group("all", items)
-        yield _Group("dense_failures", items[items["produced"] == 0], why_empty=why)
-
-
-def _beside_base(inputs: Inputs, comparison: Comparison) -> Iterator[_Group]:
-    """The groups of a checkpoint with a base: own ranks and the base's. Without common items, its own ranks on all
+def _groups(inputs: Inputs, subject: Subject) -> Iterator[_Group]:
+    """The groups of a checkpoint: own ranks, and with a base the base's too. Without common items, its own ranks on all
     items."""
-    items = comparison.outcomes
+    own = inputs.outcomes_of(subject.checkpoint, subject.task)
+    comparison = inputs.comparisons().get(subject.key)
+    if comparison is None:
+        if _asked(own):
+            why = None if own["produced"].notna().any() else _NEEDS["dense_failures"]
+            yield _Group("all", own)
+            yield _Group("dense_failures", own[own["produced"] == 0], why_empty=why)
+        return
+    items, both = comparison.outcomes, (("own", "_pruned"), ("base", "_dense"))
     if comparison.reason:
-        own = inputs.outcomes_of(comparison.subject.checkpoint, comparison.subject.task)
         if _asked(own):
             yield _Group("all", own)
     elif _asked(items, "_pruned"):
-        for side, suffix in (("own", "_pruned"), ("base", "_dense")):
+        for side, suffix in both:
             yield _Group("all", items, side, suffix)
     else:
         return
-    fates = item_fates(items)
-    grouped = {"mc_only": items[fates == "mc_only"], "dense_failures": items[items["produced_dense"] == 0]}
-    unknown = {"mc_only": (fates == UNMEASURED).all(), "dense_failures": items["produced_dense"].isna().all()}
-    for name, chosen in grouped.items():
-        why = comparison.reason or (_NEEDS[name] if unknown[name] else None)
-        for side, suffix in (("own", "_pruned"), ("base", "_dense")):
-            yield _Group(name, chosen, side, suffix, why, pooled_only=comparison.reason is not None)
+    fates, produced = item_fates(items), items["produced_dense"]
+    for name, here, unknown in (
+        ("mc_only", fates == "mc_only", (fates == UNMEASURED).all()),
+        ("dense_failures", produced == 0, produced.isna().all()),
+    ):
+        why = comparison.reason or (_NEEDS[name] if unknown else None)
+        for side, suffix in both:
+            yield _Group(name, items[here], side, suffix, why, pooled_only=comparison.reason is not None)
 
 
 def _asked(items: pd.DataFrame, suffix: str = "") -> bool:
-    return any(bool(items[f"{probe}_status{suffix}"].notna().any()) for probe in _PROBES)
-
-
-def _group_rows(inputs: Inputs, subject: Subject, group: _Group) -> list[Row]:
-    languages = [] if group.pooled_only else inputs.languages(subject.task)
-    return [
-        {**subject.row, "language": language, "group": group.name, "side": group.side}
-        | _statistics(inputs, subject.task, items, group)
-        for language, items in slices(group.items, languages)
-    ]
+    return bool(items[[f"rank_status{suffix}", f"aligned_rank_status{suffix}"]].notna().any(axis=None))
 
 
 def _statistics(inputs: Inputs, task: str, items: pd.DataFrame, group: _Group) -> Row:
@@ -167,19 +143,19 @@ TABLE = Table(
     ),
     needs="the probe rank",
     columns=(
-        *SUBJECT,
-        LANGUAGE,
-        *columns_of(TEXT, "group", "side"),
-        *columns_of(COUNT, "n", "excluded", "engine_error"),
-        Column("rank_median", RANK, interval=True),
-        *columns_of(RANK, "rank_q1", "rank_q3"),
-        *columns_of(PERCENTAGE, *_BANDS, interval=True),
-        Column("margin_median", NATS, interval=True),
-        Column("aligned_n", COUNT),
-        Column("aligned_rank_median", RANK, interval=True),
-        *columns_of(RANK, "aligned_rank_q1", "aligned_rank_q3"),
-        *columns_of(PERCENTAGE, *(band.replace("rank", "aligned_rank") for band in _BANDS), interval=True),
-        REASON,
+        *col.SUBJECT,
+        col.LANGUAGE,
+        *col.TEXT("group", "side"),
+        *col.COUNT("n", "excluded", "engine_error"),
+        Column("rank_median", col.RANK, interval=True),
+        *col.RANK("rank_q1", "rank_q3"),
+        *col.PERCENTAGE(*_BANDS, interval=True),
+        Column("margin_median", col.NATS, interval=True),
+        Column("aligned_n", col.COUNT),
+        Column("aligned_rank_median", col.RANK, interval=True),
+        *col.RANK("aligned_rank_q1", "aligned_rank_q3"),
+        *col.PERCENTAGE(*(band.replace("rank", "aligned_rank") for band in _BANDS), interval=True),
+        col.REASON,
     ),
     compute=_rows,
     figure=Figure(

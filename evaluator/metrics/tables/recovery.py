@@ -18,25 +18,13 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from evaluator.metrics.columns import (
-    COUNT,
-    LANGUAGE,
-    MCNEMAR,
-    PERCENTAGE,
-    POINTS,
-    REASON,
-    SUBJECT,
-    TEXT,
-    Column,
-    Row,
-    columns_of,
-)
-from evaluator.metrics.counting import left_out_of
+import evaluator.metrics.columns as col
+from evaluator.metrics.columns import Column, Row
+from evaluator.metrics.counting import STATUSES, left_out_of
 from evaluator.metrics.drops import HIT, paired_drop
-from evaluator.metrics.figure import Dots, Figure, Note, Series, whole_percent
-from evaluator.metrics.inputs import SIDES, Comparison, Inputs, slices
+from evaluator.metrics.inputs import SIDES, Inputs, slices
 from evaluator.metrics.measures import as_floats, rate
-from evaluator.metrics.table import Holm, Lack, Table
+from evaluator.metrics.table import Dots, Figure, Holm, Lack, Note, Series, Table, whole_percent
 from evaluator.store.outcomes import MEASURED
 
 EVERYTHING, FAILURES = "all_items", "greedy_failures"
@@ -57,15 +45,22 @@ def _rows(inputs: Inputs) -> Iterator[Row]:
                 row = {**subject.row, "language": language, "population": population, "probe": probe}
                 row |= _measured(inputs, subject.task, of_language, population, probe)
                 if comparison is not None and population == EVERYTHING:
-                    row |= _paired(inputs, comparison, language, probe)
+                    # The drop from the base, on the items with this and a broader probe in both.
+                    both = comparison.measured(probe, language=language)
+                    if probe == "greedy":
+                        ran = [both[[f"{each}_status_{side}" for side in SIDES]].notna().all(axis=1) for each in BROAD]
+                        both = both[ran[0] | ran[1]]
+                    row |= paired_drop(inputs, comparison, both, HIT[probe])
                 yield row
 
 
 def _measured(inputs: Inputs, task: str, items: pd.DataFrame, population: str, probe: str) -> Row:
     status = items[f"{probe}_status"]
-    keep = status.isin(MEASURED)
+    keep, reason = status.isin(MEASURED), "no item was measured"
     if population == FAILURES:
         keep &= items["produced"] == 0
+        greedy = items["produced"].notna().any()
+        reason = "greedy missed none of the items" if greedy else "greedy was not measured"
     done = items[keep]
     hits = as_floats(done[HIT[probe]])
     tries = done[f"{probe}s"].dropna() if probe in BROAD else pd.Series([1] * len(done))
@@ -75,29 +70,8 @@ def _measured(inputs: Inputs, task: str, items: pd.DataFrame, population: str, p
         "hits": int(hits.sum()),
         "tries": int(tries.max()) if len(tries) else None,
         **rate("rate", hits, inputs.contexts_of(task, done)),
-        "reason": _why_none(items, population) if done.empty else None,
+        "reason": reason if done.empty else None,
     }
-
-
-def _why_none(items: pd.DataFrame, population: str) -> str:
-    if population == EVERYTHING:
-        return "no item was measured"
-    return "greedy missed none of the items" if items["produced"].notna().any() else "greedy was not measured"
-
-
-def _paired(inputs: Inputs, comparison: Comparison, language: str, probe: str) -> Row:
-    """The drop from the base, on the items with this probe and one of the broader ones measured in both."""
-    items = comparison.measured(probe, language=language)
-    if probe == "greedy" and not items.empty:
-        items = items[pd.concat(_asked_of_both(items), axis=1).any(axis=1)]
-    return paired_drop(inputs, comparison, items, HIT[probe])
-
-
-def _asked_of_both(items: pd.DataFrame) -> Iterator[pd.Series]:
-    """Per broader probe, the items on which it ran for both checkpoints."""
-    for probe in BROAD:
-        dense, pruned = (items[f"{probe}_status_{side}"].notna() for side in SIDES)
-        yield (dense & pruned).rename(probe)
 
 
 _FOUND = {"greedy": "greedy says it", "beam": "in any beam", "sample": "in any sample"}
@@ -112,15 +86,15 @@ TABLE = Table(
     ),
     needs="the probe beam or sample",
     columns=(
-        *SUBJECT,
-        LANGUAGE,
-        *columns_of(TEXT, "population", "probe"),
-        *columns_of(COUNT, "tries", "n", "excluded", "engine_error", "hits"),
-        Column("rate", PERCENTAGE, interval=True),
-        Column("n_paired", COUNT),
-        Column("drop", POINTS, interval=True),
-        *MCNEMAR,
-        REASON,
+        *col.SUBJECT,
+        col.LANGUAGE,
+        *col.TEXT("population", "probe"),
+        *col.COUNT("tries", "n", "excluded", "engine_error", "hits"),
+        Column("rate", col.PERCENTAGE, interval=True),
+        Column("n_paired", col.COUNT),
+        Column("drop", col.POINTS, interval=True),
+        *col.MCNEMAR,
+        col.REASON,
     ),
     compute=_rows,
     figure=Figure(
@@ -157,8 +131,7 @@ TABLE = Table(
 )
 
 
-def _recovery_seeds_rows(inputs: Inputs) -> list[Row]:
-    rows: list[Row] = []
+def _recovery_seeds_rows(inputs: Inputs) -> Iterator[Row]:
     for subject in inputs.checkpoints:
         every = inputs.all_outcomes_of(subject.checkpoint, subject.task)
         ours = every[(every["format"] == "open") & every["sample_status"].notna()]
@@ -166,31 +139,19 @@ def _recovery_seeds_rows(inputs: Inputs) -> list[Row]:
             continue
         greedy = inputs.outcomes_of(subject.checkpoint, subject.task)
         failures = ours[ours["item"].isin(greedy.loc[greedy["produced"] == 0, "item"])]
-        for language, of_language in slices(failures, inputs.languages(subject.task)):
-            row = {**subject.row, "language": language, "seeds": int(ours["seed"].nunique())}
-            rows.append(row | _over_seeds(inputs, subject.task, of_language))
-    return rows
-
-
-def _over_seeds(inputs: Inputs, task: str, failures: pd.DataFrame) -> Row:
-    done = failures[failures["sample_hit"].notna()]
-    left_out = {
-        name: failures.loc[failures["sample_status"] == name, "item"].nunique() for name in ("excluded", "engine_error")
-    }
-    if done.empty:
-        return {"n_min": 0, "n_max": 0, **left_out, "reason": "no greedy failure with samples"}
-    by_seed = done.groupby("seed")["sample_hit"].agg(["mean", "size"])
-    by_item = done.groupby("item")["sample_hit"].mean().reset_index()
-    interval = rate("mean", as_floats(by_item["sample_hit"]), inputs.contexts_of(task, by_item))
-    return {
-        "n_min": int(by_seed["size"].min()),
-        "n_max": int(by_seed["size"].max()),
-        **left_out,
-        **interval,
-        "mean": float(by_seed["mean"].mean()),
-        "lowest": float(by_seed["mean"].min()),
-        "highest": float(by_seed["mean"].max()),
-    }
+        for language, part in slices(failures, inputs.languages(subject.task)):
+            row: Row = {**subject.row, "language": language, "seeds": int(ours["seed"].nunique())}
+            row |= {name: part.loc[part["sample_status"] == name, "item"].nunique() for name in STATUSES}
+            done = part[part["sample_hit"].notna()]
+            if done.empty:
+                yield row | {"n_min": 0, "n_max": 0, "reason": "no greedy failure with samples"}
+                continue
+            by_seed = done.groupby("seed")["sample_hit"].agg(["mean", "size"])
+            by_item = done.groupby("item")["sample_hit"].mean().reset_index()
+            row |= rate("mean", as_floats(by_item["sample_hit"]), inputs.contexts_of(subject.task, by_item))
+            row |= {"n_min": int(by_seed["size"].min()), "n_max": int(by_seed["size"].max())}
+            rates = by_seed["mean"]
+            yield row | {"mean": float(rates.mean()), "lowest": float(rates.min()), "highest": float(rates.max())}
 
 
 RECOVERY_SEEDS = Table(
@@ -199,12 +160,12 @@ RECOVERY_SEEDS = Table(
     reading=("The share of greedy's misses that samples find: the lowest, mean and highest rate over the run seeds."),
     needs="the probes greedy and sample, the latter under at least two run seeds",
     columns=(
-        *SUBJECT,
-        LANGUAGE,
-        *columns_of(COUNT, "seeds", "n_min", "n_max", "excluded", "engine_error"),
-        Column("mean", PERCENTAGE, interval=True),
-        *columns_of(PERCENTAGE, "lowest", "highest"),
-        REASON,
+        *col.SUBJECT,
+        col.LANGUAGE,
+        *col.COUNT("seeds", "n_min", "n_max", "excluded", "engine_error"),
+        Column("mean", col.PERCENTAGE, interval=True),
+        *col.PERCENTAGE("lowest", "highest"),
+        col.REASON,
     ),
     compute=_recovery_seeds_rows,
     figure=Figure(

@@ -21,124 +21,82 @@ The kinds, by sort:
 
 The rules are rough but the same for every checkpoint, so a kind's drop is a drop on these very items.
 
-`QUESTION_WORDS` has the question words, by language code. The first of them in a question decides its kind. If two
+`question_words.json` has the question words, by language code. The first of them in a question decides its kind. If two
 begin at the same place, the longer one does ("how many" is not "how"). Inflected forms are listed. A language that is
 not listed has no kinds of question word. Greek has the same word for "who" and "which": it is under "which".
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
+from importlib.resources import files
 
 import numpy as np
 import pandas as pd
 
+import evaluator.metrics.columns as col
 from evaluator.core.text import code_of, normalise, split_tokens, without_spaces
-from evaluator.metrics.columns import (
-    COUNT,
-    FEW,
-    MCNEMAR,
-    PERCENTAGE,
-    POINTS,
-    REASON,
-    SUBJECT,
-    TEXT,
-    Row,
-    columns_of,
-    few,
-)
+from evaluator.metrics.columns import Row
+from evaluator.metrics.counting import STATUSES
 from evaluator.metrics.drops import CORRECT, sides_of
-from evaluator.metrics.figure import Dots, Figure, Series
 from evaluator.metrics.inputs import ALL, SIDES, Comparison, Inputs
-from evaluator.metrics.means import Mean
+from evaluator.metrics.intervals import Mean
 from evaluator.metrics.measures import apart, paired_difference
-from evaluator.metrics.table import Holm, Table
+from evaluator.metrics.table import Dots, Figure, Holm, Series, Table
 from evaluator.store.outcomes import MEASURED
 from evaluator.tasks.answer_types import answer_type
 
-_STATUSES = ("excluded", "engine_error")
 _SHOWN = 5  # kinds of a checkpoint and probe, on the page
 
 
 def _rows(inputs: Inputs) -> Iterator[Row]:
+    """By checkpoint, probe and sort; within a sort, the largest drop first, and kinds with too few items last."""
     kinds: dict[str, pd.DataFrame] = {}
     for comparison in inputs.comparisons().values():
         task = comparison.subject.task
         if comparison.reason:
             continue
-        if task not in kinds:
-            kinds[task] = _kinds(inputs, task)
-        sorted_items = comparison.outcomes.merge(kinds[task], on=["language", "item_id"], how="left")
+        items = comparison.outcomes
+        if inputs.items is not None and (inputs.items["task"] == task).any():
+            if task not in kinds:
+                kinds[task] = kinds_of(inputs.items[inputs.items["task"] == task])
+            items = items.merge(kinds[task], on=["language", "item_id"], how="left")
         for probe in CORRECT:
-            if comparison.tells_of(probe):
-                yield from _Sorted(inputs, comparison, probe, sorted_items).rows()
+            for name in KINDS if comparison.tells_of(probe) else ():
+                if name in items and items[name].nunique() > 1:
+                    rows = _of_sort(inputs, comparison, probe, items, name)
+                    yield from sorted(rows, key=lambda row: -float(row.get("drop", -np.inf)))
 
 
-def _kinds(inputs: Inputs, task: str) -> pd.DataFrame:
-    """The kinds of a task's items, in columns `by <sort>`; only the language if the run has no items."""
-    if inputs.items is None or not (inputs.items["task"] == task).any():
-        return pd.DataFrame(columns=["language", "item_id"], dtype=object)
-    found = kinds_of(inputs.items[inputs.items["task"] == task])
-    named = found[[*KINDS[1:]]].rename(columns=_by)
-    return named.assign(language=found["language"], item_id=found["item_id"])
-
-
-def _by(name: str) -> str:
-    return f"by {name}"
-
-
-@dataclass(frozen=True, eq=False)
-class _Sorted:
-    """One probe of a checkpoint and its base, on the items evaluated on both, with their kinds."""
-
-    inputs: Inputs
-    comparison: Comparison
-    probe: str
-    items: pd.DataFrame
-
-    def rows(self) -> list[Row]:
-        """By sort; within it, the largest drop first."""
-        rows: list[Row] = []
-        for name in KINDS:
-            column = "language" if name == "language" else _by(name)
-            if column in self.items and self.items[column].nunique() > 1:
-                rows += sorted(self._of_sort(name, self.items[column]), key=_largest_first)
-        return rows
-
-    def _of_sort(self, name: str, kind_of: pd.Series) -> Iterator[Row]:
-        sides = [self.items[f"{self.probe}_status_{side}"] for side in SIDES]
-        excluded, failed = (np.logical_or.reduce([side == status for side in sides]) for status in _STATUSES)
-        both = np.logical_and.reduce([side.isin(MEASURED) for side in sides])
-        done = self.items[both]
-        kinds = sorted(kind_of.dropna().unique())
-        if done.empty:
-            return
-        dense, pruned = sides_of(done, CORRECT[self.probe])
-        member_KI = np.stack([(kind_of[both] == kind).to_numpy() for kind in kinds])
-        contexts = self.inputs.contexts_of(self.comparison.subject.task, done)
-        for at, kind in enumerate(kinds):
-            here = (kind_of == kind).to_numpy()
-            mine = member_KI[at]
-            row: Row = {**self.comparison.subject.row, "probe": self.probe, "by": name, "kind": kind}
-            row |= {"n": int(mine.sum()), "excluded": int((excluded & here).sum())}
-            row["engine_error"] = int((failed & ~excluded & here).sum())
-            if few(row["n"]):
-                yield row | {"reason": f"too few items: {row['n']} of the {FEW} that a kind needs"}
-                continue
-            rest = member_KI.any(axis=0) & ~mine
-            row |= {"base_accuracy": float(dense[mine].mean()), "accuracy": float(pruned[mine].mean())}
-            row |= paired_difference("drop", (dense[mine], pruned[mine]), contexts[mine])
-            if rest.any():
-                lost = (Mean((dense - pruned)[these], contexts[these], low=-1.0) for these in (mine, rest))
-                row |= apart("excess", *lost)
-            yield row
-
-
-def _largest_first(row: Row) -> float:
-    """Kinds with too few items come last."""
-    return -float(row.get("drop", -np.inf))
+def _of_sort(inputs: Inputs, comparison: Comparison, probe: str, items: pd.DataFrame, name: str) -> Iterator[Row]:
+    """The rows of one sort: a probe of a checkpoint and its base, on the items evaluated on both."""
+    sides = [items[f"{probe}_status_{side}"] for side in SIDES]
+    excluded, failed = (np.logical_or.reduce([side == status for side in sides]) for status in STATUSES)
+    both = np.logical_and.reduce([side.isin(MEASURED) for side in sides])
+    kind_of, done = items[name], items[both]
+    kinds = sorted(kind_of.dropna().unique())
+    if done.empty:
+        return
+    dense, pruned = sides_of(done, CORRECT[probe])
+    member_KI = np.stack([(kind_of[both] == kind).to_numpy() for kind in kinds])
+    contexts = inputs.contexts_of(comparison.subject.task, done)
+    for kind, mine in zip(kinds, member_KI, strict=True):
+        here = (kind_of == kind).to_numpy()
+        row: Row = {**comparison.subject.row, "probe": probe, "by": name, "kind": kind}
+        row |= {"n": int(mine.sum()), "excluded": int((excluded & here).sum())}
+        row["engine_error"] = int((failed & ~excluded & here).sum())
+        if row["n"] < col.FEW:
+            yield row | {"reason": f"too few items: {row['n']} of the {col.FEW} that a kind needs"}
+            continue
+        rest = member_KI.any(axis=0) & ~mine
+        row |= {"base_accuracy": float(dense[mine].mean()), "accuracy": float(pruned[mine].mean())}
+        row |= paired_difference("drop", (dense[mine], pruned[mine]), contexts[mine])
+        if rest.any():
+            lost = (Mean((dense - pruned)[these], contexts[these], low=-1.0) for these in (mine, rest))
+            row |= apart("excess", *lost)
+        yield row
 
 
 def _weakest(frame: pd.DataFrame) -> pd.DataFrame:
@@ -150,12 +108,6 @@ def _weakest(frame: pd.DataFrame) -> pd.DataFrame:
 
 _PROBES = {"greedy": "open", "choice": "choice"}
 _DRAWN = 16  # kinds
-
-
-def _worst_kinds(frame: pd.DataFrame) -> pd.DataFrame:
-    """A row per checkpoint and kind."""
-    worst = frame[frame["drop"].notna()].nlargest(_DRAWN, "drop")
-    return worst.assign(checkpoint=worst["checkpoint"] + ": " + worst["by"] + ", " + worst["kind"], language=ALL)
 
 
 TABLE = Table(
@@ -170,13 +122,13 @@ TABLE = Table(
     ),
     needs="the probe greedy or choice on a checkpoint and its base",
     columns=(
-        *SUBJECT,
-        *columns_of(TEXT, "probe", "by", "kind"),
-        *columns_of(COUNT, "n", "excluded", "engine_error"),
-        *columns_of(PERCENTAGE, "base_accuracy", "accuracy"),
-        *columns_of(POINTS, "drop", "excess", interval=True),
-        *MCNEMAR,
-        REASON,
+        *col.SUBJECT,
+        *col.TEXT("probe", "by", "kind"),
+        *col.COUNT("n", "excluded", "engine_error"),
+        *col.PERCENTAGE("base_accuracy", "accuracy"),
+        *col.POINTS("drop", "excess", interval=True),
+        *col.MCNEMAR,
+        col.REASON,
     ),
     compute=_rows,
     figure=Figure(
@@ -189,7 +141,14 @@ TABLE = Table(
             )
             for column, title in (("drop", "Drop from the base"), ("excess", "More than the other kinds"))
         ),
-        rows=_worst_kinds,
+        # A row per checkpoint and kind.
+        rows=lambda frame: (
+            frame.dropna(subset="drop")
+            .nlargest(_DRAWN, "drop")
+            .assign(
+                checkpoint=lambda worst: worst["checkpoint"] + ": " + worst["by"] + ", " + worst["kind"], language=ALL
+            )
+        ),
     ),
     corrections=(Holm(("task", "checkpoint", "probe")),),
     any_of="drop",
@@ -221,11 +180,10 @@ def kinds_of(items: pd.DataFrame) -> pd.DataFrame:
 def answer_length(answer: str, language: str) -> str | None:
     """The length in words, or in characters for languages without spaces between words; None for punctuation alone."""
     units = len(split_tokens(normalise(answer), language))
-    if not units:
-        return None
+    ends = {1: "1 word", 3: "2 to 3 words", np.inf: "4 or more words"}
     if without_spaces(language):
-        return _bucket(units, {3: "1 to 3 characters", 8: "4 to 8 characters"}, "9 or more characters")
-    return _bucket(units, {1: "1 word", 3: "2 to 3 words"}, "4 or more words")
+        ends = {3: "1 to 3 characters", 8: "4 to 8 characters", np.inf: "9 or more characters"}
+    return next(name for end, name in ends.items() if units <= end) if units else None
 
 
 def answer_position(context: str, answers: Sequence[str]) -> str | None:
@@ -251,103 +209,7 @@ def _context_lengths(contexts: Sequence[str], languages: Sequence[str]) -> list[
     return found
 
 
-def _bucket(value: int, upper: Mapping[int, str], rest: str) -> str:
-    return next((name for end, name in upper.items() if value <= end), rest)
-
-
 NONE = "none of the known"
-# Language -> kind -> words, in the form that `normalise` gives a text.
-QUESTION_WORDS: Mapping[str, Mapping[str, str]] = {
-    "ar": {
-        "who": "من", "what": "ما, ماذا, ماهي, ماهو", "when": "متى", "where": "أين", "which": "أي, أية, بأي, لأي",
-        "why": "لماذا, لم", "how many": "كم, بكم", "how": "كيف",
-    },
-    "bn": {
-        "who": "কে, কার, কাকে, কারা", "what": "কী, কি", "when": "কখন, কবে", "where": "কোথায়, কোথা", "which": "কোন, কোনটি",
-        "why": "কেন", "how many": "কত, কতটি, কতজন, কয়টি", "how": "কিভাবে, কীভাবে, কেমন",
-    },
-    "de": {
-        "who": "wer, wen, wem, wessen", "what": "was", "when": "wann", "where": "wo, wohin, woher",
-        "which": "welche, welcher, welches, welchen, welchem", "why": "warum, weshalb, wieso",
-        "how many": "wie viel, wie viele, wie vielen, wieviel, wieviele", "how": "wie",
-    },
-    "el": {
-        "what": "τι", "when": "πότε", "where": "πού", "which": "ποιος, ποια, ποιο, ποιον, ποιοι, ποιες, ποιους, ποιων",
-        "why": "γιατί", "how many": "πόσο, πόσα, πόσοι, πόσες, πόσων, πόσους", "how": "πώς",
-    },
-    "en": {
-        "who": "who, whom, whose", "what": "what, whats", "when": "when", "where": "where", "which": "which",
-        "why": "why", "how many": "how many, how much", "how": "how",
-    },
-    "es": {
-        "who": "quién, quiénes", "what": "qué", "when": "cuándo", "where": "dónde, adónde", "which": "cuál, cuáles",
-        "why": "por qué", "how many": "cuánto, cuánta, cuántos, cuántas", "how": "cómo",
-    },
-    "fi": {
-        "who": "kuka, kenen, ketkä, ketä, keneltä, kenelle", "what": "mikä, mitä, minkä, mitkä",
-        "when": "milloin, koska",
-        "where": "missä, mistä, mihin, minne", "which": "kumpi, kumman", "why": "miksi",
-        "how many": "kuinka monta, kuinka paljon, kuinka moni, montako, paljonko", "how": "miten, kuinka",
-    },
-    "hi": {
-        "who": "कौन, किसने, किसे, किसका, किसकी, किसके", "what": "क्या", "when": "कब", "where": "कहाँ, कहां",
-        "which": "किस, कौन सा, कौन सी, कौन से, किन", "why": "क्यों", "how many": "कितने, कितना, कितनी", "how": "कैसे",
-    },
-    "id": {
-        "who": "siapa, siapakah", "what": "apa, apakah", "when": "kapan, kapankah, bilamana",
-        "where": "di mana, dimana, dimanakah, dari mana, ke mana, kemana", "which": "mana, manakah",
-        "why": "mengapa, kenapa", "how many": "berapa, berapakah", "how": "bagaimana, bagaimanakah",
-    },
-    "ja": {
-        "who": "誰, だれ", "what": "何, なに, なん", "when": "いつ, 何年, 何月, 何日", "where": "どこ",
-        "which": "どの, どちら, どれ, どんな", "why": "なぜ, どうして",
-        "how many": "いくつ, いくら, 何人, 何個, 何回, どれくらい",
-        "how": "どのように, どう",
-    },
-    "ko": {
-        "who": "누구, 누가", "what": "무엇, 무슨, 뭐", "when": "언제", "where": "어디", "which": "어느, 어떤",
-        "why": "왜", "how many": "몇, 얼마", "how": "어떻게",
-    },
-    "ro": {
-        "who": "cine, cui", "what": "ce", "when": "când", "where": "unde", "which": "care, cărui, cărei",
-        "why": "de ce", "how many": "cât, câtă, câți, câte, câţi", "how": "cum",
-    },
-    "ru": {
-        "who": "кто, кого, кому, кем, чей, чья", "what": "что, чего, чему, чем", "when": "когда",
-        "where": "где, куда, откуда",
-        "which": "какой, какая, какое, какие, каком, какую, каких, какого, каким, который",
-        "why": "почему, зачем", "how many": "сколько, скольких", "how": "как",
-    },
-    "sw": {
-        "who": "nani", "what": "nini", "when": "lini", "where": "wapi",
-        "which": "gani, ipi, yupi, upi, lipi, kipi, zipi, yapi", "why": "kwa nini, kwanini",
-        "how many": "ngapi, wangapi, mangapi, vingapi, kiasi gani", "how": "vipi, jinsi gani",
-    },
-    "te": {
-        "who": "ఎవరు, ఎవరి, ఎవరిని", "what": "ఏమిటి, ఏంటి, ఏది, ఏమి", "when": "ఎప్పుడు", "where": "ఎక్కడ", "which": "ఏ",
-        "why": "ఎందుకు", "how many": "ఎన్ని, ఎంత, ఎంతమంది", "how": "ఎలా",
-    },
-    "th": {
-        "who": "ใคร", "what": "อะไร", "when": "เมื่อไร, เมื่อไหร่, เมื่อใด", "where": "ที่ไหน, ที่ใด", "which": "ใด, ไหน",
-        "why": "ทำไม, เพราะเหตุใด", "how many": "เท่าไร, เท่าไหร่, เท่าใด, กี่", "how": "อย่างไร, ยังไง",
-    },
-    "tr": {
-        "who": "kim, kimin, kimi, kime, kimdir, kimler", "what": "ne, nedir, neyi, neye, nelerdir", "when": "ne zaman",
-        "where": "nerede, nereye, nereden, nerededir, neresi", "which": "hangi, hangisi, hangisidir, hangileri",
-        "why": "neden, niçin, niye", "how many": "kaç, kaçtır, kaçta, ne kadar, ne kadardır", "how": "nasıl",
-    },
-    "vi": {
-        "who": "ai", "what": "gì", "when": "khi nào, bao giờ", "where": "ở đâu, đâu", "which": "nào",
-        "why": "tại sao, vì sao",
-        "how many": "bao nhiêu, mấy", "how": "như thế nào, thế nào",
-    },
-    "zh": {
-        "who": "谁, 誰", "what": "什么, 什麼, 何", "when": "什么时候, 何时, 哪年, 哪一年, 什么时间",
-        "where": "哪里, 哪儿, 何处, 哪裡",
-        "which": "哪, 哪个, 哪些, 哪位, 哪一个", "why": "为什么, 为何, 為什麼", "how many": "多少, 几, 幾",
-        "how": "如何, 怎么, 怎样, 怎麼",
-    },
-}  # fmt: skip
 _STEMS = frozenset(("ko",))  # particles follow the word without a space
 
 
@@ -356,7 +218,8 @@ def _patterns(code: str) -> tuple[tuple[str, str], ...]:
     """The patterns to find in a padded question, each with its kind."""
     before = "" if without_spaces(code) else " "
     after = "" if without_spaces(code) or code in _STEMS else " "
-    kinds = QUESTION_WORDS.get(code, {})
+    text = files("evaluator.metrics").joinpath("question_words.json").read_text(encoding="utf-8")
+    kinds: Mapping[str, str] = json.loads(text).get(code, {})
     return tuple(
         (f"{before}{normalise(word)}{after}", kind) for kind, words in kinds.items() for word in words.split(",")
     )

@@ -15,7 +15,7 @@ from evaluator.core.errors import InputError
 from evaluator.deciding.comparison import Compared, compare
 from evaluator.deciding.sides import Side, side_of_logged, side_of_run
 from evaluator.metrics import Inputs, reduce_records
-from evaluator.metrics.comparability import ROUNDED
+from evaluator.metrics.inputs import ROUNDED
 from evaluator.metrics.measures import Unbounded
 from evaluator.store.lm_eval import Logged, Sample
 from tests.support.records import Seen, records

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from evaluator.metrics.columns import FACTOR, PERCENTAGE, POINTS, SUBJECT, rounded
-from evaluator.metrics.headline import _percent
+from evaluator.metrics.headline import _part
 from evaluator.report import theme
 
 
@@ -29,7 +29,7 @@ def test_halves_go_away_from_zero(value, digits, text):
 
 
 def test_a_share_reads_the_same_wherever_it_stands():
-    assert (_percent(0.025), theme.as_percent(0.025)) == ("3\N{NO-BREAK SPACE}%", "3 %")
+    assert (_part(0.025, 40), theme.as_percent(0.025)) == ("3\N{NO-BREAK SPACE}%", "3 %")
     assert theme.as_points(-0.025) == "\N{MINUS SIGN}3 pp"
     assert (PERCENTAGE.shown(0.0625), POINTS.shown(-0.0625)) == ("6.3 %", "\N{MINUS SIGN}6.3 pp")
     assert FACTOR.shown(1234.0005) == "1,234.001"

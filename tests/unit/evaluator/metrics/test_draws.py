@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from evaluator.metrics.draws import NO_END, intervals, over_languages
-from evaluator.metrics.means import Mean, too_few
+from evaluator.metrics.intervals import Mean, too_few
 
 RATE = [(0.0,), (1.0,)]
 

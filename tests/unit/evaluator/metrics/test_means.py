@@ -10,7 +10,7 @@ from scipy.special import betaincc
 from scipy.stats import binomtest, norm
 from statsmodels.stats.proportion import confint_proportions_2indep, proportion_confint
 
-from evaluator.metrics.means import FEWEST, Mean, Ratio, _positive, too_few
+from evaluator.metrics.intervals import FEWEST, Mean, Ratio, _positive, too_few
 
 
 def flags(count: int, n: int) -> np.ndarray:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom, ttest_1samp
 
-from evaluator.metrics.means import Mean
+from evaluator.metrics.intervals import Mean
 from evaluator.metrics.measures import ALIKE, Unbounded, apart, difference, language_mean, median, rate
 
 

@@ -15,13 +15,13 @@ from rich.console import Console
 
 from evaluator.core.errors import InputError, ResurfaceError
 from evaluator.metrics import TABLES, Inputs, Lack, Table, compute_tables, reduce_records
-from evaluator.metrics.columns import COUNT, PERCENTAGE, POINTS, REASON, TEXT, Column, columns_of, typed_frame
+from evaluator.metrics.columns import COUNT, PERCENTAGE, POINTS, REASON, TEXT, Column, typed_frame
 from evaluator.report import write_report
 from launch.commands.summary import finish
 from tests.support.records import Seen, records
 from tests.support.synthetic import write_run
 
-NAMES = columns_of(TEXT, "task", "checkpoint")
+NAMES = TEXT("task", "checkpoint")
 
 
 def _lengths(inputs: Inputs) -> list[dict]:

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from evaluator.metrics import TABLES, Inputs, reduce_records
-from evaluator.metrics.figure import amount
+from evaluator.metrics.table import amount
 from evaluator.report.figures import draw
 from evaluator.report.theme import COLOURS, in_two_lines, spread
 from tests.support.records import Seen, judged, records
