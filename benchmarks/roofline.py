@@ -44,7 +44,7 @@ class Products:
 def read_products(model: Path) -> Products:
     """Of a checkpoint; an untied embedding is looked up, not multiplied, and read by no step."""
     from evaluator.checkpoints.blueprint import read_blueprint
-    from evaluator.engine.vllm.setup.gpu import cached_values
+    from evaluator.engine.vllm.arguments import cached_values
 
     blueprint = read_blueprint(model)
     matrices: dict[str, tuple[int, int]] = {}

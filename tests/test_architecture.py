@@ -85,7 +85,7 @@ def test_nothing_is_decided_by_a_clock_that_can_be_set() -> None:
             if isinstance(node, ast.Attribute) and ast.unparse(node) in settable:
                 users.add(path.relative_to(ROOT).as_posix())
     assert {path for path in users if path.split("/")[0] in PACKAGES} == {
-        "evaluator/engine/vllm/requests/in_flight.py",
+        "evaluator/engine/vllm/requests.py",
         "evaluator/report/lm_eval.py",
         "launch/doctor/report.py",
         "launch/status.py",

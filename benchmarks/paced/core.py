@@ -35,7 +35,7 @@ from evaluator.checkpoints.blueprint import read_blueprint
 from evaluator.engine.base import LoadReport
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.vllm.engine import VLLMEngine
-from evaluator.engine.vllm.requests.sampling import Dialect
+from evaluator.engine.vllm.sampling import Dialect
 from evaluator.engine.vllm.start import Started
 from evaluator.probes.base import ItemPlan
 from evaluator.probes.planning import Plan

@@ -182,8 +182,8 @@ class Ours:
         stats = self._engine.stats()
         named = ("requests", "steps", "prompt_tokens", "generated_tokens", "busy_seconds")
         counters = {name: getattr(stats, name) for name in named}
-        shares = {"idle_share": stats.idle_share, "waiting_share": stats.waiting_share}
-        return counters | {name: None if share is None else round(share, 4) for name, share in shares.items()}
+        shares = {name: None if share is None else round(share, 4) for name, share in stats.shares().items()}
+        return counters | shares
 
     def accounts(self) -> dict[str, Any]:
         """The least work for the answers of the last `everything`, the computed work, and this machine's peak."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from evaluator.engine.distributions import unusable
 
 _QUEUED = 8  # requests that wait in an engine for the places of those that end in a step
 _REFUSED = 64  # requests at a time
+_PER_TOKEN = ("token_ids", "logprobs", "ranks", "top_ids", "top_logprobs")  # fields of a Response
 _BURST = 8  # a burst fills at least one row of so many
 
 
@@ -91,41 +92,25 @@ class SharedScores:
             else:
                 admitted.append(request)
         for group in groups.values():
-            admitted.extend(self._leaders(group))
+            leaders: list[Score] = []
+            for score in sorted(group, key=lambda score: -len(score.continuation_ids)):
+                ids = score.continuation_ids
+                for leader in leaders:
+                    if leader.continuation_ids[: len(ids)] == ids:
+                        self._riders.setdefault(leader.request_id, []).append(score)
+                        break
+                else:
+                    leaders.append(score)
+            admitted.extend(leaders)
         return admitted
-
-    def _leaders(self, group: list[Score]) -> Sequence[Score]:
-        if len(group) == 1:
-            return group
-        leaders: list[Score] = []
-        for request in sorted(group, key=lambda score: -len(score.continuation_ids)):
-            ids = request.continuation_ids
-            for leader in leaders:
-                if leader.continuation_ids[: len(ids)] == ids:
-                    self._riders.setdefault(leader.request_id, []).append(request)
-                    break
-            else:
-                leaders.append(request)
-        return leaders
 
     def answer(self, response: Response) -> list[Response]:
         """The response itself and those of its riders."""
         responses = [response]
         for rider in self._riders.pop(response.request_id, ()):
             length = len(rider.continuation_ids)
-            responses.append(
-                Response(
-                    request_id=rider.request_id,
-                    status=response.status,
-                    error=response.error,
-                    token_ids=response.token_ids[:length],
-                    logprobs=response.logprobs[:length],
-                    ranks=response.ranks[:length],
-                    top_ids=response.top_ids[:length],
-                    top_logprobs=response.top_logprobs[:length],
-                    cached_tokens=response.cached_tokens,
-                )
-            )
+            cut = {name: getattr(response, name)[:length] for name in _PER_TOKEN}
+            responses.append(replace(response, request_id=rider.request_id, **cut))
         return responses
 
 

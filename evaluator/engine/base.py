@@ -125,9 +125,7 @@ class LoadReport:
     swapped: bool  # True: into the running engine, in place; False: a fresh engine was built
     tensors: int  # how many the checkpoint brought and the engine loaded
     seconds: float
-    scoring: str = (
-        "forced"  # how continuations are scored: as configured (EngineConfig.scoring), or what it fell back to
-    )
+    scoring: str = "forced"  # how continuations are scored: as configured (EngineConfig.scoring), or its fallback
     notes: tuple[str, ...] = ()  # remarks for the user about how it is served, one line each
     setup: Mapping[str, str] = field(default_factory=dict)  # the settings that the engine's numbers depend on
 
@@ -151,20 +149,12 @@ class EngineStats:
     waiting_seconds: float | None = None
     idle_seconds: float | None = None
 
-    @property
-    def idle_share(self) -> float | None:
-        """The share of the time when the engine held no request."""
-        return self._share(self.idle_seconds)
-
-    @property
-    def waiting_share(self) -> float | None:
-        """The share of the time when the engine held requests and computed nothing."""
-        return self._share(self.waiting_seconds)
-
-    def _share(self, part: float | None) -> float | None:
-        if part is None or self.waiting_seconds is None or self.idle_seconds is None or not self.busy_seconds:
-            return None
-        return part / (self.busy_seconds + self.waiting_seconds + self.idle_seconds)
+    def shares(self) -> dict[str, float | None]:
+        """`idle_share`, `waiting_share`: their shares of the time, from 0 to 1; None if the engine does not measure."""
+        if self.waiting_seconds is None or self.idle_seconds is None or not self.busy_seconds:
+            return {"idle_share": None, "waiting_share": None}
+        whole = self.busy_seconds + self.waiting_seconds + self.idle_seconds
+        return {"idle_share": self.idle_seconds / whole, "waiting_share": self.waiting_seconds / whole}
 
 
 class RequestSource(Protocol):
@@ -182,16 +172,9 @@ class RequestSource(Protocol):
 class Engine(Protocol):
     """One model server, holding one checkpoint at a time."""
 
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def version(self) -> str: ...
-
-    @property
-    def dtype(self) -> str:
-        """The dtype of its computations: "float32", "bfloat16", ..."""
-        ...
+    name: str
+    version: str
+    dtype: str  # of its computations: "float32", "bfloat16", ...
 
     def load(self, checkpoint: Path) -> LoadReport:
         """Serve `checkpoint` from now on.

@@ -28,7 +28,7 @@ float64, transformers' float32). Ties go to the better prefix, then to the token
 Usage::
 
     search = BeamSearch("item-7/beam", prompt_ids, width=5, max_tokens=32, eos_ids=frozenset({2}))
-    requests = search.start()                       # or search.seed(every response to the greedy request)
+    requests = search.start()
     while not search.done: ... requests = search.receive(response)
     search.hypotheses()
 """
@@ -36,7 +36,7 @@ Usage::
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from heapq import heapify, heappop, heapreplace
 from math import inf
 
@@ -56,18 +56,12 @@ class Hypothesis:
 _Row = tuple[int, tuple[int, ...], tuple[float, ...]]
 
 
+@dataclass(slots=True, eq=False)
 class _Rollout:
     """The greedy continuation of a prefix, as far as it has come."""
 
-    __slots__ = ("is_open", "rows")
-
-    def __init__(self) -> None:
-        self.rows: list[_Row] = []
-        self.is_open = True  # more is to come
-
-    def add(self, token: int, top_ids: tuple[int, ...], top_logprobs: tuple[float, ...]) -> None:
-        """Take the next token."""
-        self.rows.append((token, top_ids, top_logprobs))
+    rows: list[_Row] = field(default_factory=list)
+    is_open: bool = True  # more is to come
 
 
 @dataclass(slots=True)
@@ -116,8 +110,7 @@ class BeamSearch:
         self._width = width
         self._max_tokens = max_tokens
         self._eos_ids = eos_ids
-        self._seed = _Rollout()
-        self._live = [_Beam(0.0, (), self._seed)]  # best first
+        self._live = [_Beam(0.0, ())]  # best first
         self._finished: list[Hypothesis] = []  # best first, at most `width`
         self._in_flight: dict[str, _Rollout] = {}
         self._missing = self._live[0]  # the best of the live prefixes whose expansions are missing
@@ -126,26 +119,9 @@ class BeamSearch:
         self.done = False
         self.error: str | None = None  # why the engine could not answer; the search is then done without hypotheses
 
-    @property
-    def top_logprobs(self) -> int:
-        """The least `top_logprobs` that the request of a seed response needs."""
-        return self._width + len(self._eos_ids)
-
     def start(self) -> list[Generate]:
         """The first request: the prompt's own greedy continuation."""
-        return [self._request(self._live[0], self._seed)]
-
-    def seed(self, response: Response) -> list[Generate | Cancel]:
-        """Start from the prompt's own greedy request instead of `start`; takes each of its responses.
-
-        That request must have the same max_tokens, temperature 0 and top_logprobs >= `self.top_logprobs` (2 * width is
-        enough for up to `width` EOS ids). Raises ValueError if the response has no top log-probabilities.
-        """
-        if response.status == "ok" and len(response.top_ids) != len(response.token_ids):
-            raise ValueError(f"{response.request_id}: a seed of a beam search needs top_logprobs at every step")
-        if not self.done:
-            self._add(self._seed, response)
-        return self.advance()
+        return [self._request(self._live[0])]
 
     def receive(self, response: Response) -> list[Generate | Cancel]:
         """Take a response to one of our requests; returns the requests that follow from it, possibly none yet.
@@ -159,37 +135,28 @@ class BeamSearch:
     def add(self, response: Response) -> None:
         """Take a response; what follows from it waits for `advance`."""
         rollout = self._in_flight.get(response.request_id)
-        if rollout is not None:
-            if response.final:
-                del self._in_flight[response.request_id]
-            self._add(rollout, response)
+        if rollout is None:
+            return
+        if response.final:
+            del self._in_flight[response.request_id]
+            rollout.is_open = False  # perhaps early: the engine may know an EOS that the search does not
+        if response.status != "ok":
+            self.error = response.error or response.status
+            return
+        known = len(rollout.rows) if response.final else 0  # a final response repeats what was streamed
+        for row in range(known, len(response.token_ids)):
+            rollout.rows.append((response.token_ids[row], response.top_ids[row], response.top_logprobs[row]))
 
     def advance(self) -> list[Generate | Cancel]:
-        """The requests that follow from the added responses, possibly none yet."""
+        """Take as many steps as the known expansions allow; returns requests for those that are missing."""
         if self.done:
             return []
         if self.error is not None:
             return self._finish([])
         # No continuation is more likely than its prefix. So the best waiting prefix keeps blocking the step, whichever
         # responses the other prefixes get.
-        return [] if self._missing.is_awaited else self._advance()
-
-    def hypotheses(self) -> tuple[Hypothesis, ...]:
-        """The `width` best beams, best first; fewer only if fewer sequences exist, none after an engine error."""
-        assert self.done, "hypotheses() before the search is done"
-        return tuple(self._finished)
-
-    def _add(self, rollout: _Rollout, response: Response) -> None:
-        if response.status != "ok":
-            self.error = response.error or response.status
-            return
-        for row in range(len(rollout.rows) if response.final else 0, len(response.token_ids)):
-            rollout.add(response.token_ids[row], response.top_ids[row], response.top_logprobs[row])
-        if response.final:
-            rollout.is_open = False  # perhaps early: the engine may know an EOS that the search does not
-
-    def _advance(self) -> list[Generate | Cancel]:
-        """Take as many steps as the known expansions allow; returns requests for those that are missing."""
+        if self._missing.is_awaited:
+            return []
         before = self._step
         while True:
             rows = [beam.row() for beam in self._live]
@@ -200,18 +167,21 @@ class BeamSearch:
             self._take_step(candidates, rows)
             if self._step == self._max_tokens or not self._live or self._cannot_improve():
                 return self._finish(self._finished)
-        following = self._cancel_dead() if self._step > before else []
-        following += [self._request(beam, _Rollout()) for beam in missing if not beam.is_awaited]
+        following: list[Generate | Cancel] = []
+        if self._step > before:  # cancel the rollouts without a live prefix
+            alive = {id(beam.rollout) for beam in self._live}
+            dead = [request_id for request_id, rollout in self._in_flight.items() if id(rollout) not in alive]
+            for request_id in dead:
+                del self._in_flight[request_id]
+            following += [Cancel(request_id=request_id) for request_id in dead]
+        following += [self._request(beam) for beam in missing if not beam.is_awaited]
         self._missing = missing[0]
         return following
 
-    def _cancel_dead(self) -> list[Generate | Cancel]:
-        """Cancel the rollouts without a live prefix."""
-        alive = {beam.rollout for beam in self._live}
-        dead = [request_id for request_id, rollout in self._in_flight.items() if rollout not in alive]
-        for request_id in dead:
-            del self._in_flight[request_id]
-        return [Cancel(request_id=request_id) for request_id in dead]
+    def hypotheses(self) -> tuple[Hypothesis, ...]:
+        """The `width` best beams, best first; fewer only if fewer sequences exist, none after an engine error."""
+        assert self.done, "hypotheses() before the search is done"
+        return tuple(self._finished)
 
     def _best_candidates(self, rows: Sequence[_Row | None]) -> tuple[list[_Candidate], float]:
         """Continuations of the expanded live beams, best first, up to the `width`-th that does not end, since no later
@@ -285,19 +255,19 @@ class BeamSearch:
         self._in_flight = {}
         return cancelled
 
-    def _request(self, beam: _Beam, rollout: _Rollout) -> Generate:
+    def _request(self, beam: _Beam) -> Generate:
         """Request the rollout that begins with a live prefix."""
-        beam.rollout, beam.depth = rollout, 0
+        beam.rollout, beam.depth = _Rollout(), 0
         first = self._next_request == 0 and self._first_request_id
         request_id = first or f"{self._request_prefix}/{self._next_request}"
         self._next_request += 1
-        self._in_flight[request_id] = rollout
+        self._in_flight[request_id] = beam.rollout
         prompt_ids = self._prompt_ids + beam.token_ids
         return Generate(
             request_id=request_id,
             prompt_ids=prompt_ids,
             max_tokens=self._max_tokens - self._step,
-            top_logprobs=self.top_logprobs,
+            top_logprobs=self._width + len(self._eos_ids),
             stream=True,
             checked=len(prompt_ids) if self._step else 0,
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -34,7 +34,7 @@ class EngineConfig(Frozen):
     gpu_memory_utilization: float = Field(default=0.9, gt=0, le=1)
     tensor_parallel: int = Field(default=1, ge=1, le=64)  # GPUs of one node
     compile: bool = False  # vLLM's torch.compile: slower to start, faster for large models
-    # GPU only: which steps are CUDA graphs (vllm/setup/gpu.py, docs/gpus.md). None and true: full; false: none.
+    # GPU only: which steps are CUDA graphs (vllm/arguments.py, docs/gpus.md). None and true: full; false: none.
     cuda_graphs: Graphs | None = None
     # Whether a running engine takes the next checkpoint's weights in place; without, each has a fresh engine.
     swap: bool = True
@@ -67,17 +67,6 @@ class EngineConfig(Frozen):
         return self
 
 
-class Checked(Protocol):
-    """Whether an engine can serve checkpoints, as configured. `here`: on this machine.
-
-    Returns notes, a line each; raises InputError for the first that it cannot serve.
-    """
-
-    def __call__(
-        self, config: EngineConfig, checkpoints: Sequence[CheckpointInfo], *, here: bool
-    ) -> tuple[str, ...]: ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineKind:
     """One engine that a user can name."""
@@ -89,7 +78,8 @@ class EngineKind:
     # Raises InputError for what certainly cannot be had on this machine, before anything starts; imports nothing heavy.
     check_here: Callable[[EngineConfig], None] = lambda config: None
     references: bool = False  # it keeps and compares the distributions of a Score (Score.reference)
-    check_checkpoints: Checked | None = None  # before anything starts; None: it serves whatever can be read
+    # Called as `check_served` is, before anything starts; None: the engine serves whatever can be read.
+    check_checkpoints: Callable[..., tuple[str, ...]] | None = None
     own_dtypes: Callable[[], bool] = lambda: False  # whether dtype `auto` is each checkpoint's own here
 
 
@@ -102,7 +92,10 @@ def engines_help() -> str:
 
 
 def check_served(config: EngineConfig, checkpoints: Sequence[CheckpointInfo], *, here: bool) -> tuple[str, ...]:
-    """The notes of a configuration's engine on checkpoints (`Checked`). Raises InputError."""
+    """The notes of a configuration's engine on checkpoints, a line each. `here`: the engine runs on this machine.
+
+    Raises InputError for the first checkpoint that the engine cannot serve.
+    """
     check = ENGINES[config.kind].check_checkpoints
     return () if check is None else check(config, checkpoints, here=here)
 

@@ -38,7 +38,7 @@ def unusable(reference: Reference, continuation_ids: Sequence[int], vocabulary: 
             kept: dict[str, str] = file.metadata() or {}
     except (OSError, SafetensorError) as error:
         return f"{reference.path}: the base's distributions are not there: {one_line(error)}"
-    if kept.get("tokens") != _spelled(continuation_ids):
+    if kept.get("tokens") != ",".join(map(str, continuation_ids)):
         return f"{reference.path}: the base's distributions are those of other tokens"
     if kept.get("columns") != str(vocabulary):
         return f"the base's distributions have {kept.get('columns')} columns, the vocabulary here has {vocabulary}"
@@ -69,13 +69,11 @@ def carry_out(reference: Reference, logits_TV: torch.Tensor, continuation_ids: S
 
     Raises OSError if the file cannot be written, or is no longer there.
     """
-    if reference.keep:
-        _keep(reference, logits_TV, continuation_ids)
-        return None
-    return _compare(reference, logits_TV, continuation_ids)
+    import torch
 
-
-def _keep(reference: Reference, logits_TV: torch.Tensor, continuation_ids: Sequence[int]) -> None:
+    tokens_T1 = torch.tensor(continuation_ids, device=logits_TV.device)[:, None]
+    if not reference.keep:
+        return _compare(reference, logits_TV, tokens_T1)
     from safetensors.torch import save_file
 
     columns = logits_TV.shape[1]
@@ -86,7 +84,7 @@ def _keep(reference: Reference, logits_TV: torch.Tensor, continuation_ids: Seque
             "ids": ids_TK.int(),
             "logprobs": logprobs_TK.contiguous(),
             "rest": _rest(logprobs_TV, ids_TK),
-            "own": logprobs_TV.gather(1, _column(continuation_ids, logits_TV))[:, 0].contiguous(),
+            "own": logprobs_TV.gather(1, tokens_T1)[:, 0].contiguous(),
         }
     else:
         kept = {"logits": logits_TV.contiguous()}
@@ -94,19 +92,20 @@ def _keep(reference: Reference, logits_TV: torch.Tensor, continuation_ids: Seque
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.parent / f".{path.name}.{os.getpid()}.writing"  # the store removes such files when a run begins
     try:
-        save_file(kept, temporary, metadata={"tokens": _spelled(continuation_ids), "columns": str(columns)})
+        metadata = {"tokens": ",".join(map(str, continuation_ids)), "columns": str(columns)}
+        save_file(kept, temporary, metadata=metadata)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+    return None
 
 
-def _compare(reference: Reference, logits_TV: torch.Tensor, continuation_ids: Sequence[int]) -> torch.Tensor:
+def _compare(reference: Reference, logits_TV: torch.Tensor, tokens_T1: torch.Tensor) -> torch.Tensor:
     import torch
     from safetensors.torch import load_file
 
     kept = load_file(reference.path, device=str(logits_TV.device))
     logprobs_q = _logprobs(logits_TV)
-    tokens_T1 = _column(continuation_ids, logits_TV)
     if "logits" in kept:
         logprobs_p = _logprobs(kept["logits"])
         own_T = logprobs_p.gather(1, tokens_T1)[:, 0]
@@ -166,13 +165,3 @@ def _ordered(values_TV: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.T
     ids_TK, by_id = ids_TK.sort(1)
     ordered_TK, order = highest_TK.gather(1, by_id).sort(dim=1, descending=True, stable=True)
     return ids_TK.gather(1, order), ordered_TK
-
-
-def _column(continuation_ids: Sequence[int], beside: torch.Tensor) -> torch.Tensor:
-    import torch
-
-    return torch.tensor(continuation_ids, device=beside.device)[:, None]
-
-
-def _spelled(ids: Sequence[int]) -> str:
-    return ",".join(map(str, ids))

@@ -10,6 +10,7 @@ can check beams, samples and scores end to end without weights::
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import random
 from collections.abc import Callable, Iterator
@@ -85,7 +86,10 @@ class FakeEngine:
         self._requests += 1
         self._prompt_tokens += len(request.prompt_ids)
         if isinstance(request, Generate) and request.stream:
-            yield from (_piece(response, position) for position in range(len(response.token_ids) - 1))
+            for position in range(len(response.token_ids) - 1):
+                names = ("token_ids", "logprobs", "top_ids", "top_logprobs")
+                one = {name: getattr(response, name)[position : position + 1] for name in names}
+                yield dataclasses.replace(response, final=False, **one)
         self._generated += len(response.token_ids)
         yield response
 
@@ -170,19 +174,6 @@ class FakeLM:
             top_ids=tuple(ids for ids, _ in top),
             top_logprobs=tuple(values for _, values in top),
         )
-
-
-def _piece(response: Response, position: int) -> Response:
-    """One token of a streamed response."""
-    one = slice(position, position + 1)
-    return Response(
-        request_id=response.request_id,
-        final=False,
-        token_ids=response.token_ids[one],
-        logprobs=response.logprobs[one],
-        top_ids=response.top_ids[one],
-        top_logprobs=response.top_logprobs[one],
-    )
 
 
 def _top(row: npt.NDArray[np.float64], count: int) -> tuple[tuple[int, ...], tuple[float, ...]]:

@@ -3,7 +3,7 @@
 Forced scores and prompt log-probabilities are the same numbers, computed in two ways by an engine. Kernels and their
 errors differ between builds, devices, dtypes and runners. So the first engine of a combination scores a few short
 continuations both ways before it serves. Both ways rank with the same kernel, so ranks are compared with a count over
-whole distributions and with a planted table (`vllm/verify/ranks.py`). Pure except for `Memory`, a folder with a file
+whole distributions and with a planted table (`vllm/verify/weights.py`). Pure except for `Memory`, a folder with a file
 for each combination that has passed. `vllm/engine.py` runs it.
 """
 
@@ -149,18 +149,15 @@ def misranked(answers: Sequence[Response], whole: Sequence[Response], allowed: f
 
 
 class Memory:
-    """The combinations that have passed, in a folder of the user's cache. One that cannot be written is no error: then
-    every engine checks itself."""
+    """The combinations that have passed, in the folder `name` of the user's cache. One that cannot be written is no
+    error: then every engine checks itself."""
 
-    def __init__(self, folder: Path | None = None) -> None:
-        self.folder = folder or _cache() / "resurface" / "self-check"
-
-    def has(self, combination: Mapping[str, str]) -> bool:
-        """Whether a combination has passed."""
+    def __init__(self, name: str = "self-check") -> None:
         try:
-            return self._file(combination).is_file()
-        except OSError:
-            return False
+            cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        except RuntimeError:  # a user without a name or a home, as in some containers
+            cache = Path(os.devnull)
+        self.folder = cache / "resurface" / name
 
     def text(self, combination: Mapping[str, str]) -> str | None:
         """The text that is kept with a combination that has passed; None if it has not."""
@@ -181,14 +178,6 @@ class Memory:
     def _file(self, combination: Mapping[str, str]) -> Path:
         text = json.dumps(dict(combination), sort_keys=True)
         return self.folder / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
-
-
-def _cache() -> Path:
-    """The user's cache; for a user without a name or a home, as in some containers, a folder that cannot be there."""
-    try:
-        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    except RuntimeError:
-        return Path(os.devnull)
 
 
 def code_digest(folder: Path) -> str:

@@ -34,7 +34,7 @@ class TorchEngine:
         import torch
 
         self.version = version("transformers")
-        self.dtype = "float32" if config.dtype == "auto" else config.dtype
+        self.dtype: str = "float32" if config.dtype == "auto" else config.dtype
         self._config = config
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self._model: Any = None

@@ -14,8 +14,7 @@ from evaluator.engine.config import EngineConfig, Graphs
 from evaluator.engine.self_check import TOLERANCES
 from evaluator.engine.torch_engine import TorchEngine
 from evaluator.engine.vllm.engine import VLLMEngine
-from evaluator.engine.vllm.setup.abilities import BATCH_INVARIANT
-from evaluator.engine.vllm.setup.gpu import BREAKABLE
+from evaluator.engine.vllm.start import BATCH_INVARIANT, BREAKABLE
 from tests.support.models import save_tiny_model
 
 pytestmark = [

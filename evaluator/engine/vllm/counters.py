@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,7 +35,6 @@ class Counters:
     _between: float = field(default=0.0, init=False)  # steps, with requests
     _idle: float = field(default=0.0, init=False)
     _device_before: float = field(default=0.0, init=False)
-    _began: float = field(default=0.0, init=False)
     _ended: float | None = field(default=None, init=False)  # when the last step of this run did
 
     def __post_init__(self) -> None:
@@ -44,24 +44,22 @@ class Counters:
     def begin_run(self) -> None:
         self._ended = None
 
-    def begin_step(self, *, was_empty: bool) -> None:
-        """`was_empty`: the step before left the engine without a request."""
-        self._began = time.perf_counter()
-        if self._ended is None:
-            return
-        if was_empty:
-            self._idle += self._began - self._ended
-        else:
-            self._between += self._began - self._ended
-
-    def end_step(self) -> None:
+    @contextlib.contextmanager
+    def step(self, *, was_empty: bool) -> Iterator[None]:
+        """Count the step within, unless it fails. `was_empty`: the step before left the engine without a request."""
+        began = time.perf_counter()
+        if self._ended is not None and was_empty:
+            self._idle += began - self._ended
+        elif self._ended is not None:
+            self._between += began - self._ended
+        yield
         self._ended = time.perf_counter()
-        self._in_steps += self._ended - self._began
+        self._in_steps += self._ended - began
         self.steps += 1
         if self.device is not None:
             self.device.seconds()  # it forgets the steps that have ended
 
-    def end_request(self, *, prompt_tokens: int, cached_tokens: int, generated_tokens: int) -> None:
+    def end_request(self, prompt_tokens: int, cached_tokens: int, generated_tokens: int) -> None:
         """Count a request that was finished, or cancelled after it had begun; `prompt_tokens` with those cached."""
         self.requests += 1
         self.prompt_tokens += prompt_tokens - cached_tokens
@@ -69,17 +67,16 @@ class Counters:
         self.generated_tokens += generated_tokens
 
     def stats(self) -> EngineStats:
-        busy, waiting = self._in_steps, self._between
+        busy: float | None = self._in_steps
+        waiting: float | None = self._between
+        idle: float | None = self._idle
         if self.device is not None:
-            read = self.device.seconds()
-            if read is None:
-                return self._counted(None, None, None)
-            held = busy + waiting  # while the engine held requests
-            busy = read - self._device_before
-            waiting = max(0.0, held - busy)
-        return self._counted(busy, waiting, self._idle)
-
-    def _counted(self, busy: float | None, waiting: float | None, idle: float | None) -> EngineStats:
+            held = self._in_steps + self._between  # while the engine held requests
+            if (read := self.device.seconds()) is None:
+                busy = waiting = idle = None
+            else:
+                busy = read - self._device_before
+                waiting = max(0.0, held - busy)
         return EngineStats(
             requests=self.requests,
             steps=self.steps,
@@ -115,9 +112,22 @@ class DeviceClock:
         """Time what this model runner of vLLM executes from now on."""
         self._seconds = 0.0
         timing = getattr(runner, "step_timing", None)  # the V2 runner calls it when the inputs of a step are there
-        at = (timing, "forward_start") if hasattr(timing, "forward_start") else (runner, "execute_model")
-        _wrap(*at, before=self._begin)
-        _wrap(runner, "sample_tokens", after=self._end)
+        owner, name = (timing, "forward_start") if hasattr(timing, "forward_start") else (runner, "execute_model")
+        begins, ends = getattr(owner, name), runner.sample_tokens
+
+        def begin(*arguments: Any, **named: Any) -> Any:
+            self._start = self._recorded()
+            return begins(*arguments, **named)
+
+        def end(*arguments: Any, **named: Any) -> Any:
+            result = ends(*arguments, **named)
+            if self._start is not None:
+                self._launched.append((self._start, self._recorded()))
+                self._start = None
+            return result
+
+        setattr(owner, name, begin)
+        runner.sample_tokens = end
 
     def seconds(self) -> float | None:
         """The seconds of all finished steps; None if steps are not timed."""
@@ -127,14 +137,6 @@ class DeviceClock:
                 assert self._seconds is not None
                 self._seconds += start.elapsed_time(end) / 1000
             return self._seconds
-
-    def _begin(self) -> None:
-        self._start = self._recorded()
-
-    def _end(self) -> None:
-        if self._start is not None:
-            self._launched.append((self._start, self._recorded()))
-            self._start = None
 
     def _recorded(self) -> Any:
         event = self._new_event()
@@ -148,21 +150,3 @@ def device_clock(llm: Any, *, workers: int) -> DeviceClock:
     if workers == 1 and hasattr(llm.engine_core, "engine_core"):
         llm.collective_rpc(lambda worker: clock.watch(worker.model_runner))
     return clock
-
-
-def _wrap(
-    owner: Any, name: str, *, before: Callable[[], None] | None = None, after: Callable[[], None] | None = None
-) -> None:
-    """Call `before` and `after` around a method of one object."""
-    method = getattr(owner, name)
-
-    @functools.wraps(method)
-    def wrapped(*arguments: Any, **named: Any) -> Any:
-        if before is not None:
-            before()
-        result = method(*arguments, **named)
-        if after is not None:
-            after()
-        return result
-
-    setattr(owner, name, wrapped)

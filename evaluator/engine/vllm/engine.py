@@ -4,7 +4,7 @@
   response join the running batch at the next step.
 - `load` builds the engine once; every later checkpoint is swapped in place and compared with its files. A quantised
   one and a mixture of experts get an engine of their own.
-- A `Score` is computed by forced decoding (requests/sampling.py), and in one step where the cache allows it
+- A `Score` is computed by forced decoding (sampling.py), and in one step where the cache allows it
   (prompt_scores.py). All options of a question share one context.
 
 vLLM is imported when the first checkpoint is loaded, not with this module.
@@ -14,33 +14,29 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import hashlib
 import itertools
+import json
+import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from evaluator.checkpoints.blueprint import Blueprint, read_blueprint
+from evaluator.checkpoints.shapes import text_model
 from evaluator.checkpoints.tokenizer import read_eos_ids
 from evaluator.core.errors import EngineError, InputError
 from evaluator.engine import self_check
 from evaluator.engine.admission import room
 from evaluator.engine.base import EngineStats, FixedSource, LoadReport, RequestSource, Response
 from evaluator.engine.config import EngineConfig, EngineKind
+from evaluator.engine.processor import instruction_sets
+from evaluator.engine.vllm.arguments import FASTER_DECODE
 from evaluator.engine.vllm.counters import Counters
-from evaluator.engine.vllm.setup.arguments import MAX_TOP_LOGPROBS
-from evaluator.engine.vllm.setup.gpu import FASTER_DECODE
-from evaluator.engine.vllm.start import (
-    Started,
-    check_here,
-    installed_version,
-    named,
-    on_workers,
-    serves_cpus,
-    start,
-)
-from evaluator.engine.vllm.verify.quantised import check_quantised
+from evaluator.engine.vllm.start import Started, check_here, installed_version, named, on_workers, serves_cpus, start
+from evaluator.engine.vllm.verify.rehearsal import check_quantised
 
 _OBJECTS = 50_000  # new and alive, before Python searches for cycles
 
@@ -76,15 +72,19 @@ class VLLMEngine:
         # What vLLM makes of quantised weights and of experts while it loads them, it cannot make again in place.
         alone = blueprint.quantisation is not None or blueprint.mixture or not self._config.swap
         if self._started is not None and alone:
-            self._give_up()
+            self.close()
         swapped = self._started is not None
         if self._started is None:
             self._started = start(self._config, checkpoint, blueprint)
             self.dtype = self._started.dtype
         else:
-            self._check_alike(checkpoint, blueprint)
+            assert self._blueprint is not None
+            if (difference := self._blueprint.difference(blueprint)) is not None:
+                raise InputError(
+                    f"{checkpoint}: cannot be swapped into an engine built for {self._first}: {difference}"
+                )
             self._swap(self._started, checkpoint, files)
-        not_compared = self._verify(self._started, checkpoint, files)
+        notes = self._verify(self._started, checkpoint, files)
         self._blueprint, self._eos_ids = blueprint, eos_ids
         self._first = self._first or checkpoint
         if not swapped:
@@ -96,7 +96,7 @@ class VLLMEngine:
             tensors=len(blueprint.tensors),
             seconds=time.monotonic() - began,
             scoring=self._started.scoring,
-            notes=(*self._started.notes, *_notes(not_compared)),
+            notes=(*self._started.notes, *notes),
             setup=self._setup,
         )
 
@@ -105,88 +105,83 @@ class VLLMEngine:
         assert self._started is not None, "a checkpoint is loaded first"
         return tuple(sorted({name for names in on_workers(self._started.llm, "quantised_kernels") for name in names}))
 
-    def run(self, source: RequestSource) -> Iterator[Response]:
-        """Answer everything that the source gives. Raises EngineError if the engine dies or none is loaded."""
-        return self._answers(source)
+    def run(self, source: RequestSource, *, whole: bool = False) -> Iterator[Response]:
+        """Answer everything that the source gives. Raises EngineError if the engine dies or none is loaded.
 
-    def _answers(self, source: RequestSource, *, whole: bool = False) -> Iterator[Response]:
-        """The same; `whole`: scores by prompt log-probabilities report whole distributions."""
+        `whole`: scores by prompt log-probabilities report whole distributions.
+        """
         if self._started is None or self._blueprint is None:
             raise EngineError("the vLLM engine was asked to run before a checkpoint was loaded, or after it failed")
-        from evaluator.engine.vllm.requests.batch import Batch, Served
+        from evaluator.engine.vllm.requests import Batch
 
-        served = Served(
-            dialect=self._started.dialect,
-            eos_ids=self._eos_ids,
-            vocabulary=self._blueprint.vocabulary,
-            max_model_len=self._started.max_model_len,
-            positions=self._started.positions,
-            max_top_logprobs=MAX_TOP_LOGPROBS,
-            by_prompt=self._started.scoring == "prompt_logprobs",
-            whole=whole,
-        )
         core, counters = self._started.llm.engine_core, self._counters
         rows, bursts = self._started.max_num_seqs, self._started.graphs in FASTER_DECODE
-        batch = Batch(core, served, counters, self._numbers)
+        vocabulary = self._blueprint.vocabulary
+        batch = Batch(self._started, vocabulary, self._eos_ids, counters, self._numbers, whole=whole)
         counters.begin_run()
         try:
             with rare_collections():
                 while True:
                     # Requests that cannot begin at once stay with the source, which puts the most urgent ones first.
-                    given = source.take(room(rows, len(batch), bursts=bursts))
+                    given = source.take(room(rows, len(batch.in_flight), bursts=bursts))
                     batch.submit(given)
-                    if batch and not batch.has_responses:
-                        counters.begin_step(was_empty=batch.was_emptied)
-                        outputs = self._step(core)
-                        counters.end_step()
+                    if batch.in_flight and not batch.ready:
+                        with counters.step(was_empty=batch.was_emptied):
+                            outputs = self._step(core)
                         batch.receive(outputs)
-                    elif not given and not batch.has_responses:
+                    elif not given and not batch.ready:
                         return
-                    yield from batch.responses()
+                    while batch.ready:
+                        yield batch.ready.popleft()
         finally:
-            if self._started is not None and self._started.llm.engine_core is core:
-                batch.abort()
+            if batch.in_flight and self._started is not None and self._started.llm.engine_core is core:
+                core.abort_requests(list(batch.in_flight))
 
     def stats(self) -> EngineStats:
         """Since the last load. Time counts between the first and the last step of each `run` (see Counters)."""
         return self._counters.stats()
 
     def close(self) -> None:
-        """Free the engine and its memory; GPU memory is only surely free once the process has ended."""
-        self._give_up()
+        """Free the engine and its memory; a later `load` builds a new one.
 
-    def _check_alike(self, checkpoint: Path, blueprint: Blueprint) -> None:
-        assert self._blueprint is not None
-        difference = self._blueprint.difference(blueprint)
-        if difference is not None:
-            raise InputError(f"{checkpoint}: cannot be swapped into an engine built for {self._first}: {difference}")
+        GPU memory is only surely free once the process has ended.
+        """
+        started, self._started = self._started, None
+        self._first = self._blueprint = None
+        if started is not None:
+            started.llm.engine_core.shutdown()
+            del started
+            gc.collect()
 
     def _swap(self, started: Started, checkpoint: Path, files: list[str]) -> None:
         try:
-            for rank, (_read, missing) in enumerate(on_workers(started.llm, "swap_weights", files)):
+            for rank, missing in enumerate(on_workers(started.llm, "swap_weights", files)):
                 if missing:
                     raise EngineError(f"{checkpoint}: no value for {missing[0]}{self._on(rank)}")
             if started.llm.engine_core.reset_prefix_cache(reset_connector=started.has_connector) is not True:
                 raise EngineError(f"{checkpoint}: vLLM did not reset its prefix cache")
         except Exception as error:  # a half-swapped engine must never answer
-            self._give_up()
+            self.close()
             if isinstance(error, EngineError):
                 raise
             raise EngineError(f"{checkpoint}: vLLM could not swap its weights in: {named(error)}") from error
 
     def _verify(self, started: Started, checkpoint: Path, files: list[str]) -> tuple[str, ...]:
-        """Compare the weights in every worker with the files; an engine is given up if they differ.
+        """Compare the weights in every worker with the files; an engine is closed if they differ.
 
-        Returns the names of the matrices that could not be compared, in any worker.
+        Returns a note if matrices could not be compared, in any worker.
         """
         not_compared: dict[str, None] = {}
         for rank, (compared, differing, passed_over) in enumerate(on_workers(started.llm, "compare_weights", files)):
             if differing or not compared:
-                self._give_up()
+                self.close()
                 what = f"{differing[0]} in the engine is not that of the files" if differing else "nothing to compare"
                 raise EngineError(f"{checkpoint}: after loading, {what}{self._on(rank)}")
             not_compared.update(dict.fromkeys(passed_over))
-        return tuple(not_compared)
+        if not not_compared:
+            return ()
+        count, example = len(not_compared), next(iter(not_compared))
+        return (f"{count} of the engine's matrices could not be compared with the files, {example} for one",)
 
     def _on(self, rank: int) -> str:
         """Names the worker of an error, if there are several workers."""
@@ -198,11 +193,11 @@ class VLLMEngine:
         Where forced scores are wrong, prompt log-probabilities take their place. Raises EngineError if the engine
         cannot answer, or if these or its ranks cannot be right themselves, also where nothing is forced.
         """
-        from evaluator.engine.vllm.setup.combination import combination_of, on_gpu
+        from vllm.platforms import current_platform
 
-        combination = combination_of(started, self._config, blueprint)
+        combination = _combination(started, self._config, blueprint)
         memory = self_check.Memory()
-        forces, known = started.scoring == "forced", memory.has(combination)
+        forces, known = started.scoring == "forced", memory.text(combination) is not None
         self._setup = combination | {"self-check": "not needed" if known else "passed"}
         if known:
             return started
@@ -212,46 +207,91 @@ class VLLMEngine:
         self._started = slower
         slow = list(self.run(FixedSource(asked)))
         # One after another: a whole distribution has as many numbers as the vocabulary has tokens.
-        whole = [answer for each in asked for answer in self._answers(FixedSource([each]), whole=True)]
-        allowed = self_check.TOLERANCES[self_check.precision(started.dtype, combination["logits"], on_gpu=on_gpu())]
+        whole = [answer for each in asked for answer in self.run(FixedSource([each]), whole=True)]
+        on_gpu = not current_platform.is_cpu()
+        allowed = self_check.TOLERANCES[self_check.precision(started.dtype, combination["logits"], on_gpu=on_gpu)]
         wrong_ranks = [found for found in on_workers(started.llm, "wrong_rank") if found is not None]
         if (nonsense := self_check.nonsense(slow, whole, allowed, wrong_ranks)) is not None:
-            self._give_up()
+            self.close()
             raise EngineError(f"this vLLM's scores cannot be trusted: {nonsense}")
         wrong = self_check.disagreement(fast, slow, whole, allowed, asked) if forces else None
         if wrong is None:
             if any(response.status == "ok" for response in slow):
                 memory.add(combination)
             return started
-        self._setup = combination_of(slower, self._config, blueprint) | {"self-check": "failed"}
+        self._setup = _combination(slower, self._config, blueprint) | {"self-check": "failed"}
         note = f"{wrong}; scores are computed by prompt log-probabilities instead, which is slower"
         return dataclasses.replace(slower, notes=(*started.notes, note))
 
-    def _step(self, core: Any) -> Sequence[Any]:
+    def _step(self, core: Any) -> Any:
         """One step of the engine; returns vLLM's EngineCoreOutputs."""
         try:
-            outputs: Sequence[Any] = core.get_output().outputs
+            return core.get_output().outputs
         except Exception as error:  # the engine core is in an unknown state now
-            self._give_up()
+            self.close()
             raise EngineError(f"vLLM died in a step: {named(error)}") from error
-        return outputs
-
-    def _give_up(self) -> None:
-        """Drop the engine; a later `load` builds a new one."""
-        started, self._started = self._started, None
-        self._first = self._blueprint = None
-        if started is not None:
-            started.llm.engine_core.shutdown()
-            del started
-            gc.collect()
 
 
-def _notes(not_compared: tuple[str, ...]) -> tuple[str, ...]:
-    """The notes of a checkpoint's LoadReport."""
-    if not not_compared:
-        return ()
-    count = len(not_compared)
-    return (f"{count} of the engine's matrices could not be compared with the files, {not_compared[0]} for one",)
+# Settings that choose no kernel: requests, places, and sizes of steps.
+_INDIFFERENT = {
+    *("kind", "dtype", "scoring", "trust_remote_code"),
+    *("max_model_len", "max_num_seqs", "max_num_batched_tokens", "kv_cache_gib", "gpu_memory_utilization"),
+}
+# Variables that choose kernels, in addition to vLLM's own; and vLLM's variables that only locate files, logs, processes
+# and other machines.
+_CHOOSING = ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")
+_NOT_CHOOSING = (
+    *("VLLM_API_KEY", "VLLM_CACHE_ROOT", "VLLM_CONFIG", "VLLM_DO_NOT_TRACK", "VLLM_DP_", "VLLM_HOST_IP", "VLLM_LOG"),
+    *("VLLM_NO_USAGE_STATS", "VLLM_PORT", "VLLM_USAGE", "VLLM_CPU_KVCACHE_SPACE", "VLLM_CPU_OMP_THREADS_BIND"),
+    *("VLLM_ENABLE_V1_MULTIPROCESSING", "VLLM_WORKER_MULTIPROC_METHOD"),  # set by us
+    "VLLM_OBJECT_STORAGE_",  # set by vLLM, to another name in each process
+)
+
+
+def _combination(started: Started, config: EngineConfig, blueprint: Blueprint) -> dict[str, str]:
+    """What an engine's numbers depend on besides weights and requests: builds, device, kernels and code, by name."""
+    import torch
+    from vllm import envs
+    from vllm.platforms import current_platform
+
+    scoring = "in one step" if started.dialect.one_step else "by forced decoding"
+    if started.scoring == "prompt_logprobs":
+        scoring = "by prompt log-probabilities"
+    quantised = blueprint.quantisation
+    weights = {} if quantised is None else {"weights": f"{quantised.library}, {quantised.label}"}
+    head = text_model(blueprint.config).get("head_dim")
+    settings = config.model_dump(mode="json", exclude=_INDIFFERENT)
+    return {
+        "device": str(current_platform.get_device_name()),
+        "instructions": " ".join([torch.backends.cpu.get_cpu_capability(), *instruction_sets()]),
+        "dtype": started.dtype,
+        "logits": on_workers(started.llm, "logits_dtype")[0],
+        "runner": "V2" if started.dialect.v2 else "V1",
+        "scoring": scoring,
+        "graphs": started.graphs,
+        "vllm": installed_version(),
+        "torch": torch.__version__,
+        "architecture": f"{blueprint.config.get('model_type')} with heads of {head}",
+        "environment": environment_in_words(os.environ, {*envs.environment_variables, *_CHOOSING}),
+        **weights,
+        "settings": ", ".join(f"{name}: {value}" for name, value in sorted(settings.items())),
+        "code": self_check.code_digest(Path(__file__).parent),
+    }
+
+
+def environment_in_words(variables: Mapping[str, str], choosing: Collection[str]) -> str:
+    """Which variables that may choose kernels are set, and a digest of their values, which may be secret.
+
+    vLLM sets more than it lists: names of processes, for example, which are others each time.
+    """
+    chosen = {
+        name: value
+        for name, value in sorted(variables.items())
+        if name in choosing and name.startswith(("VLLM_", *_CHOOSING)) and not name.startswith(_NOT_CHOOSING)
+    }
+    if not chosen:
+        return "nothing set"
+    return f"{', '.join(chosen)} ({hashlib.sha256(json.dumps(chosen).encode()).hexdigest()[:8]})"
 
 
 @contextmanager

@@ -64,23 +64,26 @@ def cacheable_tokens(request: Any) -> int:
     return most
 
 
-def reports(
-    tables: LogprobsTensors, raw_RV: torch.Tensor, tokens: Sequence[int], references: Sequence[tuple[int, Reference]]
-) -> list[Any]:
-    """Keep or compare the distributions of each reference, and return one LogprobsTensors for each.
+def report(
+    tables: LogprobsTensors, raw_RV: torch.Tensor, tokens: Sequence[int], reference: Reference
+) -> LogprobsTensors:
+    """Keep or compare the distributions of a score with a reference, and return its report.
 
-    `raw_RV` are the logits that predict `tokens`, and `tables` are these tokens' log-probabilities and ranks. Each of
-    `references` comes with its number of rows. A report that compares has a further column for each field of a
-    Divergence.
+    `raw_RV` are the logits that predict `tokens`, and `tables` are these tokens' log-probabilities and ranks. A report
+    that compares has a further column for each field of a Divergence.
     """
-    made = []
-    start = 0
-    for count, reference in references:
-        here = slice(start, start + count)
-        start += count
-        compared = carry_out(reference, raw_RV[here], tokens[here])
-        logprobs = tables.logprobs[here]
-        if compared is not None:
-            logprobs = torch.cat((logprobs, compared.to(logprobs.device)), 1)
-        made.append(LogprobsTensors(tables.logprob_token_ids[here], logprobs, tables.selected_token_ranks[here]))
-    return made
+    compared = carry_out(reference, raw_RV, tokens)
+    logprobs = tables.logprobs
+    if compared is not None:
+        logprobs = torch.cat((logprobs, compared.to(logprobs.device)), 1)
+    return LogprobsTensors(tables.logprob_token_ids, logprobs, tables.selected_token_ranks)
+
+
+def rows_of_table(tables: LogprobsTensors, start: int, count: int) -> LogprobsTensors:
+    """Some consecutive rows."""
+    return LogprobsTensors(*(column[start : start + count] for column in tables[:3]))
+
+
+def joined(parts: Sequence[LogprobsTensors]) -> LogprobsTensors:
+    """The rows of several tables (at least one), one after the other."""
+    return LogprobsTensors(*(torch.cat(column) for column in zip(*(part[:3] for part in parts), strict=True)))

@@ -9,9 +9,12 @@ On a CPU everything is computed in float32 by default, on a GPU in the checkpoin
 from __future__ import annotations
 
 import importlib
+import math
 import os
 import re
+import subprocess
 import sys
+import time
 import warnings
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distributions, version
@@ -23,25 +26,23 @@ from evaluator.checkpoints.blueprint import Blueprint
 from evaluator.checkpoints.overlay import served_directory
 from evaluator.core.errors import EngineError, InputError, one_line
 from evaluator.engine.config import EngineConfig, Scoring
+from evaluator.engine.vllm.abilities import check_fields, check_runner, check_version, check_vllm
+from evaluator.engine.vllm.arguments import of_device, of_runner
 from evaluator.engine.vllm.counters import DeviceClock, device_clock
-from evaluator.engine.vllm.setup.abilities import (
-    BATCH_INVARIANT,
-    check_arguments,
-    check_runner,
-    check_version,
-    check_vllm,
-)
-from evaluator.engine.vllm.setup.arguments import of_device, of_runner
-from evaluator.engine.vllm.setup.gpu import BREAKABLE, wait_for_memory
 
 if TYPE_CHECKING:
-    from evaluator.engine.vllm.requests.sampling import Dialect
+    from evaluator.engine.vllm.sampling import Dialect
 
+# In the environment, before vLLM is imported:
+BATCH_INVARIANT = "VLLM_BATCH_INVARIANT"
+BREAKABLE = "VLLM_USE_BREAKABLE_CUDAGRAPH"  # graphs of pieces, without torch.compile
+_V2 = "VLLM_USE_V2_MODEL_RUNNER"  # 1 or 0 where vLLM is not to choose the runner
+INT4_AS_W4A8 = "VLLM_CPU_INT4_W4A8"  # int4 weights are computed with int8 activations, on AMX
 _REASONS = 400  # characters of an error that lists reasons
-INT4_AS_W4A8 = "VLLM_CPU_INT4_W4A8"  # in the environment: int4 weights are computed with int8 activations, on AMX
 _NOT_ON_A_CPU = "vLLM has no batch-invariant mode on a CPU; engine torch computes one request at a time"
 _INVARIANT_FROM = 80  # a GPU's compute capability, ten times
-_V2 = "VLLM_USE_V2_MODEL_RUNNER"  # in the environment: 1 or 0 where vLLM is not to choose the runner
+_PATIENCE_SECONDS = 60.0
+_LOOK_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,29 +148,37 @@ def _start(config: EngineConfig, checkpoint: Path, blueprint: Blueprint, served:
     from vllm.platforms import current_platform
     from vllm.v1.engine.llm_engine import LLMEngine
 
-    from evaluator.engine.vllm.requests.sampling import Dialect
+    from evaluator.engine.vllm.sampling import Dialect
 
     on_cpu = bool(current_platform.is_cpu())
     if config.deterministic:
         _check_deterministic(current_platform)
-    longest, positions = _lengths(config.max_model_len, blueprint.longest)
+    # A prompt that is scored by prompt log-probabilities holds the continuation as well, and vLLM generates one token
+    # after it. Every engine may need this: it scores in this way if its forced scores are wrong.
+    positions = min(config.max_model_len + 1, blueprint.longest or config.max_model_len + 1)
     arguments = of_device(config, checkpoint, served, blueprint, positions, on_cpu=on_cpu)
+    llm = None
     try:
         v2 = _runs_v2(arguments, on_cpu=on_cpu)
         arguments |= of_runner(config, blueprint, arguments["dtype"], positions, v2=v2)
-        engine_config = _engine_config(arguments | Dialect(v2=v2).engine_arguments())
-        _prepare_device(config, current_platform)
+        engine_config = _engine_config(arguments)
+        if on_cpu:
+            _request_amx()
+        elif current_platform.is_cuda_alike():
+            wait_for_memory(config.gpu_memory_utilization, config.tensor_parallel)
         llm = LLMEngine.from_vllm_config(engine_config, disable_log_stats=True)
-        one_step = _patched(llm, config, v2=v2)
+        one_step = _patch(llm, config, v2=v2)
     except InputError:
         raise
     except Exception as error:  # whatever vLLM raises while it starts
+        if llm is not None:
+            llm.engine_core.shutdown()
         why = not_imported(error) or named(error)
         raise EngineError(f"{checkpoint}: vLLM could not start an engine: {why}") from error
     return Started(
         llm=llm,
         dialect=Dialect(v2=v2, one_step=one_step),
-        max_model_len=longest,
+        max_model_len=min(config.max_model_len, positions),
         positions=positions,
         max_num_seqs=arguments["max_num_seqs"],
         dtype=str(engine_config.model_config.dtype).removeprefix("torch."),
@@ -181,50 +190,63 @@ def _start(config: EngineConfig, checkpoint: Path, blueprint: Blueprint, served:
     )
 
 
-def _lengths(wanted: int, longest: int | None) -> tuple[int, int]:
-    """The tokens that a request may have, and the positions that vLLM's engine gets.
+def _request_amx() -> None:
+    """Request AMX of the system: the kernels of some schemes take it for granted."""
+    import torch
 
-    A prompt that is scored by prompt log-probabilities holds the continuation as well, and vLLM generates one token
-    after it. Every engine may need this: it scores in this way if its forced scores are wrong.
+    if torch.cpu._is_amx_tile_supported():
+        torch.cpu._init_amx()
+
+
+def _patch(llm: Any, config: EngineConfig, *, v2: bool) -> bool:
+    """Patch the workers and the scheduler of a new engine; returns whether it scores in one step.
+
+    For that, the scheduler must compute the rows that scores need. It also shares parts of cache blocks.
     """
-    return min(wanted, longest or wanted), min(wanted + 1, longest or wanted + 1)
-
-
-def _prepare_device(config: EngineConfig, platform: Any) -> None:
-    """Wait for a GPU's memory, or request AMX of the system: the kernels of some schemes take it for granted."""
-    if platform.is_cpu():
-        import torch
-
-        if torch.cpu._is_amx_tile_supported():
-            torch.cpu._init_amx()
-    elif platform.is_cuda_alike():
-        wait_for_memory(config.gpu_memory_utilization, config.tensor_parallel)
-
-
-def _patched(llm: Any, config: EngineConfig, *, v2: bool) -> bool:
-    """Patch the workers and the scheduler of a new engine; whether it scores in one step. On an error it is ended."""
-    try:
-        if config.tensor_parallel > 1:
-            on_workers(llm, "end_with_parent")
-        on_workers(llm, "prepare_v2" if v2 else "prepare_v1")
-        return config.scoring == "forced" and _scores_in_one_step(llm, v2=v2)
-    except Exception:
-        llm.engine_core.shutdown()
-        raise
-
-
-def _scores_in_one_step(llm: Any, *, v2: bool) -> bool:
-    """Make the scheduler compute the rows that scores need, and share parts of blocks. Returns whether it can."""
     from evaluator.engine.vllm.prompt_scores import keep_last_context_token
 
+    if config.tensor_parallel > 1:
+        on_workers(llm, "end_with_parent")
+    on_workers(llm, "prepare_v2" if v2 else "prepare_v1")
     core = getattr(llm.engine_core, "engine_core", None)  # None: the core runs in another process
-    if core is None or not keep_last_context_token(core.scheduler):
+    if config.scoring != "forced" or core is None or not keep_last_context_token(core.scheduler):
         return False
     if v2:
-        from evaluator.engine.vllm.v2.tails import share_tails
+        from evaluator.engine.vllm.v2.partial_blocks import share_partial_blocks
 
-        share_tails(core.scheduler)
+        share_partial_blocks(core.scheduler)
     return True
+
+
+def wait_for_memory(share: float, gpus: int = 1) -> None:
+    """Wait until `share` of each of an engine's GPUs is free, a minute at most.
+
+    The driver may take seconds to free the memory of a process that has ended. But vLLM checks only once, and does not
+    start if it finds too little.
+    """
+    # A query through CUDA occupies some GPU memory. An engine in this process needs that memory anyway. But workers in
+    # other processes would lose it, so their GPUs are queried with nvidia-smi.
+    import torch
+
+    end = time.monotonic() + _PATIENCE_SECONDS
+    while time.monotonic() < end:
+        memories = [torch.cuda.mem_get_info()] if gpus == 1 else _memories(gpus)
+        if all(free >= math.ceil(total * share) for free, total in memories):
+            return
+        time.sleep(_LOOK_SECONDS)
+
+
+def _memories(gpus: int) -> list[tuple[int, int]]:
+    """The free and the whole memory of the first visible GPUs, in MiB; empty without an answer of nvidia-smi."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = [str(number) for number in range(gpus)] if visible is None else visible.split(",")[:gpus]
+    command = ["nvidia-smi", "--query-gpu=memory.free,memory.total", "--format=csv,noheader,nounits"]
+    try:
+        done = subprocess.run([*command, "-i", ",".join(names)], capture_output=True, text=True, check=True)
+        rows = [line.split(",") for line in done.stdout.splitlines() if line.strip()]
+        return [(int(free), int(total)) for free, total in rows]
+    except (OSError, subprocess.CalledProcessError, ValueError):
+        return []
 
 
 def _runs_v2(arguments: dict[str, Any], *, on_cpu: bool) -> bool:
@@ -271,7 +293,7 @@ def _engine_config(arguments: dict[str, Any]) -> Any:
     """vLLM's configuration. Raises InputError for an argument that this vLLM does not know."""
     from vllm import EngineArgs
 
-    check_arguments(installed_version(), EngineArgs, arguments)
+    check_fields(installed_version(), EngineArgs, arguments)
     return EngineArgs(**arguments).create_engine_config()
 
 

@@ -332,8 +332,7 @@ def _stats(workers: Sequence[EngineWorker], *, latest: bool = False) -> list[dic
         {
             "engine": worker.number,
             "checkpoint": name,
-            "idle_share": stats.idle_share,
-            "waiting_share": stats.waiting_share,
+            **stats.shares(),
             **{name: getattr(where, name) for name in ("node", "node_id", "device")},
             **dataclasses.asdict(stats),
             "scoring": worker.reports[load].scoring,

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from benchmarks import roofline
-from evaluator.engine.vllm.setup.gpu import cached_values
+from evaluator.engine.vllm.arguments import cached_values
 from tests.support import checkpoint_files
 from tests.support.models import save_tiny_model
 

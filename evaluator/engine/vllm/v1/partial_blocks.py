@@ -1,27 +1,16 @@
-"""Sharing the prompt's last, partly filled cache block: a connector for vLLM's scheduler and worker.
-
-vLLM's prefix cache holds whole blocks. So requests that share a prompt each compute its last, partly filled block
-again: every sample, every candidate and every branch of a beam search. A CPU's smallest block has 32 tokens, so this
-costs 16 tokens on average. Measured on the bundled model: 50 thousand prompt tokens, only 11 thousand distinct ones.
-
-Here a new request takes over the part of that block that another request has computed. The whole block is copied into
-the request's own block before the forward pass. Only the tokens after the common ones are computed.
+"""Sharing partly filled cache blocks on the V1 model runner: a connector for vLLM's scheduler and worker.
 
 The scheduler lets a connector report how many tokens of a request it can load from another place. For this connector,
-the other place is another block of the same cache.
-
-Why this is safe: the last request of a block determines its content, even after that request has ended. We record its
-tokens, how many of these earlier steps have computed, and the hash of everything before. Every allocation passes
-through `update_state_after_alloc` or `build_connector_meta`, so overwritten content is never used. Copies are read
-before anything is written in the same step. With new weights, `reset_cache` forgets everything.
+the other place is another block of the same cache (../partial_blocks.py). If the step that is being scheduled computes
+many of a request's tokens, the request waits for the next step. A CPU's smallest block has 32 tokens, so sharing saves
+16 on average. Measured on the bundled model: 50 thousand prompt tokens, only 11 thousand distinct ones.
 
 Replaces nothing: vLLM loads it as a KV connector. Subclasses `KVConnectorBase_V1` and `KVConnectorMetadata`. Reads of a
-`Request` its tokens, `block_hashes`, `num_computed_tokens`, `num_preemptions` and `skip_reading_prefix_cache`.
+`Request` its tokens and `skip_reading_prefix_cache`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,30 +21,11 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorRole,
 )
 
+from evaluator.engine.vllm.partial_blocks import KnownBlocks
 from evaluator.engine.vllm.prompt_scores import cacheable_tokens
 
-_REMEMBERED = 4096  # the latest blocks with known content: requests share a block soon after it is filled, or never
 _WORTH_WAITING = 8  # tokens: for fewer, a request is not put off by a step
 _NOTHING, _PUT_OFF = (0, False), (None, False)  # vLLM computes all of a request, or waits a step
-_Place = tuple[int, bytes | None]  # a block's number in its sequence, and the hash of all tokens before it
-
-
-@dataclass(frozen=True, slots=True)
-class _Holder:
-    """A request and the block that it was given for some place."""
-
-    request: Any  # vLLM's Request
-    block: int
-    preemptions: int  # how often the request had been preempted when it got the block
-
-    @property
-    def is_current(self) -> bool:
-        """False: it was preempted since, and counts its tokens anew, in other blocks."""
-        return bool(self.request.num_preemptions == self.preemptions)
-
-    def common(self, start: int, wanted: list[int]) -> int:
-        """How many of the tokens `wanted` from position `start` on it has as well."""
-        return _common(self.request.all_token_ids[start : start + len(wanted)], wanted)
 
 
 @dataclass
@@ -78,10 +48,8 @@ class PartialBlocks(KVConnectorBase_V1):  # type: ignore[misc]
         self.reset_cache()
 
     def reset_cache(self) -> bool:
-        self._held: dict[_Place, dict[str, _Holder]] = {}  # -> request id -> holder
-        self._owner: dict[int, tuple[_Place, str]] = {}  # of a block, since its last allocation
+        self._known = KnownBlocks(self._block_size)
         self._running: dict[str, tuple[Any, int]] = {}  # request id -> (request, its blocks)
-        self._now: set[str] = set()  # requests that begin in the step being scheduled
         self._found: dict[str, tuple[int, int | None]] = {}  # request id -> (whole cached blocks, block to copy)
         self._copies = Copies()
         return True
@@ -96,45 +64,33 @@ class PartialBlocks(KVConnectorBase_V1):  # type: ignore[misc]
         """
         number = num_computed_tokens // self._block_size
         self._found[request.request_id] = (number, None)
-        most = min(request.num_tokens - 1, cacheable_tokens(request))
-        wanted = list(request.all_token_ids[num_computed_tokens:most])[: self._block_size]
         # A request that computes its whole prompt takes nothing: rows that are not computed would have no scores.
-        if not self._usable or not wanted or request.skip_reading_prefix_cache:
+        if not self._usable or request.skip_reading_prefix_cache:
             return _NOTHING
-        settled, beginning = self._holders(request, number)
-        ready, block = _best_block(settled, num_computed_tokens, wanted)
-        coming = max((each.common(num_computed_tokens, wanted) for each in beginning), default=0)
+        most = min(request.num_tokens - 1, cacheable_tokens(request))
+        ready, block, coming = self._known.best(request, num_computed_tokens, most)
         if coming >= ready + _WORTH_WAITING:
             return _PUT_OFF
         self._found[request.request_id] = (number, block)
         return ready, False
 
-    def _holders(self, request: Any, number: int) -> tuple[list[_Holder], list[_Holder]]:
-        """Other requests with a block for this place: those of earlier steps, and those that begin in this step. The
-        blocks of the second group are not complete yet: this step fills them or copies into them."""
-        held = self._held.get(self._place(request, number), {})
-        others = {name: each for name, each in held.items() if name != request.request_id and each.is_current}
-        settled = [each for name, each in others.items() if name not in self._now]
-        return settled, [each for name, each in others.items() if name in self._now]
-
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         ids = blocks.get_block_ids()[0]
         number, source = self._found.pop(request.request_id)
         self._running[request.request_id] = (request, len(ids))
-        self._now.add(request.request_id)
         if num_external_tokens and source is not None and source != ids[number]:
             self._copies.sources.append(source)
             self._copies.targets.append(ids[number])
-        self._take(request, number, ids[number:])
+        self._known.remember(request, number, ids[number:])
 
     def build_connector_meta(self, scheduler_output: Any) -> Copies:
         again = scheduler_output.scheduled_cached_reqs
         for name, new_ids in zip(again.req_ids, again.new_block_ids, strict=True):
             if new_ids is not None and name not in again.resumed_req_ids:
                 request, count = self._running[name]
-                self._take(request, count, new_ids[0])
+                self._known.remember(request, count, new_ids[0])
                 self._running[name] = (request, count + len(new_ids[0]))
-        self._now.clear()
+        self._known.end_step()
         copies, self._copies = self._copies, Copies()
         return copies
 
@@ -142,29 +98,6 @@ class PartialBlocks(KVConnectorBase_V1):  # type: ignore[misc]
         self._running.pop(request.request_id, None)
         self._found.pop(request.request_id, None)
         return False, None
-
-    def _place(self, request: Any, number: int) -> _Place:
-        return number, request.block_hashes[number - 1] if number else None
-
-    def _take(self, request: Any, number: int, ids: Sequence[int]) -> None:
-        """Record that the blocks `ids` now have the request's tokens, from its block `number` on."""
-        for position, block in enumerate(ids, start=number):
-            self._forget(block)
-            place = self._place(request, position)
-            self._held.setdefault(place, {})[request.request_id] = _Holder(request, block, request.num_preemptions)
-            self._owner[block] = (place, request.request_id)
-        while len(self._owner) > _REMEMBERED:
-            self._forget(next(iter(self._owner)))
-
-    def _forget(self, block: int) -> None:
-        if block not in self._owner:
-            return
-        place, name = self._owner.pop(block)
-        held = self._held.get(place, {})
-        if name in held and held[name].block == block:
-            del held[name]
-            if not held:
-                del self._held[place]
 
     # ---- the worker's end -------------------------------------------------------------------------------------
 
@@ -180,29 +113,7 @@ class PartialBlocks(KVConnectorBase_V1):  # type: ignore[misc]
             for cache in self._caches:
                 cache.index_copy_(0, targets, cache.index_select(0, sources))
 
-    def wait_for_layer_load(self, layer_name: str) -> None:
-        """Copies are made at once."""
+    def _nothing(self, *_: Any, **__: Any) -> None:
+        """Copies are made at once, and nothing leaves the cache."""
 
-    def save_kv_layer(self, layer_name: str, kv_layer: torch.Tensor, attn_metadata: Any, **_: Any) -> None:
-        """Nothing leaves the cache."""
-
-    def wait_for_save(self) -> None:
-        """Nothing leaves the cache."""
-
-
-def _best_block(holders: list[_Holder], start: int, wanted: list[int]) -> tuple[int, int | None]:
-    """How many of the tokens `wanted` the best block has now, and the first such block; (0, None) if none has any."""
-    best, block = 0, None
-    for each in holders:
-        ready = min(each.common(start, wanted), each.request.num_computed_tokens - start)
-        if ready > best:
-            best, block = ready, each.block
-    return best, block
-
-
-def _common(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many tokens two sequences begin with in common."""
-    one = list(one)
-    if one == other[: len(one)]:
-        return len(one)
-    return next(index for index, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
+    wait_for_layer_load = save_kv_layer = wait_for_save = _nothing

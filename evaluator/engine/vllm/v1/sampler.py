@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from vllm import SamplingParams
 from vllm.v1.outputs import LogprobsTensors, SamplerOutput
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor
 from vllm.v1.sample.logits_processor.interface import MoveDirectionality
@@ -34,21 +33,16 @@ _FIRST_LOOK = 64  # how many of the likeliest tokens are tried first as the nucl
 _GROWTH = 8
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
     """The tokens that one row of the batch generates, and the contents of its report."""
 
-    forced: list[int] | None  # the tokens to generate; None: the model chooses
-    output_ids: list[int]  # vLLM's own, growing list of generated tokens
-    temperature: float  # 0: greedy
-    top_p: float
-    top: int  # likeliest tokens to report
-    reported: bool  # whether log-probabilities are reported at all
-
-    @classmethod
-    def score(cls, token: int) -> Order:
-        """Report `token`, its rank and the likeliest token."""
-        return cls(forced=[token], output_ids=[], temperature=0.0, top_p=1.0, top=1, reported=True)
+    forced: list[int] | None = None  # the tokens to generate; None: the model chooses
+    output_ids: Sequence[int] = ()  # vLLM's own, growing list of generated tokens
+    temperature: float = 0.0  # 0: greedy
+    top_p: float = 1.0
+    top: int = 0  # likeliest tokens to report
+    reported: bool = True  # whether log-probabilities are reported at all
 
     @property
     def token(self) -> int | None:
@@ -61,10 +55,6 @@ class Orders(LogitsProcessor):  # type: ignore[misc]  # vllm is not followed by 
 
     def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
         self.rows: dict[int, Order] = {}
-
-    @classmethod
-    def validate_params(cls, sampling_params: SamplingParams) -> None:
-        """Nothing to check: sampling.py makes all requests."""
 
     def is_argmax_invariant(self) -> bool:
         return True
@@ -80,25 +70,21 @@ class Orders(LogitsProcessor):  # type: ignore[misc]  # vllm is not followed by 
         for row in batch_update.removed:
             rows.pop(row, None)
         for row, parameters, _prompt_ids, output_ids in batch_update.added:
-            rows[row] = _order(parameters, output_ids)
+            arguments = parameters.extra_args or {}
+            rows[row] = Order(
+                forced=arguments.get(FORCED),
+                output_ids=output_ids,
+                temperature=parameters.temperature,
+                top_p=arguments.get(NUCLEUS, 1.0),
+                top=parameters.logprobs or 0,
+                reported=parameters.logprobs is not None,
+            )
         for source, target, direction in batch_update.moved:
             moved, replaced = rows.pop(source, None), rows.pop(target, None)
             if moved is not None:
                 rows[target] = moved
             if replaced is not None and direction == MoveDirectionality.SWAP:
                 rows[source] = replaced
-
-
-def _order(parameters: SamplingParams, output_ids: list[int]) -> Order:
-    arguments = parameters.extra_args or {}
-    return Order(
-        forced=arguments.get(FORCED),
-        output_ids=output_ids,
-        temperature=parameters.temperature,
-        top_p=arguments.get(NUCLEUS, 1.0),
-        top=parameters.logprobs or 0,
-        reported=parameters.logprobs is not None,
-    )
 
 
 class RowSampler(Sampler):  # type: ignore[misc]

@@ -23,7 +23,7 @@ from vllm.v1.outputs import LogprobsTensors
 from vllm.v1.worker.gpu.sample import prompt_logprob
 
 from evaluator.engine.base import Reference
-from evaluator.engine.vllm.prompt_scores import FORCED, REFERENCE, SCORED_FROM, reports
+from evaluator.engine.vllm.prompt_scores import FORCED, REFERENCE, SCORED_FROM, joined, report, rows_of_table
 
 Logits = Callable[[torch.Tensor], torch.Tensor]
 
@@ -35,17 +35,9 @@ class _Pending:
     """A score whose prompt is not complete yet."""
 
     context: int  # tokens of the prompt before the continuation
-    tables: list[LogprobsTensors] = field(default_factory=list)  # of the rows so far
-
-
-@dataclass(slots=True)
-class _PendingReference:
-    """A score with a reference whose prompt is not complete yet."""
-
-    reference: Reference
-    context: int
-    last: int  # the continuation's last token, which is not in the prompt
-    hidden: list[torch.Tensor] = field(default_factory=list)  # hidden states of the continuation's rows so far
+    reference: Reference | None = None
+    last: int = 0  # with a reference: the continuation's last token, which is not in the prompt
+    parts: list[Any] = field(default_factory=list)  # tables of the rows so far; with a reference, their hidden states
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +46,9 @@ class _Rows:
 
     name: str
     slot: int  # of the request in the runner's state
-    first: int  # position in the prompt of the first row
-    stop: int
-    offset: int  # a position's row in the step's hidden states, minus the position
+    positions: range  # in the prompt
+    places: range  # in the step's hidden states
     complete: bool  # the step ends the prompt
-
-    @property
-    def places(self) -> range:
-        return range(self.offset + self.first, self.offset + self.stop)
 
 
 class ScoringWorker:
@@ -69,8 +56,7 @@ class ScoringWorker:
 
     def __init__(self, own: Any) -> None:
         self._own = own
-        self._scores: dict[str, _Pending] = {}
-        self._references: dict[str, _PendingReference] = {}
+        self._pending: dict[str, _Pending] = {}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._own, name)
@@ -78,18 +64,15 @@ class ScoringWorker:
     def add_request(self, req_id: str, req_idx: int, sampling_params: Any) -> None:
         self._own.add_request(req_id, req_idx, sampling_params)
         orders = sampling_params.extra_args or {}
-        if REFERENCE in orders:
-            self._references[req_id] = _PendingReference(
-                Reference(**orders[REFERENCE]), orders[SCORED_FROM], orders[FORCED][0]
-            )
-        elif SCORED_FROM in orders:
-            self._scores[req_id] = _Pending(orders[SCORED_FROM])
+        if SCORED_FROM in orders:
+            pending = self._pending[req_id] = _Pending(orders[SCORED_FROM])
+            if REFERENCE in orders:
+                pending.reference, pending.last = Reference(**orders[REFERENCE]), orders[FORCED][0]
 
     def remove_request(self, req_id: str) -> None:
         """A request that is preempted is removed too, and added again when it starts over."""
         self._own.remove_request(req_id)
-        self._scores.pop(req_id, None)
-        self._references.pop(req_id, None)
+        self._pending.pop(req_id, None)
 
     def compute_prompt_logprobs(
         self,
@@ -108,89 +91,66 @@ class ScoringWorker:
         found: dict[str, LogprobsTensors] = self._own.compute_prompt_logprobs(
             logits_fn, hidden_states, input_batch, all_token_ids, num_computed_tokens, prompt_lens
         )
-        if self._scores:
-            found |= self._scored(logits_fn, hidden_states, input_batch, all_token_ids, prompt_lens)
-        if self._references:
-            found |= self._referred(logits_fn, hidden_states, input_batch, all_token_ids, prompt_lens)
+        if not self._pending:
+            return found
+        every = [(each, self._pending[each.name]) for each in self._rows(input_batch, prompt_lens)]
+        plain = [each for each, pending in every if pending.reference is None and each.places]
+        tables, start = _tables(logits_fn, hidden_states, plain, all_token_ids) if plain else None, 0
+        for each, pending in every:
+            if each.complete:
+                del self._pending[each.name]
+            if pending.reference is not None:
+                if each.places:  # the next step overwrites these rows
+                    pending.parts.append(hidden_states[each.places.start : each.places.stop].clone())
+                if each.complete:
+                    ids = all_token_ids[each.slot, pending.context : each.positions.stop].tolist()
+                    tokens, raw_RV = [*ids, pending.last], logits_fn(torch.cat(pending.parts))
+                    own = _ranked(raw_RV, torch.tensor(tokens, device=raw_RV.device))
+                    found[each.name] = report(own, raw_RV, tokens, pending.reference)
+                continue
+            if each.places and tables is not None:
+                pending.parts.append(rows_of_table(tables, start, len(each.places)))
+                start += len(each.places)
+            if each.complete:
+                found[each.name] = joined(pending.parts)
         return found
 
-    def _scored(
-        self, logits_fn: Logits, hidden_TH: torch.Tensor, batch: Any, tokens_SP: torch.Tensor, prompt_lens: Any
-    ) -> Iterator[tuple[str, LogprobsTensors]]:
-        contexts = {name: pending.context for name, pending in self._scores.items()}
-        rows = list(_rows(contexts, batch, prompt_lens, and_last=False))
-        table = _table(logits_fn, hidden_TH, rows, tokens_SP)
-        start = 0
-        for each in rows:
-            pending = self._scores[each.name]
-            if count := len(each.places):
-                assert table is not None
-                here = slice(start, start + count)
-                pending.tables.append(LogprobsTensors(*(column[here] for column in table[:3])))
-                start += count
-            if each.complete:
-                del self._scores[each.name]
-                joined = (torch.cat(column) for column in zip(*(part[:3] for part in pending.tables), strict=True))
-                yield each.name, LogprobsTensors(*joined)
+    def _rows(self, batch: Any, prompt_lens: Any) -> Iterator[_Rows]:
+        """The rows of a step that belong to pending scores.
 
-    def _referred(
-        self, logits_fn: Logits, hidden_TH: torch.Tensor, batch: Any, tokens_SP: torch.Tensor, prompt_lens: Any
-    ) -> Iterator[tuple[str, LogprobsTensors]]:
-        contexts = {name: pending.context for name, pending in self._references.items()}
-        for each in _rows(contexts, batch, prompt_lens, and_last=True):
-            pending = self._references[each.name]
-            if each.places:  # the next step overwrites these rows
-                pending.hidden.append(hidden_TH[each.places.start : each.places.stop].clone())
-            if each.complete:
-                del self._references[each.name]
-                tokens = [*tokens_SP[each.slot, pending.context : each.stop].tolist(), pending.last]
-                raw_RV = logits_fn(torch.cat(pending.hidden))
-                table = _ranked(raw_RV, torch.tensor(tokens, device=raw_RV.device))
-                yield each.name, reports(table, raw_RV, tokens, [(len(tokens), pending.reference)])[0]
+        With a reference, the prompt's last row is one of them: it predicts the token that is not in the prompt.
+        """
+        for index, name in enumerate(batch.req_ids):
+            pending = self._pending.get(name)
+            if pending is None:
+                continue
+            slot = int(batch.idx_mapping_np[index])
+            prompt = int(prompt_lens[slot])
+            start = int(batch.num_computed_prefill_tokens_np[index])
+            end = start + int(batch.num_scheduled_tokens[index])
+            first = max(start, pending.context - 1)  # the context's last row predicts the continuation's first token
+            stop = max(first, end if pending.reference is not None else min(end, prompt - 1))
+            offset = int(batch.query_start_loc_np[index]) - start
+            yield _Rows(name, slot, range(first, stop), range(offset + first, offset + stop), end >= prompt)
 
 
-def _rows(contexts: dict[str, int], batch: Any, prompt_lens: Any, *, and_last: bool) -> Iterator[_Rows]:
-    """The rows of a step that belong to pending scores. `contexts`: how many tokens of each prompt are its context.
-
-    `and_last`: also the prompt's last row. It predicts the continuation's last token, which is not in the prompt.
-    """
-    for index, name in enumerate(batch.req_ids):
-        context = contexts.get(name)
-        if context is None:
-            continue
-        slot = int(batch.idx_mapping_np[index])
-        prompt = int(prompt_lens[slot])
-        start = int(batch.num_computed_prefill_tokens_np[index])
-        end = start + int(batch.num_scheduled_tokens[index])
-        first = max(start, context - 1)  # the context's last row predicts the continuation's first token
-        stop = max(first, end if and_last else min(end, prompt - 1))
-        yield _Rows(name, slot, first, stop, int(batch.query_start_loc_np[index]) - start, end >= prompt)
-
-
-def _table(
+def _tables(
     logits_fn: Logits, hidden_TH: torch.Tensor, rows: Sequence[_Rows], tokens_SP: torch.Tensor
-) -> LogprobsTensors | None:
-    """The tables of all rows of a step, concatenated; None if there is no row."""
+) -> LogprobsTensors:
+    """The tables of all these rows of a step, at least one."""
     places = [place for each in rows for place in each.places]
-    if not places:
-        return None
     slots = [each.slot for each in rows for _ in each.places]
-    targets = [position + 1 for each in rows for position in range(each.first, each.stop)]
+    targets = [position + 1 for each in rows for position in each.positions]
     places_R, slots_R, targets_R = torch.tensor([places, slots, targets]).to(hidden_TH.device, non_blocking=True)
     tokens_R = tokens_SP[slots_R, targets_R]
     parts = [
         _ranked(logits_fn(hidden_TH[places_R[start : start + _ROWS]]), tokens_R[start : start + _ROWS])
         for start in range(0, len(places), _ROWS)
     ]
-    return LogprobsTensors(*(torch.cat(column) for column in zip(*(part[:3] for part in parts), strict=True)))
+    return joined(parts)
 
 
 def _ranked(raw_RV: torch.Tensor, tokens_R: torch.Tensor) -> LogprobsTensors:
-    """By vLLM's own kernels, with the rank of ranks.py."""
+    """By vLLM's own kernels, with the rank of kernels.py."""
     table: LogprobsTensors = prompt_logprob.compute_topk_scores(raw_RV, 1, tokens_R.to(torch.int64))
     return table
-
-
-def score_in_prompts(runner: Any) -> None:
-    """Have a V2 runner report the scores of continuations in its prompts."""
-    runner.prompt_logprobs_worker = ScoringWorker(runner.prompt_logprobs_worker)

@@ -19,39 +19,36 @@ prepares for a step.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch.nn import functional
 
 from evaluator.engine.vllm.verify.sharding import pieces, sampled
 
+Tensors = Mapping[str, Any]  # of a checkpoint's files by name, as slices that are read on demand
 _PROBES = 8
 _NON_ZERO = 16  # in a probe: few, so that a wrong weight is larger than what rounding adds up to
 _TOLERANCE = 2.0e-2  # of the products' absolute sum; bfloat16 rounds scales, products and outputs
 _AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)  # of the columns in an int32, from the lowest bits on
 _STEPS = 16.0  # of a static activation scale that a probe is large
+# The tensors of a quantised matrix; the first one that is there holds its values.
+_PARTS = ("weight_packed", "qweight", "weight", "weight_shape", "weight_scale", "weight_scale_inv",
+          "weight_zero_point", "scales", "qzeros", "g_idx")  # fmt: skip
 _PLAIN = {"I8", "F8_E4M3", "F8_E5M2"}
 _EXPERT_PROBES = 2  # tokens for each expert
 _FLOAT32_TOLERANCE = 1.0e-3  # of the products' absolute sum; the kernels sum in another order
 _LOW_PRECISION_TOLERANCE = 5.0e-2
 
 
-class Tensors(Protocol):
-    """The tensors of a checkpoint's files by name, as slices."""
-
-    def __contains__(self, name: str) -> bool: ...
-    def __getitem__(self, name: str) -> Any: ...
-
-
 class Matrix:
     """A quantised matrix [out, in] of the files."""
 
     def __init__(self, tensors: Tensors, base: str) -> None:
-        self._tensors = tensors
-        self._base = base
-        self._stored = next(name for name in ("weight_packed", "qweight", "weight") if f"{base}.{name}" in tensors)
+        names = {name: f"{base}.{name}" for name in _PARTS}
+        self._parts = {name: tensors[whole] for name, whole in names.items() if whole in tensors}
+        self._stored = next(name for name in _PARTS if name in self._parts)
         self.shape = self._shape()
 
     def rows(self, first: int, stop: int) -> torch.Tensor | None:
@@ -62,33 +59,28 @@ class Matrix:
 
     def _shape(self) -> tuple[int, int]:
         if self._stored == "weight":
-            out, inputs = self._slice("weight").get_shape()
+            out, inputs = self._parts["weight"].get_shape()
         elif self._stored == "weight_packed":
-            out, inputs = (int(size) for size in self._slice("weight_shape")[:])
+            out, inputs = (int(size) for size in self._parts["weight_shape"][:])
         else:
-            rows, columns = self._slice("qweight").get_shape()
-            out = self._slice("scales").get_shape()[1]
+            rows, columns = self._parts["qweight"].get_shape()
+            out = self._parts["scales"].get_shape()[1]
             inputs = rows * 8 if columns == out else rows
-            if self._has("g_idx"):  # 8 bits are stored in the same way
-                inputs = self._slice("g_idx").get_shape()[0]
+            if "g_idx" in self._parts:  # 8 bits are stored in the same way
+                inputs = self._parts["g_idx"].get_shape()[0]
         return out, inputs
 
-    def _slice(self, name: str) -> Any:
-        return self._tensors[f"{self._base}.{name}"]
-
-    def _has(self, name: str) -> bool:
-        return f"{self._base}.{name}" in self._tensors
-
     def _plain(self, first: int, stop: int) -> torch.Tensor | None:
-        name = next((name for name in ("weight_scale", "weight_scale_inv") if self._has(name)), None)
+        name = next((name for name in ("weight_scale", "weight_scale_inv") if name in self._parts), None)
         if name is None:
             return None
-        whole: torch.Tensor = self._slice("weight")[first:stop].float()
-        scales = self._slice(name)
+        whole: torch.Tensor = self._parts["weight"][first:stop].float()
+        scales = self._parts[name]
         shape = tuple(scales.get_shape())
         out, inputs = self.shape
         if shape in ((), (1,)):
-            return whole * _one(scales).float()
+            one: torch.Tensor = scales[...] if not shape else scales[:]
+            return whole * one.reshape(()).float()
         if shape[0] == out:
             values: torch.Tensor = whole * scales[first:stop].float().reshape(stop - first, -1)[:, :1]
             return values
@@ -99,38 +91,38 @@ class Matrix:
         return None
 
     def _packed(self, first: int, stop: int) -> torch.Tensor | None:
-        packed = self._slice("weight_packed")
+        packed = self._parts["weight_packed"]
         out, inputs = self.shape
         each = -(-inputs // packed.get_shape()[1])  # columns in an int32
         if each not in (4, 8):
             return None
         bits = 32 // each
         whole = _unpacked(packed[first:stop], bits).reshape(stop - first, -1)[:, :inputs]
-        scales: torch.Tensor = self._slice("weight_scale")[first:stop].float()
+        scales: torch.Tensor = self._parts["weight_scale"][first:stop].float()
         zeros: torch.Tensor | float = float(2 ** (bits - 1))
-        if self._has("weight_zero_point"):
-            down = self._slice("weight_zero_point")[:].T  # [groups, out / k]
+        if "weight_zero_point" in self._parts:
+            down = self._parts["weight_zero_point"][:].T  # [groups, out / k]
             zeros = _unpacked(down, bits).reshape(down.shape[0], -1)[:, :out].T[first:stop]
             zeros = zeros.repeat_interleave(inputs // zeros.shape[1], 1)
         return (whole - zeros) * scales.repeat_interleave(inputs // scales.shape[1], 1)
 
     def _columns(self, first: int, stop: int) -> torch.Tensor | None:
-        qweight = self._slice("qweight")
-        scales: torch.Tensor = self._slice("scales")[:, first:stop].float()
+        qweight = self._parts["qweight"]
+        scales: torch.Tensor = self._parts["scales"][:, first:stop].float()
         out, inputs = self.shape
         if qweight.get_shape()[1] == out:  # GPTQ: symmetric, as in vLLM; g_idx has each row's group
             bits = 32 * int(qweight.get_shape()[0]) // inputs
             whole = _unpacked(qweight[:, first:stop].T.contiguous(), bits).reshape(stop - first, inputs)
             groups = torch.arange(inputs) // (inputs // scales.shape[0])
-            if self._has("g_idx"):
-                groups = self._slice("g_idx")[:].long()
+            if "g_idx" in self._parts:
+                groups = self._parts["g_idx"][:].long()
             values: torch.Tensor = (whole - 2 ** (bits - 1)) * scales[groups].T
             return values
         low, high = first // 8, -(-stop // 8)
         inside = slice(first - 8 * low, stop - 8 * low)
         order = list(_AWQ_ORDER)
         whole = _unpacked(qweight[:, low:high], 4)[..., order].reshape(inputs, -1)[:, inside]
-        zeros = _unpacked(self._slice("qzeros")[:, low:high], 4)[..., order].reshape(scales.shape[0], -1)[:, inside]
+        zeros = _unpacked(self._parts["qzeros"][:, low:high], 4)[..., order].reshape(scales.shape[0], -1)[:, inside]
         group = inputs // scales.shape[0]
         return ((whole - zeros.repeat_interleave(group, 0)) * scales.repeat_interleave(group, 0)).T
 
@@ -154,7 +146,8 @@ def computes_with(module: Any, matrices: Sequence[Matrix], dtype: torch.dtype) -
         return None
     width = held[0].columns.stop - held[0].columns.start
     device = next((each.device for each in module.parameters()), torch.device("cpu"))
-    probe_PI = _probes(width) * _size(module)
+    scale = getattr(module, "input_scale", None)  # a static activation scale
+    probe_PI = _probes(width) * (1.0 if scale is None else _STEPS * float(scale.max()))
     inputs_PI = probe_PI.to(device=device, dtype=dtype)
     try:
         output_PO = module.quant_method.apply(module, inputs_PI).float().cpu()
@@ -187,11 +180,6 @@ def _unpacked(packed: torch.Tensor, bits: int) -> torch.Tensor:
     return values
 
 
-def _one(scales: Any) -> torch.Tensor:
-    tensor: torch.Tensor = scales[...] if not scales.get_shape() else scales[:]
-    return tensor.reshape(())
-
-
 def _block(size: int, blocks: int) -> int:
     """The length of `blocks` equal blocks that cover `size`, the last one perhaps in part: the next power of two."""
     least = -(-size // blocks)
@@ -209,17 +197,6 @@ def _probes(width: int) -> torch.Tensor:
         where = torch.randperm(width, generator=made)[:_NON_ZERO]
         probe[where] = 2.0 * torch.randint(0, 2, (len(where),), generator=made) - 1.0
     return probes
-
-
-def _size(module: Any) -> float:
-    """The entries of a probe: a multiple of a static activation scale, where the layer has one."""
-    scale = getattr(module, "input_scale", None)
-    return 1.0 if scale is None else _STEPS * float(scale.max())
-
-
-def holds_experts(module: Any) -> bool:
-    """Whether a layer of vLLM holds experts."""
-    return hasattr(module, "w13_weight") and hasattr(module, "w2_weight")
 
 
 def computes_with_experts(name: str, module: Any, tensors: Tensors) -> bool | None:

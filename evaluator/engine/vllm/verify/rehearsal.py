@@ -1,4 +1,6 @@
-"""Whether this machine's vLLM can serve a quantised checkpoint: a separate process tries it::
+"""Which quantised checkpoints this machine's vLLM can serve, checked before anything starts.
+
+A separate process tries it::
 
     python -m evaluator.engine.vllm.verify.rehearsal CHECKPOINT ENGINE ANSWER
 
@@ -16,23 +18,46 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+import textwrap
+from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
 
-from evaluator.checkpoints.info import read_config
+from evaluator.checkpoints.info import CheckpointInfo, read_config
 from evaluator.checkpoints.overlay import overlay, served_config
-from evaluator.checkpoints.quantisation import ONLINE, online_scheme
+from evaluator.checkpoints.quantisation import ONLINE, Quantisation, online_scheme
 from evaluator.checkpoints.tensors import INDEX, SINGLE, read_tensors
+from evaluator.core.config import Frozen
 from evaluator.core.errors import EngineError, InputError, one_line
 from evaluator.core.isolated import run_module
 from evaluator.engine.base import FixedSource, Generate
-from evaluator.engine.config import EngineConfig, build_engine
+from evaluator.engine.config import DType, EngineConfig, build_engine
 from evaluator.engine.processor import instruction_sets
 from evaluator.engine.self_check import Memory, code_digest
 from evaluator.engine.vllm.start import INT4_AS_W4A8, installed_version, serves_cpus
 
+# Layouts that left vLLM's core, and the packages that bring them back.
+_PLUGINS = {"gguf": "vllm-gguf-plugin", "bitsandbytes": "vllm-bnb-plugin"}
+# By scheme: the hardware that serves it, and the instructions that a processor needs for it. If this processor has the
+# instructions, another processor is not suggested. For other schemes, only a GPU is known to serve them.
+_SERVED_BY = {
+    "W4A16": ("a processor with AVX-512, or a GPU", {"avx512f"}),
+    "W8A8": (
+        "a processor with VNNI instructions (int8 products overflow without them), or a GPU",
+        {"avx512_vnni", "avx_vnni"},
+    ),
+    "FP8": ("scales per row and dynamic activations, a processor with AMX, or a GPU", {"amx_tile", "amx_int8"}),
+}
+# How a missing kernel shows in vLLM's and torch's words.
+_NO_KERNEL = re.compile(
+    r"\b_\w*C::|no attribute '|\b(?:no|find a|compatible) \w*\s?kernel|NotImplementedError|not implemented",
+    re.IGNORECASE,
+)
+_MOST = 300  # characters of another reason
+_GPTQ = ("gptq", "gptq_marlin", "auto_gptq")
+_TRIED: tuple[DType, ...] = ("bfloat16", "float32")  # on a CPU, in place of a dtype that does not work
+_SET_DTYPE = "set --dtype {} (engine.dtype in a sweep file), which is then that of its base too"
 _POSITIONS = 64
 _REASON = 500  # characters
 _LAYERS = "num_hidden_layers"
@@ -40,8 +65,7 @@ _LISTED = ("layer_types", "mlp_layer_types")  # with an entry for each layer
 _LATER_LAYER = re.compile(r"(?:^|\.)layers\.[1-9][0-9]*\.")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rehearsal:
+class Rehearsal(Frozen):
     """The result of a rehearsal."""
 
     reason: str | None = None  # why the checkpoint cannot be served, in one line; None: it can
@@ -49,21 +73,61 @@ class Rehearsal:
     kernels: tuple[str, ...] = ()  # vLLM's names of those that multiplied the quantised matrices
 
 
+def check_quantised(config: EngineConfig, checkpoints: Sequence[CheckpointInfo], *, here: bool) -> tuple[str, ...]:
+    """Notes on how quantised checkpoints are served, a line each.
+
+    `here`: the engines run on this machine. Raises InputError for the first checkpoint that cannot be served; it names
+    scheme and dtype, and what could serve it.
+    """
+    notes = []
+    for info in checkpoints:
+        quantisation = info.quantisation
+        if quantisation is None:
+            continue
+        label = f"checkpoint {info.path}: {quantisation.label}"
+        if (plugin := _PLUGINS.get(quantisation.library)) is not None:
+            try:
+                distribution(plugin)
+            except PackageNotFoundError:
+                raise InputError(
+                    f"{label}: vLLM reads {quantisation.library} with the package {plugin}, which is not installed"
+                ) from None
+        # With one group to a row, GPTQ's order changes nothing, and vLLM takes it.
+        harmless = quantisation.per == "channel" and quantisation.library in _GPTQ
+        if quantisation.activation_order == "group" and not harmless:
+            raise InputError(
+                f"{label}: vLLM has removed groups in activation order (desc_act, actorder), on every processor and "
+                "GPU; quantise again with desc_act: false or a static order"
+            )
+        if here:
+            notes.append(_rehearsed(config, info, quantisation))
+    return tuple(notes)
+
+
+def _rehearsed(config: EngineConfig, info: CheckpointInfo, quantisation: Quantisation) -> str:
+    """A note on a checkpoint that can be served. Raises InputError for another one."""
+    found = rehearse(info.path, config)
+    if found.reason is None:
+        by = f" by {', '.join(found.kernels)}" if found.kernels else ""
+        how = f", computed in {found.dtype}{by}" if found.dtype else ""
+        return f"{info.name}: {quantisation.label}{how}"
+    on_cpu = serves_cpus()
+    dtype = "float32" if on_cpu and config.dtype == "auto" else config.dtype
+    served_by, lacking = _SERVED_BY.get(quantisation.scheme, ("a GPU", set()))
+    could = "it needs a GPU" if lacking & {*instruction_sets()} else f"it needs {served_by}"
+    for other in _TRIED if on_cpu else ():
+        if other != dtype and rehearse(info.path, config.model_copy(update={"dtype": other})).reason is None:
+            could = _SET_DTYPE.format(other)
+    why = textwrap.shorten(found.reason, _MOST, placeholder=" ...")
+    if _NO_KERNEL.search(found.reason):  # no names of kernels
+        why = "vLLM has no kernel for this scheme and dtype here"
+    place = f"checkpoint {info.path}: {quantisation.label} in {dtype}"
+    raise InputError(f"{place}: {why}; {could}") from EngineError(found.reason)  # whole with --debug
+
+
 def rehearse(checkpoint: Path, config: EngineConfig) -> Rehearsal:
     """Rehearse a checkpoint, or recall an earlier success. Failures are tried again."""
-    combination = _combination(checkpoint, config)
-    memory = Memory(Memory().folder.with_name("rehearsals"))
-    if (known := memory.text(combination)) is not None:
-        with contextlib.suppress(ValueError, KeyError, TypeError):
-            return _read(known)
-    found = _in_a_process(checkpoint, config)
-    if found.reason is None:
-        memory.add(combination, _written(found))
-    return found
-
-
-def _combination(checkpoint: Path, config: EngineConfig) -> dict[str, str]:
-    return {
+    combination = {
         "config": json.dumps(shortened(read_config(checkpoint)), sort_keys=True),
         "dtype": config.dtype,
         "tensor_parallel": str(config.tensor_parallel),
@@ -72,6 +136,14 @@ def _combination(checkpoint: Path, config: EngineConfig) -> dict[str, str]:
         "int4": os.environ.get(INT4_AS_W4A8, ""),
         "code": code_digest(Path(__file__).parents[1]),
     }
+    memory = Memory("rehearsals")
+    if (known := memory.text(combination)) is not None:
+        with contextlib.suppress(ValueError):
+            return Rehearsal.model_validate_json(known)
+    found = _in_a_process(checkpoint, config)
+    if found.reason is None:
+        memory.add(combination, found.model_dump_json())
+    return found
 
 
 def _in_a_process(checkpoint: Path, config: EngineConfig) -> Rehearsal:
@@ -80,7 +152,7 @@ def _in_a_process(checkpoint: Path, config: EngineConfig) -> Rehearsal:
         arguments = [str(checkpoint.absolute()), config.model_dump_json(), str(answer)]
         ending = run_module("evaluator.engine.vllm.verify.rehearsal", arguments, log)
         if answer.exists():
-            return _read(answer.read_text(encoding="utf-8"))
+            return Rehearsal.model_validate_json(answer.read_bytes())
         return Rehearsal(reason=f"vLLM's process {ending.how} when it tried to")
 
 
@@ -112,18 +184,10 @@ def first_layer(checkpoint: Path, directory: Path) -> Path:
     return directory
 
 
-def _written(found: Rehearsal) -> str:
-    return json.dumps(asdict(found))
-
-
-def _read(text: str) -> Rehearsal:
-    said = json.loads(text)
-    return Rehearsal(reason=said["reason"], dtype=said["dtype"], kernels=tuple(said["kernels"]))
-
-
 def _read_by_vllm(checkpoint: Path) -> Rehearsal:
     """Whether vLLM knows the layout and takes the configuration, and this GPU is not too old for it."""
     from vllm.model_executor.layers.quantization import get_quantization_config
+    from vllm.platforms import current_platform
 
     config = read_config(checkpoint)
     if (scheme := online_scheme(config)) is not None:
@@ -131,18 +195,12 @@ def _read_by_vllm(checkpoint: Path) -> Rehearsal:
 
         if scheme not in ONLINE_QUANT_SHORTHAND_NAMES:
             return Rehearsal(reason=f"this vLLM does not quantise to {scheme} while it loads")
-        return _for_this_gpu(get_quantization_config(ONLINE))
-    config = dict(served_config(config))
-    said = dict(config.get("quantization_config") or config["compression_config"])
-    kind = get_quantization_config(str(said.get("quant_method", "compressed-tensors")).lower())
-    kind.from_config(said)
-    return _for_this_gpu(kind)
-
-
-def _for_this_gpu(kind: Any) -> Rehearsal:
-    """Whether the GPU is new enough for one of vLLM's ways to quantise."""
-    from vllm.platforms import current_platform
-
+        kind = get_quantization_config(ONLINE)
+    else:
+        config = dict(served_config(config))
+        said = dict(config.get("quantization_config") or config["compression_config"])
+        kind = get_quantization_config(str(said.get("quant_method", "compressed-tensors")).lower())
+        kind.from_config(said)
     if not current_platform.has_device_capability(kind.get_min_capability()):
         capability = kind.get_min_capability() / 10
         return Rehearsal(reason=f"vLLM serves it on GPUs of compute capability {capability:.1f} or more")
@@ -170,7 +228,7 @@ def main() -> None:
     except BaseException as error:  # vLLM can raise anything, even DeprecationWarning
         found = Rehearsal(reason=f"{type(error).__name__}: {one_line(error, _REASON)}")
     written = Path(f"{answer}.writing")
-    written.write_text(_written(found), encoding="utf-8")
+    written.write_text(found.model_dump_json(), encoding="utf-8")
     written.replace(answer)
     os._exit(0)  # vLLM's threads and workers need not be waited for
 

@@ -9,29 +9,25 @@ then computes with the old output matrix. `swap_weights` packs it again.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import multiprocessing
 import os
 import threading
 from collections.abc import Iterable, Iterator
-from multiprocessing.process import BaseProcess
 from typing import Any
 
 import torch
 from safetensors import safe_open
-from torch import nn
 
-from evaluator.engine.vllm.verify.dequantised import (
-    computes_with,
-    computes_with_experts,
-    holds_experts,
-    quantised_sources,
-)
-from evaluator.engine.vllm.verify.ranks import wrong_rank
+from evaluator.engine.vllm.verify.dequantised import Tensors, computes_with, computes_with_experts, quantised_sources
 from evaluator.engine.vllm.verify.sharding import pieces, rows_held, sampled
 
 _FLOAT32_TOLERANCE = 1.0e-4  # relative; packed kernels sum in another order
 _LOW_PRECISION_TOLERANCE = 3.0e-2
+_V2_RUNNER = "vllm.v1.worker.gpu.model_runner"  # the module of vLLM's V2 model runner
+_PLANTED_ROWS = 8
+_PLANTED_VALUES = 40  # on either side of 0; a vocabulary has far more tokens, so that most values are tied
 _PLAIN = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -41,22 +37,14 @@ class WorkerExtension:
     model_runner: Any
     reload_weights: Any
 
-    def swap_weights(self, files: list[str]) -> tuple[int, list[str]]:
-        """Load the tensors of `files` into the running model.
+    def swap_weights(self, files: list[str]) -> list[str]:
+        """Load the tensors of `files` into the running model. Returns the parameters that did not get a value."""
+        from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 
-        Returns how many tensors were read, and the parameters that did not get a value.
-        """
         model = self.model_runner.get_model()
         expected = {name for name, _ in model.named_parameters()}
         loaded: set[str] = set()
-        read = 0
         load_weights = model.load_weights
-
-        def counted() -> Iterator[tuple[str, torch.Tensor]]:
-            nonlocal read
-            for name, tensor in _read(files):
-                read += 1
-                yield name, tensor
 
         def remember(weights: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
             loaded.update(load_weights(weights))
@@ -64,11 +52,13 @@ class WorkerExtension:
 
         model.load_weights = remember
         try:
-            self.reload_weights(weights_iterator=counted())
+            self.reload_weights(weights_iterator=_read(files))
         finally:
             del model.load_weights
-        _repack_output_head(model)
-        return read, sorted(expected - loaded)
+        for module in model.modules():  # pack the output head again
+            if isinstance(module, ParallelLMHead):
+                module.quant_method.process_weights_after_loading(module)
+        return sorted(expected - loaded)
 
     def compare_weights(self, files: list[str]) -> tuple[int, list[str], list[str]]:
         """Compare a sample of every matrix and vector in this worker with the files.
@@ -83,10 +73,12 @@ class WorkerExtension:
         compared = 0
         differing: list[str] = []
         not_compared: list[str] = []
-        with _Files(files) as tensors, torch.no_grad():
+        with contextlib.ExitStack() as stack, torch.no_grad():
+            opened = [stack.enter_context(safe_open(file, framework="pt")) for file in files]
+            tensors = {name: each.get_slice(name) for each in opened for name in each.keys()}  # noqa: SIM118
             for name, module in model.named_modules():
                 matrices = quantised_sources(name, packed, tensors)
-                if matrices or holds_experts(module):
+                if matrices or (hasattr(module, "w13_weight") and hasattr(module, "w2_weight")):
                     if matrices:
                         what, held = "product", "weight"
                         computed = computes_with(module, matrices, self.model_runner.model_config.dtype)
@@ -136,11 +128,40 @@ class WorkerExtension:
         """
         parent = multiprocessing.parent_process()
         if parent is not None:
-            threading.Thread(target=_end_after, args=(parent,), daemon=True, name="end with parent").start()
+
+            def end_after() -> None:
+                parent.join()
+                os._exit(1)
+
+            threading.Thread(target=end_after, daemon=True, name="end with parent").start()
 
     def wrong_rank(self) -> str | None:
-        """The first wrong rank of this worker, in words; None if its ranks are right."""
-        return wrong_rank(self.model_runner)
+        """The first wrong rank of a planted table, in words, as the runner ranks now; None if all are right.
+
+        The table has ties, tokens with probability 0, and rows that are not contiguous. It is as wide as the
+        vocabulary. torch counts on the CPU, independently of the checked code.
+        """
+        runner = self.model_runner
+        if any(kind.__module__ == _V2_RUNNER for kind in type(runner).__mro__):  # a CPU's runner is a subclass
+            from evaluator.engine.vllm.v2.kernels import ranks_in_place
+        else:
+            from evaluator.engine.vllm.v1.sampler import ranks_in_place
+        vocabulary = runner.model_config.get_vocab_size()
+        draw = torch.Generator().manual_seed(0)
+        drawn_RV = torch.randint(-_PLANTED_VALUES, _PLANTED_VALUES + 1, (_PLANTED_ROWS, vocabulary + 1), generator=draw)
+        table_RV = drawn_RV.float().div_(8)[:, :vocabulary]  # exact in every dtype
+        table_RV[0] = 1.0
+        table_RV[1, ::2] = float("-inf")
+        tokens_R = torch.randint(vocabulary, (_PLANTED_ROWS,), generator=draw)
+        expected_R = (table_RV > table_RV.gather(1, tokens_R[:, None])).sum(1) + 1
+        for dtype in dict.fromkeys((runner.model_config.dtype, torch.float32)):
+            wide_RV = torch.empty(drawn_RV.shape, dtype=dtype, device=runner.device)
+            planted_RV = wide_RV[:, :vocabulary].copy_(table_RV)
+            found_R = ranks_in_place(planted_RV, tokens_R.to(runner.device)).cpu()
+            for found, expected in zip(found_R.tolist(), expected_R.tolist(), strict=True):
+                if found != expected:
+                    return f"a token of rank {expected} got {found} (in {str(dtype).removeprefix('torch.')})"
+        return None
 
     def prepare_v1(self) -> None:
         """Put our sampler and scores into the V1 runner."""
@@ -155,18 +176,15 @@ class WorkerExtension:
 
     def prepare_v2(self) -> None:
         """Put our ranks and scores into the V2 runner, and have its top-p compiled."""
-        from evaluator.engine.vllm.v2.ranks import rank_strictly
-        from evaluator.engine.vllm.v2.scores import score_in_prompts
-        from evaluator.engine.vllm.v2.warm_up import warm_top_p
+        from vllm.v1.sample.ops.topk_topp_sampler import apply_top_k_top_p
+
+        from evaluator.engine.vllm.v2.kernels import rank_strictly, warm_top_p
+        from evaluator.engine.vllm.v2.scores import ScoringWorker
 
         rank_strictly()
-        score_in_prompts(self.model_runner)
-        warm_top_p(self.model_runner)
-
-
-def _end_after(process: BaseProcess) -> None:
-    process.join()
-    os._exit(1)
+        runner = self.model_runner
+        runner.prompt_logprobs_worker = ScoringWorker(runner.prompt_logprobs_worker)
+        warm_top_p(runner, apply_top_k_top_p)
 
 
 def _read(files: list[str]) -> Iterator[tuple[str, torch.Tensor]]:
@@ -176,39 +194,7 @@ def _read(files: list[str]) -> Iterator[tuple[str, torch.Tensor]]:
                 yield name, opened.get_tensor(name)
 
 
-def _repack_output_head(model: nn.Module) -> None:
-    from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
-
-    for module in model.modules():
-        if isinstance(module, ParallelLMHead):
-            module.quant_method.process_weights_after_loading(module)
-
-
-class _Files:
-    """The tensors of several safetensors files by name, as slices: only slices are read."""
-
-    def __init__(self, files: list[str]) -> None:
-        self._opened: list[Any] = [safe_open(file, framework="pt") for file in files]
-        self._where: dict[str, Any] = {}
-
-    def __enter__(self) -> _Files:
-        for opened in self._opened:
-            opened.__enter__()
-            self._where.update(dict.fromkeys(opened.keys(), opened))
-        return self
-
-    def __exit__(self, *reason: object) -> None:
-        for opened in self._opened:
-            opened.__exit__(*reason)
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._where
-
-    def __getitem__(self, name: str) -> Any:
-        return self._where[name].get_slice(name)
-
-
-def _sources(module: str, packed: dict[str, list[str]], tensors: _Files) -> list[str]:
+def _sources(module: str, packed: dict[str, list[str]], tensors: Tensors) -> list[str]:
     """The tensors of the files that form the rows of a module's weight, in order; empty if there are none."""
     if f"{module}.weight" in tensors:
         return [f"{module}.weight"]

@@ -8,7 +8,6 @@ import pytest
 
 from evaluator.checkpoints.info import read_positions, stored_dtype
 from evaluator.checkpoints.shapes import expert_field, text_model
-from evaluator.engine.vllm.setup.combination import architecture_in_words
 from launch.sweep.estimate import vocabulary_of
 
 SIZES = {"vocab_size": 262_208, "max_position_embeddings": 131_072, "head_dim": 256, "dtype": "bfloat16"}
@@ -32,7 +31,7 @@ def test_every_reader_of_a_size_reads_the_text_model_s(tmp_path):
     assert vocabulary_of(tmp_path) == SIZES["vocab_size"]
     assert stored_dtype(WHOLE, []) == "bfloat16"
     assert expert_field(WHOLE) == "num_experts"
-    assert architecture_in_words(WHOLE) == "gemma3 with heads of 256"
+    assert text_model(WHOLE)["head_dim"] == SIZES["head_dim"]
 
 
 def test_the_dtype_of_the_whole_comes_first():

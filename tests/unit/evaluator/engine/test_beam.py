@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evaluator.engine.base import Cancel, Generate, Response
-from evaluator.engine.beam import BeamSearch, Hypothesis
+from evaluator.engine.beam import BeamSearch
 from evaluator.engine.fake import FakeEngine, FakeLM
 
 NEVER = -1.0e9
@@ -44,9 +44,9 @@ def transformers_beams(lm: FakeLM, prompt: tuple[int, ...], width: int, max_toke
     return finished
 
 
-def drive(search: BeamSearch, lm: FakeLM, reorder_seed: int | None = 0, seeded: bool = False, room: int = 3) -> int:
+def drive(search: BeamSearch, lm: FakeLM, reorder_seed: int | None = 0, room: int = 3) -> int:
     """Run a search to its end; returns how many requests it took."""
-    waiting: list[Generate | Cancel] = [greedy(search)] if seeded else [*search.start()]
+    waiting: list[Generate | Cancel] = [*search.start()]
     asked = len(waiting)
     given: set[str] = set()
 
@@ -58,21 +58,10 @@ def drive(search: BeamSearch, lm: FakeLM, reorder_seed: int | None = 0, seeded: 
             return taken
 
     for response in FakeEngine(lm.answer, reorder_seed=reorder_seed, room=room).run(Source()):
-        more = (search.seed if response.request_id == "greedy" else search.receive)(response)
+        more = search.receive(response)
         asked += sum(isinstance(request, Generate) for request in more)
         waiting.extend(more)
     return asked
-
-
-def greedy(search: BeamSearch, top: int | None = None, stream: bool = True) -> Generate:
-    """The prompt's greedy request, as a seed of a search of at most as many tokens."""
-    return Generate(
-        request_id="greedy",
-        prompt_ids=(5, 6),
-        max_tokens=search._max_tokens,
-        top_logprobs=search.top_logprobs if top is None else top,
-        stream=stream,
-    )
 
 
 def make(lm: FakeLM, width: int, max_tokens: int) -> BeamSearch:
@@ -82,17 +71,16 @@ def make(lm: FakeLM, width: int, max_tokens: int) -> BeamSearch:
 @settings(deadline=None, max_examples=150)
 @given(
     model_seed=st.integers(0, 10_000),
-    width=st.integers(2, 6),
+    width=st.integers(1, 6),
     max_tokens=st.integers(1, 9),
     eos=st.sets(st.integers(0, 23), max_size=3),
     sharpness=st.sampled_from([0.5, 2.0, 5.0]),
-    seeded=st.booleans(),
     room=st.integers(1, 9),
 )
-def test_equals_transformers_algorithm(model_seed, width, max_tokens, eos, sharpness, seeded, room):
+def test_equals_transformers_algorithm(model_seed, width, max_tokens, eos, sharpness, room):
     lm = FakeLM(vocabulary=24, eos_ids=frozenset(eos), seed=model_seed, sharpness=sharpness)
     search = make(lm, width, max_tokens)
-    drive(search, lm, reorder_seed=model_seed, seeded=seeded, room=room)
+    drive(search, lm, reorder_seed=model_seed, room=room)
     hypotheses = search.hypotheses()
     assert [h.token_ids for h in hypotheses] == transformers_beams(lm, (5, 6), width, max_tokens)
     for hypothesis in hypotheses:
@@ -122,35 +110,6 @@ def test_likely_end_stops_early_and_equals_transformers(eos):
         assert all(ids[-1] in eos for ids in beams)
 
 
-def test_width_one_is_greedy_search():
-    lm = FakeLM(vocabulary=8, eos_ids=frozenset({3}), seed=1, sharpness=1.0)
-    search = make(lm, 1, 10)
-    drive(search, lm)
-    greedy = lm.answer(Generate(request_id="g", prompt_ids=(5, 6), max_tokens=10))
-    assert [h.token_ids for h in search.hypotheses()] == [greedy.token_ids]
-
-
-def test_vocabulary_smaller_than_the_width_gives_every_sequence_once():
-    lm = FakeLM(vocabulary=3, eos_ids=frozenset(), seed=0)
-    search = make(lm, 5, 1)
-    drive(search, lm)
-    assert sorted(h.token_ids for h in search.hypotheses()) == [(0,), (1,), (2,)]
-    wider = make(lm, 5, 4)
-    drive(wider, lm)
-    assert len({h.token_ids for h in wider.hypotheses()}) == 5
-
-
-def test_every_sequence_ends_before_the_width_is_reached():
-    class OneWay(FakeLM):
-        def logprobs(self, prefix):
-            return np.log(np.array([0.25, 0.75]))
-
-    lm = OneWay(vocabulary=2, eos_ids=frozenset({0, 1}))
-    search = make(lm, 4, 3)
-    drive(search, lm)
-    assert [h.token_ids for h in search.hypotheses()] == [(1,), (0,)]
-
-
 def test_takes_fewer_requests_than_one_per_prefix_and_step():
     lm = FakeLM(vocabulary=32, eos_ids=frozenset(), seed=7, sharpness=6.0)
     search = make(lm, 5, 32)
@@ -169,18 +128,6 @@ def test_requests_are_greedy_bounded_and_uniquely_named():
     assert len({r.prompt_ids for r in seen}) == len(seen)
     assert all(r.request_id.startswith("b/") and r.temperature == 0 and r.top_logprobs == 5 for r in seen)
     assert all(len(r.prompt_ids) - 2 + r.max_tokens <= 6 for r in seen)
-
-
-def test_a_wider_seed_serves_and_a_bare_one_is_refused():
-    lm = FakeLM(vocabulary=32, eos_ids=frozenset({0}), seed=3)
-    search, plain = make(lm, 4, 6), make(lm, 4, 6)
-    drive(plain, lm)
-    asked = search.seed(lm.answer(Generate(request_id="g", prompt_ids=(5, 6), max_tokens=6, top_logprobs=8)))
-    while asked:
-        asked.extend(search.receive(lm.answer(asked.pop(0))))
-    assert search.hypotheses() == plain.hypotheses()
-    with pytest.raises(ValueError, match="top_logprobs"):
-        make(lm, 4, 6).seed(lm.answer(Generate(request_id="g", prompt_ids=(5, 6), max_tokens=6)))
 
 
 def test_an_engine_error_ends_the_search_without_hypotheses():
@@ -207,7 +154,3 @@ def test_late_responses_are_ignored():
 def test_impossible_sizes_are_refused(width, max_tokens):
     with pytest.raises(ValueError, match=f"width={width}, max_tokens={max_tokens}"):
         make(FakeLM(), width, max_tokens)
-
-
-def test_hypothesis_is_a_value():
-    assert Hypothesis(token_ids=(1,), logprob=-1.0, score=-1.0) == Hypothesis(token_ids=(1,), logprob=-1.0, score=-1.0)

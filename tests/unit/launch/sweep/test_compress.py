@@ -9,7 +9,7 @@ import yaml
 
 from evaluator.core.errors import InputError
 from evaluator.engine.config import EngineConfig
-from evaluator.engine.vllm.verify import quantised
+from evaluator.engine.vllm.verify import rehearsal
 from evaluator.engine.vllm.verify.rehearsal import Rehearsal
 from launch.sweep.config import SweepConfig, load_sweep
 from launch.sweep.document import validated
@@ -60,8 +60,8 @@ def rehearsed(monkeypatch):
         asked.append((label, config.dtype))
         return Rehearsal(reason=answers.get(label), dtype="float32")
 
-    monkeypatch.setattr(quantised, "rehearse", rehearse)
-    monkeypatch.setattr(quantised, "serves_cpus", lambda: True)
+    monkeypatch.setattr(rehearsal, "rehearse", rehearse)
+    monkeypatch.setattr(rehearsal, "serves_cpus", lambda: True)
     return asked, answers
 
 

@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from evaluator.core.errors import InputError
-from evaluator.engine.vllm.verify import quantised
+from evaluator.engine.vllm.verify import rehearsal
 from evaluator.engine.vllm.verify.rehearsal import Rehearsal
 from launch.commands.options import eval_sweep
 from launch.run.directory.rundir import RunDirectory
@@ -274,8 +274,8 @@ def _with_quantised(models, tmp_path, monkeypatch, found):
     """A sweep of a model and a quantised copy, whose rehearsal finds `found`."""
     small = shutil.copytree(models / "a", tmp_path / "small")
     with_quantisation(small, LAYOUTS["w4a16"].config)
-    monkeypatch.setattr(quantised, "rehearse", lambda *_: found)
-    monkeypatch.setattr(quantised, "serves_cpus", lambda: True)
+    monkeypatch.setattr(rehearsal, "rehearse", lambda *_: found)
+    monkeypatch.setattr(rehearsal, "serves_cpus", lambda: True)
     task = {"task": "gazetteer", "items": 2, "languages": ["english"], "probes": ["greedy"]}
     return {"models": {"a": str(models / "a"), "small": str(small)}, "base": "a", "tasks": [task]}
 
@@ -289,7 +289,7 @@ def test_a_quantised_checkpoint_is_served_as_its_rehearsal_said(models, tmp_path
 
 def test_one_that_cannot_be_served_is_refused_unless_engines_run_elsewhere(models, tmp_path, monkeypatch):
     sweep = _with_quantised(models, tmp_path, monkeypatch, Rehearsal(reason="out of order"))
-    monkeypatch.setattr(quantised, "instruction_sets", tuple)
+    monkeypatch.setattr(rehearsal, "instruction_sets", tuple)
     with pytest.raises(InputError, match=r"small: W4A16 \(group 32\) in float32: out of order; it needs a processor"):
         prepared(tmp_path, **sweep)
     assert not (tmp_path / "run").exists()

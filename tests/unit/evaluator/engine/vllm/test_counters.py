@@ -21,9 +21,8 @@ def clock(monkeypatch):
 
 def _step(counters: Counters, clock, begin: float, end: float, *, was_empty: bool = False) -> None:
     clock(begin)
-    counters.begin_step(was_empty=was_empty)
-    clock(end)
-    counters.end_step()
+    with counters.step(was_empty=was_empty):
+        clock(end)
 
 
 def test_time_between_steps_is_waiting_or_idle(clock):
@@ -49,14 +48,15 @@ def test_nothing_counts_between_two_runs(clock):
 def test_a_step_that_fails_is_no_step(clock):
     counters = Counters()
     counters.begin_run()
-    counters.begin_step(was_empty=False)
+    with pytest.raises(RuntimeError), counters.step(was_empty=False):
+        raise RuntimeError
     assert counters.stats().steps == 0
 
 
 def test_cached_prompt_tokens_were_not_computed():
     counters = Counters()
-    counters.end_request(prompt_tokens=10, cached_tokens=4, generated_tokens=3)
-    counters.end_request(prompt_tokens=5, cached_tokens=0, generated_tokens=1)
+    counters.end_request(10, 4, 3)
+    counters.end_request(5, 0, 1)
     assert counters.stats() == EngineStats(
         requests=2,
         prompt_tokens=11,

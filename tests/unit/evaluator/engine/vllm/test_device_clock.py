@@ -118,12 +118,11 @@ def test_busy_is_what_the_gpu_took_and_the_rest_was_waited(gpu, monkeypatch):
     counters = Counters(clock)
     counters.begin_run()
     for was_empty in (False, False, True):
-        counters.begin_step(was_empty=was_empty)
-        gpu.now += 10  # the processor schedules
-        runner.execute_model("a step")
-        runner.sample_tokens(None)
-        gpu.now += 20  # the output is read
-        counters.end_step()
+        with counters.step(was_empty=was_empty):
+            gpu.now += 10  # the processor schedules
+            runner.execute_model("a step")
+            runner.sample_tokens(None)
+            gpu.now += 20  # the output is read
         gpu.now += 5  # responses are handled
     stats = counters.stats()
     assert stats.steps == 3
@@ -141,11 +140,11 @@ def test_what_other_processes_launch_has_no_known_time(workers, engine_core):
     assert clock.seconds() is None
     counters = Counters(clock)
     counters.begin_run()
-    counters.begin_step(was_empty=False)
-    counters.end_step()
+    with counters.step(was_empty=False):
+        pass
     stats = counters.stats()
     assert (stats.steps, stats.busy_seconds, stats.waiting_seconds, stats.idle_seconds) == (1, None, None, None)
-    assert stats.waiting_share is None
+    assert stats.shares() == {"idle_share": None, "waiting_share": None}
 
 
 def test_the_worker_of_this_process_is_watched(gpu, monkeypatch):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -14,10 +15,8 @@ import pytest
 from evaluator.checkpoints.blueprint import Blueprint, read_blueprint
 from evaluator.core.errors import InputError
 from evaluator.engine.config import EngineConfig
-from evaluator.engine.vllm import start
-from evaluator.engine.vllm.setup import arguments
-from evaluator.engine.vllm.setup.abilities import BATCH_INVARIANT
-from evaluator.engine.vllm.setup.gpu import BREAKABLE
+from evaluator.engine.vllm import arguments, start
+from evaluator.engine.vllm.start import BATCH_INVARIANT, BREAKABLE
 from tests.support.models import save_tiny_model
 
 
@@ -36,21 +35,20 @@ def blueprint(dtype: str = "bfloat16") -> Blueprint:
     )
 
 
-def asked(config: EngineConfig, dtype: str = "bfloat16") -> dict[str, Any]:
-    own, positions = blueprint(dtype), config.max_model_len
-    chosen = arguments._on_gpu(config, own)
-    return chosen | arguments.of_runner(config, own, chosen["dtype"], positions, v2=True)
+@pytest.fixture
+def asked(gpu: None, tmp_path: Path) -> Callable[..., dict[str, Any]]:
+    """The arguments of an engine on a GPU."""
+    (tmp_path / "config.json").write_text('{"model_type": "qwen3"}')
+
+    def arguments_of(config: EngineConfig, dtype: str = "bfloat16", **changes: Any) -> dict[str, Any]:
+        own, positions = dataclasses.replace(blueprint(dtype), **changes), config.max_model_len
+        chosen = arguments.of_device(config, tmp_path, tmp_path, own, positions, on_cpu=False)
+        return chosen | arguments.of_runner(config, own, chosen["dtype"], positions, v2=True)
+
+    return arguments_of
 
 
-def test_every_engine_has_room_to_score_by_prompts_where_the_model_has():
-    assert start._lengths(1088, 40_960) == (1088, 1089)
-    assert start._lengths(1088, None) == (1088, 1089)
-    assert start._lengths(1024, 1024) == (1024, 1024)
-    assert start._lengths(2048, 1024) == (1024, 1024)
-
-
-@pytest.mark.usefixtures("gpu")
-def test_a_checkpoint_is_computed_in_its_own_dtype():
+def test_a_checkpoint_is_computed_in_its_own_dtype(asked):
     assert asked(EngineConfig(), "float32")["dtype"] == "float32"  # vLLM's "auto" would be bfloat16
     assert asked(EngineConfig(), "bfloat16")["dtype"] == "bfloat16"
     assert asked(EngineConfig(), "float16")["dtype"] == "float16"
@@ -58,8 +56,7 @@ def test_a_checkpoint_is_computed_in_its_own_dtype():
     assert asked(EngineConfig(dtype="bfloat16"), "float32")["dtype"] == "bfloat16"
 
 
-@pytest.mark.usefixtures("gpu")
-def test_steps_are_large_unless_the_user_says_otherwise():
+def test_steps_are_large_unless_the_user_says_otherwise(asked):
     chosen = asked(EngineConfig())
     assert (chosen["max_num_batched_tokens"], chosen["max_num_seqs"]) == (16_384, 128)
     said = asked(EngineConfig(max_num_seqs=512, max_num_batched_tokens=4096))
@@ -67,8 +64,7 @@ def test_steps_are_large_unless_the_user_says_otherwise():
     assert asked(EngineConfig(max_num_seqs=512, max_num_batched_tokens=64))["max_num_batched_tokens"] == 512
 
 
-@pytest.mark.usefixtures("gpu")
-def test_graphs_are_no_larger_than_a_step():
+def test_graphs_are_no_larger_than_a_step(asked):
     assert asked(EngineConfig(cuda_graphs=False))["enforce_eager"] is True
     assert asked(EngineConfig())["compilation_config"]["cudagraph_capture_sizes"][-1] == 2048
     small = asked(EngineConfig(max_num_batched_tokens=1000, max_num_seqs=60))
@@ -197,8 +193,8 @@ def test_where_it_cannot_hold_it_is_refused_and_leaves_nothing_set(environment, 
     assert BATCH_INVARIANT not in environment
 
 
-def test_vllm_reads_the_files_that_were_checked_and_runs_no_code_of_theirs(tmp_path: Path):
-    given = arguments._arguments(EngineConfig(), tmp_path, 64)
+def test_vllm_reads_the_files_that_were_checked_and_runs_no_code_of_theirs(asked):
+    given = asked(EngineConfig())
     assert given["load_format"] == "safetensors"  # else consolidated*.safetensors come first, then *.bin and *.pt
     assert given["config_format"] == "hf"  # else params.json comes first
     assert given["trust_remote_code"] is False
@@ -236,13 +232,12 @@ def test_why_the_code_of_an_architecture_cannot_be_imported_is_said(monkeypatch)
         ("bfloat16", {"lm_head.weight": "BF16"}, {"quantised": True}, True),
     ],
 )
-def test_half_precision_models_with_a_plain_head_have_float32_logits(dtype, head, settings, exact):
+def test_half_precision_models_with_a_plain_head_have_float32_logits(asked, dtype, head, settings, exact):
     settings = dict(settings)
     tensors = {name: (stored, (8, 8)) for name, stored in head.items()} | {"model.norm.weight": ("BF16", (8,))}
     layout: Any = SimpleNamespace() if settings.pop("quantised", False) else None
-    own = dataclasses.replace(blueprint(), tensors=tensors, quantisation=layout)
-    given = arguments._exact_logits(EngineConfig(**settings), own, dtype)
-    assert given == ({"hf_overrides": {"head_dtype": "float32"}} if exact else {})
+    given = asked(EngineConfig(**settings), dtype, tensors=tensors, quantisation=layout)
+    assert given.get("hf_overrides") == ({"head_dtype": "float32"} if exact else None)
 
 
 class TestRunner:

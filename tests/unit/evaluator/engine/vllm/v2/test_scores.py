@@ -28,16 +28,15 @@ class Runner:
     def __init__(self, seed: int) -> None:
         from vllm.v1.worker.gpu.sample.prompt_logprob import PromptLogprobsWorker
 
-        from evaluator.engine.vllm.v2.scores import score_in_prompts
+        from evaluator.engine.vllm.v2.scores import ScoringWorker
 
         generator = torch.Generator().manual_seed(seed)
-        self.prompt_logprobs_worker: Any = PromptLogprobsWorker(4, torch.device("cpu"))
+        self.prompt_logprobs_worker: Any = ScoringWorker(PromptLogprobsWorker(4, torch.device("cpu")))
         self.head_HV = torch.randn(WIDTH, VOCABULARY, generator=generator)
         self.states_TH = torch.randn(LONGEST, WIDTH, generator=generator)  # a position's, whatever the request
         self.tokens_RT = torch.zeros(4, LONGEST, dtype=torch.int32)
         self.lengths_R = np.zeros(4, dtype=np.int32)
         self.slots: dict[str, int] = {}
-        score_in_prompts(self)
 
     def add(self, name: str, slot: int, parameters: Any, prompt: list[int]) -> None:
         self.slots[name] = slot
@@ -67,11 +66,10 @@ class Runner:
 
 
 def parameters(reference: Reference | None) -> Any:
-    from evaluator.engine.vllm.requests.sampling import Dialect
+    from evaluator.engine.vllm.sampling import Dialect
 
     score = Score(request_id="one", prompt_ids=PROMPT, continuation_ids=CONTINUATION, reference=reference)
-    dialect = Dialect(v2=True, one_step=True)
-    return dialect.one_step_score(score) if reference is None else dialect.reference_score(score)
+    return Dialect(v2=True, one_step=True).score(score, in_prompt=True)
 
 
 def sampled() -> Any:

@@ -22,17 +22,10 @@ QKV = [f"{LAYER}.self_attn.{name}_proj" for name in "qkv"]
 FUSED = {"qkv_proj": ["q_proj", "k_proj", "v_proj"], "gate_up_proj": ["gate_proj", "up_proj"]}
 
 
-class Slices:
-    """What weights.py opens the files with."""
-
-    def __init__(self, file: Path) -> None:
-        self._opened: Any = safe_open(file, framework="pt")
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._opened.keys()  # noqa: SIM118  (not a dict)
-
-    def __getitem__(self, name: str) -> Any:
-        return self._opened.get_slice(name)
+def slices(file: Path) -> dict[str, Any]:
+    """The tensors of a file as weights.py reads them."""
+    opened: Any = safe_open(file, framework="pt")
+    return {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118  (not a dict)
 
 
 class Layer(nn.Module):
@@ -52,13 +45,15 @@ def dense(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(params=LAYOUTS)
-def stored(request: pytest.FixtureRequest, dense: Path, tmp_path: Path) -> tuple[Slices, dict[str, torch.Tensor]]:
+def stored(
+    request: pytest.FixtureRequest, dense: Path, tmp_path: Path
+) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     """A quantised checkpoint, and the values that it stands for."""
     quantise(dense, tmp_path / "quantised", request.param, twin=tmp_path / "twin")
-    return Slices(tmp_path / "quantised" / WEIGHTS), load_file(tmp_path / "twin" / WEIGHTS)
+    return slices(tmp_path / "quantised" / WEIGHTS), load_file(tmp_path / "twin" / WEIGHTS)
 
 
-def test_any_rows_have_the_values_that_they_stand_for(stored: tuple[Slices, dict[str, torch.Tensor]]) -> None:
+def test_any_rows_have_the_values_that_they_stand_for(stored: tuple[dict[str, Any], dict[str, torch.Tensor]]) -> None:
     tensors, values = stored
     for name, value in values.items():
         if not name.endswith("_proj.weight"):
@@ -72,7 +67,7 @@ def test_any_rows_have_the_values_that_they_stand_for(stored: tuple[Slices, dict
             assert torch.equal(rows, value[first:stop])
 
 
-def test_a_layer_is_compared_with_its_part_of_each_file(stored: tuple[Slices, dict[str, torch.Tensor]]) -> None:
+def test_a_layer_is_compared_with_its_part_of_each_file(stored: tuple[dict[str, Any], dict[str, torch.Tensor]]) -> None:
     tensors, values = stored
     qkv = torch.cat([values[f"{name}.weight"] for name in QKV])
     said: dict[str, Any] = {"num_heads": 2, "total_num_heads": 2, "num_kv_heads": 1, "total_num_kv_heads": 1}
@@ -86,7 +81,7 @@ def test_a_layer_is_compared_with_its_part_of_each_file(stored: tuple[Slices, di
         assert computes_with(Layer(wrong, **said), matrices, torch.bfloat16) is False
 
 
-def test_columns_that_another_worker_holds_are_left_out(stored: tuple[Slices, dict[str, torch.Tensor]]) -> None:
+def test_columns_that_another_worker_holds_are_left_out(stored: tuple[dict[str, Any], dict[str, torch.Tensor]]) -> None:
     tensors, values = stored
     down = values[f"{LAYER}.mlp.down_proj.weight"]
     said = {"input_size_per_partition": 64, "tp_rank": 1, "tp_size": 2}

@@ -10,7 +10,7 @@ import pytest
 from evaluator.checkpoints.info import CheckpointInfo, inspect_checkpoint
 from evaluator.core.errors import InputError
 from evaluator.engine.config import EngineConfig, check_served
-from evaluator.engine.vllm.verify import quantised
+from evaluator.engine.vllm.verify import rehearsal
 from evaluator.engine.vllm.verify.rehearsal import Rehearsal
 from tests.support.checkpoint_files import tensors, write
 from tests.support.quantised import LAYOUTS, compressed_tensors, integers, with_quantisation
@@ -39,9 +39,9 @@ def rehearsals(monkeypatch: pytest.MonkeyPatch) -> Rehearsed:
             asked.append(config.dtype)
             return found[config.dtype]
 
-        monkeypatch.setattr(quantised, "rehearse", rehearse)
-        monkeypatch.setattr(quantised, "serves_cpus", lambda: on_cpu)
-        monkeypatch.setattr(quantised, "instruction_sets", lambda: ("avx2", "fma"))
+        monkeypatch.setattr(rehearsal, "rehearse", rehearse)
+        monkeypatch.setattr(rehearsal, "serves_cpus", lambda: on_cpu)
+        monkeypatch.setattr(rehearsal, "instruction_sets", lambda: ("avx2", "fma"))
         return asked
 
     return say
@@ -116,7 +116,7 @@ def test_a_processor_that_has_the_instructions_is_not_told_to_get_them(
 ) -> None:
     broken = Rehearsal(reason="no attribute 'cpu_gemm_wna16'")
     rehearsals({"float32": broken, "bfloat16": broken}, True)
-    monkeypatch.setattr(quantised, "instruction_sets", lambda: ("avx2", "avx512f", "avx512_vnni"))
+    monkeypatch.setattr(rehearsal, "instruction_sets", lambda: ("avx2", "avx512f", "avx512_vnni"))
     assert refusal(models, dtype="float32").endswith("; it needs a GPU")
 
 

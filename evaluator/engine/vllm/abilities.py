@@ -47,12 +47,11 @@ _NEEDED_BY_V2: Mapping[str, tuple[str, ...]] = {
 _SAMPLING = ("detokenize", "extra_args", "flat_logprobs", "ignore_eos", "output_kind", "prompt_logprobs", "skip_clone",
              "skip_reading_prefix_cache", "stop_token_ids")  # fmt: skip
 _SAMPLING_BY_V2 = ("trace_decode_token_ids",)
-# The fields of an EngineCoreRequest that requests.py fills in.
+# The fields of an EngineCoreRequest that requests.py fills in
 _REQUEST = ("request_id", "prompt_token_ids", "mm_features", "sampling_params", "pooling_params", "arrival_time",
             "lora_request", "cache_salt", "data_parallel_rank")  # fmt: skip
-BATCH_INVARIANT = "VLLM_BATCH_INVARIANT"  # in the environment, before vLLM is imported
 _V2_LOGPROB = "vllm.v1.worker.gpu.sample.logprob"
-# The V2 runner's kernel that ranks, whose place ours takes (v2/ranks.py), and its parameters.
+# The V2 runner's kernel that ranks, whose place ours takes (v2/kernels.py), and its parameters.
 _V2_RANKS = ("_ranks_kernel", ("output_ptr", "logits_ptr", "logits_stride", "token_ids_ptr", "vocab_size",
              "BLOCK_SIZE"))  # fmt: skip
 
@@ -69,10 +68,11 @@ def check_vllm(version: str) -> None:
     check_version(version)
     _check_names(version, _NEEDED)
     vllm = _imported("vllm", version)
-    _check_fields(version, vllm.SamplingParams, _SAMPLING)
+    check_fields(version, vllm.SamplingParams, _SAMPLING)
     request = _imported("vllm.v1.engine", version).EngineCoreRequest
-    _check_fields(version, request, _REQUEST)
-    unknown = sorted(_required(request) - set(_REQUEST))
+    check_fields(version, request, _REQUEST)
+    names = fields_of(request)  # in a msgspec struct, the fields with a default come last
+    unknown = sorted({*names[: len(names) - len(getattr(request, "__struct_defaults__", ()))]} - set(_REQUEST))
     if unknown:
         raise InputError(
             f"engine 'vllm': vLLM {version} wants a field of EngineCoreRequest that is unknown here: {unknown[0]}"
@@ -84,17 +84,12 @@ def check_runner(version: str, *, v2: bool) -> None:
     _check_names(version, _NEEDED_BY_V2 if v2 else _NEEDED_BY_V1)
     if not v2:
         return
-    _check_fields(version, _imported("vllm", version).SamplingParams, _SAMPLING_BY_V2)
+    check_fields(version, _imported("vllm", version).SamplingParams, _SAMPLING_BY_V2)
     name, parameters = _V2_RANKS
     kernel = getattr(_imported(_V2_LOGPROB, version), name, None)
     function = getattr(kernel, "fn", kernel)  # Triton's wrapper keeps the function there
     if function is None or tuple(inspect.signature(function).parameters) != parameters:
         raise _lacks(version, f"{_V2_LOGPROB}.{name}({', '.join(parameters)})")
-
-
-def check_arguments(version: str, engine_args: Any, names: Iterable[str]) -> None:
-    """Raises InputError for the first of `names` that is no field of vLLM's EngineArgs."""
-    _check_fields(version, engine_args, names)
 
 
 def fields_of(kind: Any) -> tuple[str, ...]:
@@ -104,12 +99,6 @@ def fields_of(kind: Any) -> tuple[str, ...]:
     if hasattr(kind, "__struct_fields__"):
         return tuple(kind.__struct_fields__)
     return tuple(inspect.signature(kind).parameters)
-
-
-def _required(struct: Any) -> set[str]:
-    """The fields of a msgspec struct that have no default."""
-    names = fields_of(struct)
-    return set(names[: len(names) - len(getattr(struct, "__struct_defaults__", ()))])
 
 
 def _check_names(version: str, needed: Mapping[str, tuple[str, ...]]) -> None:
@@ -123,15 +112,14 @@ def _check_names(version: str, needed: Mapping[str, tuple[str, ...]]) -> None:
 def _imported(module: str, version: str) -> ModuleType:
     try:
         return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name is not None and error.name.partition(".")[0] == "vllm":
+    except (ImportError, OSError) as error:  # perhaps a library of the system or the GPU's driver is missing
+        if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] == "vllm":
             raise _lacks(version, module) from error
         raise InputError(f"engine 'vllm': vLLM {version} cannot be imported: {one_line(error)}") from error
-    except (ImportError, OSError) as error:  # a library of the system or the GPU's driver is missing
-        raise InputError(f"engine 'vllm': vLLM {version} cannot be imported: {one_line(error)}") from error
 
 
-def _check_fields(version: str, kind: Any, names: Iterable[str]) -> None:
+def check_fields(version: str, kind: Any, names: Iterable[str]) -> None:
+    """Raises InputError for the first of `names` that a class of vLLM does not take as a keyword."""
     known = set(fields_of(kind))
     for name in names:
         if name not in known:

@@ -1,4 +1,6 @@
-"""An engine's settings on a GPU: CUDA graphs, the size of a step, and free memory. No GPU has run it yet.
+"""vLLM's EngineArgs for a checkpoint: the device decides some, the model runner others.
+
+No GPU has run its graphs and its size of a step yet.
 
 ## Graphs
 
@@ -23,19 +25,111 @@ its configuration gets 2,048.
 
 from __future__ import annotations
 
-import functools
-import math
-import os
-import subprocess
-import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from evaluator.checkpoints.blueprint import Blueprint
+from evaluator.checkpoints.info import read_config
+from evaluator.checkpoints.quantisation import online_scheme
 from evaluator.checkpoints.shapes import text_model
-from evaluator.engine.config import Graphs
+from evaluator.engine.config import EngineConfig, Graphs
 
-BREAKABLE = "VLLM_USE_BREAKABLE_CUDAGRAPH"  # in the environment: graphs of pieces, without torch.compile
+MAX_TOP_LOGPROBS = 64
+_COMPUTED_IN = ("float32", "bfloat16", "float16")
+_PLAIN = ("BF16", "F16", "F32")  # dtypes of tensors, as safetensors spells them
+_V1_STEP_TOKENS = 4096  # computed in one step at most
+_V1_REQUESTS = 128  # at a time
+_CPU_BLOCK_SIZE = 32  # the least that its kernels take. vLLM's own default is 128: too coarse to share prompts
+
+
+def of_device(
+    config: EngineConfig, checkpoint: Path, served: Path, blueprint: Blueprint, positions: int, *, on_cpu: bool
+) -> dict[str, Any]:
+    """The arguments that both runners share. `served` is the directory that vLLM reads for `checkpoint`."""
+    arguments: dict[str, Any] = {
+        "model": str(served),
+        # By default, vLLM prefers params.json and consolidated*.safetensors, which we do not check.
+        "config_format": "hf",
+        "load_format": "safetensors",
+        "skip_tokenizer_init": True,
+        "generation_config": "vllm",
+        "max_model_len": positions,
+        "gpu_memory_utilization": config.gpu_memory_utilization,
+        "tensor_parallel_size": config.tensor_parallel,
+        "trust_remote_code": config.trust_remote_code,
+        "enable_prefix_caching": True,
+        "logprobs_mode": "raw_logprobs",
+        "max_logprobs": MAX_TOP_LOGPROBS,
+        "disable_log_stats": True,
+        "use_tqdm_on_load": False,
+        "worker_extension_cls": "evaluator.engine.vllm.verify.weights.WorkerExtension",
+        "block_size": config.block_size,
+    }
+    if (scheme := online_scheme(read_config(checkpoint))) is not None:
+        arguments["quantization"] = scheme  # what vLLM is to make of plain weights while it loads them
+    if on_cpu:
+        own = "float32"
+        arguments |= {"block_size": config.block_size or _CPU_BLOCK_SIZE, "enforce_eager": not config.compile}
+    else:  # vLLM's own "auto" computes float32 checkpoints in bfloat16
+        own = blueprint.dtype if blueprint.dtype in _COMPUTED_IN else "auto"
+    arguments["dtype"] = dtype = own if config.dtype == "auto" else config.dtype
+    # Logits in float32 from a half-precision model: at logits of 16 to 32, bfloat16 has a resolution of 1/8, which
+    # makes ties and moves a token by 0.06 nats. This bypasses vLLM's batch-invariant kernels.
+    if dtype in ("bfloat16", "float16") and not config.deterministic and _has_plain_head(blueprint):
+        arguments["hf_overrides"] = {"head_dtype": "float32"}
+    return arguments
+
+
+def _has_plain_head(blueprint: Blueprint) -> bool:
+    """Whether the output head is not quantised. A head that is tied to the embeddings has no separate tensor, so a
+    layout may quantise it while it is loaded."""
+    head = {name: dtype for name, (dtype, _) in blueprint.tensors.items() if "lm_head" in name.split(".")}
+    if not head:
+        return blueprint.quantisation is None
+    return all(name.endswith((".weight", ".bias")) and dtype in _PLAIN for name, dtype in head.items())
+
+
+def of_runner(config: EngineConfig, blueprint: Blueprint, dtype: str, positions: int, *, v2: bool) -> dict[str, Any]:
+    """The arguments of one runner: the size of a step, its parts that are ours, and its graphs."""
+    if not v2:
+        from vllm.config import KVTransferConfig
+
+        from evaluator.engine.vllm.v1.sampler import Orders
+
+        return {
+            "max_num_seqs": config.max_num_seqs or _V1_REQUESTS,
+            "max_num_batched_tokens": max(_V1_STEP_TOKENS, positions),
+            # A prompt that is computed in pieces makes vLLM rewind the generator of a seeded request, which a CPU
+            # generator cannot do ("CPU Generator does not use offset"): prompts are computed whole.
+            "enable_chunked_prefill": False,
+            "kv_transfer_config": KVTransferConfig(
+                kv_connector="PartialBlocks",
+                kv_connector_module_path="evaluator.engine.vllm.v1.partial_blocks",
+                kv_role="kv_both",
+            ),
+            "logits_processors": [Orders],
+            "async_scheduling": False,
+        }
+    from vllm.platforms import current_platform
+
+    memory = current_platform.get_device_total_memory()
+    tokens, requests = step_size(
+        blueprint.config,
+        memory=memory,
+        spare=int(config.gpu_memory_utilization * memory) - blueprint.bytes // config.tensor_parallel,
+        max_model_len=positions,
+        width=4 if dtype == "float32" else 2,
+        workers=config.tensor_parallel,
+    )
+    requests = config.max_num_seqs or requests
+    tokens = max(config.max_num_batched_tokens or tokens, requests)
+    chosen = {"max_num_seqs": requests, "max_num_batched_tokens": tokens, "enable_trace_replay": True}
+    if current_platform.is_cpu():
+        return chosen
+    return chosen | graph_arguments(config.cuda_graphs, compile=config.compile, requests=requests, tokens=tokens)
+
+
 # vLLM's names of the graphs that launch a step which only generates faster than one that computes prompts too.
 FASTER_DECODE = ("FULL_DECODE_ONLY", "FULL_AND_PIECEWISE")
 _MODES = {"full": "FULL", "piecewise": "FULL_AND_PIECEWISE", "decode": "FULL_DECODE_ONLY"}
@@ -80,29 +174,13 @@ _LOGITS_COPIES = 3  # of a step's logits in float32: raw, sampled from, and sort
 _USUAL_LENGTH = 0.5  # the share of max_model_len that a request has in the cache, shared tokens included
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Accelerator:
-    """The memory for a model: per worker, in bytes."""
-
-    memory: int
-    weights: int
-    utilization: float  # the share of the memory that the engine may use
-
-
-@dataclass(frozen=True, slots=True)
-class StepSize:
-    """The most that one step computes."""
-
-    tokens: int
-    requests: int
-
-
 def step_size(
-    model: Mapping[str, Any], accelerator: Accelerator, *, max_model_len: int, width: int, workers: int
-) -> StepSize:
-    """For a model (its config.json) of `width` bytes a value, divided among `workers`; both numbers are powers of 2.
+    model: Mapping[str, Any], *, memory: int, spare: int, max_model_len: int, width: int, workers: int
+) -> tuple[int, int]:
+    """The most tokens and requests of a step, powers of 2, for a model (its config.json) of `width` bytes a value.
 
-    Raises nothing: a missing field counts as 0, and the result stays within bounds.
+    It is divided among `workers`. Each has `memory` bytes, and its weights leave it `spare` bytes of those that an
+    engine may use. Raises nothing: a missing field counts as 0, and the result stays within bounds.
     """
     model = text_model(model)
     hidden, heads = _size(model, "hidden_size"), _size(model, "num_attention_heads")
@@ -113,13 +191,12 @@ def step_size(
     of_layer = max((heads + 2 * kv_heads) * head, 3 * middle) // workers
     per_token = width * (3 * hidden + of_layer)
     per_request = _LOGITS_COPIES * 4 * vocabulary
-    room = int(_ACTIVATIONS * accelerator.memory)
+    room = int(_ACTIVATIONS * memory)
     tokens = _power(room // max(1, per_token), _LEAST_TOKENS, _MOST_TOKENS)
     cached = width * cached_values(model, workers=workers)
-    cache = int(accelerator.utilization * accelerator.memory) - accelerator.weights - 2 * tokens * per_token
-    in_cache = int(cache / max(1.0, cached * max_model_len * _USUAL_LENGTH))
+    in_cache = int((spare - 2 * tokens * per_token) / max(1.0, cached * max_model_len * _USUAL_LENGTH))
     requests = _power(min(in_cache, room // max(1, per_request)), _LEAST_REQUESTS, _MOST_REQUESTS)
-    return StepSize(tokens, requests)
+    return tokens, requests
 
 
 def cached_values(model: Mapping[str, Any], *, workers: int = 1) -> int:
@@ -148,42 +225,3 @@ def _size(model: Mapping[str, Any], name: str) -> int:
 def _power(most: int, low: int, high: int) -> int:
     """The largest power of two up to `most`, at least `low` and at most `high`."""
     return max(low, min(high, 1 << max(0, most.bit_length() - 1) if most > 0 else low))
-
-
-_PATIENCE_SECONDS = 60.0
-_LOOK_SECONDS = 0.5
-
-
-def wait_for_memory(share: float, gpus: int = 1) -> None:
-    """Wait until `share` of each of an engine's GPUs is free, a minute at most.
-
-    The driver may take seconds to free the memory of a process that has ended. But vLLM checks only once, and does not
-    start if it finds too little.
-    """
-    # A query through CUDA occupies some GPU memory. An engine in this process needs that memory anyway. But workers in
-    # other processes would lose it, so their GPUs are queried with nvidia-smi.
-    look = _of_this_process if gpus == 1 else functools.partial(_of_workers, gpus)
-    end = time.monotonic() + _PATIENCE_SECONDS
-    while time.monotonic() < end:
-        if all(free >= math.ceil(total * share) for free, total in look()):
-            return
-        time.sleep(_LOOK_SECONDS)
-
-
-def _of_this_process() -> list[tuple[int, int]]:
-    import torch
-
-    return [torch.cuda.mem_get_info()]
-
-
-def _of_workers(gpus: int) -> list[tuple[int, int]]:
-    """The free and the whole memory of the first visible GPUs, in MiB; empty without an answer of nvidia-smi."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    names = [str(number) for number in range(gpus)] if visible is None else visible.split(",")[:gpus]
-    command = ["nvidia-smi", "--query-gpu=memory.free,memory.total", "--format=csv,noheader,nounits"]
-    try:
-        done = subprocess.run([*command, "-i", ",".join(names)], capture_output=True, text=True, check=True)
-        rows = [line.split(",") for line in done.stdout.splitlines() if line.strip()]
-        return [(int(free), int(total)) for free, total in rows]
-    except (OSError, subprocess.CalledProcessError, ValueError):
-        return []

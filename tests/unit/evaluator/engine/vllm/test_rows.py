@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from evaluator.engine.vllm.requests.in_flight import Top, rows_of, top_of
+from evaluator.engine.vllm.requests import Top, rows_of, top_of
 
 
 def outputs(counts: list[int | None], width: int, seed: int = 0) -> list[Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from evaluator.engine.vllm.setup.combination import environment_in_words
+from evaluator.engine.vllm.engine import environment_in_words
 
 BUFFER = "VLLM_OBJECT_STORAGE_SHM_BUFFER_NAME"  # vLLM gives it another value in each process
 KNOWN = {

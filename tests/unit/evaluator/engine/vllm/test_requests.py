@@ -8,8 +8,10 @@ import gc
 import itertools
 from collections.abc import Iterator
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
 
 from evaluator.checkpoints.blueprint import Blueprint
 from evaluator.engine.base import Cancel, FixedSource, Generate, Response, Score
@@ -71,7 +73,7 @@ def core() -> LateCore:
 
 @pytest.fixture
 def engine(core: LateCore) -> Iterator[VLLMEngine]:
-    from evaluator.engine.vllm.requests.sampling import Dialect
+    from evaluator.engine.vllm.sampling import Dialect
 
     engine = VLLMEngine(EngineConfig())
     llm = SimpleNamespace(engine_core=core)
@@ -186,34 +188,53 @@ def test_an_engine_whose_steps_are_launched_alike_is_kept_full(engine, graphs):
 def test_a_swap_resets_a_connector_only_where_there_is_one(engine, core, has_connector, tmp_path):
     """Older vLLM answers False where it is asked for one that is not there."""
     core.reset_prefix_cache = lambda *, reset_connector: has_connector or not reset_connector
-    llm = SimpleNamespace(engine_core=core, collective_rpc=lambda method, args: [(1, [])])
+    llm = SimpleNamespace(engine_core=core, collective_rpc=lambda method, args: [[]])
     started = dataclasses.replace(engine._started, llm=llm, has_connector=has_connector)
     engine._swap(started, tmp_path, [])
     assert engine._started is not None  # it was not given up
 
 
 @pytest.mark.parametrize(("positions", "refused"), [(64, ["fills"]), (65, [])])
-def test_scores_that_fill_the_engine_are_refused_by_prompts_only_where_the_model_ends_there(core, positions, refused):
-    from evaluator.engine.vllm.counters import Counters
-    from evaluator.engine.vllm.requests.batch import Batch, Served
-    from evaluator.engine.vllm.requests.sampling import Dialect
+@pytest.mark.parametrize("scoring", ["forced", "prompt_logprobs"])
+def test_scores_that_fill_the_engine_are_refused_by_prompts_only_where_the_model_ends_there(
+    engine, scoring, positions, refused
+):
+    engine._started = dataclasses.replace(engine._started, positions=positions, scoring=scoring)
+    batch = batch_of(engine)
+    lengths = {"fits": 59, "fills": 60, "exceeds": 61}
+    batch.submit(
+        [Score(request_id=name, prompt_ids=(9,) * n, continuation_ids=(5, 6, 7, 8)) for name, n in lengths.items()]
+    )
+    errors = {each.request_id: each.error for each in batch.ready}
+    assert errors.pop("exceeds") == "61 prompt tokens and 4 more do not fit the engine's 64 (max_model_len)"
+    assert list(errors) == (refused if scoring == "prompt_logprobs" else [])
+    assert all("its 64 tokens fill the model's 64 positions" in error for error in errors.values())
 
-    for by_prompt in (False, True):
-        served = Served(
-            dialect=Dialect(v2=True),
-            eos_ids=[0],
-            vocabulary=64,
-            max_model_len=64,
-            positions=positions,
-            max_top_logprobs=1,
-            by_prompt=by_prompt,
-        )
-        batch = Batch(core, served, Counters(), itertools.count(len(core.ids)))
-        lengths = {"fits": 59, "fills": 60, "exceeds": 61}
-        batch.submit(
-            [Score(request_id=name, prompt_ids=(9,) * n, continuation_ids=(5, 6, 7, 8)) for name, n in lengths.items()]
-        )
-        errors = {each.request_id: each.error for each in batch.responses()}
-        assert errors.pop("exceeds") == "61 prompt tokens and 4 more do not fit the engine's 64 (max_model_len)"
-        assert list(errors) == (refused if by_prompt else [])
-        assert all("its 64 tokens fill the model's 64 positions" in error for error in errors.values())
+
+def batch_of(engine: VLLMEngine, **settings: bool) -> Any:
+    from evaluator.engine.vllm.counters import Counters
+    from evaluator.engine.vllm.requests import Batch
+
+    return Batch(engine._started, 64, [0], Counters(), itertools.count(), **settings)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_score_by_prompts_has_as_many_likeliest_tokens_as_vllm_reports(engine, whole):
+    from vllm.v1.outputs import LogprobsTensors
+
+    given: list[Any] = []
+    llm = SimpleNamespace(engine_core=SimpleNamespace(add_request=given.append))
+    engine._started = dataclasses.replace(engine._started, llm=llm, scoring="prompt_logprobs")
+    batch = batch_of(engine, whole=whole)
+    batch.submit([Score(request_id="s", prompt_ids=(7, 8), continuation_ids=(1, 2))])
+    assert given[0].sampling_params.prompt_logprobs == (-1 if whole else 1)
+    columns = 3 if whole else 1
+    ids = torch.tensor([[token, *(2, 1, 0)[:columns]] for token in (8, 1, 2)])
+    logprobs = torch.tensor([[-3.0 + token, *(-1.0, -2.0, -3.0)[:columns]] for token in (0, 1, 2)])
+    output = LateCore._output("0", 0, last=True)
+    output.new_prompt_logprobs_tensors = LogprobsTensors(ids, logprobs, torch.tensor([5, 2, 1]))
+    batch.receive([output])
+    (answer,) = batch.ready
+    assert (answer.logprobs, answer.ranks, answer.divergences) == ((-2.0, -1.0), (2, 1), ())
+    assert answer.top_ids == ((2, 1, 0)[:columns],) * 2
+    assert answer.top_logprobs == ((-1.0, -2.0, -3.0)[:columns],) * 2

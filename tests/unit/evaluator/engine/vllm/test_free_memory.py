@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.engine.vllm.setup import gpu as free_memory
-from evaluator.engine.vllm.setup.gpu import wait_for_memory
+from evaluator.engine.vllm import start
+from evaluator.engine.vllm.start import wait_for_memory
 
 GIB = 2**30
 
@@ -16,8 +16,8 @@ GIB = 2**30
 def waited(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The seconds of each pause, on a clock that only pauses move."""
     pauses: list[float] = []
-    monkeypatch.setattr(free_memory.time, "sleep", pauses.append)
-    monkeypatch.setattr(free_memory.time, "monotonic", lambda: sum(pauses))
+    monkeypatch.setattr(start.time, "sleep", pauses.append)
+    monkeypatch.setattr(start.time, "monotonic", lambda: sum(pauses))
     return pauses
 
 

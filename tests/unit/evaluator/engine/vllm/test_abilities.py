@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from evaluator.core.errors import InputError
+from evaluator.engine.vllm import abilities as module
 from evaluator.engine.vllm import start
-from evaluator.engine.vllm.setup import abilities as module
-from evaluator.engine.vllm.setup.abilities import check_arguments, check_runner, check_version, check_vllm
+from evaluator.engine.vllm.abilities import check_fields, check_runner, check_version, check_vllm
 from tests.support.engines import needs_vllm
 
 Modules = dict[str, ModuleType]
@@ -121,7 +121,7 @@ def test_a_request_that_wants_more_is_one_line(vllm):
 
 def test_an_engine_argument_that_moved_is_one_line(vllm):
     with pytest.raises(InputError, match=r"vLLM 0.40.0 lacks EngineArgs\(logprobs_mode=\); versions 0.30"):
-        check_arguments("0.40.0", vllm["vllm"].EngineArgs, ["model", "logprobs_mode"])
+        check_fields("0.40.0", vllm["vllm"].EngineArgs, ["model", "logprobs_mode"])
 
 
 def test_a_library_that_is_missing_is_one_line(vllm, monkeypatch):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from evaluator.engine.vllm.setup.gpu import FASTER_DECODE, capture_sizes, graph_arguments
+from evaluator.engine.vllm.arguments import FASTER_DECODE, capture_sizes, graph_arguments
 from tests.support.engines import needs_vllm
 
 REQUESTS, TOKENS = 200, 16_384

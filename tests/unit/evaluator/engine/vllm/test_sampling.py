@@ -21,7 +21,7 @@ VOCABULARY, EOS = 100, [2, 1]
 def slowly(**settings):
     from vllm import SamplingParams
 
-    from evaluator.engine.vllm.requests.sampling import _ALWAYS
+    from evaluator.engine.vllm.sampling import _ALWAYS
 
     return SamplingParams(**settings, **_ALWAYS)
 
@@ -29,7 +29,7 @@ def slowly(**settings):
 @pytest.mark.parametrize("v2", [False, True])
 def test_scores(v2):
     from evaluator.engine.vllm.prompt_scores import FORCED, SCORED_FROM
-    from evaluator.engine.vllm.requests.sampling import Dialect
+    from evaluator.engine.vllm.sampling import Dialect
 
     forced = {"trace_decode_token_ids": [3, 4]} if v2 else {"extra_args": {FORCED: [3, 4]}}
     for _ in range(2):  # what one request has of its own does not stay in the template
@@ -39,7 +39,7 @@ def test_scores(v2):
         other = Dialect(v2=v2).score(Score(request_id="o", prompt_ids=(1,), continuation_ids=(7,)))
         assert other.max_tokens == 1
     last = {"trace_decode_token_ids": [4]} if v2 else {"prompt_logprobs": 1}
-    assert Dialect(v2=v2).one_step_score(SCORE) == slowly(
+    assert Dialect(v2=v2, one_step=True).score(SCORE, in_prompt=True) == slowly(
         temperature=0.0,
         max_tokens=1,
         logprobs=1,
@@ -54,7 +54,7 @@ def test_scores(v2):
 @pytest.mark.parametrize("name", ASKED)
 def test_generations(name, v2):
     from evaluator.engine.vllm.prompt_scores import NUCLEUS
-    from evaluator.engine.vllm.requests.sampling import Dialect
+    from evaluator.engine.vllm.sampling import Dialect
 
     request = ASKED[name]
     greedy = request.temperature == 0
@@ -74,7 +74,7 @@ def test_generations(name, v2):
 def test_a_temperature_that_vllm_refuses_is_refused():
     from vllm.exceptions import VLLMValidationError
 
-    from evaluator.engine.vllm.requests.sampling import Dialect
+    from evaluator.engine.vllm.sampling import Dialect
 
     request = Generate(request_id="g", prompt_ids=(1,), max_tokens=5, temperature=3.0)
     with pytest.raises(VLLMValidationError, match="temperature"):

@@ -1,4 +1,4 @@
-"""The V2 runner's kernel for strict ranks, compared with a count in torch."""
+"""The V2 runner's kernel for strict ranks, compared with a count in torch, and which top-p kernels are compiled."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
-from evaluator.engine.vllm.setup.abilities import check_runner
+from evaluator.engine.vllm.abilities import check_runner
 from evaluator.engine.vllm.start import installed_version
 from tests.support.engines import only_v2
 from tests.support.v2 import HOOK
@@ -40,13 +42,13 @@ for logits in ("*fp32", "*bf16"):
 
 def ranks_of(table: torch.Tensor, tokens: torch.Tensor) -> list[int]:
     """The ranks that vLLM's functions get now."""
-    from evaluator.engine.vllm.v2 import ranks
+    from evaluator.engine.vllm.v2 import kernels
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    ranks.rank_strictly()
+    kernels.rank_strictly()
     wide = torch.empty(table.shape[0], table.shape[1] + 3, dtype=table.dtype, device=device)
     given = wide[:, : table.shape[1]].copy_(table)  # rows that do not lie side by side
-    return ranks.ranks_in_place(given, tokens.to(device)).tolist()
+    return kernels.ranks_in_place(given, tokens.to(device)).tolist()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
@@ -82,10 +84,53 @@ def test_the_kernel_compiles_for_a_gpu(tmp_path):
         "PYTHONPATH": os.pathsep.join(each for each in sys.path if each and each != str(HOOK)),
         "TRITON_CACHE_DIR": str(tmp_path),
     }
-    command = [sys.executable, "-c", _COMPILE, str(Path(v2.__file__).with_name("ranks.py"))]
+    command = [sys.executable, "-c", _COMPILE, str(Path(v2.__file__).with_name("kernels.py"))]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
 def test_vllm_s_kernel_has_the_parameters_of_ours():
     check_runner(installed_version(), v2=True)
+
+
+def warm(most: int, mask: Any, monkeypatch: pytest.MonkeyPatch, device: str = "cuda") -> int:
+    """Warm the top-p of a runner of so many requests. A tensor of the pretended GPU is the CPU's."""
+    from evaluator.engine.vllm.v2 import kernels
+
+    for name in ("zeros", "full"):
+        made = getattr(torch, name)
+        monkeypatch.setattr(kernels.torch, name, lambda *size, device, made=made: made(*size))
+    runner = SimpleNamespace(device=SimpleNamespace(type=device), max_num_reqs=most, vocab_size=384)
+    return kernels.warm_top_p(runner, mask)
+
+
+def test_the_sampler_s_top_p_runs_as_it_will_for_requests(monkeypatch):
+    asked: list[tuple[torch.Tensor, None, torch.Tensor]] = []
+    assert warm(200, lambda *given: asked.append(given), monkeypatch) == 8
+    assert [tuple(logits.shape) for logits, _, _ in asked] == [(n, 384) for n in (1, 2, 4, 8, 16, 32, 64, 200)]
+    for logits, top_k, top_p in asked:
+        assert (logits.dtype, top_p.dtype, top_k) == (torch.float32, torch.float32, None)
+        assert logits.is_contiguous()
+        assert top_p.shape == (len(logits),)
+        assert bool((top_p < 1).all())
+    assert warm(200, pytest.fail, monkeypatch, "cpu") == 0  # a CPU has no such kernels
+
+
+def test_vllm_s_top_p_takes_what_it_is_given(monkeypatch):
+    from vllm.v1.sample.ops.topk_topp_sampler import apply_top_k_top_p
+
+    assert warm(2, apply_top_k_top_p, monkeypatch) == 2
+
+
+@pytest.mark.parametrize("units", [16, 68, 108, 132, 148])
+@pytest.mark.parametrize("most", [5, 48, 64, 256])
+def test_no_batch_needs_a_kernel_that_was_not_compiled(units, most):
+    """A kernel is one for each number of programs that share a row."""
+    from vllm.v1.sample.ops import topk_topp_triton as vllm_s
+
+    from evaluator.engine.vllm.v2.kernels import batches
+
+    def kernel(rows: int) -> int | None:
+        return vllm_s._topp_split_count(rows, units) if rows <= vllm_s._SPLIT_MAX_BATCH else None
+
+    assert {kernel(rows) for rows in range(1, most + 1)} == {kernel(rows) for rows in batches(most)}

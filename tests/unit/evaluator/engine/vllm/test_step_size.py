@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from evaluator.engine.vllm.setup.gpu import Accelerator, StepSize, cached_values, step_size
+from evaluator.engine.vllm.arguments import cached_values, step_size
 
 GIB = 2**30
 
@@ -23,21 +23,22 @@ MODELS = {
 }
 
 
-def chosen(model: str, memory_gib: float, *, workers: int = 1, length: int = 1088) -> StepSize:
+def chosen(model: str, memory_gib: float, *, workers: int = 1, length: int = 1088) -> tuple[int, int]:
     config, weights = MODELS[model]
-    accelerator = Accelerator(memory=int(memory_gib * GIB), weights=int(weights * 1e9 / workers), utilization=0.9)
-    return step_size(config, accelerator, max_model_len=length, width=2, workers=workers)
+    memory = int(memory_gib * GIB)
+    spare = int(0.9 * memory) - int(weights * 1e9 / workers)
+    return step_size(config, memory=memory, spare=spare, max_model_len=length, width=2, workers=workers)
 
 
 @pytest.mark.parametrize(
     ("model", "memory_gib", "expected"),
     [
-        ("0.6B", 79, StepSize(16_384, 256)),
-        ("8B", 79, StepSize(16_384, 256)),
+        ("0.6B", 79, (16_384, 256)),
+        ("8B", 79, (16_384, 256)),
         # A token takes 2 * (3 * 4096 + 3 * 12288) = 98,304 bytes: 5 % of 24 GiB hold 13,107 of them. The cache has
         # 21.6 - 15.3 - 1.5 = 4.8 GiB, and half a request of 147,456 bytes a token takes 76 MiB.
-        ("8B", 24, StepSize(8_192, 64)),
-        ("0.6B", 16, StepSize(16_384, 128)),
+        ("8B", 24, (8_192, 64)),
+        ("0.6B", 16, (16_384, 128)),
     ],
 )
 def test_large_where_there_is_room(model, memory_gib, expected):
@@ -45,25 +46,24 @@ def test_large_where_there_is_room(model, memory_gib, expected):
 
 
 def test_workers_divide_the_model():
-    assert chosen("32B", 79, workers=2).requests > chosen("32B", 79, workers=1).requests
+    assert chosen("32B", 79, workers=2)[1] > chosen("32B", 79, workers=1)[1]
 
 
 def test_longer_requests_are_fewer():
-    assert chosen("8B", 40).requests == 128
-    assert chosen("8B", 40, length=8192).requests == 16
+    assert chosen("8B", 40)[1] == 128
+    assert chosen("8B", 40, length=8192)[1] == 16
 
 
 def test_within_bounds_where_nothing_fits_or_nothing_is_known():
-    assert chosen("32B", 8) == StepSize(2_048, 16)
-    nothing = Accelerator(memory=80 * GIB, weights=0, utilization=0.9)
-    assert step_size({}, nothing, max_model_len=1088, width=2, workers=1) == StepSize(16_384, 256)
+    assert chosen("32B", 8) == (2_048, 16)
+    empty = step_size({}, memory=80 * GIB, spare=72 * GIB, max_model_len=1088, width=2, workers=1)
+    assert empty == (16_384, 256)
 
 
 def test_the_sizes_of_a_text_model_count():
     config, weights = MODELS["8B"]
-    accelerator = Accelerator(memory=24 * GIB, weights=int(weights * 1e9), utilization=0.9)
-    whole = {"model_type": "gemma3", "text_config": config}
-    assert step_size(whole, accelerator, max_model_len=1088, width=2, workers=1) == chosen("8B", 24)
+    MODELS["whole"] = ({"model_type": "gemma3", "text_config": config}, weights)
+    assert chosen("whole", 24) == chosen("8B", 24)
 
 
 def test_a_token_leaves_keys_and_values_in_layers_of_attention_only():

@@ -1,0 +1,104 @@
+"""Cache blocks whose content is known, so that a request can take over a part of one.
+
+vLLM's prefix cache holds whole blocks. So requests that share a prompt would each compute its last, partly filled block
+again: every sample, every candidate and every branch of a beam search. Here a request takes over what another request
+has computed of such a block: the whole block is copied into the request's own block before the forward pass, and only
+the tokens after the common ones are computed. `v1/partial_blocks.py` and `v2/partial_blocks.py` make vLLM do that.
+
+Why this is safe: the last request of a block determines its content, even after that request has ended. We record its
+tokens, how many of these earlier steps have computed, and the hash of everything before. Each runner's module passes
+every allocation to `remember`, so overwritten content is never used. Copies are made before anything else is written in
+the same step. New weights forget all.
+
+Replaces nothing. Reads of a `Request` its tokens, `block_hashes`, `num_computed_tokens` and `num_preemptions`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+_REMEMBERED = 4096  # the latest blocks with known content: requests share a block soon after it is filled, or never
+_Place = tuple[int, bytes | None]  # a block's number in its sequence, and the hash of all tokens before it
+
+
+@dataclass(frozen=True, slots=True)
+class _Holder:
+    """A request that was given a block."""
+
+    request: Any  # vLLM's Request
+    preemptions: int  # how often the request had been preempted when it got the block
+
+    def common(self, start: int, wanted: list[int]) -> int:
+        """How many of the tokens `wanted`, from position `start` on, the block gets from its request."""
+        if self.request.num_preemptions != self.preemptions:  # it counts its tokens anew, in other blocks
+            return 0
+        own = list(self.request.all_token_ids[start : start + len(wanted)])
+        if own == wanted[: len(own)]:
+            return len(own)
+        return next(index for index, (a, b) in enumerate(zip(own, wanted, strict=False)) if a != b)
+
+
+class KnownBlocks:
+    """The blocks whose content is known, by their places in sequences of tokens."""
+
+    def __init__(self, block_size: int) -> None:
+        self._block_size = block_size
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._held: dict[_Place, dict[int, _Holder]] = {}  # -> block -> holder
+        self._places: dict[int, _Place] = {}  # of a block, since its last allocation
+        self._now: set[int] = set()  # blocks that were handed out for the step being scheduled
+
+    def best(self, request: Any, tokens: int, most: int) -> tuple[int, int | None, int]:
+        """How many tokens after the first `tokens`, which end with a block, some block has; that block; and how many
+        a block will have after the step that is being scheduled.
+
+        The request may take over at most its first `most` tokens. (0, None, ...): no block has any.
+        """
+        place = self._place(request, tokens // self._block_size)
+        wanted = list(request.all_token_ids[tokens : min(most, tokens + self._block_size)])
+        best, found, coming = 0, None, 0
+        for block, holder in self._held.get(place, {}).items() if place and wanted else ():
+            common = holder.common(tokens, wanted)
+            if block in self._now:  # this step fills it or copies to it, and copies are made all at once
+                coming = max(coming, common)
+                continue
+            ready = min(common, int(holder.request.num_computed_tokens) - tokens)
+            if ready > best:
+                best, found = ready, block
+            if best == len(wanted):
+                break
+        return best, found, coming
+
+    def remember(self, request: Any, first: int, blocks: Iterable[int]) -> None:
+        """`blocks` now hold the request's tokens from its block number `first` on."""
+        for number, block in enumerate(blocks, start=first):
+            self.forget(block)
+            if (place := self._place(request, number)) is not None:
+                self._held.setdefault(place, {})[block] = _Holder(request, request.num_preemptions)
+                self._places[block] = place
+                self._now.add(block)
+        while len(self._places) > _REMEMBERED:
+            self.forget(next(iter(self._places)))
+
+    def forget(self, block: int) -> None:
+        """Forget a block whose content is about to change."""
+        place = self._places.pop(block, None)
+        if place is not None:
+            del self._held[place][block]
+            if not self._held[place]:
+                del self._held[place]
+
+    def end_step(self) -> None:
+        """A step has been scheduled."""
+        self._now.clear()
+
+    def _place(self, request: Any, number: int) -> _Place | None:
+        """The place of a request's block; None: the tokens before that block are not all known yet."""
+        if number > len(request.block_hashes):
+            return None
+        return number, request.block_hashes[number - 1] if number else None

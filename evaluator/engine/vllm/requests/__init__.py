@@ -1,1 +1,0 @@
-"""Requests and responses of vLLM's engine core."""

@@ -1,1 +1,0 @@
-"""How an engine is set up: arguments, memory, abilities of the installed vLLM."""
