@@ -92,7 +92,7 @@ def test_scores_in_a_full_batch_with_one_token_and_with_many(engine, oracle):
 def test_a_model_whose_logits_are_not_numbers_gives_errors_and_no_ranks(tmp_path):
     broken = collapse(save_tiny_model(tmp_path / "broken", "qwen3", 0, eos_ids=(0,)))
     made = VLLMEngine(CONFIG)
-    made._verify = lambda *_: None  # type: ignore[method-assign]  # NaN is not equal to itself
+    made._verify = lambda *_: ()  # type: ignore[method-assign]  # NaN is not equal to itself
     made.load(broken)
     asked = [
         Score(request_id="one", prompt_ids=(9, 10, 11), continuation_ids=(12,)),

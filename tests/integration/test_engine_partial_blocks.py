@@ -12,7 +12,7 @@ import pytest
 from evaluator.engine.base import Cancel, Generate, Request, Response, Score
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.vllm.engine import VLLMEngine
-from tests.support.engines import answers, assert_alike, needs_vllm, oracle_of, random_tokens
+from tests.support.engines import Waiting, answers, assert_alike, needs_vllm, oracle_of, random_tokens
 from tests.support.models import save_tiny_model
 
 pytestmark = needs_vllm
@@ -39,19 +39,13 @@ def engine() -> Iterator[VLLMEngine]:
     made.close()
 
 
-class Cutting:
+class Cutting(Waiting):
     """Gives requests in order, and cancels every third streamed one at its second piece."""
 
     def __init__(self, requests: Sequence[Request]) -> None:
-        self._ready: list[Request] = list(requests)
-        self._cancels: list[Cancel] = []
+        super().__init__(requests)
         self._pieces: dict[str, int] = {}
         self.cancelled: set[str] = set()
-
-    def take(self, limit: int) -> Sequence[Request | Cancel]:
-        cancels, self._cancels = self._cancels, []
-        taken, self._ready = self._ready[:limit], self._ready[limit:]
-        return [*cancels, *taken]
 
     def handle(self, response: Response) -> None:
         name = response.request_id
@@ -60,7 +54,7 @@ class Cutting:
         self._pieces[name] = self._pieces.get(name, 0) + 1
         if self._pieces[name] == 2 and int(name.split("/")[1]) % 3 == 0:
             self.cancelled.add(name)
-            self._cancels.append(Cancel(request_id=name))
+            self.requests.insert(0, Cancel(request_id=name))
 
 
 def family(draw: random.Random, number: int) -> list[Request]:

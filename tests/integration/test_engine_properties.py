@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,11 @@ import numpy as np
 import pytest
 import torch
 
-from evaluator.engine.base import Cancel, Request, Response, Score
+from evaluator.engine.base import Request, Response, Score
 from evaluator.engine.beam import BeamSearch, Hypothesis
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.vllm.engine import VLLMEngine
-from tests.support.engines import both_runners, fewer
+from tests.support.engines import Waiting, both_runners, fewer
 from tests.support.models import save_tiny_model
 from tests.support.search import Tokens, plain_beams
 
@@ -96,32 +96,17 @@ def options(length: int) -> list[Tokens]:
 
 
 def stream(engine: VLLMEngine, requests: Sequence[Request], searches: Sequence[BeamSearch]) -> dict[str, Response]:
-    """Everything at once; searches get what is theirs, the other answers come back. Every second search is seeded with
-    a greedy request, as a run does it."""
-    of: dict[str, Callable[[Response], Sequence[Request | Cancel]]] = {}
-    waiting: list[Request | Cancel] = []
-    for number, search in enumerate(searches):
-        of[f"search{number}"] = search.receive
-        (first,) = search.start()
-        if number % 2:
-            first = dataclasses.replace(first, request_id=f"greedy{number}")
-            of[first.request_id] = search.seed
-        waiting.append(first)
-    waiting.extend(requests)
+    """Everything at once; searches get what is theirs, the other answers come back."""
+    of = {f"search{number}": search for number, search in enumerate(searches)}
+    source = Waiting([*(first for search in searches for first in search.start()), *requests])
     answers: dict[str, Response] = {}
-
-    class Source:
-        def take(self, limit: int) -> Sequence[Request | Cancel]:
-            taken, waiting[:] = waiting[:limit], waiting[limit:]
-            return taken
-
-    for response in engine.run(Source()):
-        receive = of.get(response.request_id.partition("/")[0])
-        if receive is None:
+    for response in engine.run(source):
+        search = of.get(response.request_id.partition("/")[0])
+        if search is None:
             assert response.request_id not in answers
             answers[response.request_id] = response
         else:
-            waiting.extend(receive(response))
+            source.requests += search.receive(response)
     return answers
 
 

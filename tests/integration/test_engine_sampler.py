@@ -77,19 +77,23 @@ def random_logits(rows, vocabulary, scale=3.0, seed=1):
 
 
 def greedy(ours, top=0):
-    return ours.Order(forced=None, output_ids=[], temperature=0.0, top_p=1.0, top=top, reported=True)
+    return ours.Order(top=top)
+
+
+def score(ours, token):
+    return ours.Order(forced=[token], top=1)
 
 
 def sampled(ours, top_p=0.9, temperature=1.0):
-    return ours.Order(forced=None, output_ids=[], temperature=temperature, top_p=top_p, top=0, reported=False)
+    return ours.Order(temperature=temperature, top_p=top_p, reported=False)
 
 
 @pytest.mark.parametrize("vocabulary", [300, 5000, 20_011])  # all at once; in blocks; with a last block to fill up
 def test_tokens_log_probabilities_ranks_and_top_lists_are_those_of_a_full_softmax(ours, vocabulary):
     logits = random_logits(9, vocabulary)
     logits[3] += 1e4  # large logits lose no digit
-    orders = [greedy(ours), ours.Order.score(5), sampled(ours), greedy(ours, 7), ours.Order.score(vocabulary - 1)]
-    orders += [greedy(ours, 12), greedy(ours, 1), sampled(ours), ours.Order.score(int(logits[8].argmax()))]
+    orders = [greedy(ours), score(ours, 5), sampled(ours), greedy(ours, 7), score(ours, vocabulary - 1)]
+    orders += [greedy(ours, 12), greedy(ours, 1), sampled(ours), score(ours, int(logits[8].argmax()))]
     before = logits.clone()
     tokens, tables = ours.sample(logits, orders, {})
     assert torch.equal(logits, before)
@@ -112,7 +116,7 @@ def test_tokens_log_probabilities_ranks_and_top_lists_are_those_of_a_full_softma
 def test_of_equal_tokens_the_lowest_id_is_greedy_and_the_rank_is_strict(ours):
     logits = torch.zeros(3, 5000)
     logits[:, [4000, 130, 4999]] = 2.0
-    tokens, tables = ours.sample(logits, [greedy(ours), ours.Order.score(4999), ours.Order.score(7)], {})
+    tokens, tables = ours.sample(logits, [greedy(ours), score(ours, 4999), score(ours, 7)], {})
     assert tokens.tolist() == [130, 4999, 7]
     assert tables.selected_token_ranks.tolist()[1:] == [1, 4]
     assert tables.logprob_token_ids[1:, 1].tolist() == [130, 130]

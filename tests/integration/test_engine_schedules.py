@@ -18,7 +18,7 @@ from evaluator.engine.base import Generate, Request, Response, Score
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.torch_engine import TorchEngine
 from evaluator.engine.vllm.engine import VLLMEngine
-from tests.support.engines import answers, assert_alike, only_v2, oracle_of, random_tokens
+from tests.support.engines import Waiting, answers, assert_alike, only_v2, oracle_of, random_tokens
 from tests.support.models import save_tiny_model
 
 pytestmark = only_v2
@@ -198,19 +198,13 @@ def test_options_of_a_context_take_one_step_and_a_row_for_each_token(plain, orac
 
 def after_one_step(engine: VLLMEngine, first: Request, then: list[Request]) -> dict[str, Response]:
     """`then` begin while `first`, whose prompt has been computed, goes on."""
-    waiting: list[Request] = [dataclasses.replace(first, stream=True)]  # type: ignore[arg-type]
-
-    class Source:
-        def take(self, limit: int) -> list[Request]:
-            taken, waiting[:] = waiting[:limit], waiting[limit:]
-            return taken
-
+    source = Waiting([dataclasses.replace(first, stream=True)])  # type: ignore[arg-type]
     found: dict[str, Response] = {}
-    for response in engine.run(Source()):
+    for response in engine.run(source):
         if response.final:
             found[response.request_id] = response
         elif not found and then:
-            waiting.extend(then)
+            source.requests += then
             then = []
     return found
 

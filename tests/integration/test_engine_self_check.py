@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -61,10 +62,10 @@ def count_ties(patch: pytest.MonkeyPatch) -> None:
     if runs_v2():
         from vllm.v1.worker.gpu.sample import logprob
 
-        from evaluator.engine.vllm.v2 import ranks as v2_ranks
+        from evaluator.engine.vllm.v2 import kernels
 
         patch.setattr(logprob, "_ranks_kernel", logprob._ranks_kernel)  # an engine replaces it; afterwards it is back
-        patch.setattr(v2_ranks, "strict_ranks_kernel", Kernel())
+        patch.setattr(kernels, "strict_ranks_kernel", Kernel())
     else:
         from evaluator.engine.vllm.v1 import sampler
 
@@ -79,24 +80,50 @@ def score_other_tokens(patch: pytest.MonkeyPatch) -> None:
         right = scores._ranked
         patch.setattr(scores, "_ranked", lambda logits, tokens: right(logits, (tokens + 1) % 384))
     else:
-        from evaluator.engine.vllm.v1 import sampler
+        from evaluator.engine.vllm.v1 import one_step
 
-        score = sampler.Order.score
-        patch.setattr(sampler.Order, "score", lambda token: score((token + 1) % 384))
+        tables = one_step._tables
+        patch.setattr(one_step, "_tables", lambda raw, tokens: tables(raw, [(token + 1) % 384 for token in tokens]))
 
 
-@pytest.mark.parametrize("scoring", [pytest.param("forced", marks=pytest.mark.long), "prompt_logprobs"])
-def test_an_engine_whose_prompt_log_probabilities_are_nonsense_is_not_used(scoring, tmp_path, cache, monkeypatch):
-    from evaluator.engine.vllm.requests.in_flight import InFlightPromptScore
+def change_ranks(
+    patch: pytest.MonkeyPatch, change: Callable[[tuple[int, ...]], tuple[int, ...]], *, forced: bool
+) -> None:
+    """Report other ranks of the scores in one step, or of those by prompt log-probabilities."""
+    from evaluator.engine.vllm.requests import InFlight
 
-    right = InFlightPromptScore.response
+    right = InFlight.response
 
-    def unwritten(self: InFlightPromptScore) -> Response:
-        answer = right(self)
-        return dataclasses.replace(answer, ranks=(0,) * len(answer.ranks))
+    def changed(self: InFlight, *, final: bool = True) -> Response:
+        answer = right(self, final=final)
+        concerned = self.report_from is not None and self.generates == forced
+        return dataclasses.replace(answer, ranks=change(answer.ranks)) if concerned else answer
 
-    monkeypatch.setattr(InFlightPromptScore, "response", unwritten)
-    with pytest.raises(EngineError, match="prompt log-probabilities hold a rank of 0 in a vocabulary of 384"):
+    patch.setattr(InFlight, "response", changed)
+
+
+def unwritten(ranks: tuple[int, ...]) -> tuple[int, ...]:
+    return (0,) * len(ranks)
+
+
+def turned(ranks: tuple[int, ...]) -> tuple[int, ...]:
+    """Each is right where it is counted, and is reported for another token."""
+    return (*ranks[1:], *ranks[:1])
+
+
+@pytest.mark.parametrize(
+    ("scoring", "change", "named"),
+    [
+        pytest.param("forced", unwritten, "a rank of 0 in a vocabulary of 384", marks=pytest.mark.long),
+        ("prompt_logprobs", unwritten, "a rank of 0 in a vocabulary of 384"),
+        ("forced", turned, r"a rank of \d+ where whole distributions have"),
+    ],
+)
+def test_an_engine_whose_prompt_log_probabilities_are_nonsense_is_not_used(
+    scoring, change, named, tmp_path, cache, monkeypatch
+):
+    change_ranks(monkeypatch, change, forced=False)
+    with pytest.raises(EngineError, match=f"prompt log-probabilities hold {named}"):
         served(save_tiny_model(tmp_path / "model", "qwen3"), CONFIG.model_copy(update={"scoring": scoring}))
     assert not cache.exists()
 
@@ -109,34 +136,8 @@ def test_an_engine_that_ranks_by_vllm_s_rule_is_not_used(tmp_path, cache, monkey
     assert not cache.exists()
 
 
-def test_an_engine_that_reports_the_ranks_of_other_rows_is_not_used(tmp_path, cache, monkeypatch):
-    """Each is right where it is counted, and is reported for another token."""
-    from evaluator.engine.vllm.requests.in_flight import InFlightPromptScore
-
-    right = InFlightPromptScore.response
-
-    def turned(self: InFlightPromptScore) -> Response:
-        answer = right(self)
-        return dataclasses.replace(answer, ranks=(*answer.ranks[1:], *answer.ranks[:1]))
-
-    monkeypatch.setattr(InFlightPromptScore, "response", turned)
-    with pytest.raises(
-        EngineError, match=r"prompt log-probabilities hold a rank of \d+ where whole distributions have"
-    ):
-        served(save_tiny_model(tmp_path / "model", "qwen3"))
-    assert not cache.exists()
-
-
 def test_forced_scores_with_wrong_ranks_are_replaced(tmp_path, cache, monkeypatch):
-    from evaluator.engine.vllm.requests.in_flight import InFlightOneStepScore
-
-    right = InFlightOneStepScore.response
-
-    def turned(self: InFlightOneStepScore) -> Response:
-        answer = right(self)
-        return dataclasses.replace(answer, ranks=(*answer.ranks[1:], *answer.ranks[:1]))
-
-    monkeypatch.setattr(InFlightOneStepScore, "response", turned)
+    change_ranks(monkeypatch, turned, forced=True)
     started, _, _ = served(save_tiny_model(tmp_path / "model", "qwen3"))
     assert started.notes[0].startswith("forced scores have a rank of ")
     assert started.scoring == "prompt_logprobs"

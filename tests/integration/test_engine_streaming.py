@@ -10,7 +10,7 @@ import pytest
 from evaluator.engine.base import Cancel, FixedSource, Generate, Request, Response
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.vllm.engine import VLLMEngine
-from tests.support.engines import answers, both_runners
+from tests.support.engines import Waiting, answers, both_runners
 from tests.support.models import save_tiny_model
 
 pytestmark = both_runners
@@ -55,23 +55,19 @@ def test_the_pieces_of_a_streamed_answer_are_those_of_the_whole(engine):
         assert len(early) == len(last.token_ids) - 1
 
 
-class Cancelling:
+class Cancelling(Waiting):
     """Gives requests, and cancels one when its third piece has come."""
 
     def __init__(self, requests: Sequence[Request], cancelled: str) -> None:
-        self._ready: list[Request | Cancel] = list(requests)
+        super().__init__(requests)
         self._cancelled = cancelled
         self.pieces = 0
-
-    def take(self, limit: int) -> Sequence[Request | Cancel]:
-        taken, self._ready = self._ready[:limit], self._ready[limit:]
-        return taken
 
     def handle(self, response: Response) -> None:
         if response.request_id == self._cancelled:
             self.pieces += 1
             if self.pieces == 3:
-                self._ready.append(Cancel(request_id=self._cancelled))
+                self.requests.append(Cancel(request_id=self._cancelled))
 
 
 def test_a_cancelled_request_ends_and_the_others_are_as_without_it(engine):
@@ -91,12 +87,12 @@ def test_a_cancelled_request_ends_and_the_others_are_as_without_it(engine):
 
 
 def test_a_request_that_is_cancelled_before_its_first_step_is_not_counted(engine):
-    source = Cancelling(asked(stream=True, count=14), cancelled="13")  # the engine computes 8 at once
+    source = Waiting(asked(stream=True, count=14))  # the engine computes 8 at once
     before = engine.stats()
     answered = set()
     for response in engine.run(source):
         if not answered:
-            source._ready.append(Cancel(request_id="13"))
+            source.requests.append(Cancel(request_id="13"))
         answered.add(response.request_id)
     assert answered == {str(number) for number in range(13)}
     after = engine.stats()
@@ -110,6 +106,5 @@ def test_cancels_alone_neither_end_nor_hold_a_run(engine):
     requests = [Cancel(request_id="never asked"), *asked(stream=False, count=1)]
     answers = list(engine.run(FixedSource(requests)))  # type: ignore[arg-type]
     assert [r.request_id for r in answers] == ["0"]
-    source = Cancelling([], cancelled="")
-    source._ready = [Cancel(request_id=str(n)) for n in range(40)] + list(asked(stream=False, count=2))
+    source = Waiting([*(Cancel(request_id=str(n)) for n in range(40)), *asked(stream=False, count=2)])
     assert {r.request_id for r in engine.run(source)} == {"0", "1"}

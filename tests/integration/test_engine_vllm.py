@@ -22,7 +22,7 @@ from evaluator.engine.beam import BeamSearch
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.torch_engine import TorchEngine
 from evaluator.engine.vllm.engine import VLLMEngine
-from tests.support.engines import TOLERANCE, both_runners, fewer, oracle_of, runs_v2
+from tests.support.engines import TOLERANCE, Waiting, both_runners, fewer, oracle_of, runs_v2
 from tests.support.engines import answers as ask
 from tests.support.models import save_tiny_model
 from tests.support.rounding import rank_bounds
@@ -160,15 +160,9 @@ def test_beams_equal_transformers(served, max_tokens):
         str(i): BeamSearch(str(i), prompt, width=5, max_tokens=max_tokens, eos_ids=eos_of(served.model))
         for i, prompt in enumerate(prompts(served.vocabulary, fewer([5, 31, 32, 33, 64, 90, 120, 150]), seed=2))
     }
-    waiting: list[Request] = [request for search in searches.values() for request in search.start()]
-
-    class Source:
-        def take(self, limit: int) -> list[Request]:
-            taken, waiting[:] = waiting[:limit], waiting[limit:]
-            return taken
-
-    for response in served.engine.run(Source()):
-        waiting.extend(searches[response.request_id.split("/")[0]].receive(response))
+    source = Waiting([request for search in searches.values() for request in search.start()])
+    for response in served.engine.run(source):
+        source.requests += searches[response.request_id.split("/")[0]].receive(response)
     for search in searches.values():
         output = served.model.generate(
             torch.tensor([search._prompt_ids]),

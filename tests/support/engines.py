@@ -5,6 +5,7 @@ vLLM itself takes seconds to import: tests import it when they run.
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 from collections.abc import Mapping, Sequence
@@ -13,7 +14,7 @@ from typing import TypeVar
 
 import pytest
 
-from evaluator.engine.base import Engine, FixedSource, Request, Response
+from evaluator.engine.base import Cancel, Engine, FixedSource, Request, Response
 from evaluator.engine.config import EngineConfig
 from evaluator.engine.torch_engine import TorchEngine
 from tests.support.devices import vllm_serves_cpus
@@ -49,6 +50,20 @@ def oracle_of(checkpoint: Path, config: EngineConfig) -> TorchEngine:
     made = TorchEngine(config)
     made.load(checkpoint)
     return made
+
+
+class Waiting:
+    """A source of requests that wait in `requests`; more may be added while an engine runs."""
+
+    def __init__(self, requests: Sequence[Request | Cancel]) -> None:
+        self.requests = list(requests)
+
+    def take(self, limit: int) -> Sequence[Request | Cancel]:
+        """The first `limit` requests, and all cancels that come first."""
+        cancels = list(itertools.takewhile(lambda each: isinstance(each, Cancel), self.requests))
+        taken = self.requests[: len(cancels) + limit]
+        del self.requests[: len(taken)]
+        return taken
 
 
 def answers(engine: Engine, requests: Sequence[Request]) -> dict[str, Response]:

@@ -6,7 +6,6 @@ ones, whose names would not be found either.
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import inspect
 import re
@@ -71,8 +70,8 @@ def check_vllm(version: str) -> None:
     check_fields(version, vllm.SamplingParams, _SAMPLING)
     request = _imported("vllm.v1.engine", version).EngineCoreRequest
     check_fields(version, request, _REQUEST)
-    names = fields_of(request)  # in a msgspec struct, the fields with a default come last
-    unknown = sorted({*names[: len(names) - len(getattr(request, "__struct_defaults__", ()))]} - set(_REQUEST))
+    fields = inspect.signature(request).parameters
+    unknown = sorted(name for name, field in fields.items() if field.default is field.empty and name not in _REQUEST)
     if unknown:
         raise InputError(
             f"engine 'vllm': vLLM {version} wants a field of EngineCoreRequest that is unknown here: {unknown[0]}"
@@ -90,15 +89,6 @@ def check_runner(version: str, *, v2: bool) -> None:
     function = getattr(kernel, "fn", kernel)  # Triton's wrapper keeps the function there
     if function is None or tuple(inspect.signature(function).parameters) != parameters:
         raise _lacks(version, f"{_V2_LOGPROB}.{name}({', '.join(parameters)})")
-
-
-def fields_of(kind: Any) -> tuple[str, ...]:
-    """The names that a dataclass, a msgspec struct or any other class takes as keywords."""
-    if dataclasses.is_dataclass(kind):
-        return tuple(field.name for field in dataclasses.fields(kind))
-    if hasattr(kind, "__struct_fields__"):
-        return tuple(kind.__struct_fields__)
-    return tuple(inspect.signature(kind).parameters)
 
 
 def _check_names(version: str, needed: Mapping[str, tuple[str, ...]]) -> None:
@@ -120,7 +110,7 @@ def _imported(module: str, version: str) -> ModuleType:
 
 def check_fields(version: str, kind: Any, names: Iterable[str]) -> None:
     """Raises InputError for the first of `names` that a class of vLLM does not take as a keyword."""
-    known = set(fields_of(kind))
+    known = inspect.signature(kind).parameters
     for name in names:
         if name not in known:
             raise _lacks(version, f"{kind.__name__}({name}=)")

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evaluator.engine.base import Cancel, Generate, Response
+from evaluator.engine.base import Cancel, Response
 from evaluator.engine.beam import BeamSearch
 from evaluator.engine.fake import FakeEngine, FakeLM
+from tests.support.engines import Waiting
 
 NEVER = -1.0e9
 
@@ -46,22 +47,14 @@ def transformers_beams(lm: FakeLM, prompt: tuple[int, ...], width: int, max_toke
 
 def drive(search: BeamSearch, lm: FakeLM, reorder_seed: int | None = 0, room: int = 3) -> int:
     """Run a search to its end; returns how many requests it took."""
-    waiting: list[Generate | Cancel] = [*search.start()]
-    asked = len(waiting)
-    given: set[str] = set()
-
-    class Source:
-        def take(self, limit: int) -> list[Generate | Cancel]:
-            taken, waiting[:] = waiting[:limit], waiting[limit:]
-            given.update(request.request_id for request in taken if isinstance(request, Generate))
-            assert all(request.request_id in given for request in taken)
-            return taken
-
-    for response in FakeEngine(lm.answer, reorder_seed=reorder_seed, room=room).run(Source()):
-        more = search.receive(response)
-        asked += sum(isinstance(request, Generate) for request in more)
-        waiting.extend(more)
-    return asked
+    source = Waiting(search.start())
+    asked = {request.request_id for request in source.requests}
+    for response in FakeEngine(lm.answer, reorder_seed=reorder_seed, room=room).run(source):
+        for request in search.receive(response):
+            assert isinstance(request, Cancel) == (request.request_id in asked)
+            asked.add(request.request_id)
+            source.requests.append(request)
+    return len(asked)
 
 
 def make(lm: FakeLM, width: int, max_tokens: int) -> BeamSearch:
